@@ -1,0 +1,84 @@
+# One command from a fresh clone to an answer: every target sets up what it needs first, and a
+# second call finds it done.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
+
+# An engine or a model of the user's own makes the download of the default one pointless.
+RUN_MODEL := $(if $(MODEL_PATH)$(filter-out auto llamacpp,$(ENGINE)),,$(MODEL))
+
+CODE := $(wildcard engine handler validation emulator jobs batch tests benchmarks)
+SUITE := $(wildcard tests/unit tests/property tests/integration tests/acceptance)
+LONG_SUITE := $(wildcard tests/property tests/acceptance tests/long)
+PYTEST_ARGS ?=
+
+UV_INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python --only-binary :all: --require-hashes
+UV_LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--only-binary :all: --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK_ARGS)
+
+# stdout belongs to the job alone, so that `make run | tail -n 1` is JSON: all set-up speaks on stderr.
+# Two installs into one environment at a time would step on each other.
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: run serve test test-long check bench lock clean help
+
+run: $(VENV)/.run $(RUN_MODEL) ## set up, then the job in test_input.json on the embedded model
+	@$(BIN)/python -m handler
+
+serve: $(VENV)/.run $(RUN_MODEL) ## the local RunPod, the OpenAI routes and the console on 127.0.0.1:8000
+	@$(BIN)/python -m emulator
+
+test: $(VENV)/.dev $(MODEL) ## the suite
+	@$(BIN)/python -m pytest $(SUITE) $(PYTEST_ARGS)
+
+test-long: $(VENV)/.dev $(MODEL) ## the long forms: fuzz, kills, soak
+	@$(BIN)/python -m pytest --long $(LONG_SUITE) $(PYTEST_ARGS)
+
+check: $(VENV)/.dev ## format, lint, types, imports, dependencies, spelling, Dockerfile
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy $(CODE)
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/deptry .
+	@$(BIN)/codespell
+	@$(BIN)/hadolint Dockerfile
+
+bench: $(VENV)/.dev $(MODEL) ## the benchmarks' side-by-side tables
+	@$(BIN)/python -m benchmarks
+
+# One file after the other, for dev.txt is held to the versions that run.txt chose.
+lock: $(VENV)/.setup ## pin what requirements/*.in ask for (LOCK_ARGS=--upgrade: the newest that fit)
+	@cd requirements && for name in setup run dev; do ../$(UV_LOCK) $$name.in -o $$name.txt >/dev/null || exit 1; done
+
+clean: ## remove the environment, caches and build output; models/ stays, for it was a download
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
+	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+
+$(VENV)/.setup: requirements/setup.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' >&2 || { \
+		echo 'Python 3.11 or newer is needed, and "$(PYTHON)" is not: name one, as in `make run PYTHON=python3.11`.' >&2; exit 1; }
+	@echo 'Setting up $(VENV)' >&2
+	@$(PYTHON) -m venv --clear $(VENV) >&2 || { \
+		echo '"$(PYTHON) -m venv" failed: on Debian and Ubuntu, `apt-get install python3-venv` brings it.' >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r $< >&2
+	@touch $@
+
+$(VENV)/.run: requirements/run.txt $(VENV)/.setup
+	@echo 'Installing $<' >&2
+	@$(UV_INSTALL) -r $< >&2
+	@touch $@
+
+# dev.txt holds all of run.txt, so that one install stands for both.
+$(VENV)/.dev: requirements/dev.txt requirements/run.txt $(VENV)/.setup
+	@echo 'Installing $<' >&2
+	@$(UV_INSTALL) -r $< >&2
+	@touch $(VENV)/.run $@
+
+$(MODEL): | $(VENV)/.run
+	@$(BIN)/python -m engine.default_model >&2

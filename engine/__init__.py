@@ -1,0 +1,33 @@
+"""Text generation: admission, streams, stop strings, and the host that a backend runs in.
+
+Knows nothing of jobs, HTTP or RunPod, and imports without any backend's library being there.
+"""
+
+from engine.capabilities import Capabilities
+from engine.clocks import Clocks
+from engine.config import BackendConfig, EngineConfig
+from engine.engine import Engine, EngineState
+from engine.output import Delta, Finish, FinishReason, Timings, TokenLogprob, Usage
+from engine.request import Chat, GenerationRequest, Message, Priority, SamplingParams
+from engine.stream import TokenStream
+
+__all__ = [
+    "BackendConfig",
+    "Capabilities",
+    "Chat",
+    "Clocks",
+    "Delta",
+    "Engine",
+    "EngineConfig",
+    "EngineState",
+    "Finish",
+    "FinishReason",
+    "GenerationRequest",
+    "Message",
+    "Priority",
+    "SamplingParams",
+    "Timings",
+    "TokenLogprob",
+    "TokenStream",
+    "Usage",
+]

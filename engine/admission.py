@@ -1,0 +1,98 @@
+"""The one door to an engine's slots."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from itertools import count
+
+from engine.errors import QueueFull
+from engine.request import Priority
+
+
+class Admission:
+    """Hands out slots by priority, first come first served within one, bounded.
+
+    A slot is held from admission until the backend's run has returned, so a run that is still
+    winding down after an abort keeps its place. Owned by the event loop: every method is called on
+    it, and nothing here is thread-safe.
+    """
+
+    def __init__(self, slots: int, max_queue: int) -> None:
+        self._slots = slots
+        self._max_queue = max_queue
+        self._used = 0
+        self._order = count()
+        self._pending = 0
+        self._waiting: list[tuple[Priority, int, asyncio.Future[None]]] = []
+
+    @property
+    def slots(self) -> int:
+        """How many may run at once."""
+        return self._slots
+
+    @property
+    def running(self) -> int:
+        """How many hold a slot."""
+        return self._used
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for a slot."""
+        return self._pending
+
+    def free(self) -> bool:
+        """Whether a request that came now would run at once."""
+        return self._used < self._slots and not self._pending
+
+    async def acquire(self, priority: Priority) -> None:
+        """Wait for a slot; the caller owes one `release`.
+
+        Raises:
+            QueueFull: `max_queue` requests wait already.
+        """
+        if self.free():
+            self._used += 1
+            return
+        if self._pending >= self._max_queue:
+            raise QueueFull(
+                f"{self._pending} requests are waiting already, the most that may", retry_after_s=1
+            )
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (priority, next(self._order), future))
+        self._pending += 1
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.cancelled():
+                self._pending -= 1
+            elif future.exception() is None:
+                # The slot was granted in the same turn of the loop that cancelled us.
+                self.release()
+            raise
+
+    def release(self) -> None:
+        """Give a slot back, to the next in line if there is one."""
+        self._used -= 1
+        self._grant()
+
+    def resize(self, slots: int) -> None:
+        """Set the number of slots, once the backend has told it."""
+        self._slots = slots
+        self._grant()
+
+    def fail_waiting(self, error: Exception) -> None:
+        """Give everyone in line this error: there will be no slot."""
+        for _, _, future in self._waiting:
+            if not future.done():
+                future.set_exception(error)
+        self._waiting.clear()
+        self._pending = 0
+
+    def _grant(self) -> None:
+        while self._used < self._slots and self._waiting:
+            _, _, future = heapq.heappop(self._waiting)
+            if not future.done():
+                self._used += 1
+                self._pending -= 1
+                future.set_result(None)

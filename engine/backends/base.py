@@ -1,0 +1,71 @@
+"""The seam between the engine and whatever produces tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from engine.capabilities import Capabilities
+from engine.output import FinishReason, TokenLogprob
+from engine.request import Chat, RenderedPrompt, SamplingParams
+
+# (bytes of the token, its id or -1, its log-probability) -> True when no more is wanted.
+# May be called from a foreign thread and never raises, so that C may call it too.
+OnPiece = Callable[[bytes, int, TokenLogprob | None], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """How a run ended, as the backend counted it.
+
+    `completion_tokens` is None where the backend does not count; the pieces it delivered are
+    counted in any case.
+    """
+
+    reason: FinishReason = FinishReason.STOP
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+    cached_tokens: int = 0
+    prefill_ms: float = 0.0
+
+
+class Backend(Protocol):
+    """Blocking calls on worker threads; everything asynchronous is the engine's business.
+
+    `load` comes first and once, `close` last and once, both on the thread that owns the backend.
+    Up to `Capabilities.slots` calls of `run` are under way at a time, each on a thread of its own.
+    `abort` may be called from any thread at any time, also for a run that is over or unknown.
+    """
+
+    def load(self) -> Capabilities:
+        """Load library and model. Raises ModelLoadFailed with the reason a person can act on."""
+
+    def render(self, chat: Chat) -> str:
+        """Return the prompt the model's own chat template makes. Raises RequestRejected."""
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the token ids of `text`, special tokens parsed. Raises UnsupportedParameter."""
+
+    def run(
+        self,
+        run_id: int,
+        prompt: RenderedPrompt,
+        sampling: SamplingParams,
+        on_piece: OnPiece,
+    ) -> RunEnd:
+        """Generate until done, calling `on_piece` once a token; return only when all has stopped.
+
+        `max_tokens`, stop strings and counting are the caller's, told by `on_piece`'s answer; a
+        backend may end earlier by itself. Raises RequestRejected or GenerationFailed.
+        """
+
+    def abort(self, run_id: int) -> None:
+        """Make `run` return as soon as it can."""
+
+    def close(self) -> None:
+        """Free everything; no run is under way."""
+
+
+# Options a backend is built with: plain JSON values, since they cross to the host process.
+BackendOptions = Mapping[str, Any]

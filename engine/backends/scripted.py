@@ -1,0 +1,263 @@
+"""A deterministic backend: says what a JSON file tells it to, faults included."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import signal
+import threading
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engine.backends.base import OnPiece, RunEnd
+from engine.capabilities import Capabilities
+from engine.errors import BackendFailed, ModelLoadFailed, PromptTooLong
+from engine.output import FinishReason, TokenLogprob
+from engine.request import Chat, RenderedPrompt, SamplingParams
+
+_TOKEN = re.compile(r"\s*\S+|\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One step of an answer: bytes to say, or a fault to commit.
+
+    In the file a string, or an object with one of `text`, `hex` (bytes, so that a character can be
+    split), `error` (fail this run), `signal` (kill this process, e.g. SIGSEGV), `hang_s` (say
+    nothing; with `deaf`, not even an abort is heard); `delay_ms` before it and `logprob` go with
+    any of them.
+    """
+
+    data: bytes = b""
+    delay_ms: float = 0.0
+    logprob: float = -1.0
+    error: str | None = None
+    signal: str | None = None
+    hang_s: float = 0.0
+    deaf: bool = False
+
+    @classmethod
+    def parse(cls, raw: Any) -> Piece:
+        """Read one piece of the file. Raises TypeError or ValueError for what it cannot be."""
+        if isinstance(raw, str):
+            return cls(raw.encode())
+        fields = dict(raw)
+        data = bytes.fromhex(fields.pop("hex", "")) or fields.pop("text", "").encode()
+        return cls(data, **fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What to say to prompts that match `when` (a regular expression; None matches all).
+
+    `pieces` None says the prompt's own words back. `repeat` says the pieces that many times, -1
+    for ever; `prefill_ms` is spent in silence first, in which `deaf_prefill` hears no abort.
+    """
+
+    pieces: tuple[Piece, ...] | None = None
+    when: re.Pattern[str] | None = None
+    repeat: int = 1
+    delay_ms: float = 0.0
+    prefill_ms: float = 0.0
+    deaf_prefill: bool = False
+    reason: FinishReason = FinishReason.STOP
+
+    @classmethod
+    def parse(cls, raw: dict[str, Any]) -> Answer:
+        """Read one answer of the file. Raises TypeError or ValueError for what it cannot be."""
+        fields = dict(raw)
+        if "pieces" in fields:
+            fields["pieces"] = tuple(Piece.parse(piece) for piece in fields["pieces"])
+        if "when" in fields:
+            fields["when"] = re.compile(fields["when"])
+        if "reason" in fields:
+            fields["reason"] = FinishReason(fields["reason"])
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A whole file: answers in order of preference and what the engine claims to be.
+
+    `load_error` fails the load; `load_ms` delays it.
+    """
+
+    answers: tuple[Answer, ...] = (Answer(),)
+    slots: int = 4
+    context_length: int = 4096
+    load_ms: float = 0.0
+    load_error: str | None = None
+    load_signal: str | None = None
+    capabilities: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, raw: dict[str, Any]) -> Script:
+        """Read a file's JSON. Raises TypeError or ValueError for what it cannot be."""
+        fields = dict(raw)
+        if "answers" in fields:
+            fields["answers"] = tuple(Answer.parse(answer) for answer in fields["answers"])
+        return cls(**fields)
+
+
+class ScriptedBackend:
+    """Answers from a script, for tests, load tests and trying out clients without a model.
+
+    Tokens are words with the white space before them. `model_path` names the JSON file; without
+    one, every prompt is said back word by word.
+    """
+
+    def __init__(self, model_path: str | None = None, model_name: str = "scripted") -> None:
+        self._path = model_path
+        self._name = model_name
+        self._lock = threading.Lock()
+        self._aborts: dict[int, threading.Event] = {}
+
+    def load(self) -> Capabilities:
+        """Read the script. Raises ModelLoadFailed naming the file and what is wrong with it."""
+        self._script = script = self._read()
+        time.sleep(script.load_ms / 1000)
+        _die_of(script.load_signal)
+        if script.load_error is not None:
+            raise ModelLoadFailed(script.load_error)
+        claims: dict[str, Any] = {
+            "backend": "scripted",
+            "model": self._name,
+            "context_length": script.context_length,
+            "slots": script.slots,
+            "max_logprobs": 5,
+            "token_prompts": True,
+            "chat_template": True,
+            "tokenize": True,
+            "abort_in_prefill": True,
+        }
+        return Capabilities(**(claims | script.capabilities))
+
+    def _read(self) -> Script:
+        if self._path is None:
+            return Script()
+        try:
+            return Script.parse(json.loads(Path(self._path).read_bytes()))
+        except FileNotFoundError as error:
+            raise ModelLoadFailed(f"MODEL_PATH: there is no file {self._path}") from error
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise ModelLoadFailed(f"MODEL_PATH: {self._path} is not a script: {error}") from error
+
+    def render(self, chat: Chat) -> str:
+        """Return one line a turn, the assistant's left open."""
+        turns = [f"{message.role}: {message.content}" for message in chat.messages]
+        return "\n".join([*turns, "assistant:"])
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return a stable number for each word."""
+        return [zlib.crc32(token.encode()) % 50_000 for token in _TOKEN.findall(text)]
+
+    def run(
+        self,
+        run_id: int,
+        prompt: RenderedPrompt,
+        sampling: SamplingParams,
+        on_piece: OnPiece,
+    ) -> RunEnd:
+        """Say the first answer that matches the prompt."""
+        text = prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
+        words = _TOKEN.findall(text)
+        room = self._script.context_length - len(words)
+        if room < 1:
+            raise PromptTooLong(
+                f"prompt: {len(words)} tokens do not fit the context of "
+                f"{self._script.context_length} tokens",
+                prompt_tokens=len(words),
+                context_length=self._script.context_length,
+            )
+        answer = self._pick(text)
+        aborted = threading.Event()
+        with self._lock:
+            self._aborts[run_id] = aborted
+        try:
+            _wait(answer.prefill_ms / 1000, aborted, deaf=answer.deaf_prefill)
+            said, cut = self._say(answer, words, aborted, sampling, on_piece, room)
+        finally:
+            with self._lock:
+                del self._aborts[run_id]
+        return RunEnd(
+            reason=FinishReason.LENGTH if cut else answer.reason,
+            prompt_tokens=len(words),
+            completion_tokens=said,
+            prefill_ms=answer.prefill_ms,
+        )
+
+    def _say(
+        self,
+        answer: Answer,
+        words: list[str],
+        aborted: threading.Event,
+        sampling: SamplingParams,
+        on_piece: OnPiece,
+        room: int,
+    ) -> tuple[int, bool]:
+        said = 0
+        pieces = answer.pieces
+        if pieces is None:
+            pieces = tuple(Piece(word.encode()) for word in words)
+        for piece in _times(answer.repeat, pieces):
+            if delay_ms := piece.delay_ms or answer.delay_ms:
+                aborted.wait(delay_ms / 1000)
+            if piece.hang_s:
+                _wait(piece.hang_s, aborted, deaf=piece.deaf)
+            _die_of(piece.signal)
+            if piece.error is not None:
+                raise BackendFailed(piece.error)
+            if aborted.is_set():
+                break
+            if said == room:
+                return said, True
+            logprob = None
+            if sampling.logprobs is not None:
+                token = piece.data.decode("utf-8", "replace")
+                logprob = TokenLogprob(token, piece.logprob, ((token, piece.logprob),))
+            said += 1
+            if on_piece(piece.data, said, logprob):
+                break
+        return said, False
+
+    def _pick(self, text: str) -> Answer:
+        for answer in self._script.answers:
+            if answer.when is None or answer.when.search(text):
+                return answer
+        raise BackendFailed("the script has no answer for this prompt")
+
+    def abort(self, run_id: int) -> None:
+        """Wake the run up from its delays."""
+        with self._lock:
+            aborted = self._aborts.get(run_id)
+        if aborted is not None:
+            aborted.set()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _times(repeat: int, pieces: tuple[Piece, ...]) -> Iterator[Piece]:
+    rounds: Iterable[object] = itertools.count() if repeat < 0 else range(repeat)
+    for _ in rounds:
+        yield from pieces
+
+
+def _wait(seconds: float, aborted: threading.Event, *, deaf: bool) -> None:
+    if deaf:
+        time.sleep(seconds)
+    elif seconds:
+        aborted.wait(seconds)
+
+
+def _die_of(name: str | None) -> None:
+    if name is not None:
+        os.kill(os.getpid(), signal.Signals[name])
+        # The signal may be delivered to another thread a moment later.
+        signal.pause()

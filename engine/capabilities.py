@@ -1,0 +1,86 @@
+"""What a loaded backend can honour, and what becomes of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from engine.errors import UnsupportedParameter
+from engine.request import Chat, Prompt, SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """One backend with one model loaded.
+
+    `context_length` is in tokens, prompt and answer together; `slots` is how many generations run
+    side by side; `max_logprobs` is the most alternatives a token can be reported with, 0 for none.
+    `abort_in_prefill` tells the clocks whether an abort can be expected to work before the first
+    token.
+    """
+
+    backend: str
+    model: str
+    context_length: int
+    slots: int = 1
+    per_request_sampling: bool = True
+    penalties: bool = True
+    min_p: bool = True
+    seed: bool = True
+    ignore_eos: bool = True
+    max_logprobs: int = 0
+    logit_bias: bool = False
+    grammar: bool = False
+    json_schema: bool = False
+    token_prompts: bool = False
+    chat_template: bool = False
+    tokenize: bool = False
+    abort_in_prefill: bool = False
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the fields as JSON-ready values; `Capabilities(**wire)` is the inverse."""
+        return asdict(self)
+
+    def check(self, prompt: Prompt, sampling: SamplingParams) -> tuple[str, ...]:
+        """Return one warning for each parameter that will be ignored (R16).
+
+        The only place where a parameter meets what the engine can do. A parameter without which
+        the answer would be meaningless (token ids, a grammar) is refused instead.
+
+        Raises:
+            UnsupportedParameter: the request cannot be served without the missing capability.
+        """
+        if isinstance(prompt, tuple) and not self.token_prompts:
+            raise UnsupportedParameter(
+                f"prompt: the {self.backend} engine takes text, not token ids", param="prompt"
+            )
+        if isinstance(prompt, Chat) and not self.chat_template:
+            raise UnsupportedParameter(
+                f"messages: {self.model} has no chat template, send a prompt instead",
+                param="messages",
+            )
+        for name in ("grammar", "json_schema"):
+            if getattr(sampling, name) is not None and not getattr(self, name):
+                raise UnsupportedParameter(
+                    f"{name}: the {self.backend} engine cannot constrain its output", param=name
+                )
+        return tuple(
+            f"{name} is not supported by the {self.backend} engine and was ignored"
+            for name, asked, able in _OPTIONAL
+            if asked(sampling) and not able(self)
+        )
+
+
+_OPTIONAL: tuple[
+    tuple[str, Callable[[SamplingParams], bool], Callable[[Capabilities], bool]], ...
+] = (
+    ("seed", lambda s: s.seed is not None, lambda c: c.seed),
+    ("min_p", lambda s: s.min_p > 0, lambda c: c.min_p),
+    ("repetition_penalty", lambda s: s.repetition_penalty != 1, lambda c: c.penalties),
+    ("frequency_penalty", lambda s: s.frequency_penalty != 0, lambda c: c.penalties),
+    ("presence_penalty", lambda s: s.presence_penalty != 0, lambda c: c.penalties),
+    ("logprobs", lambda s: s.logprobs is not None, lambda c: c.max_logprobs > 0),
+    ("logit_bias", lambda s: bool(s.logit_bias), lambda c: c.logit_bias),
+    ("ignore_eos", lambda s: s.ignore_eos, lambda c: c.ignore_eos),
+)

@@ -1,0 +1,35 @@
+"""What an engine is built from: plain values, read from settings once by whoever starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from engine.clocks import Clocks
+
+BackendName = Literal["llamacpp", "scripted"]
+Isolation = Literal["process", "thread"]
+
+
+@dataclass(frozen=True, slots=True)
+class BackendConfig:
+    """Which backend, and its options; JSON values only, since they go to the host process."""
+
+    backend: BackendName
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """A whole engine.
+
+    `slots` is the number to assume until the backend has told its own; `max_queue` bounds how many
+    requests wait for one.
+    """
+
+    backend: BackendConfig
+    isolation: Isolation = "process"
+    slots: int = 1
+    max_queue: int = 256
+    clocks: Clocks = field(default_factory=Clocks)

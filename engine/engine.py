@@ -1,0 +1,166 @@
+"""The engine: one door, one host, any number of streams."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from enum import StrEnum
+
+from engine.admission import Admission
+from engine.capabilities import Capabilities
+from engine.config import EngineConfig
+from engine.errors import EngineClosed, EngineError
+from engine.hooks import Hook, Hooks, RequestQueued, RequestStarted
+from engine.hosts.base import Host
+from engine.hosts.process import ProcessHost
+from engine.hosts.thread import ThreadHost
+from engine.request import Chat, GenerationRequest
+from engine.stream import TokenStream, timed_out
+
+
+class EngineState(StrEnum):
+    """Whether requests are answered, will be after a load or restart, or never again."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DEAD = "dead"
+
+
+class Engine:
+    """Generates text for anyone who gets past its one admission.
+
+    `generate` is the way in for jobs, HTTP requests and batches alike. Owned by one event loop: all
+    methods are called on it, except `spawn`, which may come before there is one.
+    """
+
+    def __init__(self, config: EngineConfig, hooks: Sequence[Hook] = ()) -> None:
+        self._clocks = config.clocks
+        self._hooks = Hooks(hooks)
+        host = ProcessHost if config.isolation == "process" else ThreadHost
+        self._host: Host = host(config.backend, config.clocks, self._hooks)
+        self._host.on_change(self._on_host_change)
+        self._admission = Admission(config.slots, config.max_queue)
+        self._run_ids = itertools.count(1)
+        self._streams: set[TokenStream] = set()
+
+    @property
+    def state(self) -> EngineState:
+        """Ready, on the way there, or given up (`failure` says why)."""
+        if self._host.failure is not None:
+            return EngineState.DEAD
+        return EngineState.READY if self._host.loaded else EngineState.LOADING
+
+    @property
+    def failure(self) -> EngineError | None:
+        """Why the engine is dead; None while it is not."""
+        return self._host.failure
+
+    @property
+    def capabilities(self) -> Capabilities | None:
+        """What the loaded model can do; None until it has been loaded once."""
+        return self._host.capabilities
+
+    @property
+    def slots(self) -> int:
+        """How many generations run side by side."""
+        return self._admission.slots
+
+    @property
+    def running(self) -> int:
+        """How many generations hold a slot."""
+        return self._admission.running
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for a slot."""
+        return self._admission.waiting
+
+    @property
+    def restarts(self) -> int:
+        """How often the host process was started again after a crash."""
+        return self._host.restarts
+
+    def spawn(self) -> None:
+        """Begin loading at once, without waiting and without a running loop."""
+        self._host.spawn()
+
+    async def ready(self) -> Capabilities:
+        """Wait until the model is loaded. Raises EngineUnavailable."""
+        return await self._host.ready()
+
+    async def generate(self, request: GenerationRequest) -> TokenStream:
+        """Wait for a slot and start; iterate the stream inside `async with`.
+
+        Raises:
+            QueueFull: too many wait already.
+            EngineUnavailable: the engine is dead, closed or could not load its model.
+            RequestRejected: the engine cannot honour what the answer depends on.
+            GenerationTimeout: the request's time was up before it got a slot.
+        """
+        loop = asyncio.get_running_loop()
+        limit_s = self._clocks.request_timeout_s if request.timeout_s is None else request.timeout_s
+        asked, deadline = loop.time(), loop.time() + limit_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                capabilities = await self._admit(request)
+        except TimeoutError as error:
+            raise timed_out(request, self._clocks) from error
+        queued_s = loop.time() - asked
+        self._hooks(RequestStarted(request.request_id, request.priority, queued_s))
+        stream = TokenStream(
+            next(self._run_ids),
+            request,
+            self._host,
+            self._clocks,
+            abort_in_prefill=capabilities.abort_in_prefill,
+            threaded=self._host.threaded,
+            queued_s=queued_s,
+            deadline=deadline,
+            on_over=self._on_over,
+            hooks=self._hooks,
+        )
+        self._streams.add(stream)
+        self._host.run(stream)
+        return stream
+
+    async def _admit(self, request: GenerationRequest) -> Capabilities:
+        if self._host.failure is not None:
+            raise self._host.failure
+        if not self._admission.free():
+            waiting = self._admission.waiting + 1
+            self._hooks(RequestQueued(request.request_id, request.priority, waiting))
+        await self._admission.acquire(request.priority)
+        try:
+            capabilities = await self._host.ready()
+            capabilities.check(request.prompt, request.sampling)
+        except BaseException:
+            self._admission.release()
+            raise
+        return capabilities
+
+    async def render(self, chat: Chat) -> str:
+        """Return the prompt the model's chat template makes of a chat. Raises EngineError."""
+        return str(await self._host.call("render", chat))
+
+    async def tokenize(self, text: str) -> list[int]:
+        """Return the model's token ids for a text. Raises EngineError."""
+        return list(await self._host.call("tokenize", text))
+
+    async def close(self) -> None:
+        """Abort what runs, refuse what waits, unload; bounded by the clocks."""
+        self._admission.fail_waiting(EngineClosed("the engine is shutting down"))
+        streams = list(self._streams)
+        for stream in streams:
+            stream.abort(EngineClosed("the engine is shutting down"))
+        await self._host.close()
+
+    def _on_over(self, stream: TokenStream) -> None:
+        self._streams.discard(stream)
+        self._admission.release()
+
+    def _on_host_change(self) -> None:
+        if self._host.failure is not None:
+            self._admission.fail_waiting(self._host.failure)
+        elif self._host.capabilities is not None:
+            self._admission.resize(self._host.capabilities.slots)

@@ -1,0 +1,104 @@
+"""From a backend's pieces to deltas: the state of one run on its producing thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine.backends.base import RunEnd
+from engine.output import Delta, Finish, FinishReason, Timings, TokenLogprob, Usage
+from engine.request import SamplingParams
+from engine.stops import StopMatcher
+from engine.utf8 import Utf8Decoder
+
+
+class Generation:
+    """Decodes, matches stops, counts, and says when to stop.
+
+    Everything per token happens in `on_piece`; it may be called from a C callback, so it never
+    raises and never waits. Once it has answered True, later pieces are ignored: that is what makes
+    a late callback of an aborted run harmless. Owned by the thread the backend calls from, except
+    for `cancel`, which any thread may call.
+    """
+
+    __slots__ = (
+        "_decode",
+        "_done",
+        "_emit",
+        "_max_tokens",
+        "_stop_ids",
+        "_stops",
+        "_tokens",
+        "reason",
+        "stop_reason",
+    )
+
+    def __init__(self, sampling: SamplingParams, emit: Callable[[Delta], None]) -> None:
+        self._decode = Utf8Decoder().decode
+        self._stops = (
+            StopMatcher(sampling.stop, include_stop_str=sampling.include_stop_str_in_output)
+            if sampling.stop
+            else None
+        )
+        self._stop_ids = frozenset(sampling.stop_token_ids)
+        self._max_tokens = sampling.max_tokens
+        self._emit = emit
+        self._tokens = 0
+        self._done = False
+        self.reason: FinishReason | None = None
+        self.stop_reason: str | int | None = None
+
+    def on_piece(self, piece: bytes, token_id: int, logprob: TokenLogprob | None) -> bool:
+        """Take one token's bytes; return True when the run should stop."""
+        if self._done:
+            return True
+        self._tokens += 1
+        if token_id in self._stop_ids:
+            self._end(FinishReason.STOP, token_id)
+            return True
+        text = self._decode(piece)
+        stops = self._stops
+        if stops is not None:
+            text = stops.push(text)
+            if stops.matched is not None:
+                self._emit(Delta(text, logprob))
+                self._end(FinishReason.STOP, stops.matched)
+                return True
+        self._emit(Delta(text, logprob))
+        if self._tokens == self._max_tokens:
+            self._release()
+            self._end(FinishReason.LENGTH, None)
+        return self._done
+
+    def cancel(self) -> None:
+        """Ignore everything from here on."""
+        self._done = True
+
+    def finish(self, end: RunEnd) -> Finish:
+        """Return the answer's end, after `Backend.run` has returned.
+
+        Where this side ended the run, its own count stands: the backend may have gone on for a
+        token or two before it noticed. Otherwise the backend's count does (R4), which knows of an
+        end-of-sequence token that brought no piece.
+        """
+        if self.reason is None:
+            if not self._done:
+                self._release()
+            self._end(end.reason, None)
+            completion = self._tokens if end.completion_tokens is None else end.completion_tokens
+        else:
+            completion = self._tokens
+        return Finish(
+            reason=self.reason or end.reason,
+            stop_reason=self.stop_reason,
+            usage=Usage(end.prompt_tokens, completion, end.cached_tokens),
+            timings=Timings(prefill_ms=end.prefill_ms),
+        )
+
+    def _release(self) -> None:
+        if self._stops is not None and (held := self._stops.flush()):
+            self._emit(Delta(held))
+
+    def _end(self, reason: FinishReason, stop_reason: str | int | None) -> None:
+        self._done = True
+        self.reason = reason
+        self.stop_reason = stop_reason

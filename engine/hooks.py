@@ -1,0 +1,89 @@
+"""What happens in an engine, told to whoever counts or logs it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from engine.errors import EngineError
+from engine.output import Finish
+from engine.request import Priority
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestQueued:
+    """A request found no free slot; `waiting` includes it."""
+
+    request_id: str
+    priority: Priority
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStarted:
+    """A request was given a slot after waiting `queue_s`."""
+
+    request_id: str
+    priority: Priority
+    queue_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """The first token came `after_s` after the start on a slot."""
+
+    request_id: str
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEnded:
+    """A run is over and its slot free: a finish, an error, or neither when it was aborted."""
+
+    request_id: str
+    finish: Finish | None
+    error: EngineError | None
+    aborted: bool
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostLoaded:
+    """The engine host is ready for requests, `after_s` after it was started."""
+
+    after_s: float
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostLost:
+    """The engine host died or was killed; `dead` when it will not be started again."""
+
+    reason: str
+    dead: bool
+
+
+EngineEvent = RequestQueued | RequestStarted | FirstToken | RequestEnded | HostLoaded | HostLost
+Hook = Callable[[EngineEvent], None]
+
+
+class Hooks:
+    """Passes events to hooks in order; a hook that raises is logged and costs nobody a request.
+
+    Called on the engine's event loop, a handful of times a request, never per token: the engine
+    knows no metrics library, `emulator` and `handler` plug theirs in here.
+    """
+
+    def __init__(self, hooks: Sequence[Hook] = ()) -> None:
+        self._hooks = tuple(hooks)
+
+    def __call__(self, event: EngineEvent) -> None:
+        """Tell every hook."""
+        for hook in self._hooks:
+            try:
+                hook(event)
+            except Exception:
+                logger.exception("an instrumentation hook raised on %s", type(event).__name__)

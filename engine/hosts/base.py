@@ -1,0 +1,53 @@
+"""The seam between the engine and where its backend lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+from engine.capabilities import Capabilities
+from engine.errors import EngineError
+from engine.stream import TokenStream
+
+
+class Host(Protocol):
+    """Keeps one backend loaded, in this process or in one of its own.
+
+    Every method but `spawn` is called on the event loop, which owns the host.
+    """
+
+    # Whether runs feed their stream from a thread other than the loop's.
+    threaded: bool
+    # What ended the host for good; None while it lives or is being restarted.
+    failure: EngineError | None
+    capabilities: Capabilities | None
+    # Whether a request would be run now: false while loading and between a crash and the restart.
+    loaded: bool
+    restarts: int
+
+    def spawn(self) -> None:
+        """Begin loading at once, without a running loop; harmless the second time.
+
+        A worker calls it first thing, so that the model loads while slow imports go on.
+        """
+
+    async def ready(self) -> Capabilities:
+        """Wait until the model is loaded. Raises ModelLoadFailed, EngineDead or EngineClosed."""
+
+    def run(self, stream: TokenStream) -> None:
+        """Start the stream's run; its slot is free."""
+
+    def abort(self, run_id: int) -> None:
+        """Stop a run as soon as the backend can."""
+
+    def wedged(self, run_id: int, error: EngineError) -> None:
+        """A run did not end in time after an abort: get rid of the backend it holds."""
+
+    async def call(self, op: Literal["render", "tokenize"], payload: Any) -> Any:
+        """Ask `render` or `tokenize` of the backend."""
+
+    async def close(self) -> None:
+        """Stop the runs, unload, leave nothing behind; bounded in time."""
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back when the capabilities or `failure` have changed."""

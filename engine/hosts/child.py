@@ -1,0 +1,177 @@
+"""The engine host process: a backend alone with its native library.
+
+Started by `ProcessHost` as `python -m engine.hosts.child FD PARENT_PID`. It reads orders from the
+socket on its main thread, runs the backend on others, and sends what comes of it from one more.
+It ends when told to, when the socket closes, or when its parent dies, whatever the backend does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import threading
+from typing import Any, NoReturn
+
+from engine.backends import build
+from engine.channel import DeltaChannel
+from engine.errors import EngineError, ModelLoadFailed
+from engine.hosts.frames import FrameDecoder, encode
+from engine.output import Delta, Finish
+from engine.request import SamplingParams, prompt_from_wire
+from engine.runner import Runner
+
+# Deltas that may wait for the parent to read; about a second of the fastest burst.
+MAX_PENDING = 200_000
+_PR_SET_PDEATHSIG = 1
+
+
+class Outbox:
+    """Sends what the runs produce, as much as has gathered in one frame.
+
+    Threads of the runner put, one sender thread drains: under a burst the frames grow instead of
+    the number of wake-ups. When the parent does not read for a while the producers wait, which
+    slows the model down and nobody else: clients are read from in the parent, never here.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._awake = threading.Event()
+        self._room = threading.Event()
+        self._room.set()
+        self._pending = 0
+        self._channel: DeltaChannel[tuple[int, Any]] = DeltaChannel(self._awake.set)
+        threading.Thread(target=self._send_forever, name="outbox", daemon=True).start()
+
+    def delta(self, run_id: int, delta: Delta) -> None:
+        """One token's text."""
+        self._channel.put((run_id, delta))
+        self._pending += 1
+        if self._pending > MAX_PENDING:
+            self._room.clear()
+            self._room.wait()
+
+    def finished(self, run_id: int, finish: Finish) -> None:
+        """The run has ended."""
+        self._channel.put((run_id, finish))
+
+    def failed(self, run_id: int, error: EngineError) -> None:
+        """The run has failed."""
+        self._channel.put((run_id, error))
+
+    def message(self, message: dict[str, Any]) -> None:
+        """Send something that belongs to no run."""
+        self._channel.put((0, message))
+
+    def _send_forever(self) -> None:
+        while True:
+            self._awake.wait()
+            self._awake.clear()
+            batch = self._channel.drain()
+            self._pending = 0
+            self._room.set()
+            try:
+                self._sock.sendall(encode(_frame(batch)))
+            except OSError:
+                exit_now(0)
+
+
+def _frame(batch: list[tuple[int, Any]]) -> dict[str, Any]:
+    """Group a batch by run; a run's end always comes after its deltas, so order is kept."""
+    texts: dict[int, list[str]] = {}
+    logprobs: dict[int, list[Any]] = {}
+    frame: dict[str, Any] = {}
+    for run_id, item in batch:
+        if type(item) is Delta:
+            of_run = texts.get(run_id)
+            if of_run is None:
+                of_run = texts[run_id] = []
+            of_run.append(item.text)
+            if (logprob := item.logprob) is not None:
+                entry = [len(of_run) - 1, logprob.token, logprob.logprob, logprob.top]
+                logprobs.setdefault(run_id, []).append(entry)
+        elif isinstance(item, Finish):
+            frame.setdefault("finished", []).append([run_id, item.to_wire()])
+        elif isinstance(item, EngineError):
+            frame.setdefault("failed", []).append([run_id, item.to_wire()])
+        else:
+            frame.setdefault("messages", []).append(item)
+    if texts:
+        frame["deltas"] = [[key, of_run, logprobs.get(key)] for key, of_run in texts.items()]
+    return frame
+
+
+def exit_now(code: int) -> NoReturn:
+    """End the process at once: threads that are stuck in a native library cannot be joined."""
+    os._exit(code)
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent dies, even if it is wedged by then."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        exit_now(0)
+
+
+def ignore_signals() -> None:
+    """Leave Ctrl-C and SIGTERM, which reach the whole group, to the parent: it drains first.
+
+    Called again after loading, because llama.cpp's server installs handlers of its own.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def serve(sock: socket.socket) -> None:
+    """Load the backend that the first frame describes, then carry out orders until told to stop."""
+    outbox = Outbox(sock)
+    decoder = FrameDecoder()
+    received = iter(lambda: sock.recv(65536), b"")
+    orders = (message for data in received for message in decoder.feed(data))
+    config = next(orders)
+    runner = Runner(build(config["backend"], config["options"]), outbox)
+    try:
+        capabilities = runner.load()
+    except EngineError as error:
+        outbox.message({"load_failed": error.to_wire()})
+    except Exception as error:
+        failure = ModelLoadFailed(f"the engine did not load: {error}")
+        outbox.message({"load_failed": failure.to_wire()})
+        raise
+    else:
+        outbox.message({"loaded": capabilities.to_wire()})
+    ignore_signals()
+    for order in orders:
+        match order:
+            case {"run": run_id, "prompt": prompt, "sampling": sampling}:
+                runner.start(run_id, prompt_from_wire(prompt), SamplingParams.from_wire(sampling))
+            case {"abort": run_id}:
+                runner.abort(run_id)
+            case {"call": call_id, "op": op, "payload": payload}:
+                argument = prompt_from_wire(payload)
+
+                def answer(result: Any, error: EngineError | None, call_id: int = call_id) -> None:
+                    wire = error and error.to_wire()
+                    outbox.message({"answer": call_id, "result": result, "error": wire})
+
+                runner.call(op, argument, answer)
+            case {"close": _}:
+                runner.close()
+                return
+
+
+def main() -> None:
+    """Run the host on the socket and for the parent given as arguments."""
+    faulthandler.enable()
+    ignore_signals()
+    die_with_parent(int(sys.argv[2]))
+    serve(socket.socket(fileno=int(sys.argv[1])))
+    exit_now(0)
+
+
+if __name__ == "__main__":
+    main()

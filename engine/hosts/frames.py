@@ -1,0 +1,45 @@
+"""The wire between the engine and its host process: length-prefixed JSON."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+_HEADER = struct.Struct(">I")
+# Above any prompt that a body limit lets through; a longer frame means the stream is out of step.
+MAX_FRAME_BYTES = 256 * 1024 * 1024
+
+
+def encode(message: Any) -> bytes:
+    """Return one message as a frame. Raises TypeError for what JSON cannot carry."""
+    body = orjson.dumps(message)
+    return _HEADER.pack(len(body)) + body
+
+
+class FrameDecoder:
+    """Cuts a byte stream into messages; owned by whoever reads the socket."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """Yield the messages that `data` completes. Raises ValueError when out of step."""
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        while len(buffer) - start >= _HEADER.size:
+            (length,) = _HEADER.unpack_from(buffer, start)
+            if length > MAX_FRAME_BYTES:
+                raise ValueError(f"a frame of {length} bytes cannot be right")
+            end = start + _HEADER.size + length
+            if len(buffer) < end:
+                break
+            yield orjson.loads(memoryview(buffer)[start + _HEADER.size : end])
+            start = end
+        if start:
+            del buffer[:start]

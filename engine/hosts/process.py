@@ -1,0 +1,348 @@
+"""Process isolation: whatever a native library does, the server survives it."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import itertools
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from engine.capabilities import Capabilities
+from engine.clocks import Clocks
+from engine.config import BackendConfig
+from engine.errors import (
+    EngineClosed,
+    EngineCrashed,
+    EngineDead,
+    EngineError,
+    EngineStalled,
+    from_wire,
+)
+from engine.hooks import Hooks, HostLoaded, HostLost
+from engine.hosts.frames import encode
+from engine.hosts.link import Link
+from engine.output import Delta, Finish, TokenLogprob
+from engine.request import Chat, prompt_to_wire
+from engine.stream import TokenStream
+
+logger = logging.getLogger(__name__)
+
+# Crashes in a row, with no answer finished in between, after which the engine is given up.
+MAX_CRASHES = 5
+FIRST_BACKOFF_S = 0.1
+MAX_BACKOFF_S = 5.0
+_LAST_WORDS = 20
+
+
+class ProcessHost:
+    """Keeps a child process with the backend in it running, and restarts it when it dies.
+
+    A segfault, an abort in C, a hang or a deaf run costs the requests running on it, never the
+    server: they end with EngineCrashed, the next one waits for the restart. After `MAX_CRASHES`
+    in a row `failure` is EngineDead with the child's last words. Owned by the event loop; the one
+    extra thread only collects what the child prints.
+    """
+
+    threaded = False
+
+    def __init__(self, config: BackendConfig, clocks: Clocks, hooks: Hooks) -> None:
+        self._config = config
+        self._clocks = clocks
+        self._hooks = hooks
+        self.failure: EngineError | None = None
+        self.capabilities: Capabilities | None = None
+        self.restarts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._sock: socket.socket | None = None
+        self._link: Link | None = None
+        self.loaded = False
+        self._changed: asyncio.Event | None = None
+        self._streams: dict[int, TokenStream] = {}
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._call_ids = itertools.count(1)
+        self._crashes = 0
+        self._reason: EngineError | None = None
+        self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
+        self._spawned_at = 0.0
+        self._burial: asyncio.Task[None] | None = None
+        self._load_timer: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._callbacks: list[Callable[[], None]] = []
+        atexit.register(self._kill)
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id, while there is one."""
+        return self._process.pid if self._process else None
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back when the capabilities or `failure` have changed."""
+        self._callbacks.append(callback)
+
+    def spawn(self) -> None:
+        """Start the child and have it load; harmless while there is one."""
+        if self._process is not None or self.failure is not None:
+            return
+        ours, theirs = socket.socketpair()
+        root = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "engine.hosts.child",
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                ],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                # OMP_WAIT_POLICY: llama.cpp's threads would spin while they wait for one another,
+                # which costs a factor of 30 when anything else wants a core.
+                env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "PYTHONPATH": path},
+            )
+        threading.Thread(
+            target=self._listen, args=(self._process,), name="engine-output", daemon=True
+        ).start()
+        self._sock = ours
+        self.loaded = False
+        self._spawned_at = time.monotonic()
+        ours.sendall(encode({"backend": self._config.backend, "options": self._config.options}))
+
+    async def ready(self) -> Capabilities:
+        """Wait until the model is loaded. Raises ModelLoadFailed, EngineDead or EngineClosed."""
+        while True:
+            if self.failure is not None:
+                raise self.failure
+            if self.loaded and self.capabilities is not None:
+                return self.capabilities
+            if self._changed is None:
+                self._changed = asyncio.Event()
+            if self._burial is None:
+                self.spawn()
+                self._attach()
+            self._changed.clear()
+            await self._changed.wait()
+
+    def run(self, stream: TokenStream) -> None:
+        """Start the stream's run."""
+        self._streams[stream.run_id] = stream
+        self._send(
+            {
+                "run": stream.run_id,
+                "prompt": prompt_to_wire(stream.request.prompt),
+                "sampling": stream.request.sampling.to_wire(),
+            }
+        )
+
+    def abort(self, run_id: int) -> None:
+        """Stop a run as soon as the backend can."""
+        if run_id in self._streams:
+            self._send({"abort": run_id})
+
+    def wedged(self, run_id: int, error: EngineError) -> None:
+        """Kill the child: it holds a run that cannot be ended otherwise."""
+        if run_id in self._streams:
+            self._reason = error
+            self._kill()
+
+    async def call(self, op: Literal["render", "tokenize"], payload: Any) -> Any:
+        """Ask `render` or `tokenize` of the backend. Raises EngineError."""
+        await self.ready()
+        call_id = next(self._call_ids)
+        future = self._calls[call_id] = asyncio.get_running_loop().create_future()
+        wire = prompt_to_wire(payload) if isinstance(payload, Chat) else payload
+        self._send({"call": call_id, "op": op, "payload": wire})
+        try:
+            async with asyncio.timeout(self._clocks.prefill_timeout_s):
+                return await future
+        except TimeoutError as error:
+            raise EngineStalled(f"the engine did not {op} in time") from error
+        finally:
+            self._calls.pop(call_id, None)
+
+    async def close(self) -> None:
+        """Have the child unload and leave; kill it when it does not."""
+        self._closing = True
+        self._fail_for_good(EngineClosed("the engine is shutting down"))
+        if self._burial is not None:
+            self._burial.cancel()
+        process = self._process
+        if process is not None:
+            self._attach()
+            self._send({"close": True})
+            try:
+                await asyncio.to_thread(process.wait, self._clocks.abort_grace_s)
+            except subprocess.TimeoutExpired:
+                self._kill()
+                await asyncio.to_thread(process.wait)
+        if self._load_timer is not None:
+            self._load_timer.cancel()
+        if self._link is not None:
+            self._link.close()
+        self._end_streams(EngineClosed("the engine was shut down"))
+        atexit.unregister(self._kill)
+
+    # -- the child's messages -------------------------------------------------------------------
+
+    def _attach(self) -> None:
+        if self._sock is None:
+            return
+        self._link = Link(self._sock, self._on_message, self._on_lost)
+        self._sock = None
+        if self._load_timer is not None:
+            self._load_timer.cancel()
+        self._load_timer = asyncio.get_running_loop().call_later(
+            self._clocks.load_timeout_s, self._on_load_timeout
+        )
+
+    def _on_message(self, frame: dict[str, Any]) -> None:
+        streams = self._streams
+        for run_id, texts, logprobs in frame.get("deltas", ()):
+            if (stream := streams.get(run_id)) is not None:
+                stream.feed(
+                    [Delta(text) for text in texts] if logprobs is None else _join(texts, logprobs)
+                )
+        for run_id, wire in frame.get("finished", ()):
+            self._crashes = 0
+            if (stream := streams.pop(run_id, None)) is not None:
+                stream.over(Finish.from_wire(wire), None)
+        for run_id, wire in frame.get("failed", ()):
+            if (stream := streams.pop(run_id, None)) is not None:
+                stream.over(None, from_wire(wire))
+        for message in frame.get("messages", ()):
+            self._on_other(message)
+
+    def _on_other(self, message: dict[str, Any]) -> None:
+        match message:
+            case {"loaded": wire}:
+                self.capabilities = Capabilities(**wire)
+                self.loaded = True
+                self._hooks(HostLoaded(time.monotonic() - self._spawned_at, self.restarts))
+                self._notify()
+            case {"load_failed": wire}:
+                self._fail_for_good(from_wire(wire))
+            case {"answer": call_id, "result": result, "error": wire}:
+                future = self._calls.get(call_id)
+                if future is not None and not future.done():
+                    if wire is None:
+                        future.set_result(result)
+                    else:
+                        future.set_exception(from_wire(wire))
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._link is not None:
+            self._link.send(message)
+
+    # -- life and death -------------------------------------------------------------------------
+
+    def _on_load_timeout(self) -> None:
+        if not self.loaded:
+            self._reason = EngineStalled(
+                f"the model did not load within {self._clocks.load_timeout_s:g} s (LOAD_TIMEOUT_S)"
+            )
+            self._kill()
+
+    def _on_lost(self) -> None:
+        self.loaded = False
+        if not self._closing and self._burial is None:
+            self._burial = asyncio.get_running_loop().create_task(self._bury())
+
+    async def _bury(self) -> None:
+        """Find out how the child died, tell its requests, and start the next one after a pause."""
+        process = self._process
+        if process is None:
+            return
+        try:
+            # A child that only closed its socket gets a moment to die of what made it do so.
+            code = await asyncio.to_thread(process.wait, 1.0)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            code = await asyncio.to_thread(process.wait)
+        reason = self._reason.message if self._reason else f"the engine process {_death(code)}"
+        self._reason = None
+        self._process = None
+        self._crashes += 1
+        last_words = " | ".join(self._last_words)
+        logger.error("%s; its last words: %s", reason, last_words or "none")
+        self._end_streams(EngineCrashed(f"{reason} while the request was running on it"))
+        dead = self._crashes >= MAX_CRASHES
+        self._hooks(HostLost(reason, dead))
+        if self.failure is not None:
+            return
+        if dead:
+            words = self._last_words[-1][:300] if self._last_words else "none"
+            self._fail_for_good(
+                EngineDead(
+                    f"the engine crashed {self._crashes} times in a row and was given up: "
+                    f"{reason}; last words: {words}"
+                )
+            )
+            return
+        self.restarts += 1
+        await asyncio.sleep(min(FIRST_BACKOFF_S * 2 ** (self._crashes - 1), MAX_BACKOFF_S))
+        self._burial = None
+        self.spawn()
+        self._attach()
+
+    def _fail_for_good(self, error: EngineError) -> None:
+        if self.failure is None:
+            self.failure = error
+        self._notify()
+
+    def _end_streams(self, error: EngineError) -> None:
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.over(None, error)
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(error)
+
+    def _notify(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+        for callback in self._callbacks:
+            callback()
+
+    def _kill(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+
+    def _listen(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None  # noqa: S101 - opened as a pipe above
+        with process.stdout as pipe:
+            for line in pipe:
+                text = line.decode("utf-8", "replace").rstrip()
+                if text:
+                    self._last_words.append(text)
+                    logger.debug("engine host: %s", text)
+
+
+def _join(texts: list[str], logprobs: list[list[Any]]) -> list[Delta]:
+    found: dict[int, TokenLogprob] = {
+        index: TokenLogprob(token, logprob, tuple((name, value) for name, value in top))
+        for index, token, logprob, top in logprobs
+    }
+    return [Delta(text, found.get(index)) for index, text in enumerate(texts)]
+
+
+def _death(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

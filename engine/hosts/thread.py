@@ -1,0 +1,187 @@
+"""Thread isolation: the backend in this very process, for hardened libraries and for profiling."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any, Literal
+
+from engine.backends import build
+from engine.capabilities import Capabilities
+from engine.clocks import Clocks
+from engine.config import BackendConfig
+from engine.errors import EngineClosed, EngineDead, EngineError, EngineStalled, ModelLoadFailed
+from engine.hooks import Hooks, HostLoaded, HostLost
+from engine.output import Delta, Finish
+from engine.runner import Runner
+from engine.stream import TokenStream
+
+logger = logging.getLogger(__name__)
+
+
+class ThreadHost:
+    """Runs the backend on threads of this process.
+
+    It saves a process and a socket and survives nothing: a crash takes the server along, and a
+    wedged run cannot be ended, so it makes the engine EngineDead. Owned by the event loop; the
+    runner's threads reach it only through `TokenStream.feed` and `call_soon_threadsafe`.
+    """
+
+    threaded = True
+
+    def __init__(self, config: BackendConfig, clocks: Clocks, hooks: Hooks) -> None:
+        self._config = config
+        self._clocks = clocks
+        self._hooks = hooks
+        self.failure: EngineError | None = None
+        self.capabilities: Capabilities | None = None
+        self.loaded = False
+        self.restarts = 0
+        self._runner: Runner | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._streams: dict[int, TokenStream] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._callbacks: list[Callable[[], None]] = []
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back when the capabilities or `failure` have changed."""
+        self._callbacks.append(callback)
+
+    def spawn(self) -> None:
+        """Do nothing: without a process of its own there is nothing to begin before the loop."""
+
+    async def ready(self) -> Capabilities:
+        """Load on the first call, wait for it on the others. Raises ModelLoadFailed."""
+        if self._loading is None:
+            self._loop = asyncio.get_running_loop()
+            self._loading = self._loop.create_task(self._load())
+        if self.capabilities is None and self.failure is None:
+            await asyncio.shield(self._loading)
+        if self.failure is not None:
+            raise self.failure
+        assert self.capabilities is not None  # noqa: S101 - loaded without a failure
+        return self.capabilities
+
+    async def _load(self) -> None:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        started = asyncio.get_running_loop().time()
+        handlers = _signal_handlers()
+        try:
+            runner = Runner(build(self._config.backend, self._config.options), self)
+            async with asyncio.timeout(self._clocks.load_timeout_s):
+                self.capabilities = await asyncio.to_thread(runner.load)
+            self._runner = runner
+        except EngineError as error:
+            self.failure = error
+        except TimeoutError:
+            self.failure = EngineStalled(
+                f"the model did not load within {self._clocks.load_timeout_s:g} s (LOAD_TIMEOUT_S)"
+            )
+        except Exception as error:
+            logger.exception("the backend raised while loading")
+            self.failure = ModelLoadFailed(f"the engine did not load: {error}")
+        # llama.cpp's server has put handlers of its own in place of Python's.
+        _restore_signals(handlers)
+        self.loaded = self.failure is None
+        if self.loaded:
+            self._hooks(HostLoaded(asyncio.get_running_loop().time() - started, 0))
+        self._notify()
+
+    def run(self, stream: TokenStream) -> None:
+        """Start the stream's run."""
+        if self._runner is None:
+            stream.over(None, EngineClosed("the engine is not loaded"))
+            return
+        self._streams[stream.run_id] = stream
+        self._runner.start(stream.run_id, stream.request.prompt, stream.request.sampling)
+
+    def abort(self, run_id: int) -> None:
+        """Stop a run as soon as the backend can."""
+        if self._runner is not None:
+            self._runner.abort(run_id)
+
+    def wedged(self, run_id: int, error: EngineError) -> None:
+        """Give the engine up: a thread cannot be killed."""
+        self.failure = EngineDead(f"{error.message}, and ENGINE_ISOLATION=thread cannot restart it")
+        self._hooks(HostLost(error.message, dead=True))
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.over(None, self.failure)
+        self._notify()
+
+    async def call(self, op: Literal["render", "tokenize"], payload: Any) -> Any:
+        """Ask `render` or `tokenize` of the backend. Raises EngineError."""
+        await self.ready()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def settle(result: Any, error: EngineError | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        assert self._runner is not None  # noqa: S101 - ready
+        self._runner.call(
+            op, payload, lambda result, error: loop.call_soon_threadsafe(settle, result, error)
+        )
+        return await future
+
+    async def close(self) -> None:
+        """Abort the runs and unload, or leave a wedged backend to the process's end."""
+        gave_up = isinstance(self.failure, EngineDead)
+        self.failure = self.failure or EngineClosed("the engine is shutting down")
+        self._notify()
+        if self._runner is not None and not gave_up:
+            closing = asyncio.create_task(asyncio.to_thread(self._runner.close))
+            await asyncio.wait({closing}, timeout=self._clocks.abort_grace_s)
+            if not closing.done():
+                logger.error("the engine did not unload within ABORT_GRACE_S")
+        self._runner = None
+
+    # -- Sink, on the runner's threads ----------------------------------------------------------
+
+    def delta(self, run_id: int, delta: Delta) -> None:
+        """One token's text."""
+        stream = self._streams.get(run_id)
+        if stream is not None:
+            stream.feed((delta,))
+
+    def finished(self, run_id: int, finish: Finish) -> None:
+        """The run has ended."""
+        self._over(run_id, finish, None)
+
+    def failed(self, run_id: int, error: EngineError) -> None:
+        """The run has failed."""
+        self._over(run_id, None, error)
+
+    def _over(self, run_id: int, finish: Finish | None, error: EngineError | None) -> None:
+        def over() -> None:
+            stream = self._streams.pop(run_id, None)
+            if stream is not None:
+                stream.over(finish, error)
+
+        assert self._loop is not None  # noqa: S101 - runs start after `ready`
+        self._loop.call_soon_threadsafe(over)
+
+    def _notify(self) -> None:
+        for callback in self._callbacks:
+            callback()
+
+
+def _signal_handlers() -> dict[signal.Signals, Any]:
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+
+def _restore_signals(handlers: dict[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        if handler is not None:
+            signal.signal(number, handler)

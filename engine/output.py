@@ -1,0 +1,93 @@
+"""What an engine answers: deltas while it runs, one finish at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class FinishReason(StrEnum):
+    """Why an answer ended, in OpenAI's words."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CONTENT_FILTER = "content_filter"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One sampled token, its log-probability (never above 0) and the likeliest alternatives."""
+
+    token: str
+    logprob: float
+    top: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """The new text one token brought; empty while it is held back as a possible stop string."""
+
+    text: str
+    logprob: TokenLogprob | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Model tokens as the engine counted them; `cached_tokens` of the prompt were not prefilled."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion together."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Where a request's time went, in milliseconds of wall clock."""
+
+    queue_ms: float = 0.0
+    prefill_ms: float = 0.0
+    first_token_ms: float = 0.0
+    generate_ms: float = 0.0
+    total_ms: float = 0.0
+    tokens_per_second: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The end of an answer: why, how much, how long.
+
+    `stop_reason` is the stop string or stop token id that ended it, None at an end-of-sequence or
+    a length limit (vLLM's meaning).
+    """
+
+    reason: FinishReason
+    usage: Usage
+    stop_reason: str | int | None = None
+    timings: Timings = field(default_factory=Timings)
+
+    def to_wire(self) -> list[Any]:
+        """Return the finish as JSON-ready values, the inverse of `from_wire`."""
+        usage = self.usage
+        return [
+            self.reason.value,
+            self.stop_reason,
+            [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens],
+            self.timings.prefill_ms,
+        ]
+
+    @classmethod
+    def from_wire(cls, wire: list[Any]) -> Finish:
+        """Rebuild a finish that `to_wire` made; only the engine's own timing crosses."""
+        reason, stop_reason, usage, prefill_ms = wire
+        return cls(
+            reason=FinishReason(reason),
+            stop_reason=stop_reason,
+            usage=Usage(*usage),
+            timings=Timings(prefill_ms=prefill_ms),
+        )

@@ -1,0 +1,111 @@
+"""What an engine is asked: a prompt, how to sample, and how urgent it is."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum
+from typing import Any
+
+
+class Priority(IntEnum):
+    """Order of admission; a lower value goes first, equal values in order of arrival."""
+
+    INTERACTIVE = 0
+    JOB = 1
+    BATCH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a chat, its content already flattened to text."""
+
+    role: str
+    content: str
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation that the model's own chat template is to turn into a prompt."""
+
+    messages: tuple[Message, ...]
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+# Text or token ids: what a model is fed.
+RenderedPrompt = str | tuple[int, ...]
+# That, or a chat for the engine to render.
+Prompt = RenderedPrompt | Chat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How to choose tokens and when to end; the fields carry OpenAI's and vLLM's meanings.
+
+    Values are taken as valid: the edges (`handler.request`, `handler.openai`) refuse bad ones with
+    a message that names the field. `temperature` 0 is greedy; `top_k` -1 is all tokens; `seed` None
+    is a random one; `max_tokens` None runs to the end of the context.
+    """
+
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    grammar: str | None = None
+    json_schema: Mapping[str, Any] | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the fields as JSON-ready values, the inverse of `from_wire`."""
+        wire = asdict(self)
+        wire["logit_bias"] = [[token, bias] for token, bias in self.logit_bias.items()]
+        return wire
+
+    @classmethod
+    def from_wire(cls, wire: dict[str, Any]) -> SamplingParams:
+        """Rebuild parameters that `to_wire` made."""
+        wire["stop"] = tuple(wire["stop"])
+        wire["stop_token_ids"] = tuple(wire["stop_token_ids"])
+        wire["logit_bias"] = dict(wire["logit_bias"])
+        return cls(**wire)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One generation: what `Engine.generate` takes.
+
+    `timeout_s` counts from the call, waiting in the queue included; None is the engine's default.
+    """
+
+    prompt: Prompt
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    priority: Priority = Priority.JOB
+    timeout_s: float | None = None
+
+
+def prompt_to_wire(prompt: Prompt) -> str | list[int] | dict[str, Any]:
+    """Return a prompt as JSON-ready values, the inverse of `prompt_from_wire`."""
+    if isinstance(prompt, Chat):
+        return asdict(prompt)
+    return list(prompt) if isinstance(prompt, tuple) else prompt
+
+
+def prompt_from_wire(wire: str | list[int] | dict[str, Any]) -> Prompt:
+    """Rebuild a prompt that `prompt_to_wire` made."""
+    if isinstance(wire, dict):
+        messages = tuple(Message(**message) for message in wire["messages"])
+        return Chat(messages, wire["template_kwargs"])
+    return tuple(wire) if isinstance(wire, list) else wire

@@ -1,0 +1,123 @@
+"""Runs a backend's blocking calls on threads, wherever the backend lives."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, Protocol
+
+from engine.backends.base import Backend
+from engine.capabilities import Capabilities
+from engine.errors import BackendFailed, EngineError
+from engine.generation import Generation
+from engine.output import Delta, Finish
+from engine.request import Chat, Prompt, SamplingParams
+
+logger = logging.getLogger(__name__)
+
+
+class Sink(Protocol):
+    """Where a runner's results go; called from the runner's threads."""
+
+    def delta(self, run_id: int, delta: Delta) -> None:
+        """One token's text; never waits."""
+
+    def finished(self, run_id: int, finish: Finish) -> None:
+        """The run has ended and its thread is free."""
+
+    def failed(self, run_id: int, error: EngineError) -> None:
+        """The run has ended without an answer and its thread is free."""
+
+
+class Runner:
+    """Owns one backend and the threads that its runs and side calls block.
+
+    The same class serves in the host process and in the caller's own (thread isolation), so both
+    run the same code. `start` is called only while a slot is free, hence never more runs than
+    threads; side calls (`render`, `tokenize`) have a thread of their own so that they do not wait
+    behind a generation.
+    """
+
+    def __init__(self, backend: Backend, sink: Sink) -> None:
+        self._backend = backend
+        self._sink = sink
+        self._lock = threading.Lock()
+        self._generations: dict[int, Generation] = {}
+
+    def load(self) -> Capabilities:
+        """Load the backend on the calling thread. Raises ModelLoadFailed."""
+        capabilities = self._backend.load()
+        self._runs = ThreadPoolExecutor(capabilities.slots, "run")
+        self._calls = ThreadPoolExecutor(1, "call")
+        return capabilities
+
+    def start(self, run_id: int, prompt: Prompt, sampling: SamplingParams) -> None:
+        """Begin a run; its results go to the sink."""
+        sink = self._sink
+        generation = Generation(sampling, lambda delta: sink.delta(run_id, delta))
+        with self._lock:
+            self._generations[run_id] = generation
+        self._runs.submit(self._run, run_id, prompt, sampling, generation)
+
+    def _run(
+        self, run_id: int, prompt: Prompt, sampling: SamplingParams, generation: Generation
+    ) -> None:
+        finish: Finish | None = None
+        error: EngineError
+        try:
+            text = self._backend.render(prompt) if isinstance(prompt, Chat) else prompt
+            end = self._backend.run(run_id, text, sampling, generation.on_piece)
+            finish = generation.finish(end)
+        except EngineError as raised:
+            error = raised
+        except Exception as raised:
+            # A backend's bug costs this request only; the log keeps the traceback.
+            logger.exception("the backend raised while running a request")
+            error = BackendFailed(f"the engine failed on this request: {raised}")
+        with self._lock:
+            del self._generations[run_id]
+        if finish is not None:
+            self._sink.finished(run_id, finish)
+        else:
+            self._sink.failed(run_id, error)
+
+    def abort(self, run_id: int) -> None:
+        """Stop a run as soon as the backend can; an unknown or ended one is ignored."""
+        with self._lock:
+            generation = self._generations.get(run_id)
+        if generation is not None:
+            generation.cancel()
+            self._backend.abort(run_id)
+
+    def call(
+        self,
+        op: Literal["render", "tokenize"],
+        payload: Any,
+        done: Callable[[Any, EngineError | None], object],
+    ) -> None:
+        """Answer a side question on a thread: `render` (a Chat) or `tokenize` (a string)."""
+
+        def work() -> None:
+            try:
+                result: Any = getattr(self._backend, op)(payload)
+            except EngineError as error:
+                done(None, error)
+            except Exception as error:
+                logger.exception("the backend raised in %s", op)
+                done(None, BackendFailed(f"the engine failed to {op}: {error}"))
+            else:
+                done(result, None)
+
+        self._calls.submit(work)
+
+    def close(self) -> None:
+        """Abort what runs, wait until it has returned, free the backend."""
+        with self._lock:
+            running = list(self._generations)
+        for run_id in running:
+            self.abort(run_id)
+        self._runs.shutdown(wait=True)
+        self._calls.shutdown(wait=True)
+        self._backend.close()

@@ -1,0 +1,248 @@
+"""One running generation, as its consumer sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Protocol, Self
+
+from engine.channel import DeltaChannel
+from engine.clocks import Clocks
+from engine.errors import (
+    ConsumerTooSlow,
+    EngineError,
+    EngineStalled,
+    GenerationCancelled,
+    GenerationTimeout,
+)
+from engine.hooks import FirstToken, Hooks, RequestEnded
+from engine.output import Delta, Finish, Timings
+from engine.request import GenerationRequest
+
+# One stream's undelivered text, in characters: past it the reader has stopped reading.
+MAX_PENDING_CHARS = 8_000_000
+
+
+class RunControl(Protocol):
+    """What a stream may ask of the host its run is on."""
+
+    def abort(self, run_id: int) -> None:
+        """Stop the run as soon as the backend can."""
+
+    def wedged(self, run_id: int, error: EngineError) -> None:
+        """The run did not end in time after an abort: the host must go."""
+
+
+class TokenStream:
+    """Yields batches of deltas as they come, then has `result`; it owns the abort of its run.
+
+    Leaving the `async with` block or calling `abort` stops the run at once, whatever the consumer
+    was waiting for, and nothing that arrives later can be seen. The slot is given back when the
+    host says that the run has returned, not before. Whoever iterates gets lists of at least one
+    `Delta` with text; a failure is raised after the deltas that came before it.
+
+    Owned by the event loop, clocks included. Only `feed` is called from elsewhere: by the one
+    producing thread under thread isolation, by the loop itself under process isolation.
+    """
+
+    def __init__(
+        self,
+        run_id: int,
+        request: GenerationRequest,
+        control: RunControl,
+        clocks: Clocks,
+        *,
+        abort_in_prefill: bool,
+        threaded: bool,
+        queued_s: float,
+        deadline: float,
+        on_over: Callable[[TokenStream], None],
+        hooks: Hooks,
+    ) -> None:
+        self.run_id = run_id
+        self.request = request
+        self.result: Finish | None = None
+        self.error: EngineError | None = None
+        self._control = control
+        self._clocks = clocks
+        self._abort_in_prefill = abort_in_prefill
+        self._queued_s = queued_s
+        self._on_over = on_over
+        self._hooks = hooks
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+        wake: Callable[[], object] = self._event.set
+        if threaded:
+            loop, event = self._loop, self._event
+            wake = lambda: loop.call_soon_threadsafe(event.set)  # noqa: E731
+        self._channel: DeltaChannel[Delta] = DeltaChannel(wake)
+        self._started = self._loop.time()
+        self._first_token: float | None = None
+        self._last_token = self._started
+        self._aborted: float | None = None
+        self._over = asyncio.Event()
+        self._pending_chars = 0
+        self._delivered_chars = 0
+        self._too_slow = False
+        self._deadline = deadline
+        self._timer = self._loop.call_at(self._due()[0], self._tick)
+
+    # -- the host's side ------------------------------------------------------------------------
+
+    def feed(self, deltas: Sequence[Delta]) -> None:
+        """Take deltas from the host, in order; never waits, never raises."""
+        now = self._last_token = self._loop.time()
+        if self._first_token is None:
+            self._first_token = now
+        if self._aborted is not None or self._too_slow:
+            return
+        self._pending_chars += sum(len(delta.text) for delta in deltas)
+        if self._pending_chars - self._delivered_chars > MAX_PENDING_CHARS:
+            self._too_slow = True
+            self._loop.call_soon_threadsafe(self._abort_too_slow)
+            return
+        self._channel.put_many(deltas)
+
+    def over(self, finish: Finish | None, error: EngineError | None) -> None:
+        """The run has returned (`finish`), failed or was lost (`error`); loop side, once."""
+        if self._over.is_set():
+            return
+        self._over.set()
+        self._timer.cancel()
+        if self._aborted is None:
+            self.error = error
+            self.result = finish and replace(finish, timings=self._timings(finish))
+        now = self._loop.time()
+        if self._first_token is not None:
+            self._hooks(FirstToken(self.request.request_id, self._first_token - self._started))
+        self._hooks(
+            RequestEnded(
+                self.request.request_id,
+                self.result,
+                self.error,
+                self._aborted is not None,
+                now - self._started,
+            )
+        )
+        self._event.set()
+        self._on_over(self)
+
+    # -- the consumer's side --------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[Delta]:
+        """Return what has come since the last call, waiting for at least one delta with text."""
+        while True:
+            self._event.clear()
+            ended = self._over.is_set() or self._aborted is not None
+            batch = [delta for delta in self._channel.drain() if delta.text or delta.logprob]
+            if batch and (self._aborted is None):
+                self._delivered_chars += sum(len(delta.text) for delta in batch)
+                return batch
+            if ended:
+                if self.error is not None:
+                    raise self.error
+                raise StopAsyncIteration
+            await self._event.wait()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.abort()
+
+    def abort(self, error: EngineError | None = None) -> None:
+        """Stop the run; the consumer, if it still listens, gets `error`. Harmless once it is over.
+
+        Synchronous, so that it works in a `finally`, in a cancelled task and in a signal handler's
+        callback alike.
+        """
+        if self._over.is_set() or self._aborted is not None:
+            return
+        self._aborted = self._loop.time()
+        self.error = error or GenerationCancelled("the request was cancelled")
+        self._event.set()
+        self._control.abort(self.run_id)
+        self._timer.cancel()
+        self._timer = self._loop.call_at(self._due()[0], self._tick)
+
+    async def wait_over(self) -> None:
+        """Wait until the run has returned and its slot is free; bounded by the clocks."""
+        await self._over.wait()
+
+    # -- the clocks -----------------------------------------------------------------------------
+
+    def _due(self) -> tuple[float, EngineError]:
+        clocks = self._clocks
+        if self._aborted is not None:
+            since = self._aborted
+            if self._first_token is None and not self._abort_in_prefill:
+                # A prefill that cannot be interrupted gets its own time before it counts as deaf.
+                since = max(since, self._started + clocks.prefill_timeout_s)
+            return since + clocks.abort_grace_s, EngineStalled(
+                f"the engine did not stop within {clocks.abort_grace_s:g} s of an abort"
+            )
+        if self._first_token is None:
+            due = self._started + clocks.prefill_timeout_s
+            error: EngineError = EngineStalled(
+                f"no first token came within {clocks.prefill_timeout_s:g} s (PREFILL_TIMEOUT_S)"
+            )
+        else:
+            due = self._last_token + clocks.stall_timeout_s
+            error = EngineStalled(
+                f"no token came for {clocks.stall_timeout_s:g} s (STALL_TIMEOUT_S)"
+            )
+        if self._deadline < due:
+            return self._deadline, timed_out(self.request, clocks)
+        return due, error
+
+    def _tick(self) -> None:
+        """Look whether a clock has run out; tokens only move the date, they re-arm no timer."""
+        due, error = self._due()
+        if self._loop.time() < due:
+            self._timer = self._loop.call_at(due, self._tick)
+        elif self._aborted is None:
+            self.abort(error)
+        else:
+            self._control.wedged(self.run_id, error)
+
+    def _abort_too_slow(self) -> None:
+        self.abort(
+            ConsumerTooSlow(
+                f"more than {MAX_PENDING_CHARS} characters waited to be read, so the request ended"
+            )
+        )
+
+    def _timings(self, finish: Finish) -> Timings:
+        end = self._loop.time()
+        first = end if self._first_token is None else self._first_token
+        generate_s = max(end - first, 0.0)
+        # The first token is paid for by prefill, so the rate is over the others.
+        others = finish.usage.completion_tokens - 1
+        return Timings(
+            queue_ms=_ms(self._queued_s),
+            prefill_ms=_ms(finish.timings.prefill_ms / 1000),
+            first_token_ms=_ms(first - self._started),
+            generate_ms=_ms(generate_s),
+            total_ms=_ms(self._queued_s + end - self._started),
+            tokens_per_second=round(others / generate_s, 2) if generate_s > 0 < others else 0.0,
+        )
+
+
+def timed_out(request: GenerationRequest, clocks: Clocks) -> GenerationTimeout:
+    """The error of a request whose own time is up, waiting in the queue included."""
+    limit_s = clocks.request_timeout_s if request.timeout_s is None else request.timeout_s
+    return GenerationTimeout(f"the request took longer than {limit_s:g} s (REQUEST_TIMEOUT_S)")
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
