@@ -23,7 +23,6 @@ class Admission:
         self._max_queue = max_queue
         self._used = 0
         self._order = count()
-        self._pending = 0
         self._waiting: list[tuple[Priority, int, asyncio.Future[None]]] = []
 
     @property
@@ -39,11 +38,11 @@ class Admission:
     @property
     def waiting(self) -> int:
         """How many wait for a slot."""
-        return self._pending
+        return len(self._waiting)
 
     def free(self) -> bool:
         """Whether a request that came now would run at once."""
-        return self._used < self._slots and not self._pending
+        return self._used < self._slots and not self._waiting
 
     async def acquire(self, priority: Priority) -> None:
         """Wait for a slot; the caller owes one `release`.
@@ -54,19 +53,20 @@ class Admission:
         if self.free():
             self._used += 1
             return
-        if self._pending >= self._max_queue:
+        if self.waiting >= self._max_queue:
             raise QueueFull(
-                f"{self._pending} requests are waiting already, the most that may", retry_after_s=1
+                f"{self.waiting} requests are waiting already, the most that may", retry_after_s=1
             )
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (priority, next(self._order), future))
-        self._pending += 1
+        entry = (priority, next(self._order), future)
+        heapq.heappush(self._waiting, entry)
         try:
             await future
         except asyncio.CancelledError:
-            if future.cancelled():
-                self._pending -= 1
-            elif future.exception() is None:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+                heapq.heapify(self._waiting)
+            elif not future.cancelled() and future.exception() is None:
                 # The slot was granted in the same turn of the loop that cancelled us.
                 self.release()
             raise
@@ -87,12 +87,10 @@ class Admission:
             if not future.done():
                 future.set_exception(error)
         self._waiting.clear()
-        self._pending = 0
 
     def _grant(self) -> None:
         while self._used < self._slots and self._waiting:
             _, _, future = heapq.heappop(self._waiting)
             if not future.done():
                 self._used += 1
-                self._pending -= 1
                 future.set_result(None)

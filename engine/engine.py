@@ -103,7 +103,7 @@ class Engine:
         asked, deadline = loop.time(), loop.time() + limit_s
         try:
             async with asyncio.timeout_at(deadline):
-                capabilities = await self._admit(request)
+                capabilities, warnings = await self._admit(request)
         except TimeoutError as error:
             raise timed_out(request, self._clocks) from error
         queued_s = loop.time() - asked
@@ -117,6 +117,7 @@ class Engine:
             threaded=self._host.threaded,
             queued_s=queued_s,
             deadline=deadline,
+            warnings=warnings,
             on_over=self._on_over,
             hooks=self._hooks,
         )
@@ -124,7 +125,7 @@ class Engine:
         self._host.run(stream)
         return stream
 
-    async def _admit(self, request: GenerationRequest) -> Capabilities:
+    async def _admit(self, request: GenerationRequest) -> tuple[Capabilities, tuple[str, ...]]:
         if self._host.failure is not None:
             raise self._host.failure
         if not self._admission.free():
@@ -133,11 +134,11 @@ class Engine:
         await self._admission.acquire(request.priority)
         try:
             capabilities = await self._host.ready()
-            capabilities.check(request.prompt, request.sampling)
+            warnings = capabilities.check(request.prompt, request.sampling)
         except BaseException:
             self._admission.release()
             raise
-        return capabilities
+        return capabilities, warnings
 
     async def render(self, chat: Chat) -> str:
         """Return the prompt the model's chat template makes of a chat. Raises EngineError."""

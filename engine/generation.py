@@ -53,6 +53,7 @@ class Generation:
             return True
         self._tokens += 1
         if token_id in self._stop_ids:
+            self._release()
             self._end(FinishReason.STOP, token_id)
             return True
         text = self._decode(piece)

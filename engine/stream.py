@@ -58,11 +58,13 @@ class TokenStream:
         threaded: bool,
         queued_s: float,
         deadline: float,
+        warnings: tuple[str, ...],
         on_over: Callable[[TokenStream], None],
         hooks: Hooks,
     ) -> None:
         self.run_id = run_id
         self.request = request
+        self.warnings = warnings
         self.result: Finish | None = None
         self.error: EngineError | None = None
         self._control = control

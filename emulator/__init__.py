@@ -1,0 +1,1 @@
+"""A local RunPod: the platform's routes and OpenAI's on this machine."""

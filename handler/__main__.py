@@ -1,0 +1,36 @@
+"""`python -m handler`: the RunPod worker, or one local job where there is no RunPod."""
+
+from __future__ import annotations
+
+import sys
+
+from engine import Engine
+from handler.job import JobHandler
+from handler.logs import configure_logging
+from handler.pipeline import Pipeline
+from handler.settings import WorkerSettings, read_settings
+
+
+def main() -> int:
+    """Start the engine first, since the SDK takes seconds to import, then the worker."""
+    settings = read_settings(WorkerSettings)
+    configure_logging(settings.log_level, settings.log_format)
+    engine = Engine(settings.engine_config())
+    engine.spawn()
+
+    from handler import worker
+
+    jobs = JobHandler(
+        Pipeline(engine, settings.served_model),
+        max_tokens=settings.default_max_tokens,
+        validation=settings.enable_validation,
+        interval_s=settings.stream_interval_ms / 1000,
+    )
+    if worker.is_local():
+        return worker.run_local(jobs, engine, settings.stream_mode)
+    worker.serve(jobs, engine, settings.stream_mode)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

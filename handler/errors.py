@@ -1,0 +1,147 @@
+"""The one table from exceptions to what a client is told.
+
+    HandlerError
+    ├── InvalidRequest           a field is missing or wrong; `param` names it
+    ├── NotFound                 no such route, model or job
+    ├── UnsupportedMediaType     the body is not labelled JSON
+    ├── PayloadTooLarge          the body is larger than MAX_BODY_MB
+    └── ResultTooLarge           the answer is larger than RunPod would take
+
+Engine errors are the other tree, in `engine.errors`. A test walks both and fails when a class has
+no row here. Whatever is in neither is a bug of ours: it is logged with its traceback and told as an
+internal error without one.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from engine import errors as engine
+
+logger = logging.getLogger(__name__)
+
+# R54's wording; the reason goes into `details`, since clients match on the message.
+UNAVAILABLE = "Completion service temporarily unavailable"
+
+
+class HandlerError(Exception):
+    """Base of what this side of the engine refuses; `message` is one sentence for the client."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+class InvalidRequest(HandlerError):
+    """A field of the request is missing or has a value that is not allowed."""
+
+
+class NotFound(HandlerError):
+    """What the request names does not exist."""
+
+
+class UnsupportedMediaType(HandlerError):
+    """The body's content type is not JSON."""
+
+
+class PayloadTooLarge(HandlerError):
+    """The body is larger than this server takes."""
+
+
+class ResultTooLarge(HandlerError):
+    """The answer is larger than the platform would take; failing here says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How one kind of failure is told: HTTP status, OpenAI's error type, whether to try again."""
+
+    status: int
+    type: str
+    retryable: bool = False
+
+
+TABLE: dict[type[Exception], Row] = {
+    HandlerError: Row(400, "invalid_request_error"),
+    InvalidRequest: Row(400, "invalid_request_error"),
+    NotFound: Row(404, "not_found_error"),
+    UnsupportedMediaType: Row(415, "invalid_request_error"),
+    PayloadTooLarge: Row(413, "invalid_request_error"),
+    ResultTooLarge: Row(413, "result_too_large_error"),
+    engine.EngineError: Row(500, "engine_error"),
+    engine.RequestRejected: Row(400, "invalid_request_error"),
+    engine.PromptTooLong: Row(400, "invalid_request_error"),
+    engine.UnsupportedParameter: Row(400, "invalid_request_error"),
+    engine.QueueFull: Row(429, "rate_limit_error", retryable=True),
+    engine.EngineUnavailable: Row(503, "service_unavailable_error", retryable=True),
+    engine.ModelLoadFailed: Row(503, "service_unavailable_error"),
+    engine.EngineDead: Row(503, "service_unavailable_error"),
+    engine.EngineClosed: Row(503, "service_unavailable_error", retryable=True),
+    engine.GenerationFailed: Row(500, "engine_error"),
+    engine.BackendFailed: Row(500, "engine_error"),
+    engine.EngineCrashed: Row(500, "engine_error", retryable=True),
+    engine.EngineStalled: Row(504, "timeout_error", retryable=True),
+    engine.ConsumerTooSlow: Row(500, "engine_error"),
+    engine.GenerationTimeout: Row(504, "timeout_error", retryable=True),
+    engine.GenerationCancelled: Row(499, "cancelled_error"),
+}
+INTERNAL = Row(500, "internal_error")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One failure, ready to be told in any of the dialects."""
+
+    message: str
+    row: Row
+    param: str | None = None
+    retry_after_s: int | None = None
+
+    def job_error(self) -> str:
+        """Return the one string that a RunPod job's `error` must be (a dict there is lost)."""
+        return self.message
+
+    def openai_error(self) -> dict[str, Any]:
+        """Return OpenAI's error object, its code the HTTP status (R53)."""
+        error: dict[str, Any] = {
+            "message": self.message,
+            "type": self.row.type,
+            "param": self.param,
+            "code": self.row.status,
+        }
+        if self.row.status == 503:
+            error |= {"message": UNAVAILABLE, "details": {"reason": self.message}}
+        return {"error": error}
+
+    def openai_job_error(self) -> str:
+        """Return OpenAI's error object as the one string of a job that came by `openai_route`."""
+        return orjson.dumps(self.openai_error()).decode()
+
+
+def problem(error: BaseException) -> Problem:
+    """Return how an exception is to be told; an unknown one is logged and stays anonymous."""
+    for cls in type(error).__mro__:
+        row = TABLE.get(cls)
+        if row is None:
+            continue
+        if isinstance(error, HandlerError):
+            return Problem(error.message, row, error.param)
+        if isinstance(error, engine.EngineError):
+            details = error.details
+            param = details.get("param")
+            if param is None and isinstance(error, engine.PromptTooLong):
+                param = "prompt"
+            retry_after = details.get("retry_after_s")
+            return Problem(
+                error.message,
+                row,
+                str(param) if param is not None else None,
+                retry_after if isinstance(retry_after, int) else None,
+            )
+    logger.error("an unexpected error ended a request", exc_info=error)
+    return Problem("an internal error ended this request; the log has the details", INTERNAL)

@@ -1,0 +1,118 @@
+"""A job's input to a request for the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine import Chat, GenerationRequest, Priority
+from engine.request import Prompt
+from handler.errors import InvalidRequest
+from handler.messages import check_text, read_messages
+from handler.sampling import JOB_DEFAULTS, read_sampling, shown
+
+_INPUT = "input."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRequest:
+    """One text to generate, whichever door it came in by.
+
+    `validation` asks for a verdict; `warnings` are sentences for the client about what was ignored
+    on the way here.
+    """
+
+    generation: GenerationRequest
+    streaming: bool = False
+    validation: bool = False
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def prompt_text(self) -> str:
+        """The prompt as validation sees it: the last user turn of a chat."""
+        prompt = self.generation.prompt
+        if isinstance(prompt, Chat):
+            turns = [message.content for message in prompt.messages if message.role == "user"]
+            return turns[-1] if turns else ""
+        return prompt if isinstance(prompt, str) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAIRequest:
+    """A job that carries an OpenAI call, as RunPod's OpenAI bridge sends it."""
+
+    route: str
+    body: Mapping[str, Any]
+
+
+def parse(job: Mapping[str, Any], *, validation: bool = True) -> TextRequest | OpenAIRequest:
+    """Return what a job asks for (R44); `validation` is the default of `enable_validation`.
+
+    Raises:
+        InvalidRequest: one sentence naming the field, its value and what is allowed.
+    """
+    given = job.get("input")
+    if not isinstance(given, Mapping):
+        raise InvalidRequest(
+            f"input must be an object with prompt, messages or openai_route, got {shown(given)}",
+            "input",
+        )
+    if "openai_route" in given:
+        return _openai(given)
+    params = given.get("sampling_params")
+    if params is None:
+        params = {}
+    if not isinstance(params, Mapping):
+        raise InvalidRequest(
+            f"input.sampling_params must be an object, got {shown(params)}", "input.sampling_params"
+        )
+    sampling, streaming, warnings = read_sampling(params, JOB_DEFAULTS, f"{_INPUT}sampling_params.")
+    job_id = str(job.get("id") or "local")
+    return TextRequest(
+        generation=GenerationRequest(
+            prompt=_prompt(given), sampling=sampling, request_id=job_id, priority=Priority.JOB
+        ),
+        streaming=streaming or _flag(given, "stream", default=False),
+        validation=_flag(given, "enable_validation", default=validation),
+        warnings=warnings,
+    )
+
+
+def _prompt(given: Mapping[str, Any]) -> Prompt:
+    if "messages" in given:
+        if "prompt" in given:
+            raise InvalidRequest("input must have prompt or messages, not both", "input")
+        return Chat(read_messages(given["messages"], _INPUT))
+    prompt = given.get("prompt")
+    if not isinstance(prompt, str) or not prompt:
+        got = shown(prompt) if "prompt" in given else "none"
+        raise InvalidRequest(f"input.prompt must be a non-empty string, got {got}", "input.prompt")
+    check_text(prompt, "input.prompt")
+    return prompt
+
+
+def _flag(given: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    value = given.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise InvalidRequest(
+            f"input.{name} must be true or false, got {shown(value)}", f"input.{name}"
+        )
+    return value
+
+
+def _openai(given: Mapping[str, Any]) -> OpenAIRequest:
+    route, body = given["openai_route"], given.get("openai_input")
+    if not isinstance(route, str):
+        raise InvalidRequest(
+            f"input.openai_route must be a string, got {shown(route)}", "input.openai_route"
+        )
+    if body is None:
+        body = {}
+    if not isinstance(body, Mapping):
+        raise InvalidRequest(
+            f"input.openai_input must be an object, got {shown(body)}", "input.openai_input"
+        )
+    return OpenAIRequest(route, body)

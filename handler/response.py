@@ -1,0 +1,64 @@
+"""A finished answer to the one JSON of a job."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from engine import Delta
+from handler.pipeline import Answer
+
+
+def encode(answer: Answer) -> dict[str, Any]:
+    """Return a job's output (R45-R47); plain JSON values, every number finite.
+
+    `deltas` is there only when streaming was asked for, and `tokens` mirrors it; otherwise `tokens`
+    holds the whole text. `validation` is there only when it was done.
+    """
+    finish = answer.finish
+    choice: dict[str, Any] = {"index": 0, "text": answer.text}
+    if answer.streaming:
+        deltas = list(answer.deltas)
+        choice |= {"deltas": deltas, "tokens": deltas}
+    else:
+        choice["tokens"] = [answer.text]
+    choice["finish_reason"] = finish.reason.value
+    if finish.stop_reason is not None:
+        choice["stop_reason"] = finish.stop_reason
+    usage = finish.usage
+    output: dict[str, Any] = {
+        "choices": [choice],
+        "usage": {
+            "input": usage.prompt_tokens,
+            "output": usage.completion_tokens,
+            "total": usage.total_tokens,
+        },
+    }
+    if (verdict := answer.verdict) is not None:
+        output["validation"] = {
+            "valid": verdict.valid,
+            "issues": list(verdict.issues),
+            "sanitized": answer.sanitized,
+            "intent": verdict.intent,
+        }
+    output |= {
+        "streaming": answer.streaming,
+        "id": answer.id,
+        "model": answer.model,
+        "timings": {name: _finite(value) for name, value in asdict(finish.timings).items()},
+    }
+    if answer.warnings:
+        output["warnings"] = list(answer.warnings)
+    return output
+
+
+def encode_partial(batch: list[Delta]) -> dict[str, Any]:
+    """Return the new text of a batch as one partial output for RunPod's `/stream`."""
+    texts = [delta.text for delta in batch if delta.text]
+    return {"choices": [{"index": 0, "text": "".join(texts), "tokens": texts}], "streaming": True}
+
+
+def _finite(value: float) -> float:
+    # The SDK would write NaN and Infinity as they are, which is no JSON.
+    return value if math.isfinite(value) else 0.0

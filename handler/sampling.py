@@ -1,0 +1,187 @@
+"""Sampling parameters from the outside: ranges, the words for them, and what is ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from engine import SamplingParams
+from handler.errors import InvalidRequest
+
+M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
+
+MAX_STOPS = 16
+MAX_STOP_CHARS = 1024
+MAX_INT32 = 2**32 - 1
+
+_Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+_Bias = Annotated[float, Field(ge=-100, le=100)]
+
+
+class SamplingInput(BaseModel):
+    """The parameters every dialect shares (R8-R12); null is unset, unknown keys are left alone.
+
+    Strict, so that "0.5" and true are no numbers; each description completes the sentence "… must
+    be …" of the error that names the field.
+    """
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+    max_tokens: int | None = Field(
+        None, ge=1, le=MAX_INT32, description=f"a whole number from 1 to {MAX_INT32}"
+    )
+    temperature: float | None = Field(None, ge=0, le=2, description="a number from 0 to 2")
+    top_p: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1")
+    top_k: int | None = Field(
+        None, ge=-1, le=MAX_INT32, description="a whole number, -1 or 0 for all tokens"
+    )
+    min_p: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1")
+    repetition_penalty: float | None = Field(
+        None, gt=0, le=100, description="a number above 0, at most 100"
+    )
+    frequency_penalty: float | None = Field(None, ge=-2, le=2, description="a number from -2 to 2")
+    presence_penalty: float | None = Field(None, ge=-2, le=2, description="a number from -2 to 2")
+    seed: int | None = Field(
+        None, ge=-(2**63), lt=2**63, description="a whole number of up to 64 bits"
+    )
+    stop: _Stop | Annotated[list[_Stop], Field(max_length=MAX_STOPS)] | None = Field(
+        None,
+        description=f"a non-empty string or an array of up to {MAX_STOPS} of them, "
+        f"each of up to {MAX_STOP_CHARS} characters",
+    )
+    stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOPS)] | None = Field(
+        None, description=f"an array of up to {MAX_STOPS} token ids"
+    )
+    include_stop_str_in_output: bool | None = Field(None, description="true or false")
+    ignore_eos: bool | None = Field(None, description="true or false")
+    logit_bias: dict[str, _Bias] | None = Field(
+        None, description="an object of token ids and numbers from -100 to 100"
+    )
+    n: int | None = Field(None, ge=1, le=1, description="1")
+    stream: bool | None = Field(None, description="true or false")
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a dialect assumes where a request says nothing."""
+
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+
+
+# R49.
+JOB_DEFAULTS = Defaults(max_tokens=150, temperature=0.7, top_p=0.9, top_k=50)
+
+# Known from OpenAI's and vLLM's lists, and not honoured here (R16); unset values say nothing.
+_IGNORED = frozenset(
+    {
+        "assistant_confidence_threshold",
+        "best_of",
+        "detokenize",
+        "diversity_penalty",
+        "early_stopping",
+        "echo",
+        "length_penalty",
+        "logits_processors",
+        "logprobs",
+        "min_tokens",
+        "num_assistant_tokens",
+        "prompt_logprobs",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+        "suffix",
+        "top_logprobs",
+        "truncate_prompt_tokens",
+        "use_beam_search",
+    }
+)
+
+
+def read_sampling(
+    body: Mapping[str, Any], defaults: Defaults, path: str = ""
+) -> tuple[SamplingParams, bool, tuple[str, ...]]:
+    """Return the parameters, whether to stream, and a warning for each one that is ignored.
+
+    `path` is put before a field's name in messages, e.g. "input.sampling_params.".
+
+    Raises:
+        InvalidRequest: naming the field, the value and what is allowed.
+    """
+    given = validate(SamplingInput, body, path)
+    stop = given.stop
+    bias = {}
+    for key, value in (given.logit_bias or {}).items():
+        if not key.isascii() or not key.isdigit():
+            raise InvalidRequest(
+                f"{path}logit_bias must be {_words(SamplingInput, 'logit_bias')}, "
+                f"got the key {shown(key)}",
+                f"{path}logit_bias",
+            )
+        bias[int(key)] = value
+    sampling = SamplingParams(
+        max_tokens=_or(given.max_tokens, defaults.max_tokens),
+        temperature=_or(given.temperature, defaults.temperature),
+        top_p=_or(given.top_p, defaults.top_p),
+        top_k=_or(given.top_k, defaults.top_k) or -1,
+        min_p=_or(given.min_p, 0.0),
+        repetition_penalty=_or(given.repetition_penalty, 1.0),
+        frequency_penalty=_or(given.frequency_penalty, 0.0),
+        presence_penalty=_or(given.presence_penalty, 0.0),
+        seed=given.seed,
+        stop=() if stop is None else (stop,) if isinstance(stop, str) else tuple(stop),
+        stop_token_ids=tuple(given.stop_token_ids or ()),
+        include_stop_str_in_output=bool(given.include_stop_str_in_output),
+        ignore_eos=bool(given.ignore_eos),
+        logit_bias=bias,
+    )
+    warnings = tuple(
+        f"{path}{key} is not supported and was ignored"
+        for key, value in body.items()
+        if key in _IGNORED and value not in (None, False)
+    )
+    return sampling, bool(given.stream), warnings
+
+
+def validate(model: type[M], body: Mapping[str, Any], path: str = "") -> M:
+    """Return `body` as a boundary model whose fields' descriptions say what is allowed.
+
+    Raises:
+        InvalidRequest: one sentence about the first field that is wrong.
+    """
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        name = str(first["loc"][0])
+        value = body.get(name)
+        raise InvalidRequest(
+            f"{path}{name} must be {_words(model, name)}, got {shown(value)}", f"{path}{name}"
+        ) from None
+
+
+def shown(value: Any) -> str:
+    """Return a value as short JSON, for error messages."""
+    try:
+        text = orjson.dumps(value).decode()
+    except (TypeError, ValueError):
+        text = str(value)
+    if isinstance(value, float) and text == "null":
+        text = str(value)
+    if isinstance(value, list | dict) and len(text) > 60:
+        return f"{'an array' if isinstance(value, list) else 'an object'} of {len(value)}"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _words(model: type[BaseModel], name: str) -> str:
+    return model.model_fields[name].description or "something else"
+
+
+def _or(value: T | None, default: T) -> T:
+    return default if value is None else value

@@ -1,0 +1,151 @@
+"""The environment variables of a worker, read once in `main` and passed down as values."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Literal, NoReturn, TypeVar
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from engine import BackendConfig, Clocks, EngineConfig
+from engine.config import BackendName
+from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
+
+DEFAULT_SLOTS = 4
+
+
+class Settings(BaseSettings):
+    """What every entry point needs to build an engine and a pipeline.
+
+    The names are the variables' names in lower case. A value that is empty counts as unset, since
+    RunPod's console sends empty ones for fields left blank.
+    """
+
+    model_config = SettingsConfigDict(env_ignore_empty=True, extra="ignore")
+
+    engine: Literal["auto", "llamacpp", "scripted"] = Field(
+        "auto", description="What generates: auto goes by MODEL_PATH's ending."
+    )
+    model_path: Path | None = Field(
+        None, description="A .gguf model or a .json script; unset is the embedded default model."
+    )
+    model_name: str | None = Field(
+        None, description="The model's name in answers and requests; unset is the file's."
+    )
+    context_length: int = Field(
+        4096, ge=0, description="Tokens of prompt and answer in one slot; 0 is the model's own."
+    )
+    max_concurrency: int = Field(
+        0, ge=0, le=256, description=f"Generations side by side; 0 is {DEFAULT_SLOTS}."
+    )
+    max_queue: int = Field(
+        256, ge=0, le=1_000_000, description="Requests that may wait for a slot."
+    )
+    threads: int = Field(0, ge=0, le=1024, description="CPU threads of llamacpp; 0 is every core.")
+    default_max_tokens: int | None = Field(
+        None, ge=1, description="max_tokens of OpenAI calls that set none; unset is no limit."
+    )
+    request_timeout_s: float = Field(600, gt=0, description="A request's time, queue included.")
+    prefill_timeout_s: float = Field(300, gt=0, description="Time to the first token on a slot.")
+    stall_timeout_s: float = Field(60, gt=0, description="Time between two tokens.")
+    abort_grace_s: float = Field(
+        10, gt=0, description="Time for a run to end after an abort, before its host is killed."
+    )
+    load_timeout_s: float = Field(600, gt=0, description="Time for the model to load.")
+    engine_isolation: Literal["process", "thread"] = Field(
+        "process", description="Where the engine runs: thread is not safe from its crashes."
+    )
+    deterministic: bool = Field(
+        False, description="on: same seed, same text, by one slot, one thread and no cache reuse."
+    )
+    enable_validation: bool = Field(
+        True, description="Whether answers are validated where a request does not say."
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "INFO", description="The least severe log line that is written."
+    )
+    log_format: Literal["auto", "json", "console"] = Field(
+        "auto", description="auto is readable on a terminal and JSON elsewhere."
+    )
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _upper(cls, value: object) -> object:
+        return value.upper() if isinstance(value, str) else value
+
+    @property
+    def served_model(self) -> str:
+        """The one model's name."""
+        if self.model_name is not None:
+            return self.model_name
+        if self.model_path is not None:
+            return self.model_path.stem
+        return "scripted" if self.backend == "scripted" else DEFAULT_MODEL_NAME
+
+    @property
+    def backend(self) -> BackendName:
+        """Which backend `engine` comes down to."""
+        if self.engine != "auto":
+            return self.engine
+        is_script = self.model_path is not None and self.model_path.suffix == ".json"
+        return "scripted" if is_script else "llamacpp"
+
+    def engine_config(self) -> EngineConfig:
+        """Return what the engine is built from."""
+        name = self.served_model
+        slots = self.max_concurrency or DEFAULT_SLOTS
+        options: dict[str, object] = {"model_name": name}
+        if self.backend == "llamacpp":
+            options |= {
+                "model_path": str(self.model_path or DEFAULT_MODEL_PATH),
+                "context_length": self.context_length,
+                "slots": slots,
+                "threads": self.threads,
+                "deterministic": self.deterministic,
+            }
+        elif self.model_path is not None:
+            options["model_path"] = str(self.model_path)
+        return EngineConfig(
+            backend=BackendConfig(self.backend, options),
+            isolation=self.engine_isolation,
+            slots=1 if self.deterministic else slots,
+            max_queue=self.max_queue,
+            clocks=Clocks(
+                prefill_timeout_s=self.prefill_timeout_s,
+                stall_timeout_s=self.stall_timeout_s,
+                abort_grace_s=self.abort_grace_s,
+                request_timeout_s=self.request_timeout_s,
+                load_timeout_s=self.load_timeout_s,
+            ),
+        )
+
+
+class WorkerSettings(Settings):
+    """The settings of `python -m handler`."""
+
+    stream_mode: Literal["aggregate", "generator"] = Field(
+        "aggregate", description="One JSON at the end, or partial outputs for RunPod's /stream too."
+    )
+    stream_interval_ms: float = Field(
+        50, ge=0, description="Least time between two partial outputs; each one is a POST."
+    )
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def read_settings(cls: type[S]) -> S:
+    """Return the settings from the environment, or end the process with what is wrong with them."""
+    try:
+        return cls()
+    except ValidationError as error:
+        for each in error.errors(include_url=False):
+            name = "_".join(map(str, each["loc"][:1])).upper()
+            sys.stderr.write(f"{name}: {each['msg']}, got {each['input']!r}\n")
+        _leave()
+
+
+def _leave() -> NoReturn:
+    raise SystemExit(2)
