@@ -23,7 +23,7 @@ UV_LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: run serve test test-long check bench lock clean help
+.PHONY: run serve test test-long check bench docs lock clean help
 
 run: $(VENV)/.run $(RUN_MODEL) ## set up, then the job in test_input.json on the embedded model
 	@$(BIN)/python -m handler
@@ -48,6 +48,9 @@ check: $(VENV)/.dev ## format, lint, types, imports, dependencies, spelling, Doc
 
 bench: $(VENV)/.dev $(MODEL) ## the benchmarks' side-by-side tables
 	@$(BIN)/python -m benchmarks
+
+docs: $(VENV)/.run ## make the pages that are made from code
+	@$(BIN)/python -m emulator.settings_page > docs/settings.md
 
 # One file after the other, for dev.txt is held to the versions that run.txt chose.
 lock: $(VENV)/.setup ## pin what requirements/*.in ask for (LOCK_ARGS=--upgrade: the newest that fit)
