@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -67,6 +67,8 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
             EngineError: on_error,
             StoreFull: _on_full,
             ClientDisconnected: _on_gone,
+            # Starlette's own, of a client that left in the middle of its body.
+            ClientDisconnect: _on_gone,
             Exception: on_error,
         },
     )

@@ -39,14 +39,23 @@ async def while_connected(
     handed_on = False
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
+        left = not task.done()
+        # Whoever reads from `receive` next must be alone with it.
+        await _cancel(task, gone)
+        if left:
             raise ClientDisconnected
-        result = task.result()
         handed_on = True
-        return result
+        return task.result()
     finally:
+        if not handed_on:
+            try:
+                await _cancel(task, gone)
+            finally:
+                if task.done() and not task.cancelled() and task.exception() is None:
+                    dispose(task.result())
+
+
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
         task.cancel()
-        gone.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
-        if not handed_on and not task.cancelled() and task.exception() is None:
-            dispose(task.result())
+    await asyncio.gather(*tasks, return_exceptions=True)

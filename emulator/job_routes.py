@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from emulator.body import read_json
+from emulator.disconnect import while_connected
 from emulator.responses import JSON
 from handler.errors import InvalidRequest, NotFound
 from jobs import Job, MemoryJobStore
@@ -43,7 +44,9 @@ class JobRoutes:
     async def _runsync(self, request: Request) -> Response:
         wait_s = _wait_s(request)
         job = await self._store.enqueue(await self._input(request), prefix="sync-")
-        return JSON(describe(await self._store.wait(job.id, wait_s)))
+        # The job goes on when the client leaves, as it does on RunPod; only the waiting ends.
+        ended = await while_connected(request.receive, self._store.wait(job.id, wait_s))
+        return JSON(describe(ended))
 
     async def _status(self, request: Request) -> Response:
         job_id = request.path_params["job_id"]
@@ -77,10 +80,12 @@ def _wait_s(request: Request) -> float:
     raw = request.query_params.get("wait")
     if raw is None:
         return _WAIT_MS / 1000
-    if not raw.isdigit() or not _MIN_WAIT_MS <= int(raw) <= _MAX_WAIT_MS:
+    # isdigit alone also takes "²", which int() does not, and more digits than it does.
+    number = int(raw) if raw.isascii() and raw.isdigit() and len(raw) < 10 else 0
+    if not _MIN_WAIT_MS <= number <= _MAX_WAIT_MS:
         raise InvalidRequest(
             f"wait must be a whole number of milliseconds from {_MIN_WAIT_MS} to {_MAX_WAIT_MS}, "
             f"got {raw!r}",
             "wait",
         )
-    return int(raw) / 1000
+    return number / 1000

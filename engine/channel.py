@@ -28,6 +28,10 @@ class DeltaChannel(Generic[T]):
         self._armed = False
         self._wake = wake
 
+    def __len__(self) -> int:
+        """How many items are pending."""
+        return len(self._items)
+
     def put(self, item: T) -> None:
         """Append one item; producer side."""
         self._items.append(item)

@@ -127,7 +127,7 @@ class Engine:
 
     async def _admit(self, request: GenerationRequest) -> tuple[Capabilities, tuple[str, ...]]:
         if self._host.failure is not None:
-            raise self._host.failure
+            raise self._host.failure.with_traceback(None)
         if not self._admission.free():
             waiting = self._admission.waiting + 1
             self._hooks(RequestQueued(request.request_id, request.priority, waiting))

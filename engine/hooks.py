@@ -41,7 +41,7 @@ class FirstToken:
 
 @dataclass(frozen=True, slots=True)
 class RequestEnded:
-    """A run is over and its slot free: a finish, an error, or neither when it was aborted."""
+    """A run is over and its slot free: a finish, or an error, which of an abort is its reason."""
 
     request_id: str
     finish: Finish | None

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from engine.backends.base import Backend
 from engine.capabilities import Capabilities
-from engine.errors import BackendFailed, EngineError
+from engine.errors import BackendFailed, EngineError, RequestRejected
 from engine.generation import Generation
 from engine.output import Delta, Finish
 from engine.request import Chat, Prompt, SamplingParams
@@ -56,7 +56,11 @@ class Runner:
     def start(self, run_id: int, prompt: Prompt, sampling: SamplingParams) -> None:
         """Begin a run; its results go to the sink."""
         sink = self._sink
-        generation = Generation(sampling, lambda delta: sink.delta(run_id, delta))
+        try:
+            generation = Generation(sampling, lambda delta: sink.delta(run_id, delta))
+        except ValueError as error:
+            sink.failed(run_id, RequestRejected(str(error)))
+            return
         with self._lock:
             self._generations[run_id] = generation
         self._runs.submit(self._run, run_id, prompt, sampling, generation)

@@ -98,6 +98,7 @@ class TokenStream:
         now = self._last_token = self._loop.time()
         if self._first_token is None:
             self._first_token = now
+            self._loop.call_soon_threadsafe(self._arm)
         if self._aborted is not None or self._too_slow:
             return
         self._pending_chars += sum(len(delta.text) for delta in deltas)
@@ -111,6 +112,9 @@ class TokenStream:
         """The run has returned (`finish`), failed or was lost (`error`); loop side, once."""
         if self._over.is_set():
             return
+        if self._too_slow:
+            # The run may end in the very turn in which it said too much: text is missing.
+            self._abort_too_slow()
         self._over.set()
         self._timer.cancel()
         if self._aborted is None:
@@ -174,8 +178,7 @@ class TokenStream:
         self.error = error or GenerationCancelled("the request was cancelled")
         self._event.set()
         self._control.abort(self.run_id)
-        self._timer.cancel()
-        self._timer = self._loop.call_at(self._due()[0], self._tick)
+        self._arm()
 
     async def wait_over(self) -> None:
         """Wait until the run has returned and its slot is free; bounded by the clocks."""
@@ -207,8 +210,14 @@ class TokenStream:
             return self._deadline, timed_out(self.request, clocks)
         return due, error
 
+    def _arm(self) -> None:
+        """Set the timer anew, where the date may have come nearer: first token, abort."""
+        if not self._over.is_set():
+            self._timer.cancel()
+            self._timer = self._loop.call_at(self._due()[0], self._tick)
+
     def _tick(self) -> None:
-        """Look whether a clock has run out; tokens only move the date, they re-arm no timer."""
+        """Look whether a clock has run out; later tokens only put it off, they re-arm no timer."""
         due, error = self._due()
         if self._loop.time() < due:
             self._timer = self._loop.call_at(due, self._tick)

@@ -19,9 +19,10 @@ RUN_RESULT_BYTES = 10_000_000
 RUNSYNC_RESULT_BYTES = 20_000_000
 STREAM_CHUNK_BYTES = 1_000_000
 
-# Characters in one partial output. JSON may take 6 bytes for one (\u0000) and a partial holds its
-# text twice, which with the envelope still fits a chunk.
-PARTIAL_CHARS = 80_000
+# Characters in one partial output. JSON may take 6 bytes for one (\u0000), and a partial holds its
+# text twice, the second time perhaps with quotes, comma and space around every character: 16 bytes
+# each, which with the envelope still fits a chunk.
+PARTIAL_CHARS = 60_000
 
 
 def result_limit(job_id: str) -> int:

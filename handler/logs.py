@@ -8,6 +8,11 @@ from typing import Literal
 
 import structlog
 
+# Without the frames' local variables, which may be keys and prompts.
+_tracebacks = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+)
+
 
 def configure_logging(level: str, style: Literal["auto", "json", "console"]) -> None:
     """Send the records of this project's and others' loggers through one renderer.
@@ -23,9 +28,9 @@ def configure_logging(level: str, style: Literal["auto", "json", "console"]) -> 
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderers: list[structlog.types.Processor] = (
-        [structlog.dev.ConsoleRenderer()]
+        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
         if console
-        else [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        else [_tracebacks, structlog.processors.JSONRenderer()]
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(

@@ -43,6 +43,7 @@ def _message(raw: Any, path: str) -> Message:
     name = raw.get("name")
     if name is not None and not isinstance(name, str):
         raise InvalidRequest(f"{path}.name must be a string, got {shown(name)}", f"{path}.name")
+    check_text(name or "", f"{path}.name")
     return Message(_ROLES[role], _content(raw.get("content"), role, f"{path}.content"), name)
 
 
@@ -64,7 +65,7 @@ def _content(raw: Any, role: str, path: str) -> str:
                 f'{path}[{index}] must be {{"type": "text", "text": …}}, got {shown(part)}',
                 f"{path}[{index}]",
             )
-        texts.append(_text(text, path))
+        texts.append(_text(text, f"{path}[{index}]"))
     return "".join(texts)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine import Chat, GenerationRequest, Priority
+from engine import Chat, GenerationRequest, Message, Priority
 from engine.request import Prompt
 from handler.errors import InvalidRequest
 from handler.messages import check_text, read_messages
@@ -58,7 +58,7 @@ def parse(job: Mapping[str, Any], *, validation: bool = True) -> TextRequest | O
             f"input must be an object with prompt, messages or openai_route, got {shown(given)}",
             "input",
         )
-    if "openai_route" in given:
+    if given.get("openai_route") is not None:
         return _openai(given)
     params = given.get("sampling_params")
     if params is None:
@@ -80,8 +80,8 @@ def parse(job: Mapping[str, Any], *, validation: bool = True) -> TextRequest | O
 
 
 def _prompt(given: Mapping[str, Any]) -> Prompt:
-    if "messages" in given:
-        if "prompt" in given:
+    if given.get("messages") is not None:
+        if given.get("prompt") is not None:
             raise InvalidRequest("input must have prompt or messages, not both", "input")
         return Chat(read_messages(given["messages"], _INPUT))
     prompt = given.get("prompt")
@@ -89,6 +89,8 @@ def _prompt(given: Mapping[str, Any]) -> Prompt:
         got = shown(prompt) if "prompt" in given else "none"
         raise InvalidRequest(f"input.prompt must be a non-empty string, got {got}", "input.prompt")
     check_text(prompt, "input.prompt")
+    if _flag(given, "apply_chat_template", default=False):
+        return Chat((Message("user", prompt),))
     return prompt
 
 

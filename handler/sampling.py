@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
@@ -18,8 +19,10 @@ T = TypeVar("T")
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
 MAX_INT32 = 2**32 - 1
+MAX_TOKEN_ID = 2**31 - 1
 
 _Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+_TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 _Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
@@ -33,6 +36,10 @@ class SamplingInput(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
     max_tokens: int | None = Field(
+        None, ge=1, le=MAX_INT32, description=f"a whole number from 1 to {MAX_INT32}"
+    )
+    # Chat's newer name for max_tokens; where both are given it is the one that counts.
+    max_completion_tokens: int | None = Field(
         None, ge=1, le=MAX_INT32, description=f"a whole number from 1 to {MAX_INT32}"
     )
     temperature: float | None = Field(None, ge=0, le=2, description="a number from 0 to 2")
@@ -54,7 +61,7 @@ class SamplingInput(BaseModel):
         description=f"a non-empty string or an array of up to {MAX_STOPS} of them, "
         f"each of up to {MAX_STOP_CHARS} characters",
     )
-    stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOPS)] | None = Field(
+    stop_token_ids: Annotated[list[_TokenId], Field(max_length=MAX_STOPS)] | None = Field(
         None, description=f"an array of up to {MAX_STOPS} token ids"
     )
     include_stop_str_in_output: bool | None = Field(None, description="true or false")
@@ -118,7 +125,7 @@ def read_sampling(
     stop = given.stop
     bias = {}
     for key, value in (given.logit_bias or {}).items():
-        if not key.isascii() or not key.isdigit():
+        if not _is_token_id(key):
             raise InvalidRequest(
                 f"{path}logit_bias must be {_words(SamplingInput, 'logit_bias')}, "
                 f"got the key {shown(key)}",
@@ -126,7 +133,7 @@ def read_sampling(
             )
         bias[int(key)] = value
     sampling = SamplingParams(
-        max_tokens=_or(given.max_tokens, defaults.max_tokens),
+        max_tokens=_or(given.max_completion_tokens, _or(given.max_tokens, defaults.max_tokens)),
         temperature=_or(given.temperature, defaults.temperature),
         top_p=_or(given.top_p, defaults.top_p),
         top_k=_or(given.top_k, defaults.top_k) or -1,
@@ -144,7 +151,7 @@ def read_sampling(
     warnings = tuple(
         f"{path}{key} is not supported and was ignored"
         for key, value in body.items()
-        if key in _IGNORED and value not in (None, False)
+        if key in _IGNORED and value is not None and value is not False
     )
     return sampling, bool(given.stream), warnings
 
@@ -167,16 +174,29 @@ def validate(model: type[M], body: Mapping[str, Any], path: str = "") -> M:
 
 
 def shown(value: Any) -> str:
-    """Return a value as short JSON, for error messages."""
+    """Return a value as short JSON, for error messages; always text that UTF-8 can carry."""
     try:
         text = orjson.dumps(value).decode()
     except (TypeError, ValueError):
-        text = str(value)
+        text = _escaped(value)
     if isinstance(value, float) and text == "null":
         text = str(value)
     if isinstance(value, list | dict) and len(text) > 60:
         return f"{'an array' if isinstance(value, list) else 'an object'} of {len(value)}"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _escaped(value: Any) -> str:
+    """Return what orjson refuses (half a surrogate pair, a huge number) as JSON in ASCII."""
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return f"something of type {type(value).__name__} that is too large to show"
+
+
+def _is_token_id(key: str) -> bool:
+    digits = key.isascii() and key.isdigit() and len(key) <= len(str(MAX_TOKEN_ID))
+    return digits and int(key) <= MAX_TOKEN_ID
 
 
 def _words(model: type[BaseModel], name: str) -> str:

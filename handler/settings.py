@@ -129,7 +129,10 @@ class WorkerSettings(Settings):
         "aggregate", description="One JSON at the end, or partial outputs for RunPod's /stream too."
     )
     stream_interval_ms: float = Field(
-        50, ge=0, description="Least time between two partial outputs; each one is a POST."
+        50,
+        ge=0,
+        allow_inf_nan=False,
+        description="Least time between two partial outputs; each one is a POST.",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -23,7 +24,9 @@ GeneratorHandler = Callable[[dict[str, Any]], AsyncGenerator[Any, None]]
 
 
 def is_local() -> bool:
-    """Whether there is no RunPod to take jobs from, the SDK's own rule."""
+    """Whether one job is to be run here, the SDK's own rule: nobody else brings any."""
+    if "--rp_serve_api" in sys.argv[1:]:
+        return False
     given = any(arg.startswith("--test_input") for arg in sys.argv[1:])
     return given or "RUNPOD_WEBHOOK_GET_JOB" not in os.environ
 
@@ -88,8 +91,10 @@ def run_local(jobs: JobHandler, engine: Engine, mode: str) -> int:
         code = leaving.code if isinstance(leaving.code, int) else 1
         if not outputs:
             outputs.append({"error": "no job: --test_input or test_input.json must have input"})
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         outputs.append({"error": f"the test input is not JSON: {error}"})
+    except AttributeError:
+        outputs.append({"error": "the test input is not a JSON object"})
     style = orjson.OPT_INDENT_2 if sys.stdout.isatty() else 0
     sys.stdout.flush()
     sys.stdout.buffer.write(orjson.dumps(outputs[-1], option=style) + b"\n")
@@ -127,4 +132,7 @@ async def _exit_when_posted() -> None:
     # The SDK's tracker has no event to wait for.
     while posted.get_job_count() and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.1)
+    # The SDK's heartbeat would go on for ever and tell the platform that this worker is alive.
+    for child in multiprocessing.active_children():
+        child.kill()
     os._exit(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import replace
 from typing import Any
 
@@ -30,29 +30,29 @@ class MemoryJobStore:
     def __init__(self, max_jobs: int = MAX_JOBS, retention_s: float = RETENTION_S) -> None:
         self._max_jobs = max_jobs
         self._retention_s = retention_s
-        self._jobs: OrderedDict[str, Job] = OrderedDict()
-        self._queue: deque[str] = deque()
-        self._arrived = asyncio.Condition()
-        self._ended: dict[str, asyncio.Event] = {}
+        self._jobs: dict[str, Job] = {}
+        # Not a Condition: before Python 3.13 it loses a job when the waiter it woke is cancelled.
+        self._queue: asyncio.Queue[str] = asyncio.Queue()
+        self._results: dict[str, asyncio.Future[Job]] = {}
+        # What has ended and is still kept, oldest first.
+        self._ended: deque[Job] = deque()
 
     async def enqueue(self, job_input: Any, *, prefix: str = "") -> Job:
         """Accept a job under a new id. Raises StoreFull."""
         self._sweep()
+        if len(self._jobs) >= self._max_jobs and self._ended:
+            self._forget_oldest()
         if len(self._jobs) >= self._max_jobs:
             raise StoreFull(f"{self._max_jobs} jobs are waiting or running, the most that may")
         job = Job(id=f"{prefix}{uuid.uuid4()}-u1", input=job_input, queued_at=time.monotonic())
         self._jobs[job.id] = job
-        self._ended[job.id] = asyncio.Event()
-        async with self._arrived:
-            self._queue.append(job.id)
-            self._arrived.notify()
+        self._results[job.id] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait(job.id)
         return job
 
     async def receive(self) -> Job:
         """Wait for the oldest job in the queue and mark it as being worked on."""
-        async with self._arrived:
-            await self._arrived.wait_for(lambda: self._queue)
-            job_id = self._queue.popleft()
+        job_id = await self._queue.get()
         job = replace(self._jobs[job_id], status=JobStatus.IN_PROGRESS, started_at=time.monotonic())
         self._jobs[job_id] = job
         return job
@@ -65,7 +65,9 @@ class MemoryJobStore:
         status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
         job = replace(job, status=status, output=output, error=error, ended_at=time.monotonic())
         self._jobs[job_id] = job
-        self._ended.pop(job_id).set()
+        self._ended.append(job)
+        # Waiters get the job itself: it may be forgotten before they have their turn.
+        self._results.pop(job_id).set_result(job)
         return job
 
     async def get(self, job_id: str) -> Job | None:
@@ -75,13 +77,11 @@ class MemoryJobStore:
 
     async def wait(self, job_id: str, timeout_s: float) -> Job:
         """Return a job when it has ended, or as it is after `timeout_s`."""
-        ended = self._ended.get(job_id)
-        if ended is not None:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await ended.wait()
-            except TimeoutError:
-                pass
+        result = self._results.get(job_id)
+        if result is not None:
+            await asyncio.wait({result}, timeout=timeout_s)
+            if result.done():
+                return result.result()
         return self._jobs[job_id]
 
     def counts(self) -> dict[JobStatus, int]:
@@ -92,17 +92,10 @@ class MemoryJobStore:
         return counts
 
     def _sweep(self) -> None:
-        """Forget what ended long ago, looking only as far as jobs are old enough."""
+        """Forget what ended long ago."""
         horizon = time.monotonic() - self._retention_s
-        crowded = len(self._jobs) >= self._max_jobs
-        for job_id, job in list(self._jobs.items()) if crowded else self._oldest():
-            if not job.status.final:
-                continue
-            if (job.ended_at or 0.0) < horizon or crowded:
-                del self._jobs[job_id]
-            if crowded:
-                return
+        while self._ended and (self._ended[0].ended_at or 0.0) < horizon:
+            self._forget_oldest()
 
-    def _oldest(self) -> list[tuple[str, Job]]:
-        first = next(iter(self._jobs.items()), None)
-        return [first] if first else []
+    def _forget_oldest(self) -> None:
+        del self._jobs[self._ended.popleft().id]

@@ -35,7 +35,8 @@ class Backend(Protocol):
 
     `load` comes first and once, `close` last and once, both on the thread that owns the backend.
     Up to `Capabilities.slots` calls of `run` are under way at a time, each on a thread of its own.
-    `abort` may be called from any thread at any time, also for a run that is over or unknown.
+    `abort` may be called from any thread at any time, also for a run that is over, and for one that
+    has not begun yet: that run then ends as soon as it can.
     """
 
     def load(self) -> Capabilities:

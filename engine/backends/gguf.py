@@ -26,12 +26,21 @@ def trained_context(path: Path) -> int:
         with path.open("rb") as file:
             if file.read(4) != _MAGIC:
                 raise ModelLoadFailed(f"MODEL_PATH: {path} is not a GGUF file")
-            return _context_length(file.read)
+            size = path.stat().st_size
+
+            def read(count: int) -> bytes:
+                # Damage can make any length of it, and memory is reserved before it is read.
+                data = file.read(count) if count <= size else b""
+                if len(data) < count:
+                    raise ValueError("cut short")
+                return data
+
+            return _context_length(read)
     except FileNotFoundError as error:
         raise ModelLoadFailed(f"MODEL_PATH: there is no file {path}") from error
     except OSError as error:
         raise ModelLoadFailed(f"MODEL_PATH: {path} cannot be read: {error.strerror}") from error
-    except (struct.error, KeyError) as error:
+    except (ValueError, KeyError, RecursionError) as error:
         raise ModelLoadFailed(f"MODEL_PATH: {path} is damaged or cut short") from error
 
 
@@ -57,5 +66,7 @@ def _context_length(read: Callable[[int], bytes]) -> int:
         key = value(_STRING)
         found = value(scalar("I"))
         if key.endswith(b".context_length"):
-            return int(found)
+            if not isinstance(found, int) or found < 1:
+                raise ValueError("no length")
+            return found
     return _DEFAULT_CONTEXT

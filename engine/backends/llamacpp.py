@@ -35,6 +35,7 @@ _BATCH_TOKENS = 64
 _MAX_LOGPROBS = 20
 # The ending is what makes llama.cpp take a host name for a socket path.
 _SOCKET = "listener.sock"
+_MAX_SOCKET_PATH = 107
 
 
 class LlamaCppBackend:
@@ -79,6 +80,9 @@ class LlamaCppBackend:
         context = min(self._context_length, trained) if self._context_length else trained
         # llama.cpp refuses a socket path that exists already, so each load gets a new folder.
         self._folder = tempfile.mkdtemp(prefix="worker-rkllm-")
+        if len(os.fsencode(f"{self._folder}/{_SOCKET}")) > _MAX_SOCKET_PATH:
+            os.rmdir(self._folder)
+            raise ModelLoadFailed(f"TMPDIR: {self._folder} is too long for the path of a socket")
         library: Any = xllamacpp
         params = library.CommonParams()
         params.model.path = str(self._path)
@@ -102,6 +106,9 @@ class LlamaCppBackend:
                 f"MODEL_PATH: llama.cpp could not load {self._path}: the file is damaged or cut "
                 "short, its architecture is not supported, or memory ran out"
             ) from error
+        # Answered by the server's own loop. Before that has begun, closing it would wait for ever, and
+        # with the interpreter's lock held.
+        self._ask("/slots")
         return Capabilities(
             backend="llamacpp",
             model=self._name,
@@ -142,10 +149,9 @@ class LlamaCppBackend:
         on_piece: OnPiece,
     ) -> RunEnd:
         """Generate; blocks without holding the interpreter's lock. Raises as `Backend.run` says."""
-        aborted = threading.Event()
         with self._lock:
-            self._aborted[run_id] = aborted
-        run = _Run(on_piece, aborted, sampling.max_tokens)
+            aborted = self._aborted.setdefault(run_id, threading.Event())
+        run = _Run(on_piece, aborted, sampling)
         try:
             self._server.handle_completions(self._body(prompt, sampling), run.on_chunk)
         finally:
@@ -156,9 +162,7 @@ class LlamaCppBackend:
     def abort(self, run_id: int) -> None:
         """Make the run's next callback answer that no more is wanted."""
         with self._lock:
-            aborted = self._aborted.get(run_id)
-        if aborted is not None:
-            aborted.set()
+            self._aborted.setdefault(run_id, threading.Event()).set()
 
     def close(self) -> None:
         """Stop the server, free the model and remove its socket."""
@@ -199,11 +203,14 @@ class LlamaCppBackend:
             body["json_schema"] = dict(sampling.json_schema)
         return body
 
-    def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         connection = _UnixConnection(f"{self._folder}/{_SOCKET}")
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}"}
         try:
-            connection.request("POST", path, json.dumps(body), headers)
+            if body is None:
+                connection.request("GET", path, headers=headers)
+            else:
+                connection.request("POST", path, json.dumps(body), headers)
             response = connection.getresponse()
             answer: dict[str, Any] = json.loads(response.read())
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -218,11 +225,16 @@ class LlamaCppBackend:
 class _Run:
     """Turns one run's chunks into pieces; every method is called on the run's own thread."""
 
-    def __init__(self, on_piece: OnPiece, aborted: threading.Event, max_tokens: int | None) -> None:
+    def __init__(
+        self, on_piece: OnPiece, aborted: threading.Event, sampling: SamplingParams
+    ) -> None:
         self._on_piece = on_piece
         self._aborted = aborted
-        self._max_tokens = max_tokens
+        self._max_tokens = sampling.max_tokens
+        self._alternatives = sampling.logprobs or 0
         self._predicted = 0
+        # A token without text, until it is known not to have been the end of the sequence.
+        self._mute: tuple[int, TokenLogprob | None] | None = None
         self._progress: dict[str, Any] = {}
         self._final: dict[str, Any] | None = None
         self._error: EngineError | None = None
@@ -247,24 +259,32 @@ class _Run:
         predicted: int = verbose["tokens_predicted"]
         if verbose["stop"]:
             self._final = verbose
+            if verbose["stop_type"] != "eos":
+                self._give_mute()
             return False
         tokens: list[int] = verbose["tokens"]
         # The tokens of a character that was not complete yet were counted but brought no chunk.
-        done = False
+        done = self._give_mute()
         for _ in range(predicted - self._predicted - 1):
             done = self._on_piece(b"", -1, None)
         self._predicted = predicted
         choice = chunk["choices"][0]
-        logprobs = choice.get("logprobs")
-        done = self._on_piece(
-            choice["text"].encode("utf-8", "surrogatepass"),
-            tokens[-1] if tokens else -1,
-            logprobs and _logprob(logprobs["content"][0]),
-        )
+        token = tokens[-1] if tokens else -1
+        logprob = None
+        if logprobs := choice.get("logprobs"):
+            logprob = _logprob(logprobs["content"][0], self._alternatives)
+        if text := choice["text"]:
+            done = self._on_piece(text.encode("utf-8", "surrogatepass"), token, logprob)
+        else:
+            self._mute = token, logprob
         if self._aborted.is_set():
             return True
         # At its own limit llama.cpp is about to end by itself, with its final counts.
         return done and predicted != self._max_tokens
+
+    def _give_mute(self) -> bool:
+        mute, self._mute = self._mute, None
+        return mute is not None and self._on_piece(b"", *mute)
 
     def end(self) -> RunEnd:
         """Return how it ended. Raises what went wrong."""
@@ -301,10 +321,10 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def _logprob(entry: dict[str, Any]) -> TokenLogprob:
+def _logprob(entry: dict[str, Any], alternatives: int) -> TokenLogprob:
     # llama.cpp says -inf for what cannot be chosen; JSON has no such number, OpenAI says -9999.
     top = tuple((each["token"], max(each["logprob"], -9999.0)) for each in entry["top_logprobs"])
-    return TokenLogprob(entry["token"], max(entry["logprob"], -9999.0), top)
+    return TokenLogprob(entry["token"], max(entry["logprob"], -9999.0), top[:alternatives])
 
 
 def _rejection(error: dict[str, Any]) -> EngineError:

@@ -120,11 +120,26 @@ class ScriptedBackend:
 
     def load(self) -> Capabilities:
         """Read the script. Raises ModelLoadFailed naming the file and what is wrong with it."""
-        self._script = script = self._read()
+        try:
+            self._script = script = self._read()
+            capabilities = self._claims(script)
+            fatal = script.load_signal and signal.Signals[script.load_signal].name
+        except FileNotFoundError as error:
+            raise ModelLoadFailed(f"MODEL_PATH: there is no file {self._path}") from error
+        except (OSError, ValueError, TypeError, AttributeError, KeyError, re.error) as error:
+            raise ModelLoadFailed(f"MODEL_PATH: {self._path} is not a script: {error}") from error
         time.sleep(script.load_ms / 1000)
-        _die_of(script.load_signal)
+        _die_of(fatal)
         if script.load_error is not None:
             raise ModelLoadFailed(script.load_error)
+        return capabilities
+
+    def _read(self) -> Script:
+        if self._path is None:
+            return Script()
+        return Script.parse(json.loads(Path(self._path).read_bytes()))
+
+    def _claims(self, script: Script) -> Capabilities:
         claims: dict[str, Any] = {
             "backend": "scripted",
             "model": self._name,
@@ -137,16 +152,6 @@ class ScriptedBackend:
             "abort_in_prefill": True,
         }
         return Capabilities(**(claims | script.capabilities))
-
-    def _read(self) -> Script:
-        if self._path is None:
-            return Script()
-        try:
-            return Script.parse(json.loads(Path(self._path).read_bytes()))
-        except FileNotFoundError as error:
-            raise ModelLoadFailed(f"MODEL_PATH: there is no file {self._path}") from error
-        except (OSError, ValueError, TypeError, AttributeError) as error:
-            raise ModelLoadFailed(f"MODEL_PATH: {self._path} is not a script: {error}") from error
 
     def render(self, chat: Chat) -> str:
         """Return one line a turn, the assistant's left open."""
@@ -176,9 +181,8 @@ class ScriptedBackend:
                 context_length=self._script.context_length,
             )
         answer = self._pick(text)
-        aborted = threading.Event()
         with self._lock:
-            self._aborts[run_id] = aborted
+            aborted = self._aborts.setdefault(run_id, threading.Event())
         try:
             _wait(answer.prefill_ms / 1000, aborted, deaf=answer.deaf_prefill)
             said, cut = self._say(answer, words, aborted, sampling, on_piece, room)
@@ -235,9 +239,7 @@ class ScriptedBackend:
     def abort(self, run_id: int) -> None:
         """Wake the run up from its delays."""
         with self._lock:
-            aborted = self._aborts.get(run_id)
-        if aborted is not None:
-            aborted.set()
+            self._aborts.setdefault(run_id, threading.Event()).set()
 
     def close(self) -> None:
         """Nothing is held."""

@@ -14,6 +14,9 @@ import signal
 import socket
 import sys
 import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from engine.backends import build
@@ -26,6 +29,8 @@ from engine.runner import Runner
 
 # Deltas that may wait for the parent to read; about a second of the fastest burst.
 MAX_PENDING = 200_000
+# How long unloading may take once the parent is gone or has asked for it.
+UNLOAD_S = 5.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -42,17 +47,18 @@ class Outbox:
         self._awake = threading.Event()
         self._room = threading.Event()
         self._room.set()
-        self._pending = 0
+        self._parted = False
         self._channel: DeltaChannel[tuple[int, Any]] = DeltaChannel(self._awake.set)
         threading.Thread(target=self._send_forever, name="outbox", daemon=True).start()
 
     def delta(self, run_id: int, delta: Delta) -> None:
         """One token's text."""
         self._channel.put((run_id, delta))
-        self._pending += 1
-        if self._pending > MAX_PENDING:
+        if len(self._channel) > MAX_PENDING:
             self._room.clear()
-            self._room.wait()
+            # Looked at again: room made before the line above would be waited for in vain.
+            if len(self._channel) > MAX_PENDING and not self._parted:
+                self._room.wait()
 
     def finished(self, run_id: int, finish: Finish) -> None:
         """The run has ended."""
@@ -71,12 +77,14 @@ class Outbox:
             self._awake.wait()
             self._awake.clear()
             batch = self._channel.drain()
-            self._pending = 0
             self._room.set()
             try:
                 self._sock.sendall(encode(_frame(batch)))
             except OSError:
-                exit_now(0)
+                # Nobody reads any more; the main thread finds out too and unloads.
+                self._parted = True
+                self._room.set()
+                return
 
 
 def _frame(batch: list[tuple[int, Any]]) -> dict[str, Any]:
@@ -126,24 +134,33 @@ def ignore_signals() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
+def _orders(sock: socket.socket) -> Iterator[Any]:
+    decoder = FrameDecoder()
+    # A parent that dies with something unread resets the connection instead of closing it.
+    with suppress(ConnectionResetError):
+        while data := sock.recv(65536):
+            yield from decoder.feed(data)
+
+
 def serve(sock: socket.socket) -> None:
     """Load the backend that the first frame describes, then carry out orders until told to stop."""
     outbox = Outbox(sock)
-    decoder = FrameDecoder()
-    received = iter(lambda: sock.recv(65536), b"")
-    orders = (message for data in received for message in decoder.feed(data))
+    orders = _orders(sock)
     config = next(orders)
-    runner = Runner(build(config["backend"], config["options"]), outbox)
     try:
+        runner = Runner(build(config["backend"], config["options"]), outbox)
         capabilities = runner.load()
-    except EngineError as error:
-        outbox.message({"load_failed": error.to_wire()})
     except Exception as error:
-        failure = ModelLoadFailed(f"the engine did not load: {error}")
+        failure: Exception = error
+        if not isinstance(failure, EngineError):
+            traceback.print_exc()
+            failure = ModelLoadFailed(f"the engine did not load: {error}")
         outbox.message({"load_failed": failure.to_wire()})
-        raise
-    else:
-        outbox.message({"loaded": capabilities.to_wire()})
+        ignore_signals()
+        # Until the parent, who must get to read this, has done so and asks for the end.
+        next(orders, None)
+        return
+    outbox.message({"loaded": capabilities.to_wire()})
     ignore_signals()
     for order in orders:
         match order:
@@ -160,8 +177,12 @@ def serve(sock: socket.socket) -> None:
 
                 runner.call(op, argument, answer)
             case {"close": _}:
-                runner.close()
-                return
+                break
+    # Also when the socket closed. What is wedged in the library must not keep the process.
+    watchdog = threading.Timer(UNLOAD_S, exit_now, (1,))
+    watchdog.daemon = True
+    watchdog.start()
+    runner.close()
 
 
 def main() -> None:
@@ -169,7 +190,12 @@ def main() -> None:
     faulthandler.enable()
     ignore_signals()
     die_with_parent(int(sys.argv[2]))
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    try:
+        serve(socket.socket(fileno=int(sys.argv[1])))
+    except Exception:
+        # Not left to the interpreter, which would wait for threads that are stuck in the library.
+        traceback.print_exc()
+        exit_now(1)
     exit_now(0)
 
 

@@ -31,15 +31,14 @@ class FrameDecoder:
         """Yield the messages that `data` completes. Raises ValueError when out of step."""
         buffer = self._buffer
         buffer += data
-        start = 0
-        while len(buffer) - start >= _HEADER.size:
-            (length,) = _HEADER.unpack_from(buffer, start)
+        while len(buffer) >= _HEADER.size:
+            (length,) = _HEADER.unpack_from(buffer)
             if length > MAX_FRAME_BYTES:
                 raise ValueError(f"a frame of {length} bytes cannot be right")
-            end = start + _HEADER.size + length
+            end = _HEADER.size + length
             if len(buffer) < end:
                 break
-            yield orjson.loads(memoryview(buffer)[start + _HEADER.size : end])
-            start = end
-        if start:
-            del buffer[:start]
+            message = orjson.loads(memoryview(buffer)[_HEADER.size : end])
+            # Before it is handed out: whoever takes it may raise, and must not get it again.
+            del buffer[:end]
+            yield message

@@ -50,6 +50,11 @@ class Link:
             self._loop.remove_writer(fileno)
             self._sock.close()
 
+    def hang_up(self) -> None:
+        """Let the other side see the end, where there is no loop any more to close with."""
+        if self._sock.fileno() >= 0:
+            self._sock.shutdown(socket.SHUT_RDWR)
+
     def _readable(self) -> None:
         try:
             data = self._sock.recv(_READ_BYTES)

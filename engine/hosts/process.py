@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
@@ -27,6 +28,7 @@ from engine.errors import (
     EngineDead,
     EngineError,
     EngineStalled,
+    RequestRejected,
     from_wire,
 )
 from engine.hooks import Hooks, HostLoaded, HostLost
@@ -79,7 +81,9 @@ class ProcessHost:
         self._load_timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._callbacks: list[Callable[[], None]] = []
-        atexit.register(self._kill)
+        # Sockets and scratch files of the child; it cannot remove them when it is killed.
+        self._folder = tempfile.TemporaryDirectory(prefix="worker-rkllm-")
+        atexit.register(self._part)
 
     @property
     def pid(self) -> int | None:
@@ -101,6 +105,8 @@ class ProcessHost:
             self._process = subprocess.Popen(
                 [
                     sys.executable,
+                    # Without the working folder on the path: its packages are not ours.
+                    "-P",
                     "-m",
                     "engine.hosts.child",
                     str(theirs.fileno()),
@@ -112,7 +118,12 @@ class ProcessHost:
                 stderr=subprocess.STDOUT,
                 # OMP_WAIT_POLICY: llama.cpp's threads would spin while they wait for one another,
                 # which costs a factor of 30 when anything else wants a core.
-                env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "PYTHONPATH": path},
+                env={
+                    "OMP_WAIT_POLICY": "PASSIVE",
+                    **os.environ,
+                    "PYTHONPATH": path,
+                    "TMPDIR": self._folder.name,
+                },
             )
         threading.Thread(
             target=self._listen, args=(self._process,), name="engine-output", daemon=True
@@ -126,7 +137,8 @@ class ProcessHost:
         """Wait until the model is loaded. Raises ModelLoadFailed, EngineDead or EngineClosed."""
         while True:
             if self.failure is not None:
-                raise self.failure
+                # The same error for everyone who asks: its traceback must not grow with each.
+                raise self.failure.with_traceback(None)
             if self.loaded and self.capabilities is not None:
                 return self.capabilities
             if self._changed is None:
@@ -140,13 +152,17 @@ class ProcessHost:
     def run(self, stream: TokenStream) -> None:
         """Start the stream's run."""
         self._streams[stream.run_id] = stream
-        self._send(
-            {
-                "run": stream.run_id,
-                "prompt": prompt_to_wire(stream.request.prompt),
-                "sampling": stream.request.sampling.to_wire(),
-            }
-        )
+        try:
+            self._send(
+                {
+                    "run": stream.run_id,
+                    "prompt": prompt_to_wire(stream.request.prompt),
+                    "sampling": stream.request.sampling.to_wire(),
+                }
+            )
+        except TypeError as error:
+            del self._streams[stream.run_id]
+            stream.over(None, _not_sendable(error))
 
     def abort(self, run_id: int) -> None:
         """Stop a run as soon as the backend can."""
@@ -165,10 +181,12 @@ class ProcessHost:
         call_id = next(self._call_ids)
         future = self._calls[call_id] = asyncio.get_running_loop().create_future()
         wire = prompt_to_wire(payload) if isinstance(payload, Chat) else payload
-        self._send({"call": call_id, "op": op, "payload": wire})
         try:
+            self._send({"call": call_id, "op": op, "payload": wire})
             async with asyncio.timeout(self._clocks.prefill_timeout_s):
                 return await future
+        except TypeError as error:
+            raise _not_sendable(error) from error
         except TimeoutError as error:
             raise EngineStalled(f"the engine did not {op} in time") from error
         finally:
@@ -189,12 +207,12 @@ class ProcessHost:
             except subprocess.TimeoutExpired:
                 self._kill()
                 await asyncio.to_thread(process.wait)
-        if self._load_timer is not None:
-            self._load_timer.cancel()
+        self._stop_load_timer()
         if self._link is not None:
             self._link.close()
         self._end_streams(EngineClosed("the engine was shut down"))
-        atexit.unregister(self._kill)
+        self._folder.cleanup()
+        atexit.unregister(self._part)
 
     # -- the child's messages -------------------------------------------------------------------
 
@@ -203,8 +221,7 @@ class ProcessHost:
             return
         self._link = Link(self._sock, self._on_message, self._on_lost)
         self._sock = None
-        if self._load_timer is not None:
-            self._load_timer.cancel()
+        self._stop_load_timer()
         self._load_timer = asyncio.get_running_loop().call_later(
             self._clocks.load_timeout_s, self._on_load_timeout
         )
@@ -229,11 +246,13 @@ class ProcessHost:
     def _on_other(self, message: dict[str, Any]) -> None:
         match message:
             case {"loaded": wire}:
+                self._stop_load_timer()
                 self.capabilities = Capabilities(**wire)
                 self.loaded = True
                 self._hooks(HostLoaded(time.monotonic() - self._spawned_at, self.restarts))
                 self._notify()
             case {"load_failed": wire}:
+                self._stop_load_timer()
                 self._fail_for_good(from_wire(wire))
             case {"answer": call_id, "result": result, "error": wire}:
                 future = self._calls.get(call_id)
@@ -248,6 +267,10 @@ class ProcessHost:
             self._link.send(message)
 
     # -- life and death -------------------------------------------------------------------------
+
+    def _stop_load_timer(self) -> None:
+        if self._load_timer is not None:
+            self._load_timer.cancel()
 
     def _on_load_timeout(self) -> None:
         if not self.loaded:
@@ -317,6 +340,18 @@ class ProcessHost:
         for callback in self._callbacks:
             callback()
 
+    def _part(self) -> None:
+        """At the interpreter's end, without a loop: hang up, wait for the child to unload, kill."""
+        if self._link is not None:
+            self._link.hang_up()
+        if self._sock is not None:
+            self._sock.close()
+        if self._process is not None:
+            try:
+                self._process.wait(self._clocks.abort_grace_s)
+            except subprocess.TimeoutExpired:
+                self._kill()
+
     def _kill(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
@@ -337,6 +372,11 @@ def _join(texts: list[str], logprobs: list[list[Any]]) -> list[Delta]:
         for index, token, logprob, top in logprobs
     }
     return [Delta(text, found.get(index)) for index, text in enumerate(texts)]
+
+
+def _not_sendable(error: TypeError) -> RequestRejected:
+    # Half a surrogate pair, a number beyond 64 bits: what JSON cannot carry to the child.
+    return RequestRejected(f"the request holds a value that cannot be passed on: {error}")
 
 
 def _death(code: int) -> str:

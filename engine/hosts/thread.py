@@ -14,7 +14,7 @@ from engine.backends import build
 from engine.capabilities import Capabilities
 from engine.clocks import Clocks
 from engine.config import BackendConfig
-from engine.errors import EngineClosed, EngineDead, EngineError, EngineStalled, ModelLoadFailed
+from engine.errors import EngineClosed, EngineDead, EngineError, ModelLoadFailed
 from engine.hooks import Hooks, HostLoaded, HostLost
 from engine.output import Delta, Finish
 from engine.runner import Runner
@@ -62,7 +62,8 @@ class ThreadHost:
         if self.capabilities is None and self.failure is None:
             await asyncio.shield(self._loading)
         if self.failure is not None:
-            raise self.failure
+            # The same error for everyone who asks: its traceback must not grow with each.
+            raise self.failure.with_traceback(None)
         assert self.capabilities is not None  # noqa: S101 - loaded without a failure
         return self.capabilities
 
@@ -78,7 +79,7 @@ class ThreadHost:
         except EngineError as error:
             self.failure = error
         except TimeoutError:
-            self.failure = EngineStalled(
+            self.failure = EngineDead(
                 f"the model did not load within {self._clocks.load_timeout_s:g} s (LOAD_TIMEOUT_S)"
             )
         except Exception as error:
@@ -110,6 +111,8 @@ class ThreadHost:
         self._hooks(HostLost(error.message, dead=True))
         streams, self._streams = self._streams, {}
         for stream in streams.values():
+            # The runs that still listen must not go on for nobody.
+            self.abort(stream.run_id)
             stream.over(None, self.failure)
         self._notify()
 
@@ -138,6 +141,9 @@ class ThreadHost:
         gave_up = isinstance(self.failure, EngineDead)
         self.failure = self.failure or EngineClosed("the engine is shutting down")
         self._notify()
+        if self._loading is not None and not self._loading.done() and not gave_up:
+            # A load cannot be interrupted, and what it brings has to be unloaded again.
+            await asyncio.wait({self._loading}, timeout=self._clocks.abort_grace_s)
         if self._runner is not None and not gave_up:
             closing = asyncio.create_task(asyncio.to_thread(self._runner.close))
             await asyncio.wait({closing}, timeout=self._clocks.abort_grace_s)

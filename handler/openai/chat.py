@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
 from engine import Chat
 from handler.errors import InvalidRequest
 from handler.messages import read_messages
@@ -13,12 +15,25 @@ from handler.sampling import shown
 
 
 def _chat(body: Mapping[str, Any]) -> Chat:
-    template = body.get("chat_template_kwargs") or {}
-    if not isinstance(template, dict):
+    template = body.get("chat_template_kwargs")
+    if template is None:
+        template = {}
+    if not isinstance(template, dict) or not _is_plain(template):
         raise InvalidRequest(
-            f"chat_template_kwargs must be an object, got {shown(template)}", "chat_template_kwargs"
+            "chat_template_kwargs must be an object of Unicode text, numbers of up to 64 bits and "
+            f"not too many levels, got {shown(template)}",
+            "chat_template_kwargs",
         )
     return Chat(read_messages(body.get("messages")), template)
+
+
+def _is_plain(template: dict[str, Any]) -> bool:
+    """Whether it can cross to the engine's process, which Python's own JSON does not ensure."""
+    try:
+        orjson.dumps(template)
+    except TypeError:
+        return False
+    return True
 
 
 CHAT = Shape(

@@ -128,8 +128,6 @@ def _model(body: Mapping[str, Any], served: str) -> str:
 
 def _request(shape: Shape, body: Mapping[str, Any], max_tokens: int | None) -> TextRequest:
     prompt = shape.prompt(body)
-    if body.get("max_completion_tokens") is not None:
-        body = {**body, "max_tokens": body["max_completion_tokens"]}
     sampling, streaming, warnings = read_sampling(body, Defaults(max_tokens=max_tokens))
     generation = GenerationRequest(
         prompt=prompt,

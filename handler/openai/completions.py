@@ -15,7 +15,7 @@ def _prompt(body: Mapping[str, Any]) -> RenderedPrompt:
     prompt = body.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
-    elif isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
+    elif isinstance(prompt, list) and prompt and _is_several(prompt):
         if body.get("stream"):
             raise InvalidRequest("Streaming is only supported for single prompts", "prompt")  # R28
         raise InvalidRequest("prompt must be one prompt, got an array of several", "prompt")
@@ -26,6 +26,10 @@ def _prompt(body: Mapping[str, Any]) -> RenderedPrompt:
         return tuple(prompt)
     # R6 wants these very words, whatever is wrong with it.
     raise InvalidRequest("Invalid prompt format", "prompt")
+
+
+def _is_several(prompts: list[Any]) -> bool:
+    return any(all(isinstance(each, kind) for each in prompts) for kind in (str, list))
 
 
 def _is_token(value: object) -> bool:

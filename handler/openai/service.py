@@ -15,6 +15,7 @@ from handler.openai.chat import CHAT
 from handler.openai.codec import Codec, Shape
 from handler.openai.completions import COMPLETIONS
 from handler.pipeline import Pipeline, Running
+from handler.sampling import shown
 
 SHAPES: Mapping[str, Shape] = {"/v1/completions": COMPLETIONS, "/v1/chat/completions": CHAT}
 MODELS = "/v1/models"
@@ -38,7 +39,7 @@ class OpenAIService:
         shape = SHAPES.get(route)
         if shape is None:
             known = ", ".join([*SHAPES, MODELS])
-            raise NotFound(f"there is no route {route!r}, there are: {known}", "openai_route")
+            raise NotFound(f"there is no route {shown(route)}, there are: {known}", "openai_route")
         return Codec(shape, body, self._pipeline.model_name, self._max_tokens)
 
     def models(self) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Side-by-side measurements of what the design promises; `python -m benchmarks`."""

@@ -1,0 +1,72 @@
+"""`python -m benchmarks [NAME …]`: side-by-side tables of what the design promises."""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+
+from benchmarks import chain, deltas, isolation, job_overhead, llamacpp, stops
+from benchmarks.machine import describe
+from benchmarks.measure import Table
+from benchmarks.options import Options, say
+from benchmarks.render import as_json, markdown, show
+
+BENCHMARKS: dict[str, Callable[[Options], list[Table]]] = {
+    each.NAME: each.run for each in (stops, deltas, job_overhead, isolation, chain, llamacpp)
+}
+# The last of the clocks: each wait has a shorter one of its own.
+_LIMIT_S = 3600
+
+
+def main() -> int:
+    """Run the benchmarks named, all by default; 1 when one of them failed."""
+    given = _arguments()
+    options = Options(pairs=given.pairs or (3 if given.quick else 10), quick=given.quick)
+    found: list[tuple[str, Table]] = []
+    failed = False
+    for name in given.names or BENCHMARKS:
+        machine = describe()
+        faulthandler.dump_traceback_later(_LIMIT_S, exit=True)
+        try:
+            tables = BENCHMARKS[name](options)
+        except Exception as error:
+            # The others are worth having all the same.
+            say(f"{name}: failed: {type(error).__name__}: {error}")
+            failed = True
+            continue
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        for table in tables:
+            found.append((machine, table))
+            if given.markdown:
+                print(markdown(table, machine), flush=True)
+            else:
+                show(table, machine)
+    if given.json is not None:
+        values = [{"machine": machine} | as_json(table) for machine, table in found]
+        given.json.write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n")
+    return int(failed)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("--pairs", type=int, help="how often both sides take turns (10)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there too")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
+    parser.add_argument("--quick", action="store_true", help="short runs, no evidence")
+    given = parser.parse_args()
+    if unknown := set(given.names) - set(BENCHMARKS):
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}: {', '.join(BENCHMARKS)}")
+    if given.pairs is not None and given.pairs < 1:
+        parser.error("--pairs must be at least 1")
+    return given
+
+
+if __name__ == "__main__":
+    sys.exit(main())

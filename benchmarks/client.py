@@ -1,0 +1,161 @@
+"""An HTTP client that does as little as one can: it asks, and notes what came when.
+
+Every comparison uses it for both sides. A comfortable client parses as it reads, and then it is the
+client that is measured; this one keeps the bytes of each read with the time, and takes them apart
+after the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from benchmarks.stamping import STAMP
+
+HOST = "127.0.0.1"
+_EVENT = b"data: "
+_LAST_EVENT = b"data: [DONE]"
+
+
+class WrongAnswer(Exception):
+    """A server did not answer what it must have: a figure for it would mean nothing."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer as it came in; times in nanoseconds of CLOCK_MONOTONIC.
+
+    `times[n]` is when the read that ended at byte `ends[n]` returned.
+    """
+
+    asked: int
+    raw: bytes
+    times: list[int]
+    ends: list[int]
+
+    @cached_property
+    def body(self) -> bytes:
+        """The answer's body. Raises WrongAnswer for any status but 200."""
+        head, _, rest = self.raw.partition(b"\r\n\r\n")
+        status = head.split(b" ", 2)[1:2]
+        if status != [b"200"]:
+            raise WrongAnswer(f"status {status}: {rest[:300]!r}")
+        if b"transfer-encoding: chunked" not in head.lower():
+            return rest
+        parts: list[bytes] = []
+        start = 0
+        while True:
+            end = rest.find(b"\r\n", start)
+            length = int(rest[start:end], 16) if end > start else 0
+            if not length:
+                return b"".join(parts)
+            parts.append(rest[end + 2 : end + 2 + length])
+            start = end + 2 + length + 2
+
+    @property
+    def seconds(self) -> float:
+        """From the question to the last byte."""
+        return (self.times[-1] - self.asked) / 1e9
+
+    @property
+    def events(self) -> int:
+        """How many server-sent events came, `[DONE]` not counted."""
+        return self.raw.count(_EVENT) - self.raw.count(_LAST_EVENT)
+
+    @property
+    def first_event_ms(self) -> float:
+        """From the question to the first event."""
+        at = self.raw.find(_EVENT)
+        if at < 0:
+            raise WrongAnswer(f"no event came: {self.raw[:300]!r}")
+        return (self._arrival(at) - self.asked) / 1e6
+
+    def latencies_ms(self) -> list[float]:
+        """Return how long each stamped token was on its way from the producer to here."""
+        return [
+            (self._arrival(found.end()) - int(found[1])) / 1e6 for found in STAMP.finditer(self.raw)
+        ]
+
+    def json(self) -> dict[str, Any]:
+        """Return the body of an answer that is not streamed."""
+        value: dict[str, Any] = json.loads(self.body)
+        return value
+
+    def chunks(self) -> list[dict[str, Any]]:
+        """Return the events' JSON. Raises WrongAnswer when the stream was cut short."""
+        lines = [line for line in self.body.split(b"\n") if line.startswith(_EVENT)]
+        if not lines or lines[-1] != _LAST_EVENT:
+            raise WrongAnswer(f"the stream did not end with [DONE] but with {lines[-1:]}")
+        return [json.loads(line[len(_EVENT) :]) for line in lines[:-1]]
+
+    def text(self) -> str:
+        """Return the text of a stream."""
+        return "".join(
+            choice.get("text") or "" for chunk in self.chunks() for choice in chunk["choices"]
+        )
+
+    def _arrival(self, offset: int) -> int:
+        return self.times[bisect_left(self.ends, offset)]
+
+
+class _Reader(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.times: list[int] = []
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        self.times.append(time.monotonic_ns())
+        self.parts.append(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+
+async def ask(
+    port: int, path: str, body: dict[str, Any] | None = None, *, timeout_s: float = 60
+) -> Reply:
+    """Ask a server of this machine; the clock starts when the connection stands.
+
+    Raises:
+        TimeoutError: the answer was not complete in time.
+        OSError: nobody listens.
+        WrongAnswer: the server hung up without a word.
+    """
+    content = b"" if body is None else json.dumps(body).encode()
+    head = (
+        f"{'GET' if body is None else 'POST'} {path} HTTP/1.1\r\nHost: {HOST}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(timeout_s):
+        transport, reader = await loop.create_connection(_Reader, HOST, port)
+        try:
+            asked = time.monotonic_ns()
+            transport.write(head.encode() + content)
+            await reader.closed
+        finally:
+            transport.abort()
+    if not reader.parts:
+        raise WrongAnswer("the server closed the connection without an answer")
+    ends, total = [], 0
+    for part in reader.parts:
+        total += len(part)
+        ends.append(total)
+    return Reply(asked, b"".join(reader.parts), reader.times, ends)
+
+
+async def ask_all(
+    port: int, path: str, bodies: list[dict[str, Any]], *, timeout_s: float = 120
+) -> list[Reply]:
+    """Ask several questions at once, each on a connection of its own."""
+    return list(
+        await asyncio.gather(*(ask(port, path, body, timeout_s=timeout_s) for body in bodies))
+    )

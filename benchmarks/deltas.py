@@ -1,0 +1,204 @@
+"""Aggregating a job: what the server itself adds to each token, and what an answer holds in memory.
+
+No engine is asked. "Aggregation" is what makes the one JSON out of deltas that have arrived:
+`Running.batches` with its `_keep`, then `answer` and `encode`. "The whole chain" begins at the
+callback: UTF-8 decoding, stop matching, counting, the channel, the stream with its clocks, and then
+the same aggregation; producer and consumer share one event loop, so no thread hides any cost. Both
+with one delta a wake-up, as a model at its pace brings them, and with 64, as they come when the
+server is busy. There is no peer: nobody else's server has this stage apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import Sequence
+from time import perf_counter
+from typing import cast
+
+from benchmarks.measure import Table, at_most
+from benchmarks.options import Options, say
+from engine import (
+    Clocks,
+    Delta,
+    Finish,
+    FinishReason,
+    GenerationRequest,
+    SamplingParams,
+    TokenStream,
+    Usage,
+)
+from engine.errors import EngineError
+from engine.generation import Generation
+from engine.hooks import Hooks
+from handler.pipeline import Running
+from handler.request import TextRequest
+from handler.response import encode
+
+NAME = "deltas"
+_STOPS = ("\n\nUser:", "<|im_end|>", "###", "</s>")
+_LIMIT_S = 120.0
+
+
+def run(options: Options) -> list[Table]:
+    """Measure the time per delta and the memory at two sizes."""
+    return [asyncio.run(_run(options))]
+
+
+async def _run(options: Options) -> Table:
+    table = Table(title=NAME, ours="ours")
+    deltas = options.size(50_000, 5_000)
+    async with asyncio.timeout(_LIMIT_S * options.pairs):
+        for size in (1, 64):
+            at_a_time = f"{size} delta{'s' if size > 1 else ''} at a time"
+            say(f"{NAME}: {at_a_time}")
+            alone: list[float] = []
+            chain: list[float] = []
+            matched: list[float] = []
+            for turn in range(options.pairs + 1):
+                figures = (
+                    await _aggregate_us(deltas, size),
+                    await _chain_us(deltas, size, ()),
+                    await _chain_us(deltas, size, _STOPS),
+                )
+                if turn:
+                    for values, figure in zip((alone, chain, matched), figures, strict=True):
+                        values.append(figure)
+            table.alone(f"aggregation, {at_a_time}", "µs/delta", alone, at_most(3.0))
+            table.alone(f"the whole chain, {at_a_time}", "µs/delta", chain)
+            table.alone(f"the whole chain with 4 stops, {at_a_time}", "µs/delta", matched)
+        small, large = deltas // 5, deltas
+        say(f"{NAME}: memory at {small:,} and {large:,} deltas")
+        light, heavy = await _bytes_per_delta(small), await _bytes_per_delta(large)
+    table.alone(f"memory at the peak, {small:,} deltas", "bytes/delta", [light])
+    table.alone(f"memory at the peak, {large:,} deltas", "bytes/delta", [heavy])
+    table.alone("the latter over the former (1 is linear)", "x", [heavy / light], at_most(1.1))
+    return table
+
+
+class _Arrived:
+    """As much of a stream as aggregation sees of it, all deltas being there already."""
+
+    warnings: tuple[str, ...] = ()
+
+    def __init__(self, batches: Sequence[list[Delta]], finish: Finish) -> None:
+        self._batches = iter(batches)
+        self.result = finish
+
+    async def __anext__(self) -> list[Delta]:
+        for batch in self._batches:
+            return batch
+        raise StopAsyncIteration
+
+    def abort(self) -> None:
+        """Nothing runs."""
+
+
+class _NoHost:
+    """Takes what a stream asks of its host, which never happens here."""
+
+    def abort(self, run_id: int) -> None:
+        """Nothing runs."""
+
+    def wedged(self, run_id: int, error: EngineError) -> None:
+        """Nothing runs."""
+
+
+def _texts(count: int) -> list[str]:
+    return [f" {number % 1000:03d}" for number in range(count)]
+
+
+def _request(sampling: SamplingParams | None = None) -> TextRequest:
+    generation = GenerationRequest(prompt="prompt", sampling=sampling or SamplingParams())
+    return TextRequest(generation=generation, streaming=True)
+
+
+def _finish(count: int) -> Finish:
+    return Finish(reason=FinishReason.STOP, usage=Usage(1, count))
+
+
+async def _aggregate_us(count: int, size: int) -> float:
+    deltas = [Delta(text) for text in _texts(count)]
+    batches = [deltas[start : start + size] for start in range(0, count, size)]
+    started = perf_counter()
+    output = await _collect(cast("TokenStream", _Arrived(batches, _finish(count))))
+    elapsed = perf_counter() - started
+    _check(output, count)
+    return elapsed / count * 1e6
+
+
+async def _collect(stream: TokenStream) -> dict[str, object]:
+    first: list[Delta] = await anext(stream, [])
+    running = Running(_request(), stream, first, "bench", None)
+    async for _ in running.batches():
+        pass
+    return encode(running.answer())
+
+
+async def _chain_us(count: int, size: int, stops: tuple[str, ...]) -> float:
+    pieces = [text.encode() for text in _texts(count)]
+    sampling = SamplingParams(stop=stops)
+    stream = _stream(sampling)
+    generation = Generation(sampling, lambda delta: stream.feed((delta,)))
+
+    async def produce() -> None:
+        for start in range(0, count, size):
+            for number, piece in enumerate(pieces[start : start + size], start):
+                generation.on_piece(piece, number, None)
+            await asyncio.sleep(0)
+        stream.over(_finish(count), None)
+
+    started = perf_counter()
+    producer = asyncio.create_task(produce())
+    output = await _collect(stream)
+    elapsed = perf_counter() - started
+    await producer
+    _check(output, count)
+    return elapsed / count * 1e6
+
+
+def _stream(sampling: SamplingParams) -> TokenStream:
+    loop = asyncio.get_running_loop()
+    return TokenStream(
+        1,
+        GenerationRequest(prompt="prompt", sampling=sampling),
+        _NoHost(),
+        Clocks(),
+        abort_in_prefill=True,
+        threaded=False,
+        queued_s=0.0,
+        deadline=loop.time() + _LIMIT_S,
+        warnings=(),
+        on_over=lambda stream: None,
+        hooks=Hooks(),
+    )
+
+
+def _check(output: dict[str, object], count: int) -> None:
+    choices = cast("list[dict[str, object]]", output["choices"])
+    assert choices[0]["text"] == "".join(_texts(count)), "a delta was lost"
+
+
+async def _bytes_per_delta(count: int) -> float:
+    """Return the most that the chain held at any moment, its one JSON included."""
+    pieces = (b" %03d" % (number % 1000) for number in range(count))
+    stream = _stream(SamplingParams())
+    generation = Generation(SamplingParams(), lambda delta: stream.feed((delta,)))
+
+    async def produce() -> None:
+        for number, piece in enumerate(pieces):
+            generation.on_piece(piece, number, None)
+            if number % 64 == 0:
+                await asyncio.sleep(0)
+        stream.over(_finish(count), None)
+
+    tracemalloc.start()
+    try:
+        producer = asyncio.create_task(produce())
+        output = await _collect(stream)
+        await producer
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert output
+    return peak / count

@@ -1,0 +1,112 @@
+"""What a job costs beyond its tokens: `JobHandler.run` against the bare backend.
+
+Ours takes a job from its input to its JSON: parsing and checking, admission, a thread or a process
+to run on, streams and clocks, aggregation, the size limits. The peer calls the same backend's `run`
+with the same prompt and joins the bytes it is given, which is the least that anyone could do. The
+answer is scripted and costs almost nothing, so nothing hides the difference. Jobs run one after the
+other: the time of one is its latency.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from time import perf_counter
+
+import uvloop
+
+from benchmarks.engines import ISOLATIONS, both
+from benchmarks.measure import Pairs, Sample, Table, take_turns_async
+from benchmarks.options import Options, say
+from benchmarks.scripts import MODEL, burst_text, write_burst
+from engine import Engine, SamplingParams
+from engine.backends.scripted import ScriptedBackend
+from engine.output import TokenLogprob
+from handler.job import JobHandler
+from handler.pipeline import Pipeline
+
+NAME = "job_overhead"
+_SHORT, _LONG = 8, 256
+_LIMIT_S = 300.0
+
+
+def run(options: Options) -> list[Table]:
+    """Measure jobs of two lengths under both isolations."""
+    with tempfile.TemporaryDirectory() as folder:
+        return [uvloop.run(_run(options, write_burst(Path(folder))))]
+
+
+async def _run(options: Options, script: Path) -> Table:
+    table = Table(title=NAME, ours="JobHandler.run", peer="bare backend.run")
+    jobs = options.size(200, 20)
+    backend = ScriptedBackend(str(script))
+    backend.load()
+    async with asyncio.timeout(_LIMIT_S), both(script) as engines:
+        for isolation, engine in zip(ISOLATIONS, engines, strict=True):
+            found: dict[int, Pairs] = {}
+            for tokens in (_SHORT, _LONG):
+                say(f"{NAME}: {tokens} tokens, {isolation} isolation")
+                found[tokens] = await take_turns_async(
+                    options.pairs, _ours(engine, tokens, jobs), _bare(backend, tokens, jobs)
+                )
+                table.compare(f"{tokens} tokens, {isolation}", "µs/job", found[tokens])
+            table.compare(f"each further token, {isolation}", "µs/token", _slope(found))
+            added = [
+                ours - peer
+                for ours, peer in zip(found[_SHORT].ours, found[_SHORT].peer, strict=True)
+            ]
+            table.alone(f"added to a job of {_SHORT} tokens, {isolation}", "µs/job", added)
+    return table
+
+
+def _ours(engine: Engine, tokens: int, jobs: int) -> Callable[[], Awaitable[float]]:
+    handler = JobHandler(Pipeline(engine, MODEL))
+    job = {
+        "id": "job",
+        "input": {"prompt": "a prompt", "sampling_params": {"max_tokens": tokens}},
+    }
+    expected = burst_text(tokens)
+
+    async def once() -> float:
+        started = perf_counter()
+        for _ in range(jobs):
+            output = await handler.run(job)
+        elapsed = perf_counter() - started
+        assert output["choices"][0]["text"] == expected, "a token was lost"
+        return elapsed / jobs * 1e6
+
+    return once
+
+
+def _bare(backend: ScriptedBackend, tokens: int, jobs: int) -> Callable[[], Awaitable[float]]:
+    def answer() -> str:
+        pieces: list[bytes] = []
+
+        def on_piece(piece: bytes, token_id: int, logprob: TokenLogprob | None) -> bool:
+            pieces.append(piece)
+            return len(pieces) == tokens
+
+        backend.run(1, "a prompt", SamplingParams(max_tokens=tokens), on_piece)
+        return b"".join(pieces).decode()
+
+    async def once() -> float:
+        started = perf_counter()
+        for _ in range(jobs):
+            answer()
+        return (perf_counter() - started) / jobs * 1e6
+
+    return once
+
+
+def _slope(found: dict[int, Pairs]) -> Pairs:
+    """Return what one more token costs: the difference of two lengths over the tokens between."""
+    more = _LONG - _SHORT
+    slopes = Pairs()
+    # Differences of medians: a difference of two single runs is mostly noise.
+    slopes.add(
+        (Sample.of(found[_LONG].ours).median - Sample.of(found[_SHORT].ours).median) / more,
+        (Sample.of(found[_LONG].peer).median - Sample.of(found[_SHORT].peer).median) / more,
+    )
+    return slopes

@@ -1,0 +1,46 @@
+"""Our server as `python -m emulator` runs it: `PORT PARENT_PID [--event-per-token]`.
+
+The only addition is that it dies with the benchmark. With `--event-per-token` each token becomes a
+server-sent event of its own, which ours does by itself only while the client keeps up with the
+model: so it can be compared with servers that always do.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import emulator.__main__
+import emulator.openai_routes
+from benchmarks.client import HOST
+from engine.hosts.child import die_with_parent
+from handler.openai.codec import Codec
+from handler.openai.service import DONE
+from handler.pipeline import Running
+
+
+async def event_per_token(
+    codec: Codec, running: Running, interval_s: float = 0.0
+) -> AsyncGenerator[bytes, None]:
+    """Yield what `handler.openai.service.events` does, with as many events as tokens."""
+    opening = codec.opening(running.created)
+    async for batch in running.batches(interval_s):
+        yield opening + b"".join([codec.delta([delta]) for delta in batch])
+        opening = b""
+    yield opening + codec.closing(running.answer()) + DONE
+
+
+def main() -> int:
+    """Serve until SIGTERM."""
+    port, parent, *flags = sys.argv[1:]
+    die_with_parent(int(parent))
+    if "--event-per-token" in flags:
+        routes: Any = emulator.openai_routes
+        routes.events = event_per_token
+    sys.argv[1:] = ["--host", HOST, "--port", port]
+    return emulator.__main__.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""A backend whose tokens say when they were produced.
+
+The scripted engine's pieces are fixed before it runs, so they cannot carry the time. This one's are
+`@<nanoseconds>;` of CLOCK_MONOTONIC, which all processes of a machine share: whoever reads a token
+knows how long it was on its way. The engine knows backends by name and this one is no part of it,
+so `install` puts it in the scripted engine's place for model files that end in `.stamps.json`; in
+the engine's own process, which no benchmark starts itself, `hook/sitecustomize.py` calls it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import engine.backends
+from engine import Capabilities, Chat, FinishReason, SamplingParams
+from engine.backends.base import Backend, BackendOptions, OnPiece, RunEnd
+from engine.request import RenderedPrompt
+
+SUFFIX = ".stamps.json"
+STAMP = re.compile(rb"@(\d+);")
+
+_ROOT = Path(__file__).resolve().parent.parent
+_HOOK = Path(__file__).resolve().parent / "hook"
+
+
+class StampingBackend:
+    """Says the time at a steady pace, the first token at once."""
+
+    def __init__(self, model_path: str, model_name: str = "stamps") -> None:
+        self._path = Path(model_path)
+        self._name = model_name
+        self._lock = threading.Lock()
+        self._aborts: dict[int, threading.Event] = {}
+
+    def load(self) -> Capabilities:
+        """Read the pace."""
+        self._gap_s = 1 / json.loads(self._path.read_bytes())["tokens_per_s"]
+        return Capabilities(backend="scripted", model=self._name, context_length=2**31, slots=4)
+
+    def render(self, chat: Chat) -> str:
+        """Return anything: nothing depends on the prompt."""
+        return "chat"
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return anything: nothing depends on the prompt."""
+        return [0]
+
+    def run(
+        self, run_id: int, prompt: RenderedPrompt, sampling: SamplingParams, on_piece: OnPiece
+    ) -> RunEnd:
+        """Stamp tokens until no more are wanted."""
+        aborted = threading.Event()
+        with self._lock:
+            self._aborts[run_id] = aborted
+        due = time.monotonic()
+        said = 0
+        for said in itertools.count(1):
+            if aborted.wait(max(due - time.monotonic(), 0)):
+                break
+            if on_piece(b"@%d;" % time.monotonic_ns(), said, None):
+                break
+            due += self._gap_s
+        with self._lock:
+            del self._aborts[run_id]
+        return RunEnd(reason=FinishReason.LENGTH, prompt_tokens=1, completion_tokens=said)
+
+    def abort(self, run_id: int) -> None:
+        """Wake the run up."""
+        with self._lock:
+            aborted = self._aborts.get(run_id)
+        if aborted is not None:
+            aborted.set()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+_build = engine.backends.build
+
+
+def build(name: str, options: BackendOptions) -> Backend:
+    """Return the backend the engine would, but for stamps."""
+    if name == "scripted" and str(options.get("model_path", "")).endswith(SUFFIX):
+        return StampingBackend(**options)
+    return _build(name, options)
+
+
+def install() -> None:
+    """Make engines of this process know the stamping backend."""
+    import engine.hosts.thread
+
+    modules: tuple[Any, ...] = (engine.backends, engine.hosts.thread)
+    for module in modules:
+        module.build = build
+
+
+def environment() -> dict[str, str]:
+    """Return the variables with which a process and the engine hosts it starts know it too."""
+    return {"PYTHONPATH": os.pathsep.join((str(_ROOT), str(_HOOK)))}
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Make engines of this process and the hosts they start know it, for as long as this lasts."""
+    install()
+    before = os.environ.get("PYTHONPATH")
+    os.environ.update(environment())
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before

@@ -1,0 +1,82 @@
+"""The server on the real model, by the client that most people have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from openai import AsyncOpenAI
+
+from tests.integration.emulator.processes import emulator
+
+
+async def test_real_model_says_the_same_streamed_and_whole(model_path: Path) -> None:
+    # R4, R8, R9, R11, R22, R24, R32, R51
+    environment = {"MODEL_PATH": str(model_path), "DETERMINISTIC": "on"}
+    async with emulator(environment, "--port", "0") as server:
+        await server.listening()
+        base_url = f"http://127.0.0.1:{server.port}/v1"
+        async with (
+            AsyncOpenAI(base_url=base_url, api_key="any", max_retries=0) as client,
+            server.client() as http,
+        ):
+            (model,) = [model.id async for model in client.models.list()]
+            prompt = "The capital of France is"
+            whole = await client.completions.create(
+                model=model, prompt=prompt, temperature=0, max_tokens=24
+            )
+            found = [
+                chunk
+                async for chunk in await client.completions.create(
+                    model=model, prompt=prompt, temperature=0, max_tokens=24, stream=True
+                )
+            ]
+            text = whole.choices[0].text
+            assert "Paris" in text
+            assert "".join(chunk.choices[0].text for chunk in found) == text
+            assert len(found) > 5
+            assert found[-1].usage == whole.usage
+            assert whole.usage is not None
+            if whole.choices[0].finish_reason == "length":
+                assert whole.usage.completion_tokens == 24
+
+            stopped = await client.completions.create(
+                model=model, prompt=prompt, temperature=0, max_tokens=24, stop=["Paris"]
+            )
+            assert stopped.choices[0].text == text.partition("Paris")[0]
+            assert stopped.choices[0].finish_reason == "stop"
+
+            chat = await client.chat.completions.create(
+                model=model,
+                messages=[{"role": "user", "content": "What is the capital of France?"}],
+                temperature=0,
+                max_tokens=24,
+            )
+            deltas = [
+                chunk.choices[0].delta.content or ""
+                async for chunk in await client.chat.completions.create(
+                    model=model,
+                    messages=[{"role": "user", "content": "What is the capital of France?"}],
+                    temperature=0,
+                    max_tokens=24,
+                    stream=True,
+                )
+            ]
+            assert "".join(deltas) == chat.choices[0].message.content
+            assert len(deltas) > 5
+
+            job = (
+                await http.post(
+                    "/runsync",
+                    json={
+                        "input": {
+                            "prompt": prompt,
+                            "sampling_params": {"temperature": 0, "max_tokens": 24, "top_p": 1},
+                            "stream": True,
+                            "enable_validation": False,
+                        }
+                    },
+                )
+            ).json()
+            assert job["status"] == "COMPLETED"
+            choice = job["output"]["choices"][0]
+            assert "".join(choice["deltas"]) == choice["text"] == text

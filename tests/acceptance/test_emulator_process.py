@@ -1,0 +1,189 @@
+"""`python -m emulator` from its start to its end, on the scripted engine."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.conftest import ScriptFactory
+from tests.integration.emulator.processes import becomes, emulator
+from tests.integration.emulator.serving import Wire, chunks, joined
+
+ROUTE = "/v1/completions"
+SCRIPTED = {"ENGINE": "scripted"}
+ANY_PORT = ("--port", "0")
+Hosts = Callable[[int], list[int]]
+
+
+async def test_any_free_port_and_an_answer(script: ScriptFactory) -> None:
+    path = script({"pieces": ["it", " works"]})
+    async with emulator({"MODEL_PATH": str(path)}, *ANY_PORT) as server:
+        await server.listening()
+        async with server.client() as client:
+            response = await client.post(ROUTE, json={"prompt": "x"})
+            assert response.json()["choices"][0]["text"] == "it works"
+            job = (await client.post("/runsync", json={"input": {"prompt": "x"}})).json()
+            assert job["output"]["choices"][0]["text"] == "it works"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_signal_ends_an_idle_server_at_once_and_cleanly(
+    hosts_of: Hosts, number: signal.Signals
+) -> None:
+    async with emulator(SCRIPTED, *ANY_PORT) as server:
+        await server.listening()
+        async with server.client() as client:
+            await client.get("/health")
+            assert len(hosts_of(server.pid)) == 1
+            server.process.send_signal(number)
+            assert await server.ended() == 0
+        assert hosts_of(server.pid) == []
+        assert "Traceback" not in server.stderr
+
+
+async def test_sigterm_lets_a_stream_end(script: ScriptFactory, hosts_of: Hosts) -> None:
+    pieces = ["first ", *({"text": "more ", "delay_ms": 20} for _ in range(30)), "last"]
+    async with emulator({"MODEL_PATH": str(script({"pieces": pieces}))}, *ANY_PORT) as server:
+        await server.listening()
+        with await Wire.connect(server.port) as wire:
+            await wire.post(ROUTE, {"prompt": "x", "stream": True})
+            assert (await wire.head())[0] == 200
+            body = await wire.chunk()
+            server.process.send_signal(signal.SIGTERM)
+            while part := await wire.chunk():
+                body += part
+        assert joined(chunks(body)) == "first " + "more " * 30 + "last"
+        assert await server.ended() == 0
+        assert hosts_of(server.pid) == []
+
+
+async def test_sigterm_cuts_off_what_does_not_end(script: ScriptFactory, hosts_of: Hosts) -> None:
+    forever = {"when": "talk", "pieces": ["bla "], "repeat": -1, "delay_ms": 5}
+    hang = {"pieces": ["a", {"hang_s": 3600}]}
+    path = str(script(forever, hang, slots=8))
+    async with emulator({"MODEL_PATH": path}, *ANY_PORT, grace_s=0.5) as server:
+        await server.listening()
+        wires = [await Wire.connect(server.port) for _ in range(4)]
+        talking, hanging, whole, job = wires
+        await talking.post(ROUTE, {"prompt": "talk", "stream": True})
+        await hanging.post(ROUTE, {"prompt": "hang", "stream": True})
+        await whole.post(ROUTE, {"prompt": "hang"})
+        await job.post("/runsync", {"input": {"prompt": "hang"}})
+        for wire in (talking, hanging):
+            assert (await wire.head())[0] == 200
+            await wire.chunk()
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.ended() == 0
+        assert hosts_of(server.pid) == []
+        # Nobody was told that half an answer was a whole one.
+        for wire in (talking, hanging):
+            assert b"[DONE]" not in await wire.read_all()
+        for wire in (whole, job):
+            assert b" 200 " not in (await wire.read_all())[:20]
+        for wire in wires:
+            wire.close()
+
+
+async def test_kill_of_the_server_leaves_no_engine_behind(
+    script: ScriptFactory, hosts_of: Hosts
+) -> None:
+    path = script({"pieces": ["a", {"hang_s": 3600, "deaf": True}]})
+    async with emulator({"MODEL_PATH": str(path)}, *ANY_PORT) as server:
+        await server.listening()
+        with await Wire.connect(server.port) as wire:
+            await wire.post(ROUTE, {"prompt": "x", "stream": True})
+            await wire.head()
+            assert len(hosts_of(server.pid)) == 1
+            server.process.kill()
+            assert await server.ended() == -signal.SIGKILL
+        await becomes(lambda: hosts_of(server.pid) == [])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("PORT", "http"), ("MAX_QUEUE", "-1"), ("ENGINE", "magic"), ("LOG_FORMAT", "xml")],
+)
+async def test_bad_setting_is_one_line_and_code_2(name: str, value: str) -> None:
+    async with emulator(SCRIPTED | {name: value}) as server:
+        assert await server.ended() == 2
+        (line,) = server.lines
+        assert line.startswith(f"{name}: ")
+        assert repr(value) in line
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "99999", "http"])
+async def test_bad_port_argument_is_refused(port: str) -> None:
+    async with emulator(SCRIPTED, "--port", port) as server:
+        assert await server.ended() == 2
+        assert "--port" in server.lines[-1]
+        assert "Traceback" not in server.stderr
+
+
+async def test_port_in_use_is_said_and_leaves_no_engine(hosts_of: Hosts) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        async with emulator(SCRIPTED, "--port", str(port)) as server:
+            assert await server.ended() > 0
+            assert f"('127.0.0.1', {port}): address already in use" in server.stderr
+            assert "Traceback" not in server.stderr
+            assert hosts_of(server.pid) == []
+
+
+async def test_other_servers_variables_change_nothing() -> None:
+    async with emulator(SCRIPTED | {"WEB_CONCURRENCY": "4"}, *ANY_PORT) as server:
+        await server.listening()
+        async with server.client() as client:
+            assert (await client.get("/health")).status_code in (200, 503)
+
+
+async def test_model_that_is_not_there_is_said_by_health(tmp_path: Any) -> None:
+    async with emulator({"MODEL_PATH": str(tmp_path / "no.json")}, *ANY_PORT) as server:
+        await server.listening()
+        async with server.client() as client:
+            response = await client.post(ROUTE, json={"prompt": "x"})
+            assert response.status_code == 503
+            health = await client.get("/health")
+            assert health.status_code == 503
+            assert "no.json" in health.json()["engine"]["failure"]
+
+
+async def test_disconnects_leave_no_memory_files_or_threads(
+    script: ScriptFactory, scale: int
+) -> None:  # R31
+    talk = {"when": "leave", "pieces": ["bla " * 50, {"text": "x", "delay_ms": 1}], "repeat": 500}
+    path = script(talk, {"pieces": ["all", " is", " well"]}, slots=4, context_length=100_000)
+    rng = random.Random(scale)
+    async with emulator({"MODEL_PATH": str(path)}, *ANY_PORT) as server:
+        await server.listening()
+        before = server.state
+
+        async def leave() -> None:
+            with await Wire.connect(server.port) as wire:
+                await wire.post(ROUTE, {"prompt": "leave", "stream": rng.random() < 0.8})
+                if rng.random() < 0.7:
+                    await asyncio.sleep(rng.random() * 0.02)
+                wire.close(reset=rng.random() < 0.3)
+
+        async def many(count: int) -> None:
+            for _ in range(count // 5):
+                await asyncio.gather(*(leave() for _ in range(5)))
+            async with server.client() as client:
+                health = (await client.get("/health")).json()["engine"]
+                while health["running"]:
+                    health = (await client.get("/health")).json()["engine"]
+                assert health["waiting"] == 0
+                for _ in range(4):
+                    response = await client.post(ROUTE, json={"prompt": "x", "stream": True})
+                    assert joined(chunks(response.content)) == "all is well"
+            await becomes(lambda: server.state == before)
+
+        await many(50)
+        memory = server.resident_bytes
+        await many(50 * (4 if scale > 1 else 1))
+        assert server.resident_bytes - memory < 8_000_000

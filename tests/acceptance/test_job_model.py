@@ -1,0 +1,125 @@
+"""Jobs on the embedded model: the same text however it is asked for, and again when asked again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from openai._streaming import SSEDecoder
+from openai.types.chat import ChatCompletionChunk
+
+from engine import BackendConfig, Engine, EngineConfig
+from handler.job import JobHandler
+from handler.pipeline import Pipeline
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PROMPT = "Count: one two three four"
+CHAT = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 20, "temperature": 0}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def jobs(model_path: Path) -> AsyncIterator[JobHandler]:
+    """One slot, one thread, no reuse of an earlier prompt: the same text for the same request."""
+    options = {"model_path": str(model_path), "model_name": "tiny", "deterministic": True}
+    config = EngineConfig(backend=BackendConfig("llamacpp", {**options, "context_length": 512}))
+    engine = Engine(config)
+    yield JobHandler(Pipeline(engine, "tiny"), interval_s=0.0)
+    await engine.close()
+
+
+async def run(jobs: JobHandler, *, stream: bool = False, **sampling: Any) -> dict[str, Any]:
+    params = {"max_tokens": 24, "temperature": 0, "stream": stream, **sampling}
+    async with asyncio.timeout(50):
+        output = await jobs.run({"id": "j", "input": {"prompt": PROMPT, "sampling_params": params}})
+    assert isinstance(output, dict)
+    assert "error" not in output, output
+    return output
+
+
+async def text(jobs: JobHandler, **sampling: Any) -> str:
+    return str((await run(jobs, **sampling))["choices"][0]["text"])
+
+
+async def test_streamed_or_not_it_is_the_same_text(jobs: JobHandler) -> None:
+    # R24, R46
+    whole, streamed = await run(jobs, stream=False), await run(jobs, stream=True)
+    choice = streamed["choices"][0]
+    assert "nine" in choice["text"]
+    assert choice["text"] == "".join(choice["deltas"]) == whole["choices"][0]["text"]
+    assert streamed["usage"] == whole["usage"]
+    # One delta a token, but for an end-of-sequence token that has no text.
+    assert streamed["usage"]["output"] - len(choice["deltas"]) in (0, 1)
+
+
+async def test_temperature_zero_is_repeatable(jobs: JobHandler) -> None:
+    # R9
+    assert await text(jobs) == await text(jobs)
+
+
+async def test_seed_is_repeatable_and_matters(jobs: JobHandler) -> None:
+    # R10
+    first = [await text(jobs, temperature=1, seed=seed, ignore_eos=True) for seed in range(5)]
+    again = [await text(jobs, temperature=1, seed=seed, ignore_eos=True) for seed in range(5)]
+    assert first == again
+    assert len(set(first)) > 1
+
+
+async def test_stop_cuts_the_same_text_short(jobs: JobHandler) -> None:
+    # R11, R26
+    whole = await text(jobs)
+    stopped = (await run(jobs, stream=True, stop=["zzz", "ne t"]))["choices"][0]
+    assert whole.startswith(stopped["text"])
+    assert whole[len(stopped["text"]) :].startswith("ne t")
+    assert "".join(stopped["deltas"]) == stopped["text"]
+    assert (stopped["finish_reason"], stopped["stop_reason"]) == ("stop", "ne t")
+    kept = await text(jobs, stop="ne t", include_stop_str_in_output=True)
+    assert kept == stopped["text"] + "ne t"
+
+
+async def test_max_tokens_is_exact(jobs: JobHandler) -> None:
+    # R4, R8
+    output = await run(jobs, max_tokens=5, stream=True)
+    assert output["usage"]["output"] == 5
+    assert output["choices"][0]["finish_reason"] == "length"
+
+
+async def test_generator_yields_the_same_text(jobs: JobHandler) -> None:
+    # R45
+    params = {"max_tokens": 24, "temperature": 0, "stream": True}
+    given = {"id": "j", "input": {"prompt": PROMPT, "sampling_params": params}}
+    async with asyncio.timeout(50):
+        *partials, final = [output async for output in jobs.stream(given)]
+    joined = "".join(partial["choices"][0]["text"] for partial in partials)
+    assert joined == final["choices"][0]["text"] == await text(jobs)
+
+
+async def test_chat_streamed_and_whole(jobs: JobHandler) -> None:
+    # R24, R35, R36, R38
+    call = {"openai_route": "/v1/chat/completions", "openai_input": CHAT}
+    streamed = {**call, "openai_input": {**CHAT, "stream": True}}
+    async with asyncio.timeout(50):
+        body = await jobs.run({"id": "j", "input": call})
+        posts = [post async for post in jobs.stream({"id": "j", "input": streamed})]
+    events = SSEDecoder().iter_bytes(iter(["".join(posts).encode()]))
+    *chunks, done = [event.data for event in events]
+    assert done == "[DONE]"
+    parsed = [ChatCompletionChunk.model_validate_json(chunk) for chunk in chunks]
+    said = "".join(chunk.choices[0].delta.content or "" for chunk in parsed)
+    assert said == body["choices"][0]["message"]["content"]
+    assert "hello" in said.lower()
+    # Rendered by the model's own template, whose turns are tokens of their own.
+    assert body["usage"]["prompt_tokens"] > 10
+
+
+async def test_prompt_longer_than_the_context_names_both_lengths(jobs: JobHandler) -> None:
+    # R54
+    async with asyncio.timeout(50):
+        output = await jobs.run({"id": "j", "input": {"prompt": "word " * 1000}})
+    assert output["error"].startswith("prompt: 1")
+    assert output["error"].endswith(" tokens do not fit the context of 512 tokens")
+    assert await text(jobs)

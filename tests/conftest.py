@@ -1,0 +1,151 @@
+"""What every test may use: the real model, scripts, engines that are closed again, and `--long`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from engine import BackendConfig, Clocks, Engine, EngineConfig
+from engine.default_model import DEFAULT_MODEL_PATH
+from engine.hooks import Hook
+
+LONG_SCALE = 20
+LONG_TIMEOUT_S = 900
+
+settings.register_profile(
+    "default",
+    deadline=None,
+    max_examples=100,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("long", settings.get_profile("default"), max_examples=100 * LONG_SCALE)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="the long forms: more of everything")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    long = config.getoption("--long")
+    settings.load_profile("long" if long else "default")
+    if long and config.option.timeout is None:
+        config.option.timeout = LONG_TIMEOUT_S
+    if os.environ.get("CI") == "true":
+        config.pluginmanager.register(EveryTestRuns(), "every-test-runs")
+
+
+class EveryTestRuns:
+    """Fails a session in which a test was passed over: on CI that must not look like success."""
+
+    def __init__(self) -> None:
+        self.passed_over: list[str] = []
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self.passed_over += [f"deselected: {item.nodeid}" for item in items]
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped:
+            self.passed_over.append(f"skipped: {report.nodeid}")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped:
+            how = "expected to fail" if hasattr(report, "wasxfail") else "skipped"
+            self.passed_over.append(f"{how}: {report.nodeid}")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.passed_over and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.passed_over:
+            terminalreporter.section("CI: every test must run, and these did not", red=True)
+            for line in self.passed_over:
+                terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session")
+def scale(pytestconfig: pytest.Config) -> int:
+    """How many times as much as usual to do."""
+    return LONG_SCALE if pytestconfig.getoption("--long") else 1
+
+
+@pytest.fixture(scope="session")
+def model_path() -> Path:
+    """The default model; its absence fails the tests that need it, it skips none."""
+    if not DEFAULT_MODEL_PATH.is_file():
+        pytest.fail(
+            "the default model is not there: `python -m engine.default_model` fetches it",
+            pytrace=False,
+        )
+    return DEFAULT_MODEL_PATH
+
+
+class ScriptFactory(Protocol):
+    def __call__(self, *answers: dict[str, Any], **fields: Any) -> Path: ...
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> ScriptFactory:
+    """Writes a file for the scripted backend: its answers, and the other fields by their names."""
+    numbers = itertools.count(1)
+
+    def write(*answers: dict[str, Any], **fields: Any) -> Path:
+        path = tmp_path / f"script-{next(numbers)}.json"
+        path.write_text(json.dumps({"answers": list(answers), **fields} if answers else fields))
+        return path
+
+    return write
+
+
+class EngineFactory(Protocol):
+    def __call__(
+        self, backend: BackendConfig, hooks: Sequence[Hook] = (), **config: Any
+    ) -> Engine: ...
+
+
+@pytest.fixture
+async def engine_factory() -> AsyncIterator[EngineFactory]:
+    """Builds engines from keywords of `EngineConfig` and `Clocks` together, and closes them."""
+    engines: list[Engine] = []
+    before = engine_hosts(os.getpid())
+    of_clocks = {field.name for field in fields(Clocks)}
+
+    def build(backend: BackendConfig, hooks: Sequence[Hook] = (), **config: Any) -> Engine:
+        clocks = {name: config.pop(name) for name in of_clocks & config.keys()}
+        engine = Engine(EngineConfig(backend=backend, clocks=Clocks(**clocks), **config), hooks)
+        engines.append(engine)
+        return engine
+
+    yield build
+    for engine in engines:
+        await engine.close()
+    assert set(engine_hosts(os.getpid())) <= set(before)
+
+
+@pytest.fixture(scope="session")
+def hosts_of() -> Callable[[int], list[int]]:
+    """Finds the engine host processes that a process has started and that still live."""
+    return engine_hosts
+
+
+def engine_hosts(parent: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            arguments = entry.read_bytes().rstrip(b"\0").split(b"\0")
+        except OSError:
+            continue
+        if b"engine.hosts.child" in arguments and arguments[-1] == str(parent).encode():
+            found.append(int(entry.parent.name))
+    return found

@@ -1,0 +1,248 @@
+"""The application on a real port, served by the loop of the test; clients that count bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import httpx2
+import uvicorn
+
+from emulator.app import build_app
+from emulator.settings import EmulatorSettings
+from engine import Engine
+from tests.unit.emulator.events import DEADLINE_S, Events
+
+_NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+@dataclass
+class Server:
+    """A running server and the engine behind it."""
+
+    port: int
+    engine: Engine
+    uvicorn: uvicorn.Server
+    events: Events = field(default_factory=Events)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def tasks(self) -> set[asyncio.Task[None]]:
+        """The requests being answered."""
+        return self.uvicorn.server_state.tasks
+
+    def client(self, **options: Any) -> httpx2.AsyncClient:
+        return http_client(self.url, **options)
+
+    @property
+    def connections(self) -> set[Any]:
+        """The open connections, as uvicorn's protocols."""
+        return self.uvicorn.server_state.connections
+
+    async def becomes(self, true: Callable[[], bool]) -> None:
+        """Wait for what nobody tells of, looking at each turn of the loop."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not true():  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+    async def quiet(self) -> None:
+        """Wait until no request is being answered."""
+        async with asyncio.timeout(DEADLINE_S):
+            while self.tasks:
+                await asyncio.wait(set(self.tasks))
+
+    async def idle(self) -> None:
+        """Wait until no request is answered and no slot is held."""
+        async with asyncio.timeout(DEADLINE_S):
+            for stream in list(self.engine._streams):
+                await stream.wait_over()
+        await self.quiet()
+        assert (self.engine.running, self.engine.waiting) == (0, 0)
+
+
+def http_client(url: str, **options: Any) -> httpx2.AsyncClient:
+    """Return a client; reading the certificates it never needs would take it longest."""
+    options.setdefault("timeout", DEADLINE_S)
+    return httpx2.AsyncClient(base_url=url, verify=_NO_CERTIFICATES, **options)
+
+
+class _Uvicorn(uvicorn.Server):
+    """Uvicorn without its signal handlers, its ticks and its pauses while it shuts down."""
+
+    async def open(self, sock: socket.socket) -> None:
+        self.config.load()
+        self.lifespan = self.config.lifespan_class(self.config)
+        await self.startup([sock])
+
+    async def close(self) -> None:
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        tasks = set(self.server_state.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.lifespan.shutdown()
+
+
+@asynccontextmanager
+async def serving(settings: EmulatorSettings) -> AsyncIterator[Server]:
+    """Serve the application with these settings on a free port."""
+    events = Events()
+    engine = Engine(settings.engine_config(), [events])
+    config = uvicorn.Config(
+        build_app(settings, engine), log_config=None, access_log=False, lifespan="on"
+    )
+    server = _Uvicorn(config)
+    sock = socket.create_server(("127.0.0.1", 0))
+    await server.open(sock)
+    try:
+        yield Server(sock.getsockname()[1], engine, server, events)
+    finally:
+        await server.close()
+
+
+# -- what comes back ------------------------------------------------------------------------------
+
+
+def sse(body: bytes) -> list[Any]:
+    """Return the data of all events, JSON decoded; the body must be nothing but whole events."""
+    text = body.decode("utf-8")
+    assert text.endswith("\n\n"), text[-200:]
+    found: list[Any] = []
+    for block in text[:-2].split("\n\n"):
+        if block.startswith(": "):
+            continue
+        assert block.startswith("data: "), block
+        assert "\n" not in block, block
+        data = block.removeprefix("data: ")
+        found.append(data if data == "[DONE]" else json.loads(data))
+    return found
+
+
+def chunks(body: bytes) -> list[dict[str, Any]]:
+    """Return a stream's chunks, after checking that [DONE] comes last and once."""
+    events = sse(body)
+    assert events[-1] == "[DONE]"
+    assert "[DONE]" not in events[:-1]
+    return events[:-1]
+
+
+def joined(found: Sequence[dict[str, Any]]) -> str:
+    """Return the text of a stream's chunks, of either kind."""
+    texts = [
+        choice["text"] if "text" in choice else choice["delta"].get("content", "")
+        for chunk in found
+        for choice in chunk.get("choices", ())
+    ]
+    return "".join(texts)
+
+
+class Wire:
+    """A bare connection, for what an HTTP client would tidy away."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._loop = asyncio.get_running_loop()
+        self._held = b""
+
+    @classmethod
+    async def connect(cls, port: int, receive_buffer: int | None = None) -> Self:
+        sock = socket.socket()
+        sock.setblocking(False)
+        if receive_buffer is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        return cls(sock)
+
+    async def send(self, data: bytes) -> None:
+        await self._loop.sock_sendall(self.sock, data)
+
+    async def post(self, path: str, body: dict[str, Any], headers: str = "") -> None:
+        data = json.dumps(body).encode()
+        await self.send(head("POST", path, f"content-length: {len(data)}\r\n{headers}") + data)
+
+    async def read(self) -> bytes:
+        """Return one network read; empty at the end."""
+        async with asyncio.timeout(DEADLINE_S):
+            return await self._loop.sock_recv(self.sock, 1 << 20)
+
+    async def read_all(self) -> bytes:
+        """Return what comes until the server closes the connection."""
+        found, self._held = self._held, b""
+        while data := await self.read():
+            found += data
+        return found
+
+    async def until(self, mark: bytes) -> bytes:
+        """Take what comes up to and with `mark`."""
+        while mark not in self._held:
+            await self._more()
+        found, mark, self._held = self._held.partition(mark)
+        return found + mark
+
+    async def exactly(self, count: int) -> bytes:
+        """Take `count` bytes."""
+        while len(self._held) < count:
+            await self._more()
+        found, self._held = self._held[:count], self._held[count:]
+        return found
+
+    async def _more(self) -> None:
+        data = await self.read()
+        if not data:
+            raise EOFError(self._held)
+        self._held += data
+
+    async def head(self) -> tuple[int, dict[str, str]]:
+        """Read a response's status and headers, by their names in lower case."""
+        status, *lines = (await self.until(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
+        headers = dict(line.split(": ", 1) for line in lines)
+        return int(status.split()[1]), {name.lower(): value for name, value in headers.items()}
+
+    async def chunk(self) -> bytes:
+        """Read one chunk of a chunked body; empty is the last."""
+        size = int(await self.until(b"\r\n"), 16)
+        return (await self.exactly(size + 2))[:-2]
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        """Read one whole response: status, headers, body."""
+        status, headers = await self.head()
+        body = b""
+        if headers.get("transfer-encoding") == "chunked":
+            while part := await self.chunk():
+                body += part
+        else:
+            body = await self.exactly(int(headers.get("content-length", "0")))
+        return status, headers, body
+
+    def close(self, *, reset: bool = False) -> None:
+        """Leave, politely or by a reset."""
+        if reset and self.sock.fileno() != -1:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def head(method: str, target: str, headers: str = "", version: str = "1.1") -> bytes:
+    """Return a request's head."""
+    return (
+        f"{method} {target} HTTP/{version}\r\nhost: test\r\n"
+        f"content-type: application/json\r\n{headers}\r\n"
+    ).encode("latin-1")

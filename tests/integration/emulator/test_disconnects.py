@@ -1,0 +1,235 @@
+"""A client that leaves stops its generation at once, and leaves nothing behind (R31)."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+from typing import Any
+
+import pytest
+
+from engine.hooks import FirstToken, RequestEnded, RequestQueued, RequestStarted
+from tests.conftest import ScriptFactory
+from tests.integration.emulator.conftest import Gate, Serve
+from tests.integration.emulator.serving import Server, Wire, chunks, joined
+
+ROUTE = "/v1/completions"
+HANG = {"hang_s": 3600}
+# The last answer to match any prompt: it says the prompt, so that nothing else can hide in it.
+ECHO: dict[str, Any] = {}
+
+
+async def assert_clean(server: Server, aborted: int) -> None:
+    """Check that a generation was stopped and its slot freed, and that the next answer is whole."""
+    ended = await server.events.wait(RequestEnded, aborted)
+    assert all(event.aborted for event in ended)
+    await server.idle()
+    async with server.client() as client:
+        health = (await client.get("/health")).json()["engine"]
+        assert (health["running"], health["waiting"]) == (0, 0)
+        streamed = await client.post(ROUTE, json={"prompt": "all is well", "stream": True})
+        assert joined(chunks(streamed.content)) == "all is well"
+        whole = (await client.post(ROUTE, json={"prompt": "all is well"})).json()
+        assert whole["choices"][0]["text"] == "all is well"
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_before_the_first_token(
+    serve: Serve, script: ScriptFactory, stream: bool, isolation: str
+) -> None:
+    path = script({"when": "leave", "pieces": [HANG, "late"]}, ECHO, slots=1)
+    server = await serve(path, engine_isolation=isolation)
+    with await Wire.connect(server.port) as wire:
+        await wire.post(ROUTE, {"prompt": "leave", "stream": stream})
+        await server.events.wait(RequestStarted)
+    await assert_clean(server, 1)
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+async def test_in_mid_stream(serve: Serve, script: ScriptFactory, isolation: str) -> None:
+    path = script({"when": "leave", "pieces": ["early ", HANG, "late"]}, ECHO, slots=1)
+    server = await serve(path, engine_isolation=isolation)
+    with await Wire.connect(server.port) as wire:
+        await wire.post(ROUTE, {"prompt": "leave", "stream": True})
+        await wire.head()
+        assert b"early" in await wire.chunk()
+    await assert_clean(server, 1)
+
+
+async def test_in_mid_answer_that_is_not_streamed(serve: Serve, script: ScriptFactory) -> None:
+    path = script({"when": "leave", "pieces": ["early ", HANG, "late"]}, ECHO, slots=1)
+    server = await serve(path)
+    with await Wire.connect(server.port) as wire:
+        await wire.post(ROUTE, {"prompt": "leave"})
+        await server.events.wait(RequestStarted)
+        (stream,) = server.engine._streams
+        # The hook tells of the first token at the end only.
+        await server.becomes(lambda: stream._first_token is not None)
+    await assert_clean(server, 1)
+
+
+async def test_while_the_model_talks(serve: Serve, script: ScriptFactory) -> None:
+    talk = {"when": "leave", "pieces": ["bla "], "repeat": -1, "delay_ms": 1}
+    server = await serve(script(talk, ECHO, slots=1))
+    with await Wire.connect(server.port) as wire:
+        await wire.post(ROUTE, {"prompt": "leave", "stream": True})
+        await wire.head()
+        for _ in range(10):
+            await wire.chunk()
+    await assert_clean(server, 1)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_while_the_client_does_not_read(
+    serve: Serve, script: ScriptFactory, reset: bool
+) -> None:
+    flood = {"when": "leave", "pieces": ["x" * 20_000], "repeat": -1, "delay_ms": 1}
+    server = await serve(script(flood, ECHO, slots=1, context_length=10**9))
+    with await Wire.connect(server.port, receive_buffer=4096) as wire:
+        await wire.post(ROUTE, {"prompt": "leave", "stream": True})
+        await wire.head()
+        # Uvicorn stops taking more once its buffer is over its mark: the server now waits in send.
+        (connection,) = server.connections
+        await server.becomes(lambda: connection.flow.write_paused)
+        assert server.events.of(RequestEnded) == []
+        wire.close(reset=reset)
+    await assert_clean(server, 1)
+
+
+async def test_client_that_never_reads_costs_its_own_answer_only(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    flood = {"when": "leave", "pieces": ["x" * 500_000], "repeat": -1}
+    server = await serve(script(flood, ECHO, slots=1, context_length=10**9))
+    with await Wire.connect(server.port, receive_buffer=4096) as wire:
+        await wire.post(ROUTE, {"prompt": "leave", "stream": True}, "connection: close\r\n")
+        (ended,) = await server.events.wait(RequestEnded)
+        assert type(ended.error).__name__ == "ConsumerTooSlow"
+        async with server.client() as client:
+            whole = (await client.post(ROUTE, json={"prompt": "all is well"})).json()
+            assert whole["choices"][0]["text"] == "all is well"
+        # It is still told, should it begin to read.
+        body = await wire.read_all()
+        assert b'"error":{"message":"more than' in body
+        assert b"data: [DONE]\n\n" in body
+
+
+async def test_while_waiting_for_a_slot(serve: Serve, script: ScriptFactory) -> None:
+    server = await serve(script({"when": "leave", "pieces": ["a", HANG]}, ECHO, slots=1))
+    with await Wire.connect(server.port) as running:
+        await running.post(ROUTE, {"prompt": "leave", "stream": True})
+        await running.head()
+        for stream in (False, True):
+            with await Wire.connect(server.port) as waiting:
+                await waiting.post(ROUTE, {"prompt": "leave", "stream": stream})
+                await server.events.wait(RequestQueued, 1 + stream)
+                assert server.engine.waiting == 1
+            await server.becomes(lambda: len(server.tasks) == 1)
+            assert server.engine.waiting == 0
+    await assert_clean(server, 1)
+
+
+async def test_while_the_model_loads(serve: Serve, gate: Gate) -> None:
+    server = await serve(gate.path)
+    for stream in (False, True):
+        with await Wire.connect(server.port) as wire:
+            await wire.post(ROUTE, {"prompt": "x", "stream": stream})
+            await server.becomes(lambda: server.engine.running == 1)
+        await server.idle()
+    await gate.open()
+    await assert_clean(server, 0)
+
+
+async def test_others_go_on(serve: Serve, script: ScriptFactory) -> None:
+    slow = {"when": "slow", "pieces": [{"text": "word ", "delay_ms": 2}], "repeat": 100}
+    server = await serve(script(slow, {"when": "leave", "pieces": ["a", HANG]}, ECHO, slots=4))
+
+    async def stays() -> None:
+        async with server.client() as client:
+            response = await client.post(ROUTE, json={"prompt": "slow", "stream": True})
+        assert joined(chunks(response.content)) == "word " * 100
+
+    async def leaves() -> None:
+        for _ in range(5):
+            with await Wire.connect(server.port) as wire:
+                await wire.post(ROUTE, {"prompt": "leave", "stream": True})
+                await wire.head()
+                await wire.chunk()
+
+    await asyncio.gather(stays(), leaves(), leaves(), stays())
+    await server.idle()
+
+
+async def test_runsync_client_that_leaves_ends_the_waiting_and_not_the_job(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    server = await serve(script({"pieces": ["a", HANG]}, slots=1))
+    with await Wire.connect(server.port) as wire:
+        await wire.post("/runsync", {"input": {"prompt": "x"}})
+        (started,) = await server.events.wait(RequestStarted)
+    await server.quiet()
+    async with server.client() as client:
+        job = (await client.get(f"/status/{started.request_id}")).json()
+    assert job["status"] == "IN_PROGRESS"
+    assert server.engine.running == 1
+
+
+async def test_random_disconnects_leave_nothing(
+    serve: Serve, script: ScriptFactory, scale: int
+) -> None:
+    """Fifty clients, each gone at a moment of its own; two hundred and more in the long form."""
+    talk = {
+        "when": "leave",
+        "prefill_ms": 3,
+        "pieces": ["bla ", {"text": "bla", "delay_ms": 1}],
+        "repeat": 200,
+    }
+    server = await serve(script(talk, ECHO, slots=3))
+    rng = random.Random(scale)
+
+    async def leave() -> None:
+        with await Wire.connect(server.port) as wire:
+            stream = rng.random() < 0.7
+            data = b'{"prompt": "leave", "stream": %s}' % (b"true" if stream else b"false")
+            head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+            raw = head % len(data) + data
+            kind = rng.random()
+            if kind < 0.2:
+                await wire.send(raw[: rng.randrange(1, len(raw))])
+                await asyncio.sleep(rng.random() * 0.01)
+            elif kind < 0.6:
+                await wire.send(raw)
+                await asyncio.sleep(rng.random() * 0.03)
+            else:
+                await wire.send(raw)
+                wanted = rng.randrange(1, 2000)
+                while wanted > 0 and (data := await wire.read()):
+                    wanted -= len(data)
+            wire.close(reset=rng.random() < 0.3)
+
+    def state() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
+
+    async with server.client() as client:
+        await client.post(ROUTE, json={"prompt": "warm"})
+    await server.becomes(lambda: not server.connections)
+    # This test, the application's lifespan, and one worker a slot.
+    await server.becomes(lambda: len(asyncio.all_tasks()) == 1 + 1 + 3)
+    before = state()
+    count = 50 * (4 if scale > 1 else 1)
+    for _ in range(count // 5):
+        await asyncio.gather(*(leave() for _ in range(5)))
+    await server.idle()
+    gc.collect()
+    await server.becomes(lambda: state() == before)
+    started, ended = server.events.of(RequestStarted), server.events.of(RequestEnded)
+    assert sorted(e.request_id for e in started) == sorted(e.request_id for e in ended)
+    assert any(event.aborted for event in ended)
+    assert len(server.events.of(FirstToken)) > 0
+    async with server.client() as client:
+        for _ in range(3):
+            whole = (await client.post(ROUTE, json={"prompt": "all is well"})).json()
+            assert whole["choices"][0]["text"] == "all is well"

@@ -1,0 +1,160 @@
+"""The engine's process dies; the server does not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from engine.hooks import HostLoaded, HostLost, RequestStarted
+from tests.conftest import ScriptFactory
+from tests.integration.emulator.conftest import Serve
+from tests.integration.emulator.serving import Server, Wire, chunks, joined
+
+ROUTE = "/v1/completions"
+HANG = {"hang_s": 3600}
+
+
+@asynccontextmanager
+async def watched(server: Server) -> AsyncIterator[list[dict[str, Any]]]:
+    """Ask for /health all the time; what it answers, and that it always does."""
+    seen: list[dict[str, Any]] = []
+    stop = asyncio.Event()
+
+    async def watch() -> None:
+        async with server.client() as client:
+            while not stop.is_set():
+                response = await client.get("/health", timeout=5)
+                seen.append({"code": response.status_code, **response.json()})
+
+    task = asyncio.create_task(watch())
+    try:
+        yield seen
+    finally:
+        stop.set()
+        await task
+    assert seen
+
+
+def kill(server: Server) -> None:
+    pid = getattr(server.engine._host, "pid", None)
+    assert isinstance(pid, int)
+    os.kill(pid, signal.SIGKILL)
+
+
+async def test_kill_in_the_middle_of_four_streams(serve: Serve, script: ScriptFactory) -> None:
+    path = script({"when": "hang", "pieces": ["so far", HANG]}, {}, slots=4)
+    server = await serve(path, engine_isolation="process")
+    async with watched(server) as health:
+        wires = [await Wire.connect(server.port) for _ in range(4)]
+        for wire in wires:
+            await wire.post(ROUTE, {"prompt": "hang", "stream": True})
+        firsts = []
+        for wire in wires:
+            assert (await wire.head())[0] == 200
+            firsts.append(await wire.chunk())
+        assert server.engine.running == 4
+        kill(server)
+        for wire, body in zip(wires, firsts, strict=True):
+            while part := await wire.chunk():
+                body += part
+            *text, error = chunks(body)
+            assert joined(text) == "so far"
+            assert error["error"]["code"] == 500
+            assert "SIGKILL" in error["error"]["message"]
+            # The connection outlives it, and so does the server.
+            await wire.post(ROUTE, {"prompt": "all is well"})
+        for wire in wires:
+            status, _, body = await wire.answer()
+            assert (status, b'"text":"all is well"' in body) == (200, True)
+            wire.close()
+        (lost,) = server.events.of(HostLost)
+        assert not lost.dead
+        assert len(server.events.of(HostLoaded)) == 2
+    assert {each["code"] for each in health} == {200}
+    assert health[-1]["engine"]["restarts"] == 1
+    await server.idle()
+
+
+async def test_kill_before_the_first_token_is_an_http_error(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    path = script({"when": "hang", "pieces": [HANG]}, {}, slots=4)
+    server = await serve(path, engine_isolation="process")
+    async with server.client() as client:
+        calls = [
+            asyncio.create_task(client.post(ROUTE, json={"prompt": "hang", "stream": stream}))
+            for stream in (True, False)
+        ]
+        job = asyncio.create_task(client.post("/runsync", json={"input": {"prompt": "hang"}}))
+        await server.events.wait(RequestStarted, 3)
+        kill(server)
+        for call in calls:
+            response = await call
+            assert response.status_code == 500
+            assert "SIGKILL" in response.json()["error"]["message"]
+        failed = (await job).json()
+        assert failed["status"] == "FAILED"
+        assert "SIGKILL" in failed["error"]
+        assert (await client.post(ROUTE, json={"prompt": "ok"})).status_code == 200
+        good = (await client.post("/runsync", json={"input": {"prompt": "ok"}})).json()
+        assert good["status"] == "COMPLETED"
+
+
+async def test_segfault_of_one_request_is_its_error(serve: Serve, script: ScriptFactory) -> None:
+    path = script({"when": "die", "pieces": ["so ", {"signal": "SIGSEGV", "delay_ms": 30}]}, {})
+    server = await serve(path, engine_isolation="process")
+    async with server.client() as client:
+        response = await client.post(ROUTE, json={"prompt": "die", "stream": True})
+        *text, error = chunks(response.content)
+        assert joined(text) == "so "
+        assert "SIGSEGV" in error["error"]["message"]
+        assert (await client.post(ROUTE, json={"prompt": "ok"})).status_code == 200
+
+
+async def test_engine_that_dies_for_good_leaves_a_server_that_says_so(
+    serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:  # R54
+    monkeypatch.setattr("engine.hosts.process.FIRST_BACKOFF_S", 0.01)
+    path = script({"when": "die", "pieces": [{"signal": "SIGABRT"}]}, {})
+    server = await serve(path, engine_isolation="process")
+    async with server.client() as client, watched(server) as health:
+        for _ in range(20):
+            response = await client.post(ROUTE, json={"prompt": "die"})
+            if response.status_code == 503:
+                break
+            assert response.status_code == 500
+        for stream in (False, True):
+            response = await client.post(ROUTE, json={"prompt": "ok", "stream": stream})
+            assert response.status_code == 503
+            error = response.json()["error"]
+            assert error["message"] == "Completion service temporarily unavailable"
+            assert "crashed 5 times" in error["details"]["reason"]
+        job = (await client.post("/runsync", json={"input": {"prompt": "ok"}})).json()
+        assert job["status"] == "FAILED"
+        assert "crashed 5 times" in job["error"]
+        assert (await client.get("/v1/models")).status_code == 200
+        assert (await client.get("/nowhere")).status_code == 404
+    assert {each["status"] for each in health} <= {"ok", "loading", "unavailable"}
+    assert (health[0]["code"], health[-1]["code"]) == (200, 503)
+    assert health[-1]["engine"]["state"] == "dead"
+
+
+async def test_engine_deaf_to_an_abort_is_replaced(serve: Serve, script: ScriptFactory) -> None:
+    # R31: the client has left, the run does not end: its process goes.
+    deaf = {"when": "deaf", "pieces": ["a", {"hang_s": 3600, "deaf": True}]}
+    path = script(deaf, {}, slots=1)
+    server = await serve(path, engine_isolation="process", abort_grace_s=0.3)
+    with await Wire.connect(server.port) as wire:
+        await wire.post(ROUTE, {"prompt": "deaf", "stream": True})
+        await wire.head()
+    await server.events.wait(HostLost)
+    async with server.client() as client:
+        response = await client.post(ROUTE, json={"prompt": "all is well"})
+        assert response.json()["choices"][0]["text"] == "all is well"
+    await server.idle()

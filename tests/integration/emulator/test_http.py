@@ -1,0 +1,144 @@
+"""The corners of HTTP that some client or proxy always uses."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import pytest
+
+from engine.hooks import RequestEnded, RequestStarted
+from tests.conftest import ScriptFactory
+from tests.integration.emulator.conftest import Serve
+from tests.integration.emulator.serving import Wire, chunks, head, joined
+
+ROUTE = "/v1/completions"
+BODY = b'{"prompt": "hello"}'
+LENGTH = f"content-length: {len(BODY)}\r\n"
+
+
+async def test_head_of_health_has_no_body(serve: Serve) -> None:
+    server = await serve()
+    with await Wire.connect(server.port) as wire:
+        await wire.send(head("HEAD", "/health"))
+        status, headers = await wire.head()
+        assert status == 200
+        assert int(headers["content-length"]) > 0
+        # The next answer follows at once: no body was sent.
+        await wire.send(head("GET", "/health"))
+        assert (await wire.answer())[0] == 200
+
+
+async def test_client_that_waits_for_100_continue_gets_it(serve: Serve) -> None:
+    server = await serve()
+    with await Wire.connect(server.port) as wire:
+        await wire.send(head("POST", ROUTE, LENGTH + "expect: 100-continue\r\n"))
+        assert (await wire.head())[0] == 100
+        await wire.send(BODY)
+        assert (await wire.answer())[0] == 200
+
+
+async def test_client_that_expects_to_continue_with_too_much_is_refused(serve: Serve) -> None:
+    server = await serve(max_body_mb=1)
+    with await Wire.connect(server.port) as wire:
+        await wire.send(head("POST", ROUTE, "content-length: 2000000\r\nexpect: 100-continue\r\n"))
+        assert (await wire.answer())[0] == 413
+
+
+async def test_pipelined_requests_are_answered_in_order(serve: Serve) -> None:
+    server = await serve()
+    stream = b'{"prompt": "second one", "stream": true}'
+    with await Wire.connect(server.port) as wire:
+        await wire.send(
+            head("POST", ROUTE, LENGTH)
+            + BODY
+            + head("POST", ROUTE, f"content-length: {len(stream)}\r\n")
+            + stream
+            + head("GET", "/health")
+        )
+        status, _, body = await wire.answer()
+        assert (status, b'"text":"hello"' in body) == (200, True)
+        status, _, body = await wire.answer()
+        assert (status, joined(chunks(body))) == (200, "second one")
+        assert (await wire.answer())[0] == 200
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+async def test_connection_is_closed_after_the_answer_when_the_client_says_so(
+    serve: Serve, version: str
+) -> None:
+    server = await serve()
+    close = "connection: close\r\n" if version == "1.1" else ""
+    with await Wire.connect(server.port) as wire:
+        await wire.send(head("POST", ROUTE, LENGTH + close, version) + BODY)
+        status, headers, body = await wire.answer()
+        assert (status, headers["connection"]) == (200, "close")
+        assert b'"text":"hello"' in body
+        assert await wire.read_all() == b""
+
+
+async def test_body_in_tiny_chunks(serve: Serve) -> None:
+    server = await serve()
+    with await Wire.connect(server.port) as wire:
+        await wire.send(head("POST", ROUTE, "transfer-encoding: chunked\r\n"))
+        for index in range(len(BODY)):
+            await wire.send(b"1\r\n" + BODY[index : index + 1] + b"\r\n")
+        await wire.send(b"0\r\n\r\n")
+        status, _, body = await wire.answer()
+        assert (status, b'"text":"hello"' in body) == (200, True)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x16\x03\x01\x02\x00",
+        b"GET /\xff HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"POST /run HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
+        b"POST /run HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999999999999999\r\n\r\n",
+        b"POST /run HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"CONNECT example.org:443 HTTP/1.1\r\nhost: x\r\n\r\n",
+    ],
+    ids=lambda garbage: repr(garbage[:20]),
+)
+async def test_what_is_no_http_is_refused_and_the_server_stays(
+    serve: Serve, garbage: bytes
+) -> None:
+    server = await serve()
+    with await Wire.connect(server.port) as wire:
+        await wire.send(garbage)
+        assert (await wire.read_all()).startswith(b"HTTP/1.1 400 ")
+    async with server.client() as client:
+        assert (await client.get("/health")).status_code == 200
+
+
+async def test_client_that_leaves_in_its_body_leaves_no_trace(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await serve()
+    with caplog.at_level(logging.WARNING):
+        for path in (ROUTE, "/run"):
+            with await Wire.connect(server.port) as wire:
+                await wire.send(head("POST", path, LENGTH) + BODY[:5])
+                await server.becomes(lambda: bool(server.tasks))
+            await server.idle()
+    assert caplog.text == ""
+
+
+async def test_client_that_shuts_its_sending_side_counts_as_gone(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    # Uvicorn closes the connection then, so nobody could be answered.
+    server = await serve(script({"pieces": ["a", {"hang_s": 3600}]}))
+    with await Wire.connect(server.port) as wire:
+        await wire.post(ROUTE, {"prompt": "x"})
+        await server.events.wait(RequestStarted)
+        wire.sock.shutdown(socket.SHUT_WR)
+        (ended,) = await server.events.wait(RequestEnded)
+        assert ended.aborted
+
+
+async def test_trailing_slash_is_redirected(serve: Serve) -> None:
+    server = await serve()
+    async with server.client(follow_redirects=True) as client:
+        assert (await client.post(f"{ROUTE}/", json={"prompt": "x"})).status_code == 200
+        assert (await client.get("/v1/models/")).status_code == 200

@@ -1,0 +1,240 @@
+"""`/run`, `/runsync` and `/status` over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx2
+import pytest
+
+import emulator.app
+from engine.hooks import RequestStarted
+from jobs import MemoryJobStore
+from tests.conftest import ScriptFactory
+from tests.integration.emulator.conftest import Gate, Serve
+
+HANG = {"hang_s": 3600}
+INPUT: dict[str, Any] = {"prompt": "hello there", "sampling_params": {"max_tokens": 8}}
+PREFIXES = ["", "/v2/default"]
+
+
+async def ended(client: httpx2.AsyncClient, job_id: str, prefix: str = "") -> dict[str, Any]:
+    """Ask for a job until it has ended, as RunPod's clients do."""
+    async with asyncio.timeout(20):
+        while True:
+            job: dict[str, Any] = (await client.get(f"{prefix}/status/{job_id}")).json()
+            if job["status"] in ("COMPLETED", "FAILED"):
+                return job
+
+
+def comparable(output: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in output.items() if key not in ("id", "timings")}
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_run_and_runsync_give_the_same_output(
+    serve: Serve, script: ScriptFactory, prefix: str, stream: bool
+) -> None:  # R51
+    server = await serve(script({"pieces": ["Hello", " to", " you"]}))
+    body = {"input": INPUT | {"stream": stream}}
+    async with server.client() as client:
+        accepted = await client.post(f"{prefix}/run", json=body)
+        assert accepted.status_code == 200
+        assert accepted.json().keys() == {"id", "status"}
+        assert accepted.json()["status"] == "IN_QUEUE"
+        job = await ended(client, accepted.json()["id"], prefix)
+        response = await client.post(f"{prefix}/runsync", json=body)
+        # It can be looked up afterwards, too, by either form of the route.
+        for form in PREFIXES:
+            later = await client.get(f"{form}/status/{response.json()['id']}")
+            assert later.json() == response.json()
+    assert response.status_code == 200
+    at_once = response.json()
+    assert at_once["id"].startswith("sync-")
+    assert not job["id"].startswith("sync-")
+    for found in (job, at_once):
+        assert found["status"] == "COMPLETED"
+        assert found["output"]["id"] == found["id"]
+        assert type(found["delayTime"]) is int
+        assert type(found["executionTime"]) is int
+        assert "error" not in found
+    assert comparable(job["output"]) == comparable(at_once["output"])
+    output = job["output"]
+    assert output["streaming"] is stream
+    (choice,) = output["choices"]
+    assert choice["text"] == "Hello to you"
+    assert choice["tokens"] == (["Hello", " to", " you"] if stream else ["Hello to you"])
+    assert ("deltas" in choice) is stream
+    assert output["usage"] == {"input": 2, "output": 3, "total": 5}
+
+
+async def test_endpoint_id_is_a_setting(serve: Serve) -> None:
+    server = await serve(endpoint_id="mine")
+    async with server.client() as client:
+        for path, status in (("/v2/mine", 200), ("", 200), ("/v2/default", 404)):
+            response = await client.post(f"{path}/runsync", json={"input": INPUT})
+            assert response.status_code == status
+
+
+async def test_openai_route_of_a_job(serve: Serve) -> None:  # R44
+    server = await serve()
+    call = {"openai_route": "/v1/completions", "openai_input": {"prompt": "hi you"}}
+    async with server.client() as client:
+        job = (await client.post("/runsync", json={"input": call})).json()
+    assert job["output"]["choices"][0]["text"] == "hi you"
+
+
+async def test_failure_is_one_string_and_the_next_job_is_served(
+    serve: Serve, script: ScriptFactory
+) -> None:  # R50
+    fault = {"when": "bad", "pieces": ["so far", {"error": "out of memory"}]}
+    server = await serve(script(fault, {}))
+    async with server.client() as client:
+        for job_input, words in (
+            ({"prompt": "bad"}, "out of memory"),
+            ({"prompt": ""}, "input.prompt must be a non-empty string"),
+            ({"prompt": "x", "sampling_params": {"top_p": 2}}, "input.sampling_params.top_p"),
+            ("text", "input must be an object"),
+            ([1], "input must be an object"),
+            (0, "input must be an object"),
+        ):
+            response = await client.post("/runsync", json={"input": job_input})
+            assert response.status_code == 200
+            job = response.json()
+            assert job["status"] == "FAILED"
+            assert words in job["error"]
+            assert "output" not in job
+            assert "Traceback" not in response.text
+            accepted = (await client.post("/run", json={"input": job_input})).json()
+            failed = await ended(client, accepted["id"])
+            assert (failed["status"], failed["error"]) == ("FAILED", job["error"])
+        good = (await client.post("/runsync", json={"input": INPUT})).json()
+        assert good["status"] == "COMPLETED"
+
+
+async def test_timeout_of_a_job_is_its_failure(serve: Serve, script: ScriptFactory) -> None:  # R30
+    server = await serve(script({"pieces": ["a", HANG]}), request_timeout_s=0.2)
+    async with server.client() as client:
+        job = (await client.post("/runsync", json={"input": INPUT})).json()
+    assert job["status"] == "FAILED"
+    assert "REQUEST_TIMEOUT_S" in job["error"]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("route", ["run", "runsync"])
+async def test_missing_input_is_400(serve: Serve, prefix: str, route: str) -> None:
+    server = await serve()
+    async with server.client() as client:
+        for body in ({}, {"input": None}, {"prompt": "x"}):
+            response = await client.post(f"{prefix}/{route}", json=body)
+            assert response.status_code == 400
+            assert response.json()["error"]["param"] == "input"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_unknown_job_is_404(serve: Serve, method: str) -> None:
+    server = await serve()
+    async with server.client() as client:
+        for prefix in PREFIXES:
+            response = await client.request(method, f"{prefix}/status/nobody-u1")
+            assert response.status_code == 404
+            assert response.json()["error"]["type"] == "not_found_error"
+            assert "nobody-u1" in response.json()["error"]["message"]
+
+
+async def test_wait_ends_and_the_job_goes_on(serve: Serve, script: ScriptFactory) -> None:
+    server = await serve(script({"pieces": [{"text": "late", "delay_ms": 1300}]}))
+    loop = asyncio.get_running_loop()
+    async with server.client() as client:
+        asked = loop.time()
+        job = (await client.post("/runsync?wait=1000", json={"input": INPUT})).json()
+        assert loop.time() - asked >= 1
+        assert job["status"] == "IN_PROGRESS"
+        assert "output" not in job
+        job = await ended(client, job["id"])
+        assert job["output"]["choices"][0]["text"] == "late"
+
+
+@pytest.mark.parametrize(
+    "wait", ["999", "300001", "0", "-1", "x", "", "1e3", "1000.5", "²", "٣٠٠٠", "9" * 5000, " 2000"]
+)
+async def test_wait_out_of_bounds_is_400_and_starts_nothing(serve: Serve, wait: str) -> None:
+    server = await serve()
+    async with server.client() as client:
+        response = await client.post("/runsync", params={"wait": wait}, json={"input": INPUT})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "wait"
+    assert server.events.seen == [] or server.events.of(RequestStarted) == []
+
+
+@pytest.mark.parametrize("wait", ["1000", "300000"])
+async def test_wait_within_bounds(serve: Serve, wait: str) -> None:
+    server = await serve()
+    async with server.client() as client:
+        response = await client.post(f"/runsync?wait={wait}", json={"input": INPUT})
+    assert response.json()["status"] == "COMPLETED"
+
+
+async def test_jobs_wait_in_the_queue_while_the_model_loads(serve: Serve, gate: Gate) -> None:
+    server = await serve(gate.path)
+    async with server.client() as client:
+        ids = [(await client.post("/run", json={"input": INPUT})).json()["id"] for _ in range(9)]
+        sync = asyncio.create_task(client.post("/runsync", json={"input": INPUT}))
+        for job_id in ids:
+            job = (await client.get(f"/status/{job_id}")).json()
+            assert job == {"id": job_id, "status": "IN_QUEUE"}
+        assert not sync.done()
+        await gate.open()
+        for job_id in ids:
+            assert (await ended(client, job_id))["status"] == "COMPLETED"
+        assert (await sync).json()["status"] == "COMPLETED"
+
+
+async def test_jobs_beyond_the_slots_wait_in_the_queue(serve: Serve, script: ScriptFactory) -> None:
+    server = await serve(script({"pieces": ["a", HANG]}, slots=2))
+    async with server.client() as client:
+        ids = [(await client.post("/run", json={"input": INPUT})).json()["id"] for _ in range(4)]
+        await server.events.wait(RequestStarted, 2)
+        found = [(await client.get(f"/status/{job_id}")).json() for job_id in ids]
+    assert [job["status"] for job in found] == ["IN_PROGRESS"] * 2 + ["IN_QUEUE"] * 2
+    assert ["delayTime" in job for job in found] == [True, True, False, False]
+    assert not any("executionTime" in job for job in found)
+
+
+async def test_full_store_is_429_with_retry_after(
+    serve: Serve, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emulator.app, "MemoryJobStore", lambda: MemoryJobStore(max_jobs=3))
+    server = await serve(gate.path)
+    async with server.client() as client:
+        ids = [(await client.post("/run", json={"input": INPUT})).json()["id"] for _ in range(3)]
+        for route in ("/run", "/runsync"):
+            response = await client.post(route, json={"input": INPUT})
+            assert response.status_code == 429
+            assert int(response.headers["retry-after"]) >= 1
+            assert response.json()["error"]["type"] == "rate_limit_error"
+        await gate.open()
+        for job_id in ids:
+            await ended(client, job_id)
+        assert (await client.post("/runsync", json={"input": INPUT})).status_code == 200
+        # The oldest result made room.
+        assert (await client.get(f"/status/{ids[0]}")).status_code == 404
+
+
+async def test_many_jobs_at_once_all_end_with_their_own_text(serve: Serve) -> None:
+    server = await serve()
+    limits = httpx2.Limits(max_connections=20)
+    async with server.client(limits=limits) as client:
+
+        async def one(number: int) -> None:
+            job_input = {"prompt": f"this is number {number}"}
+            if number % 2:
+                job = (await client.post("/runsync", json={"input": job_input})).json()
+            else:
+                accepted = (await client.post("/run", json={"input": job_input})).json()
+                job = await ended(client, accepted["id"])
+            assert job["output"]["choices"][0]["text"] == job_input["prompt"]
+
+        await asyncio.gather(*(one(number) for number in range(60)))

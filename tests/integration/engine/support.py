@@ -1,0 +1,69 @@
+"""What the engine's integration tests say most often."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from engine import BackendConfig, Delta, Engine, Finish, GenerationRequest, TokenStream
+from engine.request import Priority, Prompt, SamplingParams
+
+
+def scripted(path: Path | None = None) -> BackendConfig:
+    return BackendConfig("scripted", {} if path is None else {"model_path": str(path)})
+
+
+def request(
+    prompt: Prompt = "hello there",
+    *,
+    timeout_s: float | None = None,
+    priority: Priority = Priority.JOB,
+    **sampling: Any,
+) -> GenerationRequest:
+    return GenerationRequest(
+        prompt=prompt,
+        sampling=SamplingParams(**sampling),
+        timeout_s=timeout_s,
+        priority=priority,
+    )
+
+
+async def read(stream: TokenStream) -> list[Delta]:
+    async with asyncio.timeout(60):
+        return [delta async for batch in stream for delta in batch]
+
+
+async def read_into(stream: TokenStream, texts: list[str]) -> None:
+    """Read to the end or to the failure, keeping what came before it."""
+    async with asyncio.timeout(60):
+        async for batch in stream:
+            texts += [delta.text for delta in batch]
+
+
+async def ask(engine: Engine, prompt: Prompt = "hello there", **options: Any) -> tuple[str, Finish]:
+    """One request from beginning to end."""
+    async with await engine.generate(request(prompt, **options)) as stream:
+        deltas = await read(stream)
+    assert stream.result is not None
+    return "".join(delta.text for delta in deltas), stream.result
+
+
+async def first_text(stream: TokenStream) -> str:
+    """Wait until the stream has begun to speak."""
+    async with asyncio.timeout(20):
+        return "".join(delta.text for delta in await anext(stream))
+
+
+async def until(true: Callable[[], object], within_s: float = 20) -> None:
+    """Wait for something that tells nobody when it happens."""
+    async with asyncio.timeout(within_s):
+        while not true():  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.005)
+
+
+def child_pid(engine: Engine) -> int:
+    pid: int | None = engine._host.pid  # type: ignore[attr-defined]
+    assert pid is not None
+    return pid

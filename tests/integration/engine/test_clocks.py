@@ -1,0 +1,218 @@
+"""Every wait has an end, its error says which, and the engine serves on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from engine import EngineState
+from engine.errors import (
+    EngineCrashed,
+    EngineDead,
+    EngineStalled,
+    GenerationCancelled,
+    GenerationTimeout,
+)
+from engine.hooks import EngineEvent, HostLost
+from tests.integration.engine.conftest import EngineMaker
+from tests.integration.engine.support import ask, child_pid, first_text, read, request, until
+
+FOREVER = {"when": "forever", "pieces": ["on ", "and "], "repeat": -1, "delay_ms": 1}
+SILENT = {"when": "silent", "pieces": ["never"], "prefill_ms": 60_000}
+STALLING = {"when": "stalling", "pieces": ["one", {"hang_s": 60}, "two"]}
+ECHO: dict[str, Any] = {}
+
+
+def deaf(seconds: float) -> dict[str, Any]:
+    return {"when": "deaf", "pieces": ["one", {"hang_s": seconds, "deaf": True}]}
+
+
+async def test_prefill_that_takes_too_long(engine_of: EngineMaker) -> None:
+    engine = engine_of(SILENT, ECHO, slots=1, prefill_timeout_s=0.1)
+    with pytest.raises(EngineStalled, match="PREFILL_TIMEOUT_S"):
+        await ask(engine, "silent")
+    assert (await ask(engine, "next"))[0] == "next"
+    assert engine.restarts == 0
+
+
+async def test_stall_is_noticed_in_its_own_time_and_not_in_prefills(engine_of: EngineMaker) -> None:
+    engine = engine_of(STALLING, ECHO, slots=1, stall_timeout_s=0.2, prefill_timeout_s=100)
+    async with await engine.generate(request("stalling")) as stream:
+        assert await first_text(stream) == "one"
+        async with asyncio.timeout(10):
+            with pytest.raises(EngineStalled, match="STALL_TIMEOUT_S"):
+                await anext(stream)
+    assert (await ask(engine, "next"))[0] == "next"
+    assert engine.restarts == 0
+
+
+async def test_request_that_runs_too_long(engine_of: EngineMaker) -> None:
+    engine = engine_of(FOREVER, ECHO, slots=1)
+    await engine.ready()
+    async with await engine.generate(request("forever", timeout_s=0.2)) as stream:
+        with pytest.raises(GenerationTimeout, match=r"longer than 0\.2 s"):
+            await read(stream)
+    assert (await ask(engine, "next"))[0] == "next"
+
+
+async def test_request_that_waits_too_long(engine_of: EngineMaker) -> None:
+    engine = engine_of(FOREVER, ECHO, slots=1, request_timeout_s=100)
+    async with await engine.generate(request("forever")) as stream:
+        await first_text(stream)
+        with pytest.raises(GenerationTimeout, match=r"longer than 0\.05 s"):
+            await engine.generate(request("waiting", timeout_s=0.05))
+        assert engine.waiting == 0
+    assert (await ask(engine, "next"))[0] == "next"
+
+
+async def test_engines_own_limit_holds_where_the_request_has_none(engine_of: EngineMaker) -> None:
+    engine = engine_of(FOREVER, slots=1, request_timeout_s=0.3)
+    await engine.ready()
+    with pytest.raises(GenerationTimeout, match=r"longer than 0\.3 s \(REQUEST_TIMEOUT_S\)"):
+        await ask(engine, "forever")
+
+
+async def test_loading_counts_as_waiting(engine_of: EngineMaker) -> None:
+    engine = engine_of(ECHO, load_ms=1500)
+    with pytest.raises(GenerationTimeout):
+        await engine.generate(request(timeout_s=0.05))
+    assert engine.running == 0
+
+
+@pytest.mark.parametrize("isolation", ["process"], indirect=True)
+async def test_deaf_run_costs_the_host_process_but_not_the_engine(engine_of: EngineMaker) -> None:
+    events: list[EngineEvent] = []
+    engine = engine_of(deaf(60), FOREVER, ECHO, slots=2, abort_grace_s=0.2, hooks=[events.append])
+    first_child = None
+    async with (
+        await engine.generate(request("forever")) as neighbour,
+        await engine.generate(request("deaf")) as stream,
+    ):
+        assert await first_text(stream) == "one"
+        first_child = child_pid(engine)
+        stream.abort()
+        with pytest.raises(EngineCrashed, match=r"did not stop within 0\.2 s of an abort"):
+            await read(neighbour)
+        with pytest.raises(GenerationCancelled):
+            await anext(stream)
+    assert (await ask(engine, "next"))[0] == "next"
+    assert engine.restarts == 1
+    assert child_pid(engine) != first_child
+    assert [event.dead for event in events if isinstance(event, HostLost)] == [False]
+
+
+@pytest.mark.parametrize("isolation", ["process"], indirect=True)
+async def test_deaf_prefill_gets_its_own_time_before_it_costs_the_host(
+    engine_of: EngineMaker,
+) -> None:
+    slow = {"when": "slow", "pieces": ["x"], "prefill_ms": 700, "deaf_prefill": True}
+    engine = engine_of(
+        slow,
+        ECHO,
+        slots=1,
+        abort_grace_s=0.1,
+        prefill_timeout_s=20,
+        capabilities={"abort_in_prefill": False},
+    )
+    async with await engine.generate(request("slow")) as stream:
+        pass
+    async with asyncio.timeout(10):
+        await stream.wait_over()
+    assert engine.restarts == 0
+    assert (await ask(engine, "next"))[0] == "next"
+
+
+@pytest.mark.parametrize("isolation", ["process"], indirect=True)
+async def test_frozen_host_is_replaced(engine_of: EngineMaker) -> None:
+    engine = engine_of(ECHO, slots=1, prefill_timeout_s=0.3, abort_grace_s=0.2)
+    await engine.ready()
+    os.kill(child_pid(engine), signal.SIGSTOP)
+    with pytest.raises(EngineStalled, match="PREFILL_TIMEOUT_S"):
+        await ask(engine, "frozen")
+    assert (await ask(engine, "next"))[0] == "next"
+    assert engine.restarts == 1
+
+
+@pytest.mark.parametrize("isolation", ["thread"], indirect=True)
+async def test_deaf_run_in_a_thread_is_the_end_and_says_so(engine_of: EngineMaker) -> None:
+    events: list[EngineEvent] = []
+    engine = engine_of(
+        deaf(1.5),
+        FOREVER,
+        slots=2,
+        context_length=10**9,
+        abort_grace_s=0.2,
+        hooks=[events.append],
+    )
+    async with (
+        await engine.generate(request("forever")) as neighbour,
+        await engine.generate(request("deaf")) as stream,
+    ):
+        assert await first_text(stream) == "one"
+        stream.abort()
+        with pytest.raises(EngineDead, match="ENGINE_ISOLATION=thread cannot restart it"):
+            await read(neighbour)
+    with pytest.raises(EngineDead, match="did not stop"):
+        await engine.generate(request())
+    with pytest.raises(EngineDead):
+        await engine.ready()
+    assert engine.state is EngineState.DEAD
+    assert type(engine.failure) is EngineDead
+    assert engine.running == 0
+    assert [event.dead for event in events if isinstance(event, HostLost)] == [True]
+    # The runs that do listen have been told to stop: nobody would hear them.
+    runner = engine._host._runner  # type: ignore[attr-defined]
+    await until(lambda: not runner._generations, within_s=5)
+    async with asyncio.timeout(3):
+        await engine.close()
+    assert type(engine.failure) is EngineDead
+
+
+async def test_close_is_bounded_though_a_run_is_deaf(engine_of: EngineMaker) -> None:
+    engine = engine_of(deaf(1.5), abort_grace_s=0.2)
+    stream = await engine.generate(request("deaf"))
+    await first_text(stream)
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    await engine.close()
+    assert loop.time() - started < 1.2
+    async with asyncio.timeout(1):
+        await stream.wait_over()
+    assert engine.running == 0
+
+
+@pytest.mark.parametrize("isolation", ["process"], indirect=True)
+async def test_load_that_takes_too_long_is_given_up_after_some_tries(
+    engine_of: EngineMaker,
+) -> None:
+    engine = engine_of(ECHO, load_ms=60_000, load_timeout_s=0.05, abort_grace_s=0.1)
+    with pytest.raises(EngineDead, match=r"5 times in a row .*LOAD_TIMEOUT_S"):
+        await engine.generate(request())
+    assert engine.running == 0
+
+
+@pytest.mark.parametrize("isolation", ["thread"], indirect=True)
+async def test_load_that_takes_too_long_in_a_thread_is_the_end(engine_of: EngineMaker) -> None:
+    # R54: an engine that is not there, not a request that failed.
+    engine = engine_of(ECHO, load_ms=500, load_timeout_s=0.05)
+    with pytest.raises(EngineDead, match=r"LOAD_TIMEOUT_S"):
+        await engine.generate(request())
+    assert engine.running == 0
+
+
+async def test_close_while_loading_leaves_nothing_behind(engine_of: EngineMaker) -> None:
+    engine = engine_of(ECHO, load_ms=300, abort_grace_s=2)
+    loading = asyncio.create_task(engine.ready())
+    await asyncio.sleep(0.05)
+    async with asyncio.timeout(8):
+        await engine.close()
+        results = await asyncio.gather(loading, return_exceptions=True)
+    assert isinstance(results[0], Exception)
+    if engine._host.threaded:
+        # The load cannot be stopped, so what it brought must have been unloaded again.
+        assert engine._host._loading.done()  # type: ignore[attr-defined]
+        assert engine._host._runner is None  # type: ignore[attr-defined]

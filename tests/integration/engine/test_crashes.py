@@ -1,0 +1,237 @@
+"""A host process that dies costs what ran on it, with a clear sentence, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import BackendConfig, Engine, EngineState
+from engine.errors import EngineCrashed, EngineDead, EngineError, ModelLoadFailed
+from engine.hooks import EngineEvent, HostLoaded, HostLost
+from tests.conftest import EngineFactory
+from tests.integration.engine.conftest import EngineMaker
+from tests.integration.engine.support import (
+    ask,
+    child_pid,
+    first_text,
+    read,
+    read_into,
+    request,
+    scripted,
+    until,
+)
+
+FOREVER = {"when": "forever", "pieces": ["on ", "and "], "repeat": -1, "delay_ms": 1}
+SEGFAULT = {"when": "segfault", "pieces": ["one ", "two ", {"signal": "SIGSEGV"}, "three"]}
+ECHO: dict[str, Any] = {}
+
+only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
+
+
+@only_processes
+async def test_segfault_at_a_token(engine_of: EngineMaker) -> None:
+    # R30
+    engine = engine_of(SEGFAULT, ECHO, slots=1)
+    async with await engine.generate(request("segfault")) as stream:
+        texts: list[str] = []
+        with pytest.raises(EngineCrashed, match="was killed by SIGSEGV while the request") as error:
+            await read_into(stream, texts)
+    assert "".join(texts) in ("", "one ", "one two ")
+    assert "\n" not in error.value.message
+    assert (await ask(engine, "next"))[0] == "next"
+    assert (engine.restarts, engine.running) == (1, 0)
+
+
+@only_processes
+async def test_killed_in_the_middle_of_four_streams(engine_of: EngineMaker) -> None:
+    events: list[EngineEvent] = []
+    engine = engine_of(FOREVER, ECHO, slots=4, hooks=[events.append])
+    streams = [await engine.generate(request("forever")) for _ in range(4)]
+    for stream in streams:
+        await first_text(stream)
+    waiting = asyncio.create_task(ask(engine, "I can wait"))
+    await until(lambda: engine.waiting == 1)
+    os.kill(child_pid(engine), signal.SIGKILL)
+    for stream in streams:
+        with pytest.raises(EngineCrashed, match="the engine process was killed by SIGKILL while"):
+            await read(stream)
+    assert (await waiting)[0] == "I can wait"
+    assert engine.restarts == 1
+    assert engine.state is EngineState.READY
+    hosts = [event for event in events if isinstance(event, HostLoaded | HostLost)]
+    assert [type(event) for event in hosts] == [HostLoaded, HostLost, HostLoaded]
+    assert isinstance(hosts[1], HostLost)
+    assert (hosts[1].dead, "SIGKILL" in hosts[1].reason) == (False, True)
+    assert isinstance(hosts[2], HostLoaded)
+    assert hosts[2].restarts == 1
+
+
+@only_processes
+async def test_killed_while_idle_is_back_before_anyone_asks(engine_of: EngineMaker) -> None:
+    engine = engine_of(ECHO)
+    await engine.ready()
+    os.kill(child_pid(engine), signal.SIGKILL)
+    await until(lambda: engine.state is EngineState.LOADING)
+    await until(lambda: engine.state is EngineState.READY)
+    assert engine.restarts == 1
+    assert (await ask(engine, "next"))[0] == "next"
+
+
+@only_processes
+async def test_requests_between_crash_and_restart_wait(engine_of: EngineMaker) -> None:
+    engine = engine_of(ECHO, slots=4, load_ms=50)
+    await engine.ready()
+    os.kill(child_pid(engine), signal.SIGKILL)
+    await until(lambda: engine.state is EngineState.LOADING)
+    answers = await asyncio.gather(*(ask(engine, str(number)) for number in range(8)))
+    assert [text for text, _ in answers] == list(map(str, range(8)))
+
+
+@only_processes
+async def test_side_call_on_a_host_that_dies_fails(engine_of: EngineMaker) -> None:
+    engine = engine_of(ECHO)
+    await engine.ready()
+    os.kill(child_pid(engine), signal.SIGSTOP)
+    call = asyncio.create_task(engine.tokenize("x"))
+    await asyncio.sleep(0.02)
+    os.kill(child_pid(engine), signal.SIGKILL)
+    with pytest.raises(EngineCrashed):
+        await call
+    assert await engine.tokenize("x")
+
+
+@only_processes
+async def test_host_that_hangs_up_but_lives_is_killed(engine_of: EngineMaker) -> None:
+    engine = engine_of(ECHO)
+    await engine.ready()
+    pid = child_pid(engine)
+    os.kill(pid, signal.SIGSTOP)
+    engine._host._link._lost()  # type: ignore[attr-defined]
+    assert (await ask(engine, "next"))[0] == "next"
+    assert child_pid(engine) != pid
+    assert engine.restarts == 1
+
+
+@only_processes
+async def test_crash_loop_ends_in_a_clear_error_with_last_words(engine_of: EngineMaker) -> None:
+    # R54
+    events: list[EngineEvent] = []
+    engine = engine_of(load_signal="SIGSEGV", hooks=[events.append])
+    requests = [asyncio.create_task(engine.generate(request())) for _ in range(3)]
+    for failed in await asyncio.gather(*requests, return_exceptions=True):
+        assert type(failed) is EngineDead
+        assert "crashed 5 times in a row and was given up" in failed.message
+        assert "SIGSEGV" in failed.message
+        assert not failed.message.endswith("last words: none")
+    assert engine.state is EngineState.DEAD
+    assert (engine.restarts, engine.running, engine.waiting) == (4, 0, 0)
+    assert [event.dead for event in events if isinstance(event, HostLost)] == [False] * 4 + [True]
+    with pytest.raises(EngineDead):
+        await engine.generate(request())
+
+
+@only_processes
+async def test_answers_in_between_keep_crashes_from_adding_up(engine_of: EngineMaker) -> None:
+    engine = engine_of(SEGFAULT, ECHO, slots=1)
+    for number in range(7):
+        with pytest.raises(EngineCrashed):
+            await ask(engine, "segfault")
+        if number % 3 == 2:
+            assert (await ask(engine, "fine"))[0] == "fine"
+    assert engine.restarts == 7
+    assert engine.state is not EngineState.DEAD
+
+
+async def load_error(engine: Engine) -> EngineError:
+    async with asyncio.timeout(20):
+        with pytest.raises(ModelLoadFailed) as caught:
+            await engine.generate(request())
+        with pytest.raises(ModelLoadFailed):
+            await engine.ready()
+    assert engine.state is EngineState.DEAD
+    assert (engine.running, engine.restarts) == (0, 0)
+    # For good: another try would meet the same file.
+    assert engine.failure is not None
+    return caught.value
+
+
+async def test_missing_file_is_named(
+    engine_factory: EngineFactory, tmp_path: Path, isolation: str
+) -> None:
+    engine = engine_factory(scripted(tmp_path / "gone.json"), isolation=isolation)
+    error = await load_error(engine)
+    assert "MODEL_PATH" in error.message
+    assert "gone.json" in error.message
+
+
+async def test_bad_script_is_named(
+    engine_factory: EngineFactory, tmp_path: Path, isolation: str
+) -> None:
+    (tmp_path / "bad.json").write_text('{"answers": [{"when": "("}]}')
+    error = await load_error(engine_factory(scripted(tmp_path / "bad.json"), isolation=isolation))
+    assert "bad.json is not a script" in error.message
+
+
+async def test_backend_that_refuses_to_load(engine_of: EngineMaker) -> None:
+    error = await load_error(engine_of(load_error="no memory today"))
+    assert error.message == "no memory today"
+
+
+async def test_backend_that_raises_while_loading(engine_of: EngineMaker) -> None:
+    # No bad luck: a number of slots that no pool of threads can have.
+    for _ in range(3):
+        error = await load_error(engine_of(slots=0))
+        assert "the engine did not load" in error.message
+        assert "max_workers" in error.message
+
+
+async def test_unknown_backend(engine_factory: EngineFactory, isolation: str) -> None:
+    unknown = BackendConfig("abacus", {})  # type: ignore[arg-type]
+    error = await load_error(engine_factory(unknown, isolation=isolation))
+    assert "abacus" in error.message
+
+
+@only_processes
+async def test_interrupts_meant_for_the_group_do_not_reach_the_host(
+    engine_of: EngineMaker,
+) -> None:
+    engine = engine_of(FOREVER, slots=1)
+    async with await engine.generate(request("forever")) as stream:
+        await first_text(stream)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+            os.kill(child_pid(engine), number)
+        for _ in range(5):
+            assert await first_text(stream)
+    assert engine.restarts == 0
+
+
+@only_processes
+async def test_packages_in_the_working_folder_are_not_the_engines(
+    engine_of: EngineMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("engine", "orjson"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('somebody else')")
+    monkeypatch.chdir(tmp_path)
+    assert (await ask(engine_of(ECHO), "mine"))[0] == "mine"
+
+
+@only_processes
+async def test_restarts_leave_no_files_open(engine_of: EngineMaker) -> None:
+    engine = engine_of(SEGFAULT, ECHO, slots=1)
+    await ask(engine, "warm up")
+
+    def open_files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = open_files()
+    for _ in range(4):
+        with pytest.raises(EngineCrashed):
+            await ask(engine, "segfault")
+        await ask(engine, "fine")
+    assert open_files() == before

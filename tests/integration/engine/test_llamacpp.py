@@ -1,0 +1,404 @@
+"""The embedded default on the real model: mechanics, never facts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from engine import BackendConfig, Chat, Engine, EngineConfig, FinishReason, Message
+from engine.errors import PromptTooLong, RequestRejected
+from tests.integration.engine.support import ask, read, request
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+CONTEXT = 4096
+EMOJI = "root ::= [😀🎉🚀你好]+"
+PROMPT = "Once upon a time"
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "colour": {"enum": ["red", "blue"]},
+        "count": {"type": "integer", "minimum": 0, "maximum": 99},
+    },
+    "required": ["colour", "count"],
+    "additionalProperties": False,
+}
+
+
+def llamacpp(model_path: Path, **options: object) -> BackendConfig:
+    fixed = {"model_path": str(model_path), "model_name": "smollm2", "threads": 1}
+    return BackendConfig("llamacpp", {**fixed, **options})
+
+
+async def open_engine(config: EngineConfig) -> AsyncIterator[Engine]:
+    engine = Engine(config)
+    await engine.ready()
+    yield engine
+    assert engine.running == 0
+    assert engine.restarts == 0
+    await engine.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="session")
+async def engine(model_path: Path) -> AsyncIterator[Engine]:
+    """Four slots in a process of its own, as in production."""
+    backend = llamacpp(model_path, slots=4, context_length=CONTEXT)
+    async for engine in open_engine(EngineConfig(backend=backend)):
+        yield engine
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="session")
+async def exact(model_path: Path) -> AsyncIterator[Engine]:
+    """The deterministic one, in a thread."""
+    backend = llamacpp(model_path, slots=4, context_length=512, deterministic=True)
+    async for engine in open_engine(EngineConfig(backend=backend, isolation="thread")):
+        yield engine
+
+
+async def test_claims(engine: Engine) -> None:
+    capabilities = await engine.ready()
+    assert (capabilities.backend, capabilities.model) == ("llamacpp", "smollm2")
+    assert (capabilities.slots, capabilities.context_length) == (4, CONTEXT)
+    assert capabilities.check("x", request(seed=1, logprobs=5, min_p=0.1).sampling) == ()
+
+
+async def test_greedy_is_repeatable(engine: Engine) -> None:
+    # R9
+    answers = {(await ask(engine, PROMPT, temperature=0, max_tokens=12))[0] for _ in range(3)}
+    assert len(answers) == 1
+    assert answers != {""}
+
+
+async def test_top_k_one_and_top_p_zero_are_greedy(engine: Engine) -> None:
+    # R9
+    greedy, _ = await ask(engine, PROMPT, temperature=0, max_tokens=8)
+    assert (await ask(engine, PROMPT, top_k=1, max_tokens=8))[0] == greedy
+    assert (await ask(engine, PROMPT, top_p=0, max_tokens=8))[0] == greedy
+
+
+async def test_seeds_repeat_and_differ(engine: Engine) -> None:
+    # R10
+    async def text(seed: int | None) -> str:
+        return (await ask(engine, PROMPT, temperature=1, seed=seed, max_tokens=8))[0]
+
+    texts = [await text(seed) for seed in range(5)]
+    assert len(set(texts)) >= 2
+    assert await text(3) == texts[3]
+    # Without a seed it is a random one.
+    assert len({await text(None) for _ in range(5)}) >= 2
+
+
+@pytest.mark.parametrize("seed", [0, 2**32 - 1, 2**32, 2**63 - 1, -1])
+async def test_any_seed_is_repeatable(engine: Engine, seed: int) -> None:
+    # R10: llama.cpp's own seeds have 32 bits, and one of them would mean "random".
+    texts = {(await ask(engine, PROMPT, seed=seed, max_tokens=6))[0] for _ in range(2)}
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7])
+async def test_max_tokens_is_exact(engine: Engine, limit: int) -> None:
+    # R8
+    text, finish = await ask(engine, PROMPT, temperature=0, max_tokens=limit)
+    assert finish.reason is FinishReason.LENGTH
+    assert finish.usage.completion_tokens == limit
+    assert len(await engine.tokenize(text)) == limit
+
+
+async def test_full_context_ends_by_length(exact: Engine) -> None:
+    # R8: without a limit the answer ends where the context does.
+    _, finish = await ask(exact, "word " * 480, temperature=0, ignore_eos=True)
+    assert finish.reason is FinishReason.LENGTH
+    assert 500 <= finish.usage.total_tokens <= 513
+
+
+async def test_stop_in_the_middle(engine: Engine) -> None:
+    # R11, R12
+    whole, _ = await ask(engine, PROMPT, temperature=0, max_tokens=16)
+    stop = whole[len(whole) // 2 : len(whole) // 2 + 3]
+    text, finish = await ask(engine, PROMPT, temperature=0, max_tokens=16, stop=("~~~", stop))
+    assert text == whole[: whole.index(stop)]
+    assert (finish.reason, finish.stop_reason) == (FinishReason.STOP, stop)
+    assert 1 <= finish.usage.completion_tokens <= 16
+    assert finish.usage.prompt_tokens == len(await engine.tokenize(PROMPT))
+    text, _ = await ask(
+        engine, PROMPT, temperature=0, max_tokens=16, stop=(stop,), include_stop_str_in_output=True
+    )
+    assert text == whole[: whole.index(stop) + len(stop)]
+
+
+async def test_stop_token(engine: Engine) -> None:
+    whole, _ = await ask(engine, PROMPT, temperature=0, max_tokens=6)
+    tokens = await engine.tokenize(whole)
+    token = next(token for token in tokens[2:] if token not in tokens[:2])
+    text, finish = await ask(engine, PROMPT, temperature=0, max_tokens=6, stop_token_ids=(token,))
+    assert whole.startswith(text)
+    assert finish.stop_reason == token
+    assert finish.usage.completion_tokens == tokens.index(token) + 1
+
+
+async def test_end_of_sequence_ends_by_stop_and_is_no_text(engine: Engine) -> None:
+    # R3, R4
+    text, finish = await ask(engine, "Hi", temperature=0, grammar='root ::= "yes"')
+    assert text == "yes"
+    assert (finish.reason, finish.stop_reason) == (FinishReason.STOP, None)
+    tokens = finish.usage.completion_tokens
+    # Also where it is the last token that was allowed.
+    text, again = await ask(
+        engine, "Hi", temperature=0, grammar='root ::= "yes"', max_tokens=tokens
+    )
+    assert (text, again.reason) == ("yes", FinishReason.STOP)
+    assert again.usage.completion_tokens == tokens
+    text, cut = await ask(
+        engine, "Hi", temperature=0, grammar='root ::= "yes"', max_tokens=tokens - 2
+    )
+    assert cut.reason is FinishReason.LENGTH
+    assert "yes".startswith(text)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+async def test_logprobs(engine: Engine, count: int) -> None:
+    # R13
+    async with await engine.generate(
+        request(PROMPT, temperature=0, max_tokens=6, logprobs=count)
+    ) as stream:
+        deltas = await read(stream)
+    logprobs = [delta.logprob for delta in deltas if delta.logprob]
+    assert len(logprobs) == 6
+    assert "".join(each.token for each in logprobs) == "".join(delta.text for delta in deltas)
+    for each in logprobs:
+        assert each.logprob <= 0
+        assert len(each.top) == count
+        assert all(value <= 0 for _, value in each.top)
+        values = [value for _, value in each.top]
+        assert values == sorted(values, reverse=True)
+        if count:
+            # Greedy: the likeliest is the one that was taken.
+            assert each.top[0] == (each.token, each.logprob)
+
+
+async def test_logprobs_hold_no_entry_for_the_end_of_the_answer(engine: Engine) -> None:
+    # R13
+    async with await engine.generate(
+        request("Hi", temperature=0, logprobs=1, grammar='root ::= "yes"')
+    ) as stream:
+        deltas = await read(stream)
+    assert "".join(delta.logprob.token for delta in deltas if delta.logprob) == "yes"
+    assert all(delta.logprob.token for delta in deltas if delta.logprob)
+
+
+async def test_logprobs_only_when_asked_for(engine: Engine) -> None:
+    async with await engine.generate(request(PROMPT, max_tokens=3)) as stream:
+        assert all(delta.logprob is None for delta in await read(stream))
+
+
+async def test_logit_bias_bans_and_forces(engine: Engine) -> None:
+    usual, _ = await ask(engine, PROMPT, temperature=0, max_tokens=1)
+    (token,) = await engine.tokenize(usual)
+    banned, _ = await ask(engine, PROMPT, temperature=0, max_tokens=1, logit_bias={token: -100})
+    assert banned != usual
+    (wanted,) = await engine.tokenize("7")
+    forced, _ = await ask(engine, PROMPT, temperature=0, max_tokens=3, logit_bias={wanted: 100})
+    assert forced == "777"
+
+
+async def test_grammar_binds(engine: Engine) -> None:
+    grammar = 'root ::= [0-9]+ "-" [a-f]+'
+    text, _ = await ask(engine, PROMPT, grammar=grammar, max_tokens=8, seed=1)
+    assert set(text) <= set("0123456789-abcdef")
+    assert text[0].isdigit()
+
+
+async def test_json_schema_binds(engine: Engine) -> None:
+    # R39
+    prompt = Chat((Message("user", "Which colour, and how many? JSON."),))
+    text, finish = await ask(engine, prompt, json_schema=SCHEMA, max_tokens=200, seed=1)
+    assert finish.reason is FinishReason.STOP
+    answer = json.loads(text)
+    assert set(answer) == {"colour", "count"}
+    assert answer["colour"] in ("red", "blue")
+    assert 0 <= answer["count"] <= 99
+
+
+async def test_bad_grammar_is_refused_and_the_engine_serves_on(engine: Engine) -> None:
+    with pytest.raises(RequestRejected, match="grammar"):
+        await ask(engine, PROMPT, grammar="this is none")
+    assert (await ask(engine, PROMPT, max_tokens=1))[0]
+
+
+@pytest.mark.parametrize("prompt", [(1, -5), (10**9,)])
+async def test_token_that_is_none_of_the_models_is_refused(
+    engine: Engine, prompt: tuple[int, ...]
+) -> None:
+    with pytest.raises(RequestRejected, match="invalid tokens"):
+        await ask(engine, prompt, max_tokens=1)
+
+
+async def test_token_ids_are_the_same_prompt_as_their_text(engine: Engine) -> None:
+    # R5
+    tokens = tuple(await engine.tokenize(PROMPT))
+    by_text, one = await ask(engine, PROMPT, temperature=0, max_tokens=8)
+    by_ids, two = await ask(engine, tokens, temperature=0, max_tokens=8)
+    assert by_ids == by_text
+    assert one.usage.prompt_tokens == two.usage.prompt_tokens == len(tokens)
+
+
+async def test_chat_template_is_the_models_own(engine: Engine) -> None:
+    # R38: SmolLM2's template, its default system message included.
+    assert await engine.render(Chat((Message("user", "Hi"),))) == (
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
+        "<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    )
+    turns = Chat(
+        (
+            Message("system", "Be brief."),
+            Message("user", "Hi 😀"),
+            Message("assistant", "Yo"),
+            Message("user", "Bye"),
+        )
+    )
+    assert await engine.render(turns) == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi 😀<|im_end|>\n"
+        "<|im_start|>assistant\nYo<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
+async def test_chat_is_generated_from_its_rendered_prompt(engine: Engine) -> None:
+    # R4, R38
+    chat = Chat((Message("user", "Say hello"),))
+    rendered = await engine.render(chat)
+    by_chat, one = await ask(engine, chat, temperature=0, max_tokens=8)
+    by_text, _ = await ask(engine, rendered, temperature=0, max_tokens=8)
+    assert by_chat == by_text
+    assert one.usage.prompt_tokens == len(await engine.tokenize(rendered))
+
+
+async def test_special_tokens_are_parsed(engine: Engine) -> None:
+    # R38
+    assert await engine.tokenize("<|im_start|>user") == [1, 4093]
+
+
+@pytest.mark.parametrize("text", [PROMPT, "你好，世界 😀", "a\n\n b", "<|im_start|>", "x" * 500])
+async def test_prompt_is_counted_as_it_is_tokenised(engine: Engine, text: str) -> None:
+    # R4
+    _, finish = await ask(engine, text, max_tokens=1)
+    assert finish.usage.prompt_tokens == len(await engine.tokenize(text))
+
+
+async def test_prompt_longer_than_the_context_names_both_lengths(engine: Engine) -> None:
+    # R54
+    with pytest.raises(PromptTooLong, match=rf"5001 .* {CONTEXT}") as caught:
+        await ask(engine, "word " * 5000, max_tokens=1)
+    assert caught.value.details == {"prompt_tokens": 5001, "context_length": CONTEXT}
+
+
+async def test_megabyte_of_prompt_is_refused_quickly(engine: Engine) -> None:
+    # R54
+    async with asyncio.timeout(10):
+        with pytest.raises(PromptTooLong):
+            await ask(engine, "x" * 1_000_000, max_tokens=1)
+    assert (await ask(engine, PROMPT, max_tokens=1))[0]
+
+
+async def test_abort_in_a_long_prefill_is_heard_soon(engine: Engine) -> None:
+    # R31
+    loop = asyncio.get_running_loop()
+    async with await engine.generate(request("word " * 3000, max_tokens=5)) as stream:
+        # So far into it that llama.cpp is busy with the prompt.
+        await asyncio.sleep(0.3)
+        assert engine.running == 1
+        left = loop.time()
+    async with asyncio.timeout(20):
+        await stream.wait_over()
+    assert loop.time() - left < 3
+    assert (await ask(engine, PROMPT, temperature=0, max_tokens=2))[0]
+
+
+async def test_abort_while_decoding_frees_the_slot(engine: Engine) -> None:
+    # R31
+    for _ in range(3):
+        async with await engine.generate(request(PROMPT, ignore_eos=True)) as stream:
+            await anext(stream)
+        async with asyncio.timeout(5):
+            await stream.wait_over()
+    assert engine.running == 0
+
+
+async def test_four_at_once_keep_apart(engine: Engine) -> None:
+    # R31
+    async def count(letter: str) -> str:
+        grammar = f'root ::= "{letter}"+'
+        text, finish = await ask(engine, PROMPT, grammar=grammar, max_tokens=12, ignore_eos=True)
+        assert finish.usage.completion_tokens == 12
+        return text
+
+    texts = await asyncio.gather(*(count(letter) for letter in "abcdefgh"))
+    assert [set(text) for text in texts] == [set(letter) for letter in "abcdefgh"]
+
+
+async def test_equal_prompt_is_taken_from_the_cache(engine: Engine) -> None:
+    prompt = "The quick brown fox jumps over the lazy dog. " * 12
+    _, first = await ask(engine, prompt, max_tokens=1)
+    _, second = await ask(engine, prompt, max_tokens=1)
+    assert first.usage.prompt_tokens == second.usage.prompt_tokens
+    assert second.usage.cached_tokens > second.usage.prompt_tokens // 2
+    assert first.timings.prefill_ms > second.timings.prefill_ms
+    # The counts also hold where it is us who end the run.
+    _, stopped = await ask(engine, prompt, temperature=0, max_tokens=8, stop=(" ",))
+    assert stopped.usage.prompt_tokens == first.usage.prompt_tokens
+    assert stopped.usage.cached_tokens > stopped.usage.prompt_tokens // 2
+
+
+async def test_emoji_are_never_broken_and_counted_in_tokens(engine: Engine) -> None:
+    # R4, R27
+    async with await engine.generate(
+        request("Emoji:", grammar=EMOJI, max_tokens=24, seed=5)
+    ) as stream:
+        deltas = await read(stream)
+    assert stream.result is not None
+    assert stream.result.usage.completion_tokens == 24
+    text = "".join(delta.text for delta in deltas)
+    assert text
+    assert all(delta.text in "😀🎉🚀你好" for delta in deltas)
+    # Each of them is several tokens, the last perhaps cut off by the limit.
+    assert 24 - 3 <= len(await engine.tokenize(text)) <= 24
+
+
+async def test_stop_of_emoji_is_found(engine: Engine) -> None:
+    # R11, R27
+    text, finish = await ask(
+        engine, "Emoji:", grammar='root ::= "你🚀好🎉你好"', max_tokens=60, stop=("🎉",)
+    )
+    assert text == "你🚀好"
+    assert finish.stop_reason == "🎉"
+
+
+async def test_deterministic_takes_nothing_from_the_cache(exact: Engine) -> None:
+    capabilities = await exact.ready()
+    assert capabilities.slots == 1
+    for _ in range(3):
+        _, finish = await ask(exact, PROMPT * 20, max_tokens=1)
+        assert finish.usage.cached_tokens == 0
+
+
+async def test_deterministic_is_the_same_whatever_ran_before_and_beside(exact: Engine) -> None:
+    # R10, R24
+    async def text() -> str:
+        return (await ask(exact, PROMPT, temperature=1, seed=11, max_tokens=10))[0]
+
+    alone = await text()
+    crowd = [ask(exact, PROMPT + word, seed=1, max_tokens=4) for word in (" the", " a", " in")]
+    beside, *_ = await asyncio.gather(text(), *crowd)
+    assert beside == alone
+    assert await text() == alone
+
+
+async def test_empty_prompt_and_nul_bytes_do_no_harm(engine: Engine) -> None:
+    await ask(engine, "", max_tokens=2)
+    await ask(engine, "a\0b", max_tokens=2)
+    assert (await ask(engine, PROMPT, max_tokens=1))[0]

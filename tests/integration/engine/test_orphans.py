@@ -1,0 +1,130 @@
+"""A host process never outlives whoever started it."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ScriptFactory
+
+ROOT = Path(__file__).resolve().parents[3]
+
+PROGRAM = """
+import asyncio, signal, sys
+from engine import BackendConfig, Engine, EngineConfig, GenerationRequest
+
+async def main(path, what):
+    engine = Engine(EngineConfig(backend=BackendConfig("scripted", {"model_path": path})))
+    await engine.ready()
+    if what == "wedged":
+        stream = await engine.generate(GenerationRequest(prompt="deaf"))
+        await anext(stream)
+    print("child", engine._host.pid, flush=True)
+    if what == "returns":
+        return
+    if what == "raises":
+        raise RuntimeError("on purpose")
+    interrupted = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
+    print("waiting", flush=True)
+    await interrupted.wait()
+    stream = await engine.generate(GenerationRequest(prompt="last answer"))
+    print("".join([delta.text async for batch in stream for delta in batch]), flush=True)
+    await engine.close()
+    print("closed", engine.restarts, flush=True)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+class Program:
+    """A little program with an engine, in a process group of its own."""
+
+    def __init__(self, script: Path, what: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(script), what],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=ROOT,
+            # Whoever is killed leaves its scratch folder behind.
+            env={**os.environ, "TMPDIR": str(script.parent)},
+            bufsize=0,
+            start_new_session=True,
+        )
+        self.child = int(self.line().removeprefix("child "))
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            assert selector.select(30), "the program said nothing"
+        return self.process.stdout.readline().decode().strip()
+
+    def child_is_gone(self, within_s: float) -> bool:
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            try:
+                # A process that has ended but was not waited for has no command line.
+                if not Path(f"/proc/{self.child}/cmdline").read_bytes():
+                    return True
+            except (FileNotFoundError, ProcessLookupError):
+                return True
+            time.sleep(0.01)
+        return False
+
+
+@pytest.fixture
+def start(script: ScriptFactory) -> Iterator[Callable[[str], Program]]:
+    path = script({"when": "deaf", "pieces": ["x", {"hang_s": 600, "deaf": True}]}, {})
+    started: list[Program] = []
+
+    def begin(what: str) -> Program:
+        started.append(Program(path, what))
+        return started[-1]
+
+    yield begin
+    for program in started:
+        if program.process.poll() is None:
+            os.killpg(program.process.pid, signal.SIGKILL)
+        program.process.communicate(timeout=10)
+
+
+@pytest.mark.parametrize("what", ["waits", "wedged"])
+def test_parent_killed(start: Callable[[str], Program], what: str) -> None:
+    program = start(what)
+    os.kill(program.process.pid, signal.SIGKILL)
+    assert program.child_is_gone(within_s=10)
+
+
+def test_parent_killed_while_the_child_is_stopped(start: Callable[[str], Program]) -> None:
+    program = start("waits")
+    os.kill(program.child, signal.SIGSTOP)
+    os.kill(program.process.pid, signal.SIGKILL)
+    assert program.child_is_gone(within_s=10)
+
+
+@pytest.mark.parametrize("what", ["returns", "raises"])
+def test_parent_that_ends_without_closing(start: Callable[[str], Program], what: str) -> None:
+    program = start(what)
+    assert program.process.wait(20) == (1 if what == "raises" else 0)
+    assert program.child_is_gone(within_s=10)
+
+
+def test_interrupt_of_the_whole_group_lets_the_parent_finish(
+    start: Callable[[str], Program],
+) -> None:
+    program = start("waits")
+    assert program.line() == "waiting"
+    os.killpg(program.process.pid, signal.SIGINT)
+    assert program.line() == "last answer"
+    assert program.line() == "closed 0"
+    assert program.process.wait(20) == 0
+    assert program.child_is_gone(within_s=10)

@@ -1,0 +1,256 @@
+"""The unmodified SDK as a worker process: what reaches the platform, and what a worker survives."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from openai._streaming import SSEDecoder
+
+from tests.integration.handler.conftest import SLOTS, WorkerFactory
+from tests.integration.handler.control_plane import WAIT_S, Job, Worker, text_of
+
+HANGING = {"prompt": "hang"}
+SLOW = {"prompt": "slow"}
+
+
+def streamed(prompt: str) -> dict[str, Any]:
+    return {"prompt": prompt, "sampling_params": {"stream": True}}
+
+
+def answer(job: Job) -> dict[str, Any]:
+    """The one JSON of a job: the output, or in generator mode the last one of the list (R45)."""
+    output = job.output()
+    if isinstance(output, list):
+        assert output == job.streamed
+        output = output[-1]
+    assert isinstance(output, dict)
+    return output
+
+
+def text(job: Job) -> str:
+    return str(answer(job)["choices"][0]["text"])
+
+
+def test_good_job(worker: Worker) -> None:
+    # R45, R46, R51
+    job = worker.plane.submit(streamed("hello"))
+    output = answer(job)
+    assert output["choices"][0]["text"] == "Hello world"
+    assert output["choices"][0]["deltas"] == ["Hel", "lo", " wor", "ld"]
+    assert output["usage"] == {"input": 1, "output": 4, "total": 5}
+    assert output["id"] == job.id
+    assert set(job.done[0]) == {"output"}
+
+
+def test_partial_outputs_arrive_while_it_runs(generator_worker: Worker) -> None:
+    # R29, R45
+    job = generator_worker.plane.submit(streamed("hello"))
+    *partials, final = job.output()
+    assert len(partials) > 1
+    assert text_of(partials) == final["choices"][0]["text"] == "Hello world"
+    hanging = generator_worker.plane.submit(streamed("hang"))
+    hanging.wait_streaming()
+    assert text_of(hanging.streamed) == "again"
+    assert not hanging.finished.is_set()
+    generator_worker.plane.stop(hanging)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"prompt": ""}, 'input.prompt must be a non-empty string, got ""'),
+        (
+            {"prompt": "x", "sampling_params": {"temperature": float("nan")}},
+            "input.sampling_params.temperature must be a number from 0 to 2, got nan",
+        ),
+        # An error that UTF-8 cannot carry would never be posted, and the job never end.
+        (
+            {"prompt": "x", "enable_validation": "\ud800"},
+            'input.enable_validation must be true or false, got "\\ud800"',
+        ),
+        ("hello", "input must be an object with prompt, messages or openai_route, got"),
+    ],
+    ids=["empty", "nan", "surrogate", "string"],
+)
+def test_bad_job_fails_and_the_next_is_served(worker: Worker, given: Any, message: str) -> None:
+    # R50
+    bad = worker.plane.submit(given)
+    assert bad.error().startswith(message)
+    assert set(bad.done[0]) == {"error"}
+    assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
+    assert worker.process.poll() is None
+
+
+def test_bad_openai_call_fails_with_the_error_object_in_a_string(worker: Worker) -> None:
+    # R53
+    bad = worker.plane.submit({"openai_route": "/v1/completions", "openai_input": {"prompt": 5}})
+    assert json.loads(bad.error()) == {
+        "error": {
+            "message": "Invalid prompt format",
+            "type": "invalid_request_error",
+            "param": "prompt",
+            "code": 400,
+        }
+    }
+
+
+def test_engine_failure_is_one_string(worker: Worker) -> None:
+    # R50
+    bad = worker.plane.submit(streamed("fail"))
+    assert bad.error() == "out of luck"
+    assert set(bad.done[0]) == {"error"}
+    assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
+
+
+def test_jobs_run_side_by_side(worker: Worker) -> None:
+    assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
+    jobs = [worker.plane.submit(SLOW) for _ in range(SLOTS)]
+    outputs = [answer(job) for job in jobs]
+    assert [output["choices"][0]["text"] for output in outputs] == ["so " * 10] * SLOTS
+    assert all(output["timings"]["generate_ms"] > 400 for output in outputs)
+    # Nobody waited for a slot that another one had.
+    assert all(output["timings"]["queue_ms"] < 300 for output in outputs)
+    # One more than there are slots, so that a slot never stands idle between jobs.
+    sizes = [int(q["batch_size"]) for path, q in worker.plane.queries if path == "job-take-batch"]
+    assert max(sizes) == SLOTS + 1
+
+
+def run_until_stopped(worker: Worker, count: int) -> list[Job]:
+    """Return jobs that are running: one that was submitted later has run already."""
+    jobs = [worker.plane.submit(streamed("hang")) for _ in range(count)]
+    assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
+    return jobs
+
+
+def check_all_slots_are_free(worker: Worker) -> None:
+    jobs = [worker.plane.submit(SLOW) for _ in range(SLOTS)]
+    assert all(answer(job)["timings"]["queue_ms"] < 5000 for job in jobs)
+
+
+def test_stopped_jobs_free_their_slots_and_are_not_reported(worker: Worker) -> None:
+    # R31
+    jobs = run_until_stopped(worker, SLOTS - 1)
+    worker.plane.stop(*jobs)
+    check_all_slots_are_free(worker)
+    assert [job.done for job in jobs] == [[]] * len(jobs)
+
+
+def test_jobs_stopped_while_a_post_is_under_way_free_their_slots(generator_worker: Worker) -> None:
+    # R31: the SDK is not inside our generator then, and just drops it.
+    jobs = [generator_worker.plane.submit(streamed("hang"), hold=True) for _ in range(SLOTS)]
+    for job in jobs:
+        job.wait_streaming()
+    generator_worker.plane.stop(*jobs)
+    check_all_slots_are_free(generator_worker)
+    assert [job.done for job in jobs] == [[]] * SLOTS
+
+
+def test_killed_engine_costs_its_job_only(
+    worker: Worker, hosts_of: Callable[[int], list[int]]
+) -> None:
+    # R50
+    assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
+    (job,) = run_until_stopped(worker, 1)
+    (host,) = hosts_of(worker.pid)
+    os.kill(host, signal.SIGKILL)
+    assert job.error() == (
+        "the engine process was killed by SIGKILL while the request was running on it"
+    )
+    assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
+    assert worker.process.poll() is None
+
+
+def events(text: str) -> list[str]:
+    return [event.data for event in SSEDecoder().iter_bytes(iter([text.encode()]))]
+
+
+@pytest.mark.parametrize("route", ["/v1/completions", "/v1/chat/completions"])
+def test_openai_stream(worker: Worker, route: str) -> None:
+    # R29, R44
+    turns = [{"role": "user", "content": "hello"}]
+    body = {"prompt": "hello"} if route == "/v1/completions" else {"messages": turns}
+    job = worker.plane.submit({"openai_route": route, "openai_input": {**body, "stream": True}})
+    output = job.output()
+    if isinstance(output, list):
+        assert output == job.streamed
+        assert len(output) > 2
+        # Aligned: each post is whole events, so that a client may decode it alone.
+        alone = [event for post in output for event in events(post)]
+        assert alone == events("".join(output))
+        output = "".join(output)
+    assert isinstance(output, str)
+    *chunks, done = events(output)
+    assert done == "[DONE]"
+    choices = [json.loads(chunk)["choices"][0] for chunk in chunks]
+    said = [choice.get("text") or choice.get("delta", {}).get("content", "") for choice in choices]
+    assert "".join(map(str, said)) == "Hello world"
+
+
+def test_openai_call_and_models(worker: Worker) -> None:
+    # R44
+    call = worker.plane.submit(
+        {"openai_route": "/v1/completions", "openai_input": {"prompt": "hello"}}
+    )
+    assert answer(call)["choices"][0]["text"] == "Hello world"
+    models = worker.plane.submit({"openai_route": "/v1/models", "openai_input": {}})
+    assert answer(models)["data"][0]["id"] == "script"
+
+
+def test_logs_are_json_and_the_platform_is_pinged(worker: Worker) -> None:
+    # R55
+    assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
+    for line in worker.stderr.splitlines():
+        assert "event" in json.loads(line)
+    assert any(path == "ping" for path, _ in worker.plane.queries)
+
+
+@pytest.mark.parametrize(("mode", "terminate"), [("aggregate", os.kill), ("generator", os.killpg)])
+def test_sigterm_lets_the_running_job_finish(
+    mode: str, terminate: Callable[[int, int], None], start_worker: WorkerFactory
+) -> None:
+    # Docker tells the worker alone, Ctrl-C and some supervisors the whole group.
+    worker = start_worker(mode)
+    job = worker.plane.submit(streamed("long"))
+    # It is running, since a later one has run already.
+    assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
+    assert not job.finished.is_set()
+    terminate(worker.pid, signal.SIGTERM)
+    assert text(job) == "so " * 10
+    assert worker.wait() == 0
+
+
+@pytest.mark.parametrize("mode", ["aggregate", "generator"])
+def test_engine_past_helping_asks_for_a_new_worker(mode: str, start_worker: WorkerFactory) -> None:
+    worker = start_worker(mode)
+    for number in range(5):
+        job = worker.plane.submit({"prompt": "crash"})
+        assert job.error() == (
+            "the engine process was killed by SIGSEGV while the request was running on it"
+        )
+        assert job.done[0].get("stopPod", False) is (number == 4)
+    if mode == "aggregate":
+        # The platform replaces it; until then it says why it cannot serve.
+        late = worker.plane.submit({"prompt": "fine"})
+        assert late.error().startswith("the engine crashed 5 times in a row and was given up")
+        assert late.done[0]["stopPod"] is True
+    else:
+        assert worker.wait() == 1
+        assert not alive(worker.pid)
+
+
+def alive(group: int) -> bool:
+    """Whether anything of a process group still lives after a moment."""
+    waited = threading.Event()
+    for _ in range(100):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return False
+        waited.wait(WAIT_S / 1000)
+    return True

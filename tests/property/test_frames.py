@@ -1,0 +1,37 @@
+"""Frames come out as they went in, however the socket cuts them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.hosts.frames import FrameDecoder, encode
+
+MESSAGE = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=40),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+
+
+@given(messages=st.lists(MESSAGE, max_size=8), data=st.data())
+def test_any_messages_in_any_cut(messages: list[Any], data: st.DataObject) -> None:
+    wire = b"".join(map(encode, messages))
+    places = data.draw(st.lists(st.integers(0, len(wire)), max_size=12).map(sorted))
+    decoder = FrameDecoder()
+    out: list[Any] = []
+    for start, end in zip([0, *places], [*places, len(wire)], strict=True):
+        out += decoder.feed(wire[start:end])
+    assert out == messages
+
+
+@given(messages=st.lists(MESSAGE, min_size=1, max_size=4))
+def test_one_byte_at_a_time_delivers_each_as_soon_as_it_is_whole(messages: list[Any]) -> None:
+    decoder = FrameDecoder()
+    for message in messages:
+        wire = encode(message)
+        early = [got for byte in wire[:-1] for got in decoder.feed(bytes([byte]))]
+        assert early == []
+        assert list(decoder.feed(wire[-1:])) == [message]

@@ -1,0 +1,42 @@
+"""What an engine tells its hooks, for tests to wait on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+from engine.hooks import EngineEvent
+
+E = TypeVar("E")
+
+# Nothing that is waited for takes a second; a loaded machine may.
+DEADLINE_S = 20.0
+
+
+class Events:
+    """What the engine told its hook, to be waited for instead of slept for."""
+
+    def __init__(self) -> None:
+        self.seen: list[EngineEvent] = []
+        self._changed = asyncio.Condition()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __call__(self, event: EngineEvent) -> None:
+        self.seen.append(event)
+        task = asyncio.get_running_loop().create_task(self._tell())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    def of(self, kind: type[E]) -> list[E]:
+        """All events of a kind so far."""
+        return [event for event in self.seen if isinstance(event, kind)]
+
+    async def wait(self, kind: type[E], count: int = 1) -> list[E]:
+        """Wait until there have been `count` events of a kind."""
+        async with asyncio.timeout(DEADLINE_S), self._changed:
+            await self._changed.wait_for(lambda: len(self.of(kind)) >= count)
+        return self.of(kind)

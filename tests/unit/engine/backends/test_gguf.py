@@ -1,0 +1,96 @@
+"""The header of a GGUF, well formed and not."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.backends.gguf import trained_context
+from engine.errors import ModelLoadFailed
+
+UINT32, STRING, ARRAY = 4, 8, 9
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value)) + value.encode()
+
+
+def pair(key: str, kind: int, value: bytes) -> bytes:
+    return text(key) + struct.pack("<I", kind) + value
+
+
+def header(*pairs: bytes) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, len(pairs)) + b"".join(pairs)
+
+
+NAME = pair("general.name", STRING, text("tiny"))
+TOKENS = pair("tokenizer.ggml.tokens", ARRAY, struct.pack("<IQ", STRING, 2) + text("a") + text("b"))
+SCORES = pair("tokenizer.ggml.scores", ARRAY, struct.pack("<IQ3f", 6, 3, 0.5, 1, 2))
+CONTEXT = pair("llama.context_length", UINT32, struct.pack("<I", 8192))
+WHOLE = header(NAME, TOKENS, SCORES, CONTEXT)
+
+
+@pytest.fixture(scope="session")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+
+
+def test_length_is_found_behind_strings_and_arrays(gguf: Path) -> None:
+    gguf.write_bytes(WHOLE)
+    assert trained_context(gguf) == 8192
+
+
+def test_default_where_it_is_not_said(gguf: Path) -> None:
+    gguf.write_bytes(header(NAME))
+    assert trained_context(gguf) == 4096
+
+
+@pytest.mark.parametrize("cut", range(len(WHOLE)))
+def test_cut_anywhere_names_the_file_and_the_setting(gguf: Path, cut: int) -> None:
+    gguf.write_bytes(WHOLE[:cut])
+    reason = "is not a GGUF file" if cut < 4 else "is damaged or cut short"
+    with pytest.raises(ModelLoadFailed, match=rf"MODEL_PATH: .*tiny\.gguf {reason}"):
+        trained_context(gguf)
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadFailed, match=r"MODEL_PATH: there is no file .*gone"):
+        trained_context(tmp_path / "gone")
+    with pytest.raises(ModelLoadFailed, match=r"MODEL_PATH: .* cannot be read"):
+        trained_context(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        header(text("key" * 3) + struct.pack("<IQ", STRING, 2**63)),
+        header(pair("scores", ARRAY, struct.pack("<IQ", UINT32, 2**60))),
+        header(pair("scores", ARRAY, struct.pack("<IQ", ARRAY, 2**60))),
+        header(pair("a.context_length", STRING, text("long"))),
+        header(pair("a.context_length", ARRAY, struct.pack("<IQ", UINT32, 0))),
+        header(pair("deep", ARRAY, struct.pack("<IQ", ARRAY, 1) * 5000)),
+        b"GGUF" + struct.pack("<IQQ", 3, 0, 2**63) + NAME,
+    ],
+    ids=["string", "array", "nested", "text", "none", "deep", "pairs"],
+)
+def test_absurd_numbers_are_damage(gguf: Path, damaged: bytes) -> None:
+    gguf.write_bytes(damaged)
+    with pytest.raises(ModelLoadFailed, match="is damaged or cut short"):
+        trained_context(gguf)
+
+
+@given(flips=st.dictionaries(st.integers(4, len(WHOLE) - 1), st.integers(0, 255), min_size=1))
+def test_any_damage_is_a_length_or_a_clear_error(gguf: Path, flips: dict[int, int]) -> None:
+    damaged = bytearray(WHOLE)
+    for place, value in flips.items():
+        damaged[place] = value
+    gguf.write_bytes(damaged)
+    try:
+        outcome: int | str = trained_context(gguf)
+    except ModelLoadFailed as error:
+        outcome = error.message
+    assert outcome > 0 if isinstance(outcome, int) else str(gguf) in outcome

@@ -1,0 +1,219 @@
+"""Each feature of the script format, without an engine around it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.backends.base import RunEnd
+from engine.backends.scripted import ScriptedBackend
+from engine.errors import BackendFailed, ModelLoadFailed, PromptTooLong
+from engine.output import FinishReason, TokenLogprob
+from engine.request import Chat, Message, RenderedPrompt, SamplingParams
+from tests.conftest import ScriptFactory
+
+
+class Loaded:
+    """A loaded backend and a place for its pieces."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.backend = ScriptedBackend(None if path is None else str(path))
+        self.capabilities = self.backend.load()
+        self.pieces: list[bytes] = []
+        self.logprobs: list[TokenLogprob | None] = []
+        self.first = threading.Event()
+
+    def run(
+        self,
+        prompt: RenderedPrompt = "hi",
+        *,
+        enough: Callable[[int], bool] = lambda _: False,
+        run_id: int = 1,
+        **sampling: Any,
+    ) -> RunEnd:
+        def on_piece(piece: bytes, token_id: int, logprob: TokenLogprob | None) -> bool:
+            self.pieces.append(piece)
+            self.logprobs.append(logprob)
+            self.first.set()
+            return enough(len(self.pieces))
+
+        return self.backend.run(run_id, prompt, SamplingParams(**sampling), on_piece)
+
+
+def test_without_a_script_the_prompt_is_said_back_word_by_word() -> None:
+    loaded = Loaded(None)
+    end = loaded.run("one two\n three ")
+    assert loaded.pieces == [b"one", b" two", b"\n three", b" "]
+    assert (end.prompt_tokens, end.completion_tokens, end.reason) == (4, 4, FinishReason.STOP)
+
+
+def test_token_ids_are_said_back_as_numbers() -> None:
+    loaded = Loaded(None)
+    loaded.run((5, 7))
+    assert loaded.pieces == [b"5", b" 7"]
+
+
+def test_first_answer_that_matches_is_given(script: ScriptFactory) -> None:
+    path = script(
+        {"when": "^weather", "pieces": ["rain"]},
+        {"when": "e", "pieces": ["sun"]},
+    )
+    loaded = Loaded(path)
+    loaded.run("weather?")
+    loaded.run("the weather?")
+    assert loaded.pieces == [b"rain", b"sun"]
+    with pytest.raises(BackendFailed, match="no answer for this prompt"):
+        loaded.run("lots")
+
+
+def test_pieces_may_be_text_or_parts_of_characters(script: ScriptFactory) -> None:
+    loaded = Loaded(script({"pieces": ["a", {"text": "b"}, {"hex": "f09f"}, {"hex": "9880"}]}))
+    assert loaded.run().completion_tokens == 4
+    assert loaded.pieces == [b"a", b"b", b"\xf0\x9f", b"\x98\x80"]
+
+
+def test_repeat_says_it_again_and_for_ever(script: ScriptFactory) -> None:
+    loaded = Loaded(script({"when": "twice", "pieces": ["a", "b"], "repeat": 2}, {"repeat": -1}))
+    loaded.run("twice")
+    assert b"".join(loaded.pieces) == b"abab"
+    loaded.pieces.clear()
+    end = loaded.run("x", enough=lambda count: count == 1000)
+    assert (len(loaded.pieces), end.completion_tokens) == (1000, 1000)
+
+
+def test_reason_is_as_the_script_says(script: ScriptFactory) -> None:
+    loaded = Loaded(script({"pieces": ["a"], "reason": "content_filter"}))
+    assert loaded.run().reason is FinishReason.CONTENT_FILTER
+
+
+def test_context_bounds_prompt_and_answer_together(script: ScriptFactory) -> None:
+    loaded = Loaded(script({"pieces": ["a"], "repeat": -1}, context_length=5))
+    end = loaded.run("1 2 3")
+    assert (loaded.pieces, end.reason) == ([b"a", b"a"], FinishReason.LENGTH)
+    with pytest.raises(PromptTooLong, match="5 tokens do not fit the context of 5") as caught:
+        loaded.run("1 2 3 4 5")
+    assert caught.value.details == {"prompt_tokens": 5, "context_length": 5}
+
+
+def test_error_fails_the_run_where_it_stands(script: ScriptFactory) -> None:
+    loaded = Loaded(script({"pieces": ["a", {"error": "out of ink"}, "b"]}))
+    with pytest.raises(BackendFailed, match="out of ink"):
+        loaded.run()
+    assert loaded.pieces == [b"a"]
+
+
+def test_logprobs_come_when_they_are_asked_for(script: ScriptFactory) -> None:
+    loaded = Loaded(script({"pieces": [{"text": "a", "logprob": -0.5}, "b"]}))
+    loaded.run()
+    loaded.run(logprobs=1)
+    assert loaded.logprobs == [
+        None,
+        None,
+        TokenLogprob("a", -0.5, (("a", -0.5),)),
+        TokenLogprob("b", -1.0, (("b", -1.0),)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"pieces": ["a"], "prefill_ms": 60_000},
+        {"pieces": [{"text": "a", "delay_ms": 60_000}]},
+        {"pieces": ["a"], "delay_ms": 60_000},
+        {"pieces": [{"hang_s": 60}]},
+    ],
+    ids=["prefill", "piece", "answer", "hang"],
+)
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_abort_ends_every_kind_of_silence(
+    script: ScriptFactory, answer: dict[str, Any], when: str
+) -> None:
+    loaded = Loaded(script(answer))
+    if when == "before":
+        loaded.backend.abort(1)
+    thread = threading.Thread(target=loaded.run)
+    thread.start()
+    if when == "during":
+        loaded.backend.abort(1)
+    thread.join(10)
+    assert not thread.is_alive()
+    assert loaded.pieces == []
+
+
+def test_deaf_silence_hears_no_abort(script: ScriptFactory) -> None:
+    path = script(
+        {"when": "prefill", "pieces": [], "prefill_ms": 200, "deaf_prefill": True},
+        {"pieces": [{"hang_s": 0.2, "deaf": True}]},
+    )
+    for prompt in ("prefill", "hang"):
+        loaded = Loaded(path)
+        loaded.backend.abort(1)
+        thread = threading.Thread(target=loaded.run, args=(prompt,))
+        thread.start()
+        thread.join(0.1)
+        assert thread.is_alive()
+        thread.join(10)
+
+
+def test_abort_of_another_run_is_nothing(script: ScriptFactory) -> None:
+    loaded = Loaded(script({"pieces": ["a"], "prefill_ms": 20}))
+    loaded.backend.abort(2)
+    loaded.run(run_id=1)
+    assert loaded.pieces == [b"a"]
+
+
+def test_claims_can_be_chosen(script: ScriptFactory) -> None:
+    path = script(slots=2, context_length=99, capabilities={"seed": False, "grammar": True})
+    capabilities = Loaded(path).capabilities
+    assert (capabilities.slots, capabilities.context_length) == (2, 99)
+    assert (capabilities.seed, capabilities.grammar) == (False, True)
+    assert capabilities.backend == "scripted"
+
+
+def test_chat_and_tokens() -> None:
+    backend = Loaded(None).backend
+    chat = Chat((Message("system", "Be brief."), Message("user", "Hi")))
+    assert backend.render(chat) == "system: Be brief.\nuser: Hi\nassistant:"
+    assert backend.tokenize("one two one") != backend.tokenize("one two two")
+    assert len(backend.tokenize("one two one")) == 3
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[1]",
+        "5",
+        '{"answer": []}',
+        '{"answers": 5}',
+        '{"answers": [{"pieces": [5]}]}',
+        '{"answers": [{"pieces": [{"text": 5}]}]}',
+        '{"answers": [{"pieces": [{"hex": "xyz"}]}]}',
+        '{"answers": [{"pieces": [{"txet": "a"}]}]}',
+        '{"answers": [{"when": "("}]}',
+        '{"answers": [{"reason": "boredom"}]}',
+        '{"capabilities": {"flight": true}}',
+        '{"capabilities": 5}',
+        '{"load_signal": "SIGNOTHING"}',
+    ],
+)
+def test_bad_script_fails_the_load_and_is_named(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(content)
+    with pytest.raises(ModelLoadFailed, match=r"MODEL_PATH: .*bad\.json is not a script: ."):
+        ScriptedBackend(str(path)).load()
+
+
+def test_missing_script_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadFailed, match=r"MODEL_PATH: there is no file .*gone\.json"):
+        ScriptedBackend(str(tmp_path / "gone.json")).load()
+
+
+def test_load_error_is_the_scripts_own(script: ScriptFactory) -> None:
+    with pytest.raises(ModelLoadFailed, match="no memory today"):
+        ScriptedBackend(str(script(load_error="no memory today"))).load()

@@ -1,0 +1,151 @@
+"""The host process's outgoing mail, against a real socket."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import engine.hosts.child
+from engine.errors import BackendFailed
+from engine.hosts.child import Outbox
+from engine.hosts.frames import FrameDecoder
+from engine.output import Delta, Finish, FinishReason, TokenLogprob, Usage
+
+FINISH = Finish(reason=FinishReason.STOP, usage=Usage(1, 2))
+
+
+class Office:
+    """An outbox and the reader of its socket."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.theirs.settimeout(20)
+        self.outbox = Outbox(self.ours)
+        self._decoder = FrameDecoder()
+
+    def frames(self, size: int = 65536) -> Iterator[dict[str, Any]]:
+        while True:
+            yield from self._decoder.feed(self.theirs.recv(size))
+
+    def close(self) -> None:
+        self.theirs.close()
+
+
+@pytest.fixture
+def office() -> Iterator[Office]:
+    office = Office()
+    yield office
+    office.close()
+    # The sender finds the socket gone and ends.
+    office.outbox.message({"to": "nobody"})
+    for thread in threading.enumerate():
+        if thread.name == "outbox":
+            thread.join(10)
+    office.ours.close()
+
+
+def test_end_of_a_run_comes_after_its_text(office: Office) -> None:
+    for number in range(3000):
+        office.outbox.delta(number % 3, Delta(str(number)))
+    for run_id in range(3):
+        office.outbox.finished(run_id, FINISH)
+    office.outbox.failed(3, BackendFailed("x"))
+    texts: dict[int, list[str]] = {0: [], 1: [], 2: []}
+    ended: list[int] = []
+    for frame in office.frames():
+        for run_id, of_run, logprobs in frame.get("deltas", ()):
+            assert run_id not in ended
+            assert logprobs is None
+            texts[run_id] += of_run
+        ended += [run_id for run_id, _ in frame.get("finished", ())]
+        ended += [run_id for run_id, _ in frame.get("failed", ())]
+        if 3 in ended:
+            break
+    assert ended == [0, 1, 2, 3]
+    assert texts == {
+        run_id: [str(number) for number in range(run_id, 3000, 3)] for run_id in range(3)
+    }
+
+
+def test_logprobs_travel_with_the_index_of_their_delta(office: Office) -> None:
+    logprob = TokenLogprob("b", -0.5, (("b", -0.5), ("c", -1.5)))
+    batch = [(4, Delta("a")), (4, Delta("b", logprob)), (5, Delta("x"))]
+    assert engine.hosts.child._frame(batch) == {
+        "deltas": [
+            [4, ["a", "b"], [[1, "b", -0.5, (("b", -0.5), ("c", -1.5))]]],
+            [5, ["x"], None],
+        ]
+    }
+
+
+def test_producers_wait_for_a_slow_reader_and_nothing_is_lost(
+    office: Office, monkeypatch: pytest.MonkeyPatch, scale: int
+) -> None:
+    monkeypatch.setattr(engine.hosts.child, "MAX_PENDING", 3)
+    count = 5000 * scale
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def produce(run_id: int) -> None:
+        for number in range(count):
+            office.outbox.delta(run_id, Delta(str(number)))
+        office.outbox.finished(run_id, FINISH)
+
+    producers = [threading.Thread(target=produce, args=(run_id,), daemon=True) for run_id in (1, 2)]
+    try:
+        for producer in producers:
+            producer.start()
+        texts: dict[int, list[str]] = {1: [], 2: []}
+        ended = 0
+        for frame in office.frames(997):
+            for run_id, of_run, _ in frame.get("deltas", ()):
+                texts[run_id] += of_run
+            ended += len(frame.get("finished", ()))
+            if ended == 2:
+                break
+    finally:
+        sys.setswitchinterval(interval)
+    assert texts == {run_id: [str(number) for number in range(count)] for run_id in (1, 2)}
+
+
+def test_reader_that_went_away_holds_no_producer_up(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.hosts.child, "MAX_PENDING", 3)
+
+    def produce() -> None:
+        for _ in range(100_000):
+            office.outbox.delta(1, Delta("x"))
+
+    producer = threading.Thread(target=produce, daemon=True)
+    producer.start()
+    next(office.frames())
+    office.close()
+    producer.join(20)
+    assert not producer.is_alive()
+
+
+def test_room_that_is_made_at_the_last_moment_is_noticed(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.hosts.child, "MAX_PENDING", 0)
+    outbox = office.outbox
+
+    class Room(threading.Event):
+        def clear(self) -> None:
+            # The sender takes everything between the look at the pile and the decision to wait.
+            for _ in office.frames():
+                if not len(outbox._channel):
+                    break
+            super().clear()
+
+    outbox._room = Room()
+    producer = threading.Thread(target=outbox.delta, args=(1, Delta("x")), daemon=True)
+    producer.start()
+    producer.join(10)
+    assert not producer.is_alive()

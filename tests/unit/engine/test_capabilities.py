@@ -1,0 +1,85 @@
+"""R16: what an engine cannot honour is warned about or refused, in one place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.capabilities import Capabilities
+from engine.errors import UnsupportedParameter
+from engine.request import Chat, Message, SamplingParams
+
+UNABLE = Capabilities(
+    backend="rkllm",
+    model="tiny",
+    context_length=512,
+    penalties=False,
+    min_p=False,
+    seed=False,
+    ignore_eos=False,
+)
+ABLE = Capabilities(
+    backend="llamacpp",
+    model="tiny",
+    context_length=512,
+    max_logprobs=5,
+    logit_bias=True,
+    grammar=True,
+    json_schema=True,
+    token_prompts=True,
+    chat_template=True,
+)
+WARNED: dict[str, Any] = {
+    "seed": 0,
+    "min_p": 0.1,
+    "repetition_penalty": 1.1,
+    "frequency_penalty": -0.5,
+    "presence_penalty": 0.5,
+    "logprobs": 0,
+    "logit_bias": {5: -100.0},
+    "ignore_eos": True,
+}
+
+
+@pytest.mark.parametrize("name", WARNED)
+def test_what_is_ignored_is_said_once_by_name(name: str) -> None:
+    sampling = SamplingParams(**{name: WARNED[name]})
+    (warning,) = UNABLE.check("hi", sampling)
+    assert warning == f"{name} is not supported by the rkllm engine and was ignored"
+    assert ABLE.check("hi", sampling) == ()
+
+
+def test_everything_at_once_is_one_sentence_each() -> None:
+    warnings = UNABLE.check("hi", SamplingParams(**WARNED))
+    assert [warning.split()[0] for warning in warnings] == list(WARNED)
+
+
+def test_defaults_need_no_capability() -> None:
+    assert UNABLE.check("hi", SamplingParams()) == ()
+
+
+def test_token_ids_are_refused_where_the_engine_takes_text() -> None:
+    with pytest.raises(UnsupportedParameter, match="takes text, not token ids") as caught:
+        UNABLE.check((1, 2), SamplingParams())
+    assert caught.value.details == {"param": "prompt"}
+    assert ABLE.check((1, 2), SamplingParams()) == ()
+
+
+def test_chat_is_refused_without_a_template() -> None:
+    chat = Chat((Message("user", "hi"),))
+    with pytest.raises(UnsupportedParameter, match="tiny has no chat template") as caught:
+        UNABLE.check(chat, SamplingParams())
+    assert caught.value.details == {"param": "messages"}
+    assert ABLE.check(chat, SamplingParams()) == ()
+
+
+@pytest.mark.parametrize(("name", "value"), [("grammar", 'root ::= "a"'), ("json_schema", {})])
+def test_constraints_are_refused_where_they_would_be_ignored(name: str, value: Any) -> None:
+    sampling = SamplingParams(**{name: value})
+    with pytest.raises(UnsupportedParameter, match=f"{name}: .* cannot constrain") as caught:
+        UNABLE.check("hi", sampling)
+    assert caught.value.details == {"param": name}
+    with pytest.raises(UnsupportedParameter):
+        Capabilities(**{**ABLE.to_wire(), name: False}).check("hi", sampling)
+    assert ABLE.check("hi", sampling) == ()

@@ -1,0 +1,71 @@
+"""One wake-up for all that is pending, and never none."""
+
+from engine.channel import DeltaChannel
+
+
+class Waker:
+    """Counts how often it was called."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> None:
+        self.calls += 1
+
+
+def test_first_item_wakes_and_those_behind_it_do_not() -> None:
+    wake = Waker()
+    channel: DeltaChannel[int] = DeltaChannel(wake)
+    channel.put(1)
+    assert wake.calls == 1
+    channel.put(2)
+    channel.put_many([3, 4])
+    assert wake.calls == 1
+    assert channel.drain() == [1, 2, 3, 4]
+
+
+def test_item_after_a_drain_wakes_again() -> None:
+    wake = Waker()
+    channel: DeltaChannel[int] = DeltaChannel(wake)
+    channel.put_many([1, 2])
+    assert channel.drain() == [1, 2]
+    channel.put(3)
+    assert wake.calls == 2
+    assert channel.drain() == [3]
+
+
+def test_drain_of_nothing_is_nothing_and_leaves_the_channel_armable() -> None:
+    wake = Waker()
+    channel: DeltaChannel[int] = DeltaChannel(wake)
+    assert channel.drain() == []
+    channel.put(1)
+    assert wake.calls == 1
+
+
+def test_item_put_by_the_wake_up_itself_is_not_lost() -> None:
+    taken: list[int] = []
+
+    def consume() -> None:
+        taken.extend(channel.drain())
+        if len(taken) < 3:
+            channel.put(len(taken) + 1)
+
+    channel: DeltaChannel[int] = DeltaChannel(consume)
+    channel.put(1)
+    assert taken == [1, 2, 3]
+
+
+def test_item_put_while_the_others_are_taken_wakes_again() -> None:
+    # Disarm first, take second: the other way round nobody would come for it.
+    wake = Waker()
+    channel: DeltaChannel[str] = DeltaChannel(wake)
+
+    class Items(list[str]):
+        def __delitem__(self, key: object) -> None:
+            super().__delitem__(key)  # type: ignore[arg-type]
+            channel.put("late")
+
+    channel._items = Items()
+    channel.put("early")
+    assert channel.drain() == ["early"]
+    assert wake.calls == 2

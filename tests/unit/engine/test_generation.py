@@ -1,0 +1,172 @@
+"""One run from pieces to deltas: limits, stops, counting, and what comes too late."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.backends.base import RunEnd
+from engine.generation import Generation
+from engine.output import Delta, FinishReason, TokenLogprob, Usage
+from engine.request import SamplingParams
+
+ENDED = RunEnd(prompt_tokens=7, completion_tokens=99, cached_tokens=3, prefill_ms=12.5)
+
+
+class Run:
+    """A generation and what it emitted."""
+
+    def __init__(self, **sampling: object) -> None:
+        self.deltas: list[Delta] = []
+        self.generation = Generation(SamplingParams(**sampling), self.deltas.append)  # type: ignore[arg-type]
+
+    def say(self, *pieces: str | bytes, first_id: int = 1) -> list[bool]:
+        return [
+            self.generation.on_piece(
+                piece.encode() if isinstance(piece, str) else piece, first_id + index, None
+            )
+            for index, piece in enumerate(pieces)
+        ]
+
+    @property
+    def texts(self) -> list[str]:
+        return [delta.text for delta in self.deltas]
+
+
+def test_every_piece_is_a_delta() -> None:
+    run = Run()
+    assert run.say("a", "b", "c") == [False, False, False]
+    assert run.texts == ["a", "b", "c"]
+
+
+def test_max_tokens_is_exact_and_ends_by_length() -> None:
+    # R8
+    run = Run(max_tokens=2)
+    assert run.say("a", "b", "c") == [False, True, True]
+    assert run.texts == ["a", "b"]
+    finish = run.generation.finish(ENDED)
+    assert finish.reason is FinishReason.LENGTH
+    assert finish.stop_reason is None
+    assert finish.usage == Usage(prompt_tokens=7, completion_tokens=2, cached_tokens=3)
+
+
+def test_pieces_without_text_count_as_tokens() -> None:
+    # R4, R8: the bytes of one character may be several tokens.
+    run = Run(max_tokens=4)
+    assert run.say(*[bytes([byte]) for byte in "😀".encode()]) == [False, False, False, True]
+    assert run.texts == ["", "", "", "😀"]
+
+
+def test_limit_in_the_middle_of_a_character_drops_the_half() -> None:
+    # R27
+    run = Run(max_tokens=2)
+    run.say("a", "😀".encode()[:2])
+    run.generation.finish(ENDED)
+    assert "".join(run.texts) == "a"
+
+
+def test_limit_releases_what_was_held_back() -> None:
+    # R26
+    run = Run(max_tokens=2, stop=("END",))
+    run.say("x", "EN")
+    assert "".join(run.texts) == "xEN"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [(["one E", "ND two"], "one "), (["one END two"], "one "), (["END"], "")],
+    ids=["across", "inside", "alone"],
+)
+def test_stop_string_ends_the_run_and_is_named(pieces: list[str], shown: str) -> None:
+    # R11
+    run = Run(stop=("zzz", "END"))
+    assert run.say(*pieces)[-1] is True
+    finish = run.generation.finish(ENDED)
+    assert "".join(run.texts) == shown
+    assert (finish.reason, finish.stop_reason) == (FinishReason.STOP, "END")
+    assert finish.usage.completion_tokens == len(pieces)
+
+
+def test_stop_string_stays_on_request_but_nothing_behind_it() -> None:
+    # R12
+    run = Run(stop=("END",), include_stop_str_in_output=True)
+    run.say("one E", "ND two")
+    assert "".join(run.texts) == "one END"
+
+
+def test_stop_on_the_last_token_allowed_is_a_stop() -> None:
+    run = Run(stop=("END",), max_tokens=2)
+    run.say("a", "END")
+    assert run.generation.finish(ENDED).reason is FinishReason.STOP
+
+
+def test_stop_token_ends_the_run_without_its_text() -> None:
+    run = Run(stop_token_ids=(3,))
+    assert run.say("a", "b", "c", "d") == [False, False, True, True]
+    finish = run.generation.finish(ENDED)
+    assert run.texts == ["a", "b"]
+    assert (finish.reason, finish.stop_reason) == (FinishReason.STOP, 3)
+    assert finish.usage.completion_tokens == 3
+
+
+def test_stop_token_releases_text_that_was_held_as_a_possible_stop_string() -> None:
+    # R26
+    run = Run(stop=("END",), stop_token_ids=(2,))
+    run.say("one EN", "x")
+    assert "".join(run.texts) == "one EN"
+
+
+def test_end_of_the_backends_own_counts_as_the_backend_says() -> None:
+    # R4: its count knows of an end-of-sequence token that brought no piece.
+    run = Run()
+    run.say("a", "b")
+    finish = run.generation.finish(ENDED)
+    assert finish.usage.completion_tokens == 99
+    assert finish.timings.prefill_ms == 12.5
+    assert finish.stop_reason is None
+
+
+def test_backend_that_does_not_count_has_its_pieces_counted() -> None:
+    run = Run()
+    run.say("a", "b")
+    assert run.generation.finish(RunEnd(prompt_tokens=1)).usage.completion_tokens == 2
+
+
+def test_end_of_the_backends_own_keeps_its_reason_and_releases_held_text() -> None:
+    # R26
+    run = Run(stop=("END",))
+    run.say("one E")
+    finish = run.generation.finish(RunEnd(reason=FinishReason.LENGTH))
+    assert finish.reason is FinishReason.LENGTH
+    assert run.texts == ["one ", "E"]
+
+
+def test_nothing_after_the_end_is_seen() -> None:
+    # R26, R31
+    run = Run(max_tokens=1, stop=("END",))
+    run.say("a")
+    assert run.say("b", "END") == [True, True]
+    assert run.texts == ["a"]
+    assert run.generation.stop_reason is None
+
+
+def test_nothing_after_cancel_is_seen_or_released() -> None:
+    # R31
+    run = Run(stop=("END",))
+    run.say("a E")
+    run.generation.cancel()
+    assert run.say("ND", "b") == [True, True]
+    run.generation.finish(ENDED)
+    assert run.texts == ["a "]
+
+
+def test_logprobs_pass_through_unchanged() -> None:
+    # R13
+    run = Run(logprobs=1)
+    logprob = TokenLogprob("a", -0.25, (("a", -0.25), ("b", -1.5)))
+    run.generation.on_piece(b"a", 1, logprob)
+    assert run.deltas == [Delta("a", logprob)]
+
+
+def test_empty_stop_is_refused() -> None:
+    with pytest.raises(ValueError, match="stop string"):
+        Run(stop=("",))

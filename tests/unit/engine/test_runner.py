@@ -1,0 +1,239 @@
+"""A runner over a tiny backend: results, failures, and an abort at any moment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from engine.backends.base import OnPiece, RunEnd
+from engine.capabilities import Capabilities
+from engine.errors import BackendFailed, EngineError, RequestRejected
+from engine.output import Delta, Finish
+from engine.request import Chat, Message, RenderedPrompt, SamplingParams
+from engine.runner import Runner
+
+Body = Callable[[RenderedPrompt, OnPiece, threading.Event], RunEnd]
+
+
+class TinyBackend:
+    """Runs a function; knows a run from its start to its end, like a real one."""
+
+    def __init__(self, body: Body, slots: int = 2) -> None:
+        self.body = body
+        self.slots = slots
+        self.aborts: dict[int, threading.Event] = {}
+        self.closed_with: list[int] | None = None
+
+    def load(self) -> Capabilities:
+        return Capabilities(backend="tiny", model="tiny", context_length=10, slots=self.slots)
+
+    def render(self, chat: Chat) -> str:
+        if not chat.messages:
+            raise RequestRejected("messages: there are none")
+        return "|".join(message.content for message in chat.messages)
+
+    def tokenize(self, text: str) -> list[int]:
+        return [ord(char) // (char != "!") for char in text]
+
+    def run(
+        self, run_id: int, prompt: RenderedPrompt, sampling: SamplingParams, on_piece: OnPiece
+    ) -> RunEnd:
+        aborted = self.aborts.setdefault(run_id, threading.Event())
+        try:
+            return self.body(prompt, on_piece, aborted)
+        finally:
+            del self.aborts[run_id]
+
+    def abort(self, run_id: int) -> None:
+        self.aborts.setdefault(run_id, threading.Event()).set()
+
+    def close(self) -> None:
+        self.closed_with = list(self.aborts)
+
+
+class Results:
+    """A sink that can be waited on."""
+
+    def __init__(self) -> None:
+        self.texts: list[tuple[int, str]] = []
+        self.finishes: dict[int, Finish] = {}
+        self.errors: dict[int, EngineError] = {}
+        self.ended = threading.Semaphore(0)
+        self.answers: list[tuple[Any, EngineError | None]] = []
+
+    def delta(self, run_id: int, delta: Delta) -> None:
+        self.texts.append((run_id, delta.text))
+
+    def finished(self, run_id: int, finish: Finish) -> None:
+        self.finishes[run_id] = finish
+        self.ended.release()
+
+    def failed(self, run_id: int, error: EngineError) -> None:
+        self.errors[run_id] = error
+        self.ended.release()
+
+    def answer(self, result: Any, error: EngineError | None) -> None:
+        self.answers.append((result, error))
+        self.ended.release()
+
+    def wait(self) -> None:
+        assert self.ended.acquire(timeout=10)
+
+
+@contextmanager
+def running(body: Body) -> Iterator[tuple[Runner, Results, TinyBackend]]:
+    backend, results = TinyBackend(body), Results()
+    runner = Runner(backend, results)
+    runner.load()
+    yield runner, results, backend
+    runner.close()
+    assert backend.closed_with == []
+
+
+def echo(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunEnd:
+    on_piece(str(prompt).encode(), 1, None)
+    return RunEnd(prompt_tokens=1)
+
+
+def test_run_gives_its_deltas_and_its_finish() -> None:
+    with running(echo) as (runner, results, _):
+        runner.start(5, "hello", SamplingParams())
+        results.wait()
+        assert results.texts == [(5, "hello")]
+        assert results.finishes[5].usage.completion_tokens == 1
+
+
+def test_chat_is_rendered_first() -> None:
+    # R38
+    with running(echo) as (runner, results, _):
+        runner.start(1, Chat((Message("user", "a"), Message("user", "b"))), SamplingParams())
+        results.wait()
+        assert results.texts == [(1, "a|b")]
+
+
+def test_chat_that_cannot_be_rendered_fails_its_request_only() -> None:
+    with running(echo) as (runner, results, _):
+        runner.start(1, Chat(()), SamplingParams())
+        results.wait()
+        assert type(results.errors[1]) is RequestRejected
+        runner.start(2, "next", SamplingParams())
+        results.wait()
+        assert results.texts == [(2, "next")]
+
+
+def test_exception_of_a_backend_is_that_requests_failure(caplog: pytest.LogCaptureFixture) -> None:
+    def body(*_: object) -> RunEnd:
+        raise ZeroDivisionError("by nothing")
+
+    with running(body) as (runner, results, _):
+        runner.start(1, "x", SamplingParams())
+        results.wait()
+    assert type(results.errors[1]) is BackendFailed
+    assert "by nothing" in results.errors[1].message
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_bad_stop_string_fails_its_request_and_not_the_caller() -> None:
+    with running(echo) as (runner, results, _):
+        runner.start(1, "x", SamplingParams(stop=("",)))
+        results.wait()
+        assert type(results.errors[1]) is RequestRejected
+        assert "stop string" in results.errors[1].message
+
+
+def test_abort_ends_a_silent_run_and_hides_what_it_says_late() -> None:
+    # R31
+    begun = threading.Event()
+
+    def body(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunEnd:
+        begun.set()
+        assert aborted.wait(10)
+        assert on_piece(b"late", 1, None)
+        return RunEnd()
+
+    with running(body) as (runner, results, _):
+        runner.start(1, "x", SamplingParams())
+        assert begun.wait(10)
+        runner.abort(1)
+        results.wait()
+        assert results.texts == []
+
+
+def test_abort_that_comes_while_the_prompt_is_rendered_is_heard_by_the_run() -> None:
+    # R31: else a prefill of minutes would go on for nobody.
+    rendering, rendered = threading.Event(), threading.Event()
+    heard: list[bool] = []
+
+    def body(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunEnd:
+        heard.append(aborted.is_set())
+        return RunEnd()
+
+    with running(body) as (runner, results, backend):
+
+        def render(chat: Chat) -> str:
+            rendering.set()
+            assert rendered.wait(10)
+            return "prompt"
+
+        backend.render = render  # type: ignore[method-assign]
+        runner.start(1, Chat(()), SamplingParams())
+        assert rendering.wait(10)
+        runner.abort(1)
+        rendered.set()
+        results.wait()
+    assert heard == [True] or heard == []
+
+
+def test_abort_of_what_is_over_or_unknown_is_nothing() -> None:
+    with running(echo) as (runner, results, backend):
+        runner.abort(1)
+        runner.start(1, "x", SamplingParams())
+        results.wait()
+        runner.abort(1)
+        assert results.texts == [(1, "x")]
+        assert backend.aborts == {}
+
+
+def test_side_calls_do_not_wait_behind_runs() -> None:
+    release = threading.Event()
+
+    def body(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunEnd:
+        assert release.wait(10)
+        return RunEnd()
+
+    with running(body) as (runner, results, _):
+        runner.start(1, "x", SamplingParams())
+        runner.start(2, "x", SamplingParams())
+        runner.call("tokenize", "ab", results.answer)
+        results.wait()
+        assert results.answers == [([97, 98], None)]
+        release.set()
+
+
+def test_side_call_that_raises_answers_with_an_error() -> None:
+    with running(echo) as (runner, results, _):
+        runner.call("tokenize", "!", results.answer)
+        runner.call("render", Chat(()), results.answer)
+        results.wait()
+        results.wait()
+    (_, broken), (_, rejected) = results.answers
+    assert type(broken) is BackendFailed
+    assert type(rejected) is RequestRejected
+
+
+def test_close_ends_what_runs_first() -> None:
+    begun = threading.Event()
+
+    def body(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunEnd:
+        begun.set()
+        assert aborted.wait(10)
+        return RunEnd()
+
+    with running(body) as (runner, results, _):
+        runner.start(1, "x", SamplingParams())
+        assert begun.wait(10)
+    assert list(results.finishes) == [1]

@@ -1,0 +1,360 @@
+"""A stream fed by hand: what its consumer sees, what it asks of its host, and its clocks."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+import engine.stream
+from engine.clocks import Clocks
+from engine.errors import (
+    BackendFailed,
+    ConsumerTooSlow,
+    EngineError,
+    EngineStalled,
+    GenerationCancelled,
+    GenerationTimeout,
+)
+from engine.hooks import EngineEvent, FirstToken, Hooks, RequestEnded
+from engine.output import Delta, Finish, FinishReason, Timings, Usage
+from engine.request import GenerationRequest
+from engine.stream import TokenStream
+
+FINISH = Finish(
+    reason=FinishReason.STOP, usage=Usage(4, 11), timings=Timings(prefill_ms=3), stop_reason="x"
+)
+
+
+@dataclass
+class Desk:
+    """The host's side of one stream, and all it was asked."""
+
+    aborted: list[int] = field(default_factory=list)
+    killed: list[EngineError] = field(default_factory=list)
+    overs: int = 0
+    events: list[EngineEvent] = field(default_factory=list)
+    killing: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def abort(self, run_id: int) -> None:
+        self.aborted.append(run_id)
+
+    def wedged(self, run_id: int, error: EngineError) -> None:
+        self.killed.append(error)
+        self.killing.set()
+
+    def on_over(self, stream: TokenStream) -> None:
+        self.overs += 1
+
+    def open(
+        self,
+        *,
+        threaded: bool = False,
+        abort_in_prefill: bool = True,
+        deadline_s: float = 100,
+        timeout_s: float | None = None,
+        **clocks: float,
+    ) -> TokenStream:
+        request = GenerationRequest(prompt="x", request_id="r", timeout_s=timeout_s)
+        return TokenStream(
+            7,
+            request,
+            self,
+            Clocks(**clocks),
+            abort_in_prefill=abort_in_prefill,
+            threaded=threaded,
+            queued_s=0.25,
+            deadline=asyncio.get_running_loop().time() + deadline_s,
+            warnings=("seed was ignored",),
+            on_over=self.on_over,
+            hooks=Hooks([self.events.append]),
+        )
+
+
+@pytest.fixture
+async def desk() -> Desk:
+    return Desk()
+
+
+def deltas(*texts: str) -> list[Delta]:
+    return [Delta(text) for text in texts]
+
+
+async def read(stream: TokenStream) -> list[list[str]]:
+    async with asyncio.timeout(10):
+        return [[delta.text for delta in batch] async for batch in stream]
+
+
+async def test_batches_come_as_they_were_fed_and_then_the_result(desk: Desk) -> None:
+    stream = desk.open()
+    stream.feed(deltas("a", "b"))
+    assert [delta.text for delta in await anext(stream)] == ["a", "b"]
+    stream.feed(deltas("c"))
+    stream.over(FINISH, None)
+    assert await read(stream) == [["c"]]
+    assert stream.result is not None
+    assert (stream.result.usage, stream.result.stop_reason) == (Usage(4, 11), "x")
+    assert stream.warnings == ("seed was ignored",)
+    assert desk.overs == 1
+
+
+async def test_consumer_that_waits_is_woken(desk: Desk) -> None:
+    # R29
+    stream = desk.open()
+    reader = asyncio.create_task(read(stream))
+    await asyncio.sleep(0)
+    stream.feed(deltas("a"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    stream.feed(deltas("b"))
+    await asyncio.sleep(0)
+    stream.over(FINISH, None)
+    assert await reader == [["a"], ["b"]]
+
+
+async def test_held_back_text_wakes_nobody_up_for_nothing(desk: Desk) -> None:
+    stream = desk.open()
+    stream.feed(deltas("", ""))
+    stream.feed(deltas("a", "", "b"))
+    stream.over(FINISH, None)
+    assert await read(stream) == [["a", "b"]]
+
+
+async def test_failure_is_raised_after_the_deltas_before_it(desk: Desk) -> None:
+    # R30
+    stream = desk.open()
+    stream.feed(deltas("a"))
+    stream.over(None, BackendFailed("broken"))
+    assert [delta.text for delta in await anext(stream)] == ["a"]
+    with pytest.raises(BackendFailed, match="broken"):
+        await anext(stream)
+    assert stream.result is None
+
+
+async def test_abort_asks_the_host_once_and_hides_the_rest(desk: Desk) -> None:
+    # R31
+    stream = desk.open()
+    stream.feed(deltas("unread"))
+    stream.abort()
+    stream.abort()
+    stream.feed(deltas("late"))
+    assert desk.aborted == [7]
+    with pytest.raises(GenerationCancelled):
+        await anext(stream)
+    assert desk.overs == 0
+    stream.over(FINISH, None)
+    assert (desk.overs, stream.result) == (1, None)
+    with pytest.raises(GenerationCancelled):
+        await anext(stream)
+
+
+async def test_abort_wakes_a_waiting_consumer_with_its_reason(desk: Desk) -> None:
+    stream = desk.open()
+    reader = asyncio.create_task(read(stream))
+    await asyncio.sleep(0)
+    stream.abort(GenerationTimeout("too late"))
+    with pytest.raises(GenerationTimeout, match="too late"):
+        await reader
+    stream.over(None, None)
+
+
+async def test_leaving_the_block_aborts(desk: Desk) -> None:
+    # R31
+    async with desk.open() as stream:
+        stream.feed(deltas("a"))
+    assert desk.aborted == [7]
+    stream.over(None, None)
+    async with desk.open() as finished:
+        finished.over(FINISH, None)
+    assert desk.aborted == [7]
+
+
+async def test_over_counts_once(desk: Desk) -> None:
+    stream = desk.open()
+    stream.over(FINISH, None)
+    stream.over(None, BackendFailed("again"))
+    assert desk.overs == 1
+    assert stream.error is None
+    async with asyncio.timeout(1):
+        await stream.wait_over()
+
+
+async def test_feeding_thread_wakes_the_loop(desk: Desk) -> None:
+    stream = desk.open(threaded=True)
+    loop = asyncio.get_running_loop()
+
+    def produce() -> None:
+        for number in range(500):
+            stream.feed(deltas(str(number)))
+        loop.call_soon_threadsafe(stream.over, FINISH, None)
+
+    reading = asyncio.create_task(read(stream))
+    await asyncio.to_thread(produce)
+    assert [text for batch in await reading for text in batch] == list(map(str, range(500)))
+
+
+@pytest.fixture
+def small_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.stream, "MAX_PENDING_CHARS", 10)
+
+
+@pytest.mark.usefixtures("small_stream")
+async def test_reader_that_stopped_reading_costs_its_own_request(desk: Desk) -> None:
+    stream = desk.open()
+    stream.feed(deltas("12345", "67890"))
+    stream.feed(deltas("!"))
+    # The abort comes in the loop's next turn, for a thread may have fed.
+    await asyncio.sleep(0)
+    with pytest.raises(ConsumerTooSlow, match="more than 10 characters"):
+        await read(stream)
+    assert desk.aborted == [7]
+    stream.over(FINISH, None)
+    assert stream.result is None
+
+
+@pytest.mark.usefixtures("small_stream")
+async def test_reader_that_keeps_up_may_read_any_amount(desk: Desk) -> None:
+    stream = desk.open()
+    for _ in range(10):
+        stream.feed(deltas("1234567890"))
+        assert [delta.text for delta in await anext(stream)] == ["1234567890"]
+    stream.over(FINISH, None)
+    assert stream.result is not None
+
+
+@pytest.mark.usefixtures("small_stream")
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_answer_that_lost_text_never_ends_well(desk: Desk, threaded: bool) -> None:
+    # The end of the run may be known in the same turn as the text that was one too many.
+    stream = desk.open(threaded=threaded)
+    stream.feed(deltas("12345678901"))
+    stream.over(FINISH, None)
+    with pytest.raises(ConsumerTooSlow):
+        await read(stream)
+    assert stream.result is None
+    assert desk.overs == 1
+
+
+async def test_prefill_clock(desk: Desk) -> None:
+    stream = desk.open(prefill_timeout_s=0.02)
+    with pytest.raises(EngineStalled, match=r"no first token came within 0\.02 s"):
+        await read(stream)
+    assert desk.aborted == [7]
+    stream.over(None, None)
+
+
+async def test_stall_clock_runs_from_the_last_token(desk: Desk) -> None:
+    stream = desk.open(prefill_timeout_s=60, stall_timeout_s=0.05)
+    stream.feed(deltas("a"))
+    with pytest.raises(EngineStalled, match=r"no token came for 0\.05 s"):
+        await read(stream)
+    stream.over(None, None)
+
+
+async def test_tokens_move_the_stall_clock(desk: Desk) -> None:
+    stream = desk.open(stall_timeout_s=0.2)
+    for _ in range(8):
+        # A token with no text is a token: text may be held back as a possible stop for long.
+        stream.feed(deltas(""))
+        await asyncio.sleep(0.05)
+    assert desk.aborted == []
+    stream.over(FINISH, None)
+
+
+async def test_deadline_of_the_request_comes_before_the_other_clocks(desk: Desk) -> None:
+    stream = desk.open(deadline_s=0.02, timeout_s=12, stall_timeout_s=60)
+    stream.feed(deltas("a"))
+    with pytest.raises(GenerationTimeout, match="took longer than 12 s"):
+        await read(stream)
+    stream.over(None, None)
+
+
+async def test_run_that_is_deaf_to_an_abort_is_reported_for_killing(desk: Desk) -> None:
+    stream = desk.open(abort_grace_s=0.02)
+    stream.abort()
+    async with asyncio.timeout(10):
+        await desk.killing.wait()
+    (error,) = desk.killed
+    assert type(error) is EngineStalled
+    assert "did not stop within 0.02 s" in error.message
+    stream.over(None, error)
+    assert type(stream.error) is GenerationCancelled
+
+
+async def test_prefill_that_cannot_be_interrupted_gets_its_own_time(desk: Desk) -> None:
+    # A cancelled long prompt must not cost a model reload.
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    stream = desk.open(abort_in_prefill=False, prefill_timeout_s=0.2, abort_grace_s=0.01)
+    stream.abort()
+    async with asyncio.timeout(10):
+        await desk.killing.wait()
+    assert loop.time() - started >= 0.2
+    stream.over(None, None)
+
+
+async def test_nothing_ticks_after_the_end(desk: Desk) -> None:
+    stream = desk.open(prefill_timeout_s=0.01, abort_grace_s=0.01)
+    stream.over(FINISH, None)
+    await asyncio.sleep(0.05)
+    assert (desk.aborted, desk.killed) == ([], [])
+
+
+async def test_timings_are_in_milliseconds_and_add_up(desk: Desk) -> None:
+    stream = desk.open()
+    await asyncio.sleep(0.02)
+    stream.feed(deltas("a"))
+    await asyncio.sleep(0.02)
+    stream.over(FINISH, None)
+    assert stream.result is not None
+    timings = stream.result.timings
+    assert timings.queue_ms == 250
+    assert timings.prefill_ms == 3
+    assert timings.first_token_ms >= 19
+    assert timings.generate_ms >= 19
+    total = timings.queue_ms + timings.first_token_ms + timings.generate_ms
+    assert timings.total_ms == pytest.approx(total, abs=0.01)
+    # Eleven tokens, the first of which prefill has paid for.
+    assert timings.tokens_per_second == pytest.approx(10_000 / timings.generate_ms, rel=0.01)
+
+
+async def test_answer_without_a_token_has_no_rate(desk: Desk) -> None:
+    stream = desk.open()
+    stream.over(Finish(reason=FinishReason.STOP, usage=Usage(4, 0)), None)
+    assert stream.result is not None
+    assert stream.result.timings.tokens_per_second == 0
+    assert [type(event) for event in desk.events] == [RequestEnded]
+
+
+@pytest.mark.parametrize(
+    ("end", "aborted"), [((FINISH, None), False), ((None, BackendFailed("x")), False)]
+)
+async def test_end_is_told_with_what_it_was(
+    desk: Desk, end: tuple[Any, Any], aborted: bool
+) -> None:
+    stream = desk.open()
+    stream.feed(deltas("a"))
+    stream.over(*end)
+    first, ended = desk.events
+    assert isinstance(first, FirstToken)
+    assert isinstance(ended, RequestEnded)
+    assert (ended.request_id, ended.finish, ended.error, ended.aborted) == (
+        "r",
+        stream.result,
+        end[1],
+        aborted,
+    )
+    assert 0 <= first.after_s <= ended.duration_s
+
+
+async def test_end_of_an_aborted_request_is_told_as_one(desk: Desk) -> None:
+    stream = desk.open()
+    stream.abort()
+    stream.over(FINISH, None)
+    (ended,) = desk.events
+    assert isinstance(ended, RequestEnded)
+    assert ended.aborted
+    assert ended.finish is None
+    assert type(ended.error) is GenerationCancelled

@@ -1,0 +1,86 @@
+"""A pipeline over the scripted engine, in this process: real in all but the model."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+import pytest
+
+from engine import BackendConfig
+from engine.hooks import EngineEvent, RequestEnded, RequestStarted
+from handler.job import JobHandler
+from handler.pipeline import Pipeline
+from tests.conftest import EngineFactory, ScriptFactory
+from validation import Validator
+
+
+class Ended:
+    """Hears of every run that has begun, and of every one that is over and its slot free."""
+
+    def __init__(self) -> None:
+        self.events: list[RequestEnded] = []
+        self.started = asyncio.Event()
+        self._happened = asyncio.Event()
+
+    def __call__(self, event: EngineEvent) -> None:
+        if isinstance(event, RequestStarted):
+            self.started.set()
+        if isinstance(event, RequestEnded):
+            self.events.append(event)
+            self._happened.set()
+
+    async def once(self) -> RequestEnded:
+        async with asyncio.timeout(10):
+            await self._happened.wait()
+        return self.events[0]
+
+
+class PipelineFactory(Protocol):
+    def __call__(
+        self, *answers: dict[str, Any], validator: Validator | None = None, **config: Any
+    ) -> Pipeline: ...
+
+
+class JobHandlerFactory(Protocol):
+    def __call__(
+        self, *answers: dict[str, Any], validator: Validator | None = None, **options: Any
+    ) -> JobHandler: ...
+
+
+@pytest.fixture
+def pipeline_of(script: ScriptFactory, engine_factory: EngineFactory) -> PipelineFactory:
+    """Builds pipelines from a script's answers; without any, prompts are said back."""
+
+    def build(
+        *answers: dict[str, Any], validator: Validator | None = None, **config: Any
+    ) -> Pipeline:
+        of_script = {
+            name: config.pop(name)
+            for name in ("slots", "context_length", "load_error", "capabilities")
+            if name in config
+        }
+        path = str(script(*answers, **of_script))
+        engine = engine_factory(
+            BackendConfig("scripted", {"model_path": path}), **{"isolation": "thread", **config}
+        )
+        return Pipeline(engine, "scripted", validator)
+
+    return build
+
+
+@pytest.fixture
+def job_handler_of(pipeline_of: PipelineFactory) -> JobHandlerFactory:
+    """Builds job handlers; options of `JobHandler` and of the script and engine together."""
+
+    def build(
+        *answers: dict[str, Any], validator: Validator | None = None, **options: Any
+    ) -> JobHandler:
+        of_jobs = {
+            name: options.pop(name)
+            for name in ("max_tokens", "validation", "interval_s")
+            if name in options
+        }
+        return JobHandler(pipeline_of(*answers, validator=validator, **options), **of_jobs)
+
+    return build

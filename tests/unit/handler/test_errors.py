@@ -1,0 +1,179 @@
+"""Every failure's row in the one table, and how it is told in each dialect."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import orjson
+import pytest
+
+from engine import errors as engine
+from handler import errors
+from handler.errors import TABLE, UNAVAILABLE, HandlerError, Problem, problem
+
+INTERNAL_MESSAGE = "an internal error ended this request; the log has the details"
+
+
+def handler_errors(root: type[HandlerError] = HandlerError) -> Iterator[type[HandlerError]]:
+    # Only what the module defines: a test may have made a subclass of its own.
+    if root.__module__ == errors.__name__:
+        yield root
+    for child in root.__subclasses__():
+        yield from handler_errors(child)
+
+
+def engine_errors() -> Iterator[type[engine.EngineError]]:
+    return (cls for cls in engine.engine_errors() if cls.__module__ == engine.__name__)
+
+
+def test_every_error_has_a_row_and_every_row_an_error() -> None:
+    assert set(TABLE) == {*handler_errors(), *engine_errors()}
+
+
+# The codes that R53 and R54 name, and those of OpenAI's own errors; 499 is nginx's for a client
+# that left.
+STATUSES = {
+    "HandlerError": 400,
+    "InvalidRequest": 400,
+    "NotFound": 404,
+    "UnsupportedMediaType": 415,
+    "PayloadTooLarge": 413,
+    "ResultTooLarge": 413,
+    "EngineError": 500,
+    "RequestRejected": 400,
+    "PromptTooLong": 400,
+    "UnsupportedParameter": 400,
+    "QueueFull": 429,
+    "EngineUnavailable": 503,
+    "ModelLoadFailed": 503,
+    "EngineDead": 503,
+    "EngineClosed": 503,
+    "GenerationFailed": 500,
+    "BackendFailed": 500,
+    "EngineCrashed": 500,
+    "EngineStalled": 504,
+    "ConsumerTooSlow": 500,
+    "GenerationTimeout": 504,
+    "GenerationCancelled": 499,
+}
+
+
+@pytest.mark.parametrize("cls", TABLE, ids=lambda cls: cls.__name__)
+def test_row_is_told_in_every_dialect(cls: type[Exception]) -> None:
+    # R53
+    status = STATUSES[cls.__name__]
+    failure = problem(cls("it went wrong"))
+    assert failure.row is TABLE[cls]
+    assert failure.row.status == status
+
+    # An object there is lost by the platform (runpod-python#299).
+    assert type(failure.job_error()) is str
+    assert failure.job_error() == "it went wrong"
+
+    body = failure.openai_error()
+    error = body["error"]
+    assert list(body) == ["error"]
+    assert error["code"] == status
+    assert error["type"] == failure.row.type
+    assert error["message"] == (UNAVAILABLE if status == 503 else "it went wrong")
+    assert error["param"] == ("prompt" if cls is engine.PromptTooLong else None)
+
+    assert type(failure.openai_job_error()) is str
+    assert orjson.loads(failure.openai_job_error()) == body
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"),
+        (404, "not_found_error"),
+        (429, "rate_limit_error"),
+        (503, "service_unavailable_error"),
+        (504, "timeout_error"),
+    ],
+)
+def test_one_type_a_status(status: int, kind: str) -> None:
+    assert {row.type for row in TABLE.values() if row.status == status} == {kind}
+
+
+def test_what_can_be_retried_is_what_may_go_better_next_time() -> None:
+    retryable = {cls.__name__ for cls, row in TABLE.items() if row.retryable}
+    assert retryable == {
+        "QueueFull",
+        "EngineUnavailable",
+        "EngineClosed",
+        "EngineCrashed",
+        "EngineStalled",
+        "GenerationTimeout",
+    }
+
+
+def test_unavailable_has_the_exact_message_and_keeps_the_reason() -> None:
+    # R54
+    failure = problem(engine.ModelLoadFailed("MODEL_PATH: there is no file x.gguf"))
+    assert failure.openai_error() == {
+        "error": {
+            "message": "Completion service temporarily unavailable",
+            "type": "service_unavailable_error",
+            "param": None,
+            "code": 503,
+            "details": {"reason": "MODEL_PATH: there is no file x.gguf"},
+        }
+    }
+    assert failure.job_error() == "MODEL_PATH: there is no file x.gguf"
+
+
+def test_param_and_retry_after_are_kept() -> None:
+    assert problem(errors.InvalidRequest("x must be y", "x")).param == "x"
+    rejected = problem(engine.UnsupportedParameter("grammar: no", param="grammar"))
+    assert rejected.openai_error()["error"]["param"] == "grammar"
+    assert problem(engine.QueueFull("full", retry_after_s=3)).retry_after_s == 3
+    assert problem(engine.QueueFull("full")).retry_after_s is None
+
+
+def test_subclass_without_a_row_is_told_as_its_base() -> None:
+    class Newer(engine.QueueFull):
+        pass
+
+    failure = problem(Newer("full of newer things"))
+    assert failure.row is TABLE[engine.QueueFull]
+    assert failure.message == "full of newer things"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("secret"),
+        KeyError("secret"),
+        RuntimeError("Traceback (most recent call last): secret"),
+        RecursionError("secret"),
+        OSError(2, "secret"),
+        UnicodeEncodeError("utf-8", "\ud800secret", 0, 1, "secret"),
+        ExceptionGroup("secret", [engine.QueueFull("secret")]),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_unknown_exception_is_anonymous_and_logged(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    # R53
+    try:
+        raise error
+    except Exception as raised:
+        failure = problem(raised)
+    assert failure == Problem(INTERNAL_MESSAGE, errors.INTERNAL)
+    assert failure.row.status == 500
+    told = failure.job_error() + failure.openai_job_error()
+    assert "secret" not in told
+    assert "Traceback" not in told
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert record.exc_info is not None
+    assert record.exc_info[1] is error
+
+
+def test_known_errors_are_not_logged_as_unexpected(caplog: pytest.LogCaptureFixture) -> None:
+    for cls in TABLE:
+        problem(cls("fine"))
+    assert caplog.records == []

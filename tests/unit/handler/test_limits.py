@@ -1,0 +1,100 @@
+"""RunPod's size limits: measured as the SDK posts, split without a loss, refused in clear words."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine import Delta, TokenLogprob
+from handler import limits
+from handler.errors import ResultTooLarge
+from handler.response import encode_partial
+
+
+@given(st.lists(st.text(max_size=30).map(Delta)), st.integers(1, 10))
+def test_split_loses_nothing_and_keeps_its_bound(batch: list[Delta], bound: int) -> None:
+    parts = list(limits.split(batch, bound))
+    joined = "".join(delta.text for part in parts for delta in part)
+    assert joined == "".join(delta.text for delta in batch)
+    for part in parts:
+        assert part
+        assert sum(len(delta.text) for delta in part) <= bound
+
+
+def test_batch_that_fits_is_one_part() -> None:
+    batch = [Delta("ab"), Delta(""), Delta("c")]
+    assert list(limits.split(batch, 3)) == [batch]
+    assert list(limits.split([], 3)) == []
+
+
+def test_long_delta_is_cut_and_its_logprob_kept_once() -> None:
+    logprob = TokenLogprob("abcde", -0.5)
+    parts = list(limits.split([Delta("x"), Delta("abcde", logprob), Delta("y")], 2))
+    assert [[delta.text for delta in part] for part in parts] == [["x"], ["ab"], ["cd"], ["e", "y"]]
+    assert [delta.logprob for part in parts for delta in part if delta.logprob] == [logprob]
+
+
+@pytest.mark.parametrize("char", ["a", '"', "\\", "\n", "\0", "\x1f", "é", "\u2028", "😀"])
+@pytest.mark.parametrize("size", [1, 3, 4 * limits.PARTIAL_CHARS])
+def test_each_partial_fits_a_chunk_whatever_json_escapes(char: str, size: int) -> None:
+    # JSON takes six bytes for a control character, and a partial holds its text twice.
+    batch = [Delta(char * size)] * (4 * limits.PARTIAL_CHARS // size)
+    texts = []
+    for part in limits.split(batch):
+        partial = encode_partial(part)
+        assert limits.wire_size({"output": partial}) <= limits.STREAM_CHUNK_BYTES
+        texts.append(partial["choices"][0]["text"])
+    assert len(texts) > 1
+    assert "".join(texts) == char * size * len(batch)
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_size_is_what_the_sdk_posts(output: object) -> None:
+    assert limits.wire_size(output) == len(json.dumps(output, ensure_ascii=False).encode())
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_number_that_is_no_json_is_refused(number: float) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        limits.wire_size({"output": {"rate": number}})
+
+
+@pytest.mark.parametrize(
+    ("job_id", "limit"),
+    [
+        ("5f0c-u1", 10_000_000),
+        ("", 10_000_000),
+        ("x-sync-5f0c", 10_000_000),
+        ("sync-5f0c-u1", 20_000_000),
+    ],
+)
+def test_result_limit_goes_by_the_kind_of_job(job_id: str, limit: int) -> None:
+    limits.check_result(job_id, limit)
+    with pytest.raises(ResultTooLarge) as raised:
+        limits.check_result(job_id, limit + 100_000)
+    assert raised.value.message == (
+        f"the result is {limit / 1e6 + 0.1:.1f} MB and RunPod takes {limit // 1_000_000} MB for it:"
+        " lower max_tokens, or send stream=false, which returns the text twice instead of thrice"
+    )
+    with pytest.raises(ResultTooLarge):
+        limits.check_result(job_id, limit + 1)
+
+
+def test_chunk_limit() -> None:
+    limits.check_chunk(1_000_000)
+    with pytest.raises(ResultTooLarge, match=r"one output is 1\.5 MB and RunPod takes 1 MB"):
+        limits.check_chunk(1_500_000)
+    with pytest.raises(ResultTooLarge):
+        limits.check_chunk(1_000_001)

@@ -1,0 +1,250 @@
+"""A job's input to a request: every refusal in its words, and the defaults."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine import Chat, Message, Priority, SamplingParams
+from handler.errors import InvalidRequest
+from handler.request import OpenAIRequest, TextRequest, parse
+
+ROOT = Path(__file__).parents[3]
+INPUT = "input must be an object with prompt, messages or openai_route"
+PROMPT = "input.prompt must be a non-empty string"
+MESSAGES = "input.messages must be a non-empty array"
+
+
+def text(given: dict[str, Any], **job: Any) -> TextRequest:
+    request = parse({"id": "job-1", "input": given, **job})
+    assert isinstance(request, TextRequest)
+    return request
+
+
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    # R50: the job, the field, the sentence.
+    ({}, "input", f"{INPUT}, got null"),
+    ({"input": None}, "input", f"{INPUT}, got null"),
+    ({"input": "hi"}, "input", f'{INPUT}, got "hi"'),
+    ({"input": ["hi"]}, "input", f'{INPUT}, got ["hi"]'),
+    ({"input": {}}, "input.prompt", f"{PROMPT}, got none"),
+    ({"input": {"prompt": ""}}, "input.prompt", f'{PROMPT}, got ""'),
+    ({"input": {"prompt": 5}}, "input.prompt", f"{PROMPT}, got 5"),
+    ({"input": {"prompt": None}}, "input.prompt", f"{PROMPT}, got null"),
+    ({"input": {"prompt": ["a"]}}, "input.prompt", f'{PROMPT}, got ["a"]'),
+    ({"input": {"prompt": {"a": 1}}}, "input.prompt", f'{PROMPT}, got {{"a":1}}'),
+    (
+        {"input": {"prompt": "ok \ud83d"}},
+        "input.prompt",
+        "input.prompt must be Unicode text, got half a surrogate pair at character 3",
+    ),
+    ({"input": {"messages": []}}, "input.messages", f"{MESSAGES}, got []"),
+    ({"input": {"messages": "hi"}}, "input.messages", f'{MESSAGES}, got "hi"'),
+    (
+        {"input": {"messages": [{"role": "bot", "content": "x"}]}},
+        "input.messages[0].role",
+        "input.messages[0].role must be one of "
+        'developer, system, user, assistant, tool, function, got "bot"',
+    ),
+    (
+        {"input": {"prompt": "a", "messages": [{"role": "user", "content": "b"}]}},
+        "input",
+        "input must have prompt or messages, not both",
+    ),
+    (
+        {"input": {"prompt": "a", "sampling_params": 5}},
+        "input.sampling_params",
+        "input.sampling_params must be an object, got 5",
+    ),
+    (
+        {"input": {"prompt": "a", "sampling_params": [{"top_p": 1}]}},
+        "input.sampling_params",
+        'input.sampling_params must be an object, got [{"top_p":1}]',
+    ),
+    (
+        {"input": {"prompt": "a", "sampling_params": {"temperature": "hot"}}},
+        "input.sampling_params.temperature",
+        'input.sampling_params.temperature must be a number from 0 to 2, got "hot"',
+    ),
+    (
+        {"input": {"prompt": "a", "enable_validation": "yes"}},
+        "input.enable_validation",
+        'input.enable_validation must be true or false, got "yes"',
+    ),
+    (
+        {"input": {"prompt": "a", "enable_validation": "\ud800"}},
+        "input.enable_validation",
+        'input.enable_validation must be true or false, got "\\ud800"',
+    ),
+    (
+        {"input": {"prompt": "a", "stream": 1}},
+        "input.stream",
+        "input.stream must be true or false, got 1",
+    ),
+    (
+        {"input": {"openai_route": 5}},
+        "input.openai_route",
+        "input.openai_route must be a string, got 5",
+    ),
+    (
+        {"input": {"openai_route": "/v1/completions", "openai_input": "hi"}},
+        "input.openai_input",
+        'input.openai_input must be an object, got "hi"',
+    ),
+]
+
+
+@pytest.mark.parametrize(("job", "param", "message"), REFUSED)
+def test_refused_in_one_sentence(job: dict[str, Any], param: str, message: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        parse({"id": "job-1", **job})
+    assert raised.value.message == message
+    assert raised.value.param == param
+
+
+def test_defaults() -> None:
+    # R49, R47
+    request = text({"prompt": "hi"})
+    assert request.generation.prompt == "hi"
+    assert request.generation.request_id == "job-1"
+    assert request.generation.priority is Priority.JOB
+    assert request.generation.sampling == SamplingParams(
+        max_tokens=150, temperature=0.7, top_p=0.9, top_k=50
+    )
+    assert request.streaming is False
+    assert request.validation is True
+    assert request.warnings == ()
+
+
+def test_shipped_test_input_is_a_good_job() -> None:
+    # R44
+    request = parse({"id": "local_test", **json.loads((ROOT / "test_input.json").read_text())})
+    assert isinstance(request, TextRequest)
+    assert request.generation.prompt == "What skills should I learn for backend development?"
+    assert request.generation.sampling.max_tokens == 150
+    assert request.streaming
+    assert request.validation
+
+
+def test_messages_become_a_chat() -> None:
+    # R44
+    turns = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
+    request = text({"messages": [*turns, {"role": "user", "content": "three"}, turns[1]]})
+    assert isinstance(request.generation.prompt, Chat)
+    assert [turn.content for turn in request.generation.prompt.messages] == [
+        "one",
+        "two",
+        "three",
+        "two",
+    ]
+    assert request.prompt_text == "three"
+
+
+def test_prompt_as_validation_sees_it() -> None:
+    assert text({"prompt": "hi"}).prompt_text == "hi"
+    assert text({"messages": [{"role": "system", "content": "x"}]}).prompt_text == ""
+
+
+def test_chat_template_can_be_asked_for_a_prompt() -> None:
+    request = text({"prompt": "hi", "apply_chat_template": True})
+    assert request.generation.prompt == Chat((Message("user", "hi"),))
+    assert request.prompt_text == "hi"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"prompt": "hi", "messages": None, "openai_route": None, "sampling_params": None},
+        {"prompt": "hi", "enable_validation": None, "stream": None, "openai_input": None},
+    ],
+)
+def test_null_counts_as_unset(given: dict[str, Any]) -> None:
+    assert text(given) == text({"prompt": "hi"})
+
+
+def test_null_prompt_beside_messages_counts_as_unset() -> None:
+    turns = [{"role": "user", "content": "hi"}]
+    assert text({"prompt": None, "messages": turns}) == text({"messages": turns})
+
+
+@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("default", [True, False])
+def test_validation_is_asked_for_or_the_default(asked: bool, default: bool) -> None:
+    # R47
+    silent = parse({"input": {"prompt": "x"}}, validation=default)
+    told = parse({"input": {"prompt": "x", "enable_validation": asked}}, validation=default)
+    assert isinstance(silent, TextRequest)
+    assert isinstance(told, TextRequest)
+    assert silent.validation is default
+    assert told.validation is asked
+
+
+@pytest.mark.parametrize(
+    "given", [{"sampling_params": {"stream": True}}, {"stream": True}, {"stream": True, "x": 1}]
+)
+def test_stream_may_stand_beside_the_prompt(given: dict[str, Any]) -> None:
+    assert text({"prompt": "hi", **given}).streaming
+
+
+def test_ignored_parameter_is_warned_about() -> None:
+    # R16
+    request = text({"prompt": "hi", "sampling_params": {"best_of": 3}, "unknown": 1})
+    assert request.warnings == ("input.sampling_params.best_of is not supported and was ignored",)
+
+
+@pytest.mark.parametrize(
+    ("job", "name"),
+    [({"id": 5}, "5"), ({"id": ""}, "local"), ({"id": None}, "local"), ({}, "local")],
+)
+def test_any_job_id_names_the_request(job: dict[str, Any], name: str) -> None:
+    request = parse({**job, "input": {"prompt": "x"}})
+    assert isinstance(request, TextRequest)
+    assert request.generation.request_id == name
+
+
+def test_openai_call_is_handed_on_as_it_is() -> None:
+    # R44
+    body = {"model": "m", "messages": 5}
+    job = {"input": {"openai_route": "/v1/x", "openai_input": body, "prompt": 5}}
+    assert parse(job) == OpenAIRequest("/v1/x", body)
+
+
+def test_openai_call_without_a_body_has_an_empty_one() -> None:
+    # What RunPod's bridge sends for GET /v1/models.
+    assert parse({"input": {"openai_route": "/v1/models"}}) == OpenAIRequest("/v1/models", {})
+    asked = {"openai_route": "/v1/models", "openai_input": None}
+    assert parse({"input": asked}) == OpenAIRequest("/v1/models", {})
+
+
+def json_values() -> st.SearchStrategy[Any]:
+    # What Python's json reads, half surrogate pairs, NaN and huge numbers included.
+    scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters())
+    return st.recursive(
+        scalars,
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.dictionaries(st.text(st.characters(), max_size=5), inner, max_size=4)
+        ),
+        max_leaves=8,
+    )
+
+
+NAMES = ["prompt", "messages", "sampling_params", "enable_validation", "openai_route", "stream"]
+
+
+@given(json_values() | st.dictionaries(st.sampled_from(NAMES), json_values()))
+def test_arbitrary_json_raises_nothing_but_invalid_request(given: Any) -> None:
+    # R50
+    try:
+        parse({"id": "x", "input": given})
+    except InvalidRequest as error:
+        refused = error
+    else:
+        return
+    assert str(refused.param).startswith("input")
+    refused.message.encode()

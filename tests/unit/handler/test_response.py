@@ -1,0 +1,151 @@
+"""A finished answer as the one JSON of a job."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine import Delta, Finish, FinishReason, Timings, TokenLogprob, Usage
+from handler.pipeline import Answer
+from handler.response import encode, encode_partial
+from validation import Verdict
+
+FINISH = Finish(reason=FinishReason.STOP, usage=Usage(12, 3))
+
+
+def answer(*deltas: str, text: str | None = None, **fields: Any) -> Answer:
+    return Answer(
+        **{
+            "id": "job-1",
+            "model": "tiny",
+            "created": 1,
+            "text": "".join(deltas) if text is None else text,
+            "deltas": deltas,
+            "finish": FINISH,
+            "streaming": False,
+            **fields,
+        }
+    )
+
+
+def test_whole_answer() -> None:
+    # R45, R46: no deltas, the tokens are the one text.
+    output = encode(answer("Hello", " world"))
+    assert output["choices"] == [
+        {"index": 0, "text": "Hello world", "tokens": ["Hello world"], "finish_reason": "stop"}
+    ]
+    assert output["usage"] == {"input": 12, "output": 3, "total": 15}
+    assert output["streaming"] is False
+    assert output["id"] == "job-1"
+    assert output["model"] == "tiny"
+    assert "validation" not in output
+    assert "warnings" not in output
+
+
+def test_streamed_answer() -> None:
+    # R45, R46: only new text in each delta.
+    output = encode(answer("Hello", " world", streaming=True))
+    assert output["choices"] == [
+        {
+            "index": 0,
+            "text": "Hello world",
+            "deltas": ["Hello", " world"],
+            "tokens": ["Hello", " world"],
+            "finish_reason": "stop",
+        }
+    ]
+    assert output["streaming"] is True
+
+
+def test_answer_without_a_word() -> None:
+    assert encode(answer())["choices"][0]["tokens"] == [""]
+    streamed = encode(answer(streaming=True))["choices"][0]
+    assert (streamed["text"], streamed["deltas"], streamed["tokens"]) == ("", [], [])
+
+
+def test_finish_and_stop_reason() -> None:
+    finish = Finish(reason=FinishReason.LENGTH, usage=Usage(1, 1))
+    choice = encode(answer("a", finish=finish))["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert "stop_reason" not in choice
+    stopped = Finish(reason=FinishReason.STOP, usage=Usage(1, 1), stop_reason="five")
+    assert encode(answer("a", finish=stopped))["choices"][0]["stop_reason"] == "five"
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize(("text", "sanitized"), [("clean", True), ("raw text", False)])
+def test_validation_tells_the_verdict(streaming: bool, text: str, sanitized: bool) -> None:
+    # R45, R47: sanitized exactly when the text is not the joined deltas.
+    verdict = Verdict(text, valid=False, issues=("too short", "no skills"), intent="general")
+    output = encode(answer("raw", " text", text=text, streaming=streaming, verdict=verdict))
+    assert output["validation"] == {
+        "valid": False,
+        "issues": ["too short", "no skills"],
+        "sanitized": sanitized,
+        "intent": "general",
+    }
+    choice = output["choices"][0]
+    assert choice["text"] == text
+    assert choice["tokens"] == (["raw", " text"] if streaming else [text])
+
+
+def test_validation_of_a_valid_answer() -> None:
+    # R47
+    verdict = Verdict("a", valid=True, issues=(), intent="career_guidance")
+    output = encode(answer("a", verdict=verdict))
+    assert output["validation"] == {
+        "valid": True,
+        "issues": [],
+        "sanitized": False,
+        "intent": "career_guidance",
+    }
+
+
+def test_warnings_are_sentences() -> None:
+    # R16
+    assert encode(answer("a", warnings=("one", "two")))["warnings"] == ["one", "two"]
+
+
+@given(st.lists(st.text(min_size=1)), st.booleans())
+def test_deltas_join_to_the_raw_text(deltas: list[str], streaming: bool) -> None:
+    # R46
+    choice = encode(answer(*deltas, streaming=streaming))["choices"][0]
+    assert "".join(choice["tokens"]) == "".join(deltas) == choice["text"]
+    assert ("deltas" in choice) is streaming
+    if streaming:
+        assert choice["deltas"] == deltas
+
+
+NUMBERS = st.floats() | st.sampled_from([math.nan, math.inf, -math.inf, 0.0])
+
+
+@given(st.tuples(*[NUMBERS] * 6))
+def test_every_number_is_json(numbers: tuple[float, ...]) -> None:
+    names = [
+        "queue_ms",
+        "prefill_ms",
+        "first_token_ms",
+        "generate_ms",
+        "total_ms",
+        "tokens_per_second",
+    ]
+    timings = Timings(**dict(zip(names, numbers, strict=True)))
+    finish = Finish(reason=FinishReason.STOP, usage=Usage(1, 1), timings=timings)
+    output = encode(answer("a", finish=finish))
+    json.dumps(output, allow_nan=False)
+    for name, number in zip(names, numbers, strict=True):
+        assert output["timings"][name] == (number if math.isfinite(number) else 0.0)
+
+
+def test_partial_output_holds_new_text_only() -> None:
+    # R46
+    batch = [Delta("Hel"), Delta("", TokenLogprob("x", -1.0)), Delta("lo")]
+    assert encode_partial(batch) == {
+        "choices": [{"index": 0, "text": "Hello", "tokens": ["Hel", "lo"]}],
+        "streaming": True,
+    }

@@ -1,0 +1,105 @@
+"""The one file that knows the SDK: which way it runs, and what the SDK sees in its handlers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.unit.handler.conftest import JobHandlerFactory
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def worker() -> ModuleType:
+    """Imported for these tests alone, since the SDK takes seconds."""
+    from handler import worker
+
+    return worker
+
+
+def test_nothing_else_needs_the_sdk() -> None:
+    program = (
+        "import sys, handler.__main__, handler.job, handler.logs, handler.openai.service; "
+        "sys.exit('runpod' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=30, check=False)
+    assert done.returncode == 0
+
+
+JOB_TAKE = {"RUNPOD_WEBHOOK_GET_JOB": "http://127.0.0.1:1/job-take/$ID?gpu=none"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "local"),
+    [
+        ([], {}, True),
+        ([], JOB_TAKE, False),
+        (["--test_input", "{}"], JOB_TAKE, True),
+        (["--test_input={}"], JOB_TAKE, True),
+        (["--rp_log_level", "INFO"], {}, True),
+        # The SDK's own server takes any number of jobs, so the engine must live on after one.
+        (["--rp_serve_api"], {}, False),
+        (["--rp_serve_api", "--rp_api_port", "1"], {}, False),
+    ],
+)
+def test_one_job_here_or_jobs_from_elsewhere(
+    arguments: list[str],
+    environment: dict[str, str],
+    local: bool,
+    worker: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["handler", *arguments])
+    monkeypatch.delenv("RUNPOD_WEBHOOK_GET_JOB", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert worker.is_local() is local
+
+
+async def test_sdk_sees_a_plain_function_and_a_generator(
+    worker: ModuleType, job_handler_of: JobHandlerFactory
+) -> None:
+    # It looks at the function alone: a plain one that returns a generator would hang its job.
+    from runpod.serverless.modules.rp_handler import is_generator
+
+    jobs = job_handler_of()
+    assert is_generator(worker.make_generator_handler(jobs, lambda: None))
+    assert not is_generator(worker.make_handler(jobs))
+
+
+async def test_generator_tells_of_a_dead_engine_aside(
+    worker: ModuleType, job_handler_of: JobHandlerFactory
+) -> None:
+    # The SDK ignores refresh_worker in what is yielded, and would post it to the client.
+    told = []
+    handler = worker.make_generator_handler(
+        job_handler_of(load_error="no NPU"), lambda: told.append(True)
+    )
+    outputs = [output async for output in handler({"id": "j", "input": {"prompt": "x"}})]
+    assert outputs == [{"error": "no NPU"}]
+    assert told == [True]
+
+
+async def test_generator_closes_what_it_reads(worker: ModuleType) -> None:
+    # R31
+    closed = []
+
+    class Jobs:
+        async def stream(self, job: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
+            try:
+                yield "one"
+                yield "two"
+            finally:
+                closed.append(job["id"])
+
+    outputs = worker.make_generator_handler(Jobs(), lambda: None)({"id": "j"})
+    assert await anext(outputs) == "one"
+    await outputs.aclose()
+    assert closed == ["j"]
