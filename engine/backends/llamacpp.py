@@ -106,8 +106,8 @@ class LlamaCppBackend:
                 f"MODEL_PATH: llama.cpp could not load {self._path}: the file is damaged or cut "
                 "short, its architecture is not supported, or memory ran out"
             ) from error
-        # Answered by the server's own loop. Before that has begun, closing it would wait for ever, and
-        # with the interpreter's lock held.
+        # Answered by the server's own loop. Before that has begun, closing it would wait for ever,
+        # and with the interpreter's lock held.
         self._ask("/slots")
         return Capabilities(
             backend="llamacpp",

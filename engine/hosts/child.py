@@ -85,6 +85,10 @@ class Outbox:
                 self._parted = True
                 self._room.set()
                 return
+            except Exception:
+                # A host that cannot tell what it does is of no use: the parent starts another.
+                traceback.print_exc()
+                exit_now(1)
 
 
 def _frame(batch: list[tuple[int, Any]]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import orjson
 
-from engine.errors import EngineError
 from handler.errors import NotFound, Problem, problem
 from handler.limits import split
 from handler.openai.chat import CHAT
@@ -76,7 +75,8 @@ async def events(
                 yield opening + codec.delta(part)
                 opening = b""
         yield opening + codec.closing(running.answer()) + DONE
-    except EngineError as error:
+    except Exception as error:
+        # Whatever it was: a stream that just stops would look like a whole answer to some clients.
         yield opening + error_event(problem(error)) + DONE
 
 

@@ -19,7 +19,7 @@ COUNTING = {
     "prompt": "Count: one two three four",
     "sampling_params": {"max_tokens": 40, "temperature": 0, "stop": ["five"], "stream": True},
 }
-HELLO = {"answers": [{"pieces": ["Hel", "lo", " world"], "delay_ms": 20}]}
+HELLO = {"answers": [{"pieces": ["He", "llo", " world"], "delay_ms": 20}]}
 STREAMED = {"prompt": "hi", "sampling_params": {"stream": True}}
 
 
@@ -162,7 +162,7 @@ def test_aggregate_prints_one_json(run: Runner) -> None:
     assert done.code == 0
     choice = done.result["choices"][0]
     assert choice["text"] == "Hello world"
-    assert choice["deltas"] == ["Hel", "lo", " world"]
+    assert choice["deltas"] == ["He", "llo", " world"]
     assert done.result["id"] == "local_test"
 
 
@@ -173,7 +173,7 @@ def test_generator_prints_all_that_was_yielded(run: Runner) -> None:
     *partials, final = done.result
     assert len(partials) > 1
     assert "".join(each["choices"][0]["text"] for each in partials) == "Hello world"
-    assert final["choices"][0]["deltas"] == ["Hel", "lo", " world"]
+    assert final["choices"][0]["deltas"] == ["He", "llo", " world"]
     assert final["usage"] == {"input": 1, "output": 3, "total": 4}
 
 

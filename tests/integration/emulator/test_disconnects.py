@@ -102,7 +102,7 @@ async def test_while_the_client_does_not_read(
 async def test_client_that_never_reads_costs_its_own_answer_only(
     serve: Serve, script: ScriptFactory
 ) -> None:
-    flood = {"when": "leave", "pieces": ["x" * 500_000], "repeat": -1}
+    flood = {"when": "leave", "pieces": ["x" * 50_000], "repeat": -1, "delay_ms": 2}
     server = await serve(script(flood, ECHO, slots=1, context_length=10**9))
     with await Wire.connect(server.port, receive_buffer=4096) as wire:
         await wire.post(ROUTE, {"prompt": "leave", "stream": True}, "connection: close\r\n")

@@ -34,13 +34,13 @@ def async_client(server: Server) -> AsyncOpenAI:
 
 @pytest.fixture
 async def server(serve: Serve, script: ScriptFactory) -> Server:
-    pieces = [{"text": text, "delay_ms": 2} for text in ("Hel", "lo", " you", " 😀")]
+    pieces = [{"text": text, "delay_ms": 2} for text in ("Good", " day", " you", " 😀")]
     fault = {"when": "bad", "pieces": ["so far", {"error": "out of memory", "delay_ms": 20}]}
     hang = {"when": "hang", "pieces": ["a", {"hang_s": 3600}]}
     return await serve(script(fault, hang, {"pieces": pieces}), model_name="little")
 
 
-TEXT = "Hello you 😀"
+TEXT = "Good day you 😀"
 
 
 async def test_completion(server: Server) -> None:

@@ -376,6 +376,8 @@ async def test_stop_of_emoji_is_found(engine: Engine) -> None:
     )
     assert text == "你🚀好"
     assert finish.stop_reason == "🎉"
+    # R4: each of the four is two tokens at the least, most of which brought no text.
+    assert finish.usage.completion_tokens >= 8
 
 
 async def test_deterministic_takes_nothing_from_the_cache(exact: Engine) -> None:

@@ -13,12 +13,12 @@ from tests.integration.handler.control_plane import ControlPlane, Worker
 SLOTS = 4
 
 ANSWERS: list[dict[str, Any]] = [
-    {"when": "hello", "pieces": ["Hel", "lo", " wor", "ld"], "delay_ms": 30},
-    {"when": "fail", "pieces": ["Hel", {"error": "out of luck", "delay_ms": 100}]},
+    {"when": "hello", "pieces": ["He", "llo", " wor", "ld"], "delay_ms": 30},
+    {"when": "fail", "pieces": ["He", {"error": "out of luck", "delay_ms": 100}]},
     {"when": "hang", "pieces": ["again", {"hang_s": 600}]},
     {"when": "slow", "pieces": ["so "], "repeat": 10, "delay_ms": 60},
     {"when": "long", "pieces": ["so "], "repeat": 10, "delay_ms": 250},
-    {"when": "crash", "pieces": ["Hel", {"signal": "SIGSEGV", "delay_ms": 50}]},
+    {"when": "crash", "pieces": ["He", {"signal": "SIGSEGV", "delay_ms": 50}]},
     {},
 ]
 

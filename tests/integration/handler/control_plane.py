@@ -94,7 +94,8 @@ class ControlPlane:
             for path, endpoint in paths.items()
         ]
         app = Starlette(routes=routes)
-        config = uvicorn.Config(app, log_level="critical", ws="none", lifespan="off", loop="asyncio")
+        options: dict[str, Any] = {"ws": "none", "lifespan": "off", "loop": "asyncio"}
+        config = uvicorn.Config(app, log_level="critical", **options)
         self._server = uvicorn.Server(config)
         self._ready = threading.Event()
         self._thread = threading.Thread(target=asyncio.run, args=(self._serve(),))

@@ -42,7 +42,7 @@ def test_good_job(worker: Worker) -> None:
     job = worker.plane.submit(streamed("hello"))
     output = answer(job)
     assert output["choices"][0]["text"] == "Hello world"
-    assert output["choices"][0]["deltas"] == ["Hel", "lo", " wor", "ld"]
+    assert output["choices"][0]["deltas"] == ["He", "llo", " wor", "ld"]
     assert output["usage"] == {"input": 1, "output": 4, "total": 5}
     assert output["id"] == job.id
     assert set(job.done[0]) == {"output"}

@@ -73,7 +73,7 @@ def test_limit_releases_what_was_held_back() -> None:
 
 @pytest.mark.parametrize(
     ("pieces", "shown"),
-    [(["one E", "ND two"], "one "), (["one END two"], "one "), (["END"], "")],
+    [(["one EN", "D two"], "one "), (["one END two"], "one "), (["END"], "")],
     ids=["across", "inside", "alone"],
 )
 def test_stop_string_ends_the_run_and_is_named(pieces: list[str], shown: str) -> None:
@@ -89,7 +89,7 @@ def test_stop_string_ends_the_run_and_is_named(pieces: list[str], shown: str) ->
 def test_stop_string_stays_on_request_but_nothing_behind_it() -> None:
     # R12
     run = Run(stop=("END",), include_stop_str_in_output=True)
-    run.say("one E", "ND two")
+    run.say("one EN", "D two")
     assert "".join(run.texts) == "one END"
 
 
@@ -152,9 +152,9 @@ def test_nothing_after_the_end_is_seen() -> None:
 def test_nothing_after_cancel_is_seen_or_released() -> None:
     # R31
     run = Run(stop=("END",))
-    run.say("a E")
+    run.say("a EN")
     run.generation.cancel()
-    assert run.say("ND", "b") == [True, True]
+    assert run.say("D", "b") == [True, True]
     run.generation.finish(ENDED)
     assert run.texts == ["a "]
 

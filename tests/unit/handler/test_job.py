@@ -20,8 +20,8 @@ from handler.pipeline import Pipeline
 from tests.unit.handler.conftest import Ended, JobHandlerFactory, PipelineFactory
 from validation import Verdict
 
-HELLO = {"pieces": ["Hel", "lo", " wor", "ld"]}
-FAILING = {"pieces": ["Hel", {"error": "out of luck", "delay_ms": 20}]}
+HELLO = {"pieces": ["He", "llo", " wor", "ld"]}
+FAILING = {"pieces": ["He", {"error": "out of luck", "delay_ms": 20}]}
 ENDLESS = {"when": "endless", "pieces": ["again "], "repeat": -1, "delay_ms": 1}
 DONE = "data: [DONE]\n\n"
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -85,8 +85,8 @@ async def test_prompt(job_handler_of: JobHandlerFactory) -> None:
         {
             "index": 0,
             "text": "Hello world",
-            "deltas": ["Hel", "lo", " wor", "ld"],
-            "tokens": ["Hel", "lo", " wor", "ld"],
+            "deltas": ["He", "llo", " wor", "ld"],
+            "tokens": ["He", "llo", " wor", "ld"],
             "finish_reason": "stop",
         }
     ]
@@ -208,12 +208,12 @@ async def test_openai_stream_is_one_text_of_events(job_handler_of: JobHandlerFac
 
 async def test_partial_outputs_then_the_whole(job_handler_of: JobHandlerFactory) -> None:
     # R45, R46
-    answer = {"pieces": [{"text": text, "delay_ms": 10} for text in ("Hel", "lo", " world")]}
+    answer = {"pieces": [{"text": text, "delay_ms": 10} for text in ("He", "llo", " world")]}
     *partials, final = await outputs(job_handler_of(answer, interval_s=0.0), prompt(stream=True))
     assert len(partials) > 1
     assert all(set(partial) == {"choices", "streaming"} for partial in partials)
     tokens = [token for partial in partials for token in partial["choices"][0]["tokens"]]
-    assert tokens == final["choices"][0]["deltas"] == ["Hel", "lo", " world"]
+    assert tokens == final["choices"][0]["deltas"] == ["He", "llo", " world"]
     assert "".join(partial["choices"][0]["text"] for partial in partials) == "Hello world"
     assert final["choices"][0]["text"] == "Hello world"
     assert final["usage"] == {"input": 1, "output": 3, "total": 4}
@@ -241,7 +241,7 @@ async def test_openai_stream_is_yielded_in_whole_events(
     route: str, job_handler_of: JobHandlerFactory
 ) -> None:
     # R29
-    answer = {"pieces": [{"text": text, "delay_ms": 10} for text in ("Hel", "lo", " world")]}
+    answer = {"pieces": [{"text": text, "delay_ms": 10} for text in ("He", "llo", " world")]}
     body = CHAT if route.endswith("chat/completions") else {"prompt": "hi"}
     texts = await outputs(
         job_handler_of(answer, interval_s=0.0), openai(route, stream=True, **body)
@@ -360,7 +360,7 @@ async def test_engine_failure_after_text_is_an_event_of_an_openai_stream(
     given = openai("/v1/completions", prompt="hi", stream=True)
     for text in (await run(jobs, given), "".join(await outputs(jobs, given))):
         *chunks, last = events(text)
-        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "Hel"
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "He"
         assert last == {
             "error": {"message": "out of luck", "type": "engine_error", "param": None, "code": 500}
         }

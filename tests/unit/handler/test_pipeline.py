@@ -225,11 +225,11 @@ async def test_slow_reader_finds_longer_batches(pipeline_of: PipelineFactory) ->
 async def test_verdict_is_of_the_whole_raw_text(pipeline_of: PipelineFactory) -> None:
     # R46, R47
     validator = Shouting()
-    pipeline = pipeline_of({"pieces": ["Hel", "lo!"]}, validator=validator)
+    pipeline = pipeline_of({"pieces": ["He", "llo!"]}, validator=validator)
     answer = await pipeline.run(ask("greet me", validation=True, streaming=True))
     assert validator.seen == [("greet me", "Hello!", "stop")]
     assert answer.text == "Hello"
-    assert answer.deltas == ("Hel", "lo!")
+    assert answer.deltas == ("He", "llo!")
     assert answer.raw_text == "Hello!"
     assert answer.sanitized
     assert answer.streaming

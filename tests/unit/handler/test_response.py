@@ -144,8 +144,8 @@ def test_every_number_is_json(numbers: tuple[float, ...]) -> None:
 
 def test_partial_output_holds_new_text_only() -> None:
     # R46
-    batch = [Delta("Hel"), Delta("", TokenLogprob("x", -1.0)), Delta("lo")]
+    batch = [Delta("He"), Delta("", TokenLogprob("x", -1.0)), Delta("llo")]
     assert encode_partial(batch) == {
-        "choices": [{"index": 0, "text": "Hello", "tokens": ["Hel", "lo"]}],
+        "choices": [{"index": 0, "text": "Hello", "tokens": ["He", "llo"]}],
         "streaming": True,
     }
