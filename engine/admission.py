@@ -11,7 +11,11 @@ from engine.request import Priority
 
 
 class Admission:
-    """Hands out slots by priority, first come first served within one, bounded.
+    """Hands out slots by priority, first come first served within one.
+
+    `max_queue` bounds how many interactive requests wait. Jobs and batches wait in queues of their
+    own, whose workers bring no more of them here than there are slots: refused, a job that was
+    accepted long ago would fail because a crowd came by.
 
     A slot is held from admission until the backend's run has returned, so a run that is still
     winding down after an abort keeps its place. Owned by the event loop: every method is called on
@@ -48,15 +52,17 @@ class Admission:
         """Wait for a slot; the caller owes one `release`.
 
         Raises:
-            QueueFull: `max_queue` requests wait already.
+            QueueFull: it is interactive, and `max_queue` of them wait already.
         """
         if self.free():
             self._used += 1
             return
-        if self.waiting >= self._max_queue:
-            raise QueueFull(
-                f"{self.waiting} requests are waiting already, the most that may", retry_after_s=1
-            )
+        if priority is Priority.INTERACTIVE:
+            ahead = sum(each is Priority.INTERACTIVE for each, _, _ in self._waiting)
+            if ahead >= self._max_queue:
+                raise QueueFull(
+                    f"{ahead} requests are waiting already, the most that may", retry_after_s=1
+                )
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (priority, next(self._order), future)
         heapq.heappush(self._waiting, entry)

@@ -25,7 +25,7 @@ class EngineConfig:
     """A whole engine.
 
     `slots` is the number to assume until the backend has told its own; `max_queue` bounds how many
-    requests wait for one.
+    interactive requests wait for one.
     """
 
     backend: BackendConfig

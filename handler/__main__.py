@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from engine import Engine
@@ -17,6 +18,9 @@ def main() -> int:
     configure_logging(settings.log_level, settings.log_format)
     engine = Engine(settings.engine_config())
     engine.spawn()
+    # The SDK's own default is DEBUG, which prints prompts and answers.
+    sdk_level = "WARN" if settings.log_level == "WARNING" else settings.log_level
+    os.environ.setdefault("RUNPOD_LOG_LEVEL", sdk_level)
 
     from handler import worker
 

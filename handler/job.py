@@ -104,9 +104,10 @@ class JobHandler:
                     for part in limits.split(batch):
                         yield encode_partial(part)
             final = encode(running.answer())
-        if request.streaming and limits.wire_size({"output": final}) > limits.STREAM_CHUNK_BYTES:
+        if limits.wire_size({"output": final}) > limits.STREAM_CHUNK_BYTES:
             choice = final["choices"][0]
-            del choice["deltas"], choice["tokens"]
+            choice.pop("deltas", None)
+            del choice["tokens"]
             final.setdefault("warnings", []).append(_SIZES_NOTE)
         yield final
 

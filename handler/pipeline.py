@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from typing import Self
 from engine import Delta, Engine, Finish, TokenLogprob, TokenStream
 from handler.request import TextRequest
 from validation import Validator, Verdict
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +150,10 @@ class Pipeline:
         except BaseException:
             stream.abort()
             raise
-        return Running(request, stream, first, self.model_name, self._validator)
+        running = Running(request, stream, first, self.model_name, self._validator)
+        for warning in running.warnings:
+            logger.warning("request %s: %s", request.generation.request_id, warning)
+        return running
 
     async def run(self, request: TextRequest) -> Answer:
         """Return the whole answer to a request. Raises EngineError."""

@@ -41,7 +41,10 @@ class Settings(BaseSettings):
         0, ge=0, le=256, description=f"Generations side by side; 0 is {DEFAULT_SLOTS}."
     )
     max_queue: int = Field(
-        256, ge=0, le=1_000_000, description="Requests that may wait for a slot."
+        256,
+        ge=0,
+        le=1_000_000,
+        description="Interactive requests that may wait; jobs have their own queue.",
     )
     threads: int = Field(0, ge=0, le=1024, description="CPU threads of llamacpp; 0 is every core.")
     default_max_tokens: int | None = Field(

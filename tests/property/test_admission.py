@@ -79,7 +79,10 @@ def test_one_step_at_a_time_does_what_the_model_does(steps: list[tuple[str, int]
             match step:
                 case ("arrive", _) if len(held) < slots and not line:
                     held.add(newcomer)
-                case ("arrive", _) if len(line) >= MAX_QUEUE:
+                case ("arrive", Priority.INTERACTIVE) if (
+                    sum(world.priorities[each] is Priority.INTERACTIVE for each in line)
+                    >= MAX_QUEUE
+                ):
                     refused.append(newcomer)
                 case ("arrive", _):
                     line.append(newcomer)
@@ -119,7 +122,9 @@ def test_any_number_of_steps_in_one_turn_loses_no_slot_and_forgets_nobody(
             await world.settle()
             admission = world.admission
             assert admission.running == len(world.holding)
-            assert admission.waiting == len(world.waiting) <= MAX_QUEUE
+            assert admission.waiting == len(world.waiting)
+            interactive = [each for each in world.waiting if not world.priorities[each]]
+            assert len(interactive) <= MAX_QUEUE
             assert not (admission.waiting and admission.running < admission.slots)
             assert admission.free() == (admission.running < admission.slots)
         for task in world.tasks.values():

@@ -226,10 +226,13 @@ async def test_full_queue_refuses_and_the_rest_is_served(engine_of: EngineMaker)
     engine = engine_of(FOREVER, ECHO, slots=1, max_queue=2)
     async with await engine.generate(request("forever")) as stream:
         await first_text(stream)
-        waiting = [asyncio.create_task(ask(engine, "patience")) for _ in range(2)]
+        waiting = [
+            asyncio.create_task(ask(engine, "patience", priority=Priority.INTERACTIVE))
+            for _ in range(2)
+        ]
         await until(lambda: engine.waiting == 2)
         with pytest.raises(QueueFull) as caught:
-            await engine.generate(request())
+            await engine.generate(request(priority=Priority.INTERACTIVE))
         assert caught.value.details["retry_after_s"] == 1
     assert [text for text, _ in await asyncio.gather(*waiting)] == ["patience"] * 2
 

@@ -73,7 +73,7 @@ async def test_queue_is_bounded() -> None:
     # R54
     admission = Admission(slots=1, max_queue=1)
     await admission.acquire(Priority.JOB)
-    waiter = enter(admission, [], "waits", Priority.JOB)
+    waiter = enter(admission, [], "waits", Priority.INTERACTIVE)
     await turns()
     with pytest.raises(QueueFull, match="1 requests are waiting") as caught:
         await admission.acquire(Priority.INTERACTIVE)
@@ -81,9 +81,23 @@ async def test_queue_is_bounded() -> None:
     waiter.cancel()
     await turns()
     assert admission.waiting == 0
-    enter(admission, [], "fits again", Priority.JOB)
+    enter(admission, [], "fits again", Priority.INTERACTIVE)
     await turns()
     assert admission.waiting == 1
+
+
+async def test_queue_of_the_interactive_never_refuses_a_job() -> None:
+    admission, order = Admission(slots=1, max_queue=1), list[str]()
+    await admission.acquire(Priority.JOB)
+    enter(admission, order, "chat", Priority.INTERACTIVE)
+    enter(admission, order, "batch", Priority.BATCH)
+    enter(admission, order, "job", Priority.JOB)
+    await turns()
+    assert admission.waiting == 3
+    for _ in range(3):
+        admission.release()
+        await turns()
+    assert order == ["chat", "job", "batch"]
 
 
 async def test_cancelled_waiter_leaves_the_line() -> None:

@@ -514,7 +514,7 @@ async def test_answer_too_long_for_a_chunk_fails_clearly(
     collected = await outputs(jobs, big(prompt(stream=True)))
     assert collected[-1]["error"].startswith("one output is 1.5 MB and RunPod takes 1 MB")
     (failed,) = await outputs(jobs, big(prompt(stream=False)))
-    assert failed["error"].startswith("one output is 3.0 MB and RunPod takes 1 MB")
+    assert failed["error"].startswith("one output is 1.5 MB and RunPod takes 1 MB")
 
 
 @pytest.mark.parametrize(
