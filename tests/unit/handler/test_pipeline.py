@@ -317,3 +317,13 @@ def test_answer_knows_whether_it_was_sanitized() -> None:
     fields = {"id": "x", "model": "m", "created": 1, "finish": finish, "streaming": False}
     assert not Answer(text="ab", deltas=("a", "b"), **fields).sanitized  # type: ignore[arg-type]
     assert Answer(text="a", deltas=("a", "b"), **fields).sanitized  # type: ignore[arg-type]
+
+
+async def test_what_is_ignored_is_logged(
+    pipeline_of: PipelineFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    # R16, R55
+    await pipeline_of().run(ask("hi", warnings=("top_logprobs was ignored",)))
+    (record,) = [each for each in caplog.records if each.name == "handler.pipeline"]
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == "request r-1: top_logprobs was ignored"

@@ -149,3 +149,20 @@ def test_room_that_is_made_at_the_last_moment_is_noticed(
     producer.start()
     producer.join(10)
     assert not producer.is_alive()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_sender_that_cannot_go_on_ends_the_process(
+    office: Office, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # Otherwise the host would go on deaf and its requests would wait for the clocks.
+    ended = threading.Event()
+
+    def leave(code: int) -> None:
+        ended.set()
+        raise SystemExit(code)
+
+    monkeypatch.setattr(engine.hosts.child, "exit_now", leave)
+    office.outbox.message({"what": object()})
+    assert ended.wait(10)
+    assert "TypeError" in capfd.readouterr().err

@@ -11,6 +11,7 @@ from openai._streaming import SSEDecoder
 from engine.errors import BackendFailed
 from handler import limits
 from handler.errors import InvalidRequest, NotFound
+from handler.openai.codec import Codec
 from handler.openai.service import OpenAIService, events
 from tests.unit.handler.conftest import PipelineFactory
 
@@ -181,3 +182,18 @@ def test_route_reads_the_body_of_its_kind(pipeline_of: PipelineFactory) -> None:
         service.codec("/v1/completions", {"messages": TURNS})
     with pytest.raises(InvalidRequest, match="messages must be"):
         service.codec("/v1/chat/completions", {"prompt": "hi"})
+
+
+async def test_fault_of_our_own_in_mid_stream_is_told_too(
+    pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # R30: a stream that just ends would pass for a whole answer.
+    def fault(*args: object) -> bytes:
+        raise RuntimeError("a secret")
+
+    monkeypatch.setattr(Codec, "closing", fault)
+    service = OpenAIService(pipeline_of({"pieces": ["a"]}))
+    chunks = chunks_of(await blocks_of(service, "/v1/completions", {"prompt": "hi"}))
+    assert [text_of(chunk) for chunk in chunks[:-1]] == ["a"]
+    assert chunks[-1]["error"]["code"] == 500
+    assert "secret" not in str(chunks[-1])
