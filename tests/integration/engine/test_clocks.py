@@ -28,7 +28,8 @@ ECHO: dict[str, Any] = {}
 
 
 def deaf(seconds: float) -> dict[str, Any]:
-    return {"when": "deaf", "pieces": ["one", {"hang_s": seconds, "deaf": True}]}
+    # Before the first token, so that no piece can be the one whose answer is that it is enough.
+    return {"when": "deaf", "pieces": ["x"], "prefill_ms": seconds * 1000, "deaf_prefill": True}
 
 
 async def test_prefill_that_takes_too_long(engine_of: EngineMaker) -> None:
@@ -92,7 +93,6 @@ async def test_deaf_run_costs_the_host_process_but_not_the_engine(engine_of: Eng
         await engine.generate(request("forever")) as neighbour,
         await engine.generate(request("deaf")) as stream,
     ):
-        assert await first_text(stream) == "one"
         first_child = child_pid(engine)
         stream.abort()
         with pytest.raises(EngineCrashed, match=r"did not stop within 0\.2 s of an abort"):
@@ -152,7 +152,6 @@ async def test_deaf_run_in_a_thread_is_the_end_and_says_so(engine_of: EngineMake
         await engine.generate(request("forever")) as neighbour,
         await engine.generate(request("deaf")) as stream,
     ):
-        assert await first_text(stream) == "one"
         stream.abort()
         with pytest.raises(EngineDead, match="ENGINE_ISOLATION=thread cannot restart it"):
             await read(neighbour)
@@ -175,7 +174,6 @@ async def test_deaf_run_in_a_thread_is_the_end_and_says_so(engine_of: EngineMake
 async def test_close_is_bounded_though_a_run_is_deaf(engine_of: EngineMaker) -> None:
     engine = engine_of(deaf(1.5), abort_grace_s=0.2)
     stream = await engine.generate(request("deaf"))
-    await first_text(stream)
     loop = asyncio.get_running_loop()
     started = loop.time()
     await engine.close()

@@ -1,0 +1,40 @@
+from pathlib import Path
+
+import pytest
+
+from validation.rules import DEFAULT_RULES, RulesError, load_rules
+
+
+def test_the_rules_that_are_shipped_are_good() -> None:
+    assert load_rules().sanitizer
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("intents: {}\nsanitizer: {}\n", 1, "checks"),
+        ("intents: {}\nsanitizer: {}\nchecks: {}\nthreshold: much\n", 4, "threshold"),
+        (
+            "sanitizer: {}\nchecks: {}\nintents:\n  pay:\n    about: x\n    cues:\n"
+            "      - any: [a]\n        weight: x\n",
+            8,
+            "intents.pay.cues.0.weight",
+        ),
+        ("intents: {}\nsanitizer: {}\nchecks: {}\nmore: 1\n", 4, "more"),
+        ("intents: {\n", 2, "expected"),
+        ("- 1\n", 1, "the file"),
+    ],
+)
+def test_error_names_file_and_line(tmp_path: Path, text: str, line: int, said: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(RulesError) as caught:
+        load_rules(path)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+    assert said in str(caught.value)
+
+
+def test_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(RulesError, match="cannot be read"):
+        load_rules(tmp_path / "none.yaml")
+    assert DEFAULT_RULES.exists()

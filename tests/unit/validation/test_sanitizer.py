@@ -1,0 +1,202 @@
+"""What the sanitiser takes out and what it leaves: the rules' examples, two tables of answers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from validation.findings import Removal
+from validation.rules import Example, SanitizerRule, load_rules
+from validation.sanitizer import Sanitizer
+from validation.sanitizer.edits import Edit, as_removals
+from validation.sanitizer.sanitizer import RULE_IDS
+
+DATA = Path(__file__).parents[2] / "data" / "sanitizer"
+RULES = load_rules().sanitizer
+# What the rules' examples answer, as rules.yaml says.
+EXAMPLE_PROMPT = "Context: Paris is the capital of France.\nWhat is the capital of France?"
+EXAMPLES = [
+    pytest.param(name, example, id=f"{name}-{number}")
+    for name, rule in RULES.items()
+    for number, example in enumerate(rule.examples, 1)
+]
+
+Item = dict[str, Any]
+
+
+def table(name: str) -> list[Any]:
+    root = yaml.safe_load((DATA / name).read_text(encoding="utf-8"))
+    common = {"prompt": root["prompt"], "system": root.get("system", "")}
+    return [pytest.param(common | item, id=item["name"]) for item in root["answers"]]
+
+
+DIRTY, CLEAN = table("dirty.yaml"), table("clean.yaml")
+
+
+@pytest.fixture(scope="module")
+def sanitizer() -> Sanitizer:
+    return Sanitizer(RULES)
+
+
+def rule(*patterns: str, words: tuple[str, ...] = ()) -> SanitizerRule:
+    example = Example(catches="a", leaves="b")
+    return SanitizerRule(about="", words=list(words), patterns=list(patterns), examples=[example])
+
+
+def applied(text: str, removals: tuple[Removal, ...]) -> str:
+    """The slow and plain way: from the end, so that what is left of a span does not move."""
+    for removal in reversed(removals):
+        text = text[: removal.start] + removal.replacement + text[removal.end :]
+    return text
+
+
+def test_the_rules_file_has_every_rule() -> None:
+    assert set(RULES) == set(RULE_IDS)
+
+
+@pytest.mark.parametrize(("name", "example"), EXAMPLES)
+def test_every_example_shows_its_rule_at_work(
+    sanitizer: Sanitizer, name: str, example: Example
+) -> None:
+    cleaned, removals = sanitizer.clean(example.catches, EXAMPLE_PROMPT)
+    assert {removal.rule for removal in removals} == {name}
+    assert cleaned != example.catches
+    assert sanitizer.clean(example.leaves, EXAMPLE_PROMPT) == (example.leaves, ())
+
+
+@pytest.mark.parametrize("name", RULE_IDS)
+def test_a_rule_that_is_not_given_is_off(name: str) -> None:
+    others = {other: rule for other, rule in RULES.items() if other != name}
+    for example in RULES[name].examples:
+        _, removals = Sanitizer(others).clean(example.catches, EXAMPLE_PROMPT)
+        assert name not in {removal.rule for removal in removals}
+    only = Sanitizer({name: RULES[name]})
+    for example in RULES[name].examples:
+        _, removals = only.clean(example.catches, EXAMPLE_PROMPT)
+        assert {removal.rule for removal in removals} == {name}
+
+
+def test_without_rules_nothing_changes() -> None:
+    text = "<|im_start|>assistant\nAssistant: <p>Hi!!!!!</p>\n\n\n\n\n\n\n\n"
+    assert Sanitizer({}).clean(text, "Hi", "Hi") == (text, ())
+
+
+def test_the_table_of_dirty_answers_is_long() -> None:
+    assert len(DIRTY) >= 80
+    assert len(CLEAN) >= 60
+
+
+@pytest.mark.parametrize("item", DIRTY)
+def test_dirty_answers_come_out_exactly_clean(sanitizer: Sanitizer, item: Item) -> None:
+    cleaned, removals = sanitizer.clean(item["raw"], item["prompt"], item["system"])
+    assert cleaned == item["clean"]
+    assert {removal.rule for removal in removals} == set(item["rules"])
+    assert applied(item["raw"], removals) == cleaned
+    assert sanitizer.clean(cleaned, item["prompt"], item["system"]) == (cleaned, ())
+
+
+@pytest.mark.parametrize("item", CLEAN)
+def test_answers_with_nothing_wrong_do_not_change(sanitizer: Sanitizer, item: Item) -> None:
+    assert sanitizer.clean(item["text"], item["prompt"], item["system"]) == (item["text"], ())
+
+
+def test_spans_are_those_of_the_original_text(sanitizer: Sanitizer) -> None:
+    text = "<s>Grüße 😀!!!!! Und: <|im_end|>\n\nAb.<|im_end|>"
+    cleaned, removals = sanitizer.clean(text)
+    assert cleaned == "Grüße 😀!!!!! Und:\n\nAb."
+    assert [text[removal.start : removal.end] for removal in removals] == [
+        "<s>",
+        " <|im_end|>\n\n",
+        "<|im_end|>",
+    ]
+    assert [removal.replacement for removal in removals] == ["", "\n\n", ""]
+
+
+def test_a_character_keeps_the_rule_that_took_it() -> None:
+    glued = Sanitizer({"template_token": rule(words=("<x>", "<yy>"))})
+    assert glued.clean("a<y<x>y>b") == ("ab", (Removal("template_token", 1, 8),))
+    # The mark behind the word is only a run when the token within it is gone.
+    two = Sanitizer(
+        {"template_token": rule(words=("<x>",)), "punctuation_run": rule(r"\pL(!{5,})")}
+    )
+    assert two.clean("a!!!<x>!!!") == (
+        "a!",
+        (
+            Removal("punctuation_run", 1, 4, "!"),
+            Removal("template_token", 4, 7),
+            Removal("punctuation_run", 7, 10),
+        ),
+    )
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5, 8])
+def test_tokens_within_tokens_go_up_to_a_depth(sanitizer: Sanitizer, depth: int) -> None:
+    text = "Alps." + "<|im_" * depth + "<|im_end|>" + "end|>" * depth
+    assert sanitizer.clean(text)[0] == "Alps."
+
+
+def test_tokens_deep_within_tokens_are_kept_apart(sanitizer: Sanitizer) -> None:
+    text = "Alps." + "<|im_" * 500 + "<|im_end|>" + "end|>" * 500
+    cleaned, _ = sanitizer.clean(text)
+    assert "<|im_end|>" not in cleaned
+    assert sanitizer.clean(cleaned) == (cleaned, ())
+
+
+def test_a_text_with_too_much_to_look_at_is_left_as_it_is(sanitizer: Sanitizer) -> None:
+    text = "a<|im_end|>" * 90_000
+    assert sanitizer.clean(text) == (text, ())
+    text = "a<|im_end|>" * 1_000
+    assert sanitizer.clean(text)[0] == "a" * 1_000
+    # Here it only turns out when some of it has been taken out.
+    text = ("<|im_" * 7 + "<|im_end|>" + "end|>" * 7) * 9_000
+    assert sanitizer.clean(text) == (text, ())
+
+
+def test_half_a_character_does_no_harm(sanitizer: Sanitizer) -> None:
+    assert sanitizer.clean("\ud83d <|im_end|>")[0] == "\ud83d"
+    assert sanitizer.clean("a\udc00b")[0] == "a\udc00b"
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"template_tokens": rule("a")}, "sanitizer.template_tokens: no such rule"),
+        ({"template_token": rule("(")}, r"sanitizer.template_token: '\(': missing \)"),
+        ({"role_label": rule(r"a(?=b)")}, "sanitizer.role_label: .*invalid perl operator"),
+        ({"stray_pipe": rule("a")}, "sanitizer.stray_pipe: 'a' needs one group"),
+        ({"punctuation_run": rule("(a)(b)")}, "sanitizer.punctuation_run: .* needs one group"),
+        ({"blank_lines": rule("a*")}, "sanitizer.blank_lines: .* without characters"),
+        ({"edge_token": rule(words=("",))}, "sanitizer.edge_token: a word without letters"),
+    ],
+)
+def test_rules_that_cannot_be_used_are_refused(
+    rules: dict[str, SanitizerRule], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Sanitizer(rules)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_changes_nothing_is_not_reported() -> None:
+    assert as_removals("ab", [Edit(0, 1, "a", "x"), Edit(1, 2, "", "y")]) == (Removal("y", 1, 2),)
+    assert as_removals("ab", [Edit(0, 1, "", "x"), Edit(1, 2, "", "x")]) == (Removal("x", 0, 2),)
+
+
+def test_a_pattern_that_matches_between_characters_adds_none() -> None:
+    own = {"blank_lines": rule(r"\b"), "template_token": rule(words=("<x>",))}
+    assert Sanitizer(own).clean("a b<x>") == ("a b", (Removal("template_token", 3, 6),))
+
+
+def test_rules_of_the_users_own() -> None:
+    own = Sanitizer(
+        {
+            "template_token": rule(words=("{{end}}",)),
+            "punctuation_run": rule(r"\pL(-{3,})"),
+            # Puts back what it takes: that is no change, and no reason to go on for ever.
+            "blank_lines": rule(r"\n\n"),
+            "role_label": rule(words=("Robot>",)),
+        }
+    )
+    cleaned, _ = own.clean("Robot> Alps---\n\nSea{{end}} <|im_end|>")
+    assert cleaned == "Alps-\n\nSea <|im_end|>"

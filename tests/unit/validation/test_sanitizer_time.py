@@ -1,0 +1,105 @@
+"""A megabyte of anything takes less than a second, whatever it was made for."""
+
+import time
+
+import pytest
+
+from validation.rules import load_rules
+from validation.sanitizer import Sanitizer
+
+SIZE = 1 << 20
+LIMIT_S = 1.0
+SANITIZER = Sanitizer(load_rules().sanitizer)
+NEST = "<|im_" * 20 + "<|im_end|>" + "end|>" * 20 + "\n\n"
+QUESTION = "What is the capital of France?"
+
+UNITS = (
+    *("<", "<|", "|", "!", "\n", "```", "`", "~", " ", "\t", "é", "😀", "\ud800", "&", "(", "["),
+    *("a`", "``a", "`a` <|im_end|> ", "`<|im_end|>\n\n", "``a <|eot_id|>` ", "```\n", "```\na"),
+    *("```\n<|im_end|>\n", "    <|im_end|>\n", "    a\n", "a\n", "\r\n", "a ", "# a\n", "- a\n"),
+    *("<b>", "</b>", "<b></b>", "a<b></b>", "<p>", "<p>a</p>", "<ul><li>a", "a<br>", "< "),
+    *("&amp;", "<p>&amp;</p>", "<p>a &lt;p&gt;</p>", "<ol><li>a</li></ol>", "a < b "),
+    *("[INST]", "a[INST]", "a [INST] token ", "<|im_", "<|im_end|>", "<|im_end|>x", "<|im_end|> "),
+    *("<s>", "a.<s>", "a.</s> ", "<s> </s>x", "<unk> ", "<unk> x ", '"<|im_end|>"', "é<|im_end|>"),
+    *("<|start_header_id|>", "<|start_header_id|>a", "<think>", "<think> ", " </think>"),
+    *("a|", "a. |\n\n", "a.\n\n|--|\n\nb ", "| |\n\n", "|\na\n", "|\n", "|--|\n", "\n\n|"),
+    *("!!!!! ", "a!!!!! ", "a?!?!?!\n", "a,,,, ", ",", "\n\n\n\n\n\n\na", "\n \n"),
+    *("Assistant: ", "Assistant:\n", "assistant\n", "### Response:\n", "Question: ", "Context: "),
+    *("Sure! Here is it:\n", "Assistant: Sure! Here is it:\n", "As an AI, I have ", "Sure! "),
+    *("I hope this helps! ", "Is there anything else I can help with?\n", "Let me know if "),
+)
+WHOLE = {
+    "tokens in tokens": "<|im_" * (SIZE // 11) + "<|im_end|>" + "end|>" * (SIZE // 11),
+    "eight deep, often": ("<|im_" * 7 + "<|im_end|>" + "end|>" * 7) * (SIZE // 80),
+    "twenty deep, often": NEST * (SIZE // 210),
+    "lists in lists": "<ul><li>a" * 15_000,
+    "tags in tags": "<p>" + "<b>" * (SIZE // 7) + "a" + "</b>" * (SIZE // 7),
+    "token and label": "<|im_start|>assistant\nAssistant: " * (SIZE // 33),
+    "backticks and a token": "a`" * (SIZE // 2) + "<|im_end|>x",
+    "double backticks and a token": "``a" * (SIZE // 3) + "<|im_end|>x",
+    "longer and longer backticks": " ".join("`" * n for n in range(1, 1_400)) + "<|im_end|>x",
+    # With this before them every pass there is looks at them.
+    "many passes, backticks": NEST + "``a" * (SIZE // 3) + "<|im_end|>x",
+    "many passes, fences": NEST + "```\n" * (SIZE // 4) + "<|im_end|>x",
+    "many passes, lines": NEST + "\na" * (SIZE // 2),
+    "many passes, wide characters": NEST + "é" * SIZE,
+    "many passes, marks": NEST + "a!!!!! " * 15_000,
+    "many passes, comparisons": NEST + "< " * (SIZE // 2),
+}
+ASKED = {
+    "short prompt, echoed all over": (f"{QUESTION}\n" * (SIZE // 31), QUESTION),
+    "tiny prompt, echoed all over": ("a b c\n" * (SIZE // 6), "a b c"),
+    "long prompt, echoed": ("ab cd ef " * (SIZE // 9) + "\nx", "ab cd ef " * (SIZE // 9)),
+    "long prompt, all but echoed": ("ab cd ef " * (SIZE // 9), "ab cd ef " * (SIZE // 9) + "y"),
+    "context": ("Context: a b c d\n" * (SIZE // 17), "Context: a b c d\n" * (SIZE // 17)),
+    "many passes, long prompt": (NEST + "Context: a b c", "Context: a b c\n" * (SIZE // 15)),
+    "html and a long prompt": ("<p>a</p>", "x " * (SIZE // 2)),
+}
+
+
+def seconds(text: str, prompt: str = "", system: str = "") -> float:
+    """Processor time, the least of a few: others work on this machine too."""
+    least = float("inf")
+    for _ in range(3):
+        start = time.thread_time()
+        SANITIZER.clean(text, prompt, system)
+        least = min(least, time.thread_time() - start)
+        if least < LIMIT_S:
+            break
+    return least
+
+
+def much(unit: str, size: int) -> str:
+    return (unit * (size // len(unit) + 1))[:size]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=repr)
+def test_a_megabyte_of_the_same(unit: str) -> None:
+    assert seconds(much(unit, SIZE)) < LIMIT_S
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_megabyte_made_to_take_time(name: str) -> None:
+    assert seconds(WHOLE[name]) < LIMIT_S
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_megabyte_compared_with_its_prompt(name: str) -> None:
+    text, prompt = ASKED[name]
+    assert seconds(text, prompt, prompt) < LIMIT_S
+
+
+def test_four_times_the_text_takes_about_four_times_as_long() -> None:
+    # Twice as much as that is for the machine; what grows with the square takes sixteen times.
+    units = UNITS[::4]
+    quarter = sum(seconds(much(unit, SIZE // 4)) for unit in units)
+    whole = sum(seconds(much(unit, SIZE)) for unit in units)
+    assert whole < 8 * quarter
+
+
+def test_a_megabyte_of_an_answer() -> None:
+    paragraph = (
+        "The Rhine is 1,230 km long, `a < b`.\n\n```py\nx = [1, 2]\n```\n\n| a | b |\n|---|---|\n"
+    )
+    text = paragraph * (SIZE // len(paragraph))
+    assert seconds(text) < LIMIT_S / 4

@@ -1,0 +1,36 @@
+"""What rules find in an answer: things taken out, and things that are wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Something that was taken out: `raw[start:end]` of the model's text, in characters.
+
+    `replacement` is what stands there now, mostly nothing.
+    """
+
+    rule: str
+    start: int
+    end: int
+    replacement: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """Something wrong with an answer: a stable rule id and a sentence for people."""
+
+    rule: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """An answer and what it answers; `system` is the system text that must not leak."""
+
+    prompt: str
+    text: str
+    finish_reason: str = "stop"
+    system: str = ""

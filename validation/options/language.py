@@ -1,0 +1,247 @@
+"""Which language an answer is in."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from threading import Lock
+from typing import Any
+
+from validation.findings import Issue
+from validation.options import MissingPart
+
+# So much prose is looked at, and so few letters tell nothing.
+MAX_CHARS = 4_000
+MIN_LETTERS = 20
+# The language found must be this probable, and the one asked for less than that.
+SURE = 0.6
+RULED_OUT = 0.2
+
+# Those of ISO 639-1 that the model knows.
+NAMES = {
+    "af": "Afrikaans",
+    "am": "Amharic",
+    "an": "Aragonese",
+    "ar": "Arabic",
+    "as": "Assamese",
+    "az": "Azerbaijani",
+    "ba": "Bashkir",
+    "be": "Belarusian",
+    "bg": "Bulgarian",
+    "bn": "Bengali",
+    "br": "Breton",
+    "bs": "Bosnian",
+    "ca": "Catalan",
+    "cs": "Czech",
+    "cy": "Welsh",
+    "da": "Danish",
+    "de": "German",
+    "dz": "Dzongkha",
+    "el": "Greek",
+    "en": "English",
+    "eo": "Esperanto",
+    "es": "Spanish",
+    "et": "Estonian",
+    "eu": "Basque",
+    "fa": "Persian",
+    "fi": "Finnish",
+    "fo": "Faroese",
+    "fr": "French",
+    "fy": "Western Frisian",
+    "ga": "Irish",
+    "gd": "Scottish Gaelic",
+    "gl": "Galician",
+    "gu": "Gujarati",
+    "ha": "Hausa",
+    "he": "Hebrew",
+    "hi": "Hindi",
+    "hr": "Croatian",
+    "ht": "Haitian Creole",
+    "hu": "Hungarian",
+    "hy": "Armenian",
+    "id": "Indonesian",
+    "ig": "Igbo",
+    "is": "Icelandic",
+    "it": "Italian",
+    "ja": "Japanese",
+    "jv": "Javanese",
+    "ka": "Georgian",
+    "kk": "Kazakh",
+    "km": "Khmer",
+    "kn": "Kannada",
+    "ko": "Korean",
+    "ku": "Kurdish",
+    "ky": "Kyrgyz",
+    "la": "Latin",
+    "lb": "Luxembourgish",
+    "lg": "Ganda",
+    "ln": "Lingala",
+    "lo": "Lao",
+    "lt": "Lithuanian",
+    "lv": "Latvian",
+    "mg": "Malagasy",
+    "mk": "Macedonian",
+    "ml": "Malayalam",
+    "mn": "Mongolian",
+    "mr": "Marathi",
+    "ms": "Malay",
+    "mt": "Maltese",
+    "my": "Burmese",
+    "ne": "Nepali",
+    "nl": "Dutch",
+    "nn": "Norwegian Nynorsk",
+    "no": "Norwegian",
+    "oc": "Occitan",
+    "om": "Oromo",
+    "or": "Odia",
+    "pa": "Punjabi",
+    "pl": "Polish",
+    "ps": "Pashto",
+    "pt": "Portuguese",
+    "qu": "Quechua",
+    "ro": "Romanian",
+    "ru": "Russian",
+    "rw": "Kinyarwanda",
+    "sa": "Sanskrit",
+    "se": "Northern Sami",
+    "si": "Sinhala",
+    "sk": "Slovak",
+    "sl": "Slovenian",
+    "sn": "Shona",
+    "so": "Somali",
+    "sq": "Albanian",
+    "sr": "Serbian",
+    "st": "Southern Sotho",
+    "sv": "Swedish",
+    "sw": "Swahili",
+    "ta": "Tamil",
+    "te": "Telugu",
+    "tg": "Tajik",
+    "th": "Thai",
+    "tk": "Turkmen",
+    "tl": "Tagalog",
+    "tr": "Turkish",
+    "tt": "Tatar",
+    "ug": "Uyghur",
+    "uk": "Ukrainian",
+    "ur": "Urdu",
+    "uz": "Uzbek",
+    "vi": "Vietnamese",
+    "vo": "Volapük",
+    "wa": "Walloon",
+    "xh": "Xhosa",
+    "yo": "Yoruba",
+    "zh": "Chinese",
+    "zu": "Zulu",
+}
+# The model has one label for both.
+_SAME = {"nb": "no"}
+# What people write in one of these, the model often takes for another one.
+_CLOSE = (
+    {"bs", "hr", "sr"},
+    {"id", "ms"},
+    {"no", "nn", "da"},
+    {"hi", "mr", "ne", "sa"},
+    {"xh", "zu"},
+)
+# The model's label for what is no language.
+_NONE = "zxx"
+
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_NO_PROSE = re.compile(r"`[^`\n]*`|(?:https?|ftp)://\S+|www\.\S+")
+
+
+class LanguageCheck:
+    """Tells whether answers are in the language that was asked for.
+
+    Code, links and all but the first few thousand characters do not count, and where there is
+    little prose, or where languages are so close that nobody could tell from it, nothing is said.
+
+    Raises:
+        ValueError: not a language that can be told, as an ISO 639-1 code.
+        MissingPart: py3langid is not installed.
+    """
+
+    def __init__(self, expected: str) -> None:
+        code = _SAME.get(expected.lower(), expected.lower())
+        if code not in NAMES:
+            raise ValueError(
+                f"There is no language {expected!r:.40} to check for; use one of {len(NAMES)} "
+                "ISO 639-1 codes, such as en, de, fr, es, pt, zh or ja."
+            )
+        self.expected = code
+        self._fine = {code}.union(*(close for close in _CLOSE if code in close))
+        self._model = _model()
+
+    def issues(self, text: str) -> tuple[Issue, ...]:
+        """Return the issue with an answer in another language."""
+        prose = prose_of(text)
+        if sum(map(str.isalpha, prose)) < MIN_LETTERS:
+            return ()
+        ranking: list[tuple[str, float]] = self._model.rank(prose)
+        found, probability = ranking[0]
+        if found == _NONE or probability < SURE:
+            return ()
+        if sum(share for code, share in ranking if code in self._fine) >= RULED_OUT:
+            return ()
+        message = f"The answer is in {NAMES[found]}, and {NAMES[self.expected]} was asked for."
+        return (Issue("language", message),)
+
+
+def prose_of(text: str) -> str:
+    """Return the beginning of a text without code and links."""
+    pieces: list[str] = []
+    left = MAX_CHARS
+    for line in _outside_of_fences(text):
+        # A link or code that is cut here still begins like one.
+        prose = _NO_PROSE.sub(" ", line[: 2 * MAX_CHARS])[:left]
+        pieces.append(prose)
+        left -= len(prose)
+        if left <= 0:
+            break
+    return "\n".join(pieces)
+
+
+def _outside_of_fences(text: str) -> Iterator[str]:
+    fence = ""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start)
+        end = len(text) if end < 0 else end
+        line, start = text[start:end], end + 1
+        opening = _FENCE.match(line)
+        if fence:
+            closing = line.strip()
+            if opening and closing.startswith(fence) and not closing.strip(fence[0]):
+                fence = ""
+        elif opening:
+            fence = opening.group(1)
+        else:
+            yield line
+
+
+_loading = Lock()
+
+
+def _model() -> Any:
+    """Return the model, loaded once; it is only read afterwards, by as many threads as like."""
+    with _loading:
+        return _load()
+
+
+@lru_cache(maxsize=1)
+def _load() -> Any:
+    try:
+        from py3langid.langid import (  # type: ignore[import-untyped]
+            MODEL_FILE,
+            LanguageIdentifier,
+        )
+    except ImportError:
+        raise MissingPart("Checking the language of answers", "py3langid") from None
+    model = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    logging.getLogger("py3langid").setLevel(logging.WARNING)
+    # Dialects and small languages would draw texts away from those that people ask for.
+    model.set_languages([*NAMES, _NONE])
+    return model

@@ -1,0 +1,301 @@
+"""Which runs of digits and separators are telephone numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+# Numbers of digits after the country code, for those codes where they are known to be few; the
+# codes themselves are those of ITU-T E.164 (list of assigned country codes), prefix-free.
+_LENGTHS = {
+    "1": (10, 10),
+    "7": (10, 10),
+    "20": (8, 10),
+    "27": (9, 9),
+    "30": (10, 10),
+    "31": (9, 9),
+    "32": (8, 9),
+    "33": (9, 9),
+    "34": (9, 9),
+    "36": (8, 9),
+    "39": (8, 11),
+    "40": (9, 9),
+    "41": (9, 9),
+    "43": (7, 13),
+    "44": (9, 10),
+    "45": (8, 8),
+    "46": (7, 10),
+    "47": (8, 8),
+    "48": (9, 9),
+    "49": (7, 12),
+    "51": (8, 9),
+    "52": (10, 11),
+    "54": (10, 11),
+    "55": (10, 11),
+    "56": (9, 9),
+    "57": (8, 10),
+    "58": (10, 10),
+    "60": (8, 10),
+    "61": (9, 9),
+    "62": (8, 12),
+    "63": (8, 10),
+    "64": (8, 10),
+    "65": (8, 8),
+    "66": (8, 9),
+    "81": (9, 10),
+    "82": (8, 10),
+    "84": (9, 10),
+    "86": (10, 11),
+    "90": (10, 10),
+    "91": (10, 10),
+    "92": (9, 10),
+    "98": (10, 10),
+    "212": (9, 9),
+    "213": (8, 9),
+    "216": (8, 8),
+    "233": (9, 9),
+    "234": (8, 10),
+    "254": (9, 9),
+    "351": (9, 9),
+    "353": (7, 9),
+    "354": (7, 9),
+    "358": (6, 11),
+    "370": (8, 8),
+    "371": (8, 8),
+    "372": (7, 8),
+    "380": (9, 9),
+    "385": (8, 9),
+    "420": (9, 9),
+    "421": (9, 9),
+    "852": (8, 8),
+    "853": (8, 8),
+    "880": (8, 10),
+    "886": (8, 9),
+    "966": (8, 9),
+    "971": (8, 9),
+    "972": (8, 9),
+    "974": (8, 8),
+}
+_OTHER_CODES = frozenset(
+    "53 93 94 95 211 218 220 221 222 223 224 225 226 227 228 229 230 231 232 235 236 237 238 239 "
+    "240 241 242 243 244 245 246 247 248 249 250 251 252 253 255 256 257 258 260 261 262 263 264 "
+    "265 266 267 268 269 290 291 297 298 299 350 352 355 356 357 359 373 374 375 376 377 378 379 "
+    "381 382 383 386 387 389 423 500 501 502 503 504 505 506 507 508 509 590 591 592 593 594 595 "
+    "596 597 598 599 670 672 673 674 675 676 677 678 679 680 681 682 683 685 686 687 688 689 690 "
+    "691 692 800 808 850 855 856 870 878 881 882 883 888 960 961 962 963 964 965 967 968 970 973 "
+    "975 976 977 979 992 993 994 995 996 998".split()
+)
+_OTHER_LENGTHS = (6, 12)
+MAX_DIGITS = 15
+
+# Nothing longer is one number; longer runs are tables or lists, and looked at piece by piece.
+_LONGEST = 40
+_SHORTEST = 7
+
+_SPACES = " \u00a0\u2009\u202f"
+_DASHES = "\\-\u2010\u2011\u2013"
+_BETWEEN = re.compile(
+    rf"[{_SPACES}]?[{_DASHES}./]?[{_SPACES}]?|[{_SPACES}]?\(|\)[{_SPACES}{_DASHES}]?"
+)
+_DIGITS = re.compile(r"[0-9]+")
+_PIECES = re.compile(rf"[{_SPACES}]+[/{_DASHES}][{_SPACES}]+|[{_SPACES}]+(?=\()|[{_SPACES}]{{2,}}")
+_WORDS = re.compile(rf"(?<![^{_SPACES}])[^{_SPACES}]{{9,40}}(?![^{_SPACES}])")
+
+_NATIONAL = re.compile(
+    # North America: (415) 555-2671, 415-555-2671, 1-800-555-0199. Blanks alone do not make one:
+    # "256 512 1024" has the same shape.
+    r"(?:1[-. ])?(?:\([2-9]\d\d\) ?[2-9]\d\d[-. ]\d{4}"
+    r"|[2-9]\d\d-[2-9]\d\d-\d{4}|[2-9]\d\d\.[2-9]\d\d\.\d{4})"
+    r"|1 [2-9]\d\d [2-9]\d\d \d{4}"
+    # Brazil: (11) 91234-5678.
+    r"|\([1-9]\d\) ?9?[2-5]\d{3}-\d{4}|\([1-9]\d\) ?9\d{4}-\d{4}"
+    # Russia: 8 (495) 123-45-67, 8-800-555-35-35.
+    r"|8[- ]?\(?[3489]\d\d\)?[- ]\d{3}[- ]\d\d[- ]\d\d"
+    # China: 138-1234-5678.
+    r"|1[3-9]\d-\d{4}-\d{4}"
+    # India: 098765 43210.
+    r"|0[6-9]\d{4}[- ]\d{5}"
+    # Turkey: 0 (532) 123 45 67.
+    r"|0 ?\([2-5]\d\d\) ?\d{3} \d\d \d\d"
+)
+# An area code with its zero, then groups: 030 12345678, (02) 9876 5432, 0171/2345678.
+_APART = rf"(?:[{_SPACES}]?[{_DASHES}./][{_SPACES}]?|[{_SPACES}])"
+_TRUNK = re.compile(
+    rf"(?:0[1-9]\d{{0,3}}{_APART}|\(0[1-9]\d{{0,3}}\){_APART}?)\d{{2,8}}(?:{_APART}\d{{2,8}}){{0,4}}"
+)
+# Groups that are something else: social security numbers, zip codes, hexdumps and hours.
+_NO_TRUNK = {(3, 2, 4), (5, 4), (4, 4, 2), (4, 4, 4)}
+_YEARS = re.compile(r"(?:19|20)\d\d")
+_LABEL = re.compile(
+    r"(?<![^\W_])(?:telefoo?n|t[ée]l(?:[ée]fono|[ée]phone)?|(?:cell ?|mobile ?)?phone|fon|fax"
+    r"|mobile?|handy|whatsapp|電話|电话|手机|тел|телефон)"
+    r"(?: ?(?:no|nr|number|num))? {0,2}[:.=\uff1a]{1,2} {0,3}\Z",
+    re.IGNORECASE,
+)
+# Longer than anything the label matches, so that it never sees half a word.
+_BEFORE = 48
+
+
+def telephone_numbers(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield where in a run of digits and separators there are telephone numbers.
+
+    International ones need a plus or zeros and a country code that exists, national ones a shape
+    that is used for nothing else or a label before them. Digits alone are never one.
+    """
+    if end - start <= _LONGEST or text[start] == "+":
+        number = _number(text, start, min(end, start + _LONGEST))
+        if number:
+            yield number
+            return
+    if end - start <= _SHORTEST:
+        return
+    for first, last in _split(_PIECES, text, start, end):
+        number = _number(text, first, last) if last - first < end - start else None
+        if number:
+            yield number
+            continue
+        for word in _WORDS.finditer(text, first, last):
+            number = _number(text, *word.span())
+            if number:
+                yield number
+
+
+def _split(pattern: re.Pattern[str], text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    for match in pattern.finditer(text, start, end):
+        yield start, match.start()
+        start = match.end()
+    yield start, end
+
+
+def _number(text: str, start: int, end: int) -> tuple[int, int] | None:
+    """Return where in a piece of text there is a number, which begins where the piece does."""
+    piece = text[start:end]
+    while piece[:1] == "(" and piece.count("(") > piece.count(")"):
+        start, piece = start + 1, piece[1:]
+    if not _SHORTEST <= len(piece) <= _LONGEST:
+        return None
+    labelled = False
+    if piece[0] == "+" or piece.startswith(("00", "(+")):
+        end = start + _international(piece)
+    elif not _national(piece):
+        labelled = _labelled(text, start, piece)
+        if not labelled:
+            return None
+    if end == start or not (labelled or _begins_alone(text, start)):
+        return None
+    return (start, end) if _ends_alone(text, end) else None
+
+
+def _national(piece: str) -> bool:
+    if _NATIONAL.fullmatch(piece):
+        # "(12) 2024-2025" is a note and two years.
+        return len(_YEARS.findall(piece)) < 2
+    if piece[0] not in "0(" or not _TRUNK.fullmatch(piece):
+        return False
+    groups = _DIGITS.findall(piece)
+    lengths = tuple(map(len, groups))
+    if not 9 <= sum(lengths) <= 12 or lengths in _NO_TRUNK or piece.count("/") > 1:
+        return False
+    if lengths[:3] == (2, 2, 4) and _YEARS.match(groups[2]):
+        return False
+    if set(lengths) == {3} and not {"-", "("} & set(piece):
+        return False  # an address, a number in thousands, a table
+    if set(lengths) == {2}:
+        steps = {int(b) - int(a) for a, b in pairwise(groups)}
+        between = set(_DIGITS.split(piece)[1:-1])
+        return len(groups) == 5 and len(between) == 1 and not steps <= {0, 1, 2, 5, 10}
+    return True
+
+
+def _labelled(text: str, start: int, piece: str) -> bool:
+    last = text[max(0, start - 4) : start].rstrip(" ")[-1:]
+    if (
+        not last
+        or last not in ":.=\uff1a"
+        or not _LABEL.search(text[max(0, start - _BEFORE) : start])
+    ):
+        return False
+    groups = _DIGITS.findall(piece)
+    digits = sum(map(len, groups))
+    dated = len(groups) == 3 and digits == 8
+    return 7 <= digits <= MAX_DIGITS and not dated and _well_separated(piece)
+
+
+def _international(piece: str) -> int:
+    """Return the length of the longest beginning that is a number with a country code."""
+    if piece[1:].isdigit():
+        return len(piece) if piece[0] == "+" and _has_country(piece[1:]) else 0
+    groups = [match.span() for match in _DIGITS.finditer(piece)]
+    for count in range(len(groups), 0, -1):
+        end = groups[count - 1][1]
+        if end < 9:
+            break
+        if piece[end : end + 1] == ")" and "(" in piece[:end]:
+            end += 1
+        if _is_international(piece[:end]):
+            return end
+    return 0
+
+
+def _is_international(number: str) -> bool:
+    plus = number[0] != "0"
+    groups = _DIGITS.findall(number)
+    if not _has_country("".join(groups)[0 if plus else 2 :]):
+        return False
+    if not plus and (
+        len(groups) == 1
+        or len(groups[0]) > 5
+        or groups[1][0] == "0"
+        or set(map(len, groups)) == {4}
+    ):
+        return False  # a number, a hexdump
+    if len(groups) == 2 and "." in number:
+        return False  # a decimal number
+    return _well_separated(number)
+
+
+def _has_country(digits: str) -> bool:
+    if not 8 <= len(digits) <= MAX_DIGITS:
+        return False
+    for size in (1, 2, 3):
+        code = digits[:size]
+        lengths = _LENGTHS.get(code) or (_OTHER_LENGTHS if code in _OTHER_CODES else None)
+        if lengths:
+            rest = digits[size:]
+            # Zeros of the area code are often left in.
+            if not lengths[0] <= len(rest) - (rest[0] == "0") <= lengths[1] and not (
+                lengths[0] <= len(rest) <= lengths[1]
+            ):
+                return False
+            # In North America neither area nor exchange begins with 0 or 1 (NANP).
+            return code != "1" or (rest[0] > "1" and rest[3] > "1")
+    return False
+
+
+def _well_separated(number: str) -> bool:
+    parts = _DIGITS.split(number)
+    return len(parts) <= 10 and all(_BETWEEN.fullmatch(part) for part in parts[1:-1])
+
+
+def _begins_alone(text: str, start: int) -> bool:
+    """Whether nothing before it makes it a part of a word, a path, a sum or a longer number."""
+    before = text[start - 1] if start else " "
+    if joins(before) or before in "+-./\\#$€£¥%&@*^":
+        return False
+    return not (before in ",:" and start > 1 and text[start - 2].isdigit())
+
+
+def _ends_alone(text: str, end: int) -> bool:
+    after = text[end] if end < len(text) else " "
+    if joins(after) or after in "€£¥%@":
+        return False
+    return not (after in ",.:-/" and end + 1 < len(text) and joins(text[end + 1]))
+
+
+def joins(char: str) -> bool:
+    """Whether a character beside a number or a name makes one word with it.
+
+    Scripts without capitals, which mostly do without spaces as well, do not.
+    """
+    return char == "_" or char.isdigit() or char.islower() or char.isupper()

@@ -1,0 +1,222 @@
+"""Whether an answer is the JSON that a schema asks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from validation.findings import Issue
+from validation.options import MissingPart
+from validation.options.branching import Branching
+
+MAX_ISSUES = 5
+# A compiled pattern may take up to 10 MB.
+MAX_PATTERNS = 32
+# Looks of the schema's parts at the answer's, at some 20 ns each; going through them again to say
+# what is wrong takes 5 µs each, and some 50 bytes for every copy of a value.
+MAX_LOOKS = 20_000_000
+MAX_EXPLAINED = 100_000
+MAX_COPIES = 2_000_000
+
+_SHOWN = 60
+# White space as in JSON itself, not all that str.strip takes away.
+_FENCED = re.compile(r"\A```json[ \t\r]*\n(.*)\n[ \t]*```\Z", re.DOTALL | re.IGNORECASE)
+_JSON_SPACE = " \t\r\n"
+
+
+class SchemaCheck:
+    """Compares answers with one JSON Schema, which may come from anyone.
+
+    Patterns run on the engine without backtracking, nothing is ever fetched, and a schema that
+    would look at the same thing over and over is refused: checking takes bounded time.
+
+    Raises:
+        ValueError: the schema cannot be used; one sentence with the place and the reason.
+        MissingPart: jsonschema-rs is not installed.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        try:
+            import jsonschema_rs
+        except ImportError:
+            raise MissingPart("Checking answers against a JSON schema", "jsonschema-rs") from None
+        if not isinstance(schema, Mapping):
+            raise ValueError(f"The JSON schema must be an object, not {_kind(schema)}.")
+        try:
+            own = orjson.loads(orjson.dumps(dict(schema)))
+        except (TypeError, orjson.JSONDecodeError) as error:
+            raise ValueError(f"The JSON schema is not JSON: {error}.") from None
+        try:
+            patterns = _count_patterns(own)
+            if patterns > MAX_PATTERNS:
+                raise ValueError(f"it has {patterns} patterns, and {MAX_PATTERNS} are allowed")
+            self._branching = Branching(own)
+        except ValueError as error:
+            raise ValueError(f"The JSON schema cannot be used: {error}.") from None
+        try:
+            self._validator = jsonschema_rs.validator_for(
+                own,
+                # The default engine backtracks where a pattern looks around or back, this one
+                # refuses such patterns (docs.rs/regex: "worst case O(m * n)").
+                pattern_options=jsonschema_rs.RegexOptions(),
+                validate_formats=True,
+                offline=True,
+                mask="it",
+            )
+        except jsonschema_rs.ValidationError as error:
+            raise ValueError(_why_invalid(error)) from None
+        except (ValueError, jsonschema_rs.ReferencingError) as error:
+            raise ValueError(f"The JSON schema cannot be used: {error}.") from None
+
+    def issues(self, text: str) -> tuple[Issue, ...]:
+        """Return what is wrong with an answer, the first few things of it."""
+        body = text.strip(_JSON_SPACE)
+        fenced = _FENCED.match(body)
+        try:
+            value = orjson.loads(fenced.group(1) if fenced else body)
+        except orjson.JSONDecodeError as error:
+            return (Issue("schema_not_json", _not_json(body, error)),)
+        effort = self._branching.effort(value, MAX_LOOKS)
+        if effort is None:
+            return (_mismatch("it is too large to be compared with it"),)
+        if self._validator.is_valid(value):
+            return ()
+        if effort.looks > MAX_EXPLAINED or effort.copies > MAX_COPIES:
+            return (_mismatch("it is too large to say where"),)
+        found: dict[str, Issue] = {}
+        for fault in self._validator.iter_errors(value):
+            issue = _mismatch(_what(fault), fault.instance_path)
+            found.setdefault(issue.message, issue)
+            if len(found) == MAX_ISSUES:
+                break
+        return tuple(found.values())
+
+
+def _mismatch(what: str, path: Sequence[str | int] = ()) -> Issue:
+    where = f" at {_in_words(path)}" if path else ""
+    return Issue("schema_mismatch", f"The answer does not match the JSON schema{where}: {what}.")
+
+
+def _in_words(path: Sequence[str | int]) -> str:
+    """Return a path as people say it, with items counted from one."""
+    steps = [f"item {step + 1}" if isinstance(step, int) else _short(step) for step in path]
+    if len(steps) > 8:
+        steps = [*steps[:4], "…", *steps[-3:]]
+    return ", ".join(steps)
+
+
+def _not_json(body: str, error: orjson.JSONDecodeError) -> str:
+    if not body:
+        return "The answer is empty, and JSON was asked for."
+    return f"The answer is not JSON: {error.msg} in line {error.lineno}, column {error.colno}."
+
+
+def _what(error: Any) -> str:
+    keyword, value = error.kind.name, error.kind.value
+    match keyword:
+        case "type":
+            return f"it must be {_alternatives(value)}, not {_kind(error.instance)}"
+        case "required":
+            return f"{_short(value)} is missing"
+        case "additionalProperties" | "unevaluatedProperties":
+            return f"{_several(value, 5, _short)} must not be there"
+        case "enum":
+            return f"it must be one of {_several(value, 10, _json)}"
+        case "const":
+            return f"it must be {_json(value)}"
+        case "pattern":
+            return f"it does not match the pattern {_short(value)}"
+        case "format":
+            return f"it is no valid {_short(value)}"
+        case "anyOf" | "oneOf" if "more than one" not in str(error.message):
+            return "it fits none of the alternatives"
+        case "oneOf":
+            return "it fits more than one of the alternatives"
+        case "not":
+            return "it is what it must not be"
+        case "falseSchema":
+            return "nothing is allowed here"
+        case "contains":
+            return "none of its items is what one of them must be"
+        case "propertyNames":
+            return "one of its names is not allowed"
+        case _:
+            return _short(str(error.message).split("\n")[0], 160)
+
+
+_KINDS = {
+    "array": "an array",
+    "boolean": "true or false",
+    "integer": "an integer",
+    "null": "null",
+    "number": "a number",
+    "object": "an object",
+    "string": "a string",
+}
+
+
+def _alternatives(names: Sequence[str]) -> str:
+    return " or ".join(_KINDS.get(name, name) for name in names)
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list() | tuple():
+            return "an array"
+        case _:
+            return "an object"
+
+
+def _why_invalid(error: Any) -> str:
+    first = str(error.message).split("\n")[0]
+    if error.kind.name == "referencing":
+        return f"The JSON schema cannot be used: {_short(first, 200)}."
+    path = ".".join(map(str, error.instance_path)) or "its root"
+    value = _json(error.instance)
+    if error.kind.name == "format" and error.kind.value == "regex":
+        return (
+            f"The JSON schema is invalid at {path:.200}: the pattern {value} must be a regular "
+            "expression without look-around and back-references that compiles to 10 MB at most."
+        )
+    problem = f"{value} is not allowed there"
+    if error.kind.name not in {"anyOf", "oneOf"}:
+        problem = _short(first, 200)
+    return f"The JSON schema is invalid at {path:.200}: {problem}."
+
+
+def _several(values: Sequence[Any], most: int, shown: Callable[[Any], str]) -> str:
+    return ", ".join(map(shown, values[:most])) + (", …" if len(values) > most else "")
+
+
+def _json(value: Any) -> str:
+    return _short(orjson.dumps(value).decode())
+
+
+def _short(text: str, length: int = _SHOWN) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _count_patterns(schema: Any) -> int:
+    count, pending = 0, [schema]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, list):
+            pending += part
+        elif isinstance(part, dict):
+            count += isinstance(part.get("pattern"), str)
+            named = part.get("patternProperties")
+            count += len(named) if isinstance(named, dict) else 0
+            pending += part.values()
+    return count
