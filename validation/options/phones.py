@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
+from validation.options.page import joins
+
 # Numbers of digits after the country code, for those codes where they are known to be few; the
 # codes themselves are those of ITU-T E.164 (list of assigned country codes), prefix-free.
 _LENGTHS = {
@@ -291,11 +293,3 @@ def _ends_alone(text: str, end: int) -> bool:
     if joins(after) or after in "€£¥%@":
         return False
     return not (after in ",.:-/" and end + 1 < len(text) and joins(text[end + 1]))
-
-
-def joins(char: str) -> bool:
-    """Whether a character beside a number or a name makes one word with it.
-
-    Scripts without capitals, which mostly do without spaces as well, do not.
-    """
-    return char == "_" or char.isdigit() or char.islower() or char.isupper()

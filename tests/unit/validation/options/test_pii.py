@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from validation.findings import Removal
-from validation.options.pii import KINDS, PiiRedactor, is_card, is_iban
+from validation.options.payment import is_card, is_iban
+from validation.options.pii import KINDS, PiiRedactor
 
 # The networks' and payment providers' public test numbers.
 CARDS = [
@@ -76,6 +77,11 @@ NO_CARDS = [
     "9781861972712 978-1-86197-271-2",
     "5711 5712 5713 5714 5715",
     "5711 5712 5713 5710",
+    "4003 4004 4005 4006",
+    "12 4003 4004 4005 4006",
+    "a5a5 4111 1111 1111 1111",
+    "4111 1111 1111 1111 B6B6",
+    "1 2 3 4 4111 1111 1111 1111",
     "4522 4553 4584 4615 4646 4677 4708 4740 4771",
     "2e54 4820 5858 4420 3120 2241",
     "3843061514398340071",
@@ -453,17 +459,17 @@ NO_KEYS = [
     "sk-estimator-doc-link-with-many-words",
     "sk-toggleable__content-arrow-and-more",
     "sk-your-api-key-goes-right-here-123",
-    "sk-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+    _of("sk", "-", "x" * 32),
     "sk-1234",
-    "task-1234567890abcdefghijklmnop",
-    "disk-0123456789abcdef0123456789",
+    _of("ta", "sk", "-1234567890abcdefghijklmnop"),
+    _of("di", "sk", "-0123456789abcdef0123456789"),
     "risk_live_0123456789abcdef0123",
     "ghp_short",
     "ghp_" + "x" * 36,
     "gh-pages-0123456789abcdef0123456789abcdef",
     "github_pat_",
     "AKIA",
-    "AKIAXXXXXXXXXXXXXXXX",
+    _of("AK", "IA", "X" * 16),
     "AKIASHORT",
     "MAKIA" + "IOSFODNN7ABCDEFG",
     "AIzaShort",
@@ -551,6 +557,8 @@ def test_a_label_makes_a_telephone_number_of_digits(text: str) -> None:
         ("4111 1111 1111 1111 12/27", "[card] 12/27"),
         ("card 4111 1111 1111 1111 2027", "card [card] 2027"),
         ("2024 4111 1111 1111 1111", "2024 [card]"),
+        ("Card 4111 1111 1111 1111 added", "Card [card] added"),
+        ("I face 4111 1111 1111 1111 dead", "I face [card] dead"),
         ("4111 1111 1111 1111 5555 5555 5555 4444", "[card] [card]"),
         ("4111111111111111,378282246310005", "[card],[card]"),
         ("DE89 3704 0044 0532 0130 00 BIC COBADEFFXXX", "[iban] BIC COBADEFFXXX"),
@@ -650,10 +658,10 @@ HOSTILE = {
     "pluses": "+12345678",
     "brackets": "((0",
     "zeros": "0 ",
-    "keys": "sk-aaaaaaaaaaaaaaaaaaaaaaaaaaaaa ",
+    "keys": _of("sk", "-", "a" * 29, " "),
     "key heads": "sk-",
     "tokens": "eyJaaaaaaaaaaa.",
-    "pem heads": "-----BEGIN PRIVATE KEY-----\n",
+    "pem heads": _of("-----BEGIN ", "PRIVATE KEY-----\n"),
     "urls": "://a:",
     "umlauts": "é 12 ",
     "emoji": "😀 bob@ex.co ",

@@ -1,0 +1,58 @@
+"""A text as it is looked through for personal data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import re2  # type: ignore[import-untyped]
+
+# Stands for what was taken out: like the brackets of a replacement, no part of any kind.
+_GONE = "["
+# What may stand between the digits of a number, for the inside of brackets.
+SEPARATORS = " \u00a0\u2009\u202f\u2010\u2011\u2013-"
+
+Span = tuple[int, int]
+
+
+class Page:
+    """A text and its bytes; RE2 matches bytes, and counting characters for each match is slow."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        # Half of a surrogate pair becomes a question mark: one character for one.
+        self._raw = text.encode("utf-8", "replace")
+
+    def spans(self, pattern: Any) -> Iterator[Span]:
+        """Yield where an RE2 pattern matches, in characters."""
+        if len(self._raw) == len(self.text):
+            for match in pattern.finditer(self._raw):
+                yield match.span()
+            return
+        chars = bytes_ = 0
+        for match in pattern.finditer(self._raw):
+            start, end = match.span()
+            first = chars + len(self._raw[bytes_:start].decode())
+            chars, bytes_ = first + len(self._raw[start:end].decode()), end
+            yield first, chars
+
+    def without(self, spans: list[Span]) -> Page:
+        """Return the page with something taken out, and all else where it was."""
+        pieces, at = [], 0
+        for start, end in spans:
+            pieces += [self.text[at:start], _GONE * (end - start)]
+            at = end
+        return Page("".join([*pieces, self.text[at:]]))
+
+
+def compile_linear(pattern: str) -> Any:
+    """Return an RE2 expression for pages, which takes linear time on any of them."""
+    return re2.compile(pattern.encode())
+
+
+def joins(char: str) -> bool:
+    """Whether a character beside a number or a name makes one word with it.
+
+    Scripts without capitals, which mostly do without spaces as well, do not.
+    """
+    return char == "_" or char.isdigit() or char.islower() or char.isupper()
