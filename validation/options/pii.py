@@ -66,7 +66,7 @@ _KEY = compile_linear(
     r"\b(?:"
     + "|".join(
         (
-            r"sk-[A-Za-z0-9_-]{20,}",  # OpenAI, Anthropic, OpenRouter, DeepSeek
+            r"sk-[A-Za-z0-9_-]{20,}",  # OpenAI and those who took the shape over
             r"(?:sk|rk)_(?:live|test)_[A-Za-z0-9]{16,}",  # Stripe
             r"whsec_[A-Za-z0-9+/=]{24,}",
             r"gh[pousr]_[A-Za-z0-9]{36,}",  # GitHub
