@@ -132,7 +132,7 @@ async def _collect(stream: TokenStream) -> dict[str, object]:
     running = Running(_request(), stream, first, "bench", None)
     async for _ in running.batches():
         pass
-    return encode(running.answer())
+    return encode(await running.answer())
 
 
 async def _chain_us(count: int, size: int, stops: tuple[str, ...]) -> float:

@@ -11,6 +11,7 @@ import uvicorn
 from emulator.app import build_app
 from emulator.settings import EmulatorSettings
 from engine import Engine
+from handler.assembly import SettingError, leave
 from handler.logs import configure_logging
 from handler.settings import read_settings
 
@@ -26,7 +27,10 @@ def main() -> int:
     given = {key: value for key, value in vars(parser.parse_args()).items() if value is not None}
     settings = read_settings(EmulatorSettings).model_copy(update=given)
     configure_logging(settings.log_level, settings.log_format)
-    app = build_app(settings, Engine(settings.engine_config()))
+    try:
+        app = build_app(settings, Engine(settings.engine_config()))
+    except SettingError as error:
+        leave(error)
     # Uvicorn handles SIGTERM and, when it is done, raises it again for whoever was there before.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     uvicorn.run(

@@ -19,30 +19,23 @@ from emulator.responses import JSON, error_response, on_error, on_http_error
 from emulator.settings import EmulatorSettings
 from engine import Engine, EngineState
 from engine.errors import EngineError
+from handler.assembly import build_checking, open_doors
 from handler.errors import HandlerError, Problem, Row
-from handler.job import JobHandler
-from handler.openai.service import OpenAIService
-from handler.pipeline import Pipeline
 from jobs import MemoryJobStore
 from jobs.memory import StoreFull
 
 
 def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
-    """Return the application around an engine, which it starts and closes with itself."""
-    pipeline = Pipeline(engine, settings.served_model)
+    """Return the application around an engine, which it starts and closes with itself.
+
+    Raises:
+        SettingError: what a setting names cannot be used.
+    """
+    doors = open_doors(settings, engine, build_checking(settings))
     store = MemoryJobStore()
-    worker = LocalWorker(
-        store,
-        JobHandler(
-            pipeline,
-            max_tokens=settings.default_max_tokens,
-            validation=settings.enable_validation,
-        ),
-        engine,
-    )
+    worker = LocalWorker(store, doors.jobs, engine)
     max_body_bytes = int(settings.max_body_mb * 1e6)
-    service = OpenAIService(pipeline, settings.default_max_tokens)
-    openai = OpenAIRoutes(service, max_body_bytes, settings.stream_interval_ms / 1000)
+    openai = OpenAIRoutes(doors.openai, max_body_bytes, settings.stream_interval_ms / 1000)
     jobs = JobRoutes(store, settings.endpoint_id, max_body_bytes)
 
     async def health(request: Request) -> Response:

@@ -62,6 +62,11 @@ class Engine:
         return self._host.capabilities
 
     @property
+    def request_timeout_s(self) -> float:
+        """How long a request may take, waiting included, that sets no time of its own."""
+        return self._clocks.request_timeout_s
+
+    @property
     def slots(self) -> int:
         """How many generations run side by side."""
         return self._admission.slots

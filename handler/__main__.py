@@ -6,9 +6,8 @@ import os
 import sys
 
 from engine import Engine
-from handler.job import JobHandler
+from handler.assembly import SettingError, build_checking, leave, open_doors
 from handler.logs import configure_logging
-from handler.pipeline import Pipeline
 from handler.settings import WorkerSettings, read_settings
 
 
@@ -16,6 +15,10 @@ def main() -> int:
     """Start the engine first, since the SDK takes seconds to import, then the worker."""
     settings = read_settings(WorkerSettings)
     configure_logging(settings.log_level, settings.log_format)
+    try:
+        checking = build_checking(settings)
+    except SettingError as error:
+        leave(error)
     engine = Engine(settings.engine_config())
     engine.spawn()
     # The SDK's own default is DEBUG, which prints prompts and answers.
@@ -24,12 +27,7 @@ def main() -> int:
 
     from handler import worker
 
-    jobs = JobHandler(
-        Pipeline(engine, settings.served_model),
-        max_tokens=settings.default_max_tokens,
-        validation=settings.enable_validation,
-        interval_s=settings.stream_interval_ms / 1000,
-    )
+    jobs = open_doors(settings, engine, checking, settings.stream_interval_ms / 1000).jobs
     if worker.is_local():
         return worker.run_local(jobs, engine, settings.stream_mode)
     worker.serve(jobs, engine, settings.stream_mode)

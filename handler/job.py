@@ -10,6 +10,7 @@ from engine import EngineState
 from handler import limits
 from handler.errors import problem
 from handler.openai.service import MODELS, OpenAIService, events
+from handler.options import PLAIN, OptionsReader
 from handler.pipeline import Pipeline
 from handler.request import OpenAIRequest, TextRequest, parse
 from handler.response import encode, encode_partial
@@ -28,13 +29,15 @@ class JobHandler:
     def __init__(
         self,
         pipeline: Pipeline,
+        options: OptionsReader = PLAIN,
         *,
         max_tokens: int | None = None,
         validation: bool = True,
         interval_s: float = 0.05,
     ) -> None:
         self._pipeline = pipeline
-        self._openai = OpenAIService(pipeline, max_tokens)
+        self._options = options
+        self._openai = OpenAIService(pipeline, options, max_tokens=max_tokens)
         self._validation = validation
         self._interval_s = interval_s
 
@@ -51,7 +54,7 @@ class JobHandler:
         """
         request: TextRequest | OpenAIRequest | None = None
         try:
-            request = parse(job, validation=self._validation)
+            request = parse(job, self._options, validation=self._validation)
             if isinstance(request, TextRequest):
                 output: Any = encode(await self._pipeline.run(request))
             else:
@@ -81,7 +84,7 @@ class JobHandler:
         request: TextRequest | OpenAIRequest | None = None
         size = 0
         try:
-            request = parse(job, validation=self._validation)
+            request = parse(job, self._options, validation=self._validation)
             if isinstance(request, TextRequest):
                 outputs = self._stream_text(request)
             else:
@@ -103,7 +106,7 @@ class JobHandler:
                 if request.streaming:
                     for part in limits.split(batch):
                         yield encode_partial(part)
-            final = encode(running.answer())
+            final = encode(await running.answer())
         if limits.wire_size({"output": final}) > limits.STREAM_CHUNK_BYTES:
             choice = final["choices"][0]
             choice.pop("deltas", None)

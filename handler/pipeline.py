@@ -5,16 +5,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
-from engine import Delta, Engine, Finish, TokenLogprob, TokenStream
+from engine import (
+    Delta,
+    Engine,
+    Finish,
+    FinishReason,
+    GenerationRequest,
+    TokenLogprob,
+    TokenStream,
+    Usage,
+)
+from engine.errors import EngineError
+from handler.errors import InvalidRequest
+from handler.redaction import redacted
 from handler.request import TextRequest
-from validation import Validator, Verdict
+from validation import Issue, Subject, Validator, Verdict
+from validation.verdict import Redactor
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# From here on looking at a text takes long enough for the event loop to notice.
+_LONG_CHARS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +41,9 @@ class Answer:
     """One finished answer.
 
     `text` is what the client gets, after sanitising; `deltas` are the model's own words as they
-    came, which joined are its raw text (R46). `created` is seconds since the epoch.
+    came, which joined are its raw text (R46), without what was `redacted`, counted by kind.
+    `created` is seconds since the epoch. `discarded` is the answer that this one was generated
+    again for.
     """
 
     id: str
@@ -35,6 +56,8 @@ class Answer:
     logprobs: tuple[TokenLogprob, ...] = ()
     warnings: tuple[str, ...] = ()
     verdict: Verdict | None = None
+    redacted: Mapping[str, int] = field(default_factory=dict)
+    discarded: Answer | None = None
 
     @property
     def raw_text(self) -> str:
@@ -45,6 +68,27 @@ class Answer:
     def sanitized(self) -> bool:
         """Whether validation changed the text (R47)."""
         return self.text != self.raw_text
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the request was refused, and nothing generated (R56)."""
+        return self.finish.reason is FinishReason.CONTENT_FILTER
+
+
+class Refusal:
+    """The stream of a request that is not answered: at its end from the start."""
+
+    result: Finish | None = Finish(reason=FinishReason.CONTENT_FILTER, usage=Usage(0, 0))
+    warnings: tuple[str, ...] = ()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[Delta]:
+        raise StopAsyncIteration
+
+    def abort(self) -> None:
+        """Nothing runs."""
 
 
 class Running:
@@ -58,10 +102,11 @@ class Running:
     def __init__(
         self,
         request: TextRequest,
-        stream: TokenStream,
+        stream: TokenStream | Refusal,
         first: list[Delta],
         model: str,
         validator: Validator | None,
+        refusal: Verdict | None = None,
     ) -> None:
         self.request = request
         self.model = model
@@ -70,37 +115,56 @@ class Running:
         self._stream = stream
         self._first = first
         self._validator = validator
+        self._refusal = refusal
         self._texts: list[str] = []
         self._logprobs: list[TokenLogprob] = []
+        self._redacted: Counter[str] = Counter()
 
-    async def batches(self, interval_s: float = 0.0) -> AsyncIterator[list[Delta]]:
+    def batches(self, interval_s: float = 0.0) -> AsyncIterator[list[Delta]]:
         """Yield what has come, at once the first time, then at most every `interval_s`.
 
-        A consumer that is slower than the model finds longer batches. Raises EngineError.
+        A consumer that is slower than the model finds longer batches. Where something is to be
+        redacted all comes in one batch at the end, for only a whole text tells what it is. Raises
+        EngineError.
         """
+        arriving = self._arriving(interval_s)
+        redactor = self.request.options.redactor
+        return arriving if redactor is None else self._redacting(arriving, redactor)
+
+    async def _redacting(
+        self, arriving: AsyncIterator[list[Delta]], redactor: Redactor
+    ) -> AsyncIterator[list[Delta]]:
+        async for _ in arriving:
+            pass
+        raw = "".join(self._texts)
+        _, removals = await _in_thread(raw, lambda: redactor.redact(raw))
+        if removals:
+            self._texts = redacted(self._texts, removals)
+            self._redacted.update(removal.rule.removeprefix("pii_") for removal in removals)
+            # They would spell it out again.
+            self._logprobs = []
+        if self._texts:
+            yield [Delta(text) for text in self._texts]
+
+    async def _arriving(self, interval_s: float) -> AsyncIterator[list[Delta]]:
         batch = self._first
         loop = asyncio.get_running_loop()
         while batch:
             sent = loop.time()
-            self._keep(batch)
+            self._texts += [delta.text for delta in batch if delta.text]
+            self._logprobs += [delta.logprob for delta in batch if delta.logprob is not None]
             yield batch
             if interval_s and (rest := sent + interval_s - loop.time()) > 0:
                 await asyncio.sleep(rest)
             batch = await anext(self._stream, [])
 
-    def _keep(self, batch: list[Delta]) -> None:
-        self._texts += [delta.text for delta in batch if delta.text]
-        self._logprobs += [delta.logprob for delta in batch if delta.logprob is not None]
-
-    def answer(self) -> Answer:
+    async def answer(self) -> Answer:
         """Return the finished answer, validated; only after `batches` has ended."""
         finish = self._stream.result
         if finish is None:
             raise RuntimeError("the answer is not finished")
         request, text = self.request, "".join(self._texts)
-        verdict = None
-        if self._validator is not None and request.validation:
-            verdict = self._validator.validate(request.prompt_text, text, finish.reason)
+        verdict = await self._judge(text, finish) if request.validation else None
         return Answer(
             id=request.generation.request_id,
             model=self.model,
@@ -112,7 +176,23 @@ class Running:
             logprobs=tuple(self._logprobs),
             warnings=self.warnings,
             verdict=verdict,
+            redacted=dict(self._redacted),
         )
+
+    async def _judge(self, text: str, finish: Finish) -> Verdict | None:
+        validator, options = self._validator, self.request.options
+        if self._refusal is not None or validator is None:
+            return self._refusal
+        prompt, system = self.request.prompt_text, self.request.system_text
+        if options.redactor is not None:
+            # An echo of it was redacted too, and could not be told otherwise.
+            prompt = options.redactor.redact(prompt)[0]
+        subject = Subject(
+            prompt=prompt, text=text, finish_reason=finish.reason.value, system=system
+        )
+        # Checks that are asked for may have a model to load first.
+        cost = text if not options.checks else None
+        return await _in_thread(cost, lambda: validator.validate(subject, options))
 
     def abort(self) -> None:
         """Stop the generation now; harmless once it is over."""
@@ -143,7 +223,15 @@ class Pipeline:
         self._validator = validator
 
     async def open(self, request: TextRequest) -> Running:
-        """Start a request and wait for its first text, or for its end. Raises EngineError."""
+        """Start a request and wait for its first text, or for its end.
+
+        Raises:
+            EngineError: what kept it from starting.
+            InvalidRequest: it cannot be told whether the request is blocked.
+        """
+        refusal = await self._refuse(request)
+        if refusal is not None:
+            return Running(request, Refusal(), [], self.model_name, self._validator, refusal)
         stream = await self.engine.generate(request.generation)
         try:
             first: list[Delta] = await anext(stream, [])
@@ -155,9 +243,69 @@ class Pipeline:
             logger.warning("request %s: %s", request.generation.request_id, warning)
         return running
 
+    async def _refuse(self, request: TextRequest) -> Verdict | None:
+        """Return why a request is not to be answered; asked before anything is generated (R56)."""
+        options, validator = request.options, self._validator
+        if not options.blockers or validator is None:
+            return None
+        if isinstance(request.generation.prompt, tuple):
+            raise InvalidRequest(
+                "prompt must be text where intents or terms are blocked, got token ids", "prompt"
+            )
+        prompt, said = request.prompt_text, request.user_text
+        return await _in_thread(said, lambda: validator.refuse(prompt, said, options))
+
     async def run(self, request: TextRequest) -> Answer:
-        """Return the whole answer to a request. Raises EngineError."""
+        """Return the whole answer to a request, the better one of two where a verdict asks for it.
+
+        Raises:
+            EngineError: the request failed; a second try that fails is only a warning.
+            InvalidRequest: it cannot be told whether the request is blocked.
+        """
+        started = time.monotonic()
+        answer = await self._whole(request)
+        verdict = answer.verdict
+        if verdict is None or not (verdict.retry and request.options.regenerate):
+            return answer
+        left_s = request.generation.timeout_s
+        left_s = self.engine.request_timeout_s if left_s is None else left_s
+        left_s -= time.monotonic() - started
+        generation = _once_more(request.generation, left_s)
+        if generation is None:
+            return answer
+        try:
+            second = await self._whole(replace(request, generation=generation))
+        except EngineError as error:
+            warning = f"the answer was not generated again: {error.message}"
+            return replace(answer, warnings=(*answer.warnings, warning))
+        if len(_issues(second)) >= len(_issues(answer)):
+            return replace(answer, discarded=second)
+        return replace(second, discarded=answer)
+
+    async def _whole(self, request: TextRequest) -> Answer:
         async with await self.open(request) as running:
             async for _ in running.batches():
                 pass
-            return running.answer()
+            return await running.answer()
+
+
+def _issues(answer: Answer) -> tuple[Issue, ...]:
+    return answer.verdict.issues if answer.verdict is not None else ()
+
+
+def _once_more(request: GenerationRequest, timeout_s: float) -> GenerationRequest | None:
+    """Return the request for another answer; None where there is no time or no other answer."""
+    sampling = request.sampling
+    greedy = sampling.temperature == 0 or sampling.top_p == 0 or sampling.top_k == 1
+    if greedy or timeout_s <= 0:
+        return None
+    if sampling.seed is not None:
+        sampling = replace(sampling, seed=(sampling.seed + 1) % 2**63)
+    return replace(request, sampling=sampling, timeout_s=timeout_s)
+
+
+async def _in_thread(text: str | None, look: Callable[[], T]) -> T:
+    """Look at a text, in a thread if it is long or None."""
+    if text is not None and len(text) < _LONG_CHARS:
+        return look()
+    return await asyncio.to_thread(look)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,9 @@ from engine import Chat, GenerationRequest, Message, Priority
 from engine.request import Prompt
 from handler.errors import InvalidRequest
 from handler.messages import check_text, read_messages
+from handler.options import PLAIN, OptionsReader
 from handler.sampling import JOB_DEFAULTS, read_sampling, shown
+from validation import NO_OPTIONS, Options
 
 _INPUT = "input."
 
@@ -19,13 +21,14 @@ _INPUT = "input."
 class TextRequest:
     """One text to generate, whichever door it came in by.
 
-    `validation` asks for a verdict; `warnings` are sentences for the client about what was ignored
-    on the way here.
+    `validation` asks for a verdict, `options` for more than the rules look at; `warnings` are
+    sentences for the client about what was ignored on the way here.
     """
 
     generation: GenerationRequest
     streaming: bool = False
     validation: bool = False
+    options: Options = NO_OPTIONS
     warnings: tuple[str, ...] = ()
 
     @property
@@ -33,9 +36,26 @@ class TextRequest:
         """The prompt as validation sees it: the last user turn of a chat."""
         prompt = self.generation.prompt
         if isinstance(prompt, Chat):
-            turns = [message.content for message in prompt.messages if message.role == "user"]
+            turns = self._turns({"user"})
             return turns[-1] if turns else ""
         return prompt if isinstance(prompt, str) else ""
+
+    @property
+    def system_text(self) -> str:
+        """What the operator told the model, which its answers must not repeat."""
+        return "\n".join(self._turns({"system", "developer"}))
+
+    @property
+    def user_text(self) -> str:
+        """All that the user said, in a chat in any of its turns."""
+        if isinstance(self.generation.prompt, Chat):
+            return "\n".join(self._turns({"user", "tool", "function"}))
+        return self.prompt_text
+
+    def _turns(self, roles: Set[str]) -> list[str]:
+        prompt = self.generation.prompt
+        messages = prompt.messages if isinstance(prompt, Chat) else ()
+        return [message.content for message in messages if message.role in roles]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +66,9 @@ class OpenAIRequest:
     body: Mapping[str, Any]
 
 
-def parse(job: Mapping[str, Any], *, validation: bool = True) -> TextRequest | OpenAIRequest:
+def parse(
+    job: Mapping[str, Any], options: OptionsReader = PLAIN, *, validation: bool = True
+) -> TextRequest | OpenAIRequest:
     """Return what a job asks for (R44); `validation` is the default of `enable_validation`.
 
     Raises:
@@ -68,14 +90,16 @@ def parse(job: Mapping[str, Any], *, validation: bool = True) -> TextRequest | O
             f"input.sampling_params must be an object, got {shown(params)}", "input.sampling_params"
         )
     sampling, streaming, warnings = read_sampling(params, JOB_DEFAULTS, f"{_INPUT}sampling_params.")
+    wanted, missing = options.read(given.get("validation"), f"{_INPUT}validation")
     job_id = str(job.get("id") or "local")
     return TextRequest(
         generation=GenerationRequest(
             prompt=_prompt(given), sampling=sampling, request_id=job_id, priority=Priority.JOB
         ),
-        streaming=streaming or _flag(given, "stream", default=False),
-        validation=_flag(given, "enable_validation", default=validation),
-        warnings=warnings,
+        streaming=streaming or read_flag(given, "stream", default=False, path=_INPUT),
+        validation=read_flag(given, "enable_validation", default=validation, path=_INPUT),
+        options=wanted,
+        warnings=(*warnings, *missing),
     )
 
 
@@ -89,18 +113,19 @@ def _prompt(given: Mapping[str, Any]) -> Prompt:
         got = shown(prompt) if "prompt" in given else "none"
         raise InvalidRequest(f"input.prompt must be a non-empty string, got {got}", "input.prompt")
     check_text(prompt, "input.prompt")
-    if _flag(given, "apply_chat_template", default=False):
+    if read_flag(given, "apply_chat_template", default=False, path=_INPUT):
         return Chat((Message("user", prompt),))
     return prompt
 
 
-def _flag(given: Mapping[str, Any], name: str, *, default: bool) -> bool:
+def read_flag(given: Mapping[str, Any], name: str, *, default: bool, path: str = "") -> bool:
+    """Return a field that is true, false or unset. Raises InvalidRequest."""
     value = given.get(name)
     if value is None:
         return default
     if not isinstance(value, bool):
         raise InvalidRequest(
-            f"input.{name} must be true or false, got {shown(value)}", f"input.{name}"
+            f"{path}{name} must be true or false, got {shown(value)}", f"{path}{name}"
         )
     return value
 

@@ -9,12 +9,16 @@ from typing import Any
 from engine import Delta
 from handler.pipeline import Answer
 
+# A text may have one in every few characters.
+MAX_REMOVALS = 100
+
 
 def encode(answer: Answer) -> dict[str, Any]:
     """Return a job's output (R45-R47); plain JSON values, every number finite.
 
     `deltas` is there only when streaming was asked for, and `tokens` mirrors it; otherwise `tokens`
-    holds the whole text. `validation` is there only when it was done.
+    holds the whole text. `validation` is there only when it was done, `blocked`, `redacted` and
+    `regenerated` only when that happened.
     """
     finish = answer.finish
     choice: dict[str, Any] = {"index": 0, "text": answer.text}
@@ -35,13 +39,7 @@ def encode(answer: Answer) -> dict[str, Any]:
             "total": usage.total_tokens,
         },
     }
-    if (verdict := answer.verdict) is not None:
-        output["validation"] = {
-            "valid": verdict.valid,
-            "issues": list(verdict.issues),
-            "sanitized": answer.sanitized,
-            "intent": verdict.intent,
-        }
+    output |= encode_verdict(answer)
     output |= {
         "streaming": answer.streaming,
         "id": answer.id,
@@ -51,6 +49,42 @@ def encode(answer: Answer) -> dict[str, Any]:
     if answer.warnings:
         output["warnings"] = list(answer.warnings)
     return output
+
+
+def encode_verdict(answer: Answer) -> dict[str, Any]:
+    """Return what validation has to say, as keys of an answer in any dialect; perhaps none.
+
+    Spans count characters of the model's own text, after redaction.
+    """
+    said: dict[str, Any] = {}
+    if (verdict := answer.verdict) is not None:
+        removals = verdict.removals
+        said["validation"] = {
+            "valid": verdict.valid,
+            "issues": [issue.message for issue in verdict.issues],
+            "sanitized": answer.sanitized,
+            "intent": verdict.intent,
+            "details": {
+                "issues": [asdict(issue) for issue in verdict.issues],
+                "removed": [
+                    {"rule": removal.rule, "span": [removal.start, removal.end]}
+                    for removal in removals[:MAX_REMOVALS]
+                ],
+                "removed_count": len(removals),
+            },
+        }
+    if answer.blocked:
+        said["blocked"] = True
+    if answer.redacted:
+        said["redacted"] = dict(answer.redacted)
+    if (discarded := answer.discarded) is not None:
+        issues = discarded.verdict.issues if discarded.verdict is not None else ()
+        usage = discarded.finish.usage
+        said["regenerated"] = {
+            "discarded_issues": [issue.message for issue in issues],
+            "discarded_usage": {"input": usage.prompt_tokens, "output": usage.completion_tokens},
+        }
+    return said
 
 
 def encode_partial(batch: list[Delta]) -> dict[str, Any]:

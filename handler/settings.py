@@ -66,6 +66,29 @@ class Settings(BaseSettings):
     enable_validation: bool = Field(
         True, description="Whether answers are validated where a request does not say."
     )
+    validation_rules: Path | None = Field(
+        None, description="A rules file in place of validation/rules.yaml."
+    )
+    validation_schema: Path | None = Field(
+        None, description="A JSON Schema that validated answers are compared with."
+    )
+    validation_language: str | None = Field(
+        None, description="The language of validated answers, as an ISO 639-1 code."
+    )
+    redact_pii: str = Field(
+        "off",
+        description="What is taken out of every answer: on, off or a list of "
+        "card, iban, email, phone, key. Streams then come whole at the end.",
+    )
+    blocked_intents: str = Field(
+        "", description="Intents whose requests are refused, separated by commas."
+    )
+    blocked_terms: str = Field(
+        "", description="Words and phrases whose requests are refused, separated by commas."
+    )
+    regenerate: bool = Field(
+        False, description="1: an answer that asks for it is generated once more."
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO", description="The least severe log line that is written."
     )

@@ -1,5 +1,6 @@
 """Text in, verdict out: what an answer is checked for. Knows nothing of engines or jobs."""
 
-from validation.verdict import Validator, Verdict
+from validation.findings import Issue, Removal, Subject
+from validation.verdict import NO_OPTIONS, Options, Validator, Verdict
 
-__all__ = ["Validator", "Verdict"]
+__all__ = ["NO_OPTIONS", "Issue", "Options", "Removal", "Subject", "Validator", "Verdict"]

@@ -44,13 +44,15 @@ class SanitizerRule(_Model):
 class CheckRule(_Model):
     """One thing an answer is looked at for; `issue` is the sentence for people.
 
-    `limits` are the numbers the check of that id works with, `words` its phrases.
+    `limits` are the numbers the check of that id works with, `words` its phrases; `retry` says that
+    another answer may well be better.
     """
 
     about: str
     issue: str
     limits: dict[str, float] = {}
     words: list[str] = []
+    retry: bool = False
     examples: Annotated[list[Example], Field(min_length=1)]
 
 

@@ -1,27 +1,80 @@
-"""The seam that the pipeline hands finished answers through."""
+"""The seam that the pipeline hands requests and finished answers through."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from validation.findings import Issue, Removal, Subject
 
-@dataclass(frozen=True, slots=True)
+
+class AnswerCheck(Protocol):
+    """One optional look at an answer: its schema, its language."""
+
+    def issues(self, text: str) -> tuple[Issue, ...]:
+        """Return what is wrong with the answer, in linear time."""
+
+
+class Redactor(Protocol):
+    """Takes out of a text what must not be in it."""
+
+    def redact(self, text: str) -> tuple[str, tuple[Removal, ...]]:
+        """Return the text without it, and what stood where, in order."""
+
+
+class Blocker(Protocol):
+    """Decides what is not answered at all."""
+
+    def blocks(self, text: str, intent: str) -> Issue | None:
+        """Return why a request of an intent, with this text, must not be answered, if so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is looked at beyond the rules, as a request and the settings ask for it.
+
+    `regenerate` allows one more try where a verdict asks for it.
+    """
+
+    checks: Mapping[str, AnswerCheck] = field(default_factory=dict)
+    redactor: Redactor | None = None
+    blockers: tuple[Blocker, ...] = ()
+    regenerate: bool = False
+
+
+NO_OPTIONS = Options()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What validation makes of one answer.
 
-    `text` is the answer after sanitising; `issues` are sentences for people, none exactly when
-    `valid` (R47). An invalid answer is reported, never withheld.
+    `text` is the answer after sanitising, `removals` what that took out, with spans in the model's
+    own text. An invalid answer is reported, never withheld; `retry` says that another try may well
+    turn out better.
     """
 
     text: str
-    valid: bool
-    issues: tuple[str, ...]
     intent: str
+    issues: tuple[Issue, ...] = ()
+    removals: tuple[Removal, ...] = ()
+    retry: bool = False
+
+    @property
+    def valid(self) -> bool:
+        """Whether nothing is wrong (R47)."""
+        return not self.issues
 
 
 class Validator(Protocol):
-    """Judges finished answers; called once a request, on the event loop, so it must be quick."""
+    """Judges requests before and answers after; any thread may call it, in time linear in text."""
 
-    def validate(self, prompt: str, text: str, finish_reason: str) -> Verdict:
-        """Return the verdict on `text` as an answer to `prompt`; never raises on any text."""
+    def refuse(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
+        """Return the verdict on a request that must not be answered, None for all others.
+
+        `prompt` is what its intent is told by, `conversation` all that the user has said.
+        """
+
+    def validate(self, subject: Subject, options: Options) -> Verdict:
+        """Return the verdict on a finished answer; never raises on any text."""

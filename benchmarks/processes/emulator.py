@@ -28,7 +28,7 @@ async def event_per_token(
     async for batch in running.batches(interval_s):
         yield opening + b"".join([codec.delta([delta]) for delta in batch])
         opening = b""
-    yield opening + codec.closing(running.answer()) + DONE
+    yield opening + codec.closing(await running.answer()) + DONE
 
 
 def main() -> int:

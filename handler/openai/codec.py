@@ -12,8 +12,10 @@ import orjson
 from engine import Delta, Finish, GenerationRequest, Priority
 from engine.request import Prompt
 from handler.errors import InvalidRequest, NotFound
+from handler.options import PLAIN, OptionsReader
 from handler.pipeline import Answer
-from handler.request import TextRequest
+from handler.request import TextRequest, read_flag
+from handler.response import encode_verdict
 from handler.sampling import Defaults, read_sampling, shown
 
 
@@ -48,11 +50,16 @@ class Codec:
     """
 
     def __init__(
-        self, shape: Shape, body: Mapping[str, Any], served: str, max_tokens: int | None
+        self,
+        shape: Shape,
+        body: Mapping[str, Any],
+        served: str,
+        max_tokens: int | None,
+        options: OptionsReader = PLAIN,
     ) -> None:
         self._shape = shape
         self._model = _model(body, served)
-        self.request = _request(shape, body, max_tokens)
+        self.request = _request(shape, body, max_tokens, options)
         self._include_usage = _include_usage(body, streaming=self.request.streaming)
         self._head = self._tail = b""
 
@@ -70,7 +77,7 @@ class Codec:
         }
         if answer.warnings:
             body["warnings"] = list(answer.warnings)
-        return body
+        return body | encode_verdict(answer)
 
     def opening(self, created: int) -> bytes:
         """Return what comes before the first text, perhaps nothing; first of the event methods."""
@@ -103,6 +110,7 @@ class Codec:
         chunk: dict[str, Any] = {"choices": [{"index": 0, **last}]}
         if answer.warnings:
             chunk["warnings"] = list(answer.warnings)
+        chunk |= encode_verdict(answer)
         totals = _usage(answer.finish)
         if self._include_usage is None:
             chunk["usage"] = totals
@@ -126,7 +134,9 @@ def _model(body: Mapping[str, Any], served: str) -> str:
     return model
 
 
-def _request(shape: Shape, body: Mapping[str, Any], max_tokens: int | None) -> TextRequest:
+def _request(
+    shape: Shape, body: Mapping[str, Any], max_tokens: int | None, options: OptionsReader
+) -> TextRequest:
     prompt = shape.prompt(body)
     sampling, streaming, warnings = read_sampling(body, Defaults(max_tokens=max_tokens))
     generation = GenerationRequest(
@@ -135,7 +145,15 @@ def _request(shape: Shape, body: Mapping[str, Any], max_tokens: int | None) -> T
         request_id=f"{shape.id_prefix}-{uuid.uuid4().hex}",
         priority=Priority.INTERACTIVE,
     )
-    return TextRequest(generation=generation, streaming=streaming, warnings=warnings)
+    wanted, missing = options.read(body.get("validation"))
+    return TextRequest(
+        generation=generation,
+        streaming=streaming,
+        # Not OpenAI's: its clients are told only if they ask.
+        validation=read_flag(body, "enable_validation", default=False),
+        options=wanted,
+        warnings=(*warnings, *missing),
+    )
 
 
 def _include_usage(body: Mapping[str, Any], *, streaming: bool) -> bool | None:

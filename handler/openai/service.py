@@ -13,6 +13,7 @@ from handler.limits import split
 from handler.openai.chat import CHAT
 from handler.openai.codec import Codec, Shape
 from handler.openai.completions import COMPLETIONS
+from handler.options import PLAIN, OptionsReader
 from handler.pipeline import Pipeline, Running
 from handler.sampling import shown
 
@@ -28,8 +29,15 @@ class OpenAIService:
     the context.
     """
 
-    def __init__(self, pipeline: Pipeline, max_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        options: OptionsReader = PLAIN,
+        *,
+        max_tokens: int | None = None,
+    ) -> None:
         self._pipeline = pipeline
+        self._options = options
         self._max_tokens = max_tokens
         self._created = int(time.time())
 
@@ -39,7 +47,7 @@ class OpenAIService:
         if shape is None:
             known = ", ".join([*SHAPES, MODELS])
             raise NotFound(f"there is no route {shown(route)}, there are: {known}", "openai_route")
-        return Codec(shape, body, self._pipeline.model_name, self._max_tokens)
+        return Codec(shape, body, self._pipeline.model_name, self._max_tokens, self._options)
 
     def models(self) -> dict[str, Any]:
         """Return the list of models: the one that is served."""
@@ -74,7 +82,7 @@ async def events(
             for part in split(batch):
                 yield opening + codec.delta(part)
                 opening = b""
-        yield opening + codec.closing(running.answer()) + DONE
+        yield opening + codec.closing(await running.answer()) + DONE
     except Exception as error:
         # Whatever it was: a stream that just stops would look like a whole answer to some clients.
         yield opening + error_event(problem(error)) + DONE

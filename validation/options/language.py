@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from importlib.util import find_spec
 from threading import Lock
 from typing import Any
 
@@ -173,14 +174,19 @@ class LanguageCheck:
             )
         self.expected = code
         self._fine = {code}.union(*(close for close in _CLOSE if code in close))
-        self._model = _model()
+        if find_spec("py3langid") is None:
+            raise MissingPart("Checking the language of answers", "py3langid")
+
+    def preload(self) -> None:
+        """Load the model now: it takes most of a second, which the first answer would wait for."""
+        _model()
 
     def issues(self, text: str) -> tuple[Issue, ...]:
         """Return the issue with an answer in another language."""
         prose = prose_of(text)
         if sum(map(str.isalpha, prose)) < MIN_LETTERS:
             return ()
-        ranking: list[tuple[str, float]] = self._model.rank(prose)
+        ranking: list[tuple[str, float]] = _model().rank(prose)
         found, probability = ranking[0]
         if found == _NONE or probability < SURE:
             return ()
@@ -233,13 +239,8 @@ def _model() -> Any:
 
 @lru_cache(maxsize=1)
 def _load() -> Any:
-    try:
-        from py3langid.langid import (  # type: ignore[import-untyped]
-            MODEL_FILE,
-            LanguageIdentifier,
-        )
-    except ImportError:
-        raise MissingPart("Checking the language of answers", "py3langid") from None
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier  # type: ignore[import-untyped]
+
     model = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
     logging.getLogger("py3langid").setLevel(logging.WARNING)
     # Dialects and small languages would draw texts away from those that people ask for.

@@ -12,7 +12,7 @@ from engine.hooks import EngineEvent, RequestEnded, RequestStarted
 from handler.job import JobHandler
 from handler.pipeline import Pipeline
 from tests.conftest import EngineFactory, ScriptFactory
-from validation import Validator
+from validation import Issue, Options, Subject, Validator, Verdict
 
 
 class Ended:
@@ -34,6 +34,25 @@ class Ended:
         async with asyncio.timeout(10):
             await self._happened.wait()
         return self.events[0]
+
+
+class Quiet:
+    """A validator that takes exclamation marks out and reports them; knows what it was given."""
+
+    def __init__(self) -> None:
+        self.seen: list[Subject] = []
+
+    def refuse(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
+        for blocker in options.blockers:
+            if issue := blocker.blocks(conversation, "general"):
+                return Verdict(text="", intent="general", issues=(issue,))
+        return None
+
+    def validate(self, subject: Subject, options: Options) -> Verdict:
+        self.seen.append(subject)
+        quiet = subject.text.replace("!", "")
+        issues = () if quiet == subject.text else (Issue("shouting", "somebody shouted"),)
+        return Verdict(text=quiet, intent="general", issues=issues, retry=bool(issues))
 
 
 class PipelineFactory(Protocol):
@@ -78,7 +97,7 @@ def job_handler_of(pipeline_of: PipelineFactory) -> JobHandlerFactory:
     ) -> JobHandler:
         of_jobs = {
             name: options.pop(name)
-            for name in ("max_tokens", "validation", "interval_s")
+            for name in ("options", "max_tokens", "validation", "interval_s")
             if name in options
         }
         return JobHandler(pipeline_of(*answers, validator=validator, **options), **of_jobs)

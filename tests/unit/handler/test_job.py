@@ -17,8 +17,8 @@ from handler import limits
 from handler.errors import UNAVAILABLE
 from handler.job import JobHandler
 from handler.pipeline import Pipeline
-from tests.unit.handler.conftest import Ended, JobHandlerFactory, PipelineFactory
-from validation import Verdict
+from tests.unit.handler.conftest import Ended, JobHandlerFactory, PipelineFactory, Quiet
+from validation import Options, Subject, Verdict
 
 HELLO = {"pieces": ["He", "llo", " wor", "ld"]}
 FAILING = {"pieces": ["He", {"error": "out of luck", "delay_ms": 20}]}
@@ -26,15 +26,6 @@ ENDLESS = {"when": "endless", "pieces": ["again "], "repeat": -1, "delay_ms": 1}
 DONE = "data: [DONE]\n\n"
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 SIZES_NOTE = "deltas and tokens were left out of the final output, which would exceed 1 MB"
-
-
-class Quiet:
-    """A validator that takes exclamation marks out and reports them."""
-
-    def validate(self, prompt: str, text: str, finish_reason: str) -> Verdict:
-        quiet = text.replace("!", "")
-        issues = () if quiet == text else ("somebody shouted",)
-        return Verdict(quiet, valid=not issues, issues=issues, intent="general")
 
 
 def job(given: Any, job_id: str = "job-1") -> dict[str, Any]:
@@ -122,6 +113,11 @@ async def test_validation_in_the_output(stream: bool, job_handler_of: JobHandler
         "issues": ["somebody shouted"],
         "sanitized": True,
         "intent": "general",
+        "details": {
+            "issues": [{"rule": "shouting", "message": "somebody shouted"}],
+            "removed": [],
+            "removed_count": 0,
+        },
     }
     assert output["choices"][0]["text"] == "Hello"
     assert output["choices"][0]["tokens"] == (["Hello", "!"] if stream else ["Hello"])
@@ -382,8 +378,8 @@ async def test_bug_is_told_without_its_traceback(
     pipeline_of: PipelineFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     # R53
-    class Buggy:
-        def validate(self, prompt: str, text: str, finish_reason: str) -> Verdict:
+    class Buggy(Quiet):
+        def validate(self, subject: Subject, options: Options) -> Verdict:
             raise KeyError("secret")
 
     jobs = JobHandler(pipeline_of(HELLO, validator=Buggy()))
@@ -394,9 +390,9 @@ async def test_bug_is_told_without_its_traceback(
 
 
 async def test_number_that_is_no_json_never_leaves(pipeline_of: PipelineFactory) -> None:
-    class Odd:
-        def validate(self, prompt: str, text: str, finish_reason: str) -> Verdict:
-            return Verdict(float("nan"), valid=True, issues=(), intent="general")  # type: ignore[arg-type]
+    class Odd(Quiet):
+        def validate(self, subject: Subject, options: Options) -> Verdict:
+            return Verdict(text=float("nan"), intent="general")  # type: ignore[arg-type]
 
     jobs = JobHandler(pipeline_of(HELLO, validator=Odd()))
     assert list(await run(jobs, prompt())) == ["error"]

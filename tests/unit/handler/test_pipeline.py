@@ -23,8 +23,8 @@ from engine import (
 from engine.errors import BackendFailed, PromptTooLong
 from handler.pipeline import Answer, Pipeline, Running
 from handler.request import TextRequest
-from tests.unit.handler.conftest import Ended, PipelineFactory
-from validation import Verdict
+from tests.unit.handler.conftest import Ended, PipelineFactory, Quiet
+from validation import Issue, Subject
 
 ENDLESS = {"when": "endless", "pieces": ["again "], "repeat": -1, "delay_ms": 1}
 ECHO = {"when": "."}
@@ -36,19 +36,6 @@ def ask(prompt: str, **fields: object) -> TextRequest:
         generation=GenerationRequest(prompt=prompt, sampling=sampling, request_id="r-1"),
         **fields,  # type: ignore[arg-type]
     )
-
-
-class Shouting:
-    """A validator that takes out what is shouted; knows what it was given."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, str, str]] = []
-
-    def validate(self, prompt: str, text: str, finish_reason: str) -> Verdict:
-        self.seen.append((prompt, text, finish_reason))
-        quiet = text.replace("!", "")
-        issues = () if quiet == text else ("somebody shouted",)
-        return Verdict(quiet, valid=not issues, issues=issues, intent="general")
 
 
 async def drain(running: Running, interval_s: float = 0.0) -> list[list[str]]:
@@ -112,7 +99,7 @@ async def test_error_after_text_comes_after_the_text(pipeline_of: PipelineFactor
         with pytest.raises(BackendFailed, match="out of luck"):
             await anext(batches)
         with pytest.raises(RuntimeError):
-            running.answer()
+            await running.answer()
     assert seen == ["one"]
 
 
@@ -123,7 +110,7 @@ async def test_leaving_stops_the_generation(pipeline_of: PipelineFactory) -> Non
     async with await pipeline.open(ask("endless")) as running:
         assert pipeline.engine.running == 1
         with pytest.raises(RuntimeError, match="not finished"):
-            running.answer()
+            await running.answer()
     assert (await ended.once()).aborted
     assert pipeline.engine.running == 0
 
@@ -198,7 +185,7 @@ async def test_interval_coalesces_without_a_loss(pipeline_of: PipelineFactory) -
         async for batch in running.batches(interval_s):
             times.append(loop.time())
             batches.append([delta.text for delta in batch])
-        answer = running.answer()
+        answer = await running.answer()
     assert [text for batch in batches for text in batch] == pieces
     assert answer.deltas == tuple(pieces)
     # The first at once, every later one no sooner than the interval allows, so that it is longer.
@@ -224,22 +211,22 @@ async def test_slow_reader_finds_longer_batches(pipeline_of: PipelineFactory) ->
 
 async def test_verdict_is_of_the_whole_raw_text(pipeline_of: PipelineFactory) -> None:
     # R46, R47
-    validator = Shouting()
+    validator = Quiet()
     pipeline = pipeline_of({"pieces": ["He", "llo!"]}, validator=validator)
     answer = await pipeline.run(ask("greet me", validation=True, streaming=True))
-    assert validator.seen == [("greet me", "Hello!", "stop")]
+    assert validator.seen == [Subject(prompt="greet me", text="Hello!", finish_reason="stop")]
     assert answer.text == "Hello"
     assert answer.deltas == ("He", "llo!")
     assert answer.raw_text == "Hello!"
     assert answer.sanitized
     assert answer.streaming
     assert answer.verdict is not None
-    assert answer.verdict.issues == ("somebody shouted",)
+    assert answer.verdict.issues == (Issue("shouting", "somebody shouted"),)
 
 
 async def test_verdict_that_changes_nothing(pipeline_of: PipelineFactory) -> None:
     # R47
-    pipeline = pipeline_of({"pieces": ["Hello"]}, validator=Shouting())
+    pipeline = pipeline_of({"pieces": ["Hello"]}, validator=Quiet())
     answer = await pipeline.run(ask("hi", validation=True))
     assert answer.verdict is not None
     assert answer.verdict.valid
@@ -248,7 +235,7 @@ async def test_verdict_that_changes_nothing(pipeline_of: PipelineFactory) -> Non
 
 async def test_no_verdict_where_none_is_asked_for(pipeline_of: PipelineFactory) -> None:
     # R47
-    validator = Shouting()
+    validator = Quiet()
     pipeline = pipeline_of({"pieces": ["Hello!"]}, validator=validator)
     answer = await pipeline.run(ask("hi", validation=False))
     assert answer.verdict is None

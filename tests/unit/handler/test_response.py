@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from engine import Delta, Finish, FinishReason, Timings, TokenLogprob, Usage
 from handler.pipeline import Answer
 from handler.response import encode, encode_partial
-from validation import Verdict
+from validation import Issue, Removal, Verdict
 
 FINISH = Finish(reason=FinishReason.STOP, usage=Usage(12, 3))
 
@@ -81,13 +81,23 @@ def test_finish_and_stop_reason() -> None:
 @pytest.mark.parametrize(("text", "sanitized"), [("clean", True), ("raw text", False)])
 def test_validation_tells_the_verdict(streaming: bool, text: str, sanitized: bool) -> None:
     # R45, R47: sanitized exactly when the text is not the joined deltas.
-    verdict = Verdict(text, valid=False, issues=("too short", "no skills"), intent="general")
+    issues = (Issue("too_short", "too short"), Issue("skills", "no skills"))
+    removals = (Removal("label", 0, 4),) * 120
+    verdict = Verdict(text=text, intent="general", issues=issues, removals=removals)
     output = encode(answer("raw", " text", text=text, streaming=streaming, verdict=verdict))
     assert output["validation"] == {
         "valid": False,
         "issues": ["too short", "no skills"],
         "sanitized": sanitized,
         "intent": "general",
+        "details": {
+            "issues": [
+                {"rule": "too_short", "message": "too short"},
+                {"rule": "skills", "message": "no skills"},
+            ],
+            "removed": [{"rule": "label", "span": [0, 4]}] * 100,
+            "removed_count": 120,
+        },
     }
     choice = output["choices"][0]
     assert choice["text"] == text
@@ -96,13 +106,14 @@ def test_validation_tells_the_verdict(streaming: bool, text: str, sanitized: boo
 
 def test_validation_of_a_valid_answer() -> None:
     # R47
-    verdict = Verdict("a", valid=True, issues=(), intent="career_guidance")
+    verdict = Verdict(text="a", intent="career_guidance")
     output = encode(answer("a", verdict=verdict))
     assert output["validation"] == {
         "valid": True,
         "issues": [],
         "sanitized": False,
         "intent": "career_guidance",
+        "details": {"issues": [], "removed": [], "removed_count": 0},
     }
 
 

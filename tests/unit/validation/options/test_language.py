@@ -124,7 +124,7 @@ def test_an_unknown_language_is_refused_with_some_that_are_known(code: str) -> N
 
 
 def test_the_model_knows_all_of_them() -> None:
-    model = LanguageCheck("en")._model
+    model = language._model()
     assert set(model.labels) == {*NAMES, "zxx"}
 
 
@@ -143,7 +143,7 @@ def test_threads_share_one_model() -> None:
 
     def run() -> None:
         check = LanguageCheck("en")
-        found.extend((check._model, check.issues(SENTENCES["de"])) for _ in range(50))
+        found.extend((language._model(), check.issues(SENTENCES["de"])) for _ in range(50))
 
     threads = [threading.Thread(target=run) for _ in range(4)]
     for thread in threads:
@@ -156,9 +156,8 @@ def test_threads_share_one_model() -> None:
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    language._load.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "py3langid.langid", None)
+        patch.setitem(sys.modules, "py3langid", None)
         with pytest.raises(MissingPart, match="`pip install py3langid` adds it"):
             LanguageCheck("en")
     assert LanguageCheck("en").issues(SENTENCES["en"]) == ()

@@ -1,0 +1,139 @@
+"""From settings to what answers: validator, pipeline and the two doors to it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import orjson
+from pydantic import ValidationError
+
+from engine import Engine
+from handler.errors import InvalidRequest
+from handler.job import JobHandler
+from handler.openai.service import OpenAIService
+from handler.options import PII_KINDS, OptionsInput, OptionsReader
+from handler.pipeline import Pipeline
+from handler.settings import Settings
+from validation.options.language import LanguageCheck
+from validation.rules import DEFAULT_RULES, RulesError
+from validation.v3 import V3
+
+logger = logging.getLogger(__name__)
+
+
+class SettingError(Exception):
+    """What a setting names cannot be used; the message begins with its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checking:
+    """The validator and what is looked at beyond its rules; built before an engine is."""
+
+    validator: V3
+    options: OptionsReader
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """What entry points hand requests to; both share one pipeline."""
+
+    jobs: JobHandler
+    openai: OpenAIService
+
+
+def build_checking(settings: Settings) -> Checking:
+    """Load rules, schema and models that the settings name. Raises SettingError."""
+    try:
+        validator = V3.from_file(settings.validation_rules or DEFAULT_RULES)
+    except RulesError as error:
+        raise SettingError(f"VALIDATION_RULES: {error}") from None
+    asked = {
+        "json_schema": _schema(settings.validation_schema),
+        "redact_pii": _kinds(settings.redact_pii),
+        "language": settings.validation_language,
+        "blocked_intents": _listed(settings.blocked_intents),
+        "blocked_terms": _listed(settings.blocked_terms),
+        "regenerate": settings.regenerate,
+    }
+    try:
+        options = OptionsReader(OptionsInput.model_validate(asked), validator.intents)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0])
+        allowed = OptionsInput.model_fields[name].description
+        raise SettingError(f"{_SETTINGS[name]} must be {allowed}, got {first['input']!r}") from None
+    except InvalidRequest as error:
+        name = str(error.param)
+        message = error.message.removeprefix(f"{name}: ")
+        raise SettingError(f"{_SETTINGS[name]}: {message}") from None
+    for warning in options.warnings:
+        logger.warning("%s", warning)
+    for check in options.defaults.checks.values():
+        if isinstance(check, LanguageCheck):
+            check.preload()
+    return Checking(validator, options)
+
+
+def open_doors(
+    settings: Settings, engine: Engine, checking: Checking, interval_s: float = 0.05
+) -> Doors:
+    """Return what answers jobs and OpenAI calls with an engine."""
+    pipeline = Pipeline(engine, settings.served_model, checking.validator)
+    max_tokens = settings.default_max_tokens
+    return Doors(
+        jobs=JobHandler(
+            pipeline,
+            checking.options,
+            max_tokens=max_tokens,
+            validation=settings.enable_validation,
+            interval_s=interval_s,
+        ),
+        openai=OpenAIService(pipeline, checking.options, max_tokens=max_tokens),
+    )
+
+
+def leave(error: SettingError) -> NoReturn:
+    """End the process with what is wrong with a setting, as `read_settings` does."""
+    sys.stderr.write(f"{error}\n")
+    raise SystemExit(2)
+
+
+_SETTINGS = {
+    "json_schema": "VALIDATION_SCHEMA",
+    "redact_pii": "REDACT_PII",
+    "language": "VALIDATION_LANGUAGE",
+    "blocked_intents": "BLOCKED_INTENTS",
+    "blocked_terms": "BLOCKED_TERMS",
+    "regenerate": "REGENERATE",
+}
+
+
+def _schema(path: Path | None) -> Any:
+    if path is None:
+        return None
+    try:
+        return orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise SettingError(f"VALIDATION_SCHEMA: {path} cannot be read: {error.strerror}") from None
+    except orjson.JSONDecodeError as error:
+        raise SettingError(f"VALIDATION_SCHEMA: {path} is not JSON: {error}") from None
+
+
+def _kinds(written: str) -> bool | list[str]:
+    if written.lower() in {"on", "true", "1", "yes"}:
+        return True
+    if written.lower() in {"", "off", "false", "0", "no"}:
+        return False
+    if unknown := set(_listed(written)) - set(PII_KINDS):
+        raise SettingError(
+            f"REDACT_PII must be on, off or a list of {', '.join(PII_KINDS)}, got {min(unknown)!r}"
+        )
+    return _listed(written)
+
+
+def _listed(written: str) -> list[str]:
+    return [each.strip() for each in written.split(",") if each.strip()]

@@ -1,0 +1,184 @@
+"""What an answer is to be checked for beyond the rules: a request's `validation`, and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from handler.errors import InvalidRequest
+from handler.sampling import shown
+from validation import Options
+from validation.options import MissingPart
+from validation.options.blocked import Blocklist
+from validation.options.language import LanguageCheck
+from validation.options.pii import PiiRedactor
+from validation.options.schema import SchemaCheck
+from validation.verdict import AnswerCheck
+
+T = TypeVar("T")
+P = TypeVar("P")
+
+PiiKind = Literal["card", "iban", "email", "phone", "key"]
+PII_KINDS: tuple[PiiKind, ...] = get_args(PiiKind)
+
+_Term = Annotated[str, Field(min_length=1, max_length=200)]
+_Terms = Annotated[list[_Term], Field(max_length=1000)]
+_KINDS_SAID = ", ".join(PII_KINDS)
+
+
+class OptionsInput(BaseModel):
+    """The fields of a request's `validation`; null is unset.
+
+    Strict; each description completes the sentence "… must be …" of the error naming the field.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    json_schema: dict[str, Any] | None = Field(None, description="a JSON Schema, as an object")
+    redact_pii: bool | list[PiiKind] | None = Field(
+        None, description=f"true, false or an array of {_KINDS_SAID}"
+    )
+    language: str | None = Field(None, description="an ISO 639-1 code such as en")
+    blocked_intents: _Terms | None = Field(None, description="an array of intents")
+    blocked_terms: _Terms | None = Field(
+        None, description="an array of up to 1000 words or phrases of up to 200 characters"
+    )
+    regenerate: bool | Literal[0, 1] | None = Field(None, description="true or false")
+
+
+class OptionsReader:
+    """Reads what requests ask for and joins it with what the settings ask for.
+
+    A request may ask for another schema, another language and for more to be redacted or blocked;
+    it cannot lift what the settings redact or block. Compiled schemas are kept for the next request
+    with the same one. A package that is missing becomes a warning: the answer is still given.
+
+    Owned by one event loop; `Options` it returns may be used by any thread.
+    """
+
+    def __init__(self, settings: OptionsInput, intents: tuple[str, ...] = ()) -> None:
+        """Build what the settings ask for. Raises InvalidRequest naming the setting."""
+        self._intents = intents
+        self._settings = settings
+        self.defaults, self.warnings = self._join(OptionsInput(), "")
+
+    def read(self, given: Any, path: str = "validation") -> tuple[Options, tuple[str, ...]]:
+        """Return the options for a request, and a warning for each that cannot be honoured.
+
+        Raises:
+            InvalidRequest: naming the field, its value and what is allowed.
+        """
+        if given is None:
+            return self.defaults, self.warnings
+        if not isinstance(given, Mapping):
+            raise InvalidRequest(f"{path} must be an object, got {shown(given)}", path)
+        return self._join(_checked(given, path), f"{path}.")
+
+    def _join(self, asked: OptionsInput, path: str) -> tuple[Options, tuple[str, ...]]:
+        base = self._settings
+        warnings: list[str] = []
+
+        def made(name: str, value: T | None, build: Callable[[T], P]) -> P | None:
+            if not value:
+                return None
+            try:
+                return build(value)
+            except ValueError as error:
+                raise InvalidRequest(f"{path}{name}: {error}", f"{path}{name}") from None
+            except MissingPart as missing:
+                warnings.append(f"{path}{name} was not looked at. {missing}")
+                return None
+
+        checks: dict[str, AnswerCheck | None] = {
+            "json_schema": made(
+                "json_schema", _either(asked.json_schema, base.json_schema), _schema
+            ),
+            "language": made("language", _either(asked.language, base.language), LanguageCheck),
+        }
+        blockers = (
+            made("blocked_terms", _terms(base.blocked_terms, asked.blocked_terms), _of_terms),
+            made("blocked_intents", self._blocked_intents(asked, path), _of_intents),
+        )
+        options = Options(
+            checks={name: check for name, check in checks.items() if check is not None},
+            redactor=made("redact_pii", _kinds(base.redact_pii, asked.redact_pii), _redactor),
+            blockers=tuple(blocker for blocker in blockers if blocker is not None),
+            regenerate=bool(_either(asked.regenerate, base.regenerate)),
+        )
+        return options, tuple(warnings)
+
+    def _blocked_intents(self, asked: OptionsInput, path: str) -> tuple[str, ...]:
+        intents = _terms(self._settings.blocked_intents, asked.blocked_intents)
+        for intent in intents:
+            if intent not in self._intents:
+                raise InvalidRequest(
+                    f"{path}blocked_intents: there is no intent {shown(intent)}, "
+                    f"there are: {', '.join(self._intents)}",
+                    f"{path}blocked_intents",
+                )
+        return intents
+
+
+def _checked(given: Mapping[str, Any], path: str) -> OptionsInput:
+    try:
+        return OptionsInput.model_validate(dict(given))
+    except ValidationError as error:
+        name = str(error.errors(include_url=False)[0]["loc"][0])
+        field = OptionsInput.model_fields.get(name)
+        if field is None:
+            known = ", ".join(OptionsInput.model_fields)
+            raise InvalidRequest(
+                f"{path} has no field {shown(name)}, there are: {known}", path
+            ) from None
+        raise InvalidRequest(
+            f"{path}.{name} must be {field.description}, got {shown(given.get(name))}",
+            f"{path}.{name}",
+        ) from None
+
+
+def _either(asked: T | None, base: T | None) -> T | None:
+    return base if asked is None else asked
+
+
+def _terms(base: list[str] | None, asked: list[str] | None) -> tuple[str, ...]:
+    return (*(base or ()), *(asked or ()))
+
+
+def _kinds(*asked: bool | list[PiiKind] | None) -> frozenset[str]:
+    kinds: set[str] = set()
+    for each in asked:
+        kinds.update(each if isinstance(each, list) else PII_KINDS if each else ())
+    return frozenset(kinds)
+
+
+def _schema(schema: dict[str, Any]) -> SchemaCheck:
+    try:
+        return _compiled_schema(orjson.dumps(schema))
+    except TypeError as error:
+        raise ValueError(f"The JSON schema is not JSON: {error}.") from None
+
+
+@lru_cache(maxsize=32)
+def _compiled_schema(schema: bytes) -> SchemaCheck:
+    return SchemaCheck(orjson.loads(schema))
+
+
+@lru_cache(maxsize=32)
+def _redactor(kinds: frozenset[str]) -> PiiRedactor:
+    return PiiRedactor(kinds)
+
+
+@lru_cache(maxsize=32)
+def _of_terms(terms: tuple[str, ...]) -> Blocklist:
+    return Blocklist(terms)
+
+
+def _of_intents(intents: tuple[str, ...]) -> Blocklist:
+    return Blocklist(intents=intents)
+
+
+PLAIN = OptionsReader(OptionsInput())

@@ -1,0 +1,71 @@
+"""V3: intent, sanitiser and checks, made one verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from validation.checks import Case, Checks
+from validation.findings import Subject
+from validation.intents import Intents
+from validation.rules import DEFAULT_RULES, Rules, RulesError, load_rules
+from validation.sanitizer import Sanitizer
+from validation.verdict import Options, Verdict
+
+
+class V3:
+    """The validator that comes with the product; all it knows is in its rules.
+
+    Built once and only read afterwards, so any number of threads may use it at a time.
+
+    Raises:
+        ValueError: a rule that does not exist, or a pattern that is none.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._intents = Intents(rules)
+        self._sanitizer = Sanitizer(rules.sanitizer)
+        self._checks = Checks(rules)
+
+    @classmethod
+    def from_file(cls, path: Path = DEFAULT_RULES) -> Self:
+        """Return the validator with the rules of a file. Raises RulesError, which names it."""
+        try:
+            return cls(load_rules(path))
+        except ValueError as error:
+            raise RulesError(f"{path}: {error}") from None
+
+    @property
+    def intents(self) -> tuple[str, ...]:
+        """The names of all intents there are."""
+        return tuple(self._rules.intents)
+
+    def intent(self, prompt: str) -> str:
+        """Return what a prompt wants to know."""
+        return self._intents.tell(prompt)
+
+    def refuse(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
+        """Return the verdict on a request that is blocked, None for all others (R56)."""
+        if not options.blockers:
+            return None
+        intent = self.intent(prompt)
+        for blocker in options.blockers:
+            issue = blocker.blocks(conversation, intent)
+            if issue is not None:
+                return Verdict(text="", intent=intent, issues=(issue,))
+        return None
+
+    def validate(self, subject: Subject, options: Options) -> Verdict:
+        """Return the verdict on a finished answer: sanitised first, then looked at."""
+        intent = self.intent(subject.prompt)
+        text, removals = self._sanitizer.clean(subject.text, subject.prompt, subject.system)
+        case = Case(subject, text, self._rules.intents[intent], intent, removals)
+        issues = self._checks.issues(case)
+        retry = any(self._rules.checks[issue.rule].retry for issue in issues)
+        for check in options.checks.values():
+            if found := check.issues(text):
+                issues += found
+                # A limit that cut this answer would cut the next one too.
+                retry = retry or not case.cut
+        return Verdict(text=text, intent=intent, issues=issues, removals=removals, retry=retry)
