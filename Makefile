@@ -51,6 +51,7 @@ bench: $(VENV)/.dev $(MODEL) ## the benchmarks' side-by-side tables
 
 docs: $(VENV)/.run ## make the pages that are made from code
 	@$(BIN)/python -m emulator.settings_page > docs/settings.md
+	@$(BIN)/python -m validation.rules_page > docs/validation.md
 
 # One file after the other, for dev.txt is held to the versions that run.txt chose.
 lock: $(VENV)/.setup ## pin what requirements/*.in ask for (LOCK_ARGS=--upgrade: the newest that fit)

@@ -1,4 +1,7 @@
-"""`python -m handler`: the RunPod worker, or one local job where there is no RunPod."""
+"""`python -m handler`: the RunPod worker, or one local job where there is no RunPod.
+
+`python -m handler doctor` examines the engine that these settings make, and starts neither.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,10 @@ from handler.settings import WorkerSettings, read_settings
 def main() -> int:
     """Start the engine first, since the SDK takes seconds to import, then the worker."""
     settings = read_settings(WorkerSettings)
+    if sys.argv[1:2] == ["doctor"]:
+        from handler import doctor
+
+        return doctor.main(settings.engine_config())
     configure_logging(settings.log_level, settings.log_format)
     try:
         checking = build_checking(settings)

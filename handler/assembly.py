@@ -17,6 +17,7 @@ from handler.job import JobHandler
 from handler.openai.service import OpenAIService
 from handler.options import PII_KINDS, OptionsInput, OptionsReader
 from handler.pipeline import Pipeline
+from handler.sampling import shown
 from handler.settings import Settings
 from validation.options.language import LanguageCheck
 from validation.rules import DEFAULT_RULES, RulesError
@@ -50,7 +51,8 @@ def build_checking(settings: Settings) -> Checking:
     try:
         validator = V3.from_file(settings.validation_rules or DEFAULT_RULES)
     except RulesError as error:
-        raise SettingError(f"VALIDATION_RULES: {error}") from None
+        message = str(error).removeprefix("VALIDATION_RULES: ")
+        raise SettingError(f"VALIDATION_RULES: {message}") from None
     asked = {
         "json_schema": _schema(settings.validation_schema),
         "redact_pii": _kinds(settings.redact_pii),
@@ -65,7 +67,8 @@ def build_checking(settings: Settings) -> Checking:
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0])
         allowed = OptionsInput.model_fields[name].description
-        raise SettingError(f"{_SETTINGS[name]} must be {allowed}, got {first['input']!r}") from None
+        got = shown(first["input"])
+        raise SettingError(f"{_SETTINGS[name]} must be {allowed}, got {got}") from None
     except InvalidRequest as error:
         name = str(error.param)
         message = error.message.removeprefix(f"{name}: ")
@@ -112,15 +115,19 @@ _SETTINGS = {
 }
 
 
-def _schema(path: Path | None) -> Any:
+def _schema(path: Path | None) -> dict[str, Any] | None:
     if path is None:
         return None
     try:
-        return orjson.loads(path.read_bytes())
+        schema = orjson.loads(path.read_bytes())
     except OSError as error:
         raise SettingError(f"VALIDATION_SCHEMA: {path} cannot be read: {error.strerror}") from None
     except orjson.JSONDecodeError as error:
         raise SettingError(f"VALIDATION_SCHEMA: {path} is not JSON: {error}") from None
+    if not isinstance(schema, dict):
+        allowed = OptionsInput.model_fields["json_schema"].description
+        raise SettingError(f"VALIDATION_SCHEMA: {path} must be {allowed}, got {shown(schema)}")
+    return schema
 
 
 def _kinds(written: str) -> bool | list[str]:

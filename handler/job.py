@@ -101,12 +101,14 @@ class JobHandler:
             yield self._failure(error, request)
 
     async def _stream_text(self, request: TextRequest) -> AsyncGenerator[Any, None]:
-        async with await self._pipeline.open(request) as running:
-            async for batch in running.batches(self._interval_s):
-                if request.streaming:
+        if request.streaming:
+            async with await self._pipeline.open(request) as running:
+                async for batch in running.batches(self._interval_s):
                     for part in limits.split(batch):
                         yield encode_partial(part)
-            final = encode(await running.answer())
+                final = encode(await running.answer())
+        else:
+            final = encode(await self._pipeline.run(request))
         if limits.wire_size({"output": final}) > limits.STREAM_CHUNK_BYTES:
             choice = final["choices"][0]
             choice.pop("deltas", None)

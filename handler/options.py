@@ -83,14 +83,15 @@ class OptionsReader:
         warnings: list[str] = []
 
         def made(name: str, value: T | None, build: Callable[[T], P]) -> P | None:
-            if not value:
+            if value is None:
                 return None
+            where = name if getattr(asked, name) is None else f"{path}{name}"
             try:
                 return build(value)
             except ValueError as error:
-                raise InvalidRequest(f"{path}{name}: {error}", f"{path}{name}") from None
+                raise InvalidRequest(f"{where}: {error}", where) from None
             except MissingPart as missing:
-                warnings.append(f"{path}{name} was not looked at. {missing}")
+                warnings.append(f"{where} was not looked at. {missing}")
                 return None
 
         checks: dict[str, AnswerCheck | None] = {
@@ -111,9 +112,9 @@ class OptionsReader:
         )
         return options, tuple(warnings)
 
-    def _blocked_intents(self, asked: OptionsInput, path: str) -> tuple[str, ...]:
+    def _blocked_intents(self, asked: OptionsInput, path: str) -> tuple[str, ...] | None:
         intents = _terms(self._settings.blocked_intents, asked.blocked_intents)
-        for intent in intents:
+        for intent in intents or ():
             if intent not in self._intents:
                 raise InvalidRequest(
                     f"{path}blocked_intents: there is no intent {shown(intent)}, "
@@ -124,18 +125,18 @@ class OptionsReader:
 
 
 def _checked(given: Mapping[str, Any], path: str) -> OptionsInput:
+    fields = OptionsInput.model_fields
+    for name in given:
+        if name not in fields:
+            raise InvalidRequest(
+                f"{path} has no field {shown(name)}, there are: {', '.join(fields)}", path
+            )
     try:
         return OptionsInput.model_validate(dict(given))
     except ValidationError as error:
         name = str(error.errors(include_url=False)[0]["loc"][0])
-        field = OptionsInput.model_fields.get(name)
-        if field is None:
-            known = ", ".join(OptionsInput.model_fields)
-            raise InvalidRequest(
-                f"{path} has no field {shown(name)}, there are: {known}", path
-            ) from None
         raise InvalidRequest(
-            f"{path}.{name} must be {field.description}, got {shown(given.get(name))}",
+            f"{path}.{name} must be {fields[name].description}, got {shown(given[name])}",
             f"{path}.{name}",
         ) from None
 
@@ -144,15 +145,15 @@ def _either(asked: T | None, base: T | None) -> T | None:
     return base if asked is None else asked
 
 
-def _terms(base: list[str] | None, asked: list[str] | None) -> tuple[str, ...]:
-    return (*(base or ()), *(asked or ()))
+def _terms(base: list[str] | None, asked: list[str] | None) -> tuple[str, ...] | None:
+    return (*(base or ()), *(asked or ())) or None
 
 
-def _kinds(*asked: bool | list[PiiKind] | None) -> frozenset[str]:
+def _kinds(*asked: bool | list[PiiKind] | None) -> frozenset[str] | None:
     kinds: set[str] = set()
     for each in asked:
         kinds.update(each if isinstance(each, list) else PII_KINDS if each else ())
-    return frozenset(kinds)
+    return frozenset(kinds) or None
 
 
 def _schema(schema: dict[str, Any]) -> SchemaCheck:
@@ -172,7 +173,8 @@ def _redactor(kinds: frozenset[str]) -> PiiRedactor:
     return PiiRedactor(kinds)
 
 
-@lru_cache(maxsize=32)
+# A thousand long terms take up to 65 MB.
+@lru_cache(maxsize=4)
 def _of_terms(terms: tuple[str, ...]) -> Blocklist:
     return Blocklist(terms)
 

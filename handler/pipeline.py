@@ -25,8 +25,7 @@ from engine.errors import EngineError
 from handler.errors import InvalidRequest
 from handler.redaction import redacted
 from handler.request import TextRequest
-from validation import Issue, Subject, Validator, Verdict
-from validation.verdict import Redactor
+from validation import Issue, Removal, Subject, Validator, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -128,23 +127,26 @@ class Running:
         EngineError.
         """
         arriving = self._arriving(interval_s)
-        redactor = self.request.options.redactor
-        return arriving if redactor is None else self._redacting(arriving, redactor)
+        return arriving if self.request.options.redactor is None else self._redacting(arriving)
 
-    async def _redacting(
-        self, arriving: AsyncIterator[list[Delta]], redactor: Redactor
-    ) -> AsyncIterator[list[Delta]]:
+    async def _redacting(self, arriving: AsyncIterator[list[Delta]]) -> AsyncIterator[list[Delta]]:
         async for _ in arriving:
             pass
-        raw = "".join(self._texts)
-        _, removals = await _in_thread(raw, lambda: redactor.redact(raw))
+        _, removals = await self._redact("".join(self._texts))
         if removals:
             self._texts = redacted(self._texts, removals)
-            self._redacted.update(removal.rule.removeprefix("pii_") for removal in removals)
             # They would spell it out again.
             self._logprobs = []
         if self._texts:
             yield [Delta(text) for text in self._texts]
+
+    async def _redact(self, text: str) -> tuple[str, tuple[Removal, ...]]:
+        redactor = self.request.options.redactor
+        if redactor is None:
+            return text, ()
+        text, removals = await _in_thread(len(text), lambda: redactor.redact(text))
+        self._redacted.update(removal.rule.removeprefix("pii_") for removal in removals)
+        return text, removals
 
     async def _arriving(self, interval_s: float) -> AsyncIterator[list[Delta]]:
         batch = self._first
@@ -163,13 +165,17 @@ class Running:
         finish = self._stream.result
         if finish is None:
             raise RuntimeError("the answer is not finished")
-        request, text = self.request, "".join(self._texts)
-        verdict = await self._judge(text, finish) if request.validation else None
+        request = self.request
+        text = raw = "".join(self._texts)
+        verdict = await self._judge(raw, finish) if request.validation else None
+        if verdict is not None and verdict.text != raw:
+            # What the sanitiser took out may have stood in the middle of something personal.
+            text, _ = await self._redact(verdict.text)
         return Answer(
             id=request.generation.request_id,
             model=self.model,
             created=self.created,
-            text=text if verdict is None else verdict.text,
+            text=text,
             deltas=tuple(self._texts),
             finish=finish,
             streaming=request.streaming,
@@ -184,15 +190,19 @@ class Running:
         if self._refusal is not None or validator is None:
             return self._refusal
         prompt, system = self.request.prompt_text, self.request.system_text
-        if options.redactor is not None:
-            # An echo of it was redacted too, and could not be told otherwise.
-            prompt = options.redactor.redact(prompt)[0]
-        subject = Subject(
-            prompt=prompt, text=text, finish_reason=finish.reason.value, system=system
-        )
+        redactor, reason = options.redactor, finish.reason.value
+
+        def look() -> Verdict:
+            asked, told = prompt, system
+            if redactor is not None:
+                # An echo of them was redacted too, and could not be told otherwise.
+                asked, told = redactor.redact(prompt)[0], redactor.redact(system)[0]
+            subject = Subject(prompt=asked, text=text, finish_reason=reason, system=told)
+            return validator.validate(subject, options)
+
         # Checks that are asked for may have a model to load first.
-        cost = text if not options.checks else None
-        return await _in_thread(cost, lambda: validator.validate(subject, options))
+        chars = None if options.checks else len(prompt) + len(system) + len(text)
+        return await _in_thread(chars, look)
 
     def abort(self) -> None:
         """Stop the generation now; harmless once it is over."""
@@ -253,7 +263,7 @@ class Pipeline:
                 "prompt must be text where intents or terms are blocked, got token ids", "prompt"
             )
         prompt, said = request.prompt_text, request.user_text
-        return await _in_thread(said, lambda: validator.refuse(prompt, said, options))
+        return await _in_thread(len(said), lambda: validator.refuse(prompt, said, options))
 
     async def run(self, request: TextRequest) -> Answer:
         """Return the whole answer to a request, the better one of two where a verdict asks for it.
@@ -304,8 +314,8 @@ def _once_more(request: GenerationRequest, timeout_s: float) -> GenerationReques
     return replace(request, sampling=sampling, timeout_s=timeout_s)
 
 
-async def _in_thread(text: str | None, look: Callable[[], T]) -> T:
-    """Look at a text, in a thread if it is long or None."""
-    if text is not None and len(text) < _LONG_CHARS:
+async def _in_thread(chars: int | None, look: Callable[[], T]) -> T:
+    """Look at text of that many characters, in a thread if they are many or it may take long."""
+    if chars is not None and chars < _LONG_CHARS:
         return look()
     return await asyncio.to_thread(look)

@@ -14,6 +14,7 @@ from engine.config import BackendName
 from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
 
 DEFAULT_SLOTS = 4
+_BACKENDS: dict[str, BackendName] = {".json": "scripted", ".rkllm": "rkllm"}
 
 
 class Settings(BaseSettings):
@@ -25,11 +26,13 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_ignore_empty=True, extra="ignore")
 
-    engine: Literal["auto", "llamacpp", "scripted"] = Field(
+    engine: Literal["auto", "llamacpp", "rkllm", "scripted"] = Field(
         "auto", description="What generates: auto goes by MODEL_PATH's ending."
     )
     model_path: Path | None = Field(
-        None, description="A .gguf model or a .json script; unset is the embedded default model."
+        None,
+        description="A .gguf or .rkllm model, or a .json script; unset is the embedded default "
+        "model.",
     )
     model_name: str | None = Field(
         None, description="The model's name in answers and requests; unset is the file's."
@@ -45,6 +48,26 @@ class Settings(BaseSettings):
         ge=0,
         le=1_000_000,
         description="Interactive requests that may wait; jobs have their own queue.",
+    )
+    rkllm_lib_path: Path | None = Field(
+        None, description="librkllmrt.so or its folder; unset is where the loader finds it."
+    )
+    rkllm_abi: Literal["auto", "1.2", "1.3"] = Field(
+        "auto", description="The library's ABI: auto looks at its default parameters."
+    )
+    rkllm_sampling: Literal["fixed", "reload"] = Field(
+        "fixed",
+        description="Where sampling is set at the load: warn of requests that differ, or load the "
+        "model again for them.",
+    )
+    rkllm_tokenizer: Path | None = Field(
+        None, description="The folder of tokenizer.json; unset is where the model is."
+    )
+    rkllm_cpu_mask: int = Field(
+        0, ge=0, lt=2**32, description="The runtime's CPUs as bits; 0 is its own choice."
+    )
+    rkllm_base_domain_id: int = Field(
+        0, ge=0, le=63, description="The NPU's memory domain, one for each process beyond 4 GB."
     )
     threads: int = Field(0, ge=0, le=1024, description="CPU threads of llamacpp; 0 is every core.")
     default_max_tokens: int | None = Field(
@@ -115,8 +138,8 @@ class Settings(BaseSettings):
         """Which backend `engine` comes down to."""
         if self.engine != "auto":
             return self.engine
-        is_script = self.model_path is not None and self.model_path.suffix == ".json"
-        return "scripted" if is_script else "llamacpp"
+        kind = self.model_path.suffix if self.model_path is not None else ""
+        return _BACKENDS.get(kind, "llamacpp")
 
     def engine_config(self) -> EngineConfig:
         """Return what the engine is built from."""
@@ -131,6 +154,9 @@ class Settings(BaseSettings):
                 "threads": self.threads,
                 "deterministic": self.deterministic,
             }
+        elif self.backend == "rkllm":
+            slots = 1
+            options |= self._rkllm_options()
         elif self.model_path is not None:
             options["model_path"] = str(self.model_path)
         return EngineConfig(
@@ -146,6 +172,18 @@ class Settings(BaseSettings):
                 load_timeout_s=self.load_timeout_s,
             ),
         )
+
+    def _rkllm_options(self) -> dict[str, object]:
+        paths = {"lib_path": self.rkllm_lib_path, "tokenizer": self.rkllm_tokenizer}
+        return {
+            "model_path": str(self.model_path or ""),
+            "context_length": self.context_length,
+            "abi": self.rkllm_abi,
+            "sampling": self.rkllm_sampling,
+            "cpu_mask": self.rkllm_cpu_mask,
+            "base_domain_id": self.rkllm_base_domain_id,
+            **{name: None if path is None else str(path) for name, path in paths.items()},
+        }
 
 
 class WorkerSettings(Settings):

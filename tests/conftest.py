@@ -17,6 +17,8 @@ from engine import BackendConfig, Clocks, Engine, EngineConfig
 from engine.default_model import DEFAULT_MODEL_PATH
 from engine.hooks import Hook
 
+# One intent, `weather`, beside `general`; a token and a label that are taken out; one check.
+SMALL_RULES = Path(__file__).with_name("data") / "small_rules.yaml"
 LONG_SCALE = 20
 LONG_TIMEOUT_S = 900
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from validation.findings import Issue, Removal, Subject
+from validation.intents import excerpt
 from validation.money import Money
+from validation.overlap import shared_passages
 from validation.phrases import Phrases
 from validation.repetition import longest_loop
 from validation.rules import CheckRule, Intent, Rules
 from validation.words import words
 
-# A sentence may also end with what closes or decorates it, in any of the scripts that do so.
-_SENTENCE_ENDS = frozenset(".!?…。\uff01\uff1f\"'\u201d\u2019»)]}`*_|>:;")
+# A sentence goes on behind a letter, its accent or a figure, and behind these; whatever else there
+# is may end it in one script or another, or stand behind its end.
+_GOES_ON = frozenset(",([{-\u2013\u2014/&+=$€£")
+
+# Words that begin with the same letters, as many as these, are taken for forms of one.
+_STEM = 5
 
 
 @dataclass(frozen=True, slots=False)
@@ -31,6 +38,11 @@ class Case:
     def words(self) -> list[str]:
         """The answer's words."""
         return words(self.text)
+
+    @cached_property
+    def asked(self) -> str:
+        """The parts of the prompt that say what is wanted."""
+        return excerpt(self.subject.prompt)
 
     @property
     def cut(self) -> bool:
@@ -49,35 +61,39 @@ class Checks:
     holds nothing between answers, so it may be used from any thread.
 
     Raises:
-        ValueError: the rules name a check that does not exist.
+        ValueError: a check that does not exist, or a rule that lacks what it needs; the message
+            begins with the place in the rules.
     """
 
     def __init__(self, rules: Rules) -> None:
-        unknown = set(rules.checks) - set(_CHECKS)
-        if unknown:
-            raise ValueError(f"checks: there is no {sorted(unknown)[0]}, there are: {known()}")
+        for name, rule in rules.checks.items():
+            _verify(name, rule)
         self._rules = rules.checks
         self._money = Money(rules.currencies, rules.places)
         self._phrases = {name: Phrases(rule.words) for name, rule in rules.checks.items()}
+        self._unless = {name: Phrases(rule.unless) for name, rule in rules.checks.items()}
         self._topics = {name: Phrases(intent.topics) for name, intent in rules.intents.items()}
 
     def issues(self, case: Case) -> tuple[Issue, ...]:
         """Return what is wrong with an answer; an empty one is only that."""
         found = []
         for name, rule in self._rules.items():
-            filled = _CHECKS[name](self, case, rule)
-            if filled is not None:
+            filled = _CHECKS[name].look(self, case, rule)
+            if filled is not None and not self._unless[name].search(case.asked):
                 found.append(Issue(name, rule.issue.format(**filled)))
                 if name == "empty":
                     break
         return tuple(found)
 
     def _empty(self, case: Case, rule: CheckRule) -> Found:
-        return None if case.words else {}
+        # A thumb or an empty list may be all that there is to say.
+        shown = (char for char in case.text if unicodedata.category(char)[0] not in "ZCP")
+        said = case.words or case.text.strip()[:1] in {"[", "{"} or any(shown)
+        return None if said else {}
 
     def _too_short(self, case: Case, rule: CheckRule) -> Found:
-        # Where a limit ended it the length says nothing, and who asks for a word gets a word.
-        if case.cut or self._phrases["too_short"].search(case.subject.prompt):
+        # Where a limit ended it the length says nothing.
+        if case.cut or not self._judges("too_short", case.asked):
             return None
         least = case.intent.min_words
         return {"words": len(case.words), "least": least} if len(case.words) < least else None
@@ -98,14 +114,19 @@ class Checks:
         return {"times": int(loop.times)}
 
     def _cut_off(self, case: Case, rule: CheckRule) -> Found:
-        text = case.text.rstrip()
-        return {} if case.cut and text and text[-1] not in _SENTENCE_ENDS else None
+        last = case.text.rstrip()[-1:]
+        if not case.cut or not last:
+            return None
+        return {} if last in _GOES_ON or unicodedata.category(last)[0] in "LMN" else None
 
     def _off_intent(self, case: Case, rule: CheckRule) -> Found:
         topics = self._topics.get(case.intent_name)
         if topics is None or not topics or len(case.words) < rule.limits["words"]:
             return None
-        if topics.search(case.text):
+        if topics.search(case.text) or not self._judges("off_intent", case.text):
+            return None
+        # Whoever asks about beehives is answered with bees and not with "skills".
+        if _stems(words(case.asked)) & _stems(case.words):
             return None
         return {"intent": case.intent_name.replace("_", " ")}
 
@@ -114,71 +135,108 @@ class Checks:
         raw = case.subject.text
         least = int(rule.limits["words"])
         for removal in case.removals:
-            if removal.rule == "template_token":
-                before, after = raw[: removal.start], raw[removal.end :]
-                if len(words(before)) >= least and len(words(after)) >= least:
-                    return {}
-                break
+            if removal.rule != "template_token" or len(words(raw[: removal.start])) < least:
+                continue
+            # Behind any later one there is still less.
+            return {} if len(words(raw[removal.end :])) >= least else None
         return None
 
     def _leaked_prompt(self, case: Case, rule: CheckRule) -> Found:
-        return self._shared(case.subject.prompt, case, int(rule.limits["words"]))
+        return self._shared("leaked_prompt", case.subject.prompt, case, rule)
 
     def _leaked_system(self, case: Case, rule: CheckRule) -> Found:
-        return self._shared(case.subject.system, case, int(rule.limits["words"]))
+        return self._shared("leaked_system", case.subject.system, case, rule)
 
-    def _shared(self, source: str, case: Case, length: int) -> Found:
-        theirs = words(source)
-        if len(theirs) < length:
+    def _shared(self, name: str, source: str, case: Case, rule: CheckRule) -> Found:
+        length = int(rule.limits["words"])
+        passages = shared_passages(words(source), case.words, length)
+        # A source has facts in it too, and they are there to be told.
+        if not passages or not self._judges(name, " | ".join(passages)):
             return None
-        grams = {tuple(theirs[at : at + length]) for at in range(len(theirs) - length + 1)}
-        ours = case.words
-        for at in range(len(ours) - length + 1):
-            if tuple(ours[at : at + length]) in grams:
-                return {"words": length}
-        return None
+        return {"words": length}
+
+    def _judges(self, name: str, text: str) -> bool:
+        """Whether a check is for a text: it has one of the rule's words, or there are none."""
+        phrases = self._phrases[name]
+        return not phrases or phrases.search(text)
 
     def _salary_no_figure(self, case: Case, rule: CheckRule) -> Found:
         if not self._asks_amount(case, "salary_no_figure"):
             return None
-        return None if self._money.has_figure(case.text) else {}
+        money, text = self._money, case.text
+        return None if money.has_number(text) or money.has_amount_in_words(text) else {}
 
     def _salary_no_currency(self, case: Case, rule: CheckRule) -> Found:
         if not self._asks_amount(case, "salary_no_currency"):
             return None
-        if not self._money.has_figure(case.text) or self._money.currencies(case.text):
+        money, text = self._money, case.text
+        if not money.has_number(text) or money.has_amount_in_words(text):
             return None
-        return {}
+        # Who asks in pounds need not be told that it is pounds.
+        return None if money.currencies(text) or money.currencies(case.asked) else {}
 
     def _salary_wrong_currency(self, case: Case, rule: CheckRule) -> Found:
         if case.intent_name != "salary_intelligence":
             return None
-        expected = self._money.expected(case.subject.prompt)
-        named = self._money.currencies(case.text)
-        if not expected or not named or expected & named:
+        money = self._money
+        expected, named = money.expected(case.asked), money.amounts(case.text)
+        fitting = expected | money.currencies(case.asked)
+        if not expected or not named or fitting & money.currencies(case.text):
             return None
-        return {"expected": " or ".join(sorted(expected)), "named": ", ".join(sorted(named))}
+        return {"expected": " or ".join(sorted(expected)), "named": ", ".join(named)}
 
     def _asks_amount(self, case: Case, name: str) -> bool:
         if case.intent_name != "salary_intelligence" or case.cut:
             return False
-        return self._phrases[name].search(case.subject.prompt)
+        return self._phrases[name].search(case.asked)
 
 
-_CHECKS: dict[str, Check] = {
-    "empty": Checks._empty,
-    "too_short": Checks._too_short,
-    "too_long": Checks._too_long,
-    "repetition": Checks._repetition,
-    "cut_off": Checks._cut_off,
-    "off_intent": Checks._off_intent,
-    "leaked_template": Checks._leaked_template,
-    "leaked_prompt": Checks._leaked_prompt,
-    "leaked_system": Checks._leaked_system,
-    "salary_no_figure": Checks._salary_no_figure,
-    "salary_no_currency": Checks._salary_no_currency,
-    "salary_wrong_currency": Checks._salary_wrong_currency,
+def _stems(spoken: Sequence[str]) -> set[str]:
+    return {word[:_STEM] for word in spoken if len(word) >= _STEM}
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How a check is made, the limits its rule has to give, and what its sentence may name."""
+
+    look: Check
+    limits: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
+
+
+_CHECKS = {
+    "empty": _Kind(Checks._empty),
+    "too_short": _Kind(Checks._too_short, fields=("words", "least")),
+    "too_long": _Kind(Checks._too_long, fields=("words", "most")),
+    "repetition": _Kind(
+        Checks._repetition, ("words", "times", "long_period", "long_times"), ("times",)
+    ),
+    "cut_off": _Kind(Checks._cut_off),
+    "off_intent": _Kind(Checks._off_intent, ("words",), ("intent",)),
+    "leaked_template": _Kind(Checks._leaked_template, ("words",)),
+    "leaked_prompt": _Kind(Checks._leaked_prompt, ("words",), ("words",)),
+    "leaked_system": _Kind(Checks._leaked_system, ("words",), ("words",)),
+    "salary_no_figure": _Kind(Checks._salary_no_figure),
+    "salary_no_currency": _Kind(Checks._salary_no_currency),
+    "salary_wrong_currency": _Kind(Checks._salary_wrong_currency, fields=("expected", "named")),
 }
+
+
+def _verify(name: str, rule: CheckRule) -> None:
+    """Raise ValueError, beginning with the place in the file, for a rule that could not be used."""
+    kind = _CHECKS.get(name)
+    if kind is None:
+        raise ValueError(f"checks.{name}: there is no such check, there are: {known()}")
+    for limit in kind.limits:
+        if limit not in rule.limits:
+            raise ValueError(f"checks.{name}.limits: {limit} is missing")
+    try:
+        rule.issue.format(**dict.fromkeys(kind.fields, 0))
+    except (KeyError, IndexError, ValueError, AttributeError, TypeError):
+        allowed = ", ".join(f"{{{field}}}" for field in kind.fields) or "nothing"
+        raise ValueError(
+            f"checks.{name}.issue: a sentence in which {allowed} may stand, got {rule.issue!r:.60}"
+        ) from None
 
 
 def known() -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from validation.rules import Cue, Rules
+from validation.rules import GENERAL, Cue, Rules
 from validation.words import words
 
-GENERAL = "general"
 # A wish is told at the beginning or at the end of a prompt; what is between is material.
 _EDGE_CHARS = 1_000
 # The shortest beginning that a star may stand behind.
@@ -38,6 +37,11 @@ class Intents:
             (name, _CueFinder(cue)) for name, intent in rules.intents.items() for cue in intent.cues
         ]
         self._phrases = _PhraseSet(phrase for _, cue in self._cues for phrase in cue.phrases)
+        # Of some hundred cues a prompt has the phrases of a few: these alone are looked at.
+        self._cues_with: dict[str, list[int]] = {}
+        for at, (_, cue) in enumerate(self._cues):
+            for phrase in cue.any:
+                self._cues_with.setdefault(phrase, []).append(at)
 
     def tell(self, prompt: str) -> str:
         """Return the intent of a prompt."""
@@ -50,17 +54,20 @@ class Intents:
         prompt = excerpt(prompt)
         scores = dict.fromkeys(self._names, -self._threshold)
         if self._classifier is not None:
-            scores |= self._classifier.log_odds(prompt)
+            odds = self._classifier.log_odds(prompt)
+            scores |= {name: odds[name] for name in self._names if name in odds}
         found = self._phrases.found(prompt)
-        if not found:
-            return scores
-        for name, cue in self._cues:
+        likely = {at for phrase in found for at in self._cues_with.get(phrase, ())}
+        against = 0.0
+        for at in sorted(likely):
+            name, cue = self._cues[at]
             if cue.is_in(found):
                 if name == GENERAL:
-                    scores = {other: score - cue.weight for other, score in scores.items()}
+                    against += cue.weight
                 else:
                     scores[name] += cue.weight
-        return scores
+        # Tenths do not add up exactly, and what only reaches the threshold must not be above it.
+        return {name: round(score - against, 6) for name, score in scores.items()}
 
 
 def excerpt(prompt: str) -> str:
@@ -75,13 +82,13 @@ class _CueFinder:
 
     def __init__(self, cue: Cue) -> None:
         self.weight = cue.weight
+        self.any = frozenset(cue.any)
         self.phrases = (*cue.any, *cue.near)
-        self._any = frozenset(cue.any)
         self._near = frozenset(cue.near)
 
     def is_in(self, found: set[str]) -> bool:
         """Whether a prompt with these phrases in it has this cue."""
-        return not self._any.isdisjoint(found) and (
+        return not self.any.isdisjoint(found) and (
             not self._near or not self._near.isdisjoint(found)
         )
 
@@ -91,45 +98,58 @@ class _PhraseSet:
 
     def __init__(self, phrases: Iterable[str]) -> None:
         self._root = _Node()
-        for phrase in phrases:
+        for phrase in dict.fromkeys(phrases):
             self._root.add(phrase)
 
     def found(self, text: str) -> set[str]:
         """Return the phrases that are in the text."""
         found: set[str] = set()
-        spoken = words(text)
-        for at in range(len(spoken)):
-            nodes, depth = [self._root], at
-            while nodes and depth < len(spoken):
-                nodes = [child for node in nodes for child in node.after(spoken[depth])]
-                found.update(phrase for node in nodes for phrase in node.ending)
-                depth += 1
+        root = self._root
+        open_phrases: list[_Node] = []
+        for word in words(text):
+            reached = root.after(word)
+            for node in open_phrases:
+                reached += node.after(word)
+            for node in reached:
+                found.update(node.ending)
+            open_phrases = [node for node in reached if node.goes_on]
         return found
 
 
 class _Node:
     """What may follow some words: whole words, and beginnings by their first letters."""
 
-    __slots__ = ("_beginnings", "_whole", "ending")
+    __slots__ = ("_beginnings", "_whole", "ending", "goes_on")
 
     def __init__(self) -> None:
         self._whole: dict[str, _Node] = {}
         self._beginnings: dict[str, dict[str, _Node]] = {}
         self.ending: list[str] = []
+        self.goes_on = False
 
     def add(self, phrase: str) -> None:
+        """Add a phrase, in words as a prompt has them: "R&D" is two."""
         node = self
-        for word in phrase.lower().split():
-            children = node._whole
-            if word.endswith("*"):
-                word = word[:-1]
-                children = node._beginnings.setdefault(word[:_LETTERS], {})
-            node = children.setdefault(word, _Node())
+        for part in phrase.split():
+            *before, last = words(part) or [""]
+            for word in before:
+                node = node._child(node._whole, word)
+            if part.endswith("*"):
+                beginnings = node._beginnings.setdefault(last[:_LETTERS], {})
+                node = node._child(beginnings, last)
+            else:
+                node = node._child(node._whole, last)
         node.ending.append(phrase)
 
-    def after(self, word: str) -> Iterator[_Node]:
-        if word in self._whole:
-            yield self._whole[word]
-        for beginning, node in self._beginnings.get(word[:_LETTERS], {}).items():
-            if word.startswith(beginning):
-                yield node
+    def after(self, word: str) -> list[_Node]:
+        """Return where a word leads."""
+        whole = self._whole.get(word)
+        nodes = [] if whole is None else [whole]
+        beginnings = self._beginnings.get(word[:_LETTERS])
+        if beginnings:
+            nodes += [node for start, node in beginnings.items() if word.startswith(start)]
+        return nodes
+
+    def _child(self, children: dict[str, _Node], word: str) -> _Node:
+        self.goes_on = True
+        return children.setdefault(word, _Node())

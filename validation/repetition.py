@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from validation.words import words
@@ -35,8 +36,7 @@ def longest_loop(text: str) -> Loop | None:
     last: dict[tuple[str, ...], int] = {}
     best: Loop | None = None
     period = run = 0
-    for position in range(len(tokens) - _GRAM + 1):
-        gram = tuple(tokens[position : position + _GRAM])
+    for position, gram in enumerate(zip(tokens, tokens[1:], tokens[2:], strict=False)):
         distance = position - last.get(gram, position)
         last[gram] = position
         if distance and distance == period:
@@ -48,15 +48,23 @@ def longest_loop(text: str) -> Loop | None:
         length = run + period + _GRAM - 1
         if run >= period and (best is None or length > best.length):
             best = Loop(period, length / period, position + _GRAM - length)
+    # Figures may well repeat themselves: a board of zeros is data.
+    if best is not None and not _has_letters(tokens[best.start : best.start + best.period]):
+        best = None
     return best or _inside_a_word(tokens)
 
 
 def _inside_a_word(tokens: list[str]) -> Loop | None:
     """Return a loop within one endless word ("hahaha…"), its period counted in characters."""
     for position, token in enumerate(tokens):
-        if len(token) < _LONG_TOKEN:
+        # A line of underscores is one to write on.
+        if len(token) < _LONG_TOKEN or not _has_letters(token):
             continue
         period = token.find(token[: _LONG_TOKEN // 2], 1)
         if period > 0 and token[period:] == token[:-period]:
             return Loop(period, len(token) / period, position)
     return None
+
+
+def _has_letters(parts: Iterable[str]) -> bool:
+    return any(char.isalpha() for part in parts for char in part)

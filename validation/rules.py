@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+GENERAL = "general"
 DEFAULT_RULES = Path(__file__).with_name("rules.yaml")
+EXAMPLE_PROMPT = "Context: Paris is the capital of France.\nWhat is the capital of France?"
 
-_Words = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+_Word = Annotated[str, Field(pattern=r"\S")]
+# PyYAML's own parser takes seconds for what libyaml reads in a tenth of one.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_Words = Annotated[list[_Word], Field(min_length=1)]
 
 
 class RulesError(Exception):
@@ -22,10 +28,19 @@ class _Model(BaseModel):
 
 
 class Example(_Model):
-    """What shows a rule at work: something it catches, something like it that it leaves alone."""
+    """What shows a rule at work: something it catches, something like it that it leaves alone.
+
+    Both answer the same prompt. What most examples do not care about has a default, and `max_words`
+    stands in for the intent's: what it bounds is too long to read.
+    """
 
     catches: str
     leaves: str
+    prompt: str = EXAMPLE_PROMPT
+    system: str = ""
+    intent: str = "general"
+    finish_reason: Literal["stop", "length"] = "stop"
+    max_words: int | None = None
 
 
 class SanitizerRule(_Model):
@@ -44,14 +59,16 @@ class SanitizerRule(_Model):
 class CheckRule(_Model):
     """One thing an answer is looked at for; `issue` is the sentence for people.
 
-    `limits` are the numbers the check of that id works with, `words` its phrases; `retry` says that
-    another answer may well be better.
+    `limits` are the numbers the check of that id works with, `words` its phrases; where one of
+    `unless` is in the prompt, it was asked for and is nothing wrong. `retry` says that another
+    answer may well be better.
     """
 
     about: str
     issue: str
     limits: dict[str, float] = {}
-    words: list[str] = []
+    words: list[_Word] = []
+    unless: list[_Word] = []
     retry: bool = False
     examples: Annotated[list[Example], Field(min_length=1)]
 
@@ -77,7 +94,7 @@ class Intent(_Model):
     cues: list[Cue] = []
     min_words: int = Field(0, ge=0)
     max_words: int = Field(100_000, ge=1)
-    topics: list[str] = []
+    topics: list[_Word] = []
 
 
 class Place(_Model):
@@ -93,10 +110,19 @@ class Rules(_Model):
     intents: dict[str, Intent]
     # Below it, no intent is told and the prompt is `general`.
     threshold: float = 1.0
+    # Whether the trained classifier has a say beside the cues, about the intents that it knows.
+    classifier: bool = False
     sanitizer: dict[str, SanitizerRule]
     checks: dict[str, CheckRule]
-    currencies: dict[str, list[str]] = {}
+    currencies: dict[_Word, list[_Word]] = {}
     places: list[Place] = []
+
+    @field_validator("intents")
+    @classmethod
+    def _has_general(cls, intents: dict[str, Intent]) -> dict[str, Intent]:
+        if GENERAL not in intents:
+            raise ValueError(f"there must be {GENERAL}, for prompts that are about none of them")
+        return intents
 
 
 def load_rules(path: Path = DEFAULT_RULES) -> Rules:
@@ -110,20 +136,28 @@ def load_rules(path: Path = DEFAULT_RULES) -> Rules:
     except (OSError, UnicodeDecodeError) as error:
         raise RulesError(f"VALIDATION_RULES: {path} cannot be read: {error}") from None
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        raw = yaml.safe_load(text)
+        raw = yaml.load(text, Loader=_LOADER)  # noqa: S506 - it is one of the safe ones
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise RulesError(f"{path}:{line}: {error.problem}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise RulesError(f"{path}:{line}: {error.reason}") from None
     try:
         return Rules.model_validate(raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        line = _line(root, first["loc"])
+        line = _line(yaml.compose(text, Loader=_LOADER), first["loc"])
         raise RulesError(
             f"{path}:{line}: {where or 'the file'}: {first['msg']}, got {first['input']!r:.60}"
         ) from None
+
+
+def placed(path: Path, message: str) -> str:
+    """Return a message about a place in a rules file ("checks.empty: …") with file and line."""
+    root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
+    return f"{path}:{_line(root, tuple(message.partition(':')[0].split('.')))}: {message}"
 
 
 def _line(node: Any, path: tuple[int | str, ...]) -> int:

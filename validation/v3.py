@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Self
 
 from validation.checks import Case, Checks
+from validation.classifier import IntentClassifier, MissingNumpy
 from validation.findings import Subject
 from validation.intents import Intents
-from validation.rules import DEFAULT_RULES, Rules, RulesError, load_rules
+from validation.rules import DEFAULT_RULES, Rules, RulesError, load_rules, placed
 from validation.sanitizer import Sanitizer
 from validation.verdict import Options, Verdict
+
+logger = logging.getLogger(__name__)
 
 
 class V3:
@@ -24,17 +28,18 @@ class V3:
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._intents = Intents(rules)
+        self._intents = Intents(rules, _classifier() if rules.classifier else None)
         self._sanitizer = Sanitizer(rules.sanitizer)
         self._checks = Checks(rules)
 
     @classmethod
     def from_file(cls, path: Path = DEFAULT_RULES) -> Self:
         """Return the validator with the rules of a file. Raises RulesError, which names it."""
+        rules = load_rules(path)
         try:
-            return cls(load_rules(path))
+            return cls(rules)
         except ValueError as error:
-            raise RulesError(f"{path}: {error}") from None
+            raise RulesError(placed(path, str(error))) from None
 
     @property
     def intents(self) -> tuple[str, ...]:
@@ -69,3 +74,14 @@ class V3:
                 # A limit that cut this answer would cut the next one too.
                 retry = retry or not case.cut
         return Verdict(text=text, intent=intent, issues=issues, removals=removals, retry=retry)
+
+
+def _classifier() -> IntentClassifier | None:
+    try:
+        return IntentClassifier()
+    except MissingNumpy:
+        logger.warning(
+            "intents are told by cues alone, and less well: the classifier needs the package "
+            "numpy, which is not installed (`pip install numpy` adds it)"
+        )
+        return None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, Protocol
 
 import pytest
 
-from engine import BackendConfig
+from engine import BackendConfig, Engine, GenerationRequest, TokenStream
 from engine.hooks import EngineEvent, RequestEnded, RequestStarted
 from handler.job import JobHandler
 from handler.pipeline import Pipeline
@@ -103,3 +104,16 @@ def job_handler_of(pipeline_of: PipelineFactory) -> JobHandlerFactory:
         return JobHandler(pipeline_of(*answers, validator=validator, **options), **of_jobs)
 
     return build
+
+
+class Tries:
+    """Stands before an engine: keeps what it is asked, and tells the script which try it is."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.asked: list[GenerationRequest] = []
+        self._generate = engine.generate
+
+    async def __call__(self, request: GenerationRequest) -> TokenStream:
+        self.asked.append(request)
+        told = replace(request, prompt=f"{request.prompt} try {len(self.asked)}")
+        return await self._generate(told)

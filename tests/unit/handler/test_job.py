@@ -16,9 +16,12 @@ from engine import BackendConfig, Engine, EngineConfig
 from handler import limits
 from handler.errors import UNAVAILABLE
 from handler.job import JobHandler
+from handler.options import OptionsInput, OptionsReader
 from handler.pipeline import Pipeline
+from tests.conftest import SMALL_RULES
 from tests.unit.handler.conftest import Ended, JobHandlerFactory, PipelineFactory, Quiet
 from validation import Options, Subject, Verdict
+from validation.v3 import V3
 
 HELLO = {"pieces": ["He", "llo", " wor", "ld"]}
 FAILING = {"pieces": ["He", {"error": "out of luck", "delay_ms": 20}]}
@@ -577,6 +580,17 @@ MESSAGES = st.lists(
     ),
     max_size=3,
 )
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "json_schema": sometimes(st.just({"type": "object"})),
+        "redact_pii": sometimes(st.booleans()),
+        "language": sometimes(st.sampled_from(["en", "xx"])),
+        "blocked_intents": sometimes(st.just(["weather"])),
+        "blocked_terms": sometimes(st.lists(TEXT, max_size=2)),
+        "regenerate": sometimes(st.booleans()),
+    },
+)
 PARAMS = st.fixed_dictionaries(
     {},
     optional={
@@ -592,13 +606,19 @@ PARAMS = st.fixed_dictionaries(
         "logprobs": sometimes(st.integers(0, 5)),
         "chat_template_kwargs": values(),
         "stream_options": sometimes(st.just({"include_usage": True})),
+        "validation": sometimes(OPTIONS),
+        "enable_validation": sometimes(st.booleans()),
     },
 )
 INPUTS = (
     values()
     | st.fixed_dictionaries(
         {"prompt": sometimes(TEXT)},
-        optional={"sampling_params": sometimes(PARAMS), "enable_validation": values()},
+        optional={
+            "sampling_params": sometimes(PARAMS),
+            "enable_validation": sometimes(st.booleans()),
+            "validation": sometimes(OPTIONS),
+        },
     )
     | st.fixed_dictionaries({"messages": sometimes(MESSAGES)}, optional={"sampling_params": PARAMS})
     | st.fixed_dictionaries(
@@ -628,7 +648,9 @@ def test_no_input_raises_or_costs_a_slot() -> None:
             return Engine(EngineConfig(backend=BackendConfig("scripted"), slots=4, max_queue=0))
 
         engine = runner.run(build())
-        jobs = JobHandler(Pipeline(engine, "scripted"), interval_s=0.0)
+        validator = V3.from_file(SMALL_RULES)
+        options = OptionsReader(OptionsInput(redact_pii=True), validator.intents)
+        jobs = JobHandler(Pipeline(engine, "scripted", validator), options, interval_s=0.0)
 
         async def both(given: Any) -> tuple[Any, list[Any]]:
             return await run(jobs, job(given)), await outputs(jobs, job(given))

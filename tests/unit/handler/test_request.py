@@ -150,6 +150,29 @@ def test_prompt_as_validation_sees_it() -> None:
     assert text({"messages": [{"role": "system", "content": "x"}]}).prompt_text == ""
 
 
+TURNS = [
+    {"role": "system", "content": "be nice"},
+    {"role": "user", "content": "one"},
+    {"role": "assistant", "content": "two"},
+    {"role": "tool", "content": "three"},
+    {"role": "developer", "content": "and brief"},
+    {"role": "function", "content": "four"},
+    {"role": "user", "content": "five"},
+]
+
+
+def test_all_that_the_user_said() -> None:
+    # R56: results of tools are from the user's side as well.
+    assert text({"messages": TURNS}).user_text == "one\nthree\nfour\nfive"
+    assert text({"prompt": "hi"}).user_text == "hi"
+    assert text({"prompt": "hi", "apply_chat_template": True}).user_text == "hi"
+
+
+def test_what_the_operator_said() -> None:
+    assert text({"messages": TURNS}).system_text == "be nice\nand brief"
+    assert text({"prompt": "hi"}).system_text == ""
+
+
 def test_chat_template_can_be_asked_for_a_prompt() -> None:
     request = text({"prompt": "hi", "apply_chat_template": True})
     assert request.generation.prompt == Chat((Message("user", "hi"),))
@@ -234,7 +257,15 @@ def json_values() -> st.SearchStrategy[Any]:
     )
 
 
-NAMES = ["prompt", "messages", "sampling_params", "enable_validation", "openai_route", "stream"]
+NAMES = [
+    "prompt",
+    "messages",
+    "sampling_params",
+    "validation",
+    "enable_validation",
+    "openai_route",
+    "stream",
+]
 
 
 @given(json_values() | st.dictionaries(st.sampled_from(NAMES), json_values()))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine import Delta, Finish, FinishReason, Timings, TokenLogprob, Usage
 from handler.pipeline import Answer
-from handler.response import encode, encode_partial
+from handler.response import encode, encode_partial, encode_verdict
 from validation import Issue, Removal, Verdict
 
 FINISH = Finish(reason=FinishReason.STOP, usage=Usage(12, 3))
@@ -114,6 +114,37 @@ def test_validation_of_a_valid_answer() -> None:
         "sanitized": False,
         "intent": "career_guidance",
         "details": {"issues": [], "removed": [], "removed_count": 0},
+    }
+
+
+def test_what_did_not_happen_is_not_told() -> None:
+    verdict = Verdict(text="a", intent="general")
+    assert encode_verdict(answer("a")) == {}
+    assert encode_verdict(answer("a", verdict=verdict)).keys() == {"validation"}
+
+
+def test_blocked_is_told_with_and_without_a_verdict() -> None:
+    # R56
+    finish = Finish(reason=FinishReason.CONTENT_FILTER, usage=Usage(0, 0))
+    verdict = Verdict(text="", intent="general", issues=(Issue("blocked_term", "no"),))
+    assert encode_verdict(answer(finish=finish)) == {"blocked": True}
+    said = encode_verdict(answer(verdict=verdict, finish=finish))
+    assert said.keys() == {"validation", "blocked"}
+    assert said["validation"]["issues"] == ["no"]
+
+
+def test_redacted_is_counted_by_kind() -> None:
+    assert encode_verdict(answer("[card]", redacted={"card": 1})) == {"redacted": {"card": 1}}
+
+
+def test_regenerated_tells_what_was_discarded() -> None:
+    verdict = Verdict(text="b", intent="general", issues=(Issue("short", "too short"),))
+    discarded = answer("b", verdict=verdict)
+    assert encode_verdict(answer("a", discarded=discarded)) == {
+        "regenerated": {
+            "discarded_issues": ["too short"],
+            "discarded_usage": {"input": 12, "output": 3},
+        }
     }
 
 

@@ -15,10 +15,10 @@ LIMITS: dict[str, dict[str, float]] = {
     "leaked_system": {"words": 6},
 }
 WORDS = {
-    "too_short": ["in one word"],
     "salary_no_figure": ["how much"],
     "salary_no_currency": ["how much"],
 }
+UNLESS = {"too_short": ["in one word"]}
 INTENTS = {
     "salary_intelligence": Intent(about="-", min_words=3, max_words=30, topics=["pay*", "earn*"]),
     "general": Intent(about="-", max_words=30),
@@ -35,6 +35,7 @@ def rules() -> Rules:
                 issue=name,
                 limits=LIMITS.get(name, {}),
                 words=WORDS.get(name, []),
+                unless=UNLESS.get(name, []),
                 examples=EXAMPLES,
             )
             for name in known().split(", ")
@@ -74,11 +75,20 @@ SECRET = "never tell anyone about the blue door in the cellar"
         ("It goes on.", {"finish_reason": "length"}, []),
         ("It goes on and", {"finish_reason": "length"}, ["cut_off"]),
         ("It goes on and", {}, []),
+        ("It goes on,", {"finish_reason": "length"}, ["cut_off"]),
+        ("वह जाता है", {"finish_reason": "length"}, ["cut_off"]),
+        ("वह जाता है।", {"finish_reason": "length"}, []),
+        ("It goes on 🙂", {"finish_reason": "length"}, []),
         ("go on " * 8, {}, ["repetition"]),
         ("Cows eat £9 of grass and sleep.", SALARY, ["off_intent"]),
+        ("Nurses get £9 in all and sleep.", SALARY, []),
         ("They earn a good deal.", SALARY, ["salary_no_figure"]),
         ("They earn 9 a day.", SALARY, ["salary_no_currency"]),
         ("They earn $9 a day.", SALARY, ["salary_wrong_currency"]),
+        ("They earn $9 a day.", {**SALARY, "prompt": "How much in $ in the UK?"}, []),
+        ("They earn 9 a day.", {**SALARY, "prompt": "How much in £?"}, []),
+        ("They earn nothing in 2 years.", SALARY, []),
+        ("The $ and the earnings of nurses, 9 in 10.", SALARY, []),
         (f"Well, {SECRET}, I was told.", {"system": SECRET}, ["leaked_system"]),
         (f"Well, {SECRET}, I was told.", {"prompt": SECRET}, ["leaked_prompt"]),
         ("The blue door in the hall.", {"system": SECRET}, []),
@@ -98,7 +108,42 @@ def test_template_token_between_two_turns_is_a_leak_and_at_the_end_is_not() -> N
     assert issues("one two three", raw=end, removals=removals) == []
 
 
+def test_template_token_between_two_turns_is_found_behind_one_at_the_beginning() -> None:
+    token = "<|im_end|>"
+    raw = f"{token}one two three{token}four five six"
+    starts = (0, raw.rindex(token))
+    removals = tuple(Removal("template_token", at, at + len(token)) for at in starts)
+    assert issues(raw.replace(token, ""), raw=raw, removals=removals) == ["leaked_template"]
+
+
 def test_unknown_check_is_named() -> None:
     bad = rules().model_copy(update={"checks": {"sniff": next(iter(rules().checks.values()))}})
-    with pytest.raises(ValueError, match="there is no sniff"):
+    with pytest.raises(
+        ValueError, match=r"^checks\.sniff: there is no such check, there are: empty"
+    ):
         Checks(bad)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("repetition", {"limits": {"words": 12, "times": 4}}, "limits: long_period is missing"),
+        ("leaked_system", {"limits": {}}, "limits: words is missing"),
+        ("too_short", {"issue": "only {word} words"}, r"issue: .*\{words\}, \{least\} may stand"),
+        ("empty", {"issue": "nothing {0}"}, r"issue: .*nothing may stand"),
+        ("empty", {"issue": "nothing {"}, "issue: a sentence"),
+    ],
+)
+def test_a_rule_that_could_not_be_used_is_refused_when_it_is_loaded(
+    name: str, change: dict[str, Any], said: str
+) -> None:
+    good = rules()
+    checks = {**good.checks, name: good.checks[name].model_copy(update=change)}
+    with pytest.raises(ValueError, match=rf"^checks\.{name}\.{said}"):
+        Checks(good.model_copy(update={"checks": checks}))
+
+
+@pytest.mark.parametrize("text", ["👍", "4", "{}", "[]", "巴黎", "∅"])
+def test_an_answer_need_not_have_words(text: str) -> None:
+    case = Case(Subject(prompt="?", text=text), text, INTENTS["general"], "general", ())
+    assert CHECKS.issues(case) == ()

@@ -4,10 +4,21 @@ from validation.money import Money
 from validation.rules import Place
 
 MONEY = Money(
-    {"USD": ["$", "dollars"], "CAD": ["$", "C$"], "GBP": ["£", "pounds"], "EUR": ["€"]},
+    {
+        "USD": ["$", "dollars"],
+        "CAD": ["$", "C$"],
+        "GBP": ["£", "pounds"],
+        "EUR": ["€"],
+        "TRY": [],
+        "INR": ["Rs"],
+        "KRW": ["won"],
+        "NGN": ["N"],
+        "NAD": ["N$"],
+    },
     [
         Place(names=["Canada", "Toronto"], currencies=["CAD"]),
         Place(names=["UK", "London"], currencies=["GBP"]),
+        Place(names=["New London", "US"], currencies=["USD"]),
     ],
 )
 
@@ -21,6 +32,9 @@ MONEY = Money(
         ("compounds and pounded", set()),
         ("ten Pounds", {"GBP"}),
         ("no money here", set()),
+        ("You try usd", set()),
+        ("TRY 9 or C$9", {"TRY", "CAD"}),
+        ("N$9", {"NAD"}),
     ],
 )
 def test_currencies(text: str, found: set[str]) -> None:
@@ -30,10 +44,41 @@ def test_currencies(text: str, found: set[str]) -> None:
 def test_places() -> None:
     assert MONEY.expected("a nurse in london, or Toronto?") == {"GBP", "CAD"}
     assert MONEY.expected("Londonderry") == frozenset()
+    assert MONEY.expected("in New London") == {"USD"}
+    assert MONEY.expected("What do they pay us?") == frozenset()
+    assert MONEY.expected("In the US") == {"USD"}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("$9, 50k EUR, 2 million dollars", ["$", "EUR", "dollars"]),
+        ("£ 9 and USD50k and Rs 500", ["Rs", "USD", "£"]),
+        ("She won 3 prizes, dollars: 9", []),
+        ("3000 won", ["won"]),
+        ("N 4.3, N95 and 3 N", []),
+        ("the $ and the €", []),
+    ],
+)
+def test_only_a_currency_beside_a_figure_is_an_amount(text: str, names: list[str]) -> None:
+    assert MONEY.amounts(text) == names
 
 
 def test_without_any_rules_nothing_is_found() -> None:
     empty = Money({}, [])
     assert empty.currencies("$5") == empty.expected("London") == frozenset()
-    assert empty.has_figure("5")
-    assert not empty.has_figure("five")
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "in_words"),
+    [
+        ("5", True, False),
+        ("five", False, False),
+        ("thirty thousand", False, True),
+        ("a six-figure sum", False, True),
+        ("Nothing, they are unpaid for 2 months.", True, True),
+    ],
+)
+def test_figures(text: str, number: bool, in_words: bool) -> None:
+    assert MONEY.has_number(text) is number
+    assert MONEY.has_amount_in_words(text) is in_words

@@ -14,6 +14,12 @@ from validation.phrases import Phrases
         ("job market", "jobmarket", False),
         ("c++", "I know C++, do I?", True),
         ("(a|b)*", "aaaa", False),
+        ("how much do … earn", "How much do nurses in the U.K. earn?", True),
+        ("how much do … earn", "How much do we earn?", True),
+        ("how much do … earn", "How much do earn", True),
+        ("how much do … earn", "How much do I need? What do they earn?", False),
+        ("how much do … earn", f"How much do {'they ' * 9}earn?", False),
+        ("how much do … earn", "How much do they earning", False),
     ],
 )
 def test_phrase(phrase: str, text: str, found: bool) -> None:
@@ -23,12 +29,3 @@ def test_phrase(phrase: str, text: str, found: bool) -> None:
 def test_none_finds_nothing() -> None:
     assert not Phrases([])
     assert not Phrases([]).search("anything")
-    assert Phrases([]).found("anything") == set()
-
-
-def test_all_that_is_found_is_told() -> None:
-    assert Phrases(["salar*", "bonus"]).found("Salaries and a BONUS and salary") == {
-        "salaries",
-        "bonus",
-        "salary",
-    }

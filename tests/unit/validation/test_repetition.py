@@ -33,6 +33,9 @@ def test_loop_is_found_at_any_period(text: str, period: int, times: float) -> No
         "The cat sat. The dog sat. The cow sat.",
         "| a | 1 |\n| b | 2 |\n| c | 3 |",
         "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz1",
+        "0, " * 81,
+        "0101" * 20,
+        f"Name: {'_' * 60}",
     ],
 )
 def test_text_that_goes_on_is_no_loop(text: str) -> None:

@@ -12,15 +12,30 @@ def test_the_rules_that_are_shipped_are_good() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
-        ("intents: {}\nsanitizer: {}\n", 1, "checks"),
-        ("intents: {}\nsanitizer: {}\nchecks: {}\nthreshold: much\n", 4, "threshold"),
+        ("intents: {general: {about: x}}\nsanitizer: {}\n", 1, "checks"),
+        (
+            "intents: {general: {about: x}}\nsanitizer: {}\nchecks: {}\nthreshold: much\n",
+            4,
+            "threshold",
+        ),
         (
             "sanitizer: {}\nchecks: {}\nintents:\n  pay:\n    about: x\n    cues:\n"
             "      - any: [a]\n        weight: x\n",
             8,
             "intents.pay.cues.0.weight",
         ),
-        ("intents: {}\nsanitizer: {}\nchecks: {}\nmore: 1\n", 4, "more"),
+        ("intents: {general: {about: x}}\nsanitizer: {}\nchecks: {}\nmore: 1\n", 4, "more"),
+        (
+            "intents: {general: {about: x}}\nsanitizer: {}\nchecks: {}\nplaces:\n  - names: [' ']\n"
+            "    currencies: [X]\n",
+            5,
+            "places.0.names.0",
+        ),
+        (
+            "intents: {general: {about: x}}\nsanitizer: {}\nchecks: {}\ncurrencies:\n  X: ['']\n",
+            5,
+            "currencies.X.0",
+        ),
         ("intents: {\n", 2, "expected"),
         ("- 1\n", 1, "the file"),
     ],

@@ -1,4 +1,4 @@
-"""What the sanitiser takes out and what it leaves: the rules' examples, two tables of answers."""
+"""What the sanitiser takes out and what it leaves: two tables of answers."""
 
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,6 @@ from validation.sanitizer.sanitizer import RULE_IDS
 
 DATA = Path(__file__).parents[2] / "data" / "sanitizer"
 RULES = load_rules().sanitizer
-# What the rules' examples answer, as rules.yaml says.
-EXAMPLE_PROMPT = "Context: Paris is the capital of France.\nWhat is the capital of France?"
-EXAMPLES = [
-    pytest.param(name, example, id=f"{name}-{number}")
-    for name, rule in RULES.items()
-    for number, example in enumerate(rule.examples, 1)
-]
 
 Item = dict[str, Any]
 
@@ -51,29 +44,15 @@ def applied(text: str, removals: tuple[Removal, ...]) -> str:
     return text
 
 
-def test_the_rules_file_has_every_rule() -> None:
-    assert set(RULES) == set(RULE_IDS)
-
-
-@pytest.mark.parametrize(("name", "example"), EXAMPLES)
-def test_every_example_shows_its_rule_at_work(
-    sanitizer: Sanitizer, name: str, example: Example
-) -> None:
-    cleaned, removals = sanitizer.clean(example.catches, EXAMPLE_PROMPT)
-    assert {removal.rule for removal in removals} == {name}
-    assert cleaned != example.catches
-    assert sanitizer.clean(example.leaves, EXAMPLE_PROMPT) == (example.leaves, ())
-
-
 @pytest.mark.parametrize("name", RULE_IDS)
 def test_a_rule_that_is_not_given_is_off(name: str) -> None:
     others = {other: rule for other, rule in RULES.items() if other != name}
     for example in RULES[name].examples:
-        _, removals = Sanitizer(others).clean(example.catches, EXAMPLE_PROMPT)
+        _, removals = Sanitizer(others).clean(example.catches, example.prompt)
         assert name not in {removal.rule for removal in removals}
     only = Sanitizer({name: RULES[name]})
     for example in RULES[name].examples:
-        _, removals = only.clean(example.catches, EXAMPLE_PROMPT)
+        _, removals = only.clean(example.catches, example.prompt)
         assert {removal.rule for removal in removals} == {name}
 
 

@@ -18,6 +18,7 @@ from handler.openai.chat import CHAT
 from handler.openai.codec import Codec, Shape
 from handler.openai.completions import COMPLETIONS
 from handler.pipeline import Answer
+from validation import Verdict
 
 TURNS = [{"role": "user", "content": "hi"}]
 CHAT_BODY: dict[str, Any] = {"messages": TURNS}
@@ -436,6 +437,45 @@ def test_ignored_parameters_are_warned_about() -> None:
     # R16
     of = codec(COMPLETIONS, {**TEXT_BODY, "suffix": "x", "unknown": 1})
     assert of.request.warnings == ("suffix is not supported and was ignored",)
+
+
+@pytest.mark.parametrize(("shape", "body"), SHAPES)
+def test_validation_is_asked_for_or_not_done(shape: Shape, body: dict[str, Any]) -> None:
+    # R47: OpenAI's clients know nothing of it.
+    assert codec(shape, body).request.validation is False
+    assert codec(shape, {**body, "enable_validation": None}).request.validation is False
+    assert codec(shape, {**body, "enable_validation": True}).request.validation is True
+
+
+@pytest.mark.parametrize(("shape", "body"), SHAPES)
+def test_verdict_is_on_the_body_and_on_the_chunk_that_finishes(
+    shape: Shape, body: dict[str, Any]
+) -> None:
+    # R21, R22
+    verdict = Verdict(text="x", intent="general")
+    for usage in (None, {"include_usage": True}):
+        of = codec(shape, {**body, "stream": True, "stream_options": usage})
+        told: dict[str, Any] = {"verdict": verdict, "redacted": {"card": 1}}
+        whole = of.whole(answer(of, "x", **told))
+        chunks = stream(of, ["x"], **told)
+        (last,) = [
+            chunk
+            for chunk in chunks
+            if chunk["choices"] and chunk["choices"][0]["finish_reason"] is not None
+        ]
+        for each in (whole, last):
+            assert each["validation"]["valid"] is True
+            assert each["redacted"] == {"card": 1}
+        others = [chunk for chunk in chunks if chunk is not last]
+        assert not any({"validation", "redacted"} & chunk.keys() for chunk in others)
+
+
+@pytest.mark.parametrize(("shape", "body"), SHAPES)
+def test_wrong_option_is_refused_by_its_path(shape: Shape, body: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        codec(shape, {**body, "validation": {"language": 5}})
+    assert raised.value.param == "validation.language"
+    assert raised.value.message == "validation.language must be an ISO 639-1 code such as en, got 5"
 
 
 STREAM_OPTIONS: list[tuple[dict[str, Any], str]] = [

@@ -1,0 +1,160 @@
+"""`python -m handler doctor`: has the engine examined, and prints a report to post."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from engine import BackendConfig, Clocks, EngineConfig
+from engine.doctor import BEGINS
+from handler.doctor_report import Examination, Finding, report
+
+_ROOT = Path(__file__).resolve().parents[1]
+# How many of the lines that were printed are kept, at the beginning and at the end.
+_LINES = 20
+_KEPT_BYTES = 64 * 1024
+
+
+def main(config: EngineConfig) -> int:
+    """Print the report; 0 if every step was done and 1 otherwise, which the report says too."""
+    progress = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    task = progress.add_task("starting", total=None)
+    with progress:
+        examination = examine(
+            config.backend, config.clocks, lambda step: progress.reset(task, description=step)
+        )
+    # Only now, for what is written while it spins would go to stderr with it.
+    sys.stdout.write(report(config.backend, examination))
+    return 0 if examination.whole else 1
+
+
+def examine(
+    backend: BackendConfig, clocks: Clocks, on_step: Callable[[str], object]
+) -> Examination:
+    """Return what a process of its own finds, or found before it crashed, hung or was interrupted.
+
+    A step may take LOAD_TIMEOUT_S until the model is loaded, and then as long as a run may be
+    silent; `on_step` hears the name of each as it begins.
+    """
+    examination = Examination()
+    with tempfile.TemporaryDirectory(prefix="worker-rkllm-") as folder:
+        # A file and not a pipe: nobody needs to read along for the process not to be held up.
+        with Path(folder, "printed").open("w+b") as printed:
+            process = _start(backend, folder, printed)
+            lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+            reader = threading.Thread(target=_read, args=(process, lines), name="findings")
+            reader.start()
+            try:
+                examination.ended = _listen(lines, clocks, examination.findings, on_step)
+                examination.ended = examination.ended or _death(process.wait())
+            except KeyboardInterrupt:
+                examination.ended = "it was interrupted"
+            finally:
+                process.kill()
+                process.wait()
+                reader.join()
+            examination.printed = _ends(printed)
+    return examination
+
+
+def _start(backend: BackendConfig, folder: str, printed: BinaryIO) -> subprocess.Popen[bytes]:
+    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+    process = subprocess.Popen(
+        # As engine.hosts.process starts its host: what is examined is what will be used.
+        [sys.executable, "-P", "-m", "engine.doctor", str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=printed,
+        env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "PYTHONPATH": path, "TMPDIR": folder},
+    )
+    assert process.stdin is not None  # noqa: S101 - opened as a pipe above
+    with process.stdin as pipe:
+        asked = {"backend": backend.backend, "options": dict(backend.options)}
+        pipe.write(json.dumps(asked).encode())
+    return process
+
+
+def _listen(
+    lines: queue.SimpleQueue[bytes],
+    clocks: Clocks,
+    findings: list[Finding],
+    on_step: Callable[[str], object],
+) -> str:
+    """Collect findings until there are no more; return which clock ran out before that, or ""."""
+    load = (clocks.load_timeout_s, "LOAD_TIMEOUT_S")
+    run = (clocks.prefill_timeout_s + clocks.stall_timeout_s, "PREFILL_TIMEOUT_S + STALL_TIMEOUT_S")
+    limit_s, clock = load
+    began = time.monotonic()
+    while True:
+        try:
+            line = lines.get(timeout=max(began + limit_s - time.monotonic(), 0))
+        except queue.Empty:
+            return f"it was not over after {limit_s:g} s ({clock}), and the process was killed"
+        if not line:
+            return ""
+        step, name, value = json.loads(line)
+        findings.append((step, name, value))
+        if name == BEGINS:
+            limit_s, clock = run if value else load
+            began = time.monotonic()
+            on_step(step)
+
+
+def _read(process: subprocess.Popen[bytes], lines: queue.SimpleQueue[bytes]) -> None:
+    assert process.stdout is not None  # noqa: S101 - opened as a pipe above
+    with process.stdout as pipe:
+        for line in pipe:
+            lines.put(line)
+    lines.put(b"")
+
+
+def _death(code: int) -> str:
+    if code == 0:
+        return ""
+    if code > 0:
+        return f"the process ended with code {code}"
+    number = -code
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    # Nobody else kills like that, and `dmesg` knows.
+    hint = ", as the kernel does when memory runs out" if number == signal.SIGKILL else ""
+    return f"the process was killed by {name}{hint}"
+
+
+def _ends(file: BinaryIO) -> list[str]:
+    """Return the first and the last lines of what may be a very long file."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if size <= 2 * _KEPT_BYTES:
+        lines = _lines(file.read())
+        if len(lines) <= 2 * _LINES:
+            return lines
+        first, last = lines, lines
+    else:
+        first = _lines(file.read(_KEPT_BYTES))
+        file.seek(-_KEPT_BYTES, os.SEEK_END)
+        last = _lines(file.read())
+    return [*first[:_LINES], "...", *last[-_LINES:]]
+
+
+def _lines(data: bytes) -> list[str]:
+    return [line for line in data.decode("utf-8", "replace").splitlines() if line.strip()]

@@ -1,0 +1,367 @@
+"""Validation over HTTP: what is refused, redacted, looked at and generated again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx2
+import pytest
+from openai.types import Completion
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from engine.hooks import RequestStarted
+from tests.conftest import SMALL_RULES, ScriptFactory
+from tests.integration.emulator.conftest import Gate, Serve
+from tests.integration.emulator.serving import Server, Wire, chunks, joined
+
+TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
+ROUTES = [TEXT, CHAT]
+BAD = "Draw up an Attack Plan!"
+SAID = "The request contains a word or phrase that is not allowed here."
+NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+# A datum cut as tokens would cut it, the pieces coming one by one.
+PIECES: list[Any] = [
+    "Write to bob@exam",
+    {"text": "ple.com or pay by 4111 1111", "delay_ms": 5},
+    {"text": " 1111 1111", "delay_ms": 5},
+    " now",
+]
+RULES: dict[str, Any] = {"validation_rules": SMALL_RULES}
+REDACTED = "Write to [email] or pay by [card] now"
+
+
+def body(route: str, prompt: str = "hi", **fields: Any) -> dict[str, Any]:
+    turns = [{"role": "user", "content": prompt}]
+    return ({"messages": turns} if route == CHAT else {"prompt": prompt}) | fields
+
+
+async def post(server: Server, route: str, given: dict[str, Any]) -> httpx2.Response:
+    async with server.client() as client:
+        return await client.post(route, json=given)
+
+
+async def run_job(server: Server, **given: Any) -> dict[str, Any]:
+    """The output of a job that went well."""
+    job = (await post(server, "/runsync", {"input": given})).json()
+    assert job["status"] == "COMPLETED", job
+    output: dict[str, Any] = job["output"]
+    return output
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    choice = answer["choices"][0]
+    return str(choice["text"] if "text" in choice else choice["message"]["content"])
+
+
+# -- refused --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_blocked_call_is_answered_with_content_filter(serve: Serve, route: str) -> None:
+    # R3, R56
+    server = await serve(blocked_terms="attack plan", **RULES)
+    response = await post(server, route, body(route, BAD))
+    assert response.status_code == 200
+    answer = response.json()
+    assert answer["choices"][0]["finish_reason"] == "content_filter"
+    assert text_of(answer) == ""
+    assert answer["usage"] == NO_USAGE
+    assert answer["blocked"] is True
+    (ChatCompletion if route == CHAT else Completion).model_validate(answer, strict=True)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_blocked_stream_is_one_that_ends_with_content_filter(
+    serve: Serve, route: str
+) -> None:
+    # R19-R22, R36, R56
+    server = await serve(blocked_terms="attack plan", **RULES)
+    response = await post(server, route, body(route, BAD, stream=True))
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/event-stream")
+    *before, last = chunks(response.content)
+    assert len(before) == (1 if route == CHAT else 0)
+    assert joined([*before, last]) == ""
+    assert last["choices"][0]["finish_reason"] == "content_filter"
+    assert last["usage"] == NO_USAGE
+    assert last["blocked"] is True
+    if route == CHAT:
+        assert before[0]["choices"][0]["delta"]["role"] == "assistant"
+        for chunk in (*before, last):
+            ChatCompletionChunk.model_validate(chunk, strict=True)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_blocked_stream_may_have_its_usage_apart(serve: Serve, route: str) -> None:
+    # R22
+    server = await serve(blocked_terms="attack plan", **RULES)
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    *others, last = chunks((await post(server, route, body(route, BAD, **options))).content)
+    assert (last["choices"], last["usage"]) == ([], NO_USAGE)
+    assert others[-1]["choices"][0]["finish_reason"] == "content_filter"
+
+
+async def test_blocked_intent_is_content_filter(serve: Serve) -> None:
+    # R56
+    server = await serve(blocked_intents="weather", **RULES)
+    for route in ROUTES:
+        answer = (await post(server, route, body(route, "The weather for tomorrow?"))).json()
+        assert answer["choices"][0]["finish_reason"] == "content_filter"
+
+
+async def test_blocked_call_may_say_why(serve: Serve) -> None:
+    server = await serve(blocked_terms="attack plan", **RULES)
+    for route in ROUTES:
+        given = body(route, BAD, enable_validation=True)
+        whole = (await post(server, route, given)).json()
+        last = chunks((await post(server, route, given | {"stream": True})).content)[-1]
+        for answer in (whole, last):
+            assert answer["validation"]["issues"] == [SAID]
+            assert answer["validation"]["valid"] is False
+
+
+async def test_blocked_call_may_ask_for_it_itself(serve: Serve) -> None:
+    server = await serve(**RULES)
+    given = body(CHAT, "Spiders?", validation={"blocked_terms": ["spiders"]})
+    answer = (await post(server, CHAT, given)).json()
+    assert answer["choices"][0]["finish_reason"] == "content_filter"
+
+
+async def test_blocked_call_is_no_work_for_the_engine(serve: Serve, script: ScriptFactory) -> None:
+    hang = script({"pieces": ["a", {"hang_s": 3600}]}, slots=1)
+    server = await serve(hang, blocked_terms="attack plan", **RULES)
+    with await Wire.connect(server.port) as wire:
+        # The only slot is taken.
+        await wire.post(TEXT, body(TEXT, stream=True))
+        await server.events.wait(RequestStarted)
+        for route in ROUTES:
+            assert (await post(server, route, body(route, BAD))).json()["blocked"] is True
+        assert len(server.events.of(RequestStarted)) == 1
+
+
+async def test_blocked_call_does_not_wait_for_the_model(serve: Serve, gate: Gate) -> None:
+    server = await serve(gate.path, blocked_terms="attack plan", **RULES)
+    for route in ROUTES:
+        assert (await post(server, route, body(route, BAD))).json()["blocked"] is True
+    await gate.open()
+
+
+async def test_blocked_job(serve: Serve) -> None:
+    # R45, R47
+    server = await serve(blocked_terms="attack plan", **RULES)
+    output = await run_job(server, prompt=BAD, enable_validation=False)
+    assert output["blocked"] is True
+    assert output["usage"] == {"input": 0, "output": 0, "total": 0}
+    assert "validation" not in output
+    assert server.events.of(RequestStarted) == []
+
+
+async def test_token_ids_are_a_bad_request_where_something_is_blocked(serve: Serve) -> None:
+    # R53
+    server = await serve(blocked_terms="attack plan", **RULES)
+    for stream in (False, True):
+        response = await post(server, TEXT, {"prompt": [1, 2, 3], "stream": stream})
+        assert response.status_code == 400
+        assert response.json()["error"] == {
+            "message": "prompt must be text where intents or terms are blocked, got token ids",
+            "type": "invalid_request_error",
+            "param": "prompt",
+            "code": 400,
+        }
+
+
+@pytest.mark.parametrize("settings", [{}, {"blocked_terms": "bomb", "blocked_intents": "weather"}])
+@pytest.mark.parametrize("route", ROUTES)
+async def test_content_filter_comes_from_nothing_else(
+    serve: Serve, route: str, settings: dict[str, Any]
+) -> None:
+    # R56
+    server = await serve(**RULES, **settings)
+    for fields in ({}, {"max_tokens": 1}, {"stop": "plan"}, {"enable_validation": True}):
+        for stream in (False, True):
+            response = await post(server, route, body(route, BAD, stream=stream, **fields))
+            assert response.status_code == 200
+            assert b"content_filter" not in response.content
+            assert b"blocked" not in response.content
+
+
+# -- redacted -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_no_byte_of_a_stream_is_personal(
+    serve: Serve, script: ScriptFactory, route: str
+) -> None:
+    # R24
+    server = await serve(script({"pieces": PIECES}), redact_pii="on", **RULES)
+    stream = (await post(server, route, body(route, stream=True))).content
+    whole = await post(server, route, body(route))
+    found = chunks(stream)
+    assert joined(found) == text_of(whole.json()) == REDACTED
+    assert found[-1]["redacted"] == whole.json()["redacted"] == {"email": 1, "card": 1}
+    for sent in (stream, whole.content):
+        assert not [datum for datum in (b"bob", b"@exam", b"ple.com", b"1111") if datum in sent]
+
+
+async def test_no_byte_of_a_job_is_personal(serve: Serve, script: ScriptFactory) -> None:
+    # R46
+    server = await serve(script({"pieces": PIECES}), redact_pii="on", **RULES)
+    for stream in (False, True):
+        output = await run_job(server, prompt="hi", stream=stream)
+        choice = output["choices"][0]
+        assert choice["text"] == "".join(choice["tokens"]) == REDACTED
+        assert output["redacted"] == {"email": 1, "card": 1}
+        assert not [datum for datum in ("bob", "@exam", "1111") if datum in json.dumps(output)]
+
+
+# -- looked at ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_call_that_asks_is_told_the_verdict(
+    serve: Serve, script: ScriptFactory, route: str
+) -> None:
+    # R45, R47
+    server = await serve(script({"pieces": ["Assistant:", " Sunny."]}), **RULES)
+    given = body(route, "The weather for tomorrow?", enable_validation=True)
+    answer = (await post(server, route, given)).json()
+    assert text_of(answer) == "Sunny."
+    assert answer["validation"] == {
+        "valid": True,
+        "issues": [],
+        "sanitized": True,
+        "intent": "weather",
+        "details": {
+            "issues": [],
+            "removed": [{"rule": "role_label", "span": [0, 11]}],
+            "removed_count": 1,
+        },
+    }
+    (ChatCompletion if route == CHAT else Completion).model_validate(answer, strict=True)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_stream_that_asks_is_told_the_verdict_at_its_end(
+    serve: Serve, script: ScriptFactory, route: str
+) -> None:
+    # R21, R24, R47: what was sent is the model's own text, so the verdict says it is not clean.
+    server = await serve(script({"pieces": ["Assistant:", " Sunny."]}), **RULES)
+    given = body(route, enable_validation=True, stream=True)
+    *others, last = chunks((await post(server, route, given)).content)
+    assert joined(others) == "Assistant: Sunny."
+    assert last["validation"]["sanitized"] is True
+    assert not any("validation" in chunk for chunk in others)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("fields", [{}, {"enable_validation": False}, {"enable_validation": None}])
+async def test_call_that_does_not_ask_gets_the_models_own_text(
+    serve: Serve, script: ScriptFactory, route: str, fields: dict[str, Any]
+) -> None:
+    server = await serve(script({"pieces": ["Assistant: Sunny."]}), **RULES)
+    answer = (await post(server, route, body(route, **fields))).json()
+    assert text_of(answer) == "Assistant: Sunny."
+    assert "validation" not in answer
+
+
+async def test_answer_is_compared_with_the_schema_that_was_asked_for(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    server = await serve(script({"pieces": ['{"town": ', '"Paris"}']}), **RULES)
+    schema = {"type": "object", "required": ["city"]}
+    given = body(CHAT, enable_validation=True, validation={"json_schema": schema})
+    said = (await post(server, CHAT, given)).json()["validation"]
+    assert said["valid"] is False
+    assert [issue["rule"] for issue in said["details"]["issues"]] == ["schema_mismatch"]
+
+
+BAD_FIELDS = [
+    ({"enable_validation": "yes"}, "enable_validation", "must be true or false, got"),
+    ({"validation": 5}, "validation", "must be an object, got 5"),
+    ({"validation": {"schema": {}}}, "validation", 'has no field "schema", there are: json_s'),
+    ({"validation": {"redact_pii": "on"}}, "validation.redact_pii", "must be true, false or an a"),
+    ({"validation": {"language": "xx"}}, "validation.language", ": There is no language 'xx'"),
+]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("fields", "param", "said"), BAD_FIELDS)
+async def test_wrong_option_is_400(
+    serve: Serve,
+    route: str,
+    stream: bool,
+    fields: dict[str, Any],
+    param: str,
+    said: str,
+) -> None:
+    # R53
+    server = await serve(**RULES)
+    response = await post(server, route, body(route, stream=stream, **fields))
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", param, 400)
+    assert error["message"].startswith(param)
+    assert said in error["message"]
+
+
+async def test_wrong_option_of_a_job_is_its_failure(serve: Serve) -> None:
+    # R50
+    server = await serve(**RULES)
+    given = {"input": {"prompt": "x", "validation": {"redact_pii": "on"}}}
+    job = (await post(server, "/runsync", given)).json()
+    assert job["status"] == "FAILED"
+    assert job["error"] == (
+        "input.validation.redact_pii must be true, false or an array of card, iban, email, "
+        'phone, key, got "on"'
+    )
+
+
+# -- generated again ------------------------------------------------------------------------------
+
+
+async def test_answer_without_a_word_is_generated_again(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    server = await serve(script({"pieces": []}), regenerate=True, **RULES)
+    output = await run_job(server, prompt="hi")
+    assert output["regenerated"] == {
+        "discarded_issues": ["The answer is empty."],
+        "discarded_usage": {"input": 1, "output": 0},
+    }
+    assert len(server.events.of(RequestStarted)) == 2
+
+
+async def test_live_stream_is_not_generated_again(serve: Serve, script: ScriptFactory) -> None:
+    server = await serve(script({"pieces": []}), regenerate=True, **RULES)
+    given = body(TEXT, enable_validation=True, stream=True)
+    (last,) = chunks((await post(server, TEXT, given)).content)
+    assert last["validation"]["issues"] == ["The answer is empty."]
+    assert "regenerated" not in last
+    assert len(server.events.of(RequestStarted)) == 1
+
+
+async def test_others_are_answered_while_an_answer_is_looked_at(
+    serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def look(check: object, text: str) -> tuple[()]:
+        # In a thread, or the loop could not answer.
+        loop.call_soon_threadsafe(began.set)
+        asyncio.run_coroutine_threadsafe(may_end.wait(), loop).result(20)
+        return ()
+
+    monkeypatch.setattr("validation.options.language.LanguageCheck.issues", look)
+    server = await serve(script({"pieces": ["word "]}), **RULES)
+    given = body(TEXT, enable_validation=True, validation={"language": "en"})
+    slow = asyncio.create_task(post(server, TEXT, given))
+    async with asyncio.timeout(20):
+        await began.wait()
+        assert (await post(server, TEXT, body(TEXT))).status_code == 200
+        assert not slow.done()
+        may_end.set()
+        assert (await slow).json()["validation"]["valid"] is True

@@ -1,0 +1,54 @@
+"""`python -m handler` and `python -m emulator` with settings that cannot be used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import SMALL_RULES
+from tests.integration.handler.control_plane import clean_environment
+from tests.unit.handler.bad_settings import BAD_SETTINGS, write_files
+
+# One of each kind: all of them are read by the same code, and a process takes a second to import.
+VALUES = [
+    "wrong.yaml",
+    "none.json",
+    "thing.json",
+    "klingon",
+    "general,sports",
+    "\u200b",
+    "card,ssn",
+]
+CASES = [each for each in BAD_SETTINGS if each[1] in VALUES]
+
+
+@pytest.mark.parametrize("program", ["handler", "emulator"])
+@pytest.mark.parametrize(("name", "value", "said"), CASES, ids=[name for name, _, _ in CASES])
+def test_bad_setting_ends_it_with_one_line(
+    name: str, value: str, said: str, program: str, tmp_path: Path
+) -> None:
+    write_files(tmp_path)
+    settings = {"ENGINE": "scripted", "PORT": "0", "VALIDATION_RULES": str(SMALL_RULES)}
+    done = subprocess.run(
+        [sys.executable, "-m", program],
+        env=clean_environment(tmp_path, {**settings, name: value}),
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(said)
+    assert done.stderr.endswith("\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_each_kind_is_there() -> None:
+    assert len(CASES) == len(VALUES)
+    assert {name for name, _, _ in CASES} == {name for name, _, _ in BAD_SETTINGS}

@@ -1,0 +1,219 @@
+"""`python -m handler doctor` with a real child: on the scripted engine and the RKLLM stand-in."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from handler.doctor_report import ASSUMPTIONS
+from tests.conftest import ScriptFactory
+from tests.fake_rkllm import build, write_script
+from tests.integration.handler.control_plane import clean_environment
+
+WAIT_S = 50
+MARK = "**not as assumed**"
+AS_ASSUMED = """
+    answer when="walnut walnut"
+      prefill_ms 600
+      thread caller
+      abort ms=0 finish
+      say "nut " times=20 us=20000
+    answer
+      thread caller
+      abort ms=0 finish
+      say "one " times=30 us=20000
+"""
+# More comes after an abort, and prefill hears it; only 1.3 is told the limit.
+OTHERWISE = """
+    answer when="walnut walnut"
+      prefill_ms 600 hears
+      thread caller
+      abort ms=0 finish
+      say "nut " times=20 us=20000
+    answer when="twenty"
+      thread foreign
+      perf generate_tokens=+3
+      say "one " times=30 us=1000
+    answer
+      thread caller
+      abort ms=100 finish
+      say "one " times=300 us=10000
+"""
+
+
+@dataclass
+class Reported:
+    code: int
+    page: str
+    stderr: str
+
+    def section(self, title: str) -> str:
+        return self.page.split(f"## {title}\n\n")[1].split("\n\n## ")[0].rstrip()
+
+
+class Doctor(Protocol):
+    def __call__(self, **settings: str) -> Reported: ...
+
+
+@pytest.fixture
+def doctor(tmp_path: Path) -> Doctor:
+    """Runs it in a home that is the test's folder."""
+
+    def run(**settings: str) -> Reported:
+        done = subprocess.run(
+            [sys.executable, "-m", "handler", "doctor"],
+            env=clean_environment(tmp_path, settings),
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
+        return Reported(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    folder = tmp_path_factory.mktemp("fake_rkllm")
+    return lambda abi: build(abi, folder)
+
+
+@pytest.fixture
+def rkllm(
+    doctor: Doctor, fake_library: Callable[[str], Path], tmp_path: Path
+) -> Callable[..., Reported]:
+    """Runs it on the stand-in of an ABI, over a script."""
+
+    def run(abi: str, script: str, **settings: str) -> Reported:
+        model = write_script(tmp_path / "model.rkllm", script)
+        library = fake_library(abi)
+        return doctor(MODEL_PATH=str(model), **{"RKLLM_LIB_PATH": str(library), **settings})
+
+    return run
+
+
+def test_a_report_without_runpod(doctor: Doctor, script: ScriptFactory, tmp_path: Path) -> None:
+    (tmp_path / "runpod.py").write_text("raise SystemExit('runpod was imported')")
+    path = script({"pieces": ["so "], "repeat": 300, "delay_ms": 1})
+    done = doctor(MODEL_PATH=str(path), SOME_API_KEY="s3cret", LOG_LEVEL="DEBUG")
+    assert done.code == 0
+    assert done.section("What failed") == "Nothing: every step was done."
+    assert done.page.startswith("# What `python -m handler doctor` found\n\n## Settings\n\n")
+    assert "- callbacks: 5\n" in done.section("Limit of 5 tokens")
+    assert f"- path: `~/{path.name}`" in done.section("Model")
+    assert "assumed" not in done.page
+    assert "s3cret" not in done.page
+    assert str(tmp_path) not in done.page
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("abi", ["1.2", "1.3"])
+def test_a_runtime_that_does_what_is_assumed(rkllm: Callable[..., Reported], abi: str) -> None:
+    done = rkllm(abi, AS_ASSUMED)
+    assert done.code == 0, done.page
+    assert f"- ABI: `{abi} " in done.section("Library")
+    assert "- evidence: `default parameters fit" in done.section("Library")
+    assert "- NPU: `no NPU driver" in done.section("Driver")
+    assert MARK not in done.page
+    assert done.section("What is assumed of RKLLM").count("| so |") == len(ASSUMPTIONS)
+    assert "I rkllm: rkllm-runtime version" in done.section("What was printed")
+    assert done.section("What failed") == "Nothing: every step was done."
+
+
+@pytest.mark.parametrize(("abi", "beyond"), [("1.2", True), ("1.3", False)])
+def test_a_runtime_that_does_otherwise(
+    rkllm: Callable[..., Reported], abi: str, beyond: bool
+) -> None:
+    done = rkllm(abi, OTHERWISE)
+    assert done.code == 0, done.page
+    marked = {line.split(":")[0][2:] for line in done.page.splitlines() if MARK in line}
+    assert marked == {
+        "callbacks on the calling thread",
+        "callbacks beyond the runtime's count",
+        "prefill interrupted",
+        *(["callbacks beyond the limit"] if beyond else []),
+    }
+
+
+@pytest.mark.parametrize("abi", ["1.2", "1.3"])
+def test_a_segfault_costs_the_rest(rkllm: Callable[..., Reported], abi: str) -> None:
+    done = rkllm(abi, 'chatter stdout\nanswer\n  say "a" "b"\n  crash "it hurts"\n')
+    assert done.code == 1
+    failed = done.section("What failed")
+    assert failed.startswith("- first run: the process was killed by SIGSEGV\n")
+    # What the library had said on stdout, in C's buffer, is there too.
+    assert "I rkllm: loading rkllm model" in failed
+    assert failed.endswith("it hurts\n```")
+    assert "- seconds: " in done.section("Loading")
+    assert "## Limit" not in done.page
+
+
+def test_a_hang_ends_with_its_clock(rkllm: Callable[..., Reported]) -> None:
+    began = time.monotonic()
+    done = rkllm("1.3", "answer\n  hang\n", PREFILL_TIMEOUT_S="1.5", STALL_TIMEOUT_S="0.5")
+    assert time.monotonic() - began < WAIT_S / 2
+    assert done.code == 1
+    assert done.section("What failed").startswith(
+        "- first run: it was not over after 2 s (PREFILL_TIMEOUT_S + STALL_TIMEOUT_S), "
+        "and the process was killed\n"
+    )
+
+
+def test_a_load_has_a_clock_of_its_own(rkllm: Callable[..., Reported]) -> None:
+    done = rkllm("1.3", f"init ms={WAIT_S}000\n", LOAD_TIMEOUT_S="4", PREFILL_TIMEOUT_S="0.1")
+    assert done.code == 1
+    assert "- loading: it was not over after 4 s (LOAD_TIMEOUT_S)" in done.section("What failed")
+
+
+def test_a_missing_library(rkllm: Callable[..., Reported], tmp_path: Path) -> None:
+    done = rkllm("1.3", "answer\n", RKLLM_LIB_PATH=str(tmp_path / "none.so"))
+    assert done.code == 1
+    failed = done.section("What failed")
+    assert failed.startswith(
+        "- library: `ModelLoadFailed: RKLLM_LIB_PATH: there is no file ~/none.so; "
+    )
+    assert "\n" not in failed
+    assert done.stderr == ""
+
+
+def test_a_run_that_fails_does_not_end_it(rkllm: Callable[..., Reported]) -> None:
+    done = rkllm("1.3", 'answer when="twenty"\n  error "no"\nanswer\n  say "so" times=40 us=1000\n')
+    assert done.code == 1
+    assert done.section("What failed").startswith("- first run: `BackendFailed: ")
+    assert done.section("Closing").startswith("- ms: ")
+
+
+def test_a_terminal_shows_the_steps_and_ctrl_c_gets_a_report(
+    script: ScriptFactory, tmp_path: Path
+) -> None:
+    path = script({"pieces": [{"hang_s": 600, "deaf": True}]})
+    terminal, theirs = pty.openpty()
+    command: list[Any] = [sys.executable, "-m", "handler", "doctor"]
+    environment = clean_environment(tmp_path, {"MODEL_PATH": str(path), "TERM": "xterm"})
+    with (
+        os.fdopen(terminal, "rb", buffering=0) as shown,
+        subprocess.Popen(
+            command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=theirs, text=True
+        ) as process,
+    ):
+        os.close(theirs)
+        seen = b""
+        while b"first run" not in seen:
+            seen += shown.read(4096)
+        process.send_signal(signal.SIGINT)
+        page, _ = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 1
+    assert page.endswith("## What failed\n\n- first run: it was interrupted\n")

@@ -1,0 +1,109 @@
+"""The verdict, whatever the model said (R46, R47)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine import Finish, FinishReason, Usage
+from handler.pipeline import Answer
+from handler.response import encode
+from validation import NO_OPTIONS, Options, Subject, Verdict
+from validation.options.blocked import Blocklist
+from validation.options.pii import PiiRedactor
+from validation.options.schema import SchemaCheck
+from validation.v3 import V3
+
+_V3 = V3.from_file()
+_SCHEMA = Options(checks={"json_schema": SchemaCheck({"type": "object"})})
+_PIECES = st.sampled_from(
+    [
+        "Assistant: ",
+        "<|im_end|>",
+        "[INST]",
+        "Sure! Here is the answer:\n",
+        "The salary is 50,000 a year. ",
+        "the same again, ",
+        "!!!!!!!",
+        "\n\n\n\n\n\n\n",
+        "<p>Paris</p>",
+        "```\n<|im_start|>\n```\n",
+        " |",
+        "I hope this helps!",
+        "a@example.org",
+        "\ud83d",
+    ]
+)
+TEXTS = st.text(max_size=200) | st.lists(_PIECES | st.text(max_size=10), max_size=30).map("".join)
+PROMPTS = st.sampled_from(
+    ["", "How much does a nurse earn in London?", "What is the capital of France?"]
+) | st.text(max_size=100)
+
+
+@given(prompt=PROMPTS, text=TEXTS, reason=st.sampled_from(["stop", "length"]), strict=st.booleans())
+def test_valid_exactly_when_there_is_no_issue(
+    prompt: str, text: str, reason: str, strict: bool
+) -> None:
+    # R47
+    subject = Subject(prompt=prompt, text=text, finish_reason=reason, system="You are a bot.")
+    verdict = _V3.validate(subject, _SCHEMA if strict else NO_OPTIONS)
+    assert verdict.valid == (not verdict.issues)
+    assert all(issue.rule and issue.message.strip() for issue in verdict.issues)
+    assert verdict.intent in _V3.intents
+    assert bool(verdict.removals) == (verdict.text != text)
+    again = _V3.validate(
+        Subject(prompt=prompt, text=verdict.text, finish_reason=reason, system="You are a bot."),
+        NO_OPTIONS,
+    )
+    assert again.text == verdict.text
+
+
+@given(deltas=st.lists(TEXTS.filter(bool), max_size=5), prompt=PROMPTS, streaming=st.booleans())
+def test_the_job_json_tells_the_truth(deltas: list[str], prompt: str, streaming: bool) -> None:
+    # R46, R47
+    raw = "".join(deltas)
+    verdict = _V3.validate(Subject(prompt=prompt, text=raw), NO_OPTIONS)
+    output = encode(_answer(tuple(deltas), verdict, streaming=streaming))
+    choice, told = output["choices"][0], output["validation"]
+    assert told["sanitized"] == (choice["text"] != raw)
+    assert told["valid"] == (told["issues"] == [])
+    assert len(told["details"]["issues"]) == len(told["issues"])
+    if streaming:
+        assert "".join(choice["deltas"]) == raw
+        assert choice["tokens"] == choice["deltas"]
+    else:
+        assert choice["tokens"] == [choice["text"]]
+    for removed in told["details"]["removed"]:
+        start, end = removed["span"]
+        assert 0 <= start <= end <= len(raw)
+
+
+@given(text=TEXTS)
+def test_what_is_refused_is_never_valid(text: str) -> None:
+    # R56
+    options = Options(blockers=(Blocklist(["salary"]),))
+    verdict = _V3.refuse(text, text, options)
+    if "salary" in text:
+        assert verdict is not None
+    if verdict is not None:
+        assert (verdict.text, verdict.valid) == ("", False)
+
+
+@given(text=TEXTS)
+def test_redaction_and_sanitising_go_together(text: str) -> None:
+    redacted, _ = PiiRedactor().redact(text)
+    verdict = _V3.validate(Subject(prompt="", text=redacted), NO_OPTIONS)
+    assert verdict.valid == (not verdict.issues)
+
+
+def _answer(deltas: tuple[str, ...], verdict: Verdict, *, streaming: bool) -> Answer:
+    return Answer(
+        id="x",
+        model="m",
+        created=0,
+        text=verdict.text,
+        deltas=deltas,
+        finish=Finish(reason=FinishReason.STOP, usage=Usage(1, len(deltas))),
+        streaming=streaming,
+        verdict=verdict,
+    )

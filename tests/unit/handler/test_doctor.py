@@ -1,0 +1,187 @@
+"""The doctor's report as a page, from findings that no engine was asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import BackendConfig
+from engine.doctor import BEGINS, FAILED
+from handler.doctor_report import ASSUMPTIONS, Examination, Finding, report
+
+RKLLM = BackendConfig("rkllm", {"model_path": "/m/q.rkllm", "cpu_mask": 0, "tokenizer": None})
+MARK = "**not as assumed**"
+AS_ASSUMED: dict[str, Any] = {
+    "callbacks on the calling thread": True,
+    "callbacks beyond the runtime's count": 1,
+    "callbacks beyond the limit": 0,
+    "prefill interrupted": False,
+    "growth over these runs, MB": 0.3,
+}
+OTHERWISE: dict[str, list[Any]] = {
+    "callbacks on the calling thread": [False],
+    "callbacks beyond the runtime's count": [-1, 2],
+    "callbacks beyond the limit": [1],
+    "prefill interrupted": [True],
+    "growth over these runs, MB": [12.0],
+}
+
+
+def assumed(**changed: Any) -> list[Finding]:
+    values = AS_ASSUMED | changed
+    return [(each.step, each.name, values[each.name]) for each in ASSUMPTIONS]
+
+
+def page(
+    findings: list[Finding] | None = None, *, backend: BackendConfig = RKLLM, **fields: Any
+) -> str:
+    return report(backend, Examination(findings or [], **fields))
+
+
+def section(page: str, title: str) -> str:
+    return page.split(f"## {title}\n\n")[1].split("\n\n## ")[0].rstrip()
+
+
+def test_settings_steps_and_the_end_have_sections() -> None:
+    made = page([("machine", BEGINS, False), ("machine", "CPUs", 8), ("loading", "seconds", 2.5)])
+    assert [line for line in made.splitlines() if line.startswith("#")] == [
+        "# What `python -m handler doctor` found",
+        "## Settings",
+        "## Machine",
+        "## Loading",
+        "## What is assumed of RKLLM",
+        "## What failed",
+    ]
+    assert (
+        section(made, "Settings") == "- ENGINE: `rkllm`\n- model_path: `/m/q.rkllm`\n- cpu_mask: 0"
+    )
+    assert section(made, "Machine") == "- CPUs: 8"
+    assert section(made, "What failed") == "Nothing: every step was done."
+    assert made.endswith("\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (True, "yes"),
+        (False, "no"),
+        (None, "not seen"),
+        (7, "7"),
+        (0.8999999761581421, "0.9"),
+        ("", "`nothing`"),
+        ("a_b_*c* @you #1", "`a_b_*c* @you #1`"),
+        ("one\ntwo\x1b[1mbold", r"`one\ntwobold`"),
+        ("`tick", "`` `tick ``"),
+        ({}, "`none`"),
+        ({"top_p": 0.9, "top_k": 50}, "`top_p 0.9, top_k 50`"),
+    ],
+)
+def test_values(value: Any, shown: str) -> None:
+    assert section(page([("step", "name", value)]), "Step") == f"- name: {shown}"
+
+
+def test_what_is_as_assumed_has_no_mark() -> None:
+    made = page(assumed())
+    assert MARK not in made
+    table = section(made, "What is assumed of RKLLM")
+    assert table.count("| so |") == len(ASSUMPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in OTHERWISE.items() for value in values]
+)
+def test_what_is_not_as_assumed_is_marked(name: str, value: Any) -> None:
+    made = page(assumed(**{name: value}))
+    (marked,) = [line for line in made.splitlines() if MARK in line]
+    assert marked.startswith(f"- {name}: ")
+    table = section(made, "What is assumed of RKLLM")
+    assert table.count("| so |") == len(ASSUMPTIONS) - 1
+    assert table.count("| **not so** |") == 1
+
+
+def test_every_assumption_has_a_value_that_breaks_it() -> None:
+    assert {each.name for each in ASSUMPTIONS} == set(AS_ASSUMED) == set(OTHERWISE)
+
+
+def test_what_was_not_seen_is_neither() -> None:
+    made = page(assumed(**dict.fromkeys(AS_ASSUMED)))
+    assert MARK not in made
+    table = section(made, "What is assumed of RKLLM")
+    assert "so |" not in table
+    assert table.count("not seen") == len(ASSUMPTIONS)
+
+
+def test_nothing_is_assumed_of_other_engines() -> None:
+    changed = {name: values[0] for name, values in OTHERWISE.items()}
+    made = page(assumed(**changed), backend=BackendConfig("scripted"))
+    assert MARK not in made
+    assert "assumed" not in made
+
+
+def test_failures_come_last() -> None:
+    failures: list[Finding] = [
+        ("first run", FAILED, "BackendFailed: out of luck"),
+        ("closing", FAILED, "KeyError: 'x'"),
+    ]
+    made = page(failures)
+    assert section(made, "First run") == "- failed: `BackendFailed: out of luck`"
+    assert section(made, "What failed").splitlines() == [
+        "- first run: `BackendFailed: out of luck`",
+        "- closing: `KeyError: 'x'`",
+    ]
+
+
+def test_an_early_end_has_its_step_and_its_last_words() -> None:
+    began: list[Finding] = [("first run", BEGINS, True)]
+    made = page(began, ended="it was killed", printed=["I rkllm: hello", "```", "last words"])
+    assert section(made, "What failed") == (
+        "- first run: it was killed\n\n"
+        "What was printed, its last words at the end:\n\n"
+        "````text\nI rkllm: hello\n```\nlast words\n````"
+    )
+    assert "## What was printed" not in made
+
+
+def test_an_end_before_any_step() -> None:
+    assert section(page(ended="it was killed"), "What failed") == "- start: it was killed"
+
+
+def test_what_was_printed_is_there_without_a_failure() -> None:
+    made = page(printed=["\x1b[32mI rkllm: version\x1b[0m"])
+    assert section(made, "What was printed") == "```text\nI rkllm: version\n```"
+    assert section(made, "What failed") == "Nothing: every step was done."
+
+
+def test_whole_or_not() -> None:
+    assert Examination([("closing", BEGINS, True)]).whole
+    assert not Examination([("closing", FAILED, "x")]).whole
+    assert not Examination(ended="it was killed").whole
+
+
+@pytest.mark.parametrize(
+    ("home", "text", "shown"),
+    [
+        ("/data/me", "/data/me/models/q.rkllm", "~/models/q.rkllm"),
+        ("/data/me", "/data/mean/q.rkllm", "/data/mean/q.rkllm"),
+        ("/data/me", "File /home/alice/lib.so, line 3", "File ~/lib.so, line 3"),
+        ("/data/me", "/root/q.rkllm and /rootless", "~/q.rkllm and /rootless"),
+        ("/", "/usr/lib/librkllmrt.so", "/usr/lib/librkllmrt.so"),
+    ],
+)
+def test_homes_are_not_shown(
+    home: str, text: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", home)
+    made = page([("step", "name", text)], printed=[text])
+    assert section(made, "Step") == f"- name: `{shown}`"
+    assert section(made, "What was printed") == f"```text\n{shown}\n```"
+
+
+def test_a_home_behind_a_link_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.setenv("HOME", str(tmp_path / "link"))
+    made = page([("step", "name", f"{tmp_path}/real/q and {tmp_path}/link/q")])
+    assert section(made, "Step") == "- name: `~/q and ~/q`"

@@ -1,0 +1,351 @@
+"""One more try where a verdict asks for it: when, how often, and which of the two is kept."""
+
+from __future__ import annotations
+
+import json
+from contextlib import aclosing
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import pytest
+
+from handler.job import JobHandler
+from handler.options import OptionsInput, OptionsReader
+from handler.pipeline import Pipeline
+from handler.request import TextRequest, parse
+from tests.unit.handler.conftest import PipelineFactory, Quiet, Tries
+from validation import Issue, Options, Subject, Validator, Verdict
+
+LOUD, QUIET = ["He", "llo!"], ["He", "llo"]
+SHOUTED = {"rule": "shouting", "message": "somebody shouted"}
+
+
+class Bench(Protocol):
+    def __call__(
+        self, *tries: list[Any], validator: Validator | None = None, **config: Any
+    ) -> tuple[Pipeline, Tries]: ...
+
+
+@pytest.fixture
+def bench(pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A pipeline from the pieces of each try, and what its engine is asked."""
+
+    def build(
+        *tries: list[Any], validator: Validator | None = None, **config: Any
+    ) -> tuple[Pipeline, Tries]:
+        answers = [
+            {"when": f"try {number}$", "pieces": pieces}
+            for number, pieces in enumerate(tries, start=1)
+        ]
+        pipeline = pipeline_of(*answers, validator=validator or Quiet(), **config)
+        asked = Tries(pipeline.engine)
+        monkeypatch.setattr(pipeline.engine, "generate", asked)
+        return pipeline, asked
+
+    return build
+
+
+def job(*, regenerate: bool | None = True, **given: Any) -> dict[str, Any]:
+    return {
+        "id": "j",
+        "input": {"prompt": "greet me", "validation": {"regenerate": regenerate}, **given},
+    }
+
+
+def request(*, timeout_s: float | None = None, **sampling: Any) -> TextRequest:
+    """A job that may be generated again, with its own time."""
+    asked = parse(job(sampling_params=sampling))
+    assert isinstance(asked, TextRequest)
+    generation = replace(asked.generation, timeout_s=timeout_s)
+    return replace(asked, generation=generation)
+
+
+async def outputs(jobs: JobHandler, given: dict[str, Any]) -> list[Any]:
+    async with aclosing(jobs.stream(given)) as stream:
+        return [output async for output in stream]
+
+
+class Counting(Quiet):
+    """Finds as many things wrong as there are exclamation marks; all of them ask for a retry."""
+
+    def validate(self, subject: Subject, options: Options) -> Verdict:
+        issues = (Issue("shouting", "somebody shouted"),) * subject.text.count("!")
+        return Verdict(text=subject.text, intent="general", issues=issues, retry=bool(issues))
+
+
+# -- whether --------------------------------------------------------------------------------------
+
+
+async def test_answer_that_asks_for_it_is_generated_again(bench: Bench) -> None:
+    pipeline, tries = bench(LOUD, QUIET)
+    answer = await pipeline.run(request())
+    assert len(tries.asked) == 2
+    assert answer.text == "Hello"
+    assert answer.verdict is not None
+    assert answer.verdict.valid
+
+
+async def test_answer_that_is_good_is_not(bench: Bench) -> None:
+    pipeline, tries = bench(QUIET, LOUD)
+    answer = await pipeline.run(request())
+    assert len(tries.asked) == 1
+    assert answer.discarded is None
+
+
+async def test_answer_whose_verdict_does_not_ask_is_not(bench: Bench) -> None:
+    class Resigned(Quiet):
+        def validate(self, subject: Subject, options: Options) -> Verdict:
+            issues = (Issue("cut_off", "the answer was cut off"),)
+            return Verdict(text=subject.text, intent="general", issues=issues)
+
+    pipeline, tries = bench(LOUD, QUIET, validator=Resigned())
+    await pipeline.run(request())
+    assert len(tries.asked) == 1
+
+
+@pytest.mark.parametrize("regenerate", [False, None])
+async def test_it_is_off_unless_it_is_asked_for(bench: Bench, regenerate: bool | None) -> None:
+    pipeline, tries = bench(LOUD, QUIET)
+    output = await JobHandler(pipeline).run(job(regenerate=regenerate))
+    assert len(tries.asked) == 1
+    assert "regenerated" not in output
+
+
+@pytest.mark.parametrize(("regenerate", "count"), [(None, 2), (True, 2), (False, 1)])
+async def test_setting_holds_where_a_request_says_nothing(
+    bench: Bench, regenerate: bool | None, count: int
+) -> None:
+    pipeline, tries = bench(LOUD, QUIET)
+    options = OptionsReader(OptionsInput(regenerate=True))
+    await JobHandler(pipeline, options).run(job(regenerate=regenerate))
+    assert len(tries.asked) == count
+
+
+async def test_without_validation_nobody_asks_for_it(bench: Bench) -> None:
+    pipeline, tries = bench(LOUD, QUIET)
+    await JobHandler(pipeline).run(job(enable_validation=False))
+    assert len(tries.asked) == 1
+
+
+@pytest.mark.parametrize("greedy", [{"temperature": 0}, {"top_p": 0}, {"top_k": 1}])
+async def test_greedy_answer_would_only_come_again(bench: Bench, greedy: dict[str, Any]) -> None:
+    pipeline, tries = bench(LOUD, QUIET)
+    answer = await pipeline.run(request(**greedy))
+    assert len(tries.asked) == 1
+    assert answer.discarded is None
+    assert answer.warnings == ()
+
+
+async def test_it_is_done_once(bench: Bench) -> None:
+    pipeline, tries = bench(["a!!!"], ["b!!"], ["c!"], ["d"], validator=Counting())
+    answer = await pipeline.run(request())
+    assert len(tries.asked) == 2
+    assert answer.text == "b!!"
+
+
+# -- which ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        ("a!!", "b!", "b!"),
+        ("a!!", "b", "b"),
+        # As good is not better, and the first one is there already.
+        ("a!!", "b!!", "a!!"),
+        ("a!", "b!!", "a!"),
+    ],
+)
+async def test_the_better_one_is_kept(bench: Bench, first: str, second: str, kept: str) -> None:
+    pipeline, _ = bench([first], [second], validator=Counting())
+    answer = await pipeline.run(request())
+    assert answer.text == answer.raw_text == kept
+    assert answer.discarded is not None
+    assert {answer.text, answer.discarded.text} == {first, second}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_output_is_of_the_one_that_is_kept(bench: Bench, stream: bool) -> None:
+    # R45, R46
+    pipeline, _ = bench(["Hello", " to", " you!"], ["He", "llo"])
+    output = await JobHandler(pipeline).run(job(stream=stream))
+    choice = output["choices"][0]
+    assert choice["text"] == "".join(choice["tokens"]) == "Hello"
+    assert choice.get("deltas") == (["He", "llo"] if stream else None)
+    assert output["usage"] == {"input": 4, "output": 2, "total": 6}
+    assert output["validation"]["valid"] is True
+    assert output["regenerated"] == {
+        "discarded_issues": ["somebody shouted"],
+        "discarded_usage": {"input": 4, "output": 3},
+    }
+
+
+async def test_output_where_the_second_was_no_better(bench: Bench) -> None:
+    pipeline, _ = bench(["Hello!"], ["Oh", " no", "!"])
+    output = await JobHandler(pipeline).run(job())
+    assert output["choices"][0]["text"] == "Hello"
+    assert output["usage"] == {"input": 4, "output": 1, "total": 5}
+    assert output["validation"]["details"]["issues"] == [SHOUTED]
+    assert output["regenerated"] == {
+        "discarded_issues": ["somebody shouted"],
+        "discarded_usage": {"input": 4, "output": 3},
+    }
+
+
+async def test_everything_wrong_with_the_discarded_one_is_told(bench: Bench) -> None:
+    pipeline, _ = bench(["a!!"], ["b!"], validator=Counting())
+    output = await JobHandler(pipeline).run(job())
+    assert output["regenerated"]["discarded_issues"] == ["somebody shouted"] * 2
+
+
+# -- how ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seed", "second"), [(0, 1), (41, 42), (-1, 0), (2**63 - 1, 0), (None, None)]
+)
+async def test_second_try_has_the_next_seed(
+    bench: Bench, seed: int | None, second: int | None
+) -> None:
+    # R10: the same one would give the same text, and a repeated request must give both again.
+    pipeline, tries = bench(LOUD, QUIET)
+    await pipeline.run(request(seed=seed))
+    assert [asked.sampling.seed for asked in tries.asked] == [seed, second]
+
+
+async def test_second_try_is_the_same_request_otherwise(bench: Bench) -> None:
+    pipeline, tries = bench(LOUD, QUIET)
+    await pipeline.run(request(timeout_s=60, seed=1, max_tokens=9, stop=["x"]))
+    first, second = tries.asked
+    sampling = replace(second.sampling, seed=1)
+    assert replace(second, sampling=sampling, timeout_s=60) == first
+
+
+async def test_warnings_are_told_once(bench: Bench) -> None:
+    # R16
+    pipeline, _ = bench(LOUD, QUIET, capabilities={"seed": False})
+    output = await JobHandler(pipeline).run(job(sampling_params={"seed": 1, "best_of": 2}))
+    assert output["warnings"] == [
+        "input.sampling_params.best_of is not supported and was ignored",
+        "seed is not supported by the scripted engine and was ignored",
+    ]
+
+
+async def test_redactions_are_counted_of_the_one_that_is_kept(bench: Bench) -> None:
+    pipeline, _ = bench(["bob@example.com!"], ["no address"])
+    jobs = JobHandler(pipeline, OptionsReader(OptionsInput(redact_pii=True)))
+    output = await jobs.run(job())
+    assert output["choices"][0]["text"] == "no address"
+    assert "redacted" not in output
+    assert "bob@example.com" not in json.dumps(output)
+
+
+# -- its time -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "config"), [({"timeout_s": 30}, {}), ({}, {"request_timeout_s": 30.0})]
+)
+async def test_second_try_has_the_time_that_is_left(
+    bench: Bench, given: dict[str, Any], config: dict[str, Any]
+) -> None:
+    slow = [{"text": "Hello!", "delay_ms": 100}]
+    pipeline, tries = bench(slow, QUIET, **config)
+    await pipeline.run(request(**given))
+    left_s = tries.asked[1].timeout_s
+    assert left_s is not None
+    assert 0 < left_s < 30 - 0.09
+
+
+async def test_where_no_time_is_left_there_is_no_second_try(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0, 30.0])
+    clock = SimpleNamespace(monotonic=lambda: next(times), time=lambda: 0.0)
+    monkeypatch.setattr("handler.pipeline.time", clock)
+    pipeline, tries = bench(LOUD, QUIET)
+    answer = await pipeline.run(request(timeout_s=30))
+    assert len(tries.asked) == 1
+    assert answer.discarded is None
+
+
+async def test_second_try_that_takes_too_long_is_ended(bench: Bench) -> None:
+    pipeline, tries = bench(LOUD, ["He", {"hang_s": 3600}])
+    await pipeline.engine.ready()
+    answer = await pipeline.run(request(timeout_s=1))
+    assert len(tries.asked) == 2
+    assert answer.text == "Hello"
+    (warning,) = answer.warnings
+    assert warning.startswith("the answer was not generated again: the request took longer than 0.")
+    assert pipeline.engine.waiting == 0
+
+
+# -- a second try that fails ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pieces", [[{"error": "out of luck"}], ["He", {"error": "out of luck"}]])
+async def test_second_try_that_fails_is_a_warning(bench: Bench, pieces: list[Any]) -> None:
+    # R50
+    pipeline, _ = bench(LOUD, pieces)
+    output = await JobHandler(pipeline).run(job())
+    assert output["choices"][0]["text"] == "Hello"
+    assert output["validation"]["valid"] is False
+    assert output["warnings"] == ["the answer was not generated again: out of luck"]
+    assert "regenerated" not in output
+
+
+async def test_first_try_that_fails_is_a_failure(bench: Bench) -> None:
+    # R50
+    pipeline, tries = bench(["He", {"error": "out of luck"}], QUIET)
+    assert await JobHandler(pipeline).run(job()) == {"error": "out of luck"}
+    assert len(tries.asked) == 1
+
+
+# -- which ways there are -------------------------------------------------------------------------
+
+
+async def test_job_whose_stream_is_live_is_not_generated_again(bench: Bench) -> None:
+    # What has been sent cannot be taken back.
+    pipeline, tries = bench(LOUD, QUIET)
+    *partials, final = await outputs(JobHandler(pipeline), job(stream=True))
+    assert len(tries.asked) == 1
+    assert "".join(each["choices"][0]["text"] for each in partials) == "Hello!"
+    assert "regenerated" not in final
+
+
+async def test_job_that_is_not_streamed_is_generated_again_in_either_mode(bench: Bench) -> None:
+    # R45
+    pipeline, tries = bench(LOUD, QUIET)
+    (final,) = await outputs(JobHandler(pipeline), job(stream=False))
+    assert len(tries.asked) == 2
+    assert final["choices"][0]["text"] == "Hello"
+    assert final["regenerated"]["discarded_issues"] == ["somebody shouted"]
+
+
+def call(**body: Any) -> dict[str, Any]:
+    asked = {"prompt": "greet me", "validation": {"regenerate": True}, "enable_validation": True}
+    return {
+        "id": "j",
+        "input": {"openai_route": "/v1/completions", "openai_input": {**asked, **body}},
+    }
+
+
+@pytest.mark.parametrize("mode", ["aggregate", "generator"])
+async def test_openai_stream_is_not_generated_again(bench: Bench, mode: str) -> None:
+    pipeline, tries = bench(LOUD, QUIET)
+    jobs, given = JobHandler(pipeline), call(stream=True)
+    text = await jobs.run(given) if mode == "aggregate" else "".join(await outputs(jobs, given))
+    assert len(tries.asked) == 1
+    assert '"valid":false' in text
+    assert "regenerated" not in text
+
+
+@pytest.mark.parametrize("mode", ["aggregate", "generator"])
+async def test_openai_call_that_asks_is_generated_again(bench: Bench, mode: str) -> None:
+    pipeline, tries = bench(LOUD, QUIET)
+    jobs, given = JobHandler(pipeline), call()
+    body = await jobs.run(given) if mode == "aggregate" else (await outputs(jobs, given))[0]
+    assert len(tries.asked) == 2
+    assert body["choices"][0]["text"] == "Hello"
+    assert body["regenerated"]["discarded_issues"] == ["somebody shouted"]

@@ -1,0 +1,97 @@
+"""Every example in rules.yaml is run, what it catches and what it leaves; then good answers."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from validation.checks import Case, Checks, known
+from validation.findings import Subject
+from validation.rules import CheckRule, Example, SanitizerRule, load_rules
+from validation.sanitizer import Sanitizer
+from validation.sanitizer.sanitizer import RULE_IDS
+
+GOOD = Path(__file__).parents[2] / "data" / "checks" / "good.yaml"
+RULES = load_rules()
+SANITIZER = Sanitizer(RULES.sanitizer)
+CHECKS = Checks(RULES)
+
+
+def examples(rules: Mapping[str, SanitizerRule] | Mapping[str, CheckRule]) -> list[Any]:
+    return [
+        pytest.param(name, example, id=f"{name}-{number}")
+        for name, rule in rules.items()
+        for number, example in enumerate(rule.examples, 1)
+    ]
+
+
+def good_answers() -> list[Any]:
+    answers: dict[str, list[dict[str, Any]]] = yaml.safe_load(GOOD.read_text(encoding="utf-8"))
+    return [
+        pytest.param(
+            Example(intent=intent, leaves=answer.pop("text"), catches="", **answer),
+            id=f"{intent}-{number}",
+        )
+        for intent, each in answers.items()
+        for number, answer in enumerate(each, 1)
+    ]
+
+
+def issues(example: Example, text: str) -> list[str]:
+    subject = Subject(
+        prompt=example.prompt,
+        text=text,
+        finish_reason=example.finish_reason,
+        system=example.system,
+    )
+    cleaned, removals = SANITIZER.clean(text, example.prompt, example.system)
+    intent = RULES.intents[example.intent]
+    if example.max_words is not None:
+        intent = intent.model_copy(update={"max_words": example.max_words})
+    case = Case(subject, cleaned, intent, example.intent, removals)
+    return [issue.rule for issue in CHECKS.issues(case)]
+
+
+def test_the_rules_file_has_everything_in_order() -> None:
+    assert set(RULES.sanitizer) == set(RULE_IDS)
+    assert ", ".join(RULES.checks) == known()
+    assert set(RULES.intents) == {
+        "career_guidance",
+        "interview_skills",
+        "market_intelligence",
+        "salary_intelligence",
+        "general",
+    }
+    assert all(len(rule.examples) >= 2 for rule in RULES.checks.values())
+
+
+@pytest.mark.parametrize(("name", "example"), examples(RULES.sanitizer))
+def test_example_of_the_sanitizer(name: str, example: Example) -> None:
+    cleaned, removals = SANITIZER.clean(example.catches, example.prompt, example.system)
+    assert {removal.rule for removal in removals} == {name}
+    assert cleaned != example.catches
+    left = SANITIZER.clean(example.leaves, example.prompt, example.system)
+    assert left == (example.leaves, ())
+
+
+@pytest.mark.parametrize(("name", "example"), examples(RULES.checks))
+def test_example_of_a_check(name: str, example: Example) -> None:
+    assert issues(example, example.catches) == [name]
+    assert issues(example, example.leaves) == []
+
+
+@pytest.mark.parametrize("example", good_answers())
+def test_a_good_answer_is_valid(example: Example) -> None:
+    assert issues(example, example.leaves) == []
+
+
+def test_every_place_has_currencies_that_are_known() -> None:
+    for place in RULES.places:
+        assert set(place.currencies) <= set(RULES.currencies), place.names
+
+
+def test_no_place_is_named_twice() -> None:
+    names = [name for place in RULES.places for name in place.names]
+    assert len(names) == len(set(names))

@@ -1,0 +1,197 @@
+"""Cues and the classifier together: what a prompt wants to know (R48)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from validation.classifier import WEIGHTS
+from validation.intents import Intents
+from validation.rules import Cue, Intent, Rules
+from validation.v3 import V3
+
+DATA = Path(__file__).parents[2] / "data" / "intents"
+INTENTS = (
+    "career_guidance",
+    "interview_skills",
+    "market_intelligence",
+    "salary_intelligence",
+    "general",
+)
+
+
+def labelled(name: str) -> list[tuple[str, str]]:
+    lines = (DATA / name).read_text(encoding="utf-8").splitlines()
+    return [(each["prompt"], each["intent"]) for each in map(json.loads, lines)]
+
+
+@pytest.fixture(scope="module")
+def v3() -> V3:
+    return V3.from_file()
+
+
+def test_the_labelled_set_is_large_enough() -> None:
+    labels = Counter(intent for _, intent in [*labelled("open.jsonl"), *labelled("holdout.jsonl")])
+    assert sum(labels.values()) >= 400
+    assert min(labels[intent] for intent in INTENTS) >= 60
+
+
+def test_what_is_trained_on_was_set_aside_from_what_is_tested_on() -> None:
+    held = {prompt.casefold() for prompt, _ in labelled("holdout.jsonl")}
+    for name in ("open.jsonl", "train_a.jsonl", "train_b.jsonl", "train_c.jsonl"):
+        assert not held & {prompt.casefold() for prompt, _ in labelled(name)}
+
+
+def test_accuracy_on_the_set_aside_third(v3: V3, capsys: pytest.CaptureFixture[str]) -> None:
+    # R48; the figures are the issue's: 92 % of all, 85 % of each intent.
+    found = Counter((wanted, v3.intent(prompt)) for prompt, wanted in labelled("holdout.jsonl"))
+    total = sum(found.values())
+    right = sum(found[intent, intent] for intent in INTENTS)
+    recalls = {
+        wanted: found[wanted, wanted] / sum(found[wanted, told] for told in INTENTS)
+        for wanted in INTENTS
+    }
+    lines = [f"\n\nintents of {total} prompts set aside: {right / total:.1%} told right"]
+    heads = "".join(intent.split("_")[0].rjust(10) for intent in INTENTS)
+    lines.append(f"{'labelled':>20}{heads}    recall")
+    for wanted in INTENTS:
+        row = "".join(str(found[wanted, told]).rjust(10) for told in INTENTS)
+        lines.append(f"{wanted:>20}{row}{recalls[wanted]:10.1%}")
+    with capsys.disabled():
+        sys.stdout.write("\n".join(lines) + "\n")
+    assert right / total >= 0.92
+    assert min(recalls.values()) >= 0.85
+
+
+def test_the_prompt_of_the_source(v3: V3) -> None:
+    # R44, R48: test_input.json is S2's request.
+    job = json.loads((DATA.parents[2] / "test_input.json").read_text(encoding="utf-8"))
+    assert v3.intent(job["input"]["prompt"]) == "career_guidance"
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "explain range()",
+        "Explain range() in Python to a beginner.",
+        "How do I earn your trust?",
+        "resume the download",
+        "Write a scene in which a novelist gives an interview to a ghost.",
+        "",
+        "   ",
+        "\ud800",
+        "職業",
+    ],
+)
+def test_traps_are_general(v3: V3, prompt: str) -> None:
+    # The source read "range()" as a question about salaries.
+    assert v3.intent(prompt) == "general"
+
+
+def test_the_classifier_is_small() -> None:
+    assert WEIGHTS.stat().st_size < 5_000_000
+
+
+@given(st.text(max_size=3000))
+def test_any_text_has_an_intent(prompt: str) -> None:
+    assert _V3.intent(prompt) in INTENTS
+
+
+_V3 = V3.from_file()
+
+
+# -- cues ---------------------------------------------------------------------------------------
+
+
+def of_cues(*cues: Cue, general: tuple[Cue, ...] = (), threshold: float = 1.0) -> Intents:
+    return Intents(
+        Rules(
+            intents={
+                "pay": Intent(about="-", cues=list(cues)),
+                "general": Intent(about="-", cues=list(general)),
+            },
+            threshold=threshold,
+            sanitizer={},
+            checks={},
+        )
+    )
+
+
+def test_a_cue_alone_is_not_an_intent() -> None:
+    intents = of_cues(Cue(any=["salar*"], weight=0.8), Cue(any=["nurse"], weight=0.5))
+    assert intents.tell("salary") == "general"
+    assert intents.tell("Salaries of a NURSE") == "pay"
+
+
+def test_a_cue_counts_once() -> None:
+    intents = of_cues(Cue(any=["pay", "paid"], weight=0.8))
+    assert intents.tell("pay, pay and paid") == "general"
+
+
+@pytest.mark.parametrize(
+    ("phrase", "there", "not_there"),
+    [
+        ("raise", "a Raise?", "raised"),
+        ("salar*", "salaries", "my-salary"),
+        ("how much", "How\n much is it", "how so much"),
+        ("cost of liv*", "the cost of living.", "cost of the living"),
+        ("c++", "is C++ hard", "is C hard"),
+        ("don't", "I don\u2019t know", "I do not know"),
+    ],
+)
+def test_phrases_are_whole_words(phrase: str, there: str, not_there: str) -> None:
+    intents = of_cues(Cue(any=[phrase], weight=2))
+    assert intents.tell(there) == "pay"
+    assert intents.tell(not_there) == "general"
+
+
+def test_context_must_be_there_too() -> None:
+    intents = of_cues(Cue(any=["range"], near=["salary", "pay"], weight=2))
+    assert intents.tell("explain range()") == "general"
+    assert intents.tell("what range does it pay") == "pay"
+
+
+def test_what_speaks_for_general_speaks_against_the_others() -> None:
+    intents = of_cues(Cue(any=["raise"], weight=2), general=(Cue(any=["exception"], weight=1.5),))
+    assert intents.tell("how do I get a raise") == "pay"
+    assert intents.tell("raise an exception") == "general"
+
+
+def test_negative_weights_take_away() -> None:
+    intents = of_cues(Cue(any=["raise"], weight=2), Cue(any=["chickens"], weight=-1.5))
+    assert intents.tell("raise chickens") == "general"
+
+
+class Odds:
+    def log_odds(self, prompt: str) -> dict[str, float]:
+        return {"pay": 0.5 if "fee" in prompt else -0.5}
+
+
+def test_cues_and_classifier_add_up() -> None:
+    rules = Rules(
+        intents={
+            "pay": Intent(about="-", cues=[Cue(any=["tip"], weight=0.7)]),
+            "mine": Intent(about="-", cues=[Cue(any=["gold"], weight=0.9)]),
+            "general": Intent(about="-"),
+        },
+        sanitizer={},
+        checks={},
+    )
+    intents = Intents(rules, Odds())
+    assert intents.scores("a fee, a tip and gold") == pytest.approx({"pay": 1.2, "mine": -0.1})
+    assert intents.tell("a tip") == "pay"
+    # An intent of the user's own, which the classifier does not know, has its cues alone.
+    assert intents.tell("gold") == "general"
+
+
+def test_both_ends_of_a_long_prompt_are_read() -> None:
+    intents = of_cues(Cue(any=["salary"], weight=2))
+    assert intents.tell("salary " + "x " * 5000) == "pay"
+    assert intents.tell("x " * 5000 + "salary") == "pay"
+    assert intents.tell("x " * 5000 + "salary" + " x" * 5000) == "general"

@@ -1,0 +1,19 @@
+import pytest
+
+from validation.overlap import shared_passages
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "passages"),
+    [
+        ("a b c d e", "x a b c y", ["a b c"]),
+        ("a b c d e", "a b c d", ["a b c d"]),
+        ("a b c d e f", "a b c x d e f", ["a b c", "d e f"]),
+        ("a b c", "a b x b c", []),
+        ("a b", "a b", []),
+        ("", "a b c", []),
+        ("a b c", "", []),
+    ],
+)
+def test_shared_passages(theirs: str, ours: str, passages: list[str]) -> None:
+    assert shared_passages(theirs.split(), ours.split(), 3) == passages
