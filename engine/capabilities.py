@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from engine.errors import UnsupportedParameter
@@ -16,15 +16,17 @@ class Capabilities:
 
     `context_length` is in tokens, prompt and answer together; `slots` is how many generations run
     side by side; `max_logprobs` is the most alternatives a token can be reported with, 0 for none.
-    `abort_in_prefill` tells the clocks whether an abort can be expected to work before the first
-    token.
+    `fixed_sampling` are the parameters that no request can change, with their values. `turns` says
+    whether a chat is rendered as the turns it has and `plain_prompts` whether a prompt goes in as
+    it is, without a template around it. `abort_in_prefill` tells the clocks whether an abort can be
+    expected to work before the first token. `runtime` is what was loaded, for people.
     """
 
     backend: str
     model: str
     context_length: int
     slots: int = 1
-    per_request_sampling: bool = True
+    fixed_sampling: Mapping[str, float] = field(default_factory=dict)
     penalties: bool = True
     min_p: bool = True
     seed: bool = True
@@ -35,8 +37,11 @@ class Capabilities:
     json_schema: bool = False
     token_prompts: bool = False
     chat_template: bool = False
+    turns: bool = True
+    plain_prompts: bool = True
     tokenize: bool = False
     abort_in_prefill: bool = False
+    runtime: str = ""
 
     def to_wire(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values; `Capabilities(**wire)` is the inverse."""
@@ -65,7 +70,32 @@ class Capabilities:
                 raise UnsupportedParameter(
                     f"{name}: the {self.backend} engine cannot constrain its output", param=name
                 )
-        return tuple(
+        return (*self._of_prompt(prompt), *self._of_fixed(sampling), *self._of_optional(sampling))
+
+    def _of_prompt(self, prompt: Prompt) -> Iterator[str]:
+        if isinstance(prompt, str) and not self.plain_prompts:
+            yield (
+                f"prompt was put into the model's chat template by the {self.backend} engine, "
+                "which can leave that out only with a tokenizer beside the model"
+            )
+        if isinstance(prompt, Chat) and not self.turns:
+            alone = len(prompt.messages) == 1 and prompt.messages[0].role == "user"
+            if not alone:
+                yield (
+                    f"messages were given to the {self.backend} engine as the text of one turn, "
+                    "for there is no chat template beside the model"
+                )
+
+    def _of_fixed(self, sampling: SamplingParams) -> Iterator[str]:
+        for name, value in self.fixed_sampling.items():
+            if (asked := getattr(sampling, name)) != value:
+                yield (
+                    f"{name} is {value:g} for as long as the model is loaded by the {self.backend} "
+                    f"engine, and {asked:g} was ignored"
+                )
+
+    def _of_optional(self, sampling: SamplingParams) -> Iterator[str]:
+        return (
             f"{name} is not supported by the {self.backend} engine and was ignored"
             for name, asked, able in _OPTIONAL
             if asked(sampling) and not able(self)

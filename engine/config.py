@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from engine.clocks import Clocks
 
-BackendName = Literal["llamacpp", "scripted"]
+BackendName = Literal["llamacpp", "rkllm", "scripted"]
 Isolation = Literal["process", "thread"]
 
 

@@ -92,7 +92,7 @@ class Generation:
             reason=self.reason or end.reason,
             stop_reason=self.stop_reason,
             usage=Usage(end.prompt_tokens, completion, end.cached_tokens),
-            timings=Timings(prefill_ms=end.prefill_ms),
+            timings=Timings(prefill_ms=end.prefill_ms, reload_ms=end.reload_ms),
         )
 
     def _release(self) -> None:

@@ -48,9 +48,13 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Where a request's time went, in milliseconds of wall clock."""
+    """Where a request's time went, in milliseconds of wall clock.
+
+    `reload_ms` is for loading the model again where its sampling can be changed in no other way.
+    """
 
     queue_ms: float = 0.0
+    reload_ms: float = 0.0
     prefill_ms: float = 0.0
     first_token_ms: float = 0.0
     generate_ms: float = 0.0
@@ -79,15 +83,16 @@ class Finish:
             self.stop_reason,
             [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens],
             self.timings.prefill_ms,
+            self.timings.reload_ms,
         ]
 
     @classmethod
     def from_wire(cls, wire: list[Any]) -> Finish:
         """Rebuild a finish that `to_wire` made; only the engine's own timing crosses."""
-        reason, stop_reason, usage, prefill_ms = wire
+        reason, stop_reason, usage, prefill_ms, reload_ms = wire
         return cls(
             reason=FinishReason(reason),
             stop_reason=stop_reason,
             usage=Usage(*usage),
-            timings=Timings(prefill_ms=prefill_ms),
+            timings=Timings(prefill_ms=prefill_ms, reload_ms=reload_ms),
         )

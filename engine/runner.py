@@ -13,7 +13,7 @@ from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, EngineError, RequestRejected
 from engine.generation import Generation
 from engine.output import Delta, Finish
-from engine.request import Chat, Prompt, SamplingParams
+from engine.request import Prompt, SamplingParams
 
 logger = logging.getLogger(__name__)
 
@@ -71,8 +71,7 @@ class Runner:
         finish: Finish | None = None
         error: EngineError
         try:
-            text = self._backend.render(prompt) if isinstance(prompt, Chat) else prompt
-            end = self._backend.run(run_id, text, sampling, generation.on_piece)
+            end = self._backend.run(run_id, prompt, sampling, generation.on_piece)
             finish = generation.finish(end)
         except EngineError as raised:
             error = raised

@@ -241,6 +241,7 @@ class TokenStream:
         others = finish.usage.completion_tokens - 1
         return Timings(
             queue_ms=_ms(self._queued_s),
+            reload_ms=_ms(finish.timings.reload_ms / 1000),
             prefill_ms=_ms(finish.timings.prefill_ms / 1000),
             first_token_ms=_ms(first - self._started),
             generate_ms=_ms(generate_s),

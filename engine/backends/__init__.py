@@ -15,6 +15,10 @@ def build(name: str, options: BackendOptions) -> Backend:
         from engine.backends.llamacpp import LlamaCppBackend
 
         return LlamaCppBackend(**options)
+    if name == "rkllm":
+        from engine.backends.rkllm.backend import RkllmBackend
+
+        return RkllmBackend(**options)
     if name == "scripted":
         from engine.backends.scripted import ScriptedBackend
 

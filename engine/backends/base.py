@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from engine.capabilities import Capabilities
 from engine.output import FinishReason, TokenLogprob
-from engine.request import Chat, RenderedPrompt, SamplingParams
+from engine.request import Chat, Prompt, SamplingParams
 
 # (bytes of the token, its id or -1, its log-probability) -> True when no more is wanted.
 # May be called from a foreign thread and never raises, so that C may call it too.
@@ -20,14 +20,19 @@ class RunEnd:
     """How a run ended, as the backend counted it.
 
     `completion_tokens` is None where the backend does not count; the pieces it delivered are
-    counted in any case.
+    counted in any case. `reported_tokens` is the runtime's own statistic, where it has one beside
+    its callbacks, and `callbacks` how many came, those after an abort included, where that may be
+    more than the pieces delivered; `reload_ms` is what loading the model again for this run took.
     """
 
     reason: FinishReason = FinishReason.STOP
     prompt_tokens: int = 0
     completion_tokens: int | None = None
+    reported_tokens: int | None = None
+    callbacks: int | None = None
     cached_tokens: int = 0
     prefill_ms: float = 0.0
+    reload_ms: float = 0.0
 
 
 class Backend(Protocol):
@@ -51,14 +56,16 @@ class Backend(Protocol):
     def run(
         self,
         run_id: int,
-        prompt: RenderedPrompt,
+        prompt: Prompt,
         sampling: SamplingParams,
         on_piece: OnPiece,
     ) -> RunEnd:
         """Generate until done, calling `on_piece` once a token; return only when all has stopped.
 
-        `max_tokens`, stop strings and counting are the caller's, told by `on_piece`'s answer; a
-        backend may end earlier by itself. Raises RequestRejected or GenerationFailed.
+        A chat is put into the model's template here, since not every runtime lets that be done
+        outside of it. `max_tokens`, stop strings and counting are the caller's, told by
+        `on_piece`'s answer; a backend may end earlier by itself. Raises RequestRejected or
+        GenerationFailed.
         """
 
     def abort(self, run_id: int) -> None:

@@ -25,7 +25,7 @@ from engine.errors import (
     RequestRejected,
 )
 from engine.output import FinishReason, TokenLogprob
-from engine.request import Chat, RenderedPrompt, SamplingParams
+from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class LlamaCppBackend:
     def run(
         self,
         run_id: int,
-        prompt: RenderedPrompt,
+        prompt: Prompt,
         sampling: SamplingParams,
         on_piece: OnPiece,
     ) -> RunEnd:
@@ -153,7 +153,8 @@ class LlamaCppBackend:
             aborted = self._aborted.setdefault(run_id, threading.Event())
         run = _Run(on_piece, aborted, sampling)
         try:
-            self._server.handle_completions(self._body(prompt, sampling), run.on_chunk)
+            text = self.render(prompt) if isinstance(prompt, Chat) else prompt
+            self._server.handle_completions(self._body(text, sampling), run.on_chunk)
         finally:
             with self._lock:
                 del self._aborted[run_id]

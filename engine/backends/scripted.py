@@ -19,7 +19,7 @@ from engine.backends.base import OnPiece, RunEnd
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, ModelLoadFailed, PromptTooLong
 from engine.output import FinishReason, TokenLogprob
-from engine.request import Chat, RenderedPrompt, SamplingParams
+from engine.request import Chat, Prompt, SamplingParams
 
 _TOKEN = re.compile(r"\s*\S+|\s+")
 
@@ -165,11 +165,13 @@ class ScriptedBackend:
     def run(
         self,
         run_id: int,
-        prompt: RenderedPrompt,
+        prompt: Prompt,
         sampling: SamplingParams,
         on_piece: OnPiece,
     ) -> RunEnd:
         """Say the first answer that matches the prompt."""
+        if isinstance(prompt, Chat):
+            prompt = self.render(prompt)
         text = prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
         words = _TOKEN.findall(text)
         room = self._script.context_length - len(words)

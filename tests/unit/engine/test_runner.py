@@ -13,7 +13,7 @@ from engine.backends.base import OnPiece, RunEnd
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, EngineError, RequestRejected
 from engine.output import Delta, Finish
-from engine.request import Chat, Message, RenderedPrompt, SamplingParams
+from engine.request import Chat, Message, Prompt, RenderedPrompt, SamplingParams
 from engine.runner import Runner
 
 Body = Callable[[RenderedPrompt, OnPiece, threading.Event], RunEnd]
@@ -40,11 +40,12 @@ class TinyBackend:
         return [ord(char) // (char != "!") for char in text]
 
     def run(
-        self, run_id: int, prompt: RenderedPrompt, sampling: SamplingParams, on_piece: OnPiece
+        self, run_id: int, prompt: Prompt, sampling: SamplingParams, on_piece: OnPiece
     ) -> RunEnd:
         aborted = self.aborts.setdefault(run_id, threading.Event())
         try:
-            return self.body(prompt, on_piece, aborted)
+            text = self.render(prompt) if isinstance(prompt, Chat) else prompt
+            return self.body(text, on_piece, aborted)
         finally:
             del self.aborts[run_id]
 
