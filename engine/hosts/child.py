@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
@@ -29,6 +30,9 @@ from engine.runner import Runner
 
 # Deltas that may wait for the parent to read; about a second of the fastest burst.
 MAX_PENDING = 200_000
+# A token after so long a silence is sent by the thread that brings it: at a reader's pace there is
+# nothing to gather, and waking another thread costs half of what is left of a token's way.
+QUIET_S = 0.001
 # How long unloading may take once the parent is gone or has asked for it.
 UNLOAD_S = 5.0
 _PR_SET_PDEATHSIG = 1
@@ -38,8 +42,10 @@ class Outbox:
     """Sends what the runs produce, as much as has gathered in one frame.
 
     Threads of the runner put, one sender thread drains: under a burst the frames grow instead of
-    the number of wake-ups. When the parent does not read for a while the producers wait, which
-    slows the model down and nobody else: clients are read from in the parent, never here.
+    the number of wake-ups. A lone token is sent by the thread that puts it, if that can be done
+    without waiting; whoever sends holds `_sending`, so order is kept. When the parent does not
+    read for a while the producers wait, which slows the model down and nobody else: clients are
+    read from in the parent, never here.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -48,17 +54,43 @@ class Outbox:
         self._room = threading.Event()
         self._room.set()
         self._parted = False
+        self._sending = threading.Lock()
+        self._sent_s = 0.0
+        # The end of a frame that the socket had no room for.
+        self._rest = b""
         self._channel: DeltaChannel[tuple[int, Any]] = DeltaChannel(self._awake.set)
         threading.Thread(target=self._send_forever, name="outbox", daemon=True).start()
 
     def delta(self, run_id: int, delta: Delta) -> None:
         """One token's text."""
+        if time.monotonic() - self._sent_s > QUIET_S and self._send_now(run_id, delta):
+            return
         self._channel.put((run_id, delta))
         if len(self._channel) > MAX_PENDING:
             self._room.clear()
             # Looked at again: room made before the line above would be waited for in vain.
             if len(self._channel) > MAX_PENDING and not self._parted:
                 self._room.wait()
+
+    def _send_now(self, run_id: int, delta: Delta) -> bool:
+        if len(self._channel) or not self._sending.acquire(blocking=False):
+            return False
+        try:
+            # Looked at again: what was put a moment ago comes first.
+            if len(self._channel) or self._rest or self._parted:
+                return False
+            frame = encode(_frame([(run_id, delta)]))
+            sent = self._sock.send(frame, socket.MSG_DONTWAIT)
+            self._rest = frame[sent:]
+            self._sent_s = time.monotonic()
+        except (OSError, TypeError, ValueError):
+            # No room, nobody there, no JSON: the sender waits or says what there is to say.
+            return False
+        finally:
+            self._sending.release()
+        if self._rest:
+            self._awake.set()
+        return True
 
     def finished(self, run_id: int, finish: Finish) -> None:
         """The run has ended."""
@@ -76,10 +108,13 @@ class Outbox:
         while True:
             self._awake.wait()
             self._awake.clear()
-            batch = self._channel.drain()
-            self._room.set()
             try:
-                self._sock.sendall(encode(_frame(batch)))
+                with self._sending:
+                    batch = self._channel.drain()
+                    self._room.set()
+                    rest, self._rest = self._rest, b""
+                    self._sock.sendall(rest + encode(_frame(batch)) if batch else rest)
+                    self._sent_s = time.monotonic()
             except OSError:
                 # Nobody reads any more; the main thread finds out too and unloads.
                 self._parted = True

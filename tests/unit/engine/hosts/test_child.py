@@ -83,10 +83,14 @@ def test_logprobs_travel_with_the_index_of_their_delta(office: Office) -> None:
     }
 
 
+@pytest.mark.parametrize("quiet_s", [-1.0, 0.0, 1000.0])
 def test_producers_wait_for_a_slow_reader_and_nothing_is_lost(
-    office: Office, monkeypatch: pytest.MonkeyPatch, scale: int
+    office: Office, monkeypatch: pytest.MonkeyPatch, scale: int, quiet_s: float
 ) -> None:
+    # Below zero every token is sent by its own thread if that can be done without waiting.
+    monkeypatch.setattr(engine.hosts.child, "QUIET_S", quiet_s)
     monkeypatch.setattr(engine.hosts.child, "MAX_PENDING", 3)
+    office.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     count = 5000 * scale
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -166,3 +170,28 @@ def test_sender_that_cannot_go_on_ends_the_process(
     office.outbox.message({"what": object()})
     assert ended.wait(10)
     assert "TypeError" in capfd.readouterr().err
+
+
+def test_a_lone_token_is_sent_by_the_thread_that_brings_it(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The sender is kept from doing it.
+    monkeypatch.setattr(office.outbox._awake, "set", lambda: None)
+    office.outbox.delta(1, Delta("one"))
+    assert next(office.frames()) == {"deltas": [[1, ["one"], None]]}
+
+
+def test_a_token_does_not_overtake_what_is_being_sent(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.hosts.child, "QUIET_S", -1.0)
+    with office.outbox._sending:
+        office.outbox.delta(1, Delta("one"))
+        office.outbox.delta(1, Delta("two"))
+    office.outbox.delta(1, Delta("three"))
+    texts: list[str] = []
+    for frame in office.frames():
+        texts += frame["deltas"][0][1]
+        if len(texts) == 3:
+            break
+    assert texts == ["one", "two", "three"]
