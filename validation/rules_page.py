@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict
 
 from validation.rules import (
     EXAMPLE_PROMPT,
@@ -52,7 +58,12 @@ with `\\n` for a line break. They answer this prompt where none is shown:"""
 _INTENTS = """\
 ## Intents
 
-What a prompt may want to know, and how many words an answer has."""
+What a prompt may want to know, and how many words an answer has. Cues in the rules file speak for
+an intent or against it, each with a weight: words and phrases, some only beside others, for a cue
+alone is not an intent. With `classifier: true` a small encoder, trained on this project's prompts,
+speaks as well: its log-odds against `general` are where an intent starts, in place of minus the
+`threshold`. The intent with the highest sum above zero is told, else `general`. An intent of your
+own has its cues alone."""
 
 _SANITIZER = """\
 ## Sanitiser
@@ -68,9 +79,41 @@ sanitiser leaves it. A check that is not sure finds nothing, nor does one where 
 what it would find (`unless`): a good answer called invalid is worse than a bad one missed."""
 
 
+_OPTIONS = """\
+## Options
+
+What a request asks for with its `validation`, or the settings for all of them, see
+[Jobs](jobs.md#input). The first three make an answer invalid. What is personal or secret is taken
+out of the answer and its deltas alike, with its kind in brackets left in its place; a stream then
+comes at its end, for only a whole text tells what half a number was. What is blocked is answered at
+once, without a text, `finish_reason` `content_filter`.
+
+A package that one of them needs and that is not installed leaves a sentence in `warnings`, and all
+else goes on. With `regenerate` an answer is generated once more where one of its issues may go away
+with that; of the two the one with fewer issues is given."""
+
+OPTION_EXAMPLES = Path(__file__).with_name("options") / "examples.yaml"
+
+
+class OptionRule(BaseModel):
+    """What an option finds, for people: `given` is the request's `validation` in its examples."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    about: str
+    given: dict[str, Any]
+    examples: list[Example]
+
+
+def option_rules() -> dict[str, OptionRule]:
+    """Return the rules of the options with their examples, in the order of the page."""
+    raw = yaml.safe_load(OPTION_EXAMPLES.read_text(encoding="utf-8"))
+    return {name: OptionRule.model_validate(rule) for name, rule in raw.items()}
+
+
 def page(rules: Rules) -> str:
     """Return the whole page; a section is a function, so that others are easily added."""
-    sections = (_verdict, _rules_file, _intents, _sanitizer, _checks)
+    sections = (_verdict, _rules_file, _intents, _sanitizer, _checks, _options)
     return "\n\n".join(part for section in sections for part in section(rules)) + "\n"
 
 
@@ -103,6 +146,16 @@ def _checks(rules: Rules) -> Iterable[str]:
     yield _CHECKS
     for name, rule in rules.checks.items():
         yield from _rule(name, rule)
+
+
+def _options(rules: Rules) -> Iterable[str]:
+    yield _OPTIONS
+    for name, rule in option_rules().items():
+        yield f"### `{name}`"
+        yield _prose(rule.about)
+        yield f"```json\n{json.dumps(rule.given, ensure_ascii=False)}\n```"
+        for example in rule.examples:
+            yield from _example(example)
 
 
 def _rule(name: str, rule: SanitizerRule | CheckRule) -> Iterable[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from engine import BackendConfig
 from engine.doctor import BEGINS, FAILED
+from handler.doctor import _death, _ends
 from handler.doctor_report import ASSUMPTIONS, Examination, Finding, report
 
 RKLLM = BackendConfig("rkllm", {"model_path": "/m/q.rkllm", "cpu_mask": 0, "tokenizer": None})
@@ -185,3 +187,34 @@ def test_a_home_behind_a_link_is_not_shown(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("HOME", str(tmp_path / "link"))
     made = page([("step", "name", f"{tmp_path}/real/q and {tmp_path}/link/q")])
     assert section(made, "Step") == "- name: `~/q and ~/q`"
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (0, ""),
+        (3, "the process ended with code 3"),
+        (-11, "the process was killed by SIGSEGV"),
+        (-9, "the process was killed by SIGKILL, as the kernel does when memory runs out"),
+        (-99, "the process was killed by signal 99"),
+    ],
+)
+def test_deaths(code: int, told: str) -> None:
+    assert _death(code) == told
+
+
+@pytest.mark.parametrize("width", [1, 100, 100_000])
+def test_of_much_that_was_printed_both_ends_are_kept(width: int) -> None:
+    lines = [f"{number} {'x' * width}" for number in range(100)]
+    kept = _ends(BytesIO("\n\n".join(lines).encode()))
+    assert len(kept) <= 41
+    assert kept[0].startswith("0 x")
+    assert "..." in kept
+    assert kept[-1].endswith("x")
+    if width <= 100:
+        assert kept == [*lines[:20], "...", *lines[-20:]]
+
+
+def test_of_little_all_is_kept() -> None:
+    assert _ends(BytesIO(b"one\n \ntwo")) == ["one", "two"]
+    assert _ends(BytesIO()) == []

@@ -1,0 +1,1 @@
+"""Rockchip's RKLLM runtime (`librkllmrt.so`) through ctypes."""

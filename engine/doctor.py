@@ -1,0 +1,341 @@
+"""What a backend really does on this machine: looked at step by step, told line by line.
+
+`python -m handler doctor` runs it as `python -m engine.doctor PARENT_PID`, the backend as JSON on
+stdin. One JSON line on stdout for each finding, written at once: should the runtime kill this
+process, what was found before is known, and what was being tried.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import platform
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engine.backends import build
+from engine.backends.base import Backend, RunEnd
+from engine.capabilities import Capabilities
+from engine.errors import EngineError
+from engine.generation import Generation
+from engine.hosts.child import die_with_parent, exit_now, ignore_signals
+from engine.output import TokenLogprob
+from engine.request import Chat, Message, SamplingParams
+
+# The names of a step's first finding and of its last, where it fails.
+BEGINS = "begins"
+FAILED = "failed"
+
+Findings = Iterator[tuple[str, Any]]
+
+# One ends by itself, an aborted run may come without the runtime's numbers; the other does not.
+_SHORT = "Count from one to twenty, in words."
+_LONG = "Tell a long story about a walnut tree."
+_LIMIT = 5
+_ABORT_AT = 8
+_LONGEST_WORDS = 1024
+# A prefill that is over sooner cannot be told from one that was interrupted.
+_TELLING_S = 0.2
+_RUNS_AFTERWARDS = 5
+# A model's file may have gigabytes; both its ends tell one from another.
+_ENDS_BYTES = 1_000_000
+
+
+@dataclass(slots=True)
+class Watched:
+    """One run as seen from outside; `stamps` is when each callback came."""
+
+    started: float
+    returned: float = 0.0
+    aborted: float | None = None
+    stamps: list[float] = field(default_factory=list)
+    threads: set[int] = field(default_factory=set)
+    text: list[str] = field(default_factory=list)
+    end: RunEnd = field(default_factory=RunEnd)
+
+    @property
+    def first_s(self) -> float | None:
+        """From the start to the first callback."""
+        return self.stamps[0] - self.started if self.stamps else None
+
+    @property
+    def callbacks(self) -> int:
+        """How many came, also those that the backend kept to itself since the run was aborted."""
+        return len(self.stamps) if self.end.callbacks is None else self.end.callbacks
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens a second between the first and the last one."""
+        spent = self.stamps[-1] - self.stamps[0] if self.stamps else 0.0
+        return (len(self.stamps) - 1) / spent if spent > 0 else None
+
+    @property
+    def abort_s(self) -> float | None:
+        """From the abort to the return; None for a run that had ended before."""
+        if self.aborted is None or self.aborted > self.returned:
+            return None
+        return self.returned - self.aborted
+
+
+class Doctor:
+    """Examines one backend; everything happens on the thread that calls, but for the callbacks."""
+
+    def __init__(self, name: str, options: dict[str, Any]) -> None:
+        self._name = name
+        self._options = options
+        self._backend: Backend = build(name, options)
+        self._capabilities: Capabilities | None = None
+        self._prefill_s: float | None = None
+        self._runs = 0
+
+    def examine(self) -> Iterator[tuple[str, str, Any]]:
+        """Yield findings as step, name and value; BEGINS has whether a model is loaded by then.
+
+        A step that fails is a finding too. Without a model it is the last one, since there is
+        nothing left to try.
+        """
+        for step, look in self._steps():
+            yield step, BEGINS, self._capabilities is not None
+            try:
+                for name, value in look():
+                    yield step, name, value
+            except Exception as error:
+                if not isinstance(error, EngineError):
+                    traceback.print_exc()
+                yield step, FAILED, f"{type(error).__name__}: {error}"
+                if self._capabilities is None:
+                    return
+
+    def _steps(self) -> Iterator[tuple[str, Callable[[], Findings]]]:
+        yield "machine", _machine
+        yield "model", self._model
+        if self._name == "rkllm":
+            yield "driver", _driver
+            yield "library", self._library
+        yield "loading", self._loading
+        yield "first run", self._first_run
+        yield f"limit of {_LIMIT} tokens", self._limit
+        yield "abort in decode", self._abort_in_decode
+        yield "long prompt", self._long_prompt
+        yield "abort in prefill", self._abort_in_prefill
+        yield "afterwards", self._afterwards
+        yield "closing", self._closing
+
+    def _model(self) -> Findings:
+        path = Path(self._options.get("model_path") or "")
+        if not path.is_file():
+            # Whether that is wrong, the backend says.
+            yield "path", str(path) if path.name else "none was given"
+            return
+        size = path.stat().st_size
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            digest.update(file.read(_ENDS_BYTES))
+            file.seek(max(size - _ENDS_BYTES, 0))
+            digest.update(file.read(_ENDS_BYTES))
+        yield "path", str(path)
+        yield "bytes", size
+        yield "sha256 of its first and last million bytes", digest.hexdigest()
+
+    def _library(self) -> Findings:
+        from engine.backends.rkllm import detect, library
+
+        path = library.find(self._options.get("lib_path"))
+        yield "path", str(path)
+        yield "sha256", hashlib.sha256(path.read_bytes()).hexdigest()
+        evidence = detect.examine(path)
+        yield "evidence", evidence.told()
+        for name, fields in evidence.fields.items():
+            yield f"defaults read as {name}", dict(fields)
+        abi = detect.choose(evidence, self._options.get("abi", "auto"))
+        yield "ABI", f"{abi.name} ({abi.versions})"
+
+    def _loading(self) -> Findings:
+        started = time.monotonic()
+        capabilities = self._backend.load()
+        yield "seconds", round(time.monotonic() - started, 2)
+        yield "resident memory, MB", _resident_mb()
+        self._capabilities = capabilities
+        # `runtime` says once more what the library's step has said.
+        yield from (each for each in capabilities.to_wire().items() if each[0] != "runtime")
+
+    def _first_run(self) -> Findings:
+        run = self._run(_SHORT, max_tokens=256)
+        reported = run.end.reported_tokens
+        yield "text", "".join(run.text)[:200]
+        yield "ms to the first callback", _ms(run.first_s)
+        yield "prefill ms, as the runtime says", round(run.end.prefill_ms, 1)
+        yield "prompt tokens", run.end.prompt_tokens
+        yield "tokens a second", None if run.rate is None else round(run.rate, 2)
+        yield "callbacks", run.callbacks
+        yield "tokens, as the runtime counts", reported
+        beyond = None if reported is None else run.callbacks - reported
+        yield "callbacks beyond the runtime's count", beyond
+        here = run.threads == {threading.get_ident()}
+        yield "callbacks on the calling thread", here if run.threads else None
+        yield "threads that called back", len(run.threads)
+
+    def _limit(self) -> Findings:
+        run = self._run(_LONG, max_tokens=_LIMIT)
+        yield "text", "".join(run.text)
+        yield "callbacks", run.callbacks
+        beyond = run.callbacks - _LIMIT
+        yield "callbacks beyond the limit", beyond if beyond >= 0 else None
+        after = run.returned - run.stamps[-1] if run.stamps else None
+        yield "ms from the last one to the return", _ms(after)
+
+    def _abort_in_decode(self) -> Findings:
+        run = self._run(_LONG, max_tokens=256, abort_at_token=_ABORT_AT)
+        yield "ms to the return", _ms(run.abort_s)
+        late = run.callbacks - _ABORT_AT if run.abort_s is not None else None
+        yield "callbacks after it", late
+
+    def _long_prompt(self) -> Findings:
+        run = self._run(self._walnuts(), max_tokens=1)
+        # Where the first token ends the answer, nothing is called back.
+        self._prefill_s = run.first_s or run.returned - run.started
+        yield "prompt tokens", run.end.prompt_tokens
+        yield "ms to the first callback", _ms(run.first_s)
+
+    def _abort_in_prefill(self) -> Findings:
+        whole = self._prefill_s
+        if whole is None:
+            yield "prefill interrupted", None
+            return
+        run = self._run(self._walnuts(), max_tokens=8, abort_after_s=whole / 4)
+        yield "ms to the abort", _ms(whole / 4)
+        yield "ms from there to the return", _ms(run.abort_s)
+        yield "callbacks", run.callbacks
+        seen = whole >= _TELLING_S and run.abort_s is not None
+        yield "prefill interrupted", run.returned - run.started < 0.6 * whole if seen else None
+
+    def _afterwards(self) -> Findings:
+        before = _resident_mb()
+        for _ in range(_RUNS_AFTERWARDS):
+            run = self._run(_LONG, max_tokens=8)
+        after = _resident_mb()
+        yield "more runs", _RUNS_AFTERWARDS
+        yield "callbacks of the last one", run.callbacks
+        yield "resident memory, MB", after
+        growth = None if before is None or after is None else round(after - before, 1)
+        yield "growth over these runs, MB", growth
+
+    def _closing(self) -> Findings:
+        started = time.monotonic()
+        self._backend.close()
+        yield "ms", _ms(time.monotonic() - started)
+
+    def _walnuts(self) -> str:
+        """Return a long prompt; each begins otherwise, lest a prompt cache answers for the next."""
+        assert self._capabilities is not None  # noqa: S101 - it has been loaded
+        words = min(self._capabilities.context_length // 4, _LONGEST_WORDS)
+        return f"{self._runs}{' walnut' * words}"
+
+    def _run(
+        self,
+        text: str,
+        *,
+        max_tokens: int,
+        abort_at_token: int | None = None,
+        abort_after_s: float | None = None,
+    ) -> Watched:
+        """Run one user's turn as the engine does, on this thread, and watch it."""
+        self._runs += 1
+        number = self._runs
+        watched = Watched(time.monotonic())
+        sampling = SamplingParams(max_tokens=max_tokens, temperature=0.7, top_p=0.9, top_k=50)
+        generation = Generation(sampling, lambda delta: watched.text.append(delta.text))
+
+        def abort() -> None:
+            watched.aborted = time.monotonic()
+            generation.cancel()
+            self._backend.abort(number)
+
+        def on_piece(piece: bytes, token_id: int, logprob: TokenLogprob | None) -> bool:
+            watched.stamps.append(time.monotonic())
+            watched.threads.add(threading.get_ident())
+            done = generation.on_piece(piece, token_id, logprob)
+            if len(watched.stamps) == abort_at_token:
+                threading.Thread(target=abort).start()
+            return done
+
+        timer = threading.Timer(abort_after_s or 0, abort)
+        if abort_after_s is not None:
+            timer.start()
+        try:
+            chat = Chat((Message("user", text),))
+            watched.end = self._backend.run(number, chat, sampling, on_piece)
+        finally:
+            watched.returned = time.monotonic()
+            timer.cancel()
+        return watched
+
+
+def _machine() -> Findings:
+    yield "system", f"{platform.system()} {platform.release()} {platform.machine()}"
+    yield "python", platform.python_version()
+    yield "CPUs", os.cpu_count()
+    meminfo = Path("/proc/meminfo")
+    yield "memory, MB", _megabytes(meminfo, "MemTotal")
+    yield "available, MB", _megabytes(meminfo, "MemAvailable")
+
+
+def _driver() -> Findings:
+    from engine.backends.rkllm import driver
+
+    yield "board", driver.find().board or "not a Rockchip board"
+    yield "NPU", driver.told()
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 2)
+
+
+def _resident_mb() -> float | None:
+    return _megabytes(Path("/proc/self/status"), "VmRSS")
+
+
+def _megabytes(path: Path, name: str) -> float | None:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    found = next((line for line in lines if line.startswith(f"{name}:")), None)
+    return round(int(found.split()[1]) / 1024, 1) if found else None
+
+
+def _speak_at_once() -> None:
+    """Leave nothing in C's buffer of stdout: a crash would take along what explains it."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        unbuffered = 2
+        libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, unbuffered, 0)
+
+
+def main() -> None:
+    """Examine the backend that stdin describes, for the parent given as argument."""
+    die_with_parent(int(sys.argv[1]))
+    # Ctrl-C reaches the whole group; the parent has a report to finish first.
+    ignore_signals()
+    asked = json.load(sys.stdin)
+    # Whatever a library prints must not get between the findings.
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    _speak_at_once()
+    for finding in Doctor(asked["backend"], asked["options"]).examine():
+        out.write(json.dumps(finding) + "\n")
+        out.flush()
+    # Not by way of the interpreter's end, where what is left in the library may still crash.
+    exit_now(0)
+
+
+if __name__ == "__main__":
+    main()

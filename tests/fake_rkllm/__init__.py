@@ -1,0 +1,96 @@
+"""A hostile librkllmrt.so of our own, compiled on the spot, and its "model files"."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from textwrap import dedent
+from typing import NamedTuple
+
+SOURCES = Path(__file__).parent
+LIBRARY = "librkllmrt.so"
+
+# The versions there are stand-ins for, as -DABI has them.
+ABIS = {"1.2": 12, "1.3": 13, "1.2.0": 120, "1.1": 110}
+OLD = ("1.2.0", "1.1")
+
+FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O2")
+SHARED = ("-shared", "-fPIC", "-pthread", "-fvisibility=hidden")
+
+
+def compiler() -> list[str]:
+    """Return the system's C compiler as a command. Raises RuntimeError, for no test may skip."""
+    for command in (os.environ.get("CC", ""), "cc", "gcc"):
+        words = shlex.split(command)
+        if words and shutil.which(words[0]):
+            return words
+    raise RuntimeError(
+        "the stand-in for librkllmrt.so needs a C compiler and found neither $CC nor cc nor gcc: "
+        "on Debian and Ubuntu, `apt-get install gcc libc6-dev` brings one"
+    )
+
+
+def build(abi: str, directory: Path, **defines: str | int) -> Path:
+    """Compile the stand-in for one of `ABIS` and return the library, in a folder of its own.
+
+    What was built in the directory before is used again. `defines` go to the compiler, texts as C
+    strings: VERSION="1.2.1" changes what the library says it is.
+    """
+    values = {name: f'"{v}"' if isinstance(v, str) else str(v) for name, v in defines.items()}
+    macros = [f"-D{name}={value}" for name, value in sorted(values.items())]
+    library = directory / "".join([abi, *macros]).replace('"', "").replace("/", "_") / LIBRARY
+    if library.exists():
+        return library
+    library.parent.mkdir(parents=True, exist_ok=True)
+    old = SOURCES / "old.c"
+    sources = [old] if abi in OLD else [file for file in SOURCES.glob("*.c") if file != old]
+    # Beside it first: whoever builds the same at the same time must never load half a library.
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        built = Path(folder) / LIBRARY
+        run(*FLAGS, *SHARED, f"-DABI={ABIS[abi]}", *macros, *map(str, sources), "-o", str(built))
+        built.rename(library)
+    return library
+
+
+def run(*arguments: str) -> None:
+    """Run the compiler. Raises RuntimeError with what it said."""
+    command = [*compiler(), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{shlex.join(command)}\n{done.stdout}{done.stderr}")
+
+
+def write_script(path: Path, script: str) -> Path:
+    """Write a "model file"; its format is in README.md, its first line is put in front here."""
+    path.write_text("fake-rkllm\n" + dedent(script), encoding="utf-8")
+    return path
+
+
+def quoted(text: str | bytes) -> str:
+    """Return a text of the script that stands for exactly these bytes."""
+    data = text.encode() if isinstance(text, str) else text
+    return '"' + "".join(f"\\x{byte:02x}" for byte in data) + '"'
+
+
+class Call(NamedTuple):
+    """A line of FAKE_RKLLM_LOG: a call of the library, or the end of a run."""
+
+    ns: int
+    pid: int
+    thread: int
+    name: str
+    values: dict[str, str]
+
+
+def read_log(path: Path) -> list[Call]:
+    """Return what happened so far, in order."""
+    calls = []
+    for line in path.read_text().splitlines():
+        ns, pid, thread, name, *rest = line.split(" ")
+        values = dict(word.split("=", 1) for word in rest if "=" in word)
+        calls.append(Call(int(ns), int(pid), int(thread), name, values))
+    return calls

@@ -1,0 +1,260 @@
+/* A hostile stand-in for librkllmrt.so: its 15 functions, over a script in place of a model.
+ *
+ * What it is told to do stands in the "model file", a text file that begins with the line
+ * `fake-rkllm`; README.md describes it. Where the script leaves something open that the real
+ * library does not document, dice decide (FAKE_RKLLM_SEED). Whatever would crash the real library
+ * ends the process with a line on stderr: a handle used after its end, a second run on a handle,
+ * structs with nonsense in them. FAKE_RKLLM_LOG names a file for one line a call. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "checks.h"
+#include "deliver.h"
+#include "run.h"
+
+#ifndef VERSION
+#if ABI == 12
+#define VERSION "1.2.3"
+#else
+#define VERSION "1.3.0"
+#endif
+#endif
+
+static const uint32_t ALIVE = 0x4b4c4c4d, DEAD = 0xdeadbeef;
+
+static atomic_int inits;
+
+/* ---- the default parameters ---- */
+
+/* Leaves nonsense on the stack for whoever believes that memory past a struct is zero. */
+static void __attribute__((noinline)) dirty_stack(void)
+{
+    volatile char mess[16384];
+    for (size_t i = 0; i < sizeof mess; i++)
+        mess[i] = (char)0xa5;
+}
+
+static uint32_t big_cores(void)
+{
+    uint32_t four = CPU0 | CPU1 | CPU2 | CPU3;
+    return sysconf(_SC_NPROCESSORS_CONF) > 4 ? four << 4 : four;
+}
+
+RKLLMParam rkllm_createDefaultParam(void)
+{
+    RKLLMParam param;
+    memset(&param, 0xa5, sizeof param);
+    param.model_path = NULL;
+    param.max_context_len = 512;
+    param.max_new_tokens = -1;
+    param.top_k = 40;
+    param.n_keep = -1;
+    param.top_p = 0.9f;
+    param.temperature = 0.8f;
+    param.repeat_penalty = 1.1f;
+    param.frequency_penalty = 0;
+    param.presence_penalty = 0;
+    param.mirostat = 0;
+    param.mirostat_tau = 5.0f;
+    param.mirostat_eta = 0.1f;
+    param.skip_special_token = true;
+    param.is_async = false;
+#if ABI == 12
+    param.img_start = param.img_end = param.img_content = "";
+#else
+    param.ignore_eos_token = false;
+#endif
+    RKLLMExtendParam *extend = &param.extend_param;
+    extend->base_domain_id = 0;
+    extend->embed_flash = 1;
+    extend->enabled_cpus_num = 4;
+    extend->enabled_cpus_mask = big_cores();
+    extend->n_batch = 1;
+    extend->use_cross_attn = 0;
+    memset(extend->reserved, 0, sizeof extend->reserved);
+    dirty_stack();
+    log_call("rkllm_createDefaultParam");
+    return param;
+}
+
+/* ---- the life of a handle ---- */
+
+Instance *instance_of(LLMHandle handle, const char *call)
+{
+    check_pointer("LLMHandle", handle);
+    Instance *instance = handle;
+    if (instance->magic == DEAD)
+        refuse("%s: double free or corruption: the handle was destroyed before", call);
+    if (instance->magic != ALIVE)
+        refuse("%s: %p is no handle", call, handle);
+    return instance;
+}
+
+static InitOutcome outcome_of(const Script *script)
+{
+    int number = ++inits;
+    if (number > 1 && script->second_init_set)
+        return script->second_init;
+    return script->init_times == 0 || number <= script->init_times ? script->init : INIT_OK;
+}
+
+static Instance *new_instance(Script *script, const RKLLMParam *param)
+{
+    Instance *instance = take(sizeof *instance);
+    instance->magic = ALIVE;
+    instance->script = script;
+    instance->param = *param;
+    pthread_mutex_init(&instance->lock, NULL);
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&instance->woken, &clock);
+    pthread_condattr_destroy(&clock);
+    return instance;
+}
+
+static void greet(const Script *script, const RKLLMParam *param)
+{
+    if (script->chatter < 0)
+        return;
+    dprintf(script->chatter,
+            "I rkllm: rkllm-runtime version: " VERSION ", rknpu driver version: 0.9.8\n"
+            "I rkllm: loading rkllm model from %s\n"
+            "I rkllm: max_context_limit: %ld, enabled cpus: %d\n",
+            param->model_path, script->context, param->extend_param.enabled_cpus_num);
+}
+
+/* Returns what init is to return. */
+static int load(const Script *script, const RKLLMParam *param)
+{
+    greet(script, param);
+    sleep_until(now_ns() + (uint64_t)script->init_ms * MS);
+    switch (outcome_of(script)) {
+    case INIT_CRASHES:
+        crash(script->last_words);
+    case INIT_FAILS:
+        dprintf(STDERR_FILENO, "E rkllm: %s\n",
+                script->last_words == NULL ? "failed to open rknpu device" : script->last_words);
+        return (int)script->init_status;
+    case INIT_OK:
+        break;
+    }
+    if (param->max_context_len > script->context) {
+        dprintf(STDERR_FILENO,
+                "E rkllm: max_context[%d] must be less than the model's max_context_limit[%ld]\n",
+                param->max_context_len, script->context);
+        return -1;
+    }
+    return 0;
+}
+
+int rkllm_init(LLMHandle *handle, RKLLMParam *param, InitCallback callback)
+{
+    check_pointer("LLMHandle *", handle);
+    check_param(param);
+    LLMResultCallback result_callback = check_callback(callback);
+    log_call("rkllm_init seed=%llu", (unsigned long long)seed());
+    const char *why;
+    Script *script = script_read(param->model_path, &why);
+    if (script == NULL) {
+        dprintf(STDERR_FILENO, "E rkllm: failed to load model %s: %s\n", param->model_path, why);
+        return -1;
+    }
+    int status = load(script, param);
+    if (status != 0) {
+        script_free(script);
+        return status;
+    }
+    Instance *instance = new_instance(script, param);
+    instance->callback = result_callback;
+#if ABI == 13
+    instance->callbacks = *callback;
+    instance->userdata = callback->result_userdata;
+#endif
+    *handle = instance;
+    return 0;
+}
+
+int rkllm_destroy(LLMHandle handle)
+{
+    log_call("rkllm_destroy");
+    Instance *instance = instance_of(handle, "rkllm_destroy");
+    if (instance->running)
+        refuse("rkllm_destroy: a run is under way");
+    sleep_until(now_ns() + (uint64_t)instance->script->destroy_ms * MS);
+    instance->ending = true;
+    while (instance->late > 0)
+        usleep(200);
+    /* The instance itself stays, so that a second destroy is noticed for certain. */
+    instance->magic = DEAD;
+    script_free(instance->script);
+    replace(instance->chat_template, NULL, NULL, NULL);
+    replace(instance->tools, NULL, NULL, NULL);
+    while (instance->n_loras > 0)
+        free(instance->loras[--instance->n_loras]);
+    free(instance->history.bytes);
+    return 0;
+}
+
+/* ---- runs ---- */
+
+static Run *begin(LLMHandle handle, RKLLMInput *input, RKLLMInferParam *infer, void *userdata,
+                  const char *call)
+{
+    Instance *instance = instance_of(handle, call);
+    check_input(input);
+    check_infer(infer);
+    return run_new(instance, call, input, infer, userdata);
+}
+
+static void *run_thread(void *run)
+{
+    run_to_end(run);
+    return NULL;
+}
+
+static int detach(Run *run)
+{
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, run_thread, run) != 0)
+        refuse("no thread to be had");
+    pthread_detach(thread);
+    return 0;
+}
+
+int rkllm_run(LLMHandle handle, RKLLMInput *rkllm_input, RKLLMInferParam *rkllm_infer_params,
+              void *userdata)
+{
+    Run *run = begin(handle, rkllm_input, rkllm_infer_params, userdata, "rkllm_run");
+    return run->instance->param.is_async ? detach(run) : run_to_end(run);
+}
+
+int rkllm_run_async(LLMHandle handle, RKLLMInput *rkllm_input, RKLLMInferParam *rkllm_infer_params,
+                    void *userdata)
+{
+    return detach(begin(handle, rkllm_input, rkllm_infer_params, userdata, "rkllm_run_async"));
+}
+
+int rkllm_abort(LLMHandle handle)
+{
+    Instance *instance = instance_of(handle, "rkllm_abort");
+    log_call("rkllm_abort running=%d inside_callback=%d", instance->running, inside_callback());
+    if (!instance->running)
+        return -1;
+    pthread_mutex_lock(&instance->lock);
+    if (instance->abort_at == 0)
+        instance->abort_at = now_ns();
+    pthread_cond_broadcast(&instance->woken);
+    pthread_mutex_unlock(&instance->lock);
+    return 0;
+}
+
+int rkllm_is_running(LLMHandle handle)
+{
+    Instance *instance = instance_of(handle, "rkllm_is_running");
+    log_call("rkllm_is_running");
+    /* As the two headers have it. */
+    return ABI == 12 ? !instance->running : instance->running;
+}

@@ -1,0 +1,17 @@
+"""Libraries that have the names of librkllmrt.so and little else; odd.c says which there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.fake_rkllm import FLAGS, LIBRARY, SHARED, run
+
+_SOURCE = Path(__file__).with_name("odd.c")
+
+
+def build_odd(directory: Path, *defines: str) -> Path:
+    """Compile one into a folder."""
+    directory.mkdir(parents=True, exist_ok=True)
+    library = directory / LIBRARY
+    run(*FLAGS, *SHARED, *(f"-D{define}" for define in defines), str(_SOURCE), "-o", str(library))
+    return library

@@ -1,0 +1,114 @@
+/* Libraries with the symbols of librkllmrt.so that are nothing to be relied on: default parameters
+ * of no known layout or of two, and what else a library may do to whoever asks for them.
+ *
+ * -DAT_12, -DAT_13, -DAT=68    where the extended parameters stand, any of them
+ * -DPRINTS, -DDIES, -DHANGS, -DLEAVES    what happens when the default parameters are asked for
+ * -DDIES_AT_END, -DPRINTS_AT_END    what happens when the process ends
+ */
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PUBLIC __attribute__((visibility("default")))
+
+typedef struct {
+    unsigned char bytes[256];
+} Param;
+
+static void put(Param *param, size_t at, const void *value, size_t size)
+{
+    memcpy(param->bytes + at, value, size);
+}
+
+static void put_int(Param *param, size_t at, int32_t value)
+{
+    put(param, at, &value, sizeof value);
+}
+
+static void put_float(Param *param, size_t at, float value)
+{
+    put(param, at, &value, sizeof value);
+}
+
+static inline void put_extended(Param *param, size_t at)
+{
+    memset(param->bytes + at, 0, 120);
+    param->bytes[at + 4] = 1;
+    param->bytes[at + 5] = 4;
+    put_int(param, at + 8, 0xf0);
+    param->bytes[at + 12] = 1;
+}
+
+PUBLIC Param rkllm_createDefaultParam(void)
+{
+    Param param;
+    memset(&param, 0xa5, sizeof param);
+    put_int(&param, 8, 512);
+    put_int(&param, 12, -1);
+    put_int(&param, 16, 40);
+    put_float(&param, 24, 0.9f);
+    put_float(&param, 28, 0.8f);
+    put_float(&param, 32, 1.1f);
+    put_int(&param, 44, 0);
+#ifdef AT
+    put_extended(&param, AT);
+#endif
+#ifdef AT_13
+    put_extended(&param, 60);
+#endif
+#ifdef AT_12
+    /* Inside what 1.3 has reserved. */
+    put_extended(&param, 88);
+#endif
+#ifdef PRINTS
+    printf("I rkllm: half a line {\"error\": \"not the report\"}");
+    dprintf(STDOUT_FILENO, "{\"error\": \"not the report either\"} \xff\n");
+#endif
+#ifdef DIES
+    dprintf(STDERR_FILENO, "E RKNN: failed to open rknpu module\n");
+    raise(SIGSEGV);
+#endif
+#ifdef HANGS
+    for (;;)
+        pause();
+#endif
+#ifdef LEAVES
+    _exit(3);
+#endif
+    return param;
+}
+
+__attribute__((destructor)) static void at_end(void)
+{
+#ifdef PRINTS_AT_END
+    dprintf(STDOUT_FILENO, "I rkllm: goodbye\n");
+#endif
+#ifdef DIES_AT_END
+    raise(SIGSEGV);
+#endif
+}
+
+#define FAILS(symbol)                                                                              \
+    int symbol(void);                                                                              \
+    PUBLIC int symbol(void)                                                                        \
+    {                                                                                              \
+        return -1;                                                                                 \
+    }
+
+FAILS(rkllm_init)
+FAILS(rkllm_load_lora)
+FAILS(rkllm_load_prompt_cache)
+FAILS(rkllm_release_prompt_cache)
+FAILS(rkllm_destroy)
+FAILS(rkllm_run)
+FAILS(rkllm_run_async)
+FAILS(rkllm_abort)
+FAILS(rkllm_is_running)
+FAILS(rkllm_clear_kv_cache)
+FAILS(rkllm_get_kv_cache_size)
+FAILS(rkllm_set_chat_template)
+FAILS(rkllm_set_function_tools)
+FAILS(rkllm_set_cross_attn_params)

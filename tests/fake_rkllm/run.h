@@ -1,0 +1,45 @@
+/* One run: what is said, when, and how it ends. */
+#ifndef RUN_H
+#define RUN_H
+
+#include "seen.h"
+
+struct Stage;
+
+typedef enum { END_FINISHED, END_ABORTED, END_FAILED, END_PAUSED } End;
+
+typedef struct {
+    Instance *instance;
+    unsigned long number;
+    Seen seen;
+    void *userdata;
+    const Answer *answer;
+    Cursor cursor;
+    /* What the script leaves open, as the dice fell. */
+    Dice dice;
+    Threads threads;
+    uint64_t abort_takes_ns;
+    bool abort_finishes;
+    /* Whom every other callback is handed to, if anybody. */
+    struct Stage *stage;
+    uint64_t began;
+    uint64_t prefilled;
+    /* When the next token is due. */
+    uint64_t due;
+    long generated;
+    int32_t last_id;
+    Buffer said;
+    Buffer text;
+    End end;
+    int status;
+} Run;
+
+/* Takes the instance, or ends the process if a run has it: returns a run that owns all it needs. */
+Run *run_new(Instance *instance, const char *call, const RKLLMInput *input,
+             const RKLLMInferParam *infer, void *userdata);
+/* Runs it to its end, frees it and returns what rkllm_run is to return. */
+int run_to_end(Run *run);
+
+void forget_history(Instance *instance);
+
+#endif

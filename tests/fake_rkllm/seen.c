@@ -1,0 +1,165 @@
+#include "seen.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A rough tokenizer: one token a word. */
+static size_t words_of(const char *text)
+{
+    size_t words = 0;
+    bool inside = false;
+    for (; *text != '\0'; text++) {
+        bool space = isspace((unsigned char)*text);
+        words += !space && !inside;
+        inside = !space;
+    }
+    return words;
+}
+
+static char *numbers(const RKLLMTokenInput *input)
+{
+    Buffer text = {0};
+    for (size_t i = 0; i < input->n_tokens; i++)
+        buffer_format(&text, i == 0 ? "%d" : " %d", input->input_ids[i]);
+    return text.bytes;
+}
+
+static size_t embedded(const RKLLMMultiModalInput *input)
+{
+#if ABI == 12
+    return input->n_image * input->n_image_tokens;
+#else
+    return input->image.n_image * input->image.n_image_tokens +
+           input->video.n_video * input->video.n_frame_per_video * input->video.n_frame_tokens;
+#endif
+}
+
+#define SAMPLING_OF(values)                                                                        \
+    ((Sampling){(values)->top_k, (values)->top_p, (values)->temperature, (values)->repeat_penalty, \
+                (values)->frequency_penalty, (values)->presence_penalty, (values)->mirostat,       \
+                (values)->mirostat_tau, (values)->mirostat_eta})
+
+Seen seen_of(const Instance *instance, const RKLLMInput *input, const RKLLMInferParam *infer)
+{
+    Seen seen = {
+        .role = copy_of(input->role),
+        .enable_thinking = input->enable_thinking,
+        .type = input->input_type,
+        .mode = infer->mode,
+        .keep_history = infer->keep_history != 0,
+        .sampling = SAMPLING_OF(&instance->param),
+        .max_new_tokens = instance->param.max_new_tokens,
+    };
+    if (infer->lora_params != NULL)
+        seen.lora = copy_of(infer->lora_params->lora_adapter_name);
+    if (infer->prompt_cache_params != NULL) {
+        seen.saves_cache = infer->prompt_cache_params->save_prompt_cache != 0;
+        seen.cache_path = copy_of(infer->prompt_cache_params->prompt_cache_path);
+    }
+#if ABI == 13
+    if (infer->sampling_params != NULL)
+        seen.sampling = SAMPLING_OF(infer->sampling_params);
+    if (infer->max_new_tokens > 0)
+        seen.max_new_tokens = infer->max_new_tokens;
+#endif
+    switch (input->input_type) {
+    case RKLLM_INPUT_PROMPT:
+        seen.prompt = copy_of(input->prompt_input);
+        seen.tokens = words_of(seen.prompt);
+        break;
+    case RKLLM_INPUT_TOKEN:
+        seen.prompt = numbers(&input->token_input);
+        seen.tokens = input->token_input.n_tokens;
+        break;
+    case RKLLM_INPUT_EMBED:
+        seen.prompt = copy_of("");
+        seen.tokens = input->embed_input.n_tokens;
+        break;
+    case RKLLM_INPUT_MULTIMODAL:
+        seen.prompt = copy_of(input->multimodal_input.prompt);
+        seen.tokens = words_of(seen.prompt) + embedded(&input->multimodal_input);
+    }
+    return seen;
+}
+
+void seen_free(Seen *seen)
+{
+    free(seen->role);
+    free(seen->prompt);
+    free(seen->lora);
+    free(seen->cache_path);
+}
+
+long seen_number(const Seen *seen)
+{
+    const char *end = seen->prompt + strlen(seen->prompt);
+    while (end > seen->prompt && !isdigit((unsigned char)end[-1]))
+        end--;
+    while (end > seen->prompt && isdigit((unsigned char)end[-1]))
+        end--;
+    return atol(end);
+}
+
+static void three(Buffer *json, const char *name, char *const *texts, const char *const *names)
+{
+    buffer_format(json, ",\"%s\":", name);
+    if (texts[0] == NULL) {
+        buffer_json(json, NULL);
+        return;
+    }
+    for (int i = 0; i < 3; i++) {
+        buffer_format(json, "%s\"%s\":", i == 0 ? "{" : ",", names[i]);
+        buffer_json(json, texts[i]);
+    }
+    buffer_add(json, "}", 1);
+}
+
+static const char *boolean(bool value)
+{
+    return value ? "true" : "false";
+}
+
+static void sampling_json(Buffer *json, const Sampling *values)
+{
+    buffer_format(json,
+                  ",\"sampling\":{\"top_k\":%d,\"top_p\":%g,\"temperature\":%g,"
+                  "\"repeat_penalty\":%g,\"frequency_penalty\":%g,\"presence_penalty\":%g,"
+                  "\"mirostat\":%d,\"mirostat_tau\":%g,\"mirostat_eta\":%g}",
+                  values->top_k, values->top_p, values->temperature, values->repeat_penalty,
+                  values->frequency_penalty, values->presence_penalty, values->mirostat,
+                  values->mirostat_tau, values->mirostat_eta);
+}
+
+void seen_json(const Seen *seen, const Instance *instance, unsigned long run, Buffer *json)
+{
+    static const char *const types[] = {"prompt", "token", "embed", "multimodal"};
+    static const char *const modes[] = {"generate", "last_hidden_layer", "logits"};
+    static const char *const template_names[] = {"system", "prefix", "postfix"};
+    static const char *const tool_names[] = {"system", "tools", "tool_response"};
+    const RKLLMParam *param = &instance->param;
+    buffer_format(json, "{\"run\":%lu,\"input_type\":\"%s\",\"prompt\":", run, types[seen->type]);
+    buffer_json(json, seen->prompt);
+    buffer_format(json, ",\"prompt_tokens\":%zu,\"role\":", seen->tokens);
+    buffer_json(json, seen->role);
+    buffer_format(json, ",\"enable_thinking\":%s,\"mode\":\"%s\",\"keep_history\":%s,\"history\":",
+                  boolean(seen->enable_thinking), modes[seen->mode], boolean(seen->keep_history));
+    buffer_json(json, instance->history.bytes == NULL ? "" : instance->history.bytes);
+    buffer_format(json, ",\"history_tokens\":%zu,\"max_new_tokens\":%ld", instance->history_tokens,
+                  seen->max_new_tokens);
+    sampling_json(json, &seen->sampling);
+    buffer_format(json, ",\"max_context_len\":%d,\"n_keep\":%d,\"skip_special_token\":%s",
+                  param->max_context_len, param->n_keep, boolean(param->skip_special_token));
+#if ABI == 13
+    buffer_format(json, ",\"ignore_eos_token\":%s", boolean(param->ignore_eos_token));
+#endif
+    buffer_format(json, ",\"base_domain_id\":%d,\"enabled_cpus_mask\":%u",
+                  param->extend_param.base_domain_id, param->extend_param.enabled_cpus_mask);
+    three(json, "chat_template", instance->chat_template, template_names);
+    three(json, "function_tools", instance->tools, tool_names);
+    buffer_format(json, ",\"lora\":");
+    buffer_json(json, seen->lora);
+    buffer_format(json, ",\"saves_prompt_cache\":%s,\"prompt_cache\":%s,\"cross_attention\":%s}",
+                  boolean(seen->saves_cache), boolean(instance->has_prompt_cache),
+                  boolean(instance->has_cross_attention));
+}

@@ -1,0 +1,42 @@
+/* What a run was given, copied, for a caller may free it once an asynchronous run has begun. */
+#ifndef SEEN_H
+#define SEEN_H
+
+#include "fake.h"
+
+typedef struct {
+    int32_t top_k;
+    float top_p;
+    float temperature;
+    float repeat_penalty;
+    float frequency_penalty;
+    float presence_penalty;
+    int32_t mirostat;
+    float mirostat_tau;
+    float mirostat_eta;
+} Sampling;
+
+typedef struct {
+    char *role;
+    bool enable_thinking;
+    RKLLMInputType type;
+    /* The prompt's text; of token ids, their numbers. */
+    char *prompt;
+    size_t tokens;
+    RKLLMInferMode mode;
+    char *lora;
+    bool saves_cache;
+    char *cache_path;
+    bool keep_history;
+    /* The run's own where it has them, else the init's. */
+    Sampling sampling;
+    long max_new_tokens;
+} Seen;
+
+Seen seen_of(const Instance *instance, const RKLLMInput *input, const RKLLMInferParam *infer);
+void seen_free(Seen *seen);
+/* The last number in the prompt, 0 without one. */
+long seen_number(const Seen *seen);
+void seen_json(const Seen *seen, const Instance *instance, unsigned long run, Buffer *json);
+
+#endif

@@ -1,0 +1,107 @@
+/* What a handle remembers from one run to the next: cache, template, tools, adapters. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "checks.h"
+#include "run.h"
+
+void replace(char **texts, const char *first, const char *second, const char *third)
+{
+    const char *const new[] = {first, second, third};
+    for (int i = 0; i < 3; i++) {
+        free(texts[i]);
+        texts[i] = copy_of(new[i]);
+    }
+}
+
+int rkllm_clear_kv_cache(LLMHandle handle, int keep_system_prompt, int *start_pos, int *end_pos)
+{
+    Instance *instance = instance_of(handle, "rkllm_clear_kv_cache");
+    log_call("rkllm_clear_kv_cache keep_system_prompt=%d ranges=%d", keep_system_prompt,
+             start_pos != NULL);
+    if ((start_pos == NULL) != (end_pos == NULL))
+        refuse("rkllm_clear_kv_cache: start_pos and end_pos go together");
+    /* A range can only be cleared of a run that its callback has paused. */
+    if (instance->running || (start_pos != NULL && instance->paused == NULL))
+        return -1;
+    if (start_pos != NULL)
+        return 0;
+    forget_history(instance);
+    return 0;
+}
+
+int rkllm_get_kv_cache_size(LLMHandle handle, int *cache_sizes)
+{
+    Instance *instance = instance_of(handle, "rkllm_get_kv_cache_size");
+    log_call("rkllm_get_kv_cache_size");
+    check_pointer("cache_sizes", cache_sizes);
+    cache_sizes[0] = (int)instance->history_tokens;
+    return 0;
+}
+
+int rkllm_set_chat_template(LLMHandle handle, const char *system_prompt, const char *prompt_prefix,
+                            const char *prompt_postfix)
+{
+    Instance *instance = instance_of(handle, "rkllm_set_chat_template");
+    log_call("rkllm_set_chat_template");
+    check_pointer("system_prompt", system_prompt);
+    check_pointer("prompt_prefix", prompt_prefix);
+    check_pointer("prompt_postfix", prompt_postfix);
+    replace(instance->chat_template, system_prompt, prompt_prefix, prompt_postfix);
+    return 0;
+}
+
+int rkllm_set_function_tools(LLMHandle handle, const char *system_prompt, const char *tools,
+                             const char *tool_response_str)
+{
+    Instance *instance = instance_of(handle, "rkllm_set_function_tools");
+    log_call("rkllm_set_function_tools");
+    check_pointer("system_prompt", system_prompt);
+    check_pointer("tools", tools);
+    check_pointer("tool_response_str", tool_response_str);
+    replace(instance->tools, system_prompt, tools, tool_response_str);
+    return 0;
+}
+
+int rkllm_set_cross_attn_params(LLMHandle handle, RKLLMCrossAttnParam *cross_attn_params)
+{
+    Instance *instance = instance_of(handle, "rkllm_set_cross_attn_params");
+    log_call("rkllm_set_cross_attn_params set=%d", cross_attn_params != NULL);
+    if (cross_attn_params != NULL)
+        check_cross_attention(cross_attn_params);
+    instance->has_cross_attention = cross_attn_params != NULL;
+    return 0;
+}
+
+int rkllm_load_lora(LLMHandle handle, RKLLMLoraAdapter *lora_adapter)
+{
+    Instance *instance = instance_of(handle, "rkllm_load_lora");
+    check_lora(lora_adapter);
+    log_call("rkllm_load_lora name=%s", lora_adapter->lora_adapter_name);
+    if (access(lora_adapter->lora_adapter_path, R_OK) != 0 || instance->n_loras == MOST_LORAS)
+        return -1;
+    instance->loras[instance->n_loras++] = copy_of(lora_adapter->lora_adapter_name);
+    return 0;
+}
+
+int rkllm_load_prompt_cache(LLMHandle handle, const char *prompt_cache_path)
+{
+    Instance *instance = instance_of(handle, "rkllm_load_prompt_cache");
+    check_pointer("prompt_cache_path", prompt_cache_path);
+    log_call("rkllm_load_prompt_cache path=%s", prompt_cache_path);
+    /* Another may only be loaded when the one before was released. */
+    if (instance->has_prompt_cache || access(prompt_cache_path, R_OK) != 0)
+        return -1;
+    instance->has_prompt_cache = true;
+    return 0;
+}
+
+int rkllm_release_prompt_cache(LLMHandle handle)
+{
+    Instance *instance = instance_of(handle, "rkllm_release_prompt_cache");
+    log_call("rkllm_release_prompt_cache");
+    if (!instance->has_prompt_cache)
+        return -1;
+    instance->has_prompt_cache = false;
+    return 0;
+}

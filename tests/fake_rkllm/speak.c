@@ -1,0 +1,224 @@
+#include "speak.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "deliver.h"
+
+/* A wait that has no end is a wait of an hour, again and again. */
+static const uint64_t HOUR = 3600 * 1000 * MS;
+
+/* ---- waiting ---- */
+
+/* When the run is to stop; it may have been asked only just now. */
+static uint64_t stop_at(const Run *run)
+{
+    uint64_t asked = run->instance->abort_at;
+    return asked == 0 || run->abort_takes_ns == NEVER ? NEVER : asked + run->abort_takes_ns;
+}
+
+static bool aborted(const Run *run)
+{
+    uint64_t stop = stop_at(run);
+    return stop != NEVER && now_ns() >= stop;
+}
+
+static uint64_t least(uint64_t one, uint64_t other)
+{
+    return one < other ? one : other;
+}
+
+void wait_until(Run *run, uint64_t due)
+{
+    Instance *instance = run->instance;
+    pthread_mutex_lock(&instance->lock);
+    for (;;) {
+        uint64_t now = now_ns();
+        uint64_t until = least(least(due, stop_at(run)), now + HOUR);
+        if (now >= until)
+            break;
+        struct timespec then = {.tv_sec = (time_t)(until / (1000 * MS)),
+                                .tv_nsec = (long)(until % (1000 * MS))};
+        pthread_cond_timedwait(&instance->woken, &instance->lock, &then);
+    }
+    pthread_mutex_unlock(&instance->lock);
+}
+
+static void wait_for_next(Run *run, const Step *step)
+{
+    if (step->us == 0)
+        return;
+    run->due += (uint64_t)step->us * US;
+    uint64_t now = now_ns();
+    if (run->due > now)
+        wait_until(run, run->due);
+    else
+        run->due = now;
+}
+
+/* ---- results ---- */
+
+bool end(Run *run, End how)
+{
+    run->end = how;
+    return false;
+}
+
+static const char *rendered(Run *run, const Text *text)
+{
+    if (text->is_null)
+        return NULL;
+    Buffer *out = &run->text;
+    out->length = 0;
+    buffer_add(out, "", 0);
+    for (size_t i = 0; i < text->count; i++) {
+        const Part *part = &text->parts[i];
+        switch (part->kind) {
+        case PART_BYTES:
+            buffer_add(out, part->bytes, part->length);
+            break;
+        case PART_INDEX:
+            buffer_format(out, "%ld", run->generated);
+            break;
+        case PART_RUN:
+            buffer_format(out, "%lu", run->number);
+            break;
+        case PART_NS:
+            buffer_format(out, "%llu", (unsigned long long)now_ns());
+            break;
+        case PART_SEEN:
+            seen_json(&run->seen, run->instance, run->number, out);
+            break;
+        case PART_PROMPT:
+            buffer_format(out, "%s", run->seen.prompt);
+        }
+    }
+    return out->bytes;
+}
+
+const char *nothing(Run *run)
+{
+    return roll(&run->dice, 2) == 0 ? NULL : "";
+}
+
+bool fail(Run *run, const char *text)
+{
+    deliver(run, RKLLM_RUN_ERROR, result_of(text, -1));
+    run->status = -1;
+    return end(run, END_FAILED);
+}
+
+static RKLLMPerfStat perf_of(const Run *run)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    double numbers[PERF_NUMBERS] = {
+        [PREFILL_TIME] = (double)(run->prefilled - run->began) / (double)MS,
+        [PREFILL_TOKENS] = (double)run->seen.tokens,
+        [GENERATE_TIME] = (double)(now_ns() - run->prefilled) / (double)MS,
+        [GENERATE_TOKENS] = (double)run->generated,
+        [MEMORY] = (double)usage.ru_maxrss / 1024,
+    };
+    for (int i = 0; i < PERF_NUMBERS; i++) {
+        const Correction *correction = &run->answer->perf[i];
+        if (correction->set)
+            numbers[i] = correction->value + (correction->relative ? numbers[i] : 0);
+    }
+    return (RKLLMPerfStat){
+        .prefill_time_ms = (float)numbers[PREFILL_TIME],
+        .prefill_tokens = (int)numbers[PREFILL_TOKENS],
+        .generate_time_ms = (float)numbers[GENERATE_TIME],
+        .generate_tokens = (int)numbers[GENERATE_TOKENS],
+        .memory_usage_mb = (float)numbers[MEMORY],
+    };
+}
+
+void finish(Run *run)
+{
+    const Answer *answer = run->answer;
+    const char *text = answer->finish_set ? rendered(run, &answer->finish) : nothing(run);
+    /* What stands in token_id at the end, nobody says. */
+    RKLLMResult result = result_of(text, roll(&run->dice, 2) == 0 ? -1 : run->last_id);
+    result.perf = perf_of(run);
+    deliver(run, RKLLM_RUN_FINISH, result);
+}
+
+/* ---- steps ---- */
+
+static bool is_full(const Run *run)
+{
+    const Instance *instance = run->instance;
+    if (run->seen.max_new_tokens > 0 && run->generated >= run->seen.max_new_tokens)
+        return true;
+    size_t used = instance->history_tokens + run->seen.tokens + (size_t)run->generated;
+    return instance->script->window_ends && used >= (size_t)instance->param.max_context_len;
+}
+
+static bool say(Run *run, const Step *step, const Text *text, LLMCallState state)
+{
+    const char *said = text == NULL ? nothing(run) : rendered(run, text);
+    run->last_id = (int32_t)(step->id == ANY ? 1000 + run->generated % 30000 : step->id);
+    if (run->seen.keep_history && said != NULL)
+        buffer_add(&run->said, said, strlen(said));
+    run->generated++;
+    int answer = deliver(run, state, result_of(said, run->last_id));
+    return answer == 1 && !run->seen.keep_history ? end(run, END_PAUSED) : true;
+}
+
+/* Does what stands at the cursor; false when the run is over. */
+static bool take_step(Run *run, const Step *step)
+{
+    const Text *text = step->count == 0 ? NULL : &step->texts[run->cursor.text];
+    if (is_full(run))
+        return end(run, END_FINISHED);
+    wait_for_next(run, step);
+    if (aborted(run))
+        return end(run, END_ABORTED);
+    switch (step->kind) {
+    case STEP_SAY:
+        return say(run, step, text, RKLLM_RUN_NORMAL);
+    case STEP_WAITING:
+        return say(run, step, text, RKLLM_RUN_WAITING);
+    case STEP_ERROR:
+        return fail(run, text == NULL ? nothing(run) : rendered(run, text));
+    case STEP_CRASH:
+        crash(text == NULL ? NULL : rendered(run, text));
+    case STEP_HANG:
+        wait_until(run, NEVER);
+        return end(run, END_ABORTED);
+    }
+    return false;
+}
+
+static void advance(Cursor *cursor, const Step *step)
+{
+    if (++cursor->text >= step->count) {
+        cursor->text = 0;
+        cursor->round++;
+    }
+}
+
+/* Skips what is said often enough; NULL at the end of the script. */
+static const Step *current(Run *run)
+{
+    Cursor *cursor = &run->cursor;
+    for (; cursor->step < run->answer->count; cursor->step++, cursor->round = 0) {
+        const Step *step = &run->answer->steps[cursor->step];
+        long times = step->times == ASKED ? seen_number(&run->seen) : step->times;
+        if (cursor->round < times)
+            return step;
+    }
+    return NULL;
+}
+
+void speak(Run *run)
+{
+    run->end = END_FINISHED;
+    for (const Step *step; (step = current(run)) != NULL;) {
+        bool goes_on = take_step(run, step);
+        advance(&run->cursor, step);
+        if (!goes_on)
+            break;
+    }
+}

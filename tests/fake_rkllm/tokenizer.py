@@ -1,0 +1,55 @@
+"""Tokenizer files like those beside a model, with one token a byte."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+SPECIAL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>")
+# In Qwen's manner.
+CHATML = (
+    "{% for message in messages %}"
+    "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def tokenizer() -> Tokenizer:
+    """Return a tokenizer that gives back exactly what it was given; prompts begin with <s>."""
+    vocabulary = {char: i for i, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    made: Any = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(list(SPECIAL))
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair=None, special_tokens=[("<s>", made.token_to_id("<s>"))]
+    )
+    return made  # type: ignore[no-any-return]
+
+
+def write_tokenizer(folder: Path, template: Any = CHATML, **config: Any) -> Path:
+    """Write tokenizer.json and its config, with a chat template unless that is None."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer().save(str(folder / "tokenizer.json"))
+    fields = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, **config}
+    if template is not None:
+        fields["chat_template"] = template
+    (folder / "tokenizer_config.json").write_text(json.dumps(fields), encoding="utf-8")
+    return folder
+
+
+def id_of(token: str) -> int:
+    """Return the number of a token that stands for itself."""
+    found = tokenizer().token_to_id(token)
+    assert found is not None
+    return found
+
+
+def text_of(ids: Sequence[int]) -> str:
+    """Return the text that these tokens are, special ones included."""
+    return str(tokenizer().decode(list(ids), skip_special_tokens=False))

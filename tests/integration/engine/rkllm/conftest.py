@@ -1,0 +1,129 @@
+"""The stand-in for librkllmrt.so, compiled once a session, and drivers over scripts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from engine import BackendConfig, Engine
+from engine.backends.rkllm.abi import ABIS, Abi
+from tests.conftest import EngineFactory
+from tests.fake_rkllm import build, write_script
+from tests.integration.engine.rkllm.driver import Driver
+from tests.integration.engine.rkllm.processes import Died, Forker
+
+
+class DriverFactory(Protocol):
+    def __call__(self, script: str, **param: Any) -> Driver: ...
+
+
+class ProcessFactory(Protocol):
+    def __call__(self, script: str, program: str = "d.run()", **param: Any) -> Died: ...
+
+
+class RkllmMaker(Protocol):
+    def __call__(self, script: str | Path, **options: Any) -> Engine: ...
+
+
+# What a backend of this kind is built with; every other option is the engine's.
+_BACKEND_OPTIONS = {
+    "abi",
+    "base_domain_id",
+    "context_length",
+    "cpu_mask",
+    "lib_path",
+    "sampling",
+    "tokenizer",
+}
+
+
+@pytest.fixture(scope="session")
+def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Builds the stand-in for a version, once."""
+    folder = tmp_path_factory.mktemp("fake_rkllm")
+    return lambda abi: build(abi, folder)
+
+
+@pytest.fixture(scope="session")
+def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
+    """Runs programs in processes of their own."""
+    made = Forker(tmp_path_factory.mktemp("forker"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=ABIS.values(), ids=lambda abi: f"abi{abi.name}")
+def abi(request: pytest.FixtureRequest) -> Abi:
+    """Runs a test once with each ABI."""
+    chosen: Abi = request.param
+    return chosen
+
+
+@pytest.fixture
+def library(abi: Abi, fake_library: Callable[[str], Path]) -> Path:
+    return fake_library(abi.name)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes the file that a script is."""
+    numbers = itertools.count(1)
+    return lambda script: write_script(tmp_path / f"model-{next(numbers)}.rkllm", script)
+
+
+@pytest.fixture
+def driver(library: Path, abi: Abi, model: Callable[[str], Path]) -> Iterator[DriverFactory]:
+    """Makes handles over scripts and destroys those that still are."""
+    drivers: list[Driver] = []
+
+    def make(script: str, **param: Any) -> Driver:
+        drivers.append(Driver(library, abi, model(script), **param))
+        return drivers[-1]
+
+    yield make
+    for made in drivers:
+        if made.handle:
+            made.destroy()
+
+
+@pytest.fixture
+def process(
+    forker: Forker, library: Path, abi: Abi, model: Callable[[str], Path]
+) -> ProcessFactory:
+    """Runs a program over a script in a process of its own, for what that may not survive."""
+
+    def make(script: str, program: str = "d.run()", **param: Any) -> Died:
+        return forker.run(library, abi.name, model(script), program, **param)
+
+    return make
+
+
+@pytest.fixture
+def call_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "calls.log"
+    monkeypatch.setenv("FAKE_RKLLM_LOG", str(path))
+    return path
+
+
+@pytest.fixture
+def rkllm_of(
+    engine_factory: EngineFactory,
+    library: Path,
+    model: Callable[[str], Path],
+    isolation: str,
+    fast_restarts: None,
+) -> RkllmMaker:
+    """Builds an engine over a script or the model file that there is; keywords are of either."""
+
+    def make(script: str | Path, **options: Any) -> Engine:
+        path = script if isinstance(script, Path) else model(script)
+        of_backend = {name: options.pop(name) for name in _BACKEND_OPTIONS & options.keys()}
+        fields = {"model_path": str(path), "model_name": "fake", "lib_path": str(library)}
+        config = BackendConfig("rkllm", {**fields, **of_backend})
+        return engine_factory(config, **{"isolation": isolation, **options})
+
+    return make

@@ -1,0 +1,818 @@
+"""What the RKLLM backend answers, through the whole engine, with both ABIs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import Chat, Engine, FinishReason, Message
+from engine.backends.rkllm.abi import ABI_12, ABI_13, Abi
+from engine.errors import (
+    BackendFailed,
+    EngineError,
+    ModelLoadFailed,
+    PromptTooLong,
+    RequestRejected,
+    UnsupportedParameter,
+)
+from engine.request import Prompt
+from tests.fake_rkllm import Call, quoted, read_log
+from tests.fake_rkllm.tokenizer import id_of, text_of, write_tokenizer
+from tests.integration.engine.rkllm.conftest import RkllmMaker
+from tests.integration.engine.support import ask, read, request
+
+only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
+only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
+only_12 = pytest.mark.parametrize("abi", [ABI_12], ids=["abi1.2"])
+only_13 = pytest.mark.parametrize("abi", [ABI_13], ids=["abi1.3"])
+
+SEEN = 'answer\n  say "\\{seen}"\n'
+COUNT = 'answer\n  say "\\{i} " times=asked\n'
+EMOJI = "Grüße 👩‍🚀, 漢!"
+# What a job asks for that says nothing (R49), and what the load of 1.2 is set to.
+DEFAULTS: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9, "top_k": 50}
+
+
+async def seen(engine: Engine, prompt: Prompt = "hi", **sampling: Any) -> dict[str, Any]:
+    """What the runtime was given, if the script says so."""
+    report: dict[str, Any] = json.loads((await ask(engine, prompt, **sampling))[0])
+    return report
+
+
+async def warnings_of(engine: Engine, prompt: Prompt = "hi", **sampling: Any) -> tuple[str, ...]:
+    async with await engine.generate(request(prompt, **sampling)) as stream:
+        await read(stream)
+    return stream.warnings
+
+
+def calls(log: Path, *names: str) -> list[Call]:
+    return [call for call in read_log(log) if call.name in names]
+
+
+def assert_one_after_the_other(log: Path) -> None:
+    """A run begins only when the one before has returned, on one thread."""
+    runs = calls(log, "rkllm_run", "run_end")
+    assert [call.name for call in runs] == ["rkllm_run", "run_end"] * (len(runs) // 2)
+    assert len({call.thread for call in calls(log, "rkllm_run")}) == 1
+
+
+def chat(*turns: tuple[str, str], **template_kwargs: Any) -> Chat:
+    return Chat(tuple(Message(role, content) for role, content in turns), template_kwargs)
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    """The files beside every model that this test writes."""
+    return write_tokenizer(tmp_path)
+
+
+# ---- answers ----
+
+
+async def test_claims(rkllm_of: RkllmMaker, abi: Abi) -> None:
+    capabilities = await rkllm_of(COUNT).ready()
+    assert (capabilities.backend, capabilities.model) == ("rkllm", "fake")
+    assert (capabilities.slots, capabilities.context_length) == (1, 4096)
+    assert bool(capabilities.fixed_sampling) == (abi is ABI_12)
+    assert not capabilities.abort_in_prefill
+    assert f"ABI {abi.name}" in capabilities.runtime
+    assert "version string" in capabilities.runtime
+
+
+async def test_every_token_is_a_delta(rkllm_of: RkllmMaker) -> None:
+    # R4, R29: sent as they come, none lost, none merged.
+    engine = rkllm_of(COUNT)
+    async with await engine.generate(request("to 300")) as stream:
+        texts = [delta.text for delta in await read(stream)]
+    assert texts == [f"{i} " for i in range(300)]
+    assert stream.result is not None
+    assert stream.result.reason is FinishReason.STOP
+    assert stream.result.usage.completion_tokens == 300
+
+
+@only_threads
+async def test_prompt_is_counted_by_the_runtime(rkllm_of: RkllmMaker) -> None:
+    # R4: without a tokenizer here, only the runtime knows how many tokens a text is.
+    _, finish = await ask(rkllm_of(COUNT), "these are five words: 7")
+    assert (finish.usage.prompt_tokens, finish.usage.completion_tokens) == (5, 7)
+    assert finish.usage.total_tokens == 12
+
+
+async def test_token_ids_are_sent_as_they_are(rkllm_of: RkllmMaker) -> None:
+    # R5
+    engine = rkllm_of(SEEN)
+    given = await seen(engine, (7, 0, 70_000))
+    assert (given["input_type"], given["prompt"], given["keep_history"]) == (
+        "token",
+        "7 0 70000",
+        False,
+    )
+    assert (await ask(engine, (1, 2)))[1].usage.prompt_tokens == 2
+
+
+@only_processes
+@pytest.mark.parametrize("bad", [(), (-5,), (2**31,), (2**40,), (1, 2**32 + 1)])
+async def test_token_ids_that_cannot_be_are_refused(
+    rkllm_of: RkllmMaker, bad: tuple[int, ...]
+) -> None:
+    # Handed on, they would be read from memory that is not the model's.
+    engine = rkllm_of(COUNT)
+    with pytest.raises(RequestRejected, match="prompt: "):
+        await ask(engine, bad)
+    assert (await ask(engine, "2"))[0] == "0 1 "
+    assert engine.restarts == 0
+
+
+@pytest.mark.parametrize("how", ["quick", "slow"])
+async def test_max_tokens_is_exact(
+    rkllm_of: RkllmMaker, call_log: Path, abi: Abi, how: str
+) -> None:
+    # R8
+    us = 0 if how == "quick" else 2000
+    engine = rkllm_of(f'answer\n  say "\\{{i}} " us={us} times=5000\n')
+    for limit in (5, 1, 2):
+        text, finish = await ask(engine, max_tokens=limit)
+        assert text == "".join(f"{i} " for i in range(limit))
+        assert finish.reason is FinishReason.LENGTH
+        assert finish.usage.completion_tokens == limit
+        assert finish.stop_reason is None
+    ends = calls(call_log, "run_end")
+    if abi is ABI_13:
+        # Told to the runtime, which ends by itself and says how much it was.
+        assert [end.values["said"] for end in ends] == ["5", "1", "2"]
+        assert not calls(call_log, "rkllm_abort")
+    elif how == "slow":
+        assert [end.values["end"] for end in ends] == ["aborted"] * 3
+    assert_one_after_the_other(call_log)
+
+
+async def test_answer_that_ends_at_its_limit(rkllm_of: RkllmMaker) -> None:
+    # R8: no more was to come, but that is not known when the fifth token is there.
+    text, finish = await ask(rkllm_of(COUNT), "5", max_tokens=5)
+    assert (text, finish.reason) == ("0 1 2 3 4 ", FinishReason.LENGTH)
+    assert finish.usage.completion_tokens == 5
+
+
+@only_processes
+@pytest.mark.parametrize("limit", [2**31 - 1, 2**31, 2**32 - 1])
+async def test_limit_beyond_the_runtimes_numbers_is_none(rkllm_of: RkllmMaker, limit: int) -> None:
+    # R8 has limits of 32 bits, the runtime has 31.
+    engine = rkllm_of(COUNT)
+    text, finish = await ask(engine, "3", max_tokens=limit)
+    assert (text, finish.reason) == ("0 1 2 ", FinishReason.STOP)
+
+
+async def test_stop_string_ends_at_the_right_character(
+    rkllm_of: RkllmMaker, call_log: Path
+) -> None:
+    # R11, R26: across tokens, and inside one.
+    engine = rkllm_of(
+        r"""
+        answer
+          thread caller
+          say "one " "tw" "o st" "op he" "re, " us=3000
+          say "and on" us=3000 times=5000
+          abort ms=60 finish
+        """
+    )
+    async with await engine.generate(request("a b", stop=("never", "stop"))) as stream:
+        texts = [delta.text for delta in await read(stream)]
+    assert "".join(texts) == "one two "
+    assert all("st" not in text for text in texts)
+    assert stream.result is not None
+    finish = stream.result
+    assert (finish.reason, finish.stop_reason) == (FinishReason.STOP, "stop")
+    # The token in which the stop string ends is the last that counts.
+    assert (finish.usage.prompt_tokens, finish.usage.completion_tokens) == (2, 4)
+    # R12
+    assert (await ask(engine, stop=("stop",), include_stop_str_in_output=True))[0] == "one two stop"
+    first, second = calls(call_log, "run_end")
+    assert (first.values["end"], second.values["end"]) == ("aborted", "aborted")
+    # It went on for as long as an abort takes, and nobody was let in meanwhile.
+    assert int(first.values["said"]) > 4
+    assert_one_after_the_other(call_log)
+
+
+@only_threads
+async def test_stop_token_ends_the_answer_before_its_text(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of('answer\n  say "a" id=5\n  say "b" id=6\n  say "c" us=1000 times=5000\n')
+    text, finish = await ask(engine, stop_token_ids=(6,))
+    assert (text, finish.reason, finish.stop_reason) == ("a", FinishReason.STOP, 6)
+    assert finish.usage.completion_tokens == 2
+
+
+async def test_answer_is_whole_whatever_becomes_of_its_abort(rkllm_of: RkllmMaker) -> None:
+    # The text is there; that the runtime reports an abort as a failure takes nothing from it.
+    engine = rkllm_of(
+        r"""
+        answer when="status"
+          say "a b" us=2000 times=5000
+          returns -1
+        answer when="error"
+          say "a b"
+          say "c" us=20000
+          error "aborted"
+          abort ignored
+        answer when="silent"
+          say "a b" us=2000 times=5000
+          abort ms=0 no_finish
+        """
+    )
+    for prompt in ("status", "error", "silent"):
+        text, finish = await ask(engine, prompt, stop=(" b",))
+        assert (text, finish.reason, finish.stop_reason) == ("a", FinishReason.STOP, " b")
+        assert finish.usage.completion_tokens == 1
+
+
+async def test_every_byte_of_a_character_may_be_a_token(rkllm_of: RkllmMaker) -> None:
+    # R27
+    tokens = " ".join(quoted(bytes([byte])) for byte in EMOJI.encode())
+    engine = rkllm_of(f"answer\n  say {tokens}\n")
+    async with await engine.generate(request()) as stream:
+        texts = [delta.text for delta in await read(stream)]
+    assert "".join(texts) == EMOJI
+    assert stream.result is not None
+    assert stream.result.usage.completion_tokens == len(EMOJI.encode())
+
+
+@only_threads
+async def test_a_character_may_be_cut_anywhere(rkllm_of: RkllmMaker) -> None:
+    # R27
+    data = EMOJI.encode()
+    cuts = range(1, len(data))
+    answers = (
+        f'answer when="cut {cut}."\n  say {quoted(data[:cut])} {quoted(data[cut:])}\n'
+        for cut in cuts
+    )
+    engine = rkllm_of("".join(answers))
+    for cut in cuts:
+        text, finish = await ask(engine, f"cut {cut}.")
+        assert (text, finish.usage.completion_tokens) == (EMOJI, 2)
+
+
+async def test_waiting_null_and_empty_texts_are_tokens_without_text(rkllm_of: RkllmMaker) -> None:
+    # R4: they count, and what a WAITING has of a character comes again with the whole of it.
+    engine = rkllm_of(
+        r"""
+        answer when="limited"
+          waiting "\xc3" null
+          say null us=1000 times=5000
+        answer
+          waiting "\xc3"
+          waiting null
+          say "ü" null "" "b"
+          finish "not a token"
+        """
+    )
+    text, finish = await ask(engine)
+    assert text == "üb"
+    assert (finish.reason, finish.usage.completion_tokens) == (FinishReason.STOP, 6)
+    text, finish = await ask(engine, "limited", max_tokens=2)
+    assert (text, finish.reason, finish.usage.completion_tokens) == ("", FinishReason.LENGTH, 2)
+    text, finish = await ask(engine, "limited", max_tokens=4)
+    assert (text, finish.reason, finish.usage.completion_tokens) == ("", FinishReason.LENGTH, 4)
+
+
+@only_threads
+async def test_wrong_statistics_change_no_count_of_ours(rkllm_of: RkllmMaker) -> None:
+    # R4; one less is how a board counts.
+    engine = rkllm_of(
+        r"""
+        answer when="board"
+          say "a" times=4
+          perf generate_tokens=-1
+        answer
+          say "a" times=4
+          perf generate_tokens=99 prefill_tokens=-77 prefill_time_ms=-5
+        """
+    )
+    for prompt in ("board", "else"):
+        _, finish = await ask(engine, prompt)
+        assert finish.usage.completion_tokens == 4
+        assert finish.usage.prompt_tokens >= 0
+        assert finish.timings.prefill_ms >= 0
+
+
+@only_threads
+async def test_prefill_time_is_the_runtimes(rkllm_of: RkllmMaker) -> None:
+    _, finish = await ask(rkllm_of('answer\n  prefill_ms 40\n  say "a"\n'))
+    assert 40 <= finish.timings.prefill_ms <= finish.timings.first_token_ms + 1
+
+
+async def test_failures_of_one_request_are_told_and_forgotten(rkllm_of: RkllmMaker) -> None:
+    # R50
+    engine = rkllm_of(
+        r"""
+        answer when="error"
+          say "half "
+          error "no reason"
+        answer when="status"
+          say "all"
+          returns 3
+        answer when="unfinished"
+          say "all"
+          finish none
+        answer when="nothing"
+          error null
+        answer
+          say "fine"
+        """
+    )
+    for prompt, said in (
+        ("error", "failed and gave no reason"),
+        ("nothing", "failed and gave no reason"),
+        ("status", "rkllm_run answered 3"),
+        ("unfinished", "without saying that it was done"),
+    ):
+        with pytest.raises(BackendFailed, match=said) as caught:
+            await ask(engine, prompt)
+        assert "\n" not in caught.value.message
+        assert (await ask(engine))[0] == "fine"
+    assert engine.restarts == 0
+
+
+# ---- prompts without a tokenizer ----
+
+
+@only_threads
+async def test_single_turn_is_put_into_the_runtimes_template(rkllm_of: RkllmMaker) -> None:
+    # R38: the documented fallback, exact for one turn.
+    engine = rkllm_of(SEEN)
+    one = chat(("user", "What is <b>this</b> & \n that?"))
+    given = await seen(engine, one, **DEFAULTS)
+    assert given["prompt"] == "What is <b>this</b> & \n that?"
+    assert (given["input_type"], given["role"]) == ("prompt", "user")
+    assert given["chat_template"] is None
+    assert await warnings_of(engine, one, **DEFAULTS) == ()
+
+
+@only_threads
+async def test_several_turns_are_one_turn_that_drops_nothing(rkllm_of: RkllmMaker) -> None:
+    # R38: with a warning.
+    engine = rkllm_of(SEEN)
+    several = chat(
+        ("developer", "Be brief."),
+        ("user", "Who are you?"),
+        ("assistant", "A model."),
+        ("tool", '{"ok": 1}'),
+        ("user", "Of what?"),
+    )
+    given = await seen(engine, several)
+    assert given["prompt"] == (
+        "System: Be brief.\n\nUser: Who are you?\n\nAssistant: A model.\n\n"
+        'Tool: {"ok": 1}\n\nUser: Of what?\n\nAssistant:'
+    )
+    assert (given["input_type"], given["role"], given["history"]) == ("prompt", "user", "")
+    (warning,) = await warnings_of(engine, several, **DEFAULTS)
+    assert warning.startswith("messages were given to the rkllm engine as the text of one turn")
+
+
+@only_threads
+async def test_plain_prompt_is_said_to_be_put_into_a_template(rkllm_of: RkllmMaker) -> None:
+    # R16
+    engine = rkllm_of(SEEN)
+    assert (await seen(engine, "Once upon"))["prompt"] == "Once upon"
+    (warning,) = await warnings_of(engine, "Once upon", **DEFAULTS)
+    assert warning.startswith("prompt was put into the model's chat template")
+    assert await warnings_of(engine, (1, 2), **DEFAULTS) == ()
+
+
+@only_threads
+async def test_thinking_is_switched_on_by_the_template_kwargs(rkllm_of: RkllmMaker) -> None:
+    # R39
+    engine = rkllm_of(SEEN)
+    turn = ("user", "hi")
+    assert (await seen(engine, chat(turn, enable_thinking=True)))["enable_thinking"] is True
+    assert (await seen(engine, chat(turn, enable_thinking=False)))["enable_thinking"] is False
+    assert (await seen(engine, chat(turn)))["enable_thinking"] is False
+
+
+async def test_zero_character_would_cut_the_prompt_off(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(SEEN)
+    for prompt in ("a\0b", chat(("user", "a\0b")), chat(("user", "a"), ("user", "\0"))):
+        with pytest.raises(RequestRejected, match="zero character"):
+            await ask(engine, prompt)
+    assert (await seen(engine, "next"))["prompt"] == "next"
+
+
+@only_threads
+async def test_there_is_nothing_to_render_or_tokenize_with(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(SEEN)
+    with pytest.raises(UnsupportedParameter, match="RKLLM_TOKENIZER"):
+        await engine.render(chat(("user", "hi")))
+    with pytest.raises(UnsupportedParameter, match="RKLLM_TOKENIZER"):
+        await engine.tokenize("hi")
+
+
+@pytest.mark.parametrize("how", ["error", "silent"])
+async def test_prompt_beyond_the_context_is_named_as_a_possible_reason(
+    rkllm_of: RkllmMaker, how: str
+) -> None:
+    # R54: without a tokenizer only the runtime can count, and it gives no reason.
+    engine = rkllm_of(f"overflow {how}\n{COUNT}", context_length=32)
+    with pytest.raises(BackendFailed, match="does not fit the context of 32 tokens"):
+        await ask(engine, "word " * 40)
+    assert (await ask(engine, "word " * 31 + "1"))[0] == "0 "
+    assert engine.restarts == 0
+
+
+async def test_answer_ends_where_the_context_does(rkllm_of: RkllmMaker) -> None:
+    # R8: the runtime would shift its window and go on for ever.
+    engine = rkllm_of('answer\n  say "\\{i} " us=200 times=100000\n', context_length=64)
+    text, finish = await ask(engine, tuple(range(10)))
+    assert text == "".join(f"{i} " for i in range(54))
+    assert finish.reason is FinishReason.LENGTH
+    assert (finish.usage.prompt_tokens, finish.usage.completion_tokens) == (10, 54)
+    assert (await ask(engine, tuple(range(63))))[1].usage.completion_tokens == 1
+    # Of a text nobody but the runtime knows the length before the end.
+    _, finish = await ask(engine, "a b c")
+    assert finish.reason is FinishReason.LENGTH
+    assert finish.usage.completion_tokens <= 64
+
+
+@only_threads
+async def test_token_prompt_beyond_the_context_is_refused_before_the_run(
+    rkllm_of: RkllmMaker, call_log: Path
+) -> None:
+    # R54: naming both lengths.
+    engine = rkllm_of(COUNT, context_length=32)
+    with pytest.raises(PromptTooLong, match="32 tokens do not fit the context of 32") as caught:
+        await ask(engine, (1,) * 32)
+    assert caught.value.details == {"prompt_tokens": 32, "context_length": 32}
+    assert not calls(call_log, "rkllm_run")
+
+
+# ---- prompts with a tokenizer ----
+
+
+@pytest.mark.usefixtures("tokenizer")
+async def test_chat_is_rendered_by_the_models_template(rkllm_of: RkllmMaker) -> None:
+    # R38: exactly, special tokens included, and nothing in front.
+    engine = rkllm_of(SEEN)
+    several = chat(("system", "Be brief."), ("user", "Hé 😀?"), ("assistant", "A."), ("user", "B?"))
+    given = await seen(engine, several, **DEFAULTS)
+    ids = [int(word) for word in given["prompt"].split()]
+    assert given["input_type"] == "token"
+    assert text_of(ids) == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHé 😀?<|im_end|>\n"
+        "<|im_start|>assistant\nA.<|im_end|>\n<|im_start|>user\nB?<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+    assert ids.count(id_of("<|im_start|>")) == 5
+    assert id_of("<s>") not in ids
+    assert await warnings_of(engine, several, **DEFAULTS) == ()
+    # R4: the whole rendered prompt is counted.
+    assert (await ask(engine, several))[1].usage.prompt_tokens == len(ids)
+    assert text_of(ids) == await engine.render(several)
+
+
+@only_threads
+@pytest.mark.usefixtures("tokenizer")
+async def test_plain_prompt_begins_as_the_tokenizer_has_it(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(SEEN)
+    ids = [int(word) for word in (await seen(engine, "Once\0 upon"))["prompt"].split()]
+    assert text_of(ids) == "<s>Once\0 upon"
+    assert ids == await engine.tokenize("Once\0 upon")
+    assert await warnings_of(engine, "Once", **DEFAULTS) == ()
+
+
+@only_threads
+async def test_template_gets_its_kwargs(rkllm_of: RkllmMaker, tmp_path: Path) -> None:
+    # R39
+    write_tokenizer(tmp_path / "files", "{{ 'T' if enable_thinking else 'N' }}{{ style }}")
+    engine = rkllm_of(SEEN, tokenizer=str(tmp_path / "files"))
+
+    async def rendered(**kwargs: Any) -> str:
+        given = await seen(engine, chat(("user", "x"), **kwargs))
+        return text_of([int(word) for word in given["prompt"].split()])
+
+    assert await rendered(enable_thinking=True, style="S") == "TS"
+    assert await rendered(enable_thinking=False) == "N"
+
+
+@only_processes
+async def test_template_may_refuse_a_chat(rkllm_of: RkllmMaker, tmp_path: Path) -> None:
+    write_tokenizer(
+        tmp_path,
+        "{% if messages[0].role != 'user' %}{{ raise_exception('begin as user') }}{% endif %}"
+        "{% if messages|length > 1 %}{{ messages[0].content }}{% endif %}",
+    )
+    engine = rkllm_of(SEEN)
+    with pytest.raises(RequestRejected, match=r"messages: .* cannot take them: begin as user"):
+        await ask(engine, chat(("system", "x")))
+    # A template that makes nothing of a chat: no tokens are no prompt.
+    with pytest.raises(RequestRejected, match="at least one token"):
+        await ask(engine, chat(("user", "x")))
+    assert (await seen(engine, chat(("user", "x"), ("user", "y"))))["prompt_tokens"] == 1
+    assert engine.restarts == 0
+
+
+@only_threads
+@pytest.mark.usefixtures("tokenizer")
+async def test_rendered_prompt_beyond_the_context_is_refused_before_the_run(
+    rkllm_of: RkllmMaker, call_log: Path
+) -> None:
+    # R54
+    engine = rkllm_of(COUNT, context_length=64)
+    for prompt, tokens in (("x" * 63, 64), (chat(("user", "x" * 60)), 79)):
+        with pytest.raises(PromptTooLong, match=f"{tokens} tokens .* of 64 tokens") as caught:
+            await ask(engine, prompt)
+        assert caught.value.details == {"prompt_tokens": tokens, "context_length": 64}
+    assert not calls(call_log, "rkllm_run")
+    assert (await ask(engine, "x" * 61 + "2"))[1].reason is FinishReason.LENGTH
+
+
+@only_threads
+async def test_tokenizer_without_a_template_counts_and_takes_plain_prompts(
+    rkllm_of: RkllmMaker, tmp_path: Path
+) -> None:
+    write_tokenizer(tmp_path, None)
+    engine = rkllm_of(SEEN)
+    assert (await seen(engine, "hi"))["input_type"] == "token"
+    one = chat(("user", "hi"))
+    given = await seen(engine, one)
+    assert (given["input_type"], given["prompt"]) == ("prompt", "hi")
+    assert await warnings_of(engine, one, **DEFAULTS) == ()
+    several = chat(("system", "S"), ("user", "hi"))
+    assert (await seen(engine, several))["prompt"] == "System: S\n\nUser: hi\n\nAssistant:"
+    (warning,) = await warnings_of(engine, several, **DEFAULTS)
+    assert warning.startswith("messages were given")
+
+
+@only_processes
+@pytest.mark.usefixtures("tokenizer")
+async def test_token_ids_beyond_the_vocabulary_are_refused(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(COUNT)
+    with pytest.raises(RequestRejected, match="prompt: there is no token 260"):
+        await ask(engine, (1, 260))
+    assert (await ask(engine, (259, 0)))[1].usage.prompt_tokens == 2
+
+
+@only_threads
+@only_13
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("tokenizer.json", "{}", "tokenizer.json is no tokenizer"),
+        ("tokenizer_config.json", "{", "tokenizer_config.json is not JSON"),
+        ("chat_template.jinja", "{% if %}", "the chat template in .* is damaged"),
+    ],
+)
+async def test_damaged_files_are_named(
+    rkllm_of: RkllmMaker, tokenizer: Path, name: str, content: str, said: str
+) -> None:
+    (tokenizer / name).write_text(content)
+    error = await load_error(rkllm_of(SEEN))
+    assert error.message.startswith("RKLLM_TOKENIZER: ")
+    assert re.search(said, error.message)
+    assert name in error.message
+
+
+# ---- sampling ----
+
+
+@only_threads
+@only_13
+async def test_sampling_of_a_run_is_its_own(rkllm_of: RkllmMaker) -> None:
+    # R9
+    engine = rkllm_of(SEEN)
+    given = await seen(
+        engine,
+        temperature=0.25,
+        top_p=0.5,
+        top_k=7,
+        repetition_penalty=1.5,
+        frequency_penalty=-0.5,
+        presence_penalty=0.75,
+        max_tokens=9,
+    )
+    assert given["max_new_tokens"] == 9
+    assert given["sampling"] == {
+        "top_k": 7,
+        "top_p": 0.5,
+        "temperature": 0.25,
+        "repeat_penalty": 1.5,
+        "frequency_penalty": -0.5,
+        "presence_penalty": 0.75,
+        "mirostat": 0,
+        "mirostat_tau": 5,
+        "mirostat_eta": 0.1,
+    }
+    given = await seen(engine)
+    assert given["sampling"]["temperature"] == 1
+    assert await warnings_of(engine, (1,), temperature=1.9, top_k=-1) == ()
+
+
+@only_processes
+@only_13
+@pytest.mark.parametrize("top_k", [-1, 10**6 + 1, 2**31, 2**32 - 1])
+async def test_all_tokens_are_a_number_the_runtime_has(rkllm_of: RkllmMaker, top_k: int) -> None:
+    # R9: up to 32 bits are taken at the door.
+    engine = rkllm_of(SEEN)
+    assert (await seen(engine, top_k=top_k))["sampling"]["top_k"] == 1_000_000
+
+
+@only_threads
+@only_13
+@pytest.mark.parametrize("greedy", [{"temperature": 0.0}, {"top_p": 0.0}])
+async def test_greedy_is_the_likeliest_token(
+    rkllm_of: RkllmMaker, greedy: dict[str, float]
+) -> None:
+    # R9
+    sampling = (await seen(rkllm_of(SEEN), **greedy))["sampling"]
+    assert (sampling["top_k"], sampling["temperature"], sampling["top_p"]) == (1, 1, 1)
+
+
+@only_13
+@only_threads
+async def test_no_seed_min_p_and_logprobs(rkllm_of: RkllmMaker) -> None:
+    # R10, R16
+    engine = rkllm_of(SEEN)
+    asked = {"seed": 1, "min_p": 0.1, "logprobs": 2, "logit_bias": {1: 1.0}, "ignore_eos": True}
+    warnings = await warnings_of(engine, (1,), **asked)
+    assert [warning.split(" ")[0] for warning in warnings] == list(asked)
+    with pytest.raises(UnsupportedParameter, match="grammar"):
+        await ask(engine, grammar='root ::= "a"')
+
+
+@only_12
+async def test_fixed_sampling_is_warned_about(rkllm_of: RkllmMaker, call_log: Path) -> None:
+    # R9, R16: never silently different.
+    engine = rkllm_of(SEEN)
+    given = await seen(engine, **DEFAULTS)
+    assert {name: given["sampling"][name] for name in DEFAULTS} == pytest.approx(DEFAULTS)
+    assert given["sampling"]["repeat_penalty"] == 1
+    assert await warnings_of(engine, (1,), **DEFAULTS) == ()
+    warnings = await warnings_of(
+        engine, (1,), **{**DEFAULTS, "temperature": 0, "presence_penalty": 0.5}, ignore_eos=True
+    )
+    assert warnings == (
+        "temperature is 0.7 for as long as the model is loaded by the rkllm engine, "
+        "and 0 was ignored",
+        "presence_penalty is 0 for as long as the model is loaded by the rkllm engine, "
+        "and 0.5 was ignored",
+        "ignore_eos is not supported by the rkllm engine and was ignored",
+    )
+    assert len(calls(call_log, "rkllm_init")) == 1
+
+
+@only_12
+async def test_reload_changes_the_sampling_between_runs(
+    rkllm_of: RkllmMaker, call_log: Path
+) -> None:
+    # R9: and says so in the timings.
+    engine = rkllm_of(f"init ms=30\n{SEEN}", sampling="reload")
+    plain, finish = await ask(engine, **DEFAULTS)
+    assert finish.timings.reload_ms == 0
+    assert json.loads(plain)["sampling"]["temperature"] == pytest.approx(0.7)
+    for asked in ({"temperature": 1.5}, {"temperature": 0}):
+        text, finish = await ask(engine, **{**DEFAULTS, **asked})
+        assert finish.timings.reload_ms >= 30
+        assert finish.timings.first_token_ms >= finish.timings.reload_ms
+        again, finish = await ask(engine, **{**DEFAULTS, **asked})
+        assert finish.timings.reload_ms == 0
+        for given in (json.loads(text), json.loads(again)):
+            if asked["temperature"]:
+                assert given["sampling"]["temperature"] == pytest.approx(1.5)
+            else:
+                assert given["sampling"]["top_k"] == 1
+    assert await warnings_of(engine, (1,), temperature=1.2, top_k=3) == ()
+    names = [call.name for call in calls(call_log, "rkllm_init", "rkllm_destroy")]
+    assert names == ["rkllm_init", *["rkllm_destroy", "rkllm_init"] * 3]
+    assert_one_after_the_other(call_log)
+
+
+@only_threads
+@only_12
+async def test_requests_that_differ_in_nothing_the_runtime_has_reload_nothing(
+    rkllm_of: RkllmMaker, call_log: Path
+) -> None:
+    engine = rkllm_of(SEEN, sampling="reload")
+    await ask(engine, **DEFAULTS, max_tokens=3, stop=("x",), seed=5)
+    await ask(engine, **DEFAULTS, stop_token_ids=(5,), ignore_eos=True)
+    assert len(calls(call_log, "rkllm_init")) == 1
+    assert await warnings_of(engine, (1,), **DEFAULTS, ignore_eos=True) == (
+        "ignore_eos is not supported by the rkllm engine and was ignored",
+    )
+
+
+@only_13
+async def test_end_of_sequence_is_ignored_by_a_reload(rkllm_of: RkllmMaker, call_log: Path) -> None:
+    engine = rkllm_of(SEEN, sampling="reload")
+    assert (await seen(engine, temperature=0.3))["ignore_eos_token"] is False
+    text, finish = await ask(engine, ignore_eos=True)
+    assert json.loads(text)["ignore_eos_token"] is True
+    assert finish.timings.reload_ms > 0
+    assert (await seen(engine))["ignore_eos_token"] is False
+    assert await warnings_of(engine, (1,), ignore_eos=True) == ()
+    # For nothing else: all other sampling goes with the run.
+    assert len(calls(call_log, "rkllm_init")) == 4
+
+
+@only_12
+@only_processes
+async def test_failed_reload_costs_its_requests_until_one_works(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(f"second_init fails\n{SEEN}", sampling="reload")
+    await ask(engine, **DEFAULTS)
+    for _ in range(2):
+        with pytest.raises(ModelLoadFailed, match="was not loaded: rkllm_init failed with -1"):
+            await ask(engine, temperature=1.5)
+    assert engine.restarts == 0
+    assert engine.failure is None
+
+
+@only_threads
+async def test_board_settings_reach_the_runtime(rkllm_of: RkllmMaker) -> None:
+    given = await seen(rkllm_of(SEEN, cpu_mask=0x70, base_domain_id=3, context_length=2048))
+    assert (given["enabled_cpus_mask"], given["base_domain_id"]) == (0x70, 3)
+    assert (given["max_context_len"], given["skip_special_token"]) == (2048, True)
+    assert given["lora"] is given["function_tools"] is None
+
+
+# ---- models that do not load ----
+
+
+async def load_error(engine: Engine) -> EngineError:
+    with pytest.raises(ModelLoadFailed) as caught:
+        await engine.ready()
+    assert "\n" not in caught.value.message
+    assert engine.restarts == 0
+    return caught.value
+
+
+@only_threads
+@only_13
+@pytest.mark.parametrize("tokens", [100, 16_416, 4095])
+async def test_context_that_no_model_can_have(rkllm_of: RkllmMaker, tokens: int) -> None:
+    error = await load_error(rkllm_of(COUNT, context_length=tokens))
+    assert error.message == (
+        "CONTEXT_LENGTH must be a multiple of 32 and at most 16384 for the RKLLM runtime, "
+        f"got {tokens}"
+    )
+
+
+async def test_context_that_this_model_does_not_have(rkllm_of: RkllmMaker) -> None:
+    error = await load_error(rkllm_of(f"context 4096\n{COUNT}", context_length=8192))
+    assert "rkllm_init failed with -1" in error.message
+    assert "a context of 8192 tokens (CONTEXT_LENGTH)" in error.message
+
+
+@only_threads
+async def test_context_of_zero_is_the_usual_one(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(SEEN, context_length=0)
+    assert (await engine.ready()).context_length == 4096
+    assert (await seen(engine))["max_context_len"] == 4096
+
+
+@only_processes
+@only_13
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: None, "MODEL_PATH: there is no file "),
+        (lambda path: path.touch(), " is empty"),
+        (lambda path: path.mkdir(), " is not a file"),
+        (lambda path: path.write_bytes(b"\0" * 500), "was not loaded: rkllm_init failed with -1"),
+    ],
+    ids=["missing", "empty", "folder", "another"],
+)
+async def test_bad_model_is_named(
+    rkllm_of: RkllmMaker, tmp_path: Path, make: Callable[[Path], object], said: str
+) -> None:
+    # R54
+    make(tmp_path / "bad.rkllm")
+    error = await load_error(rkllm_of(tmp_path / "bad.rkllm"))
+    assert error.message.startswith("MODEL_PATH: ")
+    assert said in error.message
+    assert "bad.rkllm" in error.message
+
+
+@only_threads
+@only_13
+async def test_no_model_at_all(rkllm_of: RkllmMaker) -> None:
+    error = await load_error(rkllm_of(Path("")))
+    assert error.message.startswith("MODEL_PATH must name a .rkllm model")
+
+
+@only_processes
+async def test_init_that_fails_says_what_to_look_at(rkllm_of: RkllmMaker) -> None:
+    error = await load_error(rkllm_of("init fails=-7"))
+    assert "rkllm_init failed with -7" in error.message
+    for hint in ("converted for this chip", "memory", "CONTEXT_LENGTH", "NPU driver"):
+        assert hint in error.message
+
+
+@only_threads
+async def test_wrong_abi_is_refused_before_anything_is_called(
+    rkllm_of: RkllmMaker, call_log: Path, abi: Abi
+) -> None:
+    # rknn-llm#509: called by the other's, it segfaults.
+    wrong = "1.3" if abi is ABI_12 else "1.2"
+    error = await load_error(rkllm_of(COUNT, abi=wrong))
+    assert error.message.startswith(f"RKLLM_ABI is {wrong}, and the library is {abi.name}: ")
+    assert not calls(call_log, "rkllm_init")

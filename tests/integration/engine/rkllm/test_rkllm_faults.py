@@ -1,0 +1,568 @@
+"""Whatever the runtime does wrong costs one request: bounded, clearly told, and the next is fine.
+
+Under thread isolation that holds for all that neither kills nor wedges the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import Engine, EngineState, TokenStream
+from engine.backends.rkllm.abi import ABI_12, ABI_13, Abi
+from engine.errors import (
+    BackendFailed,
+    EngineCrashed,
+    EngineDead,
+    EngineError,
+    EngineStalled,
+    GenerationCancelled,
+)
+from engine.hooks import EngineEvent, HostLost
+from tests.conftest import SMALL_RULES
+from tests.fake_rkllm import Call, read_log
+from tests.fake_rkllm.odd import build_odd
+from tests.integration.emulator.processes import becomes, emulator
+from tests.integration.emulator.serving import Wire
+from tests.integration.engine.rkllm.conftest import RkllmMaker
+from tests.integration.engine.support import (
+    ask,
+    child_pid,
+    first_text,
+    read,
+    read_into,
+    request,
+    until,
+)
+
+ROOT = Path(__file__).resolve().parents[4]
+
+only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
+only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
+only_12 = pytest.mark.parametrize("abi", [ABI_12], ids=["abi1.2"])
+only_13 = pytest.mark.parametrize("abi", [ABI_13], ids=["abi1.3"])
+
+NEXT = """
+answer when="next"
+  say "\\{i} " times=200
+"""
+NEXT_TEXT = "".join(f"{i} " for i in range(200))
+FOREVER = 'answer\n  say "on " us=1000 times=10000000\n'
+# Far above what anything here takes, for machines that have other things to do.
+BOUND_S = 15
+
+
+async def assert_next_is_fine(engine: Engine) -> None:
+    async with asyncio.timeout(BOUND_S):
+        text, finish = await ask(engine, "next")
+    assert text == NEXT_TEXT
+    assert finish.usage.completion_tokens == 200
+    assert (engine.running, engine.state) == (0, EngineState.READY)
+
+
+def calls(log: Path, *names: str) -> list[Call]:
+    return [call for call in read_log(log) if call.name in names]
+
+
+def assert_one_after_the_other(log: Path) -> None:
+    names = [call.name for call in calls(log, "rkllm_run", "run_end")]
+    assert names == ["rkllm_run", "run_end"] * (len(names) // 2)
+
+
+# ---- crashes ----
+
+
+@only_processes
+@pytest.mark.parametrize("token", [0, 1, 30])
+async def test_segfault_at_a_token(rkllm_of: RkllmMaker, token: int) -> None:
+    # R30
+    events: list[EngineEvent] = []
+    engine = rkllm_of(
+        f'{NEXT}\nanswer\n  say "\\{{i}} " times={token}\n  crash "E RKNN: out of memory"\n',
+        hooks=[events.append],
+    )
+    texts: list[str] = []
+    async with await engine.generate(request("go")) as stream:
+        with pytest.raises(EngineCrashed, match="was killed by SIGSEGV while") as caught:
+            await read_into(stream, texts)
+    assert "\n" not in caught.value.message
+    assert "".join(f"{i} " for i in range(token)).startswith("".join(texts))
+    await assert_next_is_fine(engine)
+    assert engine.restarts == 1
+    assert [event.dead for event in events if isinstance(event, HostLost)] == [False]
+
+
+@only_processes
+@only_13
+@pytest.mark.parametrize("thread", ["foreign", "alternate"])
+async def test_segfault_on_a_foreign_thread(rkllm_of: RkllmMaker, thread: str) -> None:
+    engine = rkllm_of(f'{NEXT}\nanswer\n  thread {thread}\n  say "a"\n  crash\n')
+    with pytest.raises(EngineCrashed, match="SIGSEGV"):
+        await ask(engine)
+    await assert_next_is_fine(engine)
+
+
+@only_processes
+async def test_crash_loop_ends_dead_with_the_last_words(rkllm_of: RkllmMaker) -> None:
+    # R54
+    engine = rkllm_of('init crashes "E RKNN: cannot map the model"')
+    async with asyncio.timeout(60):
+        with pytest.raises(EngineDead, match="crashed 5 times in a row") as caught:
+            await engine.generate(request())
+    assert "SIGSEGV" in caught.value.message
+    assert "E RKNN: cannot map the model" in caught.value.message
+    assert (engine.state, engine.restarts) == (EngineState.DEAD, 4)
+
+
+@only_processes
+@only_13
+async def test_init_that_hangs_ends_dead(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of("init ms=600000", load_timeout_s=0.6)
+    async with asyncio.timeout(60):
+        with pytest.raises(EngineDead, match="LOAD_TIMEOUT_S"):
+            await engine.generate(request())
+
+
+@only_processes
+async def test_failed_second_init_that_crashes(
+    rkllm_of: RkllmMaker, call_log: Path, abi: Abi
+) -> None:
+    # rknn-llm#522: the request that needed it is lost, nobody else.
+    engine = rkllm_of(f"second_init crashes\n{NEXT}", sampling="reload")
+    usual: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9, "top_k": 50}
+    other = {"temperature": 1.5} if abi is ABI_12 else {"ignore_eos": True}
+    assert (await ask(engine, "next", **usual))[0] == NEXT_TEXT
+    with pytest.raises(EngineCrashed, match="SIGSEGV"):
+        await ask(engine, "next", **{**usual, **other})
+    assert (await ask(engine, "next", **usual))[0] == NEXT_TEXT
+    assert engine.restarts == 1
+    assert len(calls(call_log, "rkllm_init")) == 3
+
+
+@only_processes
+async def test_host_killed_in_the_middle(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(NEXT + FOREVER)
+    async with await engine.generate(request("go")) as stream:
+        await first_text(stream)
+        pid = child_pid(engine)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(EngineCrashed, match="was killed by SIGKILL while"):
+            await read(stream)
+    await assert_next_is_fine(engine)
+    assert child_pid(engine) != pid
+    assert is_gone(pid)
+
+
+# ---- silence and aborts ----
+
+
+async def test_hang_is_noticed_and_aborted(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(f'{NEXT}\nanswer\n  say "a"\n  hang\n', stall_timeout_s=0.3)
+    async with await engine.generate(request("go")) as stream:
+        assert await first_text(stream) == "a"
+        async with asyncio.timeout(BOUND_S):
+            with pytest.raises(EngineStalled, match="STALL_TIMEOUT_S"):
+                await anext(stream)
+    await assert_next_is_fine(engine)
+    assert engine.restarts == 0
+
+
+@only_processes
+async def test_hang_that_hears_no_abort_costs_the_host(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(
+        f'{NEXT}\nanswer\n  say "a"\n  hang\n  abort ignored\n',
+        stall_timeout_s=0.3,
+        abort_grace_s=0.3,
+    )
+    async with asyncio.timeout(BOUND_S):
+        with pytest.raises(EngineStalled, match="STALL_TIMEOUT_S"):
+            await ask(engine, "go")
+    await assert_next_is_fine(engine)
+    assert engine.restarts == 1
+
+
+@only_processes
+async def test_hang_in_prefill_costs_the_host(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(
+        f'{NEXT}\nanswer\n  prefill_ms 600000\n  say "a"\n',
+        prefill_timeout_s=0.3,
+        abort_grace_s=0.3,
+    )
+    async with asyncio.timeout(BOUND_S):
+        with pytest.raises(EngineStalled, match="PREFILL_TIMEOUT_S"):
+            await ask(engine, "go")
+    await assert_next_is_fine(engine)
+    assert engine.restarts == 1
+
+
+@only_threads
+@only_13
+async def test_ignored_abort_in_a_thread_is_the_end_and_says_so(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(
+        'answer\n  say "on " us=1000 times=1200\n  abort ignored\n', abort_grace_s=0.2
+    )
+    async with await engine.generate(request("go")) as stream:
+        await first_text(stream)
+    async with asyncio.timeout(BOUND_S):
+        await stream.wait_over()
+        with pytest.raises(EngineDead, match="ENGINE_ISOLATION=thread cannot restart it"):
+            await engine.generate(request("next"))
+    runner = engine._host._runner  # type: ignore[attr-defined]
+    await until(lambda: not runner._generations)
+
+
+@only_processes
+async def test_ignored_abort_of_a_client_that_left(rkllm_of: RkllmMaker) -> None:
+    # R31
+    engine = rkllm_of(NEXT + FOREVER + "  abort ignored\n", abort_grace_s=0.3)
+    async with await engine.generate(request("go")) as stream:
+        await first_text(stream)
+        pid = child_pid(engine)
+    async with asyncio.timeout(BOUND_S):
+        await stream.wait_over()
+    await assert_next_is_fine(engine)
+    assert engine.restarts == 1
+    assert is_gone(pid)
+
+
+async def test_ignored_abort_that_ends_in_time(rkllm_of: RkllmMaker, call_log: Path) -> None:
+    # A stop string is there, and the runtime goes on to its own end: nobody is let in before.
+    engine = rkllm_of(
+        f"""{NEXT}
+        answer
+          say "one stop" " more" us=2000 times=100
+          abort ignored
+        """
+    )
+    text, finish = await ask(engine, "go", stop=("stop",))
+    assert (text, finish.usage.completion_tokens) == ("one ", 1)
+    await assert_next_is_fine(engine)
+    assert [call.values["said"] for call in calls(call_log, "run_end")] == ["200", "200"]
+    assert_one_after_the_other(call_log)
+    assert engine.restarts == 0
+
+
+async def test_slow_abort_lets_nobody_in_before_it_is_over(
+    rkllm_of: RkllmMaker, call_log: Path
+) -> None:
+    # R31
+    engine = rkllm_of(NEXT + FOREVER + "  abort ms=300\n", abort_grace_s=10)
+    async with await engine.generate(request("go")) as stream:
+        await first_text(stream)
+    assert engine.running == 1
+    await assert_next_is_fine(engine)
+    assert_one_after_the_other(call_log)
+    aborted, begun = calls(call_log, "rkllm_abort")[0], calls(call_log, "rkllm_run")[1]
+    assert begun.ns - aborted.ns >= 300_000_000
+    assert engine.restarts == 0
+
+
+async def test_abort_before_the_run_has_begun(rkllm_of: RkllmMaker) -> None:
+    # What comes before the runtime is ready for it must not be lost.
+    engine = rkllm_of(NEXT + FOREVER, abort_grace_s=5)
+    async with asyncio.timeout(3 * BOUND_S):
+        for turns in range(30):
+            async with await engine.generate(request("go")) as stream:
+                for _ in range(turns % 6):
+                    await asyncio.sleep(0)
+            await stream.wait_over()
+            assert isinstance(stream.error, GenerationCancelled)
+    await assert_next_is_fine(engine)
+    assert engine.restarts == 0
+
+
+async def test_cancelled_prefill_is_waited_out_without_a_reload(
+    rkllm_of: RkllmMaker, call_log: Path
+) -> None:
+    # It cannot be interrupted, and gigabytes would have to be read again.
+    engine = rkllm_of(
+        f'{NEXT}\nanswer\n  prefill_ms 900\n  say "a"\n', prefill_timeout_s=30, abort_grace_s=0.2
+    )
+    await engine.ready()
+    started = time.monotonic()
+    async with await engine.generate(request("go")) as stream:
+        await until(lambda: call_log.exists() and calls(call_log, "rkllm_run"))
+        stream.abort()
+        # Whoever left is free at once.
+        with pytest.raises(GenerationCancelled):
+            await anext(stream)
+        assert time.monotonic() - started < 0.8
+    assert engine.running == 1
+    await assert_next_is_fine(engine)
+    assert time.monotonic() - started >= 0.9
+    assert engine.restarts == 0
+    assert len(calls(call_log, "rkllm_init")) == 1
+    assert_one_after_the_other(call_log)
+
+
+async def test_prefill_that_takes_too_long_is_told_and_waited_out(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(
+        f'{NEXT}\nanswer\n  prefill_ms 700\n  say "a"\n', prefill_timeout_s=0.2, abort_grace_s=10
+    )
+    await engine.ready()
+    with pytest.raises(EngineStalled, match="PREFILL_TIMEOUT_S"):
+        await ask(engine, "go")
+    await assert_next_is_fine(engine)
+    assert engine.restarts == 0
+
+
+@only_12
+async def test_cancelling_during_a_reload(rkllm_of: RkllmMaker, call_log: Path) -> None:
+    engine = rkllm_of(f"init ms=200\n{NEXT}{FOREVER}", sampling="reload", abort_grace_s=0.1)
+    async with await engine.generate(request("go", temperature=1.9)) as stream:
+        await until(lambda: len(calls(call_log, "rkllm_init")) >= 1 and destroyed(call_log))
+    async with asyncio.timeout(BOUND_S):
+        await stream.wait_over()
+    await assert_next_is_fine(engine)
+    assert engine.restarts == 0
+    # The run that nobody waits for was never begun.
+    assert len(calls(call_log, "rkllm_run")) == 1
+
+
+def destroyed(log: Path) -> bool:
+    return bool(calls(log, "rkllm_destroy"))
+
+
+# ---- errors, ends without an end, threads ----
+
+
+async def test_error_state(rkllm_of: RkllmMaker) -> None:
+    # R30
+    engine = rkllm_of(f'{NEXT}\nanswer\n  say "a" "b"\n  error "no reason"\n')
+    texts: list[str] = []
+    async with await engine.generate(request("go")) as stream:
+        with pytest.raises(BackendFailed, match="the RKLLM runtime failed") as caught:
+            await read_into(stream, texts)
+    assert "\n" not in caught.value.message
+    assert "".join(texts) == "ab"
+    await assert_next_is_fine(engine)
+    assert engine.restarts == 0
+
+
+async def test_no_finish_at_the_end(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(f'{NEXT}\nanswer\n  say "a" "b"\n  finish none\n')
+    with pytest.raises(BackendFailed, match="without saying that it was done"):
+        await ask(engine, "go")
+    await assert_next_is_fine(engine)
+    assert engine.restarts == 0
+
+
+@pytest.mark.parametrize("finish", ["finish", "no_finish"])
+async def test_finish_or_none_after_an_abort(rkllm_of: RkllmMaker, finish: str) -> None:
+    engine = rkllm_of(NEXT + FOREVER + f"  abort {finish}\n")
+    text, end = await ask(engine, (1, 2, 3), stop=("on on",))
+    assert (text, end.usage.prompt_tokens, end.usage.completion_tokens) == ("", 3, 2)
+    async with await engine.generate(request("go")) as stream:
+        await first_text(stream)
+    await assert_next_is_fine(engine)
+    assert engine.restarts == 0
+
+
+@pytest.mark.parametrize("thread", ["caller", "foreign", "alternate"])
+async def test_callbacks_from_any_thread(rkllm_of: RkllmMaker, thread: str) -> None:
+    engine = rkllm_of(
+        f"""{NEXT}
+        answer when="forever"
+          thread {thread}
+          say "\\{{i}} " us=500 times=10000000
+        answer
+          thread {thread}
+          say "\\{{i}} " times=asked
+        """
+    )
+    text, finish = await ask(engine, "1000")
+    assert text == "".join(f"{i} " for i in range(1000))
+    assert finish.usage.completion_tokens == 1000
+    assert (await ask(engine, "forever", max_tokens=5))[0] == "0 1 2 3 4 "
+    assert (await ask(engine, "forever", stop=("7",)))[0] == "0 1 2 3 4 5 6 "
+    async with await engine.generate(request("forever")) as stream:
+        await first_text(stream)
+    await assert_next_is_fine(engine)
+    assert engine.restarts == 0
+
+
+LATE = """
+answer when="whole"
+  say "a"
+  late 40 ms=200 finish
+answer when="failed"
+  error null
+  late 40 ms=200 finish
+answer when="forever"
+  say "on " us=1000 times=10000000
+  late 40 ms=200 finish
+answer when="slow"
+  say "\\{i} " us=1000 times=250
+"""
+SLOW_TEXT = "".join(f"{i} " for i in range(250))
+
+
+@pytest.mark.parametrize("before", ["whole", "failed", "forever"])
+async def test_late_callbacks_reach_nobody(
+    rkllm_of: RkllmMaker, call_log: Path, before: str
+) -> None:
+    # R31: after a return, an error and an abort, while the next answer is on its way.
+    engine = rkllm_of(LATE)
+    async with await engine.generate(request(before)) as stream:
+        try:
+            await first_text(stream)
+        except (BackendFailed, StopAsyncIteration) as error:
+            assert (before == "failed") == isinstance(error, BackendFailed)  # noqa: PT017
+    text, finish = await ask(engine, "slow")
+    assert text == SLOW_TEXT
+    assert (finish.reason, finish.usage.completion_tokens) == ("stop", 250)
+    # They did come, and in the middle of it.
+    runs = calls(call_log, "rkllm_run", "run_end", "late")
+    assert [call.name for call in runs][:3] == ["rkllm_run", "run_end", "rkllm_run"]
+    await until(lambda: calls(call_log, "late"))
+    assert engine.restarts == 0
+
+
+# ---- no process left over, no handle freed twice ----
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        # A process that has ended but was not waited for has no command line.
+        return not Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def looking_at(library: Path) -> list[int]:
+    """The processes that find out what a library is."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"engine.backends.rkllm.detect" in words and str(library).encode() in words:
+            found.append(int(entry.parent.name))
+    return found
+
+
+PROGRAM = """
+import asyncio, json, sys
+from engine import BackendConfig, Engine, EngineConfig, GenerationRequest
+
+async def main(options, isolation):
+    backend = BackendConfig("rkllm", json.loads(options))
+    engine = Engine(EngineConfig(backend=backend, isolation=isolation))
+    stream = await engine.generate(GenerationRequest(prompt="go"))
+    await anext(stream)
+    print(engine._host.pid, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+Starter = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Starter]:
+    """Starts little programs with an engine, each in a process group of its own."""
+    started = []
+
+    def begin(model: Path, library: Path, isolation: str = "process") -> subprocess.Popen[bytes]:
+        options = {"model_path": str(model), "model_name": "fake", "lib_path": str(library)}
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, json.dumps(options), isolation],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=ROOT,
+            # Whoever is killed leaves its scratch folder behind.
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=10)
+
+
+@pytest.mark.parametrize("wedged", ["hang", 'say "b" us=1000 times=10000000'])
+async def test_parent_killed_while_the_runtime_is_deaf(
+    start: Starter, library: Path, model: Callable[[str], Path], wedged: str
+) -> None:
+    script = f'answer\n  say "a"\n  {wedged}\n  abort ignored\n'
+    program = start(model(script), library)
+    assert program.stdout is not None
+    line = await asyncio.wait_for(asyncio.to_thread(program.stdout.readline), BOUND_S)
+    pid = int(line)
+    assert not is_gone(pid)
+    program.kill()
+    await until(lambda: is_gone(pid))
+
+
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+async def test_parent_killed_while_a_library_is_looked_at(
+    start: Starter, model: Callable[[str], Path], tmp_path: Path, isolation: str
+) -> None:
+    library = build_odd(tmp_path / "hangs", "AT_13", "HANGS")
+    program = start(model("answer\n"), library, isolation)
+    await until(lambda: looking_at(library))
+    program.kill()
+    await until(lambda: not looking_at(library))
+
+
+async def test_sigterm_frees_the_handle_once(
+    fake_library: Callable[[str], Path],
+    model: Callable[[str], Path],
+    call_log: Path,
+    isolation: str,
+) -> None:
+    # Rockchip's own server does it twice, which ends in a double free.
+    environment = {
+        "ENGINE": "rkllm",
+        "ENGINE_ISOLATION": isolation,
+        "MODEL_PATH": str(model(FOREVER)),
+        "RKLLM_LIB_PATH": str(fake_library("1.3")),
+        "FAKE_RKLLM_LOG": str(call_log),
+        "VALIDATION_RULES": str(SMALL_RULES),
+    }
+    async with emulator(environment, "--port", "0", grace_s=0.3) as server:
+        await server.listening()
+        with await Wire.connect(server.port) as wire:
+            await wire.post("/v1/completions", {"prompt": "x", "stream": True})
+            assert (await wire.head())[0] == 200
+            await wire.chunk()
+            server.process.send_signal(signal.SIGTERM)
+            assert await server.ended() == 0
+    names = [call.name for call in calls(call_log, "rkllm_init", "run_end", "rkllm_destroy")]
+    assert names == ["rkllm_init", "run_end", "rkllm_destroy"]
+    assert not calls(call_log, "refused", "crash")
+
+
+@pytest.mark.parametrize("how", ["idle", "speaking", "after a failure"])
+async def test_close_frees_the_handle_once(rkllm_of: RkllmMaker, call_log: Path, how: str) -> None:
+    engine = rkllm_of(f'{NEXT}\nanswer when="bad"\n  error null\n{FOREVER}')
+    stream: TokenStream | None = None
+    if how == "speaking":
+        stream = await engine.generate(request("go"))
+        await first_text(stream)
+    elif how == "idle":
+        await ask(engine, "next")
+    else:
+        with pytest.raises(EngineError):
+            await ask(engine, "bad")
+    async with asyncio.timeout(BOUND_S):
+        await engine.close()
+        await engine.close()
+    assert len(calls(call_log, "rkllm_destroy")) == 1
+    assert read_log(call_log)[-1].name == "rkllm_destroy"
+    await becomes(lambda: engine.running == 0)

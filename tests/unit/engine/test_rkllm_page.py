@@ -1,0 +1,50 @@
+"""docs/rkllm.md against the code that it is about."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "rkllm.md").read_text(encoding="utf-8")
+TROUBLES = PAGE.split("## Troubleshooting")[1].split("\n## ")[0]
+MESSAGES = [
+    message
+    for row in re.findall(r"^\| (`.+?`) \| ", TROUBLES, re.M)
+    for message in re.findall(r"`([^`]+)`", row)
+]
+
+
+def texts() -> Iterator[str]:
+    """Every text in the engine's code, … for what is filled in."""
+    for path in (ROOT / "engine").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(
+                    str(part.value) if isinstance(part, ast.Constant) else "…"
+                    for part in node.values
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield re.sub(r"%[ds]", "…", node.value)
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_message_is_one_that_this_project_gives(message: str) -> None:
+    # What follows a colon, and the library's name, may be put in from elsewhere.
+    fragments = [each for each in re.split(" ?… ?|: |librkllmrt.so ", message) if each]
+    joined = "\n".join(texts())
+    assert [each for each in fragments if each not in joined] == []
+
+
+def test_there_are_messages() -> None:
+    assert len(MESSAGES) > 20
+
+
+def test_links_within_the_page_lead_somewhere() -> None:
+    headings = re.findall(r"^#+ (.+)$", PAGE, re.M)
+    there = {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}
+    assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= there

@@ -1,0 +1,45 @@
+"""Every example of an option in docs/validation.md, run as a request would ask for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from handler.options import OptionsInput, OptionsReader
+from validation import Subject
+from validation.rules import Example
+from validation.rules_page import OptionRule, option_rules
+from validation.v3 import V3
+
+RULES = option_rules()
+EXAMPLES = [
+    pytest.param(name, rule, example, id=f"{name}-{number}")
+    for name, rule in RULES.items()
+    for number, example in enumerate(rule.examples)
+]
+V = V3.from_file()
+READER = OptionsReader(OptionsInput(), V.intents)
+
+
+def found(rule: OptionRule, text: str) -> set[str]:
+    """The ids of the rules that find something in a text, as prompt and as answer."""
+    options, warnings = READER.read(rule.given)
+    assert warnings == ()
+    refusal = V.refuse(text, text, options)
+    if refusal is not None:
+        return {issue.rule for issue in refusal.issues}
+    rules: set[str] = set()
+    if options.redactor is not None:
+        rules = {removal.rule for removal in options.redactor.redact(text)[1]}
+    plain = {issue.rule for issue in V.validate(Subject(prompt="?", text=text), options).issues}
+    return rules | plain
+
+
+@pytest.mark.parametrize(("name", "rule", "example"), EXAMPLES)
+def test_what_it_catches_and_what_it_leaves(name: str, rule: OptionRule, example: Example) -> None:
+    assert found(rule, example.catches) == {name}
+    assert found(rule, example.leaves) == set()
+
+
+def test_every_field_has_a_rule() -> None:
+    given = {field for rule in RULES.values() for field in rule.given}
+    assert given | {"regenerate"} == set(OptionsInput.model_fields)
