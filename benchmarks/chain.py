@@ -14,37 +14,31 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import uvloop
 
-from benchmarks.client import Reply, ask, ask_all
-from benchmarks.measure import (
-    Pairs,
-    Table,
-    at_least,
-    at_most,
-    percentile,
-    take_turns_async,
-)
+from benchmarks.measure import Table, at_least, at_most, latencies_in_turns, take_turns_async
 from benchmarks.options import Options, say
-from benchmarks.scripts import MODEL, burst_text, write_burst, write_stamps
+from benchmarks.scripts import write_burst, write_stamps
 from benchmarks.servers import serving
 from benchmarks.stamping import environment
+from benchmarks.streams import (
+    FIRST_PACE,
+    PACE,
+    burst_rate,
+    first_token_ms,
+    latencies_ms,
+    settings,
+)
 from engine import SamplingParams
 from engine.backends.scripted import ScriptedBackend
 from engine.output import TokenLogprob
 
 NAME = "chain"
-_PATH = "/v1/completions"
 _LIMIT_S = 900.0
 _STREAMS = 4
-_PACE = 20.0
-# Fast enough for a short row, slow enough that the second token does not disturb the first.
-_FIRST_PACE = 200.0
 _NOTES = (
     "The peer is given fewer tokens in a burst, since its rate does not depend on their number.",
     "Our events hold what has come since the last one, so a burst is coalesced. For one event per "
@@ -60,16 +54,16 @@ def run(options: Options) -> list[Table]:
         burst = write_burst(folder)
         _bare_producer(table, burst, options)
         with (
-            serving("emulator", env=_settings(burst, folder, "burst")) as ours,
+            serving("emulator", env=settings("scripted", burst, folder, "burst")) as ours,
             serving(
-                "emulator", ["--event-per-token"], _settings(burst, folder, "each")
+                "emulator", ["--event-per-token"], settings("scripted", burst, folder, "each")
             ) as per_token,
             serving("queue_server", [str(burst)]) as peer,
         ):
             uvloop.run(_bursts(table, options, ours, per_token, peer))
-        for measure, pace in ((_first, _FIRST_PACE), (_steady, _PACE)):
+        for measure, pace in ((_first, FIRST_PACE), (_steady, PACE)):
             stamps = write_stamps(folder, pace)
-            env = _settings(stamps, folder, stamps.stem) | environment()
+            env = settings("scripted", stamps, folder, stamps.stem) | environment()
             with (
                 serving("emulator", env=env) as ours,
                 serving("queue_server", [str(stamps)]) as peer,
@@ -77,16 +71,6 @@ def run(options: Options) -> list[Table]:
                 uvloop.run(measure(table, options, ours, peer))
     table.notes.extend(_NOTES)
     return [table]
-
-
-def _settings(script: Path, folder: Path, name: str) -> dict[str, str]:
-    return {
-        "ENGINE": "scripted",
-        "MODEL_PATH": str(script),
-        "MODEL_NAME": MODEL,
-        "JOB_DB": str(folder / f"{name}.sqlite3"),
-        "LOG_LEVEL": "WARNING",
-    }
 
 
 def _bare_producer(table: Table, script: Path, options: Options) -> None:
@@ -107,10 +91,6 @@ def _bare_producer(table: Table, script: Path, options: Options) -> None:
     table.alone("bare producer, no server at all", "tokens/s", rates)
 
 
-def _body(tokens: int) -> dict[str, Any]:
-    return {"model": MODEL, "prompt": "a prompt", "max_tokens": tokens, "stream": True}
-
-
 async def _bursts(table: Table, options: Options, ours: int, per_token: int, peer: int) -> None:
     tokens, of_peer = options.size(400_000, 40_000), options.size(20_000, 5_000)
     async with asyncio.timeout(_LIMIT_S):
@@ -119,8 +99,8 @@ async def _bursts(table: Table, options: Options, ours: int, per_token: int, pee
             say(f"{NAME}: {name}, {options.pairs} pairs")
             pairs = await take_turns_async(
                 options.pairs,
-                _rate(ours, tokens // streams, streams),
-                _rate(peer, of_peer // streams, streams),
+                burst_rate(ours, tokens // streams, streams=streams),
+                burst_rate(peer, of_peer // streams, streams=streams),
             )
             budget = at_least(200_000) if streams == 1 else None
             table.compare(f"{name}, coalesced", "tokens/s", pairs, budget)
@@ -128,63 +108,29 @@ async def _bursts(table: Table, options: Options, ours: int, per_token: int, pee
         tokens = options.size(100_000, 20_000)
         pairs = await take_turns_async(
             options.pairs,
-            _rate(per_token, tokens, 1, each_its_own=True),
-            _rate(peer, of_peer, 1, each_its_own=True),
+            burst_rate(per_token, tokens, each_its_own=True),
+            burst_rate(peer, of_peer, each_its_own=True),
         )
         table.compare("burst, 1 stream, one event per token", "events/s", pairs, at_least(35_000))
-
-
-def _rate(
-    port: int, tokens: int, streams: int, *, each_its_own: bool = False
-) -> Callable[[], Awaitable[float]]:
-    expected = burst_text(tokens)
-
-    async def once() -> float:
-        replies = await ask_all(port, _PATH, [_body(tokens)] * streams)
-        for reply in replies:
-            assert reply.text() == expected, "a token was lost"
-            # The last event has the finish reason and no text.
-            assert not each_its_own or reply.events == tokens + 1, "tokens shared an event"
-        asked = min(reply.asked for reply in replies)
-        ended = max(reply.times[-1] for reply in replies)
-        return tokens * streams / ((ended - asked) / 1e9)
-
-    return once
 
 
 async def _first(table: Table, options: Options, ours: int, peer: int) -> None:
     say(f"{NAME}: first token, {options.pairs} pairs")
     asks = options.size(10, 3)
-
-    def first(port: int) -> Callable[[], Awaitable[float]]:
-        async def once() -> float:
-            replies = [await ask(port, _PATH, _body(2)) for _ in range(asks)]
-            return percentile([reply.first_event_ms for reply in replies], 50)
-
-        return once
-
     async with asyncio.timeout(_LIMIT_S):
-        pairs = await take_turns_async(options.pairs, first(ours), first(peer))
+        pairs = await take_turns_async(
+            options.pairs, first_token_ms(ours, asks), first_token_ms(peer, asks)
+        )
     table.compare("first token, idle server", "ms", pairs, at_most(3.0))
 
 
 async def _steady(table: Table, options: Options, ours: int, peer: int) -> None:
-    say(f"{NAME}: {_PACE:g} tokens/s, {options.pairs} pairs")
+    say(f"{NAME}: {PACE:g} tokens/s, {options.pairs} pairs")
     tokens = options.size(40, 10)
-    p50, p95 = Pairs(), Pairs()
-
-    async def latencies_ms(port: int) -> list[float]:
-        reply: Reply = await ask(port, _PATH, _body(tokens))
-        found = reply.latencies_ms()
-        assert len(found) == tokens, "a token was lost"
-        # The first one waits for the answer's head as well; it has a row of its own.
-        return found[1:]
-
     async with asyncio.timeout(_LIMIT_S):
-        for _ in range(options.pairs):
-            of_ours, of_peer = await latencies_ms(ours), await latencies_ms(peer)
-            p50.add(percentile(of_ours, 50), percentile(of_peer, 50))
-            p95.add(percentile(of_ours, 95), percentile(of_peer, 95))
-    name = f"callback to client at {_PACE:g} tokens/s"
+        p50, p95 = await latencies_in_turns(
+            options.pairs, latencies_ms(ours, tokens), latencies_ms(peer, tokens)
+        )
+    name = f"callback to client at {PACE:g} tokens/s"
     table.compare(f"{name}, p50", "ms", p50, at_most(1.0, "ratio"))
     table.compare(f"{name}, p95", "ms", p95)

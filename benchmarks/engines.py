@@ -1,32 +1,102 @@
-"""Engines for the benchmarks that measure without HTTP."""
+"""Engines for the benchmarks that measure without HTTP, and what is asked of them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
-from benchmarks.scripts import MODEL
-from engine import BackendConfig, Engine, EngineConfig
+from benchmarks.scripts import MODEL, RKLLM_CONTEXT, burst_text
+from benchmarks.stamping import STAMP
+from engine import BackendConfig, Engine, EngineConfig, GenerationRequest, SamplingParams
 from engine.config import Isolation
+from handler.job import JobHandler
+from handler.pipeline import Pipeline
 
 ISOLATIONS: tuple[Isolation, Isolation] = ("process", "thread")
+TEXT_STAMP = re.compile(STAMP.pattern.decode())
+
+
+def scripted(script: Path) -> BackendConfig:
+    """Return the scripted backend over a script."""
+    return BackendConfig("scripted", {"model_path": str(script), "model_name": MODEL})
+
+
+def rkllm(library: Path, model: Path) -> BackendConfig:
+    """Return the RKLLM backend over a library and its model."""
+    options = {
+        "model_path": str(model),
+        "model_name": MODEL,
+        "context_length": RKLLM_CONTEXT,
+        "lib_path": str(library),
+    }
+    return BackendConfig("rkllm", options)
 
 
 @asynccontextmanager
-async def both(script: Path) -> AsyncIterator[tuple[Engine, Engine]]:
-    """Yield two loaded engines over one script: process isolation first, thread isolation second.
+async def both(backend: BackendConfig) -> AsyncIterator[tuple[Engine, Engine]]:
+    """Yield two loaded engines over one backend: process isolation first, thread isolation second.
 
     Both live as long as this lasts, so they can take turns; an engine that is not asked sleeps.
     """
-    options = {"model_path": str(script), "model_name": MODEL}
     async with AsyncExitStack() as stack:
         found = []
         for isolation in ISOLATIONS:
-            engine = Engine(
-                EngineConfig(backend=BackendConfig("scripted", options), isolation=isolation)
-            )
+            engine = Engine(EngineConfig(backend=backend, isolation=isolation))
             stack.push_async_callback(engine.close)
             await engine.ready()
             found.append(engine)
         yield found[0], found[1]
+
+
+def request(tokens: int) -> GenerationRequest:
+    """Return a request for so many tokens."""
+    return GenerationRequest(prompt="a prompt", sampling=SamplingParams(max_tokens=tokens))
+
+
+def consumer_latencies_ms(engine: Engine, tokens: int) -> Callable[[], Awaitable[list[float]]]:
+    """Return a turn that gives how long each stamped token was on its way to the consumer."""
+
+    async def once() -> list[float]:
+        found = []
+        async with await engine.generate(request(tokens)) as stream:
+            async for batch in stream:
+                now = time.monotonic_ns()
+                found += [
+                    (now - int(stamp)) / 1e6
+                    for delta in batch
+                    for stamp in TEXT_STAMP.findall(delta.text)
+                ]
+            await stream.wait_over()
+        assert len(found) == tokens, "a token was lost"
+        return found
+
+    return once
+
+
+def job_seconds(
+    engine: Engine, asked: dict[str, Any], tokens: int, jobs: int
+) -> Callable[[], Awaitable[float]]:
+    """Return a turn that gives the seconds a job takes, one after the other.
+
+    `asked` is the jobs' input but for their number of tokens.
+    """
+    handler = JobHandler(Pipeline(engine, MODEL))
+    job = {"id": "job", "input": {**asked, "sampling_params": {"max_tokens": tokens}}}
+    expected = burst_text(tokens)
+
+    async def once() -> float:
+        elapsed = 0.0
+        for _ in range(jobs):
+            started = time.perf_counter()
+            output = await handler.run(job)
+            elapsed += time.perf_counter() - started
+            [choice] = output["choices"]
+            assert choice["text"] == expected, "a token was lost"
+            assert len(choice.get("deltas", ())) in (0, tokens), "a delta holds two tokens"
+        return elapsed / jobs
+
+    return once

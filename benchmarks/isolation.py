@@ -10,7 +10,6 @@ lock with the producer; it survives no crash, which is what the other one is for
 from __future__ import annotations
 
 import asyncio
-import re
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -19,18 +18,17 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks.engines import both
-from benchmarks.measure import Pairs, Table, at_most, percentile, take_turns_async
+from benchmarks.engines import both, consumer_latencies_ms, request, scripted
+from benchmarks.measure import Table, at_most, latencies_in_turns, percentile, take_turns_async
 from benchmarks.options import Options, say
 from benchmarks.scripts import burst_text, write_burst, write_stamps
-from benchmarks.stamping import STAMP, installed
-from engine import Engine, GenerationRequest, SamplingParams
+from benchmarks.stamping import installed
+from engine import Engine
 
 NAME = "isolation"
 _LIMIT_S = 600.0
 _STREAMS = 4
 _PACE = 20.0
-_TEXT_STAMP = re.compile(STAMP.pattern.decode())
 
 
 def run(options: Options) -> list[Table]:
@@ -45,7 +43,7 @@ async def _run(options: Options, burst: Path, stamps: Path) -> Table:
     table = Table(title=NAME, ours="process", peer="thread")
     tokens = options.size(400_000, 40_000)
     async with asyncio.timeout(_LIMIT_S), AsyncExitStack() as stack:
-        process, thread = await stack.enter_async_context(both(burst))
+        process, thread = await stack.enter_async_context(both(scripted(burst)))
         for streams in (1, _STREAMS):
             each = tokens // streams
             name = f"burst, {streams} stream{'s' if streams > 1 else ''} of {each:,} tokens"
@@ -63,7 +61,7 @@ async def _run(options: Options, burst: Path, stamps: Path) -> Table:
                 options.pairs, _first_token(process, asks), _first_token(thread, asks)
             ),
         )
-        process, thread = await stack.enter_async_context(both(stamps))
+        process, thread = await stack.enter_async_context(both(scripted(stamps)))
         say(f"{NAME}: {_PACE:g} tokens/s, {options.pairs} pairs")
         await _steady(table, process, thread, options)
     return table
@@ -71,22 +69,18 @@ async def _run(options: Options, burst: Path, stamps: Path) -> Table:
 
 async def _steady(table: Table, process: Engine, thread: Engine, options: Options) -> None:
     tokens = options.size(40, 10)
-    p50, p95 = Pairs(), Pairs()
-    for _ in range(options.pairs):
-        ours, peer = await _latencies_ms(process, tokens), await _latencies_ms(thread, tokens)
-        p50.add(percentile(ours, 50), percentile(peer, 50))
-        p95.add(percentile(ours, 95), percentile(peer, 95))
+    p50, p95 = await latencies_in_turns(
+        options.pairs,
+        consumer_latencies_ms(process, tokens),
+        consumer_latencies_ms(thread, tokens),
+    )
     table.compare(f"callback to consumer at {_PACE:g} tokens/s, p50", "ms", p50, at_most(0.3))
     table.compare(f"callback to consumer at {_PACE:g} tokens/s, p95", "ms", p95)
 
 
-def _request(tokens: int) -> GenerationRequest:
-    return GenerationRequest(prompt="a prompt", sampling=SamplingParams(max_tokens=tokens))
-
-
 def _burst(engine: Engine, tokens: int, streams: int) -> Callable[[], Awaitable[float]]:
     async def text() -> str:
-        async with await engine.generate(_request(tokens)) as stream:
+        async with await engine.generate(request(tokens)) as stream:
             texts = [delta.text async for batch in stream for delta in batch]
             await stream.wait_over()
         return "".join(texts)
@@ -106,25 +100,10 @@ def _first_token(engine: Engine, asks: int) -> Callable[[], Awaitable[float]]:
         waits = []
         for _ in range(asks):
             started = time.perf_counter()
-            async with await engine.generate(_request(1)) as stream:
+            async with await engine.generate(request(1)) as stream:
                 await anext(stream)
                 waits.append(time.perf_counter() - started)
                 await stream.wait_over()
         return percentile(waits, 50) * 1000
 
     return once
-
-
-async def _latencies_ms(engine: Engine, tokens: int) -> list[float]:
-    found = []
-    async with await engine.generate(_request(tokens)) as stream:
-        async for batch in stream:
-            now = time.monotonic_ns()
-            found += [
-                (now - int(stamp)) / 1e6
-                for delta in batch
-                for stamp in _TEXT_STAMP.findall(delta.text)
-            ]
-        await stream.wait_over()
-    assert len(found) == tokens, "a token was lost"
-    return found

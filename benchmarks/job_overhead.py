@@ -17,15 +17,13 @@ from time import perf_counter
 
 import uvloop
 
-from benchmarks.engines import ISOLATIONS, both
+from benchmarks.engines import ISOLATIONS, both, job_seconds, scripted
 from benchmarks.measure import Pairs, Sample, Table, take_turns_async
 from benchmarks.options import Options, say
-from benchmarks.scripts import MODEL, burst_text, write_burst
+from benchmarks.scripts import write_burst
 from engine import Engine, SamplingParams
 from engine.backends.scripted import ScriptedBackend
 from engine.output import TokenLogprob
-from handler.job import JobHandler
-from handler.pipeline import Pipeline
 
 NAME = "job_overhead"
 _SHORT, _LONG = 8, 256
@@ -43,7 +41,7 @@ async def _run(options: Options, script: Path) -> Table:
     jobs = options.size(200, 20)
     backend = ScriptedBackend(str(script))
     backend.load()
-    async with asyncio.timeout(_LIMIT_S), both(script) as engines:
+    async with asyncio.timeout(_LIMIT_S), both(scripted(script)) as engines:
         for isolation, engine in zip(ISOLATIONS, engines, strict=True):
             found: dict[int, Pairs] = {}
             for tokens in (_SHORT, _LONG):
@@ -62,20 +60,10 @@ async def _run(options: Options, script: Path) -> Table:
 
 
 def _ours(engine: Engine, tokens: int, jobs: int) -> Callable[[], Awaitable[float]]:
-    handler = JobHandler(Pipeline(engine, MODEL))
-    job = {
-        "id": "job",
-        "input": {"prompt": "a prompt", "sampling_params": {"max_tokens": tokens}},
-    }
-    expected = burst_text(tokens)
+    seconds = job_seconds(engine, {"prompt": "a prompt"}, tokens, jobs)
 
     async def once() -> float:
-        started = perf_counter()
-        for _ in range(jobs):
-            output = await handler.run(job)
-        elapsed = perf_counter() - started
-        assert output["choices"][0]["text"] == expected, "a token was lost"
-        return elapsed / jobs * 1e6
+        return await seconds() * 1e6
 
     return once
 

@@ -142,6 +142,20 @@ async def take_turns_async(
     return found
 
 
+async def latencies_in_turns(
+    pairs: int,
+    ours: Callable[[], Awaitable[list[float]]],
+    peer: Callable[[], Awaitable[list[float]]],
+) -> tuple[Pairs, Pairs]:
+    """Return the p50 and the p95 of what both sides measured in turns, none of them a warm-up."""
+    p50, p95 = Pairs(), Pairs()
+    for _ in range(pairs):
+        of_ours, of_peer = await ours(), await peer()
+        p50.add(percentile(of_ours, 50), percentile(of_peer, 50))
+        p95.add(percentile(of_ours, 95), percentile(of_peer, 95))
+    return p50, p95
+
+
 def percentile(values: Sequence[float], percent: float) -> float:
     """Return the smallest value that at least `percent` of all do not exceed."""
     ordered = sorted(values)

@@ -1,14 +1,22 @@
-"""What the scripted engine is given to say."""
+"""What the scripted engine, and the stand-in for RKLLM's, are given to say."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+from tests.fake_rkllm import quoted, write_script
+
 MODEL = "bench"
 # A piece for each of a thousand numbers, so that a lost, doubled or swapped token shows.
 PIECES = [f" {number:03d}" for number in range(1000)]
 _ENDLESS_CONTEXT = 2**31
+# As long as an RKLLM context may be; prompt and answer share it.
+RKLLM_CONTEXT = 16_384
+# Nothing to print, and callbacks as fast as they can be.
+_RKLLM_ANSWER = "chatter none\nanswer\n  thread caller\n"
+# More than a context holds.
+_ENDLESS = 1_000_000
 
 
 def write_burst(folder: Path, slots: int = 4) -> Path:
@@ -32,3 +40,20 @@ def write_stamps(folder: Path, tokens_per_s: float) -> Path:
     path = folder / f"{tokens_per_s:g}.stamps.json"
     path.write_text(json.dumps({"tokens_per_s": tokens_per_s}))
     return path
+
+
+def write_rkllm_burst(folder: Path) -> Path:
+    """Write the same burst as a "model file" of the stand-in; requests end it by `max_tokens`."""
+    said = " ".join(map(quoted, PIECES))
+    return write_script(
+        folder / "burst.rkllm", f"{_RKLLM_ANSWER}  say {said} times={_ENDLESS // len(PIECES)}\n"
+    )
+
+
+def write_rkllm_stamps(folder: Path, tokens_per_s: float) -> Path:
+    """Write the "model file" that says the time at a steady pace, the first token at once."""
+    stamp = r'say "@\{ns};"'
+    return write_script(
+        folder / f"{tokens_per_s:g}.stamps.rkllm",
+        f"{_RKLLM_ANSWER}  {stamp}\n  {stamp} us={1e6 / tokens_per_s:.0f} times={_ENDLESS}\n",
+    )

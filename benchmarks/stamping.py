@@ -23,7 +23,7 @@ from typing import Any
 import engine.backends
 from engine import Capabilities, Chat, FinishReason, SamplingParams
 from engine.backends.base import Backend, BackendOptions, OnPiece, RunEnd
-from engine.request import RenderedPrompt
+from engine.request import Prompt
 
 SUFFIX = ".stamps.json"
 STAMP = re.compile(rb"@(\d+);")
@@ -55,7 +55,7 @@ class StampingBackend:
         return [0]
 
     def run(
-        self, run_id: int, prompt: RenderedPrompt, sampling: SamplingParams, on_piece: OnPiece
+        self, run_id: int, prompt: Prompt, sampling: SamplingParams, on_piece: OnPiece
     ) -> RunEnd:
         """Stamp tokens until no more are wanted."""
         aborted = threading.Event()

@@ -24,14 +24,15 @@ class Classifier(Protocol):
 class Intents:
     """Adds up what speaks for each intent and names the one with most, `general` if none has any.
 
-    An intent starts at the classifier's log-odds, or without a classifier at minus the rules'
-    threshold, so that one cue alone is not enough. Each cue that is there adds its weight once.
+    An intent starts below zero by the rules' threshold, so that one cue alone is not enough. Each
+    cue that is there adds its weight once, a classifier its log-odds, weighted as the rules say.
     Constant time in a prompt's length: both its ends are looked at.
     """
 
     def __init__(self, rules: Rules, classifier: Classifier | None = None) -> None:
         self._names = [name for name in rules.intents if name != GENERAL]
         self._threshold = rules.threshold
+        self._weight = rules.classifier
         self._classifier = classifier
         self._cues = [
             (name, _CueFinder(cue)) for name, intent in rules.intents.items() for cue in intent.cues
@@ -54,8 +55,9 @@ class Intents:
         prompt = excerpt(prompt)
         scores = dict.fromkeys(self._names, -self._threshold)
         if self._classifier is not None:
-            odds = self._classifier.log_odds(prompt)
-            scores |= {name: odds[name] for name in self._names if name in odds}
+            for name, odds in self._classifier.log_odds(prompt).items():
+                if name in scores:
+                    scores[name] += self._weight * odds
         found = self._phrases.found(prompt)
         likely = {at for phrase in found for at in self._cues_with.get(phrase, ())}
         against = 0.0

@@ -110,8 +110,8 @@ class Rules(_Model):
     intents: dict[str, Intent]
     # Below it, no intent is told and the prompt is `general`.
     threshold: float = 1.0
-    # Whether the trained classifier has a say beside the cues, about the intents that it knows.
-    classifier: bool = False
+    # What the trained classifier's log-odds count for beside the cues; 0 is nothing.
+    classifier: float = Field(0.0, ge=0)
     sanitizer: dict[str, SanitizerRule]
     checks: dict[str, CheckRule]
     currencies: dict[_Word, list[_Word]] = {}

@@ -60,10 +60,10 @@ _INTENTS = """\
 
 What a prompt may want to know, and how many words an answer has. Cues in the rules file speak for
 an intent or against it, each with a weight: words and phrases, some only beside others, for a cue
-alone is not an intent. With `classifier: true` a small encoder, trained on this project's prompts,
-speaks as well: its log-odds against `general` are where an intent starts, in place of minus the
-`threshold`. The intent with the highest sum above zero is told, else `general`. An intent of your
-own has its cues alone."""
+alone is not an intent: their sum must be above `threshold`. A small encoder, trained on this
+project's prompts, speaks as well: its log-odds against `general`, times `classifier`, are added to
+the cues of the intents that it knows; an intent of your own has its cues alone. The intent with the
+highest sum is told, `general` if none is above the threshold."""
 
 _SANITIZER = """\
 ## Sanitiser

@@ -28,7 +28,7 @@ class V3:
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._intents = Intents(rules, _classifier() if rules.classifier else None)
+        self._intents = Intents(rules, _classifier() if rules.classifier > 0 else None)
         self._sanitizer = Sanitizer(rules.sanitizer)
         self._checks = Checks(rules)
 

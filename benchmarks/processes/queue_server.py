@@ -1,34 +1,52 @@
-"""The peer for streaming: a queue per request. `PORT PARENT_PID MODEL_PATH`.
+"""The peer for streaming: a queue per request. `PORT PARENT_PID MODEL_PATH [LIBRARY]`.
 
 What most servers over a callback-driven runtime are: the callback puts each token into a
 `queue.Queue`, the request's thread takes them out one by one, renders an OpenAI chunk with
 `json.dumps` and writes it to the client. GatekeeperZA's server, the fastest and the most careful of
 those measured for RKLLM, has this shape (gunicorn with threads). It stands in for that server
-because it can be fed by the very same backend as ours; it is given what is fair (a thread per
-connection, no Nagle delay, one write a chunk) and spared what is not its point: no locks, no logs,
-no parsing of the text, no usage.
+because it can be fed by the very same backend as ours, or by the same librkllmrt.so, which it calls
+by plain ctypes, one request at a time. It is given what is fair (a thread per connection, no Nagle
+delay, one write a chunk) and spared what is not its point: no further locks, no logs, no parsing of
+the text, no usage.
 """
 
 from __future__ import annotations
 
 import json
-import queue
 import sys
-import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from benchmarks.client import HOST
+from benchmarks.plain_rkllm import RkllmSource
+from benchmarks.queues import Source, tokens
 from benchmarks.stamping import build
 from engine import SamplingParams
-from engine.backends.base import Backend
 from engine.hosts.child import die_with_parent
 from engine.output import TokenLogprob
 
-_TOKEN_TIMEOUT_S = 30.0
+
+class ScriptedSource:
+    """The scripted backend, called as our engine calls it."""
+
+    def __init__(self, model_path: str) -> None:
+        self._backend = build("scripted", {"model_path": model_path})
+        self._backend.load()
+
+    def generate(
+        self, prompt: Sequence[int], max_tokens: int, put: Callable[[str], object]
+    ) -> None:
+        """Put the text of each token; returns after the last one."""
+
+        def on_piece(piece: bytes, token_id: int, logprob: TokenLogprob | None) -> bool:
+            put(piece.decode())
+            return token_id >= max_tokens
+
+        self._backend.run(id(put), tuple(prompt), SamplingParams(), on_piece)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -36,7 +54,7 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    backend: Backend
+    source: Source
 
     def do_GET(self) -> None:
         """Say that all is well."""
@@ -58,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _events(self, body: dict[str, Any]) -> Iterator[str]:
         request_id, created = f"cmpl-{uuid.uuid4().hex}", int(time.time())
-        for text in self._tokens(body["prompt"], body["max_tokens"]):
+        for text in tokens(self.source, body["prompt"], body["max_tokens"]):
             chunk = {
                 "id": request_id,
                 "object": "text_completion",
@@ -71,33 +89,17 @@ class Handler(BaseHTTPRequestHandler):
         yield f"data: {json.dumps({'id': request_id, 'choices': [last]})}\n\n"
         yield "data: [DONE]\n\n"
 
-    def _tokens(self, prompt: str, max_tokens: int) -> Iterator[str]:
-        tokens: queue.Queue[str | None] = queue.Queue()
-
-        def on_piece(piece: bytes, token_id: int, logprob: TokenLogprob | None) -> bool:
-            tokens.put(piece.decode())
-            return token_id >= max_tokens
-
-        def generate() -> None:
-            try:
-                self.backend.run(id(tokens), prompt, SamplingParams(), on_piece)
-            finally:
-                tokens.put(None)
-
-        threading.Thread(target=generate, daemon=True).start()
-        while (token := tokens.get(timeout=_TOKEN_TIMEOUT_S)) is not None:
-            yield token
-
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing: ours writes no access log either."""
 
 
 def main() -> None:
     """Serve until killed."""
-    port, parent, model_path = sys.argv[1:]
+    port, parent, model_path, *library = sys.argv[1:]
     die_with_parent(int(parent))
-    Handler.backend = build("scripted", {"model_path": model_path})
-    Handler.backend.load()
+    Handler.source = (
+        RkllmSource(Path(library[0]), Path(model_path)) if library else ScriptedSource(model_path)
+    )
     ThreadingHTTPServer((HOST, int(port)), Handler).serve_forever()
 
 

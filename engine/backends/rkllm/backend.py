@@ -32,7 +32,8 @@ _MAX_CONTEXT = 16_384
 _CONTEXT_STEP = 32
 # What the runtime itself would take for no length at all.
 _DEFAULT_CONTEXT = 4_096
-_MAX_TOKEN_ID = 2**31 - 1
+# More than any vocabulary has; how many tokens this one has, only a tokenizer tells.
+_MAX_TOKEN_ID = 2**20 - 1
 _MAX_MS = 1e9
 # Sampling that is fixed at the load (R49's defaults, so that plain jobs get what they ask for).
 FIXED = SamplingParams(temperature=0.7, top_p=0.9, top_k=50)

@@ -83,7 +83,7 @@ def check_machine(path: Path) -> None:
     """Look whether a file is a shared library for this processor. Raises ModelLoadFailed."""
     try:
         with path.open("rb") as file:
-            head = file.read(20)
+            head = file.read(64)
     except OSError as error:
         raise ModelLoadFailed(f"RKLLM_LIB_PATH: {path} cannot be read: {error.strerror}") from error
     if len(head) < 20 or head[:4] != b"\x7fELF":

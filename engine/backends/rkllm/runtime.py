@@ -205,32 +205,27 @@ class Runtime:
         run = self._run
         if run is None or run.number != number:
             return 0
-        if state in (_NORMAL, _WAITING):
-            run.tokens += 1
-            if run.stopped:
-                return 0
-            if run.tokens > run.limit:
-                self.abort()
-                return 0
-            if state == _NORMAL:
-                found = result.contents
-                enough = run.on_piece(found.text or b"", found.token_id, None)
-            else:
-                # Its bytes come with a later token.
-                enough = run.on_piece(b"", -1, None)
-            if run.tokens == run.limit:
-                # A library that was told the limit is about to end by itself, with its counts.
-                enough = not self._abi.sampling_per_run
-            if enough:
-                self.abort()
-        elif state == _FINISH:
-            run.finished = True
-            if result:
-                perf = result.contents.perf
-                run.prefill_tokens, run.generate_tokens = perf.prefill_tokens, perf.generate_tokens
-                run.prefill_ms, run.peak_mb = perf.prefill_time_ms, perf.memory_usage_mb
+        if state == _NORMAL:
+            found = result.contents
+            piece, token_id = found.text or b"", found.token_id
+        elif state == _WAITING:
+            # Its bytes come with a later token.
+            piece, token_id = b"", -1
         else:
-            run.failed = True
+            _end(run, result, state)
+            return 0
+        tokens = run.tokens = run.tokens + 1
+        if run.stopped:
+            return 0
+        if tokens > run.limit:
+            self.abort()
+            return 0
+        enough = run.on_piece(piece, token_id, None)
+        if tokens == run.limit:
+            # A library that was told the limit is about to end by itself, with its counts.
+            enough = not self._abi.sampling_per_run
+        if enough:
+            self.abort()
         return 0
 
     def _abort_forever(self) -> None:
@@ -247,6 +242,17 @@ class Runtime:
                 self._functions.abort(handle)
             time.sleep(_ABORT_AGAIN_S)
             self._abort_wanted.set()
+
+
+def _end(run: Run, result: Any, state: int) -> None:
+    if state != _FINISH:
+        run.failed = True
+        return
+    run.finished = True
+    if result:
+        perf = result.contents.perf
+        run.prefill_tokens, run.generate_tokens = perf.prefill_tokens, perf.generate_tokens
+        run.prefill_ms, run.peak_mb = perf.prefill_time_ms, perf.memory_usage_mb
 
 
 def fill_sampling(struct: Any, sampling: SamplingParams) -> None:

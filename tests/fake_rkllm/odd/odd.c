@@ -2,6 +2,7 @@
  * of no known layout or of two, and what else a library may do to whoever asks for them.
  *
  * -DAT_12, -DAT_13, -DAT=68    where the extended parameters stand, any of them
+ * -DVERSION="1.2.1"           the version string in it
  * -DPRINTS, -DDIES, -DHANGS, -DLEAVES    what happens when the default parameters are asked for
  * -DDIES_AT_END, -DPRINTS_AT_END    what happens when the process ends
  */
@@ -13,6 +14,10 @@
 #include <unistd.h>
 
 #define PUBLIC __attribute__((visibility("default")))
+
+#ifdef VERSION
+PUBLIC const char odd_version[] = "rkllm-runtime version: " VERSION;
+#endif
 
 typedef struct {
     unsigned char bytes[256];

@@ -170,7 +170,7 @@ def test_negative_weights_take_away() -> None:
 
 class Odds:
     def log_odds(self, prompt: str) -> dict[str, float]:
-        return {"pay": 0.5 if "fee" in prompt else -0.5}
+        return {"pay": 1.0 if "fee" in prompt else -1.0, "unheard_of": 9.0}
 
 
 def test_cues_and_classifier_add_up() -> None:
@@ -180,12 +180,14 @@ def test_cues_and_classifier_add_up() -> None:
             "mine": Intent(about="-", cues=[Cue(any=["gold"], weight=0.9)]),
             "general": Intent(about="-"),
         },
+        classifier=0.5,
         sanitizer={},
         checks={},
     )
     intents = Intents(rules, Odds())
-    assert intents.scores("a fee, a tip and gold") == pytest.approx({"pay": 1.2, "mine": -0.1})
-    assert intents.tell("a tip") == "pay"
+    assert intents.scores("a fee, a tip and gold") == pytest.approx({"pay": 0.2, "mine": -0.1})
+    assert intents.tell("a tip, a fee") == "pay"
+    assert intents.tell("a tip") == "general"
     # An intent of the user's own, which the classifier does not know, has its cues alone.
     assert intents.tell("gold") == "general"
 

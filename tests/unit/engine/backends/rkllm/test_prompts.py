@@ -176,9 +176,8 @@ def test_kwargs_that_are_not_the_requests(rendered: Callable[..., str], name: st
 def test_what_templates_are_written_with(rendered: Callable[..., str]) -> None:
     # Whitespace around blocks, loop controls, JSON that is not for HTML, today's date.
     assert rendered("  {% if true %}\na\n  {% endif %}\nb") == "a\nb"
-    assert rendered(
-        "{% for i in range(9) %}{% if i > 2 %}{% break %}{% endif %}{{ i }}{% endfor %}"
-    )
+    loop = "{% for i in range(9) %}{% if i > 2 %}{% break %}{% endif %}{{ i }}{% endfor %}"
+    assert rendered(loop) == "012"
     assert rendered("{{ messages[0] | tojson }}") == '{"role": "user", "content": "hi"}'
     quotes = chat(("user", "<é>'"))
     assert rendered("{{ messages[0].content | tojson }}", quotes) == '"<é>\'"'

@@ -1,0 +1,264 @@
+"""RKLLM: from the runtime's callback to a job's JSON, and to the bytes that a client reads.
+
+The runtime is the stand-in of `tests/fake_rkllm`, ABI 1.3, which talks as fast as its callback lets
+it or at 20 tokens/s, always on the thread that called it; how fast that is with a callback that
+only counts, is the first row. The peer is the server most people write over such a callback: plain
+ctypes, a `queue.Queue` per request, one lock (`plain_rkllm`, `queues`, `processes/queue_server`).
+It gets its tokens from the same library and takes turns with ours. A context is at most 16,384
+tokens, so a burst is a long answer asked for several times.
+
+Every text is compared with what was produced: who loses tokens has no speed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from benchmarks.engines import (
+    ISOLATIONS,
+    TEXT_STAMP,
+    both,
+    consumer_latencies_ms,
+    job_seconds,
+    rkllm,
+)
+from benchmarks.measure import (
+    Pairs,
+    Table,
+    at_least,
+    at_most,
+    latencies_in_turns,
+    take_turns_async,
+)
+from benchmarks.options import Options, say
+from benchmarks.plain_rkllm import PlainRkllm, RkllmSource
+from benchmarks.queues import Source, tokens
+from benchmarks.scripts import (
+    RKLLM_CONTEXT,
+    burst_text,
+    write_rkllm_burst,
+    write_rkllm_stamps,
+)
+from benchmarks.servers import serving
+from benchmarks.streams import (
+    FIRST_PACE,
+    PACE,
+    PROMPT,
+    burst_rate,
+    first_token_ms,
+    latencies_ms,
+    settings,
+)
+from tests.fake_rkllm import build
+
+NAME = "rkllm"
+_LIMIT_S = 900.0
+# Of one answer in a burst: nearly all that a context holds.
+_TOKENS = 16_000
+# One user's turn, for which the runtime has its own template; deltas come with streaming only.
+_JOB = {"messages": [{"role": "user", "content": "a prompt"}], "stream": True}
+_NOTES = (
+    f"A burst is an answer of {_TOKENS:,} tokens, several times in a row: from the question to the "
+    "last byte, first token included. Nobody tells the runtime's ABI: ours finds it out.",
+    "Our events hold what has come since the last one, so a burst is coalesced. For one event per "
+    "token each one is rendered apart, as the peer does it; what came together is still one write.",
+)
+
+
+def run(options: Options) -> list[Table]:
+    """Measure in this process, then servers: bursts, first tokens, steady ones."""
+    inside = Table(title=f"{NAME}, in process", ours="ours", peer="a queue per request")
+    served = Table(title=NAME, ours="our server", peer="queue-per-request server")
+    served.notes.extend(_NOTES)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        library = build("1.3", folder)
+        _bare(inside, library, write_rkllm_burst(folder), options)
+        uvloop.run(_inside(inside, library, folder, options))
+        _served(served, library, folder, options)
+    return [inside, served]
+
+
+def _bare(table: Table, library: Path, script: Path, options: Options) -> None:
+    """Measure the stand-in with a callback that only counts: nothing in Python can be faster."""
+    say(f"{NAME}: bare stand-in")
+    wanted = options.size(500_000, 50_000)
+    count = 0
+
+    def on_result(result: Any, number: int | None, state: int) -> int:
+        nonlocal count
+        count += 1
+        return 0
+
+    bare = PlainRkllm(library, script, on_result)
+    rates = []
+    for _ in range(options.pairs):
+        count = 0
+        started = time.perf_counter()
+        bare.run(PROMPT, wanted)
+        rates.append(wanted / (time.perf_counter() - started))
+        # The last call says that it is done.
+        assert count == wanted + 1, "a token was lost"
+    bare.close()
+    table.alone("bare stand-in, a callback that only counts", "tokens/s", rates)
+
+
+# ---- in this process ----
+
+
+async def _inside(table: Table, library: Path, folder: Path, options: Options) -> None:
+    async with asyncio.timeout(_LIMIT_S):
+        burst = write_rkllm_burst(folder)
+        peer = RkllmSource(library, burst)
+        jobs, of_peer = options.size(10, 2), options.size(3, 1)
+        async with both(rkllm(library, burst)) as engines:
+            for isolation, engine in zip(ISOLATIONS, engines, strict=True):
+                say(f"{NAME}: jobs, {isolation} isolation, {options.pairs} pairs")
+                pairs = await take_turns_async(
+                    options.pairs,
+                    job_seconds(engine, _JOB, _TOKENS, jobs),
+                    _queued_job_seconds(peer, of_peer),
+                )
+                name = f"one job to its JSON, {isolation} isolation"
+                table.compare(name, "tokens/s", _each(pairs, lambda seconds: _TOKENS / seconds))
+                table.compare(name, "µs/token", _each(pairs, lambda s: s * 1e6 / _TOKENS))
+        peer.close()
+        stamps = write_rkllm_stamps(folder, PACE)
+        peer = RkllmSource(library, stamps)
+        paced = options.size(40, 10)
+        async with both(rkllm(library, stamps)) as engines:
+            for isolation, engine in zip(ISOLATIONS, engines, strict=True):
+                say(f"{NAME}: {PACE:g} tokens/s, {isolation} isolation, {options.pairs} pairs")
+                p50, p95 = await latencies_in_turns(
+                    options.pairs,
+                    consumer_latencies_ms(engine, paced),
+                    _queued_latencies_ms(peer, paced),
+                )
+                name = f"callback to consumer at {PACE:g} tokens/s, {isolation} isolation"
+                budget = at_most(0.3) if isolation == "process" else None
+                table.compare(f"{name}, p50", "ms", p50, budget)
+                table.compare(f"{name}, p95", "ms", p95)
+        peer.close()
+
+
+def _each(pairs: Pairs, of: Callable[[float], float]) -> Pairs:
+    return Pairs([*map(of, pairs.ours)], [*map(of, pairs.peer)])
+
+
+def _queued_job_seconds(source: Source, jobs: int) -> Callable[[], Awaitable[float]]:
+    """Return a turn of the peer: the same deltas and text as one JSON, out of its queue."""
+    expected = burst_text(_TOKENS)
+
+    async def once() -> float:
+        elapsed = 0.0
+        for _ in range(jobs):
+            started = time.perf_counter()
+            deltas = list(tokens(source, PROMPT, _TOKENS))
+            text = "".join(deltas)
+            json.dumps({"choices": [{"text": text, "deltas": deltas, "tokens": deltas}]})
+            elapsed += time.perf_counter() - started
+            assert text == expected, "a token was lost"
+        return elapsed / jobs
+
+    return once
+
+
+def _queued_latencies_ms(source: Source, wanted: int) -> Callable[[], Awaitable[list[float]]]:
+    async def once() -> list[float]:
+        came = [(time.monotonic_ns(), text) for text in tokens(source, PROMPT, wanted)]
+        found = [
+            (now - int(stamp)) / 1e6 for now, text in came for stamp in TEXT_STAMP.findall(text)
+        ]
+        assert len(found) == wanted, "a token was lost"
+        return found
+
+    return once
+
+
+# ---- servers ----
+
+
+def _served(table: Table, library: Path, folder: Path, options: Options) -> None:
+    def ours(model: Path, name: str, isolation: str = "process") -> dict[str, str]:
+        return settings(
+            "rkllm",
+            model,
+            folder,
+            name,
+            RKLLM_LIB_PATH=str(library),
+            CONTEXT_LENGTH=str(RKLLM_CONTEXT),
+            ENGINE_ISOLATION=isolation,
+        )
+
+    def peer(model: Path) -> list[str]:
+        return [str(model), str(library)]
+
+    burst = write_rkllm_burst(folder)
+    with (
+        serving("emulator", env=ours(burst, "process")) as process,
+        serving("emulator", env=ours(burst, "thread", "thread")) as thread,
+        serving("emulator", ["--event-per-token"], ours(burst, "each")) as per_token,
+        serving("queue_server", peer(burst)) as queued,
+    ):
+        uvloop.run(_bursts(table, options, (process, thread), per_token, queued))
+    for measure, pace in ((_first, FIRST_PACE), (_steady, PACE)):
+        stamps = write_rkllm_stamps(folder, pace)
+        with (
+            serving("emulator", env=ours(stamps, stamps.stem)) as process,
+            serving("queue_server", peer(stamps)) as queued,
+        ):
+            uvloop.run(measure(table, options, process, queued))
+
+
+async def _bursts(
+    table: Table, options: Options, ours: tuple[int, int], per_token: int, peer: int
+) -> None:
+    asks, of_peer = options.size(20, 2), options.size(3, 1)
+    async with asyncio.timeout(_LIMIT_S):
+        for isolation, port in zip(ISOLATIONS, ours, strict=True):
+            say(f"{NAME}: burst, {isolation} isolation, {options.pairs} pairs")
+            pairs = await take_turns_async(
+                options.pairs,
+                burst_rate(port, _TOKENS, asks=asks),
+                burst_rate(peer, _TOKENS, asks=of_peer),
+            )
+            budget = at_least(200_000) if isolation == "process" else None
+            name = f"burst, 1 stream, coalesced, {isolation} isolation"
+            table.compare(name, "tokens/s", pairs, budget)
+        say(f"{NAME}: burst, one event per token, {options.pairs} pairs")
+        pairs = await take_turns_async(
+            options.pairs,
+            burst_rate(per_token, _TOKENS, asks=options.size(10, 1), each_its_own=True),
+            burst_rate(peer, _TOKENS, asks=of_peer, each_its_own=True),
+        )
+        table.compare("burst, 1 stream, one event per token", "events/s", pairs, at_least(35_000))
+
+
+async def _first(table: Table, options: Options, ours: int, peer: int) -> None:
+    say(f"{NAME}: first token, {options.pairs} pairs")
+    asks = options.size(10, 3)
+    async with asyncio.timeout(_LIMIT_S):
+        pairs = await take_turns_async(
+            options.pairs, first_token_ms(ours, asks), first_token_ms(peer, asks)
+        )
+    table.compare("first token, idle server", "ms", pairs, at_most(3.0))
+
+
+async def _steady(table: Table, options: Options, ours: int, peer: int) -> None:
+    say(f"{NAME}: {PACE:g} tokens/s, {options.pairs} pairs")
+    wanted = options.size(40, 10)
+    async with asyncio.timeout(_LIMIT_S):
+        p50, p95 = await latencies_in_turns(
+            options.pairs, latencies_ms(ours, wanted), latencies_ms(peer, wanted)
+        )
+    name = f"callback to client at {PACE:g} tokens/s"
+    table.compare(f"{name}, p50", "ms", p50, at_most(1.0, "ratio"))
+    table.compare(f"{name}, p95", "ms", p95, at_most(1.0, "ratio"))

@@ -1,0 +1,82 @@
+"""Servers asked for streams over HTTP, all of them alike: what two benchmarks measure of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.client import ask, ask_all
+from benchmarks.measure import percentile
+from benchmarks.scripts import MODEL, burst_text
+
+# A model's usual pace, and one that is fast enough for a short row of first tokens and slow enough
+# that the second token does not disturb the first.
+PACE = 20.0
+FIRST_PACE = 200.0
+_PATH = "/v1/completions"
+# Token ids, which no engine has anything to do to.
+PROMPT = [1, 2, 3]
+
+
+def settings(engine: str, model: Path, folder: Path, name: str, **more: str) -> dict[str, str]:
+    """Return our server's environment; `name` is its own among the servers of a folder."""
+    return {
+        "ENGINE": engine,
+        "MODEL_PATH": str(model),
+        "MODEL_NAME": MODEL,
+        "JOB_DB": str(folder / f"{name}.sqlite3"),
+        "LOG_LEVEL": "WARNING",
+        **more,
+    }
+
+
+def burst_rate(
+    port: int, tokens: int, *, streams: int = 1, asks: int = 1, each_its_own: bool = False
+) -> Callable[[], Awaitable[float]]:
+    """Return a turn that gives the tokens a second of bursts, all streams together.
+
+    `asks` is how often they are asked for, one after the other: only what lies between a question
+    and its last byte counts. `each_its_own` demands an event for each token.
+    """
+    expected = burst_text(tokens)
+
+    async def once() -> float:
+        elapsed_ns = 0
+        for _ in range(asks):
+            replies = await ask_all(port, _PATH, [_body(tokens)] * streams)
+            for reply in replies:
+                assert reply.text() == expected, "a token was lost"
+                # The last event has the finish reason and no text.
+                assert not each_its_own or reply.events == tokens + 1, "tokens shared an event"
+            asked = min(reply.asked for reply in replies)
+            elapsed_ns += max(reply.times[-1] for reply in replies) - asked
+        return tokens * streams * asks / (elapsed_ns / 1e9)
+
+    return once
+
+
+def first_token_ms(port: int, asks: int) -> Callable[[], Awaitable[float]]:
+    """Return a turn that gives the median time from a question to its first event."""
+
+    async def once() -> float:
+        replies = [await ask(port, _PATH, _body(2)) for _ in range(asks)]
+        return percentile([reply.first_event_ms for reply in replies], 50)
+
+    return once
+
+
+def latencies_ms(port: int, tokens: int) -> Callable[[], Awaitable[list[float]]]:
+    """Return a turn that gives how long each stamped token was on its way to the client."""
+
+    async def once() -> list[float]:
+        found = (await ask(port, _PATH, _body(tokens))).latencies_ms()
+        assert len(found) == tokens, "a token was lost"
+        # The first one waits for the answer's head as well; it has a row of its own.
+        return found[1:]
+
+    return once
+
+
+def _body(tokens: int) -> dict[str, Any]:
+    return {"model": MODEL, "prompt": PROMPT, "max_tokens": tokens, "stream": True}

@@ -1,0 +1,239 @@
+"""`ENGINE=rkllm python -m handler` over the stand-in for librkllmrt.so: both ABIs, no board."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import SMALL_RULES
+from tests.fake_rkllm import build, read_log, write_script
+from tests.fake_rkllm.odd import build_odd
+from tests.fake_rkllm.tokenizer import text_of, write_tokenizer
+from tests.integration.handler.control_plane import clean_environment
+
+WAIT_S = 50
+SCRIPT = r"""
+answer when="Count"
+  say "one " "two " "th" "ree fo" "ur" us=1000
+  say " and on" us=1000 times=100000
+answer
+  say "\{seen}"
+"""
+PROMPT = {"prompt": "Count with me", "sampling_params": {"stop": ["four"], "stream": True}}
+CHAT = {
+    "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hé?"}]
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One command line: the library it is given, its job, and what else is set or lies there."""
+
+    library: str = "1.3"
+    job: dict[str, Any] = field(default_factory=lambda: PROMPT)
+    settings: dict[str, str] = field(default_factory=dict)
+    prepare: Callable[[Path], object] = lambda folder: None
+
+
+CASES = {
+    "1.2": Case("1.2"),
+    "1.3": Case("1.3"),
+    "thread": Case("1.2", settings={"ENGINE_ISOLATION": "thread", "ENGINE": "auto"}),
+    "rendered": Case("1.2", CHAT, prepare=write_tokenizer),
+    "one-turn": Case("1.3", CHAT),
+    "reload": Case(
+        "1.2",
+        {"prompt": "hi", "sampling_params": {"temperature": 1.5}},
+        settings={"RKLLM_SAMPLING": "reload"},
+    ),
+    "wrong-abi": Case("1.2", settings={"RKLLM_ABI": "1.3"}),
+    "wrong-abi-too": Case("1.3", settings={"RKLLM_ABI": "1.2"}),
+    "unknown-abi": Case("1.3", settings={"RKLLM_ABI": "1.4"}),
+    "older": Case("1.2.0"),
+    "newer": Case("odd AT=100"),
+    "kills": Case("odd AT_13 DIES"),
+    "no-library": Case("none"),
+    "empty-model": Case(prepare=lambda folder: (folder / "model.rkllm").write_bytes(b"")),
+}
+
+
+@dataclass
+class Done:
+    """One ended process."""
+
+    code: int
+    stdout: str
+    stderr: str
+    calls: list[str]
+
+    @property
+    def result(self) -> Any:
+        """The last line of stdout, which is JSON."""
+        return json.loads(self.stdout.splitlines()[-1])
+
+    def error(self) -> str:
+        """The one error that a failed run tells, and nothing else."""
+        assert self.code == 1
+        assert "Traceback" not in self.stdout + self.stderr
+        error = self.result["error"]
+        assert type(error) is str
+        assert "\n" not in error
+        # Nothing was called that a wrong guess would have made a crash.
+        assert not {"crash", "refused"} & set(self.calls)
+        return error
+
+
+class Runner:
+    """Runs CASES when they are asked for, and one that will be meanwhile: each takes seconds."""
+
+    def __init__(self, folder: Path, hosts_of: Callable[[int], list[int]]) -> None:
+        self._folder = folder
+        self._hosts_of = hosts_of
+        self._libraries: dict[str, Path] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def _library(self, name: str) -> Path:
+        if name not in self._libraries:
+            kind, *defines = name.split()
+            path = self._folder / "none.so"
+            if kind == "odd":
+                path = build_odd(self._folder / name.replace(" ", "-"), *defines)
+            elif kind != "none":
+                path = build(kind, self._folder / "fake")
+            self._libraries[name] = path
+        return self._libraries[name]
+
+    def _start(self, name: str) -> None:
+        case, folder = CASES[name], self._folder / name
+        (folder / "home").mkdir(parents=True)
+        write_script(folder / "model.rkllm", f"context 8192\n{SCRIPT}")
+        case.prepare(folder)
+        settings = {
+            "ENGINE": "rkllm",
+            "RKLLM_LIB_PATH": str(self._library(case.library)),
+            "MODEL_PATH": "model.rkllm",
+            "VALIDATION_RULES": str(SMALL_RULES),
+            "FAKE_RKLLM_LOG": str(folder / "calls.log"),
+            **case.settings,
+        }
+        with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
+            self._processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "handler", "--test_input", json.dumps({"input": case.job})],
+                env=clean_environment(folder / "home", settings),
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+
+    def __call__(self, name: str) -> Done:
+        """Wait for the end of a case, which leaves nothing behind."""
+        if name not in self._processes:
+            self._start(name)
+        if rest := CASES.keys() - self._processes.keys():
+            self._start(min(rest))
+        process, folder = self._processes[name], self._folder / name
+        code = process.wait(WAIT_S)
+        assert self._hosts_of(process.pid) == []
+        log = folder / "calls.log"
+        calls = [call.name for call in read_log(log)] if log.exists() else []
+        return Done(code, (folder / "stdout").read_text(), (folder / "stderr").read_text(), calls)
+
+    def kill(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def run(
+    tmp_path_factory: pytest.TempPathFactory, hosts_of: Callable[[int], list[int]]
+) -> Iterator[Runner]:
+    """Gives what became of a case, by its name."""
+    runner = Runner(tmp_path_factory.mktemp("rkllm"), hosts_of)
+    yield runner
+    runner.kill()
+
+
+@pytest.mark.parametrize("name", ["1.2", "1.3", "thread"])
+def test_job_is_answered_up_to_its_stop(run: Runner, name: str) -> None:
+    # R4, R11, R26, R44-R46
+    done = run(name)
+    assert done.code == 0, done.stderr
+    output = done.result
+    (choice,) = output["choices"]
+    assert choice["text"] == "one two three "
+    assert "".join(choice["deltas"]) == choice["text"]
+    assert choice["tokens"] == choice["deltas"]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "four")
+    assert (output["usage"]["output"], output["streaming"]) == (5, True)
+    # The defaults of a job are what the load of 1.2 is set to (R49).
+    (warning,) = output["warnings"]
+    assert warning.startswith("prompt was put into the model's chat template")
+    assert done.calls.count("rkllm_init") == done.calls.count("rkllm_destroy") == 1
+
+
+def test_chat_goes_through_the_models_own_template(run: Runner) -> None:
+    # R38
+    output = run("rendered").result
+    given = json.loads(output["choices"][0]["text"])
+    text = (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHé?<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+    assert text_of([int(word) for word in given["prompt"].split()]) == text
+    assert (given["input_type"], given["prompt_tokens"]) == ("token", output["usage"]["input"])
+    assert output.get("warnings", []) == []
+
+
+def test_chat_without_tokenizer_files_drops_nothing_and_says_so(run: Runner) -> None:
+    # R38
+    output = run("one-turn").result
+    given = json.loads(output["choices"][0]["text"])
+    assert given["prompt"] == "System: Be brief.\n\nUser: Hé?\n\nAssistant:"
+    (warning,) = output["warnings"]
+    assert warning.startswith("messages were given to the rkllm engine as the text of one turn")
+
+
+def test_sampling_that_differs_is_loaded_anew(run: Runner) -> None:
+    # R9: and the timings say so.
+    done = run("reload")
+    output = done.result
+    assert json.loads(output["choices"][0]["text"])["sampling"]["temperature"] == 1.5
+    assert output["timings"]["reload_ms"] > 0
+    assert not any("temperature" in warning for warning in output["warnings"])
+    assert done.calls.count("rkllm_init") == done.calls.count("rkllm_destroy") == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "begins", "says"),
+    [
+        ("wrong-abi", "RKLLM_ABI is 1.3, and the library is 1.2: ", "Set RKLLM_ABI=auto or 1.2"),
+        ("wrong-abi-too", "RKLLM_ABI is 1.2, and the library is 1.3: ", "Set RKLLM_ABI=auto or"),
+        ("older", "", "is older than 1.2.1, it has no rkllm_get_kv_cache_size: install"),
+        ("newer", "it cannot be told which ABI ", "install librkllmrt.so 1.2.3 or 1.3.0, or set"),
+        ("kills", "", "whoever asks is killed by SIGSEGV: E RKNN: failed to open rknpu module"),
+        ("no-library", "RKLLM_LIB_PATH: there is no file ", "github.com/airockchip/rknn-llm"),
+        ("empty-model", "MODEL_PATH: ", "model.rkllm is empty"),
+    ],
+)
+def test_refusal_is_one_clear_sentence(run: Runner, name: str, begins: str, says: str) -> None:
+    # R50, R54
+    error = run(name).error()
+    assert error.startswith(begins)
+    assert says in error
+
+
+def test_abi_that_is_no_setting(run: Runner) -> None:
+    done = run("unknown-abi")
+    assert done.code == 2
+    assert done.stderr.splitlines()[-1].startswith("RKLLM_ABI: ")
+    assert "Traceback" not in done.stderr
+    assert done.calls == []

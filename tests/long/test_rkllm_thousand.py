@@ -1,0 +1,40 @@
+"""A thousand requests in a row over the stand-in for librkllmrt.so: none loses, none leaks.
+
+The servers there are lose the last token of an answer and give it to the next user (rkllm.md §4).
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import EngineFactory
+from tests.fake_rkllm import build, write_script
+from tests.integration.engine.rkllm.many import CLOCKS, SCRIPT, backend, serve_many
+
+COUNT = 1000
+
+
+@pytest.mark.parametrize("abi", ["1.2", "1.3"])
+@pytest.mark.parametrize(
+    ("isolation", "cut_off", "faulty"),
+    [("process", 0, 0), ("thread", 0, 0), ("process", 0.2, 0.02), ("thread", 0.2, 0)],
+)
+async def test_a_thousand_requests(
+    engine_factory: EngineFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    abi: str,
+    isolation: str,
+    cut_off: float,
+    faulty: float,
+) -> None:
+    # R4, R8, R11, R30, R31
+    monkeypatch.setattr("engine.hosts.process.FIRST_BACKOFF_S", 0.01)
+    model = write_script(tmp_path / "model.rkllm", SCRIPT)
+    engine = engine_factory(backend(model, build(abi, tmp_path)), isolation=isolation, **CLOCKS)
+    seed = random.randrange(2**32)
+    await serve_many(engine, COUNT, seed=seed, cut_off=cut_off, faulty=faulty)
+    assert (engine.restarts > 0) == (faulty > 0)

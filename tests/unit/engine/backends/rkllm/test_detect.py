@@ -1,0 +1,210 @@
+"""Which ABI a library has: what is seen of it, and what is made of that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.backends.rkllm import detect
+from engine.backends.rkllm.abi import ABI_12, ABI_13
+from engine.backends.rkllm.detect import Evidence, choose, examine
+from engine.errors import ModelLoadFailed
+from tests.fake_rkllm import run
+from tests.fake_rkllm.odd import build_odd
+
+Builder = Callable[..., Path]
+UPGRADE = "install librkllmrt.so 1.2.3 or 1.3.0"
+
+
+def refusal(path: Path, asked: str = "auto") -> str:
+    with pytest.raises(ModelLoadFailed) as caught:
+        choose(examine(path), asked)
+    assert "\n" not in caught.value.message
+    assert str(path) in caught.value.message or asked != "auto"
+    return caught.value.message
+
+
+# ---- the versions there are ----
+
+
+@pytest.mark.parametrize(("abi", "version"), [(ABI_12, "1.2.3"), (ABI_13, "1.3.0")])
+def test_versions_that_are_known(fake_library: Builder, abi: Any, version: str) -> None:
+    evidence = examine(fake_library(abi.name))
+    assert choose(evidence) is abi
+    assert evidence.missing == ()
+    assert evidence.version == version
+    assert evidence.fields[abi.name]["max_context_len"] == 512
+    assert evidence.fields[abi.name]["enabled_cpus_num"] == 4
+    told = evidence.told()
+    other = "1.3" if abi is ABI_12 else "1.2"
+    assert told.startswith(f"default parameters fit {abi.name}; not {other} (")
+    assert told.endswith(f"; version string {version}")
+
+
+@pytest.mark.parametrize("version", ["1.2.1", "1.2.2", "1.3.1", None])
+def test_other_versions_of_a_layout(tmp_path: Path, version: str | None) -> None:
+    # 1.3.1 is what the one board that was reported runs.
+    abi = ABI_12 if version is not None and version.startswith("1.2") else ABI_13
+    defines = [] if version is None else [f'VERSION="{version}"']
+    path = build_odd(tmp_path, "AT_12" if abi is ABI_12 else "AT_13", *defines)
+    evidence = examine(path)
+    assert choose(evidence) is abi
+    assert evidence.version == version
+    hint = "no version string" if version is None else f"version string {version}"
+    assert evidence.told().endswith(f"; {hint}")
+
+
+@pytest.mark.parametrize(
+    ("version", "missing"), [("1.2.0", "rkllm_get_kv_cache_size"), ("1.1", "rkllm_clear_kv_cache")]
+)
+@pytest.mark.parametrize("asked", ["auto", "1.2", "1.3"])
+def test_older_versions_are_refused_by_their_symbols(
+    fake_library: Builder, version: str, missing: str, asked: str
+) -> None:
+    # Whatever was asked for: what they lack is called.
+    path = fake_library(version)
+    message = refusal(path, asked)
+    assert message == f"{path} is older than 1.2.1, it has no {missing}: {UPGRADE}"
+
+
+# ---- what was asked for ----
+
+
+@pytest.mark.parametrize("name", ["1.2", "1.3"])
+def test_right_one_was_asked_for(fake_library: Builder, name: str) -> None:
+    assert choose(examine(fake_library(name)), name).name == name
+
+
+@pytest.mark.parametrize(("name", "asked"), [("1.2", "1.3"), ("1.3", "1.2")])
+def test_wrong_one_was_asked_for(fake_library: Builder, name: str, asked: str) -> None:
+    message = refusal(fake_library(name), asked)
+    assert message.startswith(f"RKLLM_ABI is {asked}, and the library is {name}: ")
+    assert f"default parameters fit {name}" in message
+    assert message.endswith(f". Set RKLLM_ABI=auto or {name}")
+
+
+# ---- contradictions ----
+
+
+@pytest.mark.parametrize(("name", "said"), [("1.2", "1.3.0"), ("1.3", "1.2.1")])
+def test_version_string_that_says_otherwise(fake_library: Builder, name: str, said: str) -> None:
+    path = fake_library(name, VERSION=said)
+    message = refusal(path)
+    assert message.startswith(f"{path} contradicts itself: default parameters fit {name}; ")
+    assert f"version string {said}. Set RKLLM_ABI to {name} or {said[:3]} if you" in message
+    # The fields go before the string once somebody has said so.
+    assert choose(examine(path), name).name == name
+    assert refusal(path, said[:3]).startswith(f"RKLLM_ABI is {said[:3]}, and the library is {name}")
+
+
+def test_version_string_of_no_known_line_is_no_contradiction(tmp_path: Path) -> None:
+    assert choose(examine(build_odd(tmp_path, "AT_13", 'VERSION="2.0.0"'))) is ABI_13
+
+
+def test_neither_layout_fits(tmp_path: Path) -> None:
+    path = build_odd(tmp_path, "AT=100")
+    message = refusal(path)
+    assert message.startswith(
+        f"it cannot be told which ABI {path} has: default parameters fit none"
+    )
+    assert "not 1.2 (" in message
+    assert "not 1.3 (" in message
+    assert f". {UPGRADE}, or set RKLLM_ABI to one of 1.2, 1.3 if you know it" in message
+    # Nothing speaks for another one.
+    assert choose(examine(path), "1.3") is ABI_13
+
+
+def test_nothing_but_nonsense_fits_neither(tmp_path: Path) -> None:
+    evidence = examine(build_odd(tmp_path))
+    assert [bool(each) for each in evidence.objections.values()] == [True, True]
+
+
+def test_both_layouts_fit(tmp_path: Path) -> None:
+    path = build_odd(tmp_path, "AT_12", "AT_13")
+    message = refusal(path)
+    assert "default parameters fit 1.2 and 1.3; no version string" in message
+    assert "or set RKLLM_ABI to one of 1.2, 1.3 if you know it" in message
+    for asked in ("1.2", "1.3"):
+        assert choose(examine(path), asked).name == asked
+
+
+def test_choice_needs_no_library() -> None:
+    fits: dict[str, tuple[str, ...]] = {"1.2": ("top_p would be 5",), "1.3": ()}
+    evidence = Evidence(path="lib", objections=fits, version="1.3.0")
+    assert choose(evidence) is ABI_13
+    assert evidence.told() == (
+        "default parameters fit 1.3; not 1.2 (top_p would be 5); version string 1.3.0"
+    )
+
+
+# ---- libraries that do as they like ----
+
+
+@pytest.mark.parametrize("what", ["PRINTS", "PRINTS_AT_END", "DIES_AT_END"])
+def test_library_that_prints_or_dies_at_the_end(tmp_path: Path, what: str) -> None:
+    # It knows nothing of our report, and its own output comes out when it pleases.
+    assert choose(examine(build_odd(tmp_path, "AT_13", what))) is ABI_13
+
+
+def test_library_that_kills_whoever_asks(tmp_path: Path) -> None:
+    path = build_odd(tmp_path, "AT_13", "DIES")
+    message = refusal(path)
+    assert message.startswith(
+        f"{path} does not even give its default parameters, whoever asks is killed by SIGSEGV: "
+    )
+    assert "E RKNN: failed to open rknpu module" in message
+    assert "nstall librkllmrt.so 1.2.3 or 1.3.0" in message
+
+
+def test_library_that_leaves(tmp_path: Path) -> None:
+    message = refusal(build_odd(tmp_path, "AT_13", "LEAVES"))
+    assert "whoever asks exits with code 3: it said nothing" in message
+
+
+def test_library_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detect, "_TIMEOUT_S", 1.0)
+    path = build_odd(tmp_path, "AT_13", "HANGS")
+    started = time.monotonic()
+    message = refusal(path)
+    assert time.monotonic() - started < 10
+    assert message == f"{path} did not give its default parameters within 1 s: {UPGRADE}"
+
+
+def test_library_of_somebody_else(tmp_path: Path) -> None:
+    # librknnrt.so lies beside it on every board.
+    source, path = tmp_path / "other.c", tmp_path / "librknnrt.so"
+    source.write_text("int rknn_init(void);\nint rknn_init(void) { return 0; }\n")
+    run("-shared", "-fPIC", str(source), "-o", str(path))
+    message = refusal(path)
+    assert message == f"{path} is not librkllmrt.so, it has no rkllm_createDefaultParam: {UPGRADE}"
+
+
+def test_library_that_does_not_load(tmp_path: Path) -> None:
+    path = tmp_path / "librkllmrt.so"
+    path.write_bytes(b"no library at all")
+    assert refusal(path).startswith(f"RKLLM_LIB_PATH: {path} does not load: ")
+
+
+def test_packages_in_the_working_folder_are_not_ours(
+    fake_library: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("engine", "json"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('somebody else')")
+    monkeypatch.chdir(tmp_path)
+    assert choose(examine(fake_library("1.3"))) is ABI_13
+
+
+def test_nothing_is_called_but_the_question(
+    fake_library: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "calls.log"
+    monkeypatch.setenv("FAKE_RKLLM_LOG", str(log))
+    examine(fake_library("1.2"))
+    assert [line.split()[3] for line in log.read_text().splitlines()] == [
+        "rkllm_createDefaultParam"
+    ]

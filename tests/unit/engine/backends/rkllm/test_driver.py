@@ -1,0 +1,109 @@
+"""What a machine says of its NPU, read from made-up roots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.backends.rkllm import driver
+from engine.backends.rkllm.driver import Driver
+from engine.errors import ModelLoadFailed
+
+BOARD = {
+    "proc/device-tree/compatible": "radxa,rock-5b\0rockchip,rk3588\0",
+    "proc/device-tree/model": "Radxa ROCK 5B\0",
+}
+VERSION = {"sys/kernel/debug/rknpu/version": "RKNPU driver: v0.9.8\n"}
+
+
+def root_of(folder: Path, *parts: dict[str, str]) -> Path:
+    for part in parts:
+        for name, content in part.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(content)
+    return folder
+
+
+def test_board_with_a_driver(tmp_path: Path) -> None:
+    root = root_of(tmp_path, BOARD, VERSION)
+    assert driver.find(root) == Driver("Radxa ROCK 5B", "0.9.8", True)
+    driver.check(root)
+    assert driver.told(root) == "the NPU driver is 0.9.8"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "version"),
+    [
+        ("sys/kernel/debug/rknpu/version", "RKNPU driver: v0.9.8\n", "0.9.8"),
+        ("proc/debug/rknpu/version", "RKNPU driver: v0.9.6", "0.9.6"),
+        ("sys/module/rknpu/version", "0.10.0\n", "0.10.0"),
+    ],
+)
+def test_version_may_stand_in_three_places(
+    tmp_path: Path, name: str, content: str, version: str
+) -> None:
+    found = driver.find(root_of(tmp_path, BOARD, {name: content}))
+    assert (found.version, found.present) == (version, True)
+
+
+@pytest.mark.parametrize(
+    ("version", "old"),
+    [("0.9.7", True), ("0.8.2", True), ("0.9.8", False), ("0.9.10", False), ("0.10.0", False)],
+)
+def test_old_driver_is_said_to_be_old(tmp_path: Path, version: str, old: bool) -> None:
+    root = root_of(tmp_path, BOARD, {"sys/module/rknpu/version": version})
+    told = driver.told(root)
+    assert told.startswith(f"the NPU driver is {version}")
+    assert told.endswith(", 0.9.8 is asked for") == old
+    # No reason not to try.
+    driver.check(root)
+
+
+@pytest.mark.parametrize(
+    "name", ["sys/module/rknpu/x", "dev/rknpu", "sys/bus/platform/drivers/RKNPU/x"]
+)
+def test_driver_whose_version_only_root_may_see(tmp_path: Path, name: str) -> None:
+    root = root_of(tmp_path, BOARD, {name: ""})
+    assert driver.find(root) == Driver("Radxa ROCK 5B", None, True)
+    driver.check(root)
+    assert driver.told(root) == "the NPU driver is there, its version only root may see"
+
+
+def test_version_that_is_none(tmp_path: Path) -> None:
+    root = root_of(tmp_path, {"sys/module/rknpu/version": "unknown\n"})
+    assert driver.find(root) == Driver(None, None, True)
+
+
+def test_board_without_a_driver_is_refused(tmp_path: Path) -> None:
+    # rkllama#27: the runtime would only wait.
+    root = root_of(tmp_path, BOARD)
+    with pytest.raises(ModelLoadFailed) as caught:
+        driver.check(root)
+    assert caught.value.message == (
+        "Radxa ROCK 5B runs a kernel without the NPU driver (rknpu): install a vendor image or "
+        "kernel that has it, 0.9.8 or newer"
+    )
+    assert driver.told(root) == "no NPU driver was found on this machine"
+
+
+def test_board_without_a_name(tmp_path: Path) -> None:
+    root = root_of(tmp_path, {"proc/device-tree/compatible": "rockchip,rk3576\0"})
+    with pytest.raises(ModelLoadFailed, match=r"^a Rockchip board runs a kernel without"):
+        driver.check(root)
+
+
+@pytest.mark.parametrize("compatible", [None, "raspberrypi,5-model-b\0brcm,bcm2712\0"])
+def test_another_machine_is_not_refused(tmp_path: Path, compatible: str | None) -> None:
+    # A library for it would be some stand-in, which is the user's business.
+    if compatible is not None:
+        root_of(tmp_path, {"proc/device-tree/compatible": compatible})
+    assert driver.find(tmp_path) == Driver(None, None, False)
+    driver.check(tmp_path)
+    assert driver.told(tmp_path) == "no NPU driver was found on this machine"
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    root = root_of(tmp_path, BOARD, VERSION)
+    (root / "proc/device-tree/model").write_bytes(b"\xff\xfeboard\0")
+    assert driver.find(root).board == "��board"

@@ -1,0 +1,231 @@
+"""Where librkllmrt.so is looked for, and what is wrong with one before it is loaded."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.backends.rkllm import library
+from engine.errors import ModelLoadFailed
+from tests.fake_rkllm import run
+
+NAME = library.NAME
+NUMBERS = {"x86_64": 0x3E, "aarch64": 0xB7}
+
+
+def elf(machine: int | None = None, *, big_endian: bool = False) -> bytes:
+    """The beginning of a shared library for a machine, ours without a number."""
+    number = NUMBERS[platform.machine()] if machine is None else machine
+    order = "big" if big_endian else "little"
+    ident = b"\x7fELF\x02" + (b"\x02" if big_endian else b"\x01") + b"\x01" + bytes(9)
+    return ident + (3).to_bytes(2, order) + number.to_bytes(2, order) + bytes(44)
+
+
+def put(folder: Path, content: bytes | None = None) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / NAME
+    path.write_bytes(elf() if content is None else content)
+    return path
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without the library: where it may be is below this folder."""
+    monkeypatch.setattr(library, "_USUAL", tuple(str(tmp_path / name) for name in ("lib", "opt")))
+    monkeypatch.setattr(library, "_LDCONFIG", str(tmp_path / "ldconfig"))
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    return tmp_path
+
+
+def loader_knows(places: Path, *paths: Path) -> None:
+    lines = "".join(f"\t{path.name} (libc6,AArch64) => {path}\n" for path in paths)
+    script = places / "ldconfig"
+    script.write_text(f"#!/bin/sh\n[ $1 = -p ] && cat <<'end'\n9 libs found\n{lines}end\n")
+    script.chmod(0o755)
+
+
+def refusal(path: Path | str | None) -> str:
+    with pytest.raises(ModelLoadFailed) as caught:
+        library.find(None if path is None else str(path))
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+# ---- where ----
+
+
+def test_path_that_is_given_goes_first(
+    places: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put(places / "lib")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(put(places / "path").parent))
+    given = put(tmp_path / "given")
+    assert library.find(str(given)) == given
+    other = given.rename(given.with_name("renamed.so.1"))
+    assert library.find(str(other)) == other
+
+
+def test_folder_that_is_given(places: Path) -> None:
+    given = put(places / "given")
+    assert library.find(str(given.parent)) == given
+
+
+def test_order_of_the_search(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opt = put(places / "opt")
+    assert library.find(None) == opt
+    lib = put(places / "lib")
+    assert library.find(None) == lib
+    cached = put(places / "cached")
+    loader_knows(places, cached)
+    assert library.find(None) == cached
+    second = put(places / "second")
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{places / 'none'}::{second.parent}:{places / 'lib'}")
+    assert library.find(None) == second
+
+
+def test_what_the_loader_remembers_may_be_gone(places: Path) -> None:
+    loader_knows(places, places / "gone" / NAME, places / "librknnrt.so")
+    lib = put(places / "lib")
+    assert library.find(None) == lib
+
+
+def test_link_is_followed(places: Path) -> None:
+    real = put(places / "versions" / "1.3.0")
+    (places / "lib").mkdir()
+    (places / "lib" / NAME).symlink_to(real)
+    assert library.find(None) == real
+
+
+def test_path_below_the_working_folder(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The loader would look for a bare name elsewhere.
+    given = put(places / "here")
+    monkeypatch.chdir(given.parent)
+    assert library.find(NAME) == given
+    assert library.find(".") == given
+
+
+def test_none_anywhere_says_where_it_may_be_and_comes_from(places: Path) -> None:
+    message = refusal(None)
+    assert message.startswith("librkllmrt.so is not installed: set RKLLM_LIB_PATH, or put it into")
+    assert str(places / "opt") in message
+    assert "github.com/airockchip/rknn-llm" in message
+
+
+def test_usual_places_are_real_ones() -> None:
+    assert "/usr/lib" in library._USUAL
+    assert all(os.path.isabs(place) for place in library._USUAL)
+
+
+def test_given_path_that_is_not_there_is_not_searched_for(places: Path) -> None:
+    put(places / "lib")
+    for given, missing in (("none.so", "none.so"), ("opt", f"opt/{NAME}")):
+        (places / "opt").mkdir(exist_ok=True)
+        message = refusal(places / given)
+        assert message.startswith(f"RKLLM_LIB_PATH: there is no file {places / missing}; ")
+        assert "github.com/airockchip/rknn-llm" in message
+
+
+# ---- what ----
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fELF", b"!<arch>\n" * 10, b"#!/bin/sh\n" * 9])
+def test_no_shared_library(places: Path, content: bytes) -> None:
+    path = put(places / "lib", content)
+    assert refusal(path) == f"RKLLM_LIB_PATH: {path} is not a shared library"
+    assert refusal(None) == f"RKLLM_LIB_PATH: {path} is not a shared library"
+
+
+def test_pointer_of_git_lfs(places: Path) -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 7000000\n"
+    message = refusal(put(places / "lib", pointer))
+    assert message.endswith(": it is a Git LFS pointer, `git lfs pull` brings the library")
+
+
+@pytest.mark.parametrize(
+    ("machine", "big_endian", "name"),
+    [
+        (0x28, False, "armv7l"),
+        (0xF3, False, "riscv64"),
+        (0x03, False, "i686"),
+        (0x15, True, "machine 0x15"),
+        (0xB7 if platform.machine() == "x86_64" else 0x3E, False, ""),
+    ],
+)
+def test_wrong_architecture_names_both(
+    places: Path, machine: int, big_endian: bool, name: str
+) -> None:
+    path = put(places / "lib", elf(machine, big_endian=big_endian))
+    message = refusal(path)
+    assert message.startswith(f"RKLLM_LIB_PATH: {path} is for {name}")
+    assert f"this machine is {platform.machine()}: " in message
+    assert "a folder for each architecture" in message
+
+
+def test_wrong_architecture_of_what_the_compiler_makes_is_none(
+    fake_library: Callable[..., Path],
+) -> None:
+    assert library.find(str(fake_library("1.3"))) == fake_library("1.3")
+
+
+def load_error(path: Path) -> str:
+    with pytest.raises(ModelLoadFailed) as caught:
+        library.load(path)
+    assert "\n" not in caught.value.message
+    assert caught.value.message.startswith(f"RKLLM_LIB_PATH: {path} does not load: ")
+    return caught.value.message
+
+
+def test_missing_dependency_is_named(tmp_path: Path) -> None:
+    source = tmp_path / "source.c"
+    source.write_text("int needed(void);\nint has(void);\nint has(void) { return needed(); }\n")
+    needed = tmp_path / "needed.c"
+    needed.write_text("int needed(void);\nint needed(void) { return 1; }\n")
+    gone = tmp_path / "libgone.so"
+    run("-shared", "-fPIC", str(needed), "-o", str(gone))
+    path = tmp_path / NAME
+    # Not left out though nothing of it is used yet.
+    run("-shared", "-fPIC", str(source), "-Wl,--no-as-needed", str(gone), "-o", str(path))
+    gone.unlink()
+    message = load_error(path)
+    assert "libgone.so" in message
+    assert "a library that it needs is not installed (`ldd` names all of them)" in message
+
+
+def test_newer_system_is_named(tmp_path: Path) -> None:
+    # A version of the C library that nobody has yet.
+    (tmp_path / "map").write_text("GLIBC_9.99 { global: *; };\n")
+    newer = tmp_path / "libnewer.c"
+    newer.write_text("int newer(void);\nint newer(void) { return 1; }\n")
+    older, target = tmp_path / "older", tmp_path / "libnewer.so"
+    run(
+        "-shared",
+        "-fPIC",
+        str(newer),
+        f"-Wl,--version-script={tmp_path / 'map'}",
+        "-o",
+        str(target),
+    )
+    source = tmp_path / "source.c"
+    source.write_text("int newer(void);\nint has(void);\nint has(void) { return newer(); }\n")
+    path = tmp_path / NAME
+    run("-shared", "-fPIC", str(source), str(target), f"-Wl,-rpath,{tmp_path}", "-o", str(path))
+    older.write_text("GLIBC_2.2 { global: *; };\n")
+    run("-shared", "-fPIC", str(newer), f"-Wl,--version-script={older}", "-o", str(target))
+    message = load_error(path)
+    assert "GLIBC_9.99" in message
+    assert message.endswith("; this system is older than the one it was built for")
+
+
+def test_cut_off_library(tmp_path: Path, fake_library: Callable[..., Path]) -> None:
+    path = tmp_path / NAME
+    path.write_bytes(fake_library("1.3").read_bytes()[:100])
+    library.check_machine(path)
+    load_error(path)
+
+
+def test_library_that_is_fine(fake_library: Callable[..., Path]) -> None:
+    assert library.load(fake_library("1.2")).rkllm_run

@@ -1,0 +1,589 @@
+"""The calls into the library, made to one that is written here: what goes in, what comes back."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from engine.backends.rkllm.abi import ABI_12, ABI_13, ABIS, Abi, Functions
+from engine.backends.rkllm.backend import in_one_turn
+from engine.backends.rkllm.runtime import Run, Runtime, Setup, Turn, fill_sampling
+from engine.backends.rkllm.structs import RKLLMResult
+from engine.errors import BackendFailed, ModelLoadFailed
+from engine.request import Chat, Message, SamplingParams
+
+NORMAL, WAITING, FINISH, ERROR = range(4)
+BOUND_S = 10
+SETUP = Setup(model=Path("/models/tiny.rkllm"), context_length=64, sampling=SamplingParams())
+
+
+class Library:
+    """Stands in for the bound functions; `script` is what a run does."""
+
+    def __init__(self, abi: Abi) -> None:
+        self.abi = abi
+        self.script: Callable[[int | None], int] = lambda number: 0
+        self.calls: list[str] = []
+        self.numbers: list[int | None] = []
+        self.given: Any = None
+        self.infer: Any = None
+        self.param: Any = None
+        self.code = 0
+        self.handle: int | None = 4096
+        self.aborted = threading.Event()
+        self.aborts: list[str] = []
+        self._callback: Any = None
+
+    def createDefaultParam(self) -> Any:
+        param = self.abi.param()
+        ctypes.memset(ctypes.addressof(param.extend_param), 0, 14)
+        param.extend_param.enabled_cpus_num = 4
+        param.extend_param.enabled_cpus_mask = 0xF0
+        return param
+
+    def init(self, handle: ctypes.c_void_p, param: Any, callback: Any) -> int:
+        self.calls.append("init")
+        self.param, self._callback = param, callback
+        handle.value = self.handle
+        return self.code
+
+    def run(self, handle: ctypes.c_void_p, given: Any, infer: Any, number: int | None) -> int:
+        assert handle.value == self.handle
+        self.calls.append("run")
+        self.numbers.append(number)
+        self.given, self.infer = given, infer
+        self.aborted.clear()
+        code = self.script(number)
+        self.calls.append("returned")
+        return code
+
+    def abort(self, handle: ctypes.c_void_p) -> int:
+        self.calls.append("abort")
+        self.aborts.append(threading.current_thread().name)
+        self.aborted.set()
+        return 0
+
+    def destroy(self, handle: ctypes.c_void_p) -> int:
+        self.calls.append("destroy")
+        return 0
+
+    def get_kv_cache_size(self, handle: ctypes.c_void_p, sizes: Any) -> int:
+        sizes[0] = 12
+        return 0
+
+    def says(self, number: int | None, state: int = NORMAL, **fields: Any) -> int:
+        """Call back as C would."""
+        callback = self._callback if self.abi is ABI_12 else self._callback.result_callback
+        answer: int = callback(ctypes.pointer(RKLLMResult(**fields)), number, state)
+        return answer
+
+    def says_nothing(self, number: int | None, state: int) -> None:
+        """Call back with a NULL pointer."""
+        callback = self._callback if self.abi is ABI_12 else self._callback.result_callback
+        callback(ctypes.POINTER(RKLLMResult)(), number, state)
+
+
+@pytest.fixture(params=ABIS.values(), ids=lambda abi: f"abi{abi.name}")
+def library(request: pytest.FixtureRequest) -> Library:
+    return Library(request.param)
+
+
+@pytest.fixture
+def runtime(library: Library) -> Iterator[Runtime]:
+    """One with a model."""
+    made = Runtime(cast("Functions", library), library.abi)
+    made.init(SETUP)
+    yield made
+    made.close()
+
+
+class Pieces(list[bytes]):
+    """Takes tokens; says that it is enough with the last of so many."""
+
+    def __init__(self, enough: int = 0) -> None:
+        self._enough = enough
+
+    def __call__(self, piece: bytes, token: int, logprob: object) -> bool:
+        self.append(piece)
+        return len(self) == self._enough
+
+
+def run_of(runtime: Runtime, pieces: Pieces | None = None, **options: Any) -> Run:
+    given = {
+        "prompt": Turn("hi"),
+        "sampling": SamplingParams(),
+        "limit": 50,
+        "on_piece": Pieces() if pieces is None else pieces,
+        "aborted": threading.Event(),
+        **options,
+    }
+    return runtime.run(**given)
+
+
+# ---- sampling ----
+
+STRUCTS = [ABI_12.param, ABI_13.param, ABI_13.sampling]
+
+
+@pytest.mark.parametrize("struct", STRUCTS, ids=["param1.2", "param1.3", "run1.3"])
+def test_every_sampling_field_is_written(struct: Any) -> None:
+    # R9: a run's struct replaces the handle's as a whole, so nothing may be left as it was.
+    filled = struct()
+    ctypes.memset(ctypes.addressof(filled), 0xA5, ctypes.sizeof(filled))
+    fill_sampling(
+        filled,
+        SamplingParams(
+            temperature=0.25,
+            top_p=0.5,
+            top_k=7,
+            repetition_penalty=1.5,
+            frequency_penalty=-0.5,
+            presence_penalty=0.75,
+        ),
+    )
+    values = {
+        "top_k": 7,
+        "top_p": 0.5,
+        "temperature": 0.25,
+        "repeat_penalty": 1.5,
+        "frequency_penalty": -0.5,
+        "presence_penalty": 0.75,
+        "mirostat": 0,
+        "mirostat_tau": 5.0,
+        "mirostat_eta": pytest.approx(0.1),
+    }
+    assert {name: getattr(filled, name) for name in values} == values
+    if struct is ABI_13.sampling:
+        assert {name for name, _ in struct._fields_} == set(values)
+
+
+@pytest.mark.parametrize("greedy", [{"temperature": 0.0}, {"top_p": 0.0}])
+def test_greedy_is_one_token_to_choose_from(greedy: dict[str, float]) -> None:
+    # R9: temperature 0 itself would be divided by.
+    filled: Any = ABI_13.sampling() if ABI_13.sampling else None
+    fill_sampling(filled, SamplingParams(**{"top_k": 40, "repetition_penalty": 1.5, **greedy}))
+    assert (filled.top_k, filled.temperature, filled.top_p) == (1, 1.0, 1.0)
+    assert filled.repeat_penalty == 1.5
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [(-1, 10**6), (0, 10**6), (1, 1), (50, 50), (10**6 + 1, 10**6), (2**32 - 1, 10**6)],
+)
+def test_top_k_is_never_less_than_one_nor_more_than_it_holds(asked: int, given: int) -> None:
+    filled: Any = ABI_13.sampling() if ABI_13.sampling else None
+    fill_sampling(filled, SamplingParams(top_k=asked))
+    assert filled.top_k == given
+
+
+# ---- init and destroy ----
+
+
+def test_what_a_model_is_initialised_with(library: Library, runtime: Runtime) -> None:
+    param = library.param
+    assert (param.model_path, param.max_context_len) == (b"/models/tiny.rkllm", 64)
+    assert (param.max_new_tokens, param.skip_special_token, param.is_async) == (-1, True, False)
+    # The runtime's own choice of CPUs.
+    extend = param.extend_param
+    assert (extend.enabled_cpus_mask, extend.enabled_cpus_num, extend.base_domain_id) == (
+        0xF0,
+        4,
+        0,
+    )
+    if library.abi is ABI_13:
+        assert param.ignore_eos_token is False
+    assert runtime.ready
+
+
+def test_board_settings(library: Library) -> None:
+    setup = Setup(
+        model=Path("m"),
+        context_length=32,
+        sampling=SamplingParams(ignore_eos=True),
+        cpu_mask=0b1110_0000,
+        base_domain_id=2,
+    )
+    runtime = Runtime(cast("Functions", library), library.abi)
+    runtime.init(setup)
+    runtime.close()
+    extend = library.param.extend_param
+    assert (extend.enabled_cpus_mask, extend.enabled_cpus_num, extend.base_domain_id) == (
+        0xE0,
+        3,
+        2,
+    )
+    if library.abi is ABI_13:
+        assert library.param.ignore_eos_token is True
+
+
+def test_path_of_a_model_may_be_any_bytes(library: Library, runtime: Runtime) -> None:
+    runtime.init(Setup(model=Path("ü\udcff"), context_length=32, sampling=SamplingParams()))
+    assert library.param.model_path == b"\xc3\xbc\xff"
+
+
+@pytest.mark.parametrize(("code", "handle"), [(-1, None), (-1, 4096), (0, None), (5, None)])
+def test_init_that_fails(library: Library, code: int, handle: int | None) -> None:
+    library.code, library.handle = code, handle
+    runtime = Runtime(cast("Functions", library), library.abi)
+    with pytest.raises(ModelLoadFailed, match=f"rkllm_init failed with {code}"):
+        runtime.init(SETUP)
+    assert not runtime.ready
+    runtime.close()
+    assert library.calls == ["init"]
+
+
+def test_another_init_takes_the_place_of_the_first(library: Library, runtime: Runtime) -> None:
+    runtime.init(SETUP)
+    library.code = -1
+    with pytest.raises(ModelLoadFailed):
+        runtime.init(SETUP)
+    assert library.calls == ["init", "destroy", "init", "destroy", "init"]
+    with pytest.raises(BackendFailed, match="no model is loaded"):
+        run_of(runtime)
+    library.code = 0
+    runtime.init(SETUP)
+    assert run_of(runtime).code == 0
+    assert library.calls[5:] == ["init", "run", "returned"]
+
+
+def test_handle_is_freed_once(library: Library, runtime: Runtime) -> None:
+    # A second one ends the process.
+    runtime.close()
+    runtime.close()
+    assert library.calls == ["init", "destroy"]
+    with pytest.raises(BackendFailed, match="no model is loaded"):
+        run_of(runtime)
+
+
+# ---- what a run is given ----
+
+
+def test_text_goes_in_as_a_users_turn(library: Library, runtime: Runtime) -> None:
+    run_of(runtime, prompt=Turn("Grüße \ud800", enable_thinking=True))
+    given = library.given
+    assert (given.role, given.input_type, given.enable_thinking) == (b"user", 0, True)
+    assert given.prompt_input == "Grüße ?".encode()
+    assert (library.infer.mode, library.infer.keep_history) == (0, 0)
+    assert not library.infer.lora_params
+    assert not library.infer.prompt_cache_params
+    run_of(runtime)
+    assert library.given.enable_thinking is False
+
+
+def test_tokens_go_in_as_they_are(library: Library, runtime: Runtime) -> None:
+    seen: list[list[int]] = []
+
+    def script(number: int | None) -> int:
+        tokens = library.given.token_input
+        seen.append(tokens.input_ids[: tokens.n_tokens])
+        return 0
+
+    library.script = script
+    run_of(runtime, prompt=[1, 2**31 - 1, 0])
+    assert seen == [[1, 2**31 - 1, 0]]
+    assert (library.given.role, library.given.input_type) == (b"user", 1)
+
+
+def test_run_brings_its_sampling_where_it_may(library: Library, runtime: Runtime) -> None:
+    seen: list[tuple[float, int]] = []
+
+    def script(number: int | None) -> int:
+        if library.abi is ABI_13:
+            own = library.infer.sampling_params.contents
+            seen.append((own.temperature, library.infer.max_new_tokens))
+        return 0
+
+    library.script = script
+    run_of(runtime, sampling=SamplingParams(temperature=0.5), limit=9)
+    assert seen == ([(0.5, 9)] if library.abi is ABI_13 else [])
+
+
+def test_numbers_are_never_zero_and_never_come_again(library: Library, runtime: Runtime) -> None:
+    # NULL would stand for the userdata of init in 1.3.
+    for _ in range(5):
+        run_of(runtime)
+    runtime.init(SETUP)
+    run_of(runtime)
+    assert library.numbers == [1, 2, 3, 4, 5, 6]
+
+
+# ---- what comes back ----
+
+
+def test_tokens_and_statistics(library: Library, runtime: Runtime) -> None:
+    taken: list[tuple[bytes, int, object]] = []
+
+    def on_piece(piece: bytes, token: int, logprob: object) -> bool:
+        taken.append((piece, token, logprob))
+        return False
+
+    def script(number: int | None) -> int:
+        library.says(number, text=b"a", token_id=7)
+        library.says(number, text=None, token_id=8)
+        library.says(number, WAITING, text=b"\xc3", token_id=9)
+        library.says(number, text="ü".encode(), token_id=10)
+        perf = {"prefill_time_ms": 2.5, "prefill_tokens": 3, "generate_tokens": 4}
+        result = RKLLMResult(text=b"not a token")
+        for name, value in perf.items():
+            setattr(result.perf, name, value)
+        library.says(number, FINISH, text=b"not a token", perf=result.perf)
+        return 0
+
+    library.script = script
+    run = run_of(runtime, on_piece=on_piece)
+    assert taken == [
+        (b"a", 7, None),
+        (b"", 8, None),
+        (b"", -1, None),
+        ("ü".encode(), 10, None),
+    ]
+    assert (run.tokens, run.finished, run.failed, run.stopped) == (4, True, False, False)
+    assert (run.prefill_tokens, run.generate_tokens, run.prefill_ms) == (3, 4, 2.5)
+
+
+def test_callbacks_go_on_whatever_they_bring(library: Library, runtime: Runtime) -> None:
+    # 1 would be a pause, which is no abort: the next run would go on with this one.
+    answers: list[int] = []
+
+    def script(number: int | None) -> int:
+        states = (NORMAL, WAITING, NORMAL, ERROR, FINISH)
+        answers.extend(library.says(number, state, text=b"x") for state in states)
+        answers.append(library.says(99, text=b"x"))
+        library.aborted.wait(BOUND_S)
+        return 0
+
+    library.script = script
+    run_of(runtime, Pieces(enough=2))
+    assert answers == [0] * 6
+
+
+@pytest.mark.parametrize("state", [WAITING, FINISH, ERROR])
+def test_result_may_be_missing_where_there_is_none(
+    library: Library, runtime: Runtime, state: int
+) -> None:
+    def script(number: int | None) -> int:
+        library.says_nothing(number, state)
+        return 0
+
+    library.script = script
+    run = run_of(runtime)
+    assert (run.tokens, run.finished, run.failed) == (
+        int(state == WAITING),
+        state == FINISH,
+        state == ERROR,
+    )
+
+
+def test_error_and_status_are_kept(library: Library, runtime: Runtime) -> None:
+    def script(number: int | None) -> int:
+        library.says(number, ERROR)
+        return -3
+
+    library.script = script
+    run = run_of(runtime)
+    assert (run.failed, run.code, run.finished) == (True, -3, False)
+
+
+def test_late_callbacks_reach_nobody(library: Library, runtime: Runtime) -> None:
+    # R31
+    first, second = Pieces(), Pieces()
+    run_of(runtime, first)
+    for number in (1, None, 2):
+        library.says(number, text=b"after the return")
+
+    def script(number: int | None) -> int:
+        library.says(1, text=b"of the first")
+        library.says(None, text=b"of nobody")
+        library.says(1, FINISH)
+        library.says(1, ERROR)
+        library.says(3, text=b"of one to come")
+        library.says(number, text=b"mine")
+        return 0
+
+    library.script = script
+    run = run_of(runtime, second)
+    assert (first, second) == ([], [b"mine"])
+    assert (run.tokens, run.finished, run.failed) == (1, False, False)
+
+
+def test_callbacks_from_another_thread(library: Library, runtime: Runtime) -> None:
+    def script(number: int | None) -> int:
+        thread = threading.Thread(target=library.says, args=(number,), kwargs={"text": b"there"})
+        thread.start()
+        thread.join(BOUND_S)
+        return 0
+
+    library.script = script
+    pieces = Pieces()
+    run_of(runtime, pieces)
+    assert pieces == [b"there"]
+
+
+# ---- enough ----
+
+
+def test_enough_aborts_from_a_thread_of_its_own(library: Library, runtime: Runtime) -> None:
+    # Nothing says that a callback may do it.
+    def script(number: int | None) -> int:
+        for _ in range(3):
+            library.says(number, text=b"x")
+        assert library.aborted.wait(BOUND_S)
+        # The abort is not heard yet.
+        for _ in range(3):
+            library.says(number, text=b"late")
+        return 0
+
+    library.script = script
+    pieces = Pieces(enough=2)
+    run = run_of(runtime, pieces)
+    assert pieces == [b"x", b"x"]
+    assert (run.stopped, run.tokens) == (True, 6)
+    assert set(library.aborts) == {"rkllm-abort"}
+
+
+def test_abort_is_said_again_until_it_works_and_no_more_then(
+    library: Library, runtime: Runtime
+) -> None:
+    # What comes before the run has got going is lost.
+    def script(number: int | None) -> int:
+        library.says(number, text=b"x")
+        for _ in range(3):
+            assert library.aborted.wait(BOUND_S)
+            library.aborted.clear()
+        return 0
+
+    library.script = script
+    run_of(runtime, Pieces(enough=1))
+    aborts = len(library.aborts)
+    assert aborts >= 3
+    library.script = lambda number: library.says(number, text=b"y")
+    for _ in range(20):
+        assert run_of(runtime).tokens == 1
+    # One may have been on its way when the run returned; none hits the next.
+    assert len(library.aborts) == aborts
+    assert library.calls[-40:] == ["run", "returned"] * 20
+
+
+def test_limit_of_the_library(library: Library, runtime: Runtime) -> None:
+    # R8: told to 1.3, which then ends by itself, with its counts; counted for 1.2.
+    def script(number: int | None) -> int:
+        for _ in range(5):
+            library.says(number, text=b"x")
+        if library.abi is ABI_12:
+            assert library.aborted.wait(BOUND_S)
+        library.says(number, FINISH)
+        return 0
+
+    library.script = script
+    run = run_of(runtime, Pieces(enough=5), limit=5)
+    assert (run.tokens, run.stopped, run.finished) == (5, library.abi is ABI_12, True)
+    assert bool(library.aborts) == (library.abi is ABI_12)
+
+
+def test_library_that_goes_beyond_its_limit_is_aborted(library: Library, runtime: Runtime) -> None:
+    def script(number: int | None) -> int:
+        for _ in range(8):
+            library.says(number, text=b"x")
+        assert library.aborted.wait(BOUND_S)
+        return 0
+
+    library.script = script
+    pieces = Pieces()
+    run = run_of(runtime, pieces, limit=5)
+    assert pieces == [b"x"] * 5
+    assert (run.stopped, run.limit, run.tokens) == (True, 5, 8)
+
+
+# ---- aborts from outside ----
+
+
+def test_abort_of_a_silent_run(library: Library, runtime: Runtime) -> None:
+    began = threading.Event()
+
+    def script(number: int | None) -> int:
+        began.set()
+        assert library.aborted.wait(BOUND_S)
+        return 0
+
+    library.script = script
+    ended: list[Run] = []
+    thread = threading.Thread(target=lambda: ended.append(run_of(runtime)))
+    thread.start()
+    assert began.wait(BOUND_S)
+    runtime.abort()
+    thread.join(BOUND_S)
+    assert ended[0].stopped
+
+
+def test_abort_before_the_run_keeps_it_from_the_library(library: Library, runtime: Runtime) -> None:
+    aborted = threading.Event()
+    aborted.set()
+    run = run_of(runtime, aborted=aborted)
+    assert (run.stopped, run.tokens, library.calls) == (True, 0, ["init"])
+    assert run_of(runtime).stopped is False
+
+
+def test_abort_with_nothing_to_abort(library: Library, runtime: Runtime) -> None:
+    runtime.abort()
+    run_of(runtime)
+    runtime.abort()
+    assert run_of(runtime).stopped is False
+    assert library.aborts == []
+
+
+class CrossedEvent(threading.Event):
+    """Lets something happen in the moment in which it is cleared."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        super().__init__()
+        self._meanwhile = meanwhile
+
+    def clear(self) -> None:
+        meanwhile, self._meanwhile = self._meanwhile, lambda: None
+        meanwhile()
+        super().clear()
+
+
+def test_abort_in_the_moment_of_another_one_is_not_forgotten(library: Library) -> None:
+    # The thread that aborts is busy with an older one, and about to go back to sleep.
+    runtime = Runtime(cast("Functions", library), library.abi)
+    runtime.init(SETUP)
+    older, runtime._abort_wanted = runtime._abort_wanted, CrossedEvent(runtime.abort)
+
+    def script(number: int | None) -> int:
+        older.set()
+        assert library.aborted.wait(BOUND_S)
+        return 0
+
+    library.script = script
+    assert run_of(runtime).stopped
+    runtime.close()
+
+
+def test_cache_tells_how_much_there_is(library: Library, runtime: Runtime) -> None:
+    assert runtime.cached_tokens() == 12
+    runtime.close()
+    assert runtime.cached_tokens() == 0
+
+
+# ---- several turns as one ----
+
+
+@pytest.mark.parametrize(
+    ("turns", "text"),
+    [
+        ([("user", " as it is\n")], " as it is\n"),
+        ([("system", "S")], "S"),
+        ([("system", "S"), ("user", "U")], "System: S\n\nUser: U\n\nAssistant:"),
+        ([("developer", "D"), ("user", "")], "System: D\n\nUser: \n\nAssistant:"),
+        ([("user", "a"), ("assistant", "b")], "User: a\n\nAssistant: b\n\nAssistant:"),
+    ],
+)
+def test_conversation_as_one_turn(turns: list[tuple[str, str]], text: str) -> None:
+    # R38: nothing is dropped.
+    assert in_one_turn(Chat(tuple(Message(*turn) for turn in turns))) == text
