@@ -19,30 +19,30 @@ from time import perf_counter
 
 import uvloop
 
-from benchmarks.measure import Table, at_least, at_most, latencies_in_turns, take_turns_async
+from benchmarks.measure import Table, at_least, take_turns_async
 from benchmarks.options import Options, say
 from benchmarks.scripts import write_burst, write_stamps
 from benchmarks.servers import serving
 from benchmarks.stamping import environment
 from benchmarks.streams import (
+    COALESCED,
     FIRST_PACE,
+    LIMIT_S,
     PACE,
     burst_rate,
-    first_token_ms,
-    latencies_ms,
+    first_tokens,
     settings,
+    steady,
 )
 from engine import SamplingParams
 from engine.backends.scripted import ScriptedBackend
 from engine.output import TokenLogprob
 
 NAME = "chain"
-_LIMIT_S = 900.0
 _STREAMS = 4
 _NOTES = (
     "The peer is given fewer tokens in a burst, since its rate does not depend on their number.",
-    "Our events hold what has come since the last one, so a burst is coalesced. For one event per "
-    "token each one is rendered apart, as the peer does it; what came together is still one write.",
+    COALESCED,
 )
 
 
@@ -61,7 +61,7 @@ def run(options: Options) -> list[Table]:
             serving("queue_server", [str(burst)]) as peer,
         ):
             uvloop.run(_bursts(table, options, ours, per_token, peer))
-        for measure, pace in ((_first, FIRST_PACE), (_steady, PACE)):
+        for measure, pace in ((first_tokens, FIRST_PACE), (steady, PACE)):
             stamps = write_stamps(folder, pace)
             env = settings("scripted", stamps, folder, stamps.stem) | environment()
             with (
@@ -93,7 +93,7 @@ def _bare_producer(table: Table, script: Path, options: Options) -> None:
 
 async def _bursts(table: Table, options: Options, ours: int, per_token: int, peer: int) -> None:
     tokens, of_peer = options.size(400_000, 40_000), options.size(20_000, 5_000)
-    async with asyncio.timeout(_LIMIT_S):
+    async with asyncio.timeout(LIMIT_S):
         for streams in (1, _STREAMS):
             name = f"burst, {streams} stream{'s' if streams > 1 else ''}"
             say(f"{NAME}: {name}, {options.pairs} pairs")
@@ -112,25 +112,3 @@ async def _bursts(table: Table, options: Options, ours: int, per_token: int, pee
             burst_rate(peer, of_peer, each_its_own=True),
         )
         table.compare("burst, 1 stream, one event per token", "events/s", pairs, at_least(35_000))
-
-
-async def _first(table: Table, options: Options, ours: int, peer: int) -> None:
-    say(f"{NAME}: first token, {options.pairs} pairs")
-    asks = options.size(10, 3)
-    async with asyncio.timeout(_LIMIT_S):
-        pairs = await take_turns_async(
-            options.pairs, first_token_ms(ours, asks), first_token_ms(peer, asks)
-        )
-    table.compare("first token, idle server", "ms", pairs, at_most(3.0))
-
-
-async def _steady(table: Table, options: Options, ours: int, peer: int) -> None:
-    say(f"{NAME}: {PACE:g} tokens/s, {options.pairs} pairs")
-    tokens = options.size(40, 10)
-    async with asyncio.timeout(_LIMIT_S):
-        p50, p95 = await latencies_in_turns(
-            options.pairs, latencies_ms(ours, tokens), latencies_ms(peer, tokens)
-        )
-    name = f"callback to client at {PACE:g} tokens/s"
-    table.compare(f"{name}, p50", "ms", p50, at_most(1.0, "ratio"))
-    table.compare(f"{name}, p95", "ms", p95)

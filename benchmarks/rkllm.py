@@ -17,6 +17,7 @@ import json
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,27 +50,27 @@ from benchmarks.scripts import (
 )
 from benchmarks.servers import serving
 from benchmarks.streams import (
+    COALESCED,
     FIRST_PACE,
+    LIMIT_S,
     PACE,
     PROMPT,
     burst_rate,
-    first_token_ms,
-    latencies_ms,
+    first_tokens,
     settings,
+    steady,
 )
 from tests.fake_rkllm import build
 
 NAME = "rkllm"
-_LIMIT_S = 900.0
 # Of one answer in a burst: nearly all that a context holds.
 _TOKENS = 16_000
 # One user's turn, for which the runtime has its own template; deltas come with streaming only.
 _JOB = {"messages": [{"role": "user", "content": "a prompt"}], "stream": True}
 _NOTES = (
     f"A burst is an answer of {_TOKENS:,} tokens, several times in a row: from the question to the "
-    "last byte, first token included. Nobody tells the runtime's ABI: ours finds it out.",
-    "Our events hold what has come since the last one, so a burst is coalesced. For one event per "
-    "token each one is rendered apart, as the peer does it; what came together is still one write.",
+    "last byte, first token included.",
+    COALESCED,
 )
 
 
@@ -115,7 +116,7 @@ def _bare(table: Table, library: Path, script: Path, options: Options) -> None:
 
 
 async def _inside(table: Table, library: Path, folder: Path, options: Options) -> None:
-    async with asyncio.timeout(_LIMIT_S):
+    async with asyncio.timeout(LIMIT_S):
         burst = write_rkllm_burst(folder)
         peer = RkllmSource(library, burst)
         jobs, of_peer = options.size(10, 2), options.size(3, 1)
@@ -209,7 +210,8 @@ def _served(table: Table, library: Path, folder: Path, options: Options) -> None
         serving("queue_server", peer(burst)) as queued,
     ):
         uvloop.run(_bursts(table, options, (process, thread), per_token, queued))
-    for measure, pace in ((_first, FIRST_PACE), (_steady, PACE)):
+    no_slower = partial(steady, p95=at_most(1.0, "ratio"))
+    for measure, pace in ((first_tokens, FIRST_PACE), (no_slower, PACE)):
         stamps = write_rkllm_stamps(folder, pace)
         with (
             serving("emulator", env=ours(stamps, stamps.stem)) as process,
@@ -222,7 +224,7 @@ async def _bursts(
     table: Table, options: Options, ours: tuple[int, int], per_token: int, peer: int
 ) -> None:
     asks, of_peer = options.size(20, 2), options.size(3, 1)
-    async with asyncio.timeout(_LIMIT_S):
+    async with asyncio.timeout(LIMIT_S):
         for isolation, port in zip(ISOLATIONS, ours, strict=True):
             say(f"{NAME}: burst, {isolation} isolation, {options.pairs} pairs")
             pairs = await take_turns_async(
@@ -240,25 +242,3 @@ async def _bursts(
             burst_rate(peer, _TOKENS, asks=of_peer, each_its_own=True),
         )
         table.compare("burst, 1 stream, one event per token", "events/s", pairs, at_least(35_000))
-
-
-async def _first(table: Table, options: Options, ours: int, peer: int) -> None:
-    say(f"{NAME}: first token, {options.pairs} pairs")
-    asks = options.size(10, 3)
-    async with asyncio.timeout(_LIMIT_S):
-        pairs = await take_turns_async(
-            options.pairs, first_token_ms(ours, asks), first_token_ms(peer, asks)
-        )
-    table.compare("first token, idle server", "ms", pairs, at_most(3.0))
-
-
-async def _steady(table: Table, options: Options, ours: int, peer: int) -> None:
-    say(f"{NAME}: {PACE:g} tokens/s, {options.pairs} pairs")
-    wanted = options.size(40, 10)
-    async with asyncio.timeout(_LIMIT_S):
-        p50, p95 = await latencies_in_turns(
-            options.pairs, latencies_ms(ours, wanted), latencies_ms(peer, wanted)
-        )
-    name = f"callback to client at {PACE:g} tokens/s"
-    table.compare(f"{name}, p50", "ms", p50, at_most(1.0, "ratio"))
-    table.compare(f"{name}, p95", "ms", p95, at_most(1.0, "ratio"))

@@ -44,7 +44,13 @@ class StampingBackend:
     def load(self) -> Capabilities:
         """Read the pace."""
         self._gap_s = 1 / json.loads(self._path.read_bytes())["tokens_per_s"]
-        return Capabilities(backend="scripted", model=self._name, context_length=2**31, slots=4)
+        return Capabilities(
+            backend="scripted",
+            model=self._name,
+            context_length=2**31,
+            slots=4,
+            token_prompts=True,
+        )
 
     def render(self, chat: Chat) -> str:
         """Return anything: nothing depends on the prompt."""

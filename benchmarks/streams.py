@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.client import ask, ask_all
-from benchmarks.measure import percentile
+from benchmarks.measure import (
+    Budget,
+    Table,
+    at_most,
+    latencies_in_turns,
+    percentile,
+    take_turns_async,
+)
+from benchmarks.options import Options, say
 from benchmarks.scripts import MODEL, burst_text
 
 # A model's usual pace, and one that is fast enough for a short row of first tokens and slow enough
 # that the second token does not disturb the first.
 PACE = 20.0
 FIRST_PACE = 200.0
+LIMIT_S = 900.0
+COALESCED = (
+    "Our events hold what has come since the last one, so a burst is coalesced. For one event per "
+    "token each one is rendered apart, as the peer does it; what came together is still one write."
+)
 _PATH = "/v1/completions"
-# Token ids, which no engine has anything to do to.
+# Token ids, which every engine takes as they are.
 PROMPT = [1, 2, 3]
 
 
@@ -56,7 +70,18 @@ def burst_rate(
     return once
 
 
-def first_token_ms(port: int, asks: int) -> Callable[[], Awaitable[float]]:
+async def first_tokens(table: Table, options: Options, ours: int, peer: int) -> None:
+    """Compare the first tokens of two servers that have nothing else to do."""
+    say(f"{table.title}: first token, {options.pairs} pairs")
+    asks = options.size(10, 3)
+    async with asyncio.timeout(LIMIT_S):
+        pairs = await take_turns_async(
+            options.pairs, _first_token_ms(ours, asks), _first_token_ms(peer, asks)
+        )
+    table.compare("first token, idle server", "ms", pairs, at_most(3.0))
+
+
+def _first_token_ms(port: int, asks: int) -> Callable[[], Awaitable[float]]:
     """Return a turn that gives the median time from a question to its first event."""
 
     async def once() -> float:
@@ -66,7 +91,22 @@ def first_token_ms(port: int, asks: int) -> Callable[[], Awaitable[float]]:
     return once
 
 
-def latencies_ms(port: int, tokens: int) -> Callable[[], Awaitable[list[float]]]:
+async def steady(
+    table: Table, options: Options, ours: int, peer: int, *, p95: Budget | None = None
+) -> None:
+    """Compare how long a stamped token is on its way to the client at a model's pace."""
+    say(f"{table.title}: {PACE:g} tokens/s, {options.pairs} pairs")
+    tokens = options.size(40, 10)
+    async with asyncio.timeout(LIMIT_S):
+        middle, tail = await latencies_in_turns(
+            options.pairs, _latencies_ms(ours, tokens), _latencies_ms(peer, tokens)
+        )
+    name = f"callback to client at {PACE:g} tokens/s"
+    table.compare(f"{name}, p50", "ms", middle, at_most(1.0, "ratio"))
+    table.compare(f"{name}, p95", "ms", tail, p95)
+
+
+def _latencies_ms(port: int, tokens: int) -> Callable[[], Awaitable[list[float]]]:
     """Return a turn that gives how long each stamped token was on its way to the client."""
 
     async def once() -> list[float]:

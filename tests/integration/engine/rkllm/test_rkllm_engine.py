@@ -620,9 +620,7 @@ async def test_all_tokens_are_a_number_the_runtime_has(rkllm_of: RkllmMaker, top
 @only_threads
 @only_13
 @pytest.mark.parametrize("greedy", [{"temperature": 0.0}, {"top_p": 0.0}])
-async def test_greedy_is_the_likeliest_token(
-    rkllm_of: RkllmMaker, greedy: dict[str, float]
-) -> None:
+async def test_greedy_is_the_likeliest_token(rkllm_of: RkllmMaker, greedy: dict[str, Any]) -> None:
     # R9
     sampling = (await seen(rkllm_of(SEEN), **greedy))["sampling"]
     assert (sampling["top_k"], sampling["temperature"], sampling["top_p"]) == (1, 1, 1)

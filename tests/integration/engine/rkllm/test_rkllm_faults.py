@@ -11,14 +11,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine import Engine, EngineState, TokenStream
+from engine import Chat, Engine, EngineState, Message, TokenStream
 from engine.backends.rkllm.abi import ABI_12, ABI_13, Abi
 from engine.errors import (
     BackendFailed,
@@ -32,6 +31,7 @@ from engine.hooks import EngineEvent, HostLost
 from tests.conftest import SMALL_RULES
 from tests.fake_rkllm import Call, read_log
 from tests.fake_rkllm.odd import build_odd
+from tests.fake_rkllm.tokenizer import write_tokenizer
 from tests.integration.emulator.processes import becomes, emulator
 from tests.integration.emulator.serving import Wire
 from tests.integration.engine.rkllm.conftest import RkllmMaker
@@ -150,6 +150,7 @@ async def test_failed_second_init_that_crashes(
 
 
 @only_processes
+@only_12
 async def test_host_killed_in_the_middle(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(NEXT + FOREVER)
     async with await engine.generate(request("go")) as stream:
@@ -178,6 +179,7 @@ async def test_hang_is_noticed_and_aborted(rkllm_of: RkllmMaker) -> None:
 
 
 @only_processes
+@only_13
 async def test_hang_that_hears_no_abort_costs_the_host(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(
         f'{NEXT}\nanswer\n  say "a"\n  hang\n  abort ignored\n',
@@ -192,6 +194,7 @@ async def test_hang_that_hears_no_abort_costs_the_host(rkllm_of: RkllmMaker) -> 
 
 
 @only_processes
+@only_12
 async def test_hang_in_prefill_costs_the_host(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(
         f'{NEXT}\nanswer\n  prefill_ms 600000\n  say "a"\n',
@@ -201,6 +204,24 @@ async def test_hang_in_prefill_costs_the_host(rkllm_of: RkllmMaker) -> None:
     async with asyncio.timeout(BOUND_S):
         with pytest.raises(EngineStalled, match="PREFILL_TIMEOUT_S"):
             await ask(engine, "go")
+    await assert_next_is_fine(engine)
+    assert engine.restarts == 1
+
+
+@only_processes
+@only_13
+async def test_template_that_loops_for_ever_costs_the_host(
+    rkllm_of: RkllmMaker, tmp_path: Path
+) -> None:
+    # The sandbox bounds a range, not what is done with many of them.
+    loop = "{% for i in range(99999) %}"
+    write_tokenizer(tmp_path, loop * 3 + "{% endfor %}" * 3)
+    engine = rkllm_of(
+        'answer\n  say "\\{i} " times=200\n', prefill_timeout_s=0.3, abort_grace_s=0.3
+    )
+    async with asyncio.timeout(BOUND_S):
+        with pytest.raises(EngineStalled, match="PREFILL_TIMEOUT_S"):
+            await ask(engine, Chat((Message("user", "hi"),)))
     await assert_next_is_fine(engine)
     assert engine.restarts == 1
 
@@ -222,6 +243,7 @@ async def test_ignored_abort_in_a_thread_is_the_end_and_says_so(rkllm_of: RkllmM
 
 
 @only_processes
+@only_13
 async def test_ignored_abort_of_a_client_that_left(rkllm_of: RkllmMaker) -> None:
     # R31
     engine = rkllm_of(NEXT + FOREVER + "  abort ignored\n", abort_grace_s=0.3)
@@ -288,23 +310,23 @@ async def test_cancelled_prefill_is_waited_out_without_a_reload(
     engine = rkllm_of(
         f'{NEXT}\nanswer\n  prefill_ms 900\n  say "a"\n', prefill_timeout_s=30, abort_grace_s=0.2
     )
-    await engine.ready()
-    started = time.monotonic()
     async with await engine.generate(request("go")) as stream:
         await until(lambda: call_log.exists() and calls(call_log, "rkllm_run"))
         stream.abort()
         # Whoever left is free at once.
         with pytest.raises(GenerationCancelled):
             await anext(stream)
-        assert time.monotonic() - started < 0.8
+    assert not calls(call_log, "run_end")
     assert engine.running == 1
     await assert_next_is_fine(engine)
-    assert time.monotonic() - started >= 0.9
+    begun, ended = calls(call_log, "rkllm_run", "run_end")[:2]
+    assert ended.ns - begun.ns >= 900_000_000
     assert engine.restarts == 0
     assert len(calls(call_log, "rkllm_init")) == 1
     assert_one_after_the_other(call_log)
 
 
+@only_13
 async def test_prefill_that_takes_too_long_is_told_and_waited_out(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(
         f'{NEXT}\nanswer\n  prefill_ms 700\n  say "a"\n', prefill_timeout_s=0.2, abort_grace_s=10
@@ -338,10 +360,10 @@ def destroyed(log: Path) -> bool:
 
 async def test_error_state(rkllm_of: RkllmMaker) -> None:
     # R30
-    engine = rkllm_of(f'{NEXT}\nanswer\n  say "a" "b"\n  error "no reason"\n')
+    engine = rkllm_of(f'{NEXT}\nanswer\n  say "a" "b"\n  error "no reason"\n  returns 0\n')
     texts: list[str] = []
     async with await engine.generate(request("go")) as stream:
-        with pytest.raises(BackendFailed, match="the RKLLM runtime failed") as caught:
+        with pytest.raises(BackendFailed, match="it reported an error") as caught:
             await read_into(stream, texts)
     assert "\n" not in caught.value.message
     assert "".join(texts) == "ab"

@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -20,7 +21,7 @@ NUMBERS = {"x86_64": 0x3E, "aarch64": 0xB7}
 def elf(machine: int | None = None, *, big_endian: bool = False) -> bytes:
     """The beginning of a shared library for a machine, ours without a number."""
     number = NUMBERS[platform.machine()] if machine is None else machine
-    order = "big" if big_endian else "little"
+    order: Literal["big", "little"] = "big" if big_endian else "little"
     ident = b"\x7fELF\x02" + (b"\x02" if big_endian else b"\x01") + b"\x01" + bytes(9)
     return ident + (3).to_bytes(2, order) + number.to_bytes(2, order) + bytes(44)
 

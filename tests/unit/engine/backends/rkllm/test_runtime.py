@@ -158,12 +158,12 @@ def test_every_sampling_field_is_written(struct: Any) -> None:
         "mirostat_eta": pytest.approx(0.1),
     }
     assert {name: getattr(filled, name) for name in values} == values
-    if struct is ABI_13.sampling:
-        assert {name for name, _ in struct._fields_} == set(values)
+    if struct.__name__ == "RKLLMSamplingParam":
+        assert {field[0] for field in struct._fields_} == set(values)
 
 
 @pytest.mark.parametrize("greedy", [{"temperature": 0.0}, {"top_p": 0.0}])
-def test_greedy_is_one_token_to_choose_from(greedy: dict[str, float]) -> None:
+def test_greedy_is_one_token_to_choose_from(greedy: dict[str, Any]) -> None:
     # R9: temperature 0 itself would be divided by.
     filled: Any = ABI_13.sampling() if ABI_13.sampling else None
     fill_sampling(filled, SamplingParams(**{"top_k": 40, "repetition_penalty": 1.5, **greedy}))
