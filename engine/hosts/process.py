@@ -359,10 +359,14 @@ class ProcessHost:
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None  # noqa: S101 - opened as a pipe above
         with process.stdout as pipe:
+            traced = False
             for line in pipe:
                 text = line.decode("utf-8", "replace").rstrip()
-                if text:
+                # What follows is where Python was: it would push out what the library had to say.
+                traced = traced or text.startswith("Fatal Python error: ")
+                if text and not (traced and self._last_words):
                     self._last_words.append(text)
+                if text:
                     logger.debug("engine host: %s", text)
 
 

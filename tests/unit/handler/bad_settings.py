@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 FILES = {
-    "wrong.yaml": b"intents: {}\nsanitizer: {}\nchecks: {}\nthreshold: much\n",
-    "unknown.yaml": b"intents: {}\nchecks: {}\nsanitizer:\n  odd: {about: x, examples: "
+    "wrong.yaml": b"intents: {general: {about: x}}\nsanitizer: {}\nchecks: {}\nthreshold: much\n",
+    "unknown.yaml": b"intents: {general: {about: x}}\nchecks: {}\nsanitizer:\n  odd: {about: x, examples: "
     b"[{catches: x, leaves: x}]}\n",
     "no.yaml": b"intents: {\n",
     "no.json": b"{'type': 'object'}",
@@ -25,7 +25,7 @@ BAD_SETTINGS = [
     ),
     ("VALIDATION_RULES", "wrong.yaml", "VALIDATION_RULES: wrong.yaml:4: threshold: "),
     ("VALIDATION_RULES", "no.yaml", "VALIDATION_RULES: no.yaml:2: "),
-    ("VALIDATION_RULES", "unknown.yaml", "VALIDATION_RULES: unknown.yaml: sanitizer.odd: "),
+    ("VALIDATION_RULES", "unknown.yaml", "VALIDATION_RULES: unknown.yaml:4: sanitizer.odd: "),
     (
         "VALIDATION_SCHEMA",
         "none.json",

@@ -539,7 +539,11 @@ async def test_parent_killed_while_a_library_is_looked_at(
     program = start(model("answer\n"), library, isolation)
     await until(lambda: looking_at(library))
     program.kill()
-    await until(lambda: not looking_at(library))
+    try:
+        await until(lambda: not looking_at(library))
+    finally:
+        for pid in looking_at(library):
+            os.kill(pid, signal.SIGKILL)
 
 
 async def test_sigterm_frees_the_handle_once(
