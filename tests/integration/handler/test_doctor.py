@@ -207,7 +207,14 @@ def test_a_terminal_shows_the_steps_and_ctrl_c_gets_a_report(
     with (
         os.fdopen(terminal, "rb", buffering=0) as shown,
         subprocess.Popen(
-            command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=theirs, text=True
+            command,
+            env=environment,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            text=True,
+            # Whoever runs the tests in the background has it ignored, and children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         ) as process,
     ):
         os.close(theirs)
