@@ -12,9 +12,9 @@ from validation.intents import excerpt
 from validation.money import Money
 from validation.overlap import shared_passages
 from validation.phrases import Phrases
-from validation.repetition import longest_loop
+from validation.repetition import longest_loop_of
 from validation.rules import CheckRule, Intent, Rules
-from validation.words import words
+from validation.words import has_words, words
 
 # A sentence goes on behind a letter, its accent or a figure, and behind these; whatever else there
 # is may end it in one script or another, or stand behind its end.
@@ -103,7 +103,7 @@ class Checks:
         return {"words": len(case.words), "most": most} if len(case.words) > most else None
 
     def _repetition(self, case: Case, rule: CheckRule) -> Found:
-        loop = longest_loop(case.text)
+        loop = longest_loop_of(case.words)
         if loop is None:
             return None
         limits = rule.limits
@@ -135,10 +135,9 @@ class Checks:
         raw = case.subject.text
         least = int(rule.limits["words"])
         for removal in case.removals:
-            if removal.rule != "template_token" or len(words(raw[: removal.start])) < least:
-                continue
-            # Behind any later one there is still less.
-            return {} if len(words(raw[removal.end :])) >= least else None
+            if removal.rule == "template_token" and has_words(raw[: removal.start], least):
+                # Behind any later one there is still less.
+                return {} if has_words(raw[removal.end :], least) else None
         return None
 
     def _leaked_prompt(self, case: Case, rule: CheckRule) -> Found:
@@ -192,7 +191,7 @@ class Checks:
 
 
 def _stems(spoken: Sequence[str]) -> set[str]:
-    return {word[:_STEM] for word in spoken if len(word) >= _STEM}
+    return {word[:_STEM] for word in set(spoken) if len(word) >= _STEM}
 
 
 @dataclass(frozen=True, slots=True)

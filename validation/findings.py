@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(NamedTuple):
     """Something that was taken out: `raw[start:end]` of the model's text, in characters.
 
-    `replacement` is what stands there now, mostly nothing.
+    `replacement` is what stands there now, mostly nothing. A tuple: there may be 100,000 of them.
     """
 
     rule: str

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from validation.linear import BEFORE, BEHIND, Linear
 from validation.rules import Place
 
-_NUMBER = re.compile(r"\d")
-_IN_WORDS = re.compile(
-    r"\b(?:(?:hundred|thousand|million|lakh|crore)s?|(?:five|six|seven)[- ]figures?|nothing|"
-    r"unpaid)\b",
-    re.IGNORECASE,
+_NUMBER = Linear(r"\p{Nd}")
+_IN_WORDS = Linear(
+    rf"{BEFORE}(?i:(?:hundred|thousand|million|lakh|crore)s?|(?:five|six|seven)[- ]figures?"
+    rf"|nothing|unpaid){BEHIND}"
 )
 _MULTIPLIERS = {"k", "m", "hundred", "thousand", "million", "lakh", "crore"}
 # An answer about pay is much shorter, a prompt says at its beginning what it is about.
@@ -40,11 +40,11 @@ class Money:
 
     def has_number(self, text: str) -> bool:
         """Whether there is a number in the text, in digits."""
-        return _NUMBER.search(text) is not None
+        return _NUMBER.search(text)
 
     def has_amount_in_words(self, text: str) -> bool:
         """Whether the text says how much without digits: a million, a six-figure sum, nothing."""
-        return _IN_WORDS.search(text) is not None
+        return _IN_WORDS.search(text)
 
     def currencies(self, text: str) -> frozenset[str]:
         """Return the codes of all currencies that the text may be naming."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from validation.words import words
 
@@ -26,36 +27,50 @@ class Loop:
 
 
 def longest_loop(text: str) -> Loop | None:
-    """Return the loop that covers most words, None when nothing repeats itself in a row.
+    """Return the loop that covers most words, None when nothing repeats itself in a row."""
+    return longest_loop_of(words(text))
+
+
+def longest_loop_of(tokens: Sequence[str]) -> Loop | None:
+    """Return the loop that covers most of some words.
 
     One pass: where a stretch has period p, each of its trigrams last occurred p words ago, so a run
     of equal distances between a trigram and its last occurrence is a loop of that period, however
     long the period is. A ratio of unique words would miss a loop of long period and blame a table.
     """
-    tokens = words(text)
-    last: dict[tuple[str, ...], int] = {}
+    # Hashes stand for trigrams: to make and to keep a tuple for each takes twice as long.
+    last: dict[int, int] = {}
+    last_of = last.get
     best: Loop | None = None
     period = run = 0
-    for position, gram in enumerate(zip(tokens, tokens[1:], tokens[2:], strict=False)):
-        distance = position - last.get(gram, position)
+    position = -1
+    for position, gram in enumerate(map(hash, zip(tokens, tokens[1:], tokens[2:], strict=False))):
+        distance = position - last_of(gram, position)
         last[gram] = position
-        if distance and distance == period:
+        if distance == period:
             run += 1
         else:
+            best = _longer(best, period, run, position)
             period, run = distance, 1
-        if not period:
-            continue
-        length = run + period + _GRAM - 1
-        if run >= period and (best is None or length > best.length):
-            best = Loop(period, length / period, position + _GRAM - length)
+    best = _longer(best, period, run, position + 1)
     # Figures may well repeat themselves: a board of zeros is data.
     if best is not None and not _has_letters(tokens[best.start : best.start + best.period]):
         best = None
     return best or _inside_a_word(tokens)
 
 
-def _inside_a_word(tokens: list[str]) -> Loop | None:
+def _longer(best: Loop | None, period: int, run: int, end: int) -> Loop | None:
+    """Return the longer one of a loop and of what a run of equal distances before `end` is."""
+    length = run + period + _GRAM - 1
+    if not period or run < period or (best is not None and length <= best.length):
+        return best
+    return Loop(period, length / period, end + _GRAM - 1 - length)
+
+
+def _inside_a_word(tokens: Sequence[str]) -> Loop | None:
     """Return a loop within one endless word ("hahaha…"), its period counted in characters."""
+    if max(map(len, tokens), default=0) < _LONG_TOKEN:
+        return None
     for position, token in enumerate(tokens):
         # A line of underscores is one to write on.
         if len(token) < _LONG_TOKEN or not _has_letters(token):
@@ -67,4 +82,4 @@ def _inside_a_word(tokens: list[str]) -> Loop | None:
 
 
 def _has_letters(parts: Iterable[str]) -> bool:
-    return any(char.isalpha() for part in parts for char in part)
+    return any(map(str.isalpha, chain.from_iterable(parts)))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import re2  # type: ignore[import-untyped]
 
 from validation.findings import Issue
+from validation.linear import OTHER_SPACE, Linear, literal
 
 # What is not seen: Default_Ignorable_Code_Point in Unicode's DerivedCoreProperties.
 _INVISIBLE = re.compile(
@@ -21,8 +21,8 @@ _INVISIBLE = re.compile(
 # Normalising sorts the marks on a letter, which takes quadratic time where there are thousands; 30
 # are what Unicode calls stream-safe (UAX #15), more than any language has.
 _MARKS: Any = re2.compile(rb"(\p{M}{30})\p{M}+")
-# All but two ornaments which stand for whole sentences, 18 characters each.
-_NORMAL = re.compile("[^\ufdfa\ufdfb]+")
+# They stand for whole sentences, 18 characters each, and are left as they are.
+_ORNAMENTS = ("\ufdfa", "\ufdfb")
 
 # Scripts that put no spaces between words, or endings right behind them: Thai to Burmese, Khmer,
 # kana, Chinese, Hangul. Each of their characters is a word.
@@ -35,11 +35,15 @@ _SIGNS = (
     "\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed"
     "\u0900-\u0963\u0966-\u0dff\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
 )
-# An underscore is no part of a word: it is how Markdown stresses one.
-_LETTER = rf"(?:[^\W_{_UNSPACED}]|[{_SIGNS}])"
-_OTHER = rf"(?:[^\w\s\0{_SIGNS}{_UNSPACED}]|_)"
-_TOUCHING = re.compile(rf"(?<={_LETTER})(?={_OTHER})|(?<={_OTHER})(?={_LETTER})")
-_TOKENS = re.compile(rf"{_LETTER}+|\0?{_OTHER}\0?|[{_UNSPACED}]| ")
+# Beside a word there is no letter. An underscore is none: it is how Markdown stresses a word.
+_BESIDE = rf"(?:[^\pL\pN{_SIGNS}]|[{_UNSPACED}])"
+_UNSPACED_ONE = re.compile(f"[{_UNSPACED}]")
+# White space that is not one blank between two other characters.
+_WHITE = Linear(rf"[\x00{OTHER_SPACE}]|  |\A | \z")
+
+# So many characters of terms make one expression: all that there is to know of it fits into RE2's
+# memory, whatever the terms and the text. Each takes some 2 ms for a megabyte.
+_TERMS_AT_ONCE = 4_000
 
 
 class Blocklist:
@@ -54,25 +58,53 @@ class Blocklist:
 
     def __init__(self, terms: Collection[str] = (), intents: Collection[str] = ()) -> None:
         self._intents = frozenset(intents)
-        self._terms = _Automaton([_tokens(term) for term in terms]) if terms else None
+        self._terms = [Linear(_any_of(some)) for some in _portions(terms)]
 
     def blocks(self, text: str, intent: str) -> Issue | None:
         """Return why a text of an intent must not be answered, if so."""
         if intent in self._intents:
             return Issue("blocked_intent", "Requests of this kind are not answered here.")
-        if self._terms is not None and self._terms.found(_tokens(text)):
+        plain = _plain(text) if self._terms else ""
+        if any(terms.search(plain) for terms in self._terms):
             message = "The request contains a word or phrase that is not allowed here."
             return Issue("blocked_term", message)
         return None
 
 
-def _tokens(text: str) -> list[str]:
-    """Return a text as words and single other characters, in the form in which equal is equal.
+def _portions(terms: Collection[str]) -> Iterator[list[str]]:
+    """Yield the terms in the form they are looked for, a few thousand characters at a time."""
+    some: list[str] = []
+    size = 0
+    for term in sorted(map(_plain, terms)):
+        if not term:
+            raise ValueError("A blocked term must have something visible in it.")
+        if some and size + len(term) > _TERMS_AT_ONCE:
+            yield some
+            some, size = [], 0
+        some.append(term)
+        size += len(term)
+    if some:
+        yield some
 
-    What is no letter is another token where it touches a word: ".net" is not in "asp.net".
-    """
-    folded = " ".join(_folded(text).replace("\0", " ").split())
-    return _TOKENS.findall(_TOUCHING.sub("\0", folded))
+
+def _any_of(terms: Iterable[str]) -> str:
+    """Return the expression that matches any of some terms, none of them in a longer word."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for term in terms:
+        before, behind = (
+            "" if _UNSPACED_ONE.match(char) else rf"(?:{end}|{_BESIDE})"
+            for char, end in ((term[0], r"\A"), (term[-1], r"\z"))
+        )
+        groups.setdefault((before, behind), []).append(literal(term))
+    return "|".join(
+        f"{before}(?:{'|'.join(literals)}){behind}" for (before, behind), literals in groups.items()
+    )
+
+
+def _plain(text: str) -> str:
+    """Return a text in the form in which equal is equal, with one blank for any white space."""
+    text = _folded(text)
+    return " ".join(text.replace("\0", " ").split()) if _WHITE.search(text) else text
 
 
 def _folded(text: str) -> str:
@@ -84,45 +116,7 @@ def _folded(text: str) -> str:
 
 
 def _normal(text: str) -> str:
-    return _NORMAL.sub(lambda match: unicodedata.normalize("NFKC", match.group()), text)
-
-
-class _Automaton:
-    """Finds any of several sequences in one pass, however they overlap (Aho and Corasick, 1975)."""
-
-    def __init__(self, sequences: Sequence[Sequence[str]]) -> None:
-        self._next: list[dict[str, int]] = [{}]
-        self._ends = [False]
-        for sequence in sequences:
-            if not any(token.strip() for token in sequence):
-                raise ValueError("A blocked term must have something visible in it.")
-            state = 0
-            for token in sequence:
-                if token not in self._next[state]:
-                    self._next[state][token] = len(self._next)
-                    self._next.append({})
-                    self._ends.append(False)
-                state = self._next[state][token]
-            self._ends[state] = True
-        self._back = [0] * len(self._next)
-        pending = deque(self._next[0].values())
-        while pending:
-            state = pending.popleft()
-            for token, child in self._next[state].items():
-                self._back[child] = self._step(self._back[state], token)
-                self._ends[child] |= self._ends[self._back[child]]
-                pending.append(child)
-
-    def found(self, tokens: Iterable[str]) -> bool:
-        """Whether any of the sequences is in another one."""
-        state, first = 0, self._next[0]
-        for token in tokens:
-            state = self._step(state, token) if state else first.get(token, 0)
-            if self._ends[state]:
-                return True
-        return False
-
-    def _step(self, state: int, token: str) -> int:
-        while state and token not in self._next[state]:
-            state = self._back[state]
-        return self._next[state].get(token, 0)
+    for ornament in _ORNAMENTS:
+        if ornament in text:
+            return ornament.join(map(_normal, text.split(ornament)))
+    return unicodedata.normalize("NFKC", text)

@@ -151,6 +151,9 @@ _CLOSE = (
 _NONE = "zxx"
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+# It begins with the end of the line before, which `re` jumps to.
+_CLOSING = {mark: re.compile(rf"\n {{0,3}}({mark}{{3,}})[^\S\n]*(?=\n|\Z)") for mark in "`~"}
+_LINE = re.compile(r"[^\n]+")
 _NO_PROSE = re.compile(r"`[^`\n]*`|(?:https?|ftp)://\S+|www\.\S+")
 
 
@@ -211,21 +214,26 @@ def prose_of(text: str) -> str:
 
 
 def _outside_of_fences(text: str) -> Iterator[str]:
-    fence = ""
-    start = 0
-    while start < len(text):
-        end = text.find("\n", start)
-        end = len(text) if end < 0 else end
-        line, start = text[start:end], end + 1
-        opening = _FENCE.match(line)
-        if fence:
-            closing = line.strip()
-            if opening and closing.startswith(fence) and not closing.strip(fence[0]):
-                fence = ""
-        elif opening:
-            fence = opening.group(1)
+    """Yield the lines outside of fenced blocks, for several blank ones only one."""
+    at = 0
+    while line := _LINE.search(text, at):
+        start, end = line.span()
+        if start > at:
+            yield ""
+        opening = _FENCE.match(text, start, end)
+        if opening is None:
+            yield line.group()
+            at = end + 1
         else:
-            yield line
+            at = _end_of_block(text, end, opening.group(1)) + 1
+
+
+def _end_of_block(text: str, start: int, fence: str) -> int:
+    """Return where the line ends that closes a block, which may be the end of the text."""
+    for closing in _CLOSING[fence[0]].finditer(text, start):
+        if len(closing.group(1)) >= len(fence):
+            return closing.end()
+    return len(text)
 
 
 _loading = Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import re2  # type: ignore[import-untyped]
@@ -20,8 +21,11 @@ class Page:
 
     def __init__(self, text: str) -> None:
         self.text = text
+
+    @cached_property
+    def _raw(self) -> bytes:
         # Half of a surrogate pair becomes a question mark: one character for one.
-        self._raw = text.encode("utf-8", "replace")
+        return self.text.encode("utf-8", "replace")
 
     def spans(self, pattern: Any) -> Iterator[Span]:
         """Yield where an RE2 pattern matches, in characters."""
@@ -38,16 +42,29 @@ class Page:
 
     def without(self, spans: list[Span]) -> Page:
         """Return the page with something taken out, and all else where it was."""
-        pieces, at = [], 0
+        pieces: list[str] = []
+        at = 0
         for start, end in spans:
-            pieces += [self.text[at:start], _GONE * (end - start)]
+            pieces += (self.text[at:start], _GONE * (end - start))
             at = end
-        return Page("".join([*pieces, self.text[at:]]))
+        pieces.append(self.text[at:])
+        return Page("".join(pieces))
 
 
 def compile_linear(pattern: str) -> Any:
     """Return an RE2 expression for pages, which takes linear time on any of them."""
     return re2.compile(pattern.encode())
+
+
+def digits(separators: str, most: int, least: int) -> str:
+    """Return an expression of `re` for runs of at least so many digits, as long as they are.
+
+    Between two of them there may be up to `most` of the separators. It takes linear time: only the
+    first digit of a run begins a match, and nothing that was taken is given back. It begins with
+    that digit, which `re` jumps to; what stands before it is looked at behind it.
+    """
+    first = "".join(rf"(?<![0-9][{separators}]{{{size}}}[0-9])" for size in range(most + 1))
+    return rf"[0-9]{first}(?:[{separators}]{{0,{most}}}+[0-9]){{{least - 1},}}+"
 
 
 def joins(char: str) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import islice, pairwise
 
-from validation.options.page import SEPARATORS, Page, Span, compile_linear, joins
+from validation.options.page import SEPARATORS, Page, Span, digits, joins
 
 # How long the IBANs of a country are: SWIFT's registry (ISO 13616).
 _IBAN_LENGTHS = {
@@ -19,7 +20,8 @@ _IBAN_LENGTHS = {
         "SC31 SD18 SE24 SI19 SK24 SM27 SO23 ST25 SV28 TL23 TN24 TR26 UA29 VA22 VG24 XK20 YE30"
     ).split()
 }
-_IBAN = compile_linear(r"\b[A-Za-z]{2}[0-9]{2}")
+# Two letters and two digits: it begins with the first digit, which `re` jumps to.
+_IBAN = re.compile(r"[0-9](?<=(?<![A-Za-z0-9_])[A-Za-z]{2}[0-9])[0-9]")
 # In groups only in capitals: words that follow each other would be read as one.
 _IBAN_SHAPES = {
     length: re.compile(
@@ -34,7 +36,8 @@ _NO_SEPARATORS = {ord(char): None for char in SEPARATORS}
 def ibans(page: Page) -> Iterator[Span]:
     """Yield where there are IBANs, in one piece or in groups."""
     text, free = page.text, 0
-    for start, _ in page.spans(_IBAN):
+    for head in _IBAN.finditer(text):
+        start = head.start() - 2
         length = _IBAN_LENGTHS.get(text[start : start + 2].upper())
         if length is None or start < free or (start and joins(text[start - 1])):
             continue
@@ -87,7 +90,7 @@ for _low, _high, _lengths in _NETWORKS:
     for _first in range(_low, _high + 1):
         _CARD_LENGTHS[str(_first)] = _CARD_LENGTHS.get(str(_first), frozenset()) | _lengths
 
-_CARD = compile_linear(rf"[0-9](?:[{SEPARATORS}]?[0-9]){{12,}}")
+_CARD = re.compile(digits(SEPARATORS, most=1, least=13))
 # How cards are printed.
 _PRINTED = ((4, 4, 4, 4, 3), (4, 4, 4, 4), (4, 6, 5), (4, 6, 4), (6, 13), (16,), (15,), (14,))
 _DIGITS = re.compile("[0-9]+")
@@ -99,7 +102,8 @@ _HEX_AFTER = re.compile(r"\s([0-9A-Fa-f]{4,5})\b")
 def cards(page: Page) -> Iterator[Span]:
     """Yield where there are the numbers of payment cards."""
     text = page.text
-    for start, end in page.spans(_CARD):
+    for match in _CARD.finditer(text):
+        start, end = match.span()
         if end - start <= 19 + 18 and is_card(text[start:end].translate(_NO_SEPARATORS)):
             if _card_stands_alone(text, start, end) and not _in_table(text, start, end):
                 yield start, end
@@ -136,24 +140,32 @@ def _cards_among_numbers(text: str, start: int, end: int) -> list[Span]:
 
 def _card_size(text: str, groups: list[Span]) -> int:
     """Return how many groups the card that they begin with has, 0 if there is none."""
-    lengths = tuple(last - first for first, last in groups)
     first = groups[0][0]
-    if lengths[0] < 4 or text[first : first + 4] not in _CARD_LENGTHS:
+    if groups[0][1] - first < 4 or text[first : first + 4] not in _CARD_LENGTHS:
         return 0
-    for shape in _PRINTED:
-        if lengths[: len(shape)] == shape:
-            last = groups[len(shape) - 1][1]
-            if is_card(text[first:last].translate(_NO_SEPARATORS)):
-                alone = _card_stands_alone(text, first, last) and not _in_table(text, first, last)
-                return len(shape) if alone else 0
+    lengths = tuple([last - first for first, last in groups])
+    for size in _printed_sizes(lengths):
+        last = groups[size - 1][1]
+        if is_card(text[first:last].translate(_NO_SEPARATORS)):
+            alone = _card_stands_alone(text, first, last) and not _in_table(text, first, last)
+            return size if alone else 0
     return 0
+
+
+@lru_cache(maxsize=1_000)
+def _printed_sizes(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """Return how many of the groups with these lengths make what may be a card."""
+    return tuple(len(shape) for shape in _PRINTED if lengths[: len(shape)] == shape)
 
 
 def _in_table(text: str, start: int, end: int) -> bool:
     """Whether groups of four count up, or stand beside hexadecimal ones."""
     if end - start != 19:
         return False
-    numbers = [int(text[at : at + 4]) for at in range(start, end, 5)]
+    try:
+        numbers = [int(text[at : at + 4]) for at in range(start, end, 5)]
+    except ValueError:
+        return False  # in groups of other lengths
     if all(1 <= after - before <= 99 for before, after in pairwise(numbers)):
         return True
     before = _HEX_BEFORE.search(text, max(0, start - 6), start)
@@ -181,6 +193,8 @@ def is_card(digits: str) -> bool:
 def _card_stands_alone(text: str, start: int, end: int) -> bool:
     before = text[start - 1] if start else " "
     after = text[end] if end < len(text) else " "
+    if before.isspace() and after.isspace():
+        return True
     if joins(before) or before in "$€£¥+/\\" or joins(after):
         return False
     if before in ".-" and start > 1 and joins(text[start - 2]):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 from validation.options.page import joins
@@ -101,7 +102,9 @@ _BETWEEN = re.compile(
     rf"[{_SPACES}]?[{_DASHES}./]?[{_SPACES}]?|[{_SPACES}]?\(|\)[{_SPACES}{_DASHES}]?"
 )
 _DIGITS = re.compile(r"[0-9]+")
+_PARTS = re.compile(r"([0-9]+)")
 _PIECES = re.compile(rf"[{_SPACES}]+[/{_DASHES}][{_SPACES}]+|[{_SPACES}]+(?=\()|[{_SPACES}]{{2,}}")
+_HAS_SPACE = re.compile(rf"[{_SPACES}]")
 _WORDS = re.compile(rf"(?<![^{_SPACES}])[^{_SPACES}]{{9,40}}(?![^{_SPACES}])")
 
 _NATIONAL = re.compile(
@@ -130,7 +133,9 @@ _TRUNK = re.compile(
 _NO_TRUNK = {(3, 2, 4), (5, 4), (4, 4, 2), (4, 4, 4)}
 _YEARS = re.compile(r"(?:19|20)\d\d")
 _LABEL = re.compile(
-    r"(?<![^\W_])(?:telefoo?n|t[ée]l(?:[ée]fono|[ée]phone)?|(?:cell ?|mobile ?)?phone|fon|fax"
+    # Of what may begin one first: most of what stands before a number does not.
+    r"(?=[tcpfmhw電电手т])(?<![^\W_])"
+    r"(?:telefoo?n|t[ée]l(?:[ée]fono|[ée]phone)?|(?:cell ?|mobile ?)?phone|fon|fax"
     r"|mobile?|handy|whatsapp|電話|电话|手机|тел|телефон)"
     r"(?: ?(?:no|nr|number|num))? {0,2}[:.=\uff1a]{1,2} {0,3}\Z",
     re.IGNORECASE,
@@ -150,8 +155,8 @@ def telephone_numbers(text: str, start: int, end: int) -> Iterator[tuple[int, in
         if number:
             yield number
             return
-    if end - start <= _SHORTEST:
-        return
+    if end - start <= _SHORTEST or not _HAS_SPACE.search(text, start, end):
+        return  # all of it is one word, which has been looked at or is too long
     for first, last in _split(_PIECES, text, start, end):
         number = _number(text, first, last) if last - first < end - start else None
         if number:
@@ -218,19 +223,19 @@ def _labelled(text: str, start: int, piece: str) -> bool:
         or not _LABEL.search(text[max(0, start - _BEFORE) : start])
     ):
         return False
-    groups = _DIGITS.findall(piece)
+    parts = _PARTS.split(piece)
+    groups = parts[1::2]
     digits = sum(map(len, groups))
     dated = len(groups) == 3 and digits == 8
-    return 7 <= digits <= MAX_DIGITS and not dated and _well_separated(piece)
+    return 7 <= digits <= MAX_DIGITS and not dated and _well_separated(parts)
 
 
 def _international(piece: str) -> int:
     """Return the length of the longest beginning that is a number with a country code."""
     if piece[1:].isdigit():
         return len(piece) if piece[0] == "+" and _has_country(piece[1:]) else 0
-    groups = [match.span() for match in _DIGITS.finditer(piece)]
-    for count in range(len(groups), 0, -1):
-        end = groups[count - 1][1]
+    for match in reversed([*_DIGITS.finditer(piece)]):
+        end = match.end()
         if end < 9:
             break
         if piece[end : end + 1] == ")" and "(" in piece[:end]:
@@ -242,7 +247,8 @@ def _international(piece: str) -> int:
 
 def _is_international(number: str) -> bool:
     plus = number[0] != "0"
-    groups = _DIGITS.findall(number)
+    parts = _PARTS.split(number)
+    groups = parts[1::2]
     if not _has_country("".join(groups)[0 if plus else 2 :]):
         return False
     if not plus and (
@@ -254,7 +260,7 @@ def _is_international(number: str) -> bool:
         return False  # a number, a hexdump
     if len(groups) == 2 and "." in number:
         return False  # a decimal number
-    return _well_separated(number)
+    return _well_separated(parts)
 
 
 def _has_country(digits: str) -> bool:
@@ -275,14 +281,22 @@ def _has_country(digits: str) -> bool:
     return False
 
 
-def _well_separated(number: str) -> bool:
-    parts = _DIGITS.split(number)
-    return len(parts) <= 10 and all(_BETWEEN.fullmatch(part) for part in parts[1:-1])
+def _well_separated(parts: Sequence[str]) -> bool:
+    """Whether what stands between groups of digits may; both take turns, and digits are second."""
+    between = parts[2:-1:2]
+    return len(between) <= 8 and all(map(_may_separate, between))
+
+
+@lru_cache(maxsize=1_000)
+def _may_separate(part: str) -> bool:
+    return _BETWEEN.fullmatch(part) is not None
 
 
 def _begins_alone(text: str, start: int) -> bool:
     """Whether nothing before it makes it a part of a word, a path, a sum or a longer number."""
     before = text[start - 1] if start else " "
+    if before.isspace():
+        return True
     if joins(before) or before in "+-./\\#$€£¥%&@*^":
         return False
     return not (before in ",:" and start > 1 and text[start - 2].isdigit())
@@ -290,6 +304,8 @@ def _begins_alone(text: str, start: int) -> bool:
 
 def _ends_alone(text: str, end: int) -> bool:
     after = text[end] if end < len(text) else " "
+    if after.isspace():
+        return True
     if joins(after) or after in "€£¥%@":
         return False
     return not (after in ",.:-/" and end + 1 < len(text) and joins(text[end + 1]))

@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Collection, Iterator
 
 from validation.findings import Removal
-from validation.options.page import SEPARATORS, Page, Span, compile_linear, joins
+from validation.options.page import SEPARATORS, Page, Span, compile_linear, digits, joins
 from validation.options.payment import cards, ibans
 from validation.options.phones import telephone_numbers
 
 KINDS = ("card", "iban", "email", "phone", "key")
+_NAMES = {kind: (f"pii_{kind}", f"[{kind}]") for kind in KINDS}
 
 # What is taken out may free what is beside it. This often the rest is looked at again; real text
 # needs it twice, the second time to see that nothing is left.
@@ -52,12 +53,15 @@ class PiiRedactor:
         if not found:
             return text, ()
         found.sort()
-        pieces, at = [], 0
+        pieces: list[str] = []
+        removals: list[Removal] = []
+        at = 0
         for start, end, kind in found:
-            pieces += [text[at:start], f"[{kind}]"]
+            rule, name = _NAMES[kind]
+            pieces += (text[at:start], name)
+            removals.append(Removal(rule, start, end, name))
             at = end
         pieces.append(text[at:])
-        removals = (Removal(f"pii_{kind}", start, end, f"[{kind}]") for start, end, kind in found)
         return "".join(pieces), tuple(removals)
 
 
@@ -118,13 +122,26 @@ def _keys(page: Page) -> Iterator[Span]:
             yield start, end
 
 
-_LETTER = r"\p{Latin}\p{Greek}\p{Cyrillic}"
-_ATOM = rf"[{_LETTER}0-9_+][{_LETTER}0-9_%+'-]*"
-_EMAIL = compile_linear(
-    rf"{_ATOM}(?:\.[{_LETTER}0-9_%+'-]+)*"
+def _alphabets() -> str:
+    """Return the letters that addresses are written in, as ranges for `re`, which has no scripts.
+
+    Later alphabets than the Basic Multilingual Plane's are for scholars.
+    """
+    every = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x10000)]))
+    spans = Page(every).spans(compile_linear(r"[\p{Latin}\p{Greek}\p{Cyrillic}]+"))
+    return "".join(f"{every[start]}-{every[end - 1]}" for start, end in spans)
+
+
+_LETTER = _alphabets()
+# An @ and what stands behind it: `re` jumps from one to the next.
+_AT_DOMAIN = re.compile(
     rf"@(?:[{_LETTER}0-9](?:[{_LETTER}0-9-]*[{_LETTER}0-9])?\.)+"
-    rf"(?:xn--[a-z0-9-]{{2,59}}|[{_LETTER}]{{2,24}})"
+    rf"(xn--[a-z0-9-]{{2,59}}|[{_LETTER}]{{2,24}})"
 )
+# What stands before it, from right to left; and what of that an address does not begin with.
+_ATOM = rf"[{_LETTER}0-9_%+'-]++"
+_BACKWARDS = re.compile(rf"{_ATOM}(?:\.{_ATOM})*+")
+_NO_BEGINNING = "%'-."
 # Names of systemd's units, of images for dense screens and of other files; those that are
 # countries as well only where they have no second level.
 _NO_TOP_LEVEL = frozenset(
@@ -132,29 +149,43 @@ _NO_TOP_LEVEL = frozenset(
     "json yaml toml html css js ts cpp tar gz".split()
 )
 _NO_DOMAIN = re.compile(r"[^.]+\.py|openssh\.com|libssh\.org", re.IGNORECASE)
+_SOME_NO_DOMAIN = frozenset({"py", "com", "org"})
 
 
 def _emails(page: Page) -> Iterator[Span]:
     """Yield addresses (RFC 5322 without quotes and comments; RFC 6531 for other alphabets)."""
-    text = page.text
-    for start, end in page.spans(_EMAIL):
-        at = text.rindex("@", start, end)
+    text, free = page.text, 0
+    for match in _AT_DOMAIN.finditer(text):
+        at, end = match.span()
+        # No character is read twice, for there is no @ in what is read.
+        low = max(free, text.rfind("@", 0, at) + 1)
+        local = _BACKWARDS.match(text[low:at][::-1])
+        start = at - len(text[at - local.end() : at].lstrip(_NO_BEGINNING)) if local else at
+        if start == at:
+            continue
+        free = end
         # In "ssh://git@host" and "git@host:some/path" it is the user of a machine, after "://name:"
         # the password, in "a@b.dot(c)" a product. A local part has 64 characters at most.
         if at - start > 64 or end - at > 254:
             continue
-        if text[text.rindex(".", at, end) + 1 : end].lower() in _NO_TOP_LEVEL:
+        top_level = match.group(1).lower()
+        if top_level in _NO_TOP_LEVEL:
             continue
-        if _NO_DOMAIN.fullmatch(text, at + 1, end):  # the names of SSH's algorithms among them
+        # The names of SSH's algorithms among them.
+        if top_level in _SOME_NO_DOMAIN and _NO_DOMAIN.fullmatch(text, at + 1, end):
             continue
-        if end < len(text) and (joins(text[end]) or text[end] == "@"):
+        behind = text[end : end + 1]
+        if behind == "@" or (behind and joins(behind)):
             continue
-        if not _is_user(text, start) and not _PATH.match(text, end):
+        if behind in _BEFORE_PATH and _PATH.match(text, end):
+            continue
+        if not _is_user(text, start):
             yield start, end
 
 
 _USER = re.compile(r"://(?:[^\s/@:]*:)?\Z")
 _PATH = re.compile(r":(?:[^\s:@/~]{0,80}/|~)|\(")
+_BEFORE_PATH = frozenset(":(")
 
 
 def _is_user(text: str, start: int) -> bool:
@@ -164,12 +195,16 @@ def _is_user(text: str, start: int) -> bool:
     return bool(_USER.search(text, max(0, start - 80), start))
 
 
-_PHONE = compile_linear(rf"\(?\+?\(?[0-9](?:[()./{SEPARATORS}]{{0,3}}[0-9]){{6,}}")
+_PHONE = re.compile(digits(f"()./{SEPARATORS}", most=3, least=7))
 
 
 def _phones(page: Page) -> Iterator[Span]:
-    for start, end in page.spans(_PHONE):
-        yield from telephone_numbers(page.text, start, end)
+    text = page.text
+    for match in _PHONE.finditer(text):
+        start, end = match.span()
+        for sign in "(+(" if start and text[start - 1] in "(+" else "":
+            start -= text[start - 1 : start] == sign
+        yield from telephone_numbers(text, start, end)
 
 
 # In this order: what has the clearest shape first.

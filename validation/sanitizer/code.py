@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from itertools import accumulate
 
@@ -17,8 +18,9 @@ _LONGEST_LANGUAGE = 20
 # asks for many places in one line must not walk through all of it every time.
 LONGEST_LINE = 2_000
 # So many of them are found in the time that one place takes.
-_FENCES_A_PLACE = 2
-_SPANS_A_PLACE = 8
+_MARKS_A_PLACE = 4
+_RUNS_A_PLACE = 16
+_TICKS = re.compile("`+")
 _INDENTS = ("    ", "\t", " \t", "  \t", "   \t")
 
 
@@ -32,8 +34,7 @@ class Code:
     def __init__(self, text: str, budget: Budget) -> None:
         self._text = text
         self._budget = budget
-        self._fences = _fences(text)
-        budget.spend(len(self._fences) // _FENCES_A_PLACE)
+        self._fences = _fences(text, budget)
         self._starts = [start for start, _ in self._fences]
         self._has_spans = "`" in text
         self._paragraph = (0, 0)
@@ -71,8 +72,7 @@ class Code:
             blank = text.find("\n\n", max(start, first + 1), high)
             last = blank + 1 if blank >= 0 else max(high, start + 1)
             self._paragraph = (first, last)
-            self._spans = _spans(text, first, last)
-            self._budget.spend(len(self._spans) // _SPANS_A_PLACE)
+            self._spans = _spans(text, first, last, self._budget)
             self._span_starts = [span[0] for span in self._spans]
         at = bisect_right(self._span_starts, max(start, end - 1)) - 1
         if at >= 0 and self._spans[at][1] > start:
@@ -92,15 +92,18 @@ def _run(text: str, at: int) -> int:
         size *= 2
 
 
-def _fences(text: str) -> list[tuple[int, int]]:
+def _fences(text: str, budget: Budget) -> list[tuple[int, int]]:
     """Return the fenced blocks, from the beginning of the first line to the end of the last.
 
     A block that is never closed goes on to the end: answers are cut off.
+
+    Raises:
+        TooMuchError: there are more runs of backticks and tildes than in any answer.
     """
     found: list[tuple[int, int]] = []
     size = len(text)
     next_at = {"```": -1, "~~~": -1}
-    pos = start = length = 0
+    pos = start = length = seen = 0
     mark = ""
     while True:
         for kind in (mark,) if mark else ("```", "~~~"):
@@ -110,12 +113,17 @@ def _fences(text: str) -> list[tuple[int, int]]:
         at = next_at[mark] if mark else min(next_at.values())
         if at >= size:
             break
+        seen += 1
+        if seen % _MARKS_A_PLACE == 0:
+            budget.spend()
         run = _run(text, at)
         pos = at + run
         low = max(0, at - _WIDEST_PREFIX)
         line = text.rfind("\n", low, at) + 1
+        if low and not line:
+            continue
         prefix = text[line:at].strip(_BEFORE_FENCE)
-        if (not line and low) or (prefix and (mark or not _is_late(text, prefix, at, pos))):
+        if prefix and (mark or not _is_late(text, prefix, at, pos)):
             continue
         if not mark:
             end = text.find("\n", pos)
@@ -144,26 +152,22 @@ def _is_late(text: str, prefix: str, at: int, end: int) -> bool:
     return bool(newline) and is_word and text[at] not in prefix
 
 
-def _spans(text: str, start: int, end: int) -> list[tuple[int, int]]:
+def _spans(text: str, start: int, end: int, budget: Budget) -> list[tuple[int, int]]:
     """Return the spans of code in one paragraph, backticks included.
 
     A run of backticks goes with the next one that is as long; one that has none is plain text.
     """
+    if text.find("``", start, end) >= 0:
+        runs = [
+            (match.start(), match.end() - match.start())
+            for match in _TICKS.finditer(text, start, end)
+        ]
+        budget.spend(len(runs) // _RUNS_A_PLACE)
+        return _pairs(runs)
     pieces = text[start:end].split("`")
-    if len(pieces) < 3:
-        return []
+    budget.spend(len(pieces) // _RUNS_A_PLACE)
     ticks = [before + at for at, before in enumerate(accumulate(map(len, pieces[:-1])), start)]
-    if "" not in pieces[1:-1]:
-        return [(a, b + 1) for a, b in zip(ticks[::2], ticks[1::2], strict=False)]
-    runs: list[tuple[int, int]] = []
-    begin = previous = ticks[0]
-    for tick in ticks[1:]:
-        if tick != previous + 1:
-            runs.append((begin, previous + 1 - begin))
-            begin = tick
-        previous = tick
-    runs.append((begin, previous + 1 - begin))
-    return _pairs(runs)
+    return [(a, b + 1) for a, b in zip(ticks[::2], ticks[1::2], strict=False)]
 
 
 def _pairs(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:

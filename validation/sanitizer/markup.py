@@ -19,6 +19,7 @@ _ITEM = "li"
 _LISTS = {"ul", "ol"}
 _BLOCKS = {"p", "div", "blockquote", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "section"}
 _LONGEST_ENTITY = 10
+_FIRST_TAGS = 100
 # Lists within lists are indented up to that depth: what grows with the depth grows with its square.
 _DEEPEST = 8
 
@@ -61,19 +62,30 @@ class Markup:
 
 def _tags(page: Page, names: set[str]) -> list[_Tag]:
     """Return the tags, none at all if any `<` is something else."""
+    # Mostly the first ones show that it is no HTML; all of them are many, and every pass asks.
+    if any(_tag(part, names) is None for part in page.text.split("<", _FIRST_TAGS)[1:-1]):
+        return []
     first, *parts = page.text.split("<")
     found: list[_Tag] = []
     at = len(first)
     for part in parts:
-        body, closed, _ = part.partition(">")
-        name = body.strip("/ ").lower()
-        if closed and name in names:
-            page.budget.spend()
-            found.append(_Tag(at, at + len(body) + 2, name, body.startswith("/")))
-        elif not part or not (part[0].isspace() or part[0].isdigit() or part[0] == "="):
+        name = _tag(part, names)
+        if name is None:
             return []
+        if name:
+            page.budget.spend()
+            found.append(_Tag(at, at + part.index(">") + 2, name, part.startswith("/")))
         at += len(part) + 1
     return found
+
+
+def _tag(part: str, names: set[str]) -> str | None:
+    """Return the name of a tag by what stands behind its `<`, "" for a sign, None for neither."""
+    body, closed, _ = part.partition(">")
+    name = body.strip("/ ").lower()
+    if closed and name in names:
+        return name
+    return "" if part and (part[0].isspace() or part[0].isdigit() or part[0] == "=") else None
 
 
 def _is_balanced(page: Page, tags: list[_Tag]) -> bool:

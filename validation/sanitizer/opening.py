@@ -11,6 +11,8 @@ from validation.sanitizer.pattern import Pattern, any_of, literal
 
 # An opening line or label is shorter than that.
 _REACH = 1_000
+# It is compared with all that may stand before an answer.
+_PLACES_A_STEP = 4
 # Fewer words than that may begin an answer by chance.
 _ECHO_WORDS = 3
 _NEXT_FIELD = r"\A[^\n]*\n(?:\*\*)?\p{Lu}[\pL ]{0,24}:(?:\*\*)?(?:\s|\z)"
@@ -64,7 +66,7 @@ class Opening:
         known: set[str] | None = None
         is_record: bool | None = None
         while at < page.end:
-            page.budget.spend()
+            page.budget.spend(_PLACES_A_STEP)
             head = page.text[at : at + _REACH]
             rule, size = "", 0
             if self._label and (size := self._label.head(head)):

@@ -22,12 +22,14 @@ class Pipes:
         """Return what to take out."""
         if "|" not in page.text:
             return []
-        return [
-            _edit(page, start, end)
-            for pattern in self._patterns
-            for start, end in pattern.spans(page, 1)
-            if not _has_piped_neighbour(page, start, end) and not page.code.around(start, end)
-        ]
+        found = []
+        for pattern in self._patterns:
+            for start, end in pattern.spans(page, 1):
+                # Lines around it are looked at, which takes as long again as to find it.
+                page.budget.spend()
+                if not _has_piped_neighbour(page, start, end) and not page.code.around(start, end):
+                    found.append(_edit(page, start, end))
+        return found
 
 
 def _has_piped_neighbour(page: Page, start: int, end: int) -> bool:

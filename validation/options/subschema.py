@@ -1,0 +1,71 @@
+"""One subschema of a JSON Schema, by what it looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_LISTS = ("allOf", "anyOf", "oneOf")
+_SINGLES = ("not", "if", "then", "else")
+_MAPS = ("dependentSchemas", "dependencies")
+_MEMBERS = ("additionalProperties", "unevaluatedProperties", "propertyNames")
+_ITEMS = ("items", "additionalItems", "unevaluatedItems", "contains")
+# To know what is left unevaluated, everything beside these keywords is gone through again.
+_UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
+_AGAIN = 3
+
+
+class Node:
+    """A subschema: what it applies to the same value, to members and to items of it."""
+
+    __slots__ = (
+        "compares",
+        "every_item",
+        "every_member",
+        "here",
+        "members",
+        "prefix",
+        "reads",
+        "reads_names",
+        "size",
+        "weight",
+    )
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self.weight = _AGAIN if any(name in schema for name in _UNEVALUATED) else 1
+        self.size = 1 + sum(
+            len(value) if isinstance(value, list | dict) else 1 for value in schema.values()
+        )
+        self.reads = ("pattern" in schema) + ("format" in schema)
+        self.reads_names = len(_as_dict(schema.get("patternProperties")))
+        self.compares = "uniqueItems" in schema
+        self.here: list[Any] = [
+            *(part for name in _LISTS for part in _as_list(schema.get(name))),
+            *(schema[name] for name in _SINGLES if name in schema),
+            *(part for name in _MAPS for part in _as_dict(schema.get(name)).values()),
+        ]
+        self.members = _as_dict(schema.get("properties"))
+        # Whether a pattern fits a name, or a name is left over, is not asked: all of them count.
+        self.every_member: list[Any] = [
+            *(schema[name] for name in _MEMBERS if name in schema),
+            *_as_dict(schema.get("patternProperties")).values(),
+        ]
+        self.prefix = [*_as_list(schema.get("prefixItems")), *_as_list(schema.get("items"))]
+        self.every_item: list[Any] = [schema[name] for name in _ITEMS if name in schema]
+        if self.weight > 1 and "contains" in schema:
+            self.every_item += [schema["contains"]] * (self.weight - 1)
+
+    def below(self) -> Iterator[Any]:
+        """Yield what looks at members and items."""
+        yield from self.members.values()
+        yield from self.every_member
+        yield from self.prefix
+        yield from self.every_item
+
+
+def _as_list(part: Any) -> list[Any]:
+    return part if isinstance(part, list) else []
+
+
+def _as_dict(part: Any) -> dict[str, Any]:
+    return part if isinstance(part, dict) else {}
