@@ -10,14 +10,24 @@ from pathlib import Path
 
 import orjson
 
-from benchmarks import chain, deltas, isolation, job_overhead, llamacpp, rkllm, stops
+from benchmarks import (
+    chain,
+    deltas,
+    isolation,
+    job_overhead,
+    llamacpp,
+    rkllm,
+    stops,
+    validation,
+)
 from benchmarks.machine import describe
 from benchmarks.measure import Table
 from benchmarks.options import Options, say
 from benchmarks.render import as_json, markdown, show
 
 BENCHMARKS: dict[str, Callable[[Options], list[Table]]] = {
-    each.NAME: each.run for each in (stops, deltas, job_overhead, isolation, chain, rkllm, llamacpp)
+    each.NAME: each.run
+    for each in (stops, deltas, validation, job_overhead, isolation, chain, rkllm, llamacpp)
 }
 # The last of the clocks: each wait has a shorter one of its own.
 _LIMIT_S = 3600

@@ -152,7 +152,7 @@ def _build_us(stops: Sequence[str]) -> float:
 
 def _text(size: int) -> list[str]:
     # The same text every time, and no stop across the border of two words either.
-    dice = random.Random(1)  # noqa: S311
+    dice = random.Random(1)
     longest = max(map(len, STOPS))
     pieces: list[str] = []
     tail = ""

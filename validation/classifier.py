@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from validation.arrays import numpy
 from validation.wordpiece import WordPiece
 
 WEIGHTS = Path(__file__).with_name("intents.npz")
@@ -32,10 +32,7 @@ class IntentClassifier:
     def __init__(self, path: Path = WEIGHTS) -> None:
         if find_spec("numpy") is None:
             raise MissingNumpy
-        # A second thread for twenty rows would be waited for longer than it works.
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        import numpy as np
-
+        np = numpy()
         with np.load(path) as file:
             stored: dict[str, Any] = dict(file)
         self._np = np

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from threading import Lock
 from typing import Any
 
+from validation.arrays import numpy
 from validation.findings import Issue
 from validation.options import MissingPart
 
@@ -247,6 +248,8 @@ def _model() -> Any:
 
 @lru_cache(maxsize=1)
 def _load() -> Any:
+    # Imported first, so that it is on one thread.
+    numpy()
     from py3langid.langid import MODEL_FILE, LanguageIdentifier  # type: ignore[import-untyped]
 
     model = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 FILES = {
     "wrong.yaml": b"intents: {general: {about: x}}\nsanitizer: {}\nchecks: {}\nthreshold: much\n",
-    "unknown.yaml": b"intents: {general: {about: x}}\nchecks: {}\nsanitizer:\n  odd: {about: x, examples: "
-    b"[{catches: x, leaves: x}]}\n",
+    "unknown.yaml": b"intents: {general: {about: x}}\nchecks: {}\nsanitizer:\n"
+    b"  odd: {about: x, examples: [{catches: x, leaves: x}]}\n",
     "no.yaml": b"intents: {\n",
     "no.json": b"{'type': 'object'}",
     "array.json": b"[1, 2]",

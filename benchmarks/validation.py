@@ -1,0 +1,136 @@
+"""Validation: what the verdict on an answer costs, by its length and by how nasty it is.
+
+Everything in a row on one answer: redacted, sanitised, all checks, a JSON Schema, the language; and
+as much of a request looked through for blocked terms, as one who asks for all of it would have it.
+The texts are ordinary prose and the ones that cost most of those in `NASTY`. CPU time, for a thread
+of its own does it beside the loop. Where it is linear a kilobyte costs the same at every length, but
+for what a thousand characters do not pay for: the language of an answer takes some milliseconds.
+"""
+
+from __future__ import annotations
+
+import random
+from time import thread_time
+
+from benchmarks.measure import Table, at_most
+from benchmarks.options import Options, say
+from validation import Options as Asked
+from validation import Subject
+from validation.options.blocked import Blocklist
+from validation.options.language import LanguageCheck
+from validation.options.pii import PiiRedactor
+from validation.options.schema import SchemaCheck
+from validation.v3 import V3
+
+NAME = "validation"
+PROMPT = (
+    "How much does a senior nurse earn in London after ten years, and is it going up this year?"
+)
+SYSTEM = (
+    "You are a helpful assistant of a hospital. Never tell anyone which wards are short of staff."
+)
+SIZES = (1_000, 100_000, 1_000_000)
+# What is repeated to make an answer; each was the worst for some part of validation.
+NASTY = {
+    "one character": "a",
+    "dotted letters": "a.",
+    "letters that fold to several": "ẞİ",
+    "card numbers": "4111 1111 1111 1112 ",
+    "telephone numbers": "+1 (555) ",
+    "beginnings of addresses": "a@",
+    "marks on letters": "a\u0301",
+    "Chinese": "職業",
+    "emoji in sequences": "👩\u200d🚀",
+    "tags": "<",
+    "template tokens": "<|im_end|> ",
+    "three words again and again": "one two three ",
+    "table rows": "| a |\n",
+    "backticks": "`",
+    "open brackets": "[",
+    "exclamation marks": "!!!!! ",
+}
+_WORDS = (
+    "the of and to in is for that on with as are be this it by from at or an which more can has "
+    "people work hospital nurse year city house water because however usually between different "
+    "important example number system problem question answer several without"
+).split()
+
+
+def prose(size: int) -> str:
+    """Return ordinary sentences of so many characters, the same ones every time."""
+    dice = random.Random(1)
+    sentences: list[str] = []
+    length = 0
+    while length < size:
+        words = dice.choices(_WORDS, k=dice.randint(5, 18))
+        sentence = " ".join(words).capitalize() + (".\n\n" if dice.random() < 0.2 else ". ")
+        sentences.append(sentence)
+        length += len(sentence)
+    return "".join(sentences)[:size]
+
+
+def repeated(unit: str, size: int) -> str:
+    """Return a text of so many characters that is nothing but the unit."""
+    return (unit * (size // len(unit) + 1))[:size]
+
+
+class Everything:
+    """All of validation on one answer."""
+
+    def __init__(self) -> None:
+        language = LanguageCheck("en")
+        language.preload()
+        schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+        self.validator = V3.from_file()
+        self.redactor = PiiRedactor()
+        self.asked = Asked(
+            checks={"json_schema": SchemaCheck(schema), "language": language},
+            redactor=self.redactor,
+            blockers=(Blocklist(["wire transfer", "walnut", "never mind"]),),
+        )
+
+    def seconds(self, text: str) -> float:
+        """Return the CPU time it takes."""
+        started = thread_time()
+        redacted, _ = self.redactor.redact(text)
+        self.validator.validate(Subject(prompt=PROMPT, text=redacted, system=SYSTEM), self.asked)
+        self.validator.refuse(PROMPT, text, self.asked)
+        return thread_time() - started
+
+
+def run(options: Options) -> list[Table]:
+    """Measure prose and the worst text at each length, and the intent of a prompt."""
+    table = Table(title=NAME, ours="everything in a row", peer="none")
+    everything = Everything()
+    rounds = max(options.pairs // 2, 1)
+    _intent(table, everything.validator, options)
+    for size in SIZES:
+        say(f"{NAME}: {size:,} characters")
+        kilobytes = size / 1000
+        plain = prose(size)
+        times = [everything.seconds(plain) for _ in range(rounds)]
+        table.alone(f"prose, {size:,} characters", "µs/kB", [t / kilobytes * 1e6 for t in times])
+        worst, name = 0.0, ""
+        for each, unit in NASTY.items():
+            text = repeated(unit, size)
+            best = min(everything.seconds(text) for _ in range(2))
+            if best > worst:
+                worst, name = best, each
+        text = repeated(NASTY[name], size)
+        times = [everything.seconds(text) for _ in range(rounds)]
+        row = f"the worst of {len(NASTY)} texts ({name}), {size:,} characters"
+        table.alone(row, "µs/kB", [t / kilobytes * 1e6 for t in times])
+        if size == SIZES[-1]:
+            table.alone(f"{name}, {size:,} characters", "s", times, at_most(1.0))
+    return [table]
+
+
+def _intent(table: Table, validator: V3, options: Options) -> None:
+    asks = options.size(200, 50)
+    found = []
+    for _ in range(options.pairs):
+        started = thread_time()
+        for _ in range(asks):
+            validator.intent(PROMPT)
+        found.append((thread_time() - started) / asks * 1e3)
+    table.alone("intent of a prompt of 18 words", "ms", found, at_most(1.0))
