@@ -4,7 +4,7 @@ Everything in a row on one answer: redacted, sanitised, all checks, a JSON Schem
 as much of a request looked through for blocked terms, as one who asks for all of it would have it.
 The texts are ordinary prose and the ones that cost most of those in `NASTY`. CPU time, for a thread
 of its own does it beside the loop. Where it is linear a kilobyte costs the same at every length, but
-for what a thousand characters do not pay for: the language of an answer takes some milliseconds.
+for what a thousand characters do not pay for: to tell a language takes some milliseconds.
 """
 
 from __future__ import annotations
