@@ -1,10 +1,10 @@
 """Validation: what the verdict on an answer costs, by its length and by how nasty it is.
 
-Everything in a row on one answer: redacted, sanitised, all checks, a JSON Schema, the language; and
-as much of a request looked through for blocked terms, as one who asks for all of it would have it.
-The texts are ordinary prose and the ones that cost most of those in `NASTY`. CPU time, for a thread
-of its own does it beside the loop. Where it is linear a kilobyte costs the same at every length, but
-for what a thousand characters do not pay for: to tell a language takes some milliseconds.
+Everything in a row on one answer: redacted, sanitised, all checks, a JSON Schema, the language;
+and as much of a request looked through for blocked terms, as one who asks for all of it has it.
+The texts are ordinary prose and the ones that cost most of those in `NASTY`. CPU time, for a
+thread of its own does it beside the loop. Where it is linear a kilobyte costs the same at every
+length, but for what a thousand characters do not pay for: telling a language takes milliseconds.
 """
 
 from __future__ import annotations
