@@ -13,6 +13,8 @@ CODE := $(wildcard engine handler validation emulator jobs batch tests benchmark
 SUITE := $(wildcard tests/unit tests/property tests/integration tests/acceptance)
 LONG_SUITE := $(wildcard tests/property tests/acceptance tests/long)
 PYTEST_ARGS ?=
+# Most tests wait for a process more than they work; files stay together for what their tests share.
+WORKERS ?= 4
 
 UV_INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python --only-binary :all: --require-hashes
 UV_LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -32,7 +34,7 @@ serve: $(VENV)/.run $(RUN_MODEL) ## the local RunPod, the OpenAI routes and the 
 	@$(BIN)/python -m emulator
 
 test: $(VENV)/.dev $(MODEL) ## the suite
-	@$(BIN)/python -m pytest $(SUITE) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(SUITE) $(PYTEST_ARGS)
 
 test-long: $(VENV)/.dev $(MODEL) ## the long forms: fuzz, kills, soak
 	@$(BIN)/python -m pytest --long $(LONG_SUITE) $(PYTEST_ARGS)

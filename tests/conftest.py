@@ -64,8 +64,16 @@ class EveryTestRuns:
             how = "expected to fail" if hasattr(report, "wasxfail") else "skipped"
             self.passed_over.append(f"{how}: {report.nodeid}")
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        # What a worker of xdist deselected it alone knows, as all of them do.
+        told = getattr(node, "workeroutput", {}).get("passed_over", ())
+        self.passed_over += [each for each in told if each not in self.passed_over]
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["passed_over"] = self.passed_over
         if self.passed_over and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
