@@ -15,6 +15,8 @@ LONG_SUITE := $(wildcard tests/property tests/acceptance tests/long)
 PYTEST_ARGS ?=
 # Most tests wait for a process more than they work; files stay together for what their tests share.
 WORKERS ?= 4
+# As validation/arrays.py would have it; pytest-randomly imports numpy before it can.
+PYTEST = OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
 UV_INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python --only-binary :all: --require-hashes
 UV_LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -34,10 +36,10 @@ serve: $(VENV)/.run $(RUN_MODEL) ## the local RunPod, the OpenAI routes and the 
 	@$(BIN)/python -m emulator
 
 test: $(VENV)/.dev $(MODEL) ## the suite
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(SUITE) $(PYTEST_ARGS)
+	@$(PYTEST) -n $(WORKERS) --dist loadfile $(SUITE) $(PYTEST_ARGS)
 
 test-long: $(VENV)/.dev $(MODEL) ## the long forms: fuzz, kills, soak
-	@$(BIN)/python -m pytest --long $(LONG_SUITE) $(PYTEST_ARGS)
+	@$(PYTEST) --long $(LONG_SUITE) $(PYTEST_ARGS)
 
 check: $(VENV)/.dev ## format, lint, types, imports, dependencies, spelling, Dockerfile
 	@$(BIN)/ruff format --check .

@@ -19,9 +19,6 @@ from engine.hooks import Hook
 
 # One intent, `weather`, beside `general`; a token and a label that are taken out; one check.
 SMALL_RULES = Path(__file__).with_name("data") / "small_rules.yaml"
-# As validation/arrays.py has it; here others import numpy before it can.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 LONG_SCALE = 20
 LONG_TIMEOUT_S = 900
 
