@@ -1,101 +1,111 @@
-"""Jobs in this process's memory: for tests, and for a server that may forget them."""
+"""Jobs in this process's memory, with a journal behind them if they are to survive it."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-import uuid
-from collections import deque
-from dataclasses import replace
-from typing import Any
+import logging
+from collections.abc import Callable
 
+from jobs.entry import Entry
+from jobs.failpoints import hit
 from jobs.job import Job, JobStatus
+from jobs.journal import Saved
+from jobs.sender_side import SenderSide
+from jobs.worker_side import WorkerSide
 
-# RunPod keeps the result of a /run for 30 minutes; the count bounds memory in between.
-RETENTION_S = 30 * 60
-MAX_JOBS = 10_000
+logger = logging.getLogger(__name__)
+
+# How exactly leases, time limits and retention are kept.
+TICK_S = 0.1
 
 
-class StoreFull(Exception):
-    """As many jobs wait or run as the store holds."""
+class MemoryJobStore(SenderSide, WorkerSide):
+    """The rules of jobs: who waits, who has one, when it ends, how long it is kept.
 
+    All of it is in memory and read from there; what a client or worker is told is in the journal
+    first. A change of state that somebody is told of is written, waited for, and only then visible;
+    while it is on its way the job can change in no other way. A `/runsync` whose id nobody knows
+    yet is not written at all. Leases, chunks and progress are written behind: what of them is lost
+    costs a repetition, never a job or a second result.
 
-class MemoryJobStore:
-    """A queue of jobs and the place where their results are looked up.
-
-    Nothing survives the process. Jobs that ended are forgotten after `RETENTION_S`, the oldest
-    sooner when there are more than `MAX_JOBS`. Owned by one event loop.
+    Owned by one event loop; nothing here is thread-safe. `on_ended` is called with each job that
+    has ended, once it is durable.
     """
 
-    def __init__(self, max_jobs: int = MAX_JOBS, retention_s: float = RETENTION_S) -> None:
-        self._max_jobs = max_jobs
-        self._retention_s = retention_s
-        self._jobs: dict[str, Job] = {}
-        # Not a Condition: before Python 3.13 it loses a job when the waiter it woke is cancelled.
-        self._queue: asyncio.Queue[str] = asyncio.Queue()
-        self._results: dict[str, asyncio.Future[Job]] = {}
-        # What has ended and is still kept, oldest first.
-        self._ended: deque[Job] = deque()
+    async def start(
+        self, keeps: Callable[[str], bool] = lambda worker_id: False, lease_s: float = 30.0
+    ) -> None:
+        """Take up what the journal has and begin to keep time.
 
-    async def enqueue(self, job_input: Any, *, prefix: str = "") -> Job:
-        """Accept a job under a new id. Raises StoreFull."""
-        self._sweep()
-        if len(self._jobs) >= self._max_jobs and self._ended:
-            self._forget_oldest()
-        if len(self._jobs) >= self._max_jobs:
-            raise StoreFull(f"{self._max_jobs} jobs are waiting or running, the most that may")
-        job = Job(id=f"{prefix}{uuid.uuid4()}-u1", input=job_input, queued_at=time.monotonic())
-        self._jobs[job.id] = job
-        self._results[job.id] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait(job.id)
-        return job
+        A job that was in progress stays with its worker, under a new lease of `lease_s`, where
+        `keeps` says that the worker may have survived; else it has lost that worker. Raises
+        StoreUnavailable.
+        """
+        try:
+            await self._recover(keeps, lease_s)
+        except BaseException:
+            # Not left with a store process that keeps others from the database.
+            await self._journal.close()
+            raise
+        self._clock = asyncio.create_task(self._keep_time())
 
-    async def receive(self) -> Job:
-        """Wait for the oldest job in the queue and mark it as being worked on."""
-        job_id = await self._queue.get()
-        job = replace(self._jobs[job_id], status=JobStatus.IN_PROGRESS, started_at=time.monotonic())
-        self._jobs[job_id] = job
-        return job
+    async def _recover(self, keeps: Callable[[str], bool], lease_s: float) -> None:
+        failed: list[Job] = []
+        unsent: list[Job] = []
+        found = await self._journal.load()
+        hit("recovering")
+        for saved in found:
+            entry = self._take_up(saved)
+            job = entry.job
+            if job.status is JobStatus.IN_QUEUE:
+                self._ledger.endpoint(job.endpoint).line.push(job)
+            elif job.status is JobStatus.IN_PROGRESS:
+                self._time.lease(entry, lease_s)
+                if not keeps(job.worker_id or ""):
+                    failed += self._leases.take_back(entry, "the server was stopped")
+            elif job.webhook and not job.webhook_sent:
+                unsent.append(job)
+        await self._changes.make(failed)
+        hit("recovered")
+        for job in unsent:
+            self._on_ended(job)
 
-    async def finish(self, job_id: str, *, output: Any = None, error: str | None = None) -> Job:
-        """End a job with its output or its error; a job that has ended keeps its first result."""
-        job = self._jobs[job_id]
+    def _take_up(self, saved: Saved) -> Entry:
+        job = saved.job
+        entry = Entry(job)
+        if job.status is not JobStatus.IN_QUEUE:
+            entry.resume_stream([chunk for chunk in saved.chunks if chunk.attempt == job.attempt])
+        self._ledger.add(entry)
+        self._time.limit(job, "ttl")
         if job.status.final:
-            return job
-        status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
-        job = replace(job, status=status, output=output, error=error, ended_at=time.monotonic())
-        self._jobs[job_id] = job
-        self._ended.append(job)
-        # Waiters get the job itself: it may be forgotten before they have their turn.
-        self._results.pop(job_id).set_result(job)
-        return job
+            self._time.limit(job, "retention")
+        return entry
 
-    async def get(self, job_id: str) -> Job | None:
-        """Return a job as it is now; None when there is none, or no longer."""
-        self._sweep()
-        return self._jobs.get(job_id)
+    async def close(self) -> None:
+        """Stop keeping time and write what is left."""
+        if self._clock is not None:
+            self._clock.cancel()
+            await asyncio.gather(self._clock, return_exceptions=True)
+        await self._journal.close()
+        await self._changes.settled()
 
-    async def wait(self, job_id: str, timeout_s: float) -> Job:
-        """Return a job when it has ended, or as it is after `timeout_s`."""
-        result = self._results.get(job_id)
-        if result is not None:
-            await asyncio.wait({result}, timeout=timeout_s)
-            if result.done():
-                return result.result()
-        return self._jobs[job_id]
+    async def sweep(self) -> None:
+        """Do what time demands by now. Raises StoreUnavailable."""
+        await self._changes.make(self._time.over(self._leases.lose))
 
-    def counts(self) -> dict[JobStatus, int]:
-        """Return how many jobs there are in each state."""
-        counts = dict.fromkeys(JobStatus, 0)
-        for job in self._jobs.values():
-            counts[job.status] += 1
-        return counts
+    async def _keep_time(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                # Nothing is waited for: a disk that hangs must not hold up the other leases.
+                task = self._changes.begin(self._time.over(self._leases.lose))
+            except Exception:
+                logger.exception("time is kept on after this")
+                continue
+            if task is not None:
+                task.add_done_callback(_log_failure)
 
-    def _sweep(self) -> None:
-        """Forget what ended long ago."""
-        horizon = time.monotonic() - self._retention_s
-        while self._ended and (self._ended[0].ended_at or 0.0) < horizon:
-            self._forget_oldest()
 
-    def _forget_oldest(self) -> None:
-        del self._jobs[self._ended.popleft().id]
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("jobs could not be ended in time: %s", error)

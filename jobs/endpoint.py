@@ -1,0 +1,32 @@
+"""What a store knows of one endpoint."""
+
+from __future__ import annotations
+
+from jobs.job import Job, JobStatus
+from jobs.line import JobLine
+
+
+class Endpoint:
+    """The jobs of one endpoint: how many are in each state, and those that wait.
+
+    All counts are of jobs that are kept: they are the same after a restart, and what is forgotten
+    is in none of them.
+    """
+
+    __slots__ = ("counts", "line", "retried")
+
+    def __init__(self) -> None:
+        self.line = JobLine()
+        self.counts = dict.fromkeys(JobStatus, 0)
+        self.retried = 0
+
+    def count(self, job: Job, change: int) -> None:
+        """Count a job as it is, or no more."""
+        self.counts[job.status] += change
+        if job.again:
+            self.retried += change
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has no jobs, and nobody waits for any."""
+        return not self.line.watched and not any(self.counts.values())

@@ -1,0 +1,268 @@
+"""The journal on SQLite, seen from the event loop: batches to the store process and back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jobs.errors import StoreUnavailable
+from jobs.failpoints import hit
+from jobs.frames import encode
+from jobs.job import Job
+from jobs.journal import Saved
+from jobs.pending import Pending
+from jobs.schema import from_row, outdated, to_row
+from jobs.store import Chunk
+from jobs.store_link import StoreLink
+
+logger = logging.getLogger(__name__)
+
+# What nobody waits for is written after so long, or with what somebody does.
+BEHIND_S = 0.05
+# More than this waits to be written: whoever streams waits as well.
+MAX_PENDING_BYTES = 32_000_000
+# A store process that died is started again after so long, and what failed is tried again.
+_AGAIN_S = 0.5
+# An earlier server's store process may take a moment to go.
+_LOCK_WAIT_S = 10.0
+_CLOSE_S = 10.0
+# Store processes that may die over reading the database before it is given up.
+_READERS = 3
+
+
+class SqliteJournal:
+    """Keeps a store's jobs in an SQLite database that a process of its own writes.
+
+    One batch is on its way at a time; what comes meanwhile is the next. A store process that dies
+    is started again and given the same batch: writing it twice is writing it once. When the disk
+    refuses, whoever waits is told why, and the rest is kept and tried again.
+
+    Owned by the event loop; one task talks to the store process.
+    """
+
+    def __init__(self, path: Path, *, lock_wait_s: float = _LOCK_WAIT_S) -> None:
+        self._path = path
+        # Why the last batch was not written; None while all is well.
+        self.trouble: str | None = None
+        self._link = StoreLink(path, lock_wait_s)
+        self._pending = Pending()
+        # Jobs that may be on disk, and whether it is known that they are.
+        self._on_disk: dict[str, bool] = {}
+        self._wanted = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._roomy = asyncio.Event()
+        self._roomy.set()
+        self._batches = 0
+        self._task: asyncio.Task[None] | None = None
+        self._closing = False
+
+    @property
+    def pid(self) -> int | None:
+        """The store process, while there is one."""
+        return self._link.pid
+
+    # -- the port -------------------------------------------------------------------------------
+
+    async def load(self) -> Iterable[Saved]:
+        """Return all that was saved, oldest job first. Raises StoreUnavailable."""
+        for _ in range(_READERS):
+            try:
+                await self._link.connect(check=True)
+                found = await self._read()
+            except ConnectionError:
+                self._link.cut()
+            except BaseException:
+                self._link.cut()
+                raise
+            else:
+                hit("journal-loaded")
+                self._task = asyncio.create_task(self._write_forever())
+                return found
+        raise StoreUnavailable(
+            f"the job database {self._path.name} was not read: "
+            f"{_READERS} store processes have ended over it"
+        )
+
+    async def _read(self) -> list[Saved]:
+        await self._link.send(encode(("load",)))
+        found: list[Saved] = []
+        while (message := await self._link.receive())[0] == "rows":
+            for row, chunks in message[1]:
+                try:
+                    job = from_row(row)
+                except (KeyError, ValueError, TypeError) as error:
+                    raise StoreUnavailable(
+                        f"the job database {self._path.name} has a job that cannot be read, "
+                        f"{row[0]}: {error}"
+                    ) from error
+                self._on_disk[job.id] = True
+                found.append(Saved(job, [Chunk(*chunk) for chunk in chunks]))
+        if message[0] != "loaded":
+            raise StoreUnavailable(message[1])
+        return found
+
+    def save(self, job: Job) -> None:
+        """Write a job as it is now, in place of what was known of it."""
+        self._pending.save(job)
+        self._wanted.set()
+
+    def append(self, job_id: str, chunks: Sequence[Chunk]) -> None:
+        """Add to what a job has streamed."""
+        self._pending.append(job_id, chunks)
+        if self._pending.bytes > MAX_PENDING_BYTES:
+            self._roomy.clear()
+            self._urgent.set()
+        self._wanted.set()
+
+    def forget(self, job_id: str) -> None:
+        """Remove a job and its stream."""
+        self._pending.forget(job_id, on_disk=job_id in self._on_disk)
+        self._look_for_room()
+        self._wanted.set()
+
+    async def durable(self) -> None:
+        """Return when all that came before is on disk. Raises StoreUnavailable."""
+        if self._task is None or self._task.done():
+            raise StoreUnavailable(f"the job database {self._path.name} is not open")
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pending.waiters.append(waiter)
+        self._wanted.set()
+        self._urgent.set()
+        await waiter
+
+    async def room(self) -> None:
+        """Return when not too much waits to be written."""
+        if not self._roomy.is_set():
+            await self._roomy.wait()
+
+    async def close(self) -> None:
+        """Write what is left and stop; bounded in time."""
+        self._closing = True
+        self._wanted.set()
+        self._urgent.set()
+        if self._task is not None:
+            _, late = await asyncio.wait({self._task}, timeout=_CLOSE_S)
+            if late:
+                logger.error("the job database was not written to the end: %s", self.trouble)
+                self._task.cancel()
+                await asyncio.wait({self._task})
+        _answer(self._pending.waiters, StoreUnavailable("the server is shutting down"))
+        self._roomy.set()
+        await self._link.close(_CLOSE_S)
+
+    # -- the one task ---------------------------------------------------------------------------
+
+    async def _write_forever(self) -> None:
+        while True:
+            await self._wanted.wait()
+            if not self._urgent.is_set():
+                await _either(self._urgent, BEHIND_S)
+            self._wanted.clear()
+            self._urgent.clear()
+            gathered, self._pending = self._pending, Pending()
+            if gathered:
+                await self._write(gathered)
+            if self._closing and not self._pending:
+                return
+
+    async def _write(self, gathered: Pending) -> None:
+        """Have all that has gathered written, and tell those who wait how that went."""
+        # What is in none of these is not on disk, and need not be removed when it is forgotten.
+        new = [job_id for job_id in gathered.jobs if job_id not in self._on_disk]
+        self._on_disk.update(dict.fromkeys(new, False))
+        batches = gathered.split()
+        try:
+            for at, batch in enumerate(batches):
+                answer = await self._ask(batch)
+                if answer[0] != "done":
+                    await self._not_written(batches[at:], new, answer)
+                    return
+        except asyncio.CancelledError:
+            _answer(gathered.waiters, StoreUnavailable("the server is shutting down"))
+            raise
+        if self.trouble is not None:
+            logger.info("the job database is written again")
+        self.trouble = None
+        _answer(gathered.waiters)
+        self._look_for_room()
+
+    async def _not_written(self, batches: Sequence[Pending], new: Sequence[str], said: Any) -> None:
+        sure, trouble = said[0] == "failed", said[2]
+        if self.trouble != trouble:
+            logger.error("%s", trouble)
+        self.trouble = trouble
+        hit("journal-refused")
+        for batch in batches:
+            self._pending.put_back(batch)
+            if sure or batch is not batches[0]:
+                for job_id in batch.jobs.keys() & set(new):
+                    self._on_disk.pop(job_id, None)
+        _answer(batches[-1].waiters, StoreUnavailable(trouble))
+        # They undo what they had saved, before it is sent again.
+        await asyncio.sleep(0)
+        if self._link.up and not self._closing:
+            # Whoever asks from here on is a reason to try at once; the rest can wait.
+            await _either(self._urgent, _AGAIN_S)
+        else:
+            await asyncio.sleep(_AGAIN_S)
+        self._wanted.set()
+
+    async def _ask(self, batch: Pending) -> Any:
+        """Return how writing a batch went: done, failed, or one cannot be sure.
+
+        An exception of any kind is an answer too: the next batch must find a task to write it.
+        """
+        self._batches += 1
+        try:
+            frame = encode(self._message(batch))
+            answer = await self._link.deliver(frame, self._batches)
+        except Exception as error:
+            logger.exception("a batch could not be written")
+            self._link.cut()
+            return ("unsure", self._batches, f"{self._path.name} was not written: {error}")
+        if answer[0] == "done":
+            self._on_disk.update(dict.fromkeys(batch.jobs, True))
+            for job_id in batch.forgotten:
+                self._on_disk.pop(job_id, None)
+        return answer
+
+    def _message(self, batch: Pending) -> Any:
+        jobs = batch.jobs.values()
+        return (
+            "write",
+            self._batches,
+            [(job_id,) for job_id in batch.forgotten],
+            [to_row(job, with_input=not self._on_disk.get(job.id)) for job in jobs],
+            [row for row in map(outdated, jobs) if row is not None],
+            [
+                (job_id, chunk.attempt, chunk.number, chunk.value)
+                for job_id, chunks in batch.chunks.items()
+                for chunk in chunks
+            ],
+        )
+
+    def _look_for_room(self) -> None:
+        if self._pending.bytes <= MAX_PENDING_BYTES:
+            self._roomy.set()
+
+
+def _answer(waiters: Sequence[asyncio.Future[None]], error: StoreUnavailable | None = None) -> None:
+    for waiter in waiters:
+        if waiter.done():
+            continue
+        if error is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(error)
+
+
+async def _either(event: asyncio.Event, limit_s: float) -> None:
+    """Wait for an event, but no longer than this."""
+    try:
+        async with asyncio.timeout(limit_s):
+            await event.wait()
+    except TimeoutError:
+        pass

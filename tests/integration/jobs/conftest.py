@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import jobs.memory
+from jobs import MemoryJobStore
+from tests.integration.jobs.stores import DRIVERS, Stores
+
+
+@pytest.fixture(autouse=True)
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes when a test says so, and then it sweeps itself."""
+    monkeypatch.setattr(jobs.memory, "TICK_S", 3600.0)
+
+
+@pytest.fixture(params=DRIVERS)
+async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stores]:
+    stores = Stores(request.param, tmp_path)
+    yield stores
+    await stores.close()
+
+
+@pytest.fixture
+async def store(stores: Stores) -> MemoryJobStore:
+    return await stores.open()
+
+
+@pytest.fixture
+async def disk(tmp_path: Path) -> AsyncIterator[Stores]:
+    """Stores on SQLite alone."""
+    stores = Stores("sqlite", tmp_path)
+    yield stores
+    await stores.close()

@@ -1,0 +1,113 @@
+"""Stores on either driver, with clocks that tests move by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from jobs import Job, Limits, MemoryJobStore, NewJob, Policy, SqliteJournal
+
+T = TypeVar("T")
+
+DRIVERS = ["memory", "sqlite"]
+# Nothing here takes so long: whoever waits longer would wait for ever.
+SOON_S = 10.0
+
+
+class Clock:
+    """The clock of the day and the monotonic one, which pass together."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+
+    def now(self) -> float:
+        return 1_700_000_000.0 + self.passed
+
+    def monotonic(self) -> float:
+        return 50.0 + self.passed
+
+    def tick(self, seconds: float) -> None:
+        self.passed += seconds
+
+
+class Stores:
+    """Opens stores of one driver; those on SQLite share a database, one after the other."""
+
+    def __init__(self, driver: str, folder: Path) -> None:
+        self.driver = driver
+        self.path = folder / "jobs.sqlite3"
+        self.clock = Clock()
+        self.ended: list[Job] = []
+        self.journals: list[SqliteJournal] = []
+        self._open: list[MemoryJobStore] = []
+
+    async def open(
+        self, keeps: Callable[[str], bool] = lambda worker_id: False, **limits: Any
+    ) -> MemoryJobStore:
+        journal = None
+        if self.driver == "sqlite":
+            journal = SqliteJournal(self.path, lock_wait_s=5.0)
+            self.journals.append(journal)
+        store = MemoryJobStore(
+            Limits(**limits),
+            journal,
+            on_ended=self.ended.append,
+            now=self.clock.now,
+            monotonic=self.clock.monotonic,
+        )
+        self._open.append(store)
+        await store.start(keeps)
+        return store
+
+    async def close(self) -> None:
+        while self._open:
+            await self._open.pop().close()
+
+    async def pass_time(self, store: MemoryJobStore, seconds: float) -> None:
+        self.clock.tick(seconds)
+        await store.sweep()
+
+
+def new(number: int | str = 0, endpoint: str = "e", **fields: Any) -> NewJob:
+    """A job whose input says which it is."""
+    policy = {
+        name: fields.pop(name)
+        for name in ("execution_timeout_ms", "ttl_ms", "low_priority")
+        if name in fields
+    }
+    return NewJob(endpoint=endpoint, input=str(number).encode(), policy=Policy(**policy), **fields)
+
+
+async def take(
+    store: MemoryJobStore, worker: str = "w", *, endpoint: str = "e", lease_s: float = 30.0
+) -> Job:
+    """Lease the next job, which is there."""
+    (job,) = await store.receive(endpoint, worker, lease_s=lease_s)
+    return job
+
+
+async def begin(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Start something that will have to wait, and let it get there."""
+    task = asyncio.create_task(work)
+    await turns()
+    assert not task.done()
+    return task
+
+
+async def turns(count: int = 5) -> None:
+    """Let everything run that can."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def soon(task: asyncio.Task[T]) -> T:
+    async with asyncio.timeout(SOON_S):
+        return await task
+
+
+async def job_of(store: MemoryJobStore, job_id: str) -> Job:
+    job = await store.get(job_id)
+    assert job is not None
+    return job

@@ -1,0 +1,376 @@
+"""What any queue of jobs keeps to, on each driver."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+
+from jobs import JobStatus, MemoryJobStore, StoreFull
+from tests.integration.jobs.stores import Stores, begin, job_of, new, soon, take, turns
+
+
+async def test_what_has_waited_longest_goes_first(stores: Stores) -> None:
+    store = await stores.open()
+    sent = []
+    for number in range(5):
+        sent.append((await store.enqueue(new(number))).id)
+        stores.clock.tick(1)
+    assert [(await take(store)).id for _ in sent] == sent
+
+
+async def test_jobs_of_one_moment_go_in_the_order_they_came(store: MemoryJobStore) -> None:
+    sent = [(await store.enqueue(new(number))).id for number in range(20)]
+    assert [job.id for job in await store.receive("e", "w", lease_s=1, limit=20)] == sent
+
+
+async def test_low_priority_goes_after_all_others(stores: Stores) -> None:
+    store = await stores.open()
+    low = await store.enqueue(new("low", low_priority=True))
+    stores.clock.tick(60)
+    high = await store.enqueue(new("high"))
+    stats = await store.stats("e")
+    assert stats.oldest_queued_at == low.queued_at
+    assert [(await take(store)).id for _ in "ab"] == [high.id, low.id]
+
+
+async def test_a_job_given_back_keeps_its_place(stores: Stores) -> None:
+    store = await stores.open()
+    first = await store.enqueue(new(1))
+    stores.clock.tick(1)
+    second = await store.enqueue(new(2))
+    taken = await take(store)
+    assert await store.nack(taken.id, taken.attempt)
+    assert [(await take(store)).id for _ in "ab"] == [first.id, second.id]
+
+
+async def test_no_more_than_asked_for_are_handed_out(store: MemoryJobStore) -> None:
+    for number in range(5):
+        await store.enqueue(new(number))
+    assert len(await store.receive("e", "w", lease_s=1, limit=3)) == 3
+    assert len(await store.receive("e", "w", lease_s=1, limit=3)) == 2
+    assert await store.receive("e", "w", lease_s=1, limit=3) == []
+
+
+async def test_receive_waits_for_a_job(store: MemoryJobStore) -> None:
+    waiting = await begin(store.receive("e", "w", lease_s=1, wait_s=30))
+    job = await store.enqueue(new())
+    assert [each.id for each in await soon(waiting)] == [job.id]
+
+
+async def test_receive_returns_none_after_its_time(store: MemoryJobStore) -> None:
+    assert await store.receive("e", "w", lease_s=1, wait_s=0.01) == []
+    assert not store.endpoints()
+
+
+async def test_receivers_are_served_in_the_order_they_came(store: MemoryJobStore) -> None:
+    waiting = [await begin(store.receive("e", "w", lease_s=1, wait_s=30)) for _ in range(3)]
+    sent = [(await store.enqueue(new(number))).id for number in range(3)]
+    assert [(await soon(each))[0].id for each in waiting] == sent
+
+
+@pytest.mark.parametrize("woken_first", [True, False], ids=["woken", "cancelled"])
+async def test_a_receiver_that_leaves_as_a_job_comes_leaves_it_to_the_next(
+    store: MemoryJobStore, woken_first: bool
+) -> None:
+    leaves = await begin(store.receive("e", "a", lease_s=1, wait_s=30))
+    stays = await begin(store.receive("e", "b", lease_s=1, wait_s=30))
+    sender = asyncio.create_task(store.enqueue(new(sync=True)))
+    if woken_first:
+        await asyncio.sleep(0)
+        leaves.cancel()
+    else:
+        leaves.cancel()
+        await asyncio.sleep(0)
+    assert [job.worker_id for job in await soon(stays)] == ["b"]
+    with pytest.raises(asyncio.CancelledError):
+        await leaves
+    await sender
+
+
+async def test_who_has_to_get_ready_first_does_not_keep_a_job_from_the_others(
+    store: MemoryJobStore,
+) -> None:
+    """The local worker waits for a slot when it hears of a job; an SDK worker need not wait too."""
+    getting_ready = await begin(store.wait_available("e"))
+    ready = await begin(store.receive("e", "sdk", lease_s=1, wait_s=30))
+    job = await store.enqueue(new())
+    assert [each.id for each in await soon(ready)] == [job.id]
+    await soon(getting_ready)
+    assert not store.available("e")
+
+
+async def test_available_says_whether_a_job_waits(store: MemoryJobStore) -> None:
+    assert not store.available("e")
+    await store.enqueue(new())
+    assert store.available("e")
+    await soon(asyncio.create_task(store.wait_available("e")))
+    await take(store)
+    assert not store.available("e")
+
+
+async def test_a_lease_makes_a_job_the_workers(stores: Stores) -> None:
+    store = await stores.open()
+    sent = await store.enqueue(new())
+    stores.clock.tick(2)
+    job = await take(store, "me")
+    assert job == await store.get(sent.id)
+    assert (job.status, job.attempt, job.worker_id) == (JobStatus.IN_PROGRESS, 1, "me")
+    assert (job.delay_ms, job.execution_ms) == (2000, None)
+    assert store.held("me") == [job]
+    assert store.held("another") == []
+
+
+async def test_a_lease_that_ends_gives_the_job_to_the_next(stores: Stores) -> None:
+    store = await stores.open()
+    await store.enqueue(new())
+    first = await take(store, "silent", lease_s=30)
+    await stores.pass_time(store, 29)
+    assert (await job_of(store, first.id)).status is JobStatus.IN_PROGRESS
+    await stores.pass_time(store, 2)
+    waiting = await job_of(store, first.id)
+    assert (waiting.status, waiting.losses, waiting.worker_id) == (JobStatus.IN_QUEUE, 1, None)
+    assert store.held("silent") == []
+    second = await take(store, "next")
+    assert (second.id, second.attempt) == (first.id, 2)
+
+
+async def test_a_lease_can_be_extended_and_never_shortened(stores: Stores) -> None:
+    store = await stores.open()
+    await store.enqueue(new())
+    job = await take(store, lease_s=30)
+    for _ in range(5):
+        await stores.pass_time(store, 20)
+        assert await store.extend(job.id, job.attempt, 30)
+        assert await store.extend(job.id, job.attempt, 1)
+    assert (await job_of(store, job.id)).status is JobStatus.IN_PROGRESS
+    await stores.pass_time(store, 31)
+    assert (await job_of(store, job.id)).status is JobStatus.IN_QUEUE
+
+
+async def test_a_lease_without_end_does_not_end(stores: Stores) -> None:
+    store = await stores.open()
+    await store.enqueue(new(execution_timeout_ms=10**9))
+    job = await take(store, lease_s=math.inf)
+    await stores.pass_time(store, 80_000)
+    assert (await job_of(store, job.id)).status is JobStatus.IN_PROGRESS
+
+
+async def test_a_worker_that_was_given_up_and_is_not_dead_does_no_harm(stores: Stores) -> None:
+    store = await stores.open()
+    await store.enqueue(new())
+    old = await take(store, "old")
+    await stores.pass_time(store, 31)
+    now = await take(store, "new")
+    assert not await store.ack(old.id, old.attempt, output=b'"late"')
+    assert not await store.nack(old.id, old.attempt, "late")
+    assert not await store.extend(old.id, old.attempt, 1000)
+    assert not await store.progress(old.id, old.attempt, b'"late"')
+    assert not await store.append(old.id, old.attempt, [b'"late"'])
+    assert await store.get(now.id) == now
+    assert await store.read(now.id, (0, 0), 0) == []
+    assert await store.ack(now.id, now.attempt, output=b'"mine"')
+    assert (await job_of(store, now.id)).output == b'"mine"'
+
+
+async def test_ack_ends_a_job_with_its_output(stores: Stores) -> None:
+    store = await stores.open()
+    await store.enqueue(new())
+    job = await take(store)
+    stores.clock.tick(3)
+    assert await store.ack(job.id, job.attempt, output=b"[1]")
+    ended = await job_of(store, job.id)
+    assert (ended.status, ended.output, ended.error) == (JobStatus.COMPLETED, b"[1]", None)
+    assert (ended.execution_ms, ended.worker_id) == (3000, "w")
+    assert store.held("w") == []
+    assert stores.ended == [ended]
+
+
+async def test_ack_with_an_error_makes_it_failed(stores: Stores) -> None:
+    store = await stores.open()
+    await store.enqueue(new())
+    job = await take(store)
+    assert await store.ack(job.id, job.attempt, error="it broke")
+    ended = await job_of(store, job.id)
+    assert (ended.status, ended.output, ended.error) == (JobStatus.FAILED, None, "it broke")
+    assert await store.dead("e") == []
+
+
+async def test_of_two_ends_the_first_stands(stores: Stores) -> None:
+    store = await stores.open()
+    await store.enqueue(new())
+    job = await take(store)
+    said = await asyncio.gather(
+        store.ack(job.id, job.attempt, output=b"1"), store.ack(job.id, job.attempt, output=b"2")
+    )
+    assert list(said) == [True, False]
+    assert not await store.ack(job.id, job.attempt, error="3")
+    assert (await job_of(store, job.id)).output == b"1"
+    assert len(stores.ended) == 1
+
+
+async def test_a_job_that_is_lost_too_often_has_failed(stores: Stores) -> None:
+    store = await stores.open(max_losses=3)
+    sent = await store.enqueue(new())
+    for number in range(3):
+        assert await store.dead("e") == []
+        job = await take(store, f"w{number}")
+        assert await store.nack(job.id, job.attempt, "killed")
+    dead = await job_of(store, sent.id)
+    assert (dead.status, dead.attempt, dead.losses) == (JobStatus.FAILED, 3, 3)
+    assert dead.error == "the job was started and lost 3 times; the last time: killed"
+    assert await store.dead("e") == [dead]
+    assert await store.dead("another") == []
+    assert (await store.stats("e")).retried == 1
+
+
+async def test_a_busy_worker_is_not_given_what_it_has_lost(stores: Stores) -> None:
+    """It may not know, and its SDK says of chunks which job they are of, and not which run."""
+    store = await stores.open()
+    lost = await store.enqueue(new(execution_timeout_ms=60_000))
+    job = await take(store, "w1")
+    assert await store.lose("w1", "its connection broke off") == 1
+    other = await store.enqueue(new())
+    found = await store.receive("e", "w1", lease_s=30, limit=5, busy=True)
+    assert [each.id for each in found] == [other.id]
+    assert await store.receive("e", "w1", lease_s=30, busy=True) == []
+    # It waits, and in its place.
+    assert store.available("e")
+    assert [each.id for each in await store.receive("e", "w2", lease_s=30, busy=True)] == [lost.id]
+    assert await store.lose("w2", "and again", only=lost.id) == 1
+    assert await store.receive("e", "w2", lease_s=30, busy=True) == []
+    # By its own word it runs nothing any more.
+    (job,) = await store.receive("e", "w2", lease_s=30)
+    assert await store.nack(job.id, job.attempt)
+    stores.clock.tick(61)
+    # Whatever it still runs has had its time.
+    assert len(await store.receive("e", "w2", lease_s=30, busy=True)) == 1
+
+
+async def test_a_job_given_back_without_a_reason_is_not_lost(stores: Stores) -> None:
+    store = await stores.open(max_losses=1)
+    await store.enqueue(new())
+    for _ in range(5):
+        job = await take(store)
+        assert await store.nack(job.id, job.attempt)
+    waiting = await job_of(store, job.id)
+    assert (waiting.status, waiting.losses, waiting.attempt) == (JobStatus.IN_QUEUE, 0, 5)
+    assert (await store.stats("e")).retried == 0
+
+
+async def test_a_worker_that_is_gone_gives_all_it_had_back(stores: Stores) -> None:
+    store = await stores.open(max_losses=2)
+    for number in range(4):
+        await store.enqueue(new(number))
+        stores.clock.tick(1)
+    again = await take(store, "a")
+    await store.nack(again.id, again.attempt, "once before")
+    held = await store.receive("e", "gone", lease_s=30, limit=3)
+    other = await take(store, "stays")
+    assert await store.lose("gone", "it went away") == 3
+    states = [(await job_of(store, job.id)).status for job in held]
+    assert states == [JobStatus.FAILED, JobStatus.IN_QUEUE, JobStatus.IN_QUEUE]
+    assert store.held("gone") == []
+    assert store.held("stays") == [other]
+    assert await store.lose("gone", "again") == 0
+
+
+async def test_stats_count_each_state(stores: Stores) -> None:
+    store = await stores.open()
+    assert (await store.stats("e")).counts.get(JobStatus.IN_QUEUE, 0) == 0
+    for number in range(6):
+        await store.enqueue(new(number))
+        stores.clock.tick(1)
+    done, broken, taken_back, runs = await store.receive("e", "w", lease_s=30, limit=4)
+    await store.ack(done.id, 1, output=b"1")
+    await store.ack(broken.id, 1, error="no")
+    await store.cancel(taken_back.id)
+    stats = await store.stats("e")
+    assert {status: many for status, many in stats.counts.items() if many} == {
+        JobStatus.COMPLETED: 1,
+        JobStatus.FAILED: 1,
+        JobStatus.CANCELLED: 1,
+        JobStatus.IN_PROGRESS: 1,
+        JobStatus.IN_QUEUE: 2,
+    }
+    assert stats.oldest_queued_at == runs.queued_at + 1
+
+
+async def test_endpoints_know_nothing_of_each_other(store: MemoryJobStore) -> None:
+    a, b = await store.enqueue(new(endpoint="a")), await store.enqueue(new(endpoint="b"))
+    assert (await take(store, endpoint="b")).id == b.id
+    assert await store.receive("b", "w", lease_s=1) == []
+    assert [job.id for job in await store.recent("a", 10)] == [a.id]
+    assert sorted(store.endpoints()) == ["a", "b"]
+
+
+async def test_asking_about_an_endpoint_does_not_make_it(store: MemoryJobStore) -> None:
+    await store.stats("x")
+    await store.purge("x")
+    await store.recent("x", 1)
+    assert not store.available("x")
+    waiting = await begin(store.receive("y", "w", lease_s=1, wait_s=30))
+    assert store.endpoints() == ["y"]
+    waiting.cancel()
+    await turns()
+    assert not store.endpoints()
+
+
+async def test_more_jobs_than_may_be_are_refused(stores: Stores) -> None:
+    store = await stores.open(max_jobs=2)
+    for number in range(2):
+        await store.enqueue(new(number))
+    with pytest.raises(StoreFull, match="2 jobs"):
+        await store.enqueue(new())
+    with pytest.raises(StoreFull, match="2 jobs"):
+        await store.enqueue(new(sync=True))
+
+
+async def test_jobs_on_their_way_in_count(stores: Stores) -> None:
+    store = await stores.open(max_jobs=2)
+    said = await asyncio.gather(
+        *(store.enqueue(new(number)) for number in range(5)), return_exceptions=True
+    )
+    refused = [each for each in said if isinstance(each, StoreFull)]
+    assert len(refused) == 3
+    assert sum((await store.stats("e")).counts.values()) == 2
+
+
+async def test_more_bytes_than_may_be_are_refused_until_some_are_gone(stores: Stores) -> None:
+    store = await stores.open(max_bytes=1000, retention_s=60)
+    await store.enqueue(new("x" * 600))
+    with pytest.raises(StoreFull, match="1,000 bytes"):
+        await store.enqueue(new("x" * 600))
+    job = await take(store)
+    await store.ack(job.id, job.attempt, output=b"y" * 300)
+    with pytest.raises(StoreFull):
+        await store.enqueue(new("x" * 101))
+    await stores.pass_time(store, 61)
+    for _ in range(10):
+        await store.enqueue(new("x" * 100))
+    with pytest.raises(StoreFull):
+        await store.enqueue(new("x"))
+
+
+async def test_results_that_were_delivered_make_room(stores: Stores) -> None:
+    store = await stores.open(max_jobs=2)
+    ids = []
+    for number in range(2):
+        ids.append((await store.enqueue(new(number, sync=True))).id)
+        job = await take(store)
+        await store.ack(job.id, job.attempt, output=b"1")
+    await store.enqueue(new())
+    assert await store.get(ids[0]) is None
+    assert await store.get(ids[1]) is not None
+
+
+async def test_a_result_whose_id_was_told_does_not_make_room(stores: Stores) -> None:
+    store = await stores.open(max_jobs=1)
+    sent = await store.enqueue(new(sync=True))
+    await store.publish(sent.id)
+    job = await take(store)
+    await store.ack(job.id, job.attempt, output=b"1")
+    with pytest.raises(StoreFull):
+        await store.enqueue(new())
+    assert (await job_of(store, sent.id)).output == b"1"

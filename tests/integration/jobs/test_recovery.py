@@ -1,0 +1,331 @@
+"""What a store finds again after its end, in order or by kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs import Chunk, JobStatus
+from jobs.entry import UNSEEN
+from tests.integration.jobs.stores import SOON_S, Stores, job_of, new, soon, take
+
+SENDERS = 20
+SERVER = """
+import asyncio, pathlib, sys
+from jobs import MemoryJobStore, NewJob, SqliteJournal
+
+async def main():
+    journal = SqliteJournal(pathlib.Path(sys.argv[1]))
+    store = MemoryJobStore(journal=journal)
+    await store.start()
+    print(journal.pid, flush=True)
+    async def send():
+        while True:
+            job = await store.enqueue(NewJob(endpoint="e", input=b"1"))
+            print(job.id, flush=True)
+    await asyncio.gather(*(send() for _ in range(8)))
+
+asyncio.run(main())
+"""
+
+
+async def test_every_state_is_found_again(disk: Stores) -> None:
+    store = await disk.open(max_losses=2)
+    for number in range(6):
+        await store.enqueue(new(number, webhook="http://x/", extra=b'{"a":1}', ttl_ms=10**7))
+        disk.clock.tick(1)
+    done, broken, lost, runs = await store.receive("e", "w", lease_s=30, limit=4)
+    await store.ack(done.id, 1, output=b'{"o":1}')
+    await store.ack(broken.id, 1, error="no")
+    await store.nack(lost.id, 1, "killed")
+    await store.progress(runs.id, 1, b'"half"')
+    waits, gone = [job.id for job in await store.recent("e", 2)][::-1]
+    await store.cancel(gone)
+    await store.webhook_sent(gone)
+    before = {job.id: job for job in await store.recent("e", 10)}
+    counted = await store.stats("e")
+    assert counted.retried == 1
+    await disk.close()
+    disk.ended.clear()
+    again = await disk.open(lambda worker_id: True)
+    assert {job.id: job for job in await again.recent("e", 10)} == before
+    assert await again.stats("e") == counted
+    assert [job.id for job in again.held("w")] == [runs.id]
+    # Who waits for a webhook is told after the start, those that were told are not.
+    assert [job.id for job in disk.ended] == [done.id, broken.id]
+    assert [(await take(again)).id for _ in "ab"] == [lost.id, waits]
+    assert await again.ack(runs.id, 1, output=b"1")
+
+
+async def test_a_job_of_a_worker_that_went_with_the_server_is_lost(disk: Stores) -> None:
+    store = await disk.open(max_losses=2)
+    for number in range(3):
+        await store.enqueue(new(number))
+        disk.clock.tick(1)
+    twice = await take(store, "local")
+    await store.nack(twice.id, 1, "once")
+    for name in ("local", "local", "far"):
+        await take(store, name)
+    await disk.close()
+    disk.ended.clear()
+    again = await disk.open(lambda worker_id: worker_id == "far", max_losses=2)
+    failed = await job_of(again, twice.id)
+    assert failed.status is JobStatus.FAILED
+    assert failed.error == (
+        "the job was started and lost 2 times; the last time: the server was stopped"
+    )
+    assert disk.ended == [failed]
+    assert len(again.held("far")) == 1
+    assert again.held("local") == []
+    waiting = await take(again)
+    assert (waiting.attempt, waiting.losses) == (2, 1)
+
+
+async def test_a_kept_worker_that_did_not_survive_loses_its_lease(disk: Stores) -> None:
+    store = await disk.open()
+    await store.enqueue(new())
+    job = await take(store, "far", lease_s=10**6)
+    await disk.close()
+    again = await disk.open(lambda worker_id: True)
+    await disk.pass_time(again, 31)
+    assert (await job_of(again, job.id)).status is JobStatus.IN_QUEUE
+
+
+async def test_time_goes_on_while_there_is_no_server(disk: Stores) -> None:
+    store = await disk.open()
+    brief = await store.enqueue(new(ttl_ms=60_000))
+    slow = await store.enqueue(new(execution_timeout_ms=60_000))
+    ended = await store.enqueue(new())
+    _, slow, ended = await store.receive("e", "w", lease_s=10**6, limit=3)
+    await store.nack(brief.id, 1)
+    await store.ack(ended.id, 1, output=b"1")
+    await disk.close()
+    disk.clock.tick(61)
+    again = await disk.open(lambda worker_id: True)
+    await again.sweep()
+    assert await again.get(brief.id) is None
+    assert (await job_of(again, slow.id)).status is JobStatus.TIMED_OUT
+    await disk.pass_time(again, 30 * 60 - 60)
+    assert await again.get(ended.id) is None
+
+
+async def test_a_stream_is_found_again_and_goes_on_behind_what_was_seen(disk: Stores) -> None:
+    """Readers may have seen chunks that were not on disk yet: numbers must not come twice."""
+    store = await disk.open()
+    await store.enqueue(new())
+    job = await take(store, "far")
+    await store.append(job.id, 1, [b"1", b"2"])
+    await disk.close()
+    again = await disk.open(lambda worker_id: True)
+    assert await again.drain(job.id, 0) == [Chunk(1, 1, b"1"), Chunk(1, 2, b"2")]
+    await again.append(job.id, 1, [b"3"])
+    assert await again.read(job.id, (1, 5), 0) == [Chunk(1, 3 + UNSEEN, b"3")]
+
+
+async def test_what_an_earlier_attempt_streamed_is_not_found_again(disk: Stores) -> None:
+    store = await disk.open()
+    failed, lost = await store.enqueue(new(1)), await store.enqueue(new(2))
+    for job in await store.receive("e", "w", lease_s=30, limit=2):
+        await store.append(job.id, 1, [b"1"])
+    await store.ack(failed.id, 1, error="no")
+    await store.nack(lost.id, 1, "lost")
+    # On disk, with all of it.
+    await store.cancel((await store.enqueue(new(3))).id)
+    await store.retry(failed.id)
+    await disk.close()
+    again = await disk.open()
+    for job in (failed, lost):
+        assert await again.read(job.id, (0, 0), 0) == []
+    for job in await again.receive("e", "w", lease_s=30, limit=2):
+        await again.append(job.id, 2, [b"2"])
+        assert await again.read(job.id, (0, 0), 0) == [Chunk(2, 1, b"2")]
+    await disk.close()
+    with contextlib.closing(sqlite3.connect(disk.path)) as database:
+        assert database.execute("SELECT attempt, value FROM chunks").fetchall() == [(2, b"2")] * 2
+
+
+async def test_what_is_forgotten_leaves_nothing_on_disk(disk: Stores) -> None:
+    store = await disk.open(retention_s=60)
+    for number in range(4):
+        await store.enqueue(new(number, sync=number % 2 == 0, ttl_ms=3_600_000))
+    for job in await store.receive("e", "w", lease_s=30, limit=3):
+        await store.append(job.id, 1, [b"1"])
+        await store.ack(job.id, 1, output=b"1")
+    await disk.pass_time(store, 61)
+    await disk.pass_time(store, 3_600)
+    await disk.close()
+    with contextlib.closing(sqlite3.connect(disk.path)) as database:
+        for table in ("jobs", "chunks"):
+            assert database.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)  # noqa: S608
+
+
+async def test_the_id_of_a_runsync_is_on_disk_before_it_is_told(disk: Stores) -> None:
+    store = await disk.open()
+    sent = await store.enqueue(new(sync=True))
+    await store.publish(sent.id)
+    assert await rows(disk.path) == {sent.id: "IN_QUEUE"}
+    job = await take(store)
+    await store.ack(job.id, 1, output=b"1")
+    assert await rows(disk.path) == {sent.id: "COMPLETED"}
+
+
+async def test_what_a_runsync_has_said_before_its_id_is_told_is_kept_with_it(disk: Stores) -> None:
+    store = await disk.open()
+    told, untold = [await store.enqueue(new(number, sync=True)) for number in range(2)]
+    for job in await store.receive("e", "w", lease_s=30, limit=2):
+        await store.append(job.id, 1, [b"1", b"2"])
+        await store.progress(job.id, 1, b'"half"')
+    await store.publish(told.id)
+    await store.append(told.id, 1, [b"3"])
+    await disk.close()
+    again = await disk.open(lambda worker_id: True)
+    assert (await job_of(again, told.id)).progress == b'"half"'
+    assert [each.value for each in await again.read(told.id, (0, 0), 0)] == [b"1", b"2", b"3"]
+    # Nobody can ask for it.
+    assert await again.get(untold.id) is None
+
+
+async def test_what_clients_are_told_is_on_disk_first(disk: Stores) -> None:
+    store = await disk.open()
+    sent = await store.enqueue(new(execution_timeout_ms=5_000))
+    assert await rows(disk.path) == {sent.id: "IN_QUEUE"}
+    await take(store, lease_s=1000)
+    await disk.pass_time(store, 6)
+    assert await rows(disk.path) == {sent.id: "TIMED_OUT"}
+    await store.retry(sent.id)
+    assert await rows(disk.path) == {sent.id: "IN_QUEUE"}
+    await store.cancel(sent.id)
+    assert await rows(disk.path) == {sent.id: "CANCELLED"}
+
+
+async def test_a_store_process_that_is_killed_under_load_loses_nothing(disk: Stores) -> None:
+    """The same batch is sent again, to another process: nothing is lost, nothing is there twice."""
+    store = await disk.open()
+    (journal,) = disk.journals
+    pids: list[int] = []
+    one_more = asyncio.Event()
+
+    async def kill() -> None:
+        while len(pids) < 5:
+            pid, already = journal.pid, len(ended)
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            pids.append(pid)
+            # More than may have been answered before: another process has written some.
+            while len(ended) < already + 3 * SENDERS:
+                one_more.clear()
+                await one_more.wait()
+
+    killer = asyncio.create_task(kill())
+
+    async def send(number: int) -> None:
+        while not killer.done():
+            job = await store.enqueue(new(number))
+            sent.append(job.id)
+            (mine,) = await store.receive("e", f"w{number}", lease_s=1000)
+            await store.append(mine.id, mine.attempt, [b"1", b"2"])
+            assert await store.ack(mine.id, mine.attempt, output=mine.id.encode())
+            ended.append(mine.id)
+            one_more.set()
+
+    sent: list[str] = []
+    ended: list[str] = []
+    async with asyncio.timeout(4 * SOON_S):
+        await asyncio.gather(killer, *(send(number) for number in range(SENDERS)))
+    assert len(pids) == 5
+    assert sorted(sent) == sorted(ended)
+    assert [job.id for job in disk.ended] == ended
+    await disk.close()
+    again = await disk.open()
+    found = {job.id: job for job in await again.recent("e", 10**6)}
+    assert sorted(found) == sorted(sent)
+    for job_id, job in found.items():
+        assert (job.status, job.output) == (JobStatus.COMPLETED, job_id.encode())
+        assert [chunk.value for chunk in await again.read(job_id, (0, 0), 0)] == [b"1", b"2"]
+
+
+async def test_after_kill_9_of_the_server_its_store_process_ends_and_nothing_is_lost(
+    disk: Stores,
+) -> None:
+    server = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        SERVER,
+        str(disk.path),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=Path(__file__).parents[3],
+    )
+    assert server.stdout is not None
+    async with asyncio.timeout(2 * SOON_S):
+        store_pid = int(await server.stdout.readline())
+        told = [(await server.stdout.readline()).decode().strip() for _ in range(200)]
+        server.kill()
+        told += [line for line in (await server.stdout.read()).decode().split("\n") if line]
+        await server.wait()
+    # The lock is free as soon as the store process has gone.
+    store = await disk.open()
+    if told and not told[-1].endswith("-u1"):
+        told.pop()
+    found = {job.id for job in await store.recent("e", 10**6)}
+    assert set(told) <= found
+    assert not alive(store_pid)
+
+
+async def test_an_enqueue_whose_sender_has_gone_leaves_no_job(disk: Stores) -> None:
+    store = await disk.open()
+    sending = asyncio.create_task(store.enqueue(new()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    kept = await store.enqueue(new())
+    await disk.close()
+    assert [job.id for job in await (await disk.open()).recent("e", 10)] == [kept.id]
+
+
+async def test_a_result_that_was_sent_is_a_result_though_its_worker_has_gone(
+    disk: Stores,
+) -> None:
+    store = await disk.open()
+    await store.enqueue(new())
+    job = await take(store)
+    waiting = asyncio.create_task(store.wait(job.id, 60))
+    acking = asyncio.create_task(store.ack(job.id, 1, output=b"1"))
+    await asyncio.sleep(0)
+    acking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await acking
+    ended = await soon(waiting)
+    assert ended is not None
+    assert ended.status is JobStatus.COMPLETED
+
+
+async def test_closing_writes_what_nobody_waited_for_at_once(disk: Stores) -> None:
+    store = await disk.open()
+    sent = await store.enqueue(new())
+    await take(store)
+    loop = asyncio.get_running_loop()
+    before = loop.time()
+    await disk.close()
+    assert loop.time() - before < 5
+    assert await rows(disk.path) == {sent.id: "IN_PROGRESS"}
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+async def rows(path: Path) -> dict[str, str]:
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        return dict(database.execute("SELECT id, status FROM jobs").fetchall())

@@ -1,0 +1,349 @@
+"""What a store does for whoever sends jobs, on each driver."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from jobs import JobStatus, MemoryJobStore, NotRetryable
+from jobs.workers import STOP_S
+from tests.integration.jobs.stores import Stores, begin, job_of, new, soon, take, turns
+
+
+async def test_ids_are_runpods_and_never_the_same(store: MemoryJobStore) -> None:
+    many = [await store.enqueue(new(sync=number % 2 == 0)) for number in range(60)]
+    assert len({job.id for job in many}) == len(many)
+    assert all(job.id.endswith("-u1") for job in many)
+    assert {job.id.startswith("sync-") for job in many if job.sync} == {True}
+    assert {job.id.startswith("sync-") for job in many if not job.sync} == {False}
+
+
+async def test_a_job_can_be_looked_up_as_it_was_sent(store: MemoryJobStore) -> None:
+    sent = await store.enqueue(new('{"é": 1}', webhook="http://x/", extra=b'{"s3Config":{}}'))
+    assert await store.get(sent.id) == sent
+    assert (sent.input, sent.webhook, sent.extra) == (
+        '{"é": 1}'.encode(),
+        "http://x/",
+        b'{"s3Config":{}}',
+    )
+
+
+async def test_what_is_not_there_is_none(store: MemoryJobStore) -> None:
+    assert await store.get("x") is None
+    assert await store.wait("x", 60) is None
+    assert await store.cancel("x") is None
+    assert await store.retry("x") is None
+    assert await store.read("x", (0, 0), 60) == []
+    assert await store.drain("x", 60) == []
+    await store.publish("x")
+    await store.webhook_sent("x")
+    assert not await store.ack("x", 1, output=b"1")
+    assert not await store.nack("x", 1, "lost")
+    assert not await store.extend("x", 1, 1)
+    assert not await store.append("x", 1, [b"1"])
+    assert not await store.progress("x", 1, b"1")
+
+
+async def test_wait_returns_the_end_to_everyone_who_waits(store: MemoryJobStore) -> None:
+    sent = await store.enqueue(new())
+    waiting = [await begin(store.wait(sent.id, 60)) for _ in range(3)]
+    job = await take(store)
+    await turns()
+    assert not any(each.done() for each in waiting)
+    await store.ack(job.id, 1, output=b"1")
+    ended = await job_of(store, sent.id)
+    assert [await soon(each) for each in waiting] == [ended] * 3
+    assert await store.wait(sent.id, 60) == ended
+
+
+async def test_wait_returns_the_job_as_it_is_when_its_time_is_over(store: MemoryJobStore) -> None:
+    sent = await store.enqueue(new())
+    assert await store.wait(sent.id, 0.01) == sent
+    assert await store.wait(sent.id, 0) == sent
+    job = await take(store)
+    assert await store.wait(sent.id, 0.01) == job
+
+
+async def test_whoever_waits_for_a_job_that_is_forgotten_hears_so(stores: Stores) -> None:
+    store = await stores.open()
+    sent = await store.enqueue(new(ttl_ms=10_000))
+    waiting = await begin(store.wait(sent.id, 60))
+    reading = await begin(store.read(sent.id, (0, 0), 60))
+    draining = await begin(store.drain(sent.id, 60))
+    await stores.pass_time(store, 11)
+    assert await soon(waiting) is None
+    assert await soon(reading) == []
+    assert await soon(draining) == []
+
+
+async def test_an_end_is_delivered_though_it_was_forgotten_in_the_same_moment(
+    stores: Stores,
+) -> None:
+    store = await stores.open(max_jobs=1)
+    sent = await store.enqueue(new(sync=True))
+    waiting = await begin(store.wait(sent.id, 60))
+    job = await take(store)
+    await store.append(job.id, 1, [b"1"])
+    await turns()
+    reading = await begin(store.read(sent.id, (1, 1), 60))
+    await store.append(job.id, 1, [b"2"])
+    await store.ack(job.id, 1, output=b'"out"')
+    await store.enqueue(new(sync=True))
+    assert await store.get(sent.id) is None
+    ended = await soon(waiting)
+    assert ended is not None
+    assert ended.output == b'"out"'
+    assert [chunk.value for chunk in await soon(reading)] == [b"2"]
+
+
+async def test_cancel_ends_a_job_that_waits(stores: Stores) -> None:
+    store = await stores.open()
+    sent = await store.enqueue(new())
+    cancelled = await store.cancel(sent.id)
+    assert cancelled == await store.get(sent.id)
+    assert cancelled is not None
+    assert cancelled.status is JobStatus.CANCELLED
+    assert not store.available("e")
+    assert await store.receive("e", "w", lease_s=1) == []
+    assert stores.ended == [cancelled]
+
+
+async def test_cancel_ends_a_job_that_runs_and_its_worker_hears_of_it_once(
+    store: MemoryJobStore,
+) -> None:
+    await store.enqueue(new())
+    job = await take(store, "w")
+    listening = await begin(store.stops("w", 60))
+    other = await begin(store.stops("v", 60))
+    await store.cancel(job.id)
+    assert await soon(listening) == [job.id]
+    assert await store.stops("w", 0) == []
+    assert not other.done()
+    other.cancel()
+    assert not await store.ack(job.id, 1, output=b"1")
+    assert (await job_of(store, job.id)).status is JobStatus.CANCELLED
+
+
+async def test_cancel_changes_nothing_of_a_job_that_has_ended(stores: Stores) -> None:
+    store = await stores.open()
+    await store.enqueue(new())
+    job = await take(store)
+    await store.ack(job.id, 1, output=b"1")
+    assert await store.cancel(job.id) == await store.get(job.id)
+    assert (await job_of(store, job.id)).status is JobStatus.COMPLETED
+    assert await store.stops("w", 0) == []
+    assert len(stores.ended) == 1
+
+
+async def test_of_an_end_and_a_cancel_at_one_time_one_happens(stores: Stores) -> None:
+    store = await stores.open()
+    await store.enqueue(new())
+    job = await take(store)
+    acked, _ = await asyncio.gather(store.ack(job.id, 1, output=b"1"), store.cancel(job.id))
+    ended = await job_of(store, job.id)
+    assert acked
+    assert (ended.status, stores.ended) == (JobStatus.COMPLETED, [ended])
+
+
+@pytest.mark.parametrize("how", ["failed", "timed out"])
+async def test_what_failed_can_be_run_again_under_its_id(stores: Stores, how: str) -> None:
+    """`/retry/{id}`: only FAILED and TIMED_OUT, same id -> IN_QUEUE, drops the output."""
+    store = await stores.open()
+    sent = await store.enqueue(new(execution_timeout_ms=5_000, webhook="http://x/"))
+    job = await take(store, lease_s=1000)
+    await store.append(job.id, 1, [b"1"])
+    await store.progress(job.id, 1, b'"half"')
+    if how == "failed":
+        await store.ack(job.id, 1, output=b'"some"', error="no")
+    else:
+        await stores.pass_time(store, 6)
+    await store.webhook_sent(job.id)
+    stores.clock.tick(10)
+    again = await store.retry(sent.id)
+    assert again == await store.get(sent.id)
+    assert again is not None
+    assert (again.status, again.retries, again.losses) == (JobStatus.IN_QUEUE, 1, 0)
+    assert (again.output, again.error, again.progress, again.webhook_sent) == (None, None, b"", 0)
+    assert (again.queued_at, again.created_at) == (stores.clock.now(), sent.created_at)
+    assert await store.read(sent.id, (0, 0), 0) == []
+    assert (await store.stats("e")).retried == 1
+    assert not await store.ack(sent.id, 1, output=b'"late"')
+    job = await take(store)
+    assert job.attempt == 2
+    await store.ack(job.id, 2, output=b'"well"')
+    assert (await job_of(store, sent.id)).output == b'"well"'
+    # The end that was first is not the one that counts for its retention.
+    await stores.pass_time(store, 30 * 60 - 5)
+    assert await store.get(sent.id) is not None
+
+
+async def test_a_worker_that_gets_a_job_again_is_not_told_to_stop_it(stores: Stores) -> None:
+    """A stop names the job only: one that is late would end the wrong run."""
+    store = await stores.open()
+    await store.enqueue(new(execution_timeout_ms=5_000))
+    job = await take(store, "w", lease_s=1000)
+    await stores.pass_time(store, 6)
+    await store.retry(job.id)
+    again = await take(store, "w", lease_s=1000)
+    assert (again.id, again.attempt) == (job.id, 2)
+    assert await store.stops("w", 0) == []
+
+
+@pytest.mark.parametrize("status", ["IN_QUEUE", "IN_PROGRESS", "COMPLETED", "CANCELLED"])
+async def test_what_did_not_fail_is_not_run_again(store: MemoryJobStore, status: str) -> None:
+    sent = await store.enqueue(new())
+    if status == "CANCELLED":
+        await store.cancel(sent.id)
+    elif status != "IN_QUEUE":
+        await take(store)
+        if status == "COMPLETED":
+            await store.ack(sent.id, 1, output=b"1")
+    with pytest.raises(NotRetryable, match=f"this one is {status}"):
+        await store.retry(sent.id)
+    assert (await job_of(store, sent.id)).status == status
+
+
+async def test_purge_cancels_what_waits_and_nothing_else(stores: Stores) -> None:
+    """`/purge-queue`: pending only."""
+    store = await stores.open()
+    for number in range(4):
+        await store.enqueue(new(number))
+    other = await store.enqueue(new(endpoint="other"))
+    runs = await take(store)
+    assert await store.purge("e") == 3
+    assert await store.purge("e") == 0
+    assert not store.available("e")
+    assert await store.get(runs.id) == runs
+    assert await store.get(other.id) == other
+    assert [job.status for job in stores.ended] == [JobStatus.CANCELLED] * 3
+
+
+async def test_stops_that_nobody_asks_for_are_dropped(stores: Stores) -> None:
+    store = await stores.open()
+    for number in range(3):
+        await store.enqueue(new(number))
+        job = await take(store, f"w{number}")
+        await store.cancel(job.id)
+    await stores.pass_time(store, STOP_S - 1)
+    assert len(await store.stops("w0", 0)) == 1
+    await stores.pass_time(store, 2)
+    assert await store.stops("w1", 0) == []
+    assert len(store._workers) == 0
+
+
+@pytest.mark.parametrize("running", [False, True])
+async def test_a_job_exists_no_longer_than_its_ttl(stores: Stores, running: bool) -> None:
+    """ttl is hard: a running job is removed too, and its status is 404."""
+    store = await stores.open()
+    sent = await store.enqueue(new(ttl_ms=10_000))
+    if running:
+        await take(store, "w", lease_s=1000)
+    await stores.pass_time(store, 9)
+    assert await store.get(sent.id) is not None
+    await stores.pass_time(store, 2)
+    assert await store.get(sent.id) is None
+    assert not store.available("e")
+    assert await store.stops("w", 0) == ([sent.id] if running else [])
+    assert not await store.ack(sent.id, 1, output=b"1")
+    assert store.held("w") == []
+    assert stores.ended == []
+    assert store.endpoints() == []
+
+
+async def test_ttl_is_no_limit_for_a_job_that_has_ended(stores: Stores) -> None:
+    store = await stores.open()
+    sent = await store.enqueue(new(ttl_ms=10_000))
+    await take(store)
+    await store.ack(sent.id, 1, output=b"1")
+    await stores.pass_time(store, 100)
+    assert await store.get(sent.id) is not None
+
+
+async def test_a_job_runs_no_longer_than_it_may(stores: Stores) -> None:
+    """executionTimeout -> TIMED_OUT, and its worker is told to stop."""
+    store = await stores.open()
+    await store.enqueue(new(execution_timeout_ms=5_000))
+    stores.clock.tick(100)
+    job = await take(store, "w", lease_s=1000)
+    await stores.pass_time(store, 4)
+    assert (await job_of(store, job.id)).status is JobStatus.IN_PROGRESS
+    await stores.pass_time(store, 2)
+    ended = await job_of(store, job.id)
+    assert (ended.status, ended.execution_ms) == (JobStatus.TIMED_OUT, 6000)
+    assert ended.error == "the job ran for more than 5 s (executionTimeout)"
+    assert await store.stops("w", 0) == [job.id]
+    assert stores.ended == [ended]
+
+
+async def test_the_time_a_job_may_run_begins_with_each_attempt(stores: Stores) -> None:
+    store = await stores.open()
+    await store.enqueue(new(execution_timeout_ms=5_000))
+    job = await take(store)
+    await stores.pass_time(store, 4)
+    await store.nack(job.id, job.attempt)
+    job = await take(store)
+    await stores.pass_time(store, 4)
+    assert (await job_of(store, job.id)).status is JobStatus.IN_PROGRESS
+
+
+async def test_a_lease_and_a_run_that_are_over_at_one_time_end_it_once(stores: Stores) -> None:
+    store = await stores.open(max_losses=1)
+    await store.enqueue(new(execution_timeout_ms=5_000))
+    job = await take(store, lease_s=5)
+    await stores.pass_time(store, 6)
+    assert stores.ended == [await store.get(job.id)]
+
+
+async def test_results_are_kept_for_their_time(stores: Stores) -> None:
+    """The result of a /run is kept for 30 minutes, that of a /runsync for one."""
+    store = await stores.open()
+    run, sync = await store.enqueue(new()), await store.enqueue(new(sync=True))
+    for job in await store.receive("e", "w", lease_s=30, limit=2):
+        await store.ack(job.id, 1, output=b"1")
+    await stores.pass_time(store, 59)
+    assert await store.get(sync.id) is not None
+    await stores.pass_time(store, 2)
+    assert await store.get(sync.id) is None
+    await stores.pass_time(store, 30 * 60 - 62)
+    assert await store.get(run.id) is not None
+    await stores.pass_time(store, 2)
+    assert await store.get(run.id) is None
+    assert store.endpoints() == []
+
+
+async def test_recent_are_the_newest_first_without_those_nobody_knows(
+    store: MemoryJobStore,
+) -> None:
+    ids = [(await store.enqueue(new(number))).id for number in range(4)]
+    await store.enqueue(new(sync=True))
+    told = await store.enqueue(new(sync=True))
+    await store.publish(told.id)
+    assert [job.id for job in await store.recent("e", 3)] == [told.id, ids[3], ids[2]]
+
+
+async def test_what_was_streamed_and_said_counts_and_is_given_back(stores: Stores) -> None:
+    """All ways out, and no byte or job is left over."""
+    store = await stores.open(max_losses=2, retention_s=60)
+    for number in range(6):
+        await store.enqueue(new(number, webhook="http://x/" if number else None))
+    outcomes: list[Any] = await store.receive("e", "w", lease_s=30, limit=6)
+    for job in outcomes:
+        await store.append(job.id, 1, [b"12345", b"6"])
+        await store.progress(job.id, 1, b"12345678")
+    done, failed, cancelled, lost, back, _silent = outcomes
+    await store.ack(done.id, 1, output=b"123")
+    await store.ack(failed.id, 1, error="no")
+    await store.retry(failed.id)
+    await store.cancel(cancelled.id)
+    await store.nack(lost.id, 1, "lost")
+    await store.nack(back.id, 1)
+    await stores.pass_time(store, 31)
+    for job in await store.receive("e", "w", lease_s=30, limit=6):
+        await store.append(job.id, job.attempt, [b"x"])
+    await store.lose("w", "gone")
+    await store.purge("e")
+    await stores.pass_time(store, STOP_S)
+    assert (len(store._ledger), store._ledger.bytes) == (0, 0)
+    assert (store.endpoints(), len(store._workers)) == ([], 0)

@@ -1,0 +1,397 @@
+"""A store against a model too plain to be wrong, in random schedules, on both drivers."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+from unittest import mock
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import jobs.memory
+from jobs import (
+    Job,
+    JobStatus,
+    Limits,
+    MemoryJobStore,
+    NewJob,
+    NotRetryable,
+    Policy,
+    SqliteJournal,
+    StoreFull,
+)
+from jobs.entry import UNSEEN
+
+RETENTION_S = 100.0
+TTL_S = 500.0
+TIMEOUT_S = 60.0
+LEASE_S = 30.0
+MAX_JOBS = 8
+MAX_LOSSES = 3
+WORKERS = ("a", "b")
+
+
+@dataclass
+class Known:
+    """What the model knows of a job."""
+
+    number: int
+    low: bool
+    queued_at: float
+    # When it came into its queue, among those of one moment.
+    turn: int
+    status: JobStatus = JobStatus.IN_QUEUE
+    attempt: int = 0
+    losses: int = 0
+    worker: str | None = None
+    started_at: float = 0.0
+    lease_until: float = 0.0
+    ended_at: float = 0.0
+    output: bytes | None = None
+    chunks: list[bytes] = field(default_factory=list)
+    drained: int = 0
+
+
+def by_job(ends: list[tuple[str, JobStatus]]) -> dict[str, list[JobStatus]]:
+    """Return each job's ends in their order; that of a purge's jobs is nobody's business."""
+    found: dict[str, list[JobStatus]] = {}
+    for job_id, status in ends:
+        found.setdefault(job_id, []).append(status)
+    return found
+
+
+class JobStoreModel(RuleBasedStateMachine):
+    """One dict of what is known of each job; time passes when a rule says so."""
+
+    sqlite: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.time = 0.0
+        self.turn = 0
+        self.jobs: dict[str, Known] = {}
+        self.told: list[tuple[str, JobStatus]] = []
+        self.expected: list[tuple[str, JobStatus]] = []
+        self.stops: dict[str, list[str]] = {name: [] for name in WORKERS}
+        self.folder = tempfile.TemporaryDirectory()
+        self.patch = mock.patch.object(jobs.memory, "TICK_S", 3600.0)
+        self.patch.start()
+
+    @initialize()
+    def open(self) -> None:
+        journal = SqliteJournal(Path(self.folder.name) / "jobs.sqlite3") if self.sqlite else None
+        self.store = MemoryJobStore(
+            Limits(
+                max_jobs=MAX_JOBS,
+                retention_s=RETENTION_S,
+                max_losses=MAX_LOSSES,
+            ),
+            journal,
+            on_ended=lambda job: self.told.append((job.id, job.status)),
+            now=lambda: 1e9 + self.time,
+            monotonic=lambda: self.time,
+        )
+        self.loop.run_until_complete(self.store.start(lambda worker: worker == "a", LEASE_S))
+
+    # -- what the model does --------------------------------------------------------------------
+
+    def of(self, status: JobStatus) -> list[str]:
+        return [job_id for job_id, known in self.jobs.items() if known.status is status]
+
+    def queue(self, known: Known) -> None:
+        self.turn += 1
+        known.turn = self.turn
+        known.status = JobStatus.IN_QUEUE
+        known.worker = None
+        known.chunks, known.drained = [], 0
+
+    def end(self, job_id: str, status: JobStatus, output: bytes | None = None) -> None:
+        known = self.jobs[job_id]
+        if status in (JobStatus.CANCELLED, JobStatus.TIMED_OUT) and known.worker:
+            self.stops[known.worker].append(job_id)
+        known.status, known.ended_at, known.output = status, self.time, output
+        self.expected.append((job_id, status))
+
+    def lose(self, job_id: str) -> None:
+        known = self.jobs[job_id]
+        known.losses += 1
+        if known.losses >= MAX_LOSSES:
+            self.end(job_id, JobStatus.FAILED)
+        else:
+            self.queue(known)
+
+    def attempt(self, job_id: str, stale: bool) -> int:
+        return self.jobs[job_id].attempt - stale
+
+    # -- rules ----------------------------------------------------------------------------------
+
+    @rule(low=st.booleans())
+    def enqueue(self, low: bool) -> None:
+        self.turn += 1
+        policy = Policy(
+            low_priority=low, ttl_ms=int(TTL_S * 1000), execution_timeout_ms=int(TIMEOUT_S * 1000)
+        )
+        new = NewJob(endpoint="e", input=b"%d" % self.turn, policy=policy)
+        try:
+            job = self.loop.run_until_complete(self.store.enqueue(new))
+        except StoreFull:
+            assert len(self.jobs) == MAX_JOBS
+        else:
+            assert len(self.jobs) < MAX_JOBS
+            self.jobs[job.id] = Known(self.turn, low, self.time, self.turn)
+
+    @rule(worker=st.sampled_from(WORKERS), limit=st.integers(1, 3))
+    def receive(self, worker: str, limit: int) -> None:
+        waiting = sorted(
+            self.of(JobStatus.IN_QUEUE),
+            key=lambda each: (self.jobs[each].low, self.jobs[each].queued_at, self.jobs[each].turn),
+        )[:limit]
+        got = self.loop.run_until_complete(
+            self.store.receive("e", worker, lease_s=LEASE_S, limit=limit)
+        )
+        assert [job.id for job in got] == waiting
+        for job in got:
+            known = self.jobs[job.id]
+            known.status, known.worker = JobStatus.IN_PROGRESS, worker
+            known.attempt += 1
+            known.started_at = self.time
+            known.lease_until = self.time + LEASE_S
+            assert job.attempt == known.attempt
+            if job.id in self.stops[worker]:
+                self.stops[worker].remove(job.id)
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data(), stale=st.booleans(), error=st.booleans(), output=st.binary(max_size=3))
+    def ack(self, data: st.DataObject, stale: bool, error: bool, output: bytes) -> None:
+        job_id = data.draw(st.sampled_from(list(self.jobs)))
+        known = self.jobs[job_id]
+        said = self.loop.run_until_complete(
+            self.store.ack(
+                job_id,
+                self.attempt(job_id, stale),
+                output=output,
+                error="no" if error else None,
+            )
+        )
+        assert said == (known.status is JobStatus.IN_PROGRESS and not stale)
+        if said:
+            self.end(job_id, JobStatus.FAILED if error else JobStatus.COMPLETED, output)
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data(), stale=st.booleans(), lost=st.booleans())
+    def nack(self, data: st.DataObject, stale: bool, lost: bool) -> None:
+        job_id = data.draw(st.sampled_from(list(self.jobs)))
+        known = self.jobs[job_id]
+        said = self.loop.run_until_complete(
+            self.store.nack(job_id, self.attempt(job_id, stale), "lost" if lost else None)
+        )
+        assert said == (known.status is JobStatus.IN_PROGRESS and not stale)
+        if said and lost:
+            self.lose(job_id)
+        elif said:
+            self.queue(known)
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data(), stale=st.booleans())
+    def extend(self, data: st.DataObject, stale: bool) -> None:
+        job_id = data.draw(st.sampled_from(list(self.jobs)))
+        known = self.jobs[job_id]
+        said = self.loop.run_until_complete(
+            self.store.extend(job_id, self.attempt(job_id, stale), LEASE_S)
+        )
+        assert said == (known.status is JobStatus.IN_PROGRESS and not stale)
+        if said:
+            known.lease_until = self.time + LEASE_S
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data(), stale=st.booleans(), values=st.lists(st.binary(max_size=2), max_size=3))
+    def append(self, data: st.DataObject, stale: bool, values: list[bytes]) -> None:
+        job_id = data.draw(st.sampled_from(list(self.jobs)))
+        known = self.jobs[job_id]
+        said = self.loop.run_until_complete(
+            self.store.append(job_id, self.attempt(job_id, stale), values)
+        )
+        assert said == (known.status is JobStatus.IN_PROGRESS and not stale)
+        if said:
+            known.chunks += values
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def drain(self, data: st.DataObject) -> None:
+        job_id = data.draw(st.sampled_from(list(self.jobs)))
+        known = self.jobs[job_id]
+        got = self.loop.run_until_complete(self.store.drain(job_id, 0))
+        assert [chunk.value for chunk in got] == known.chunks[known.drained :]
+        known.drained = len(known.chunks)
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        job_id = data.draw(st.sampled_from(list(self.jobs)))
+        self.loop.run_until_complete(self.store.cancel(job_id))
+        if not self.jobs[job_id].status.final:
+            self.end(job_id, JobStatus.CANCELLED)
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def retry(self, data: st.DataObject) -> None:
+        job_id = data.draw(st.sampled_from(list(self.jobs)))
+        known = self.jobs[job_id]
+        may = known.status in (JobStatus.FAILED, JobStatus.TIMED_OUT)
+        try:
+            self.loop.run_until_complete(self.store.retry(job_id))
+        except NotRetryable:
+            assert not may
+        else:
+            assert may
+            known.queued_at, known.losses, known.output = self.time, 0, None
+            self.queue(known)
+
+    @rule()
+    def purge(self) -> None:
+        waiting = self.of(JobStatus.IN_QUEUE)
+        assert self.loop.run_until_complete(self.store.purge("e")) == len(waiting)
+        for job_id in waiting:
+            self.end(job_id, JobStatus.CANCELLED)
+
+    @rule(worker=st.sampled_from(WORKERS))
+    def lose_a_worker(self, worker: str) -> None:
+        held = [
+            job_id
+            for job_id in self.of(JobStatus.IN_PROGRESS)
+            if self.jobs[job_id].worker == worker
+        ]
+        self.give_back_in_order(worker, held)
+        assert self.loop.run_until_complete(self.store.lose(worker, "gone")) == len(held)
+
+    def give_back_in_order(self, worker: str, held: list[str]) -> None:
+        order = [job.id for job in self.store.held(worker)]
+        assert sorted(order) == sorted(held)
+        for job_id in order:
+            self.lose(job_id)
+
+    @rule(worker=st.sampled_from(WORKERS))
+    def ask_what_to_stop(self, worker: str) -> None:
+        got = self.loop.run_until_complete(self.store.stops(worker, 0))
+        assert sorted(got) == sorted(self.stops[worker])
+        self.stops[worker] = []
+
+    @rule(seconds=st.sampled_from([1.0, 20.0, 31.0, 61.0, 101.0]))
+    def time_passes(self, seconds: float) -> None:
+        """One limit after the other, in the order in which they are over."""
+        until = self.time + seconds
+        while True:
+            due = min((when, job_id) for when, job_id in [*self.limits(), (until + 1, "")])
+            if due[0] > until:
+                break
+            self.time = max(self.time, due[0])
+            self.overdue(due[1])
+            self.loop.run_until_complete(self.store.sweep())
+        self.time = until
+        self.loop.run_until_complete(self.store.sweep())
+
+    def limits(self) -> list[tuple[float, str]]:
+        return [(self.limit(known), job_id) for job_id, known in self.jobs.items()]
+
+    def limit(self, known: Known) -> float:
+        if known.status.final:
+            return known.ended_at + RETENTION_S
+        if known.status is JobStatus.IN_QUEUE:
+            return known.queued_at + TTL_S
+        return min(known.queued_at + TTL_S, known.started_at + TIMEOUT_S, known.lease_until)
+
+    def overdue(self, job_id: str) -> None:
+        """All that is over by now: the model goes to each limit, so there may be ties."""
+        for each in [each for when, each in sorted(self.limits()) if when <= self.time]:
+            known = self.jobs[each]
+            if known.status.final:
+                del self.jobs[each]
+            elif known.queued_at + TTL_S <= self.time:
+                if known.worker:
+                    self.stops[known.worker].append(each)
+                del self.jobs[each]
+            elif known.lease_until <= self.time < known.started_at + TIMEOUT_S:
+                self.lose(each)
+            else:
+                self.end(each, JobStatus.TIMED_OUT)
+
+    @precondition(lambda self: self.sqlite)
+    @rule()
+    def close_and_open(self) -> None:
+        """Worker a outlives the server, worker b does not."""
+        self.loop.run_until_complete(self.store.close())
+        self.stops = {name: [] for name in WORKERS}
+        order = list(self.jobs)
+        self.open()
+        for job_id in order:
+            known = self.jobs[job_id]
+            known.drained = 0
+            if known.status is JobStatus.IN_QUEUE:
+                self.turn += 1
+                known.turn = self.turn
+            if known.status is JobStatus.IN_PROGRESS and known.worker == "b":
+                self.lose(job_id)
+            elif known.status is JobStatus.IN_PROGRESS:
+                known.lease_until = self.time + LEASE_S
+
+    # -- what holds -----------------------------------------------------------------------------
+
+    @invariant()
+    def every_job_is_as_the_model_has_it(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        found: dict[str, Job] = {
+            job.id: job for job in self.loop.run_until_complete(self.store.recent("e", 100))
+        }
+        assert found.keys() == self.jobs.keys()
+        for job_id, known in self.jobs.items():
+            job = found[job_id]
+            assert job.input == b"%d" % known.number
+            assert (job.status, job.attempt, job.losses) == (
+                known.status,
+                known.attempt,
+                known.losses,
+            )
+            assert job.output == known.output
+            if known.status is JobStatus.IN_PROGRESS:
+                assert job.worker_id == known.worker
+            chunks = self.loop.run_until_complete(self.store.read(job_id, (0, 0), 0))
+            assert [chunk.value for chunk in chunks] == known.chunks
+            numbers = [chunk.number for chunk in chunks]
+            assert numbers == sorted(set(numbers))
+            assert all(number < UNSEEN * 100 for number in numbers)
+        assert by_job(self.told) == by_job(self.expected)
+        stats = self.loop.run_until_complete(self.store.stats("e"))
+        for status in JobStatus:
+            assert stats.counts.get(status, 0) == len(self.of(status))
+        assert stats.retried == sum(job.again for job in found.values())
+        assert self.store._workers._idle.is_set() == (not self.of(JobStatus.IN_PROGRESS))
+        waiting = [self.jobs[job_id].queued_at for job_id in self.of(JobStatus.IN_QUEUE)]
+        assert stats.oldest_queued_at == (1e9 + min(waiting) if waiting else None)
+        ledger = self.store._ledger
+        assert ledger.bytes == sum(
+            job.size + sum(map(len, self.jobs[job.id].chunks)) for job in found.values()
+        )
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            self.loop.run_until_complete(self.store.close())
+        self.loop.close()
+        self.patch.stop()
+        self.folder.cleanup()
+
+
+class SqliteJobStoreModel(JobStoreModel):
+    sqlite = True
+
+
+JobStoreModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+SqliteJobStoreModel.TestCase.settings = settings(max_examples=6, stateful_step_count=25)
+test_store_in_memory = JobStoreModel.TestCase
+test_store_on_sqlite = SqliteJobStoreModel.TestCase
