@@ -3,11 +3,12 @@
 Knows nothing of jobs, HTTP or RunPod, and imports without any backend's library being there.
 """
 
+from engine.admission import Slot
 from engine.capabilities import Capabilities
 from engine.clocks import Clocks
 from engine.config import BackendConfig, EngineConfig
 from engine.engine import Engine, EngineState
-from engine.output import Delta, Finish, FinishReason, Timings, TokenLogprob, Usage
+from engine.output import Delta, Embedding, Finish, FinishReason, Timings, TokenLogprob, Usage
 from engine.request import Chat, GenerationRequest, Message, Priority, SamplingParams
 from engine.stream import TokenStream
 
@@ -17,6 +18,7 @@ __all__ = [
     "Chat",
     "Clocks",
     "Delta",
+    "Embedding",
     "Engine",
     "EngineConfig",
     "EngineState",
@@ -26,6 +28,7 @@ __all__ = [
     "Message",
     "Priority",
     "SamplingParams",
+    "Slot",
     "Timings",
     "TokenLogprob",
     "TokenStream",

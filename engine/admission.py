@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections.abc import Callable
 from itertools import count
 
 from engine.errors import QueueFull
@@ -100,3 +101,25 @@ class Admission:
             if not future.done():
                 self._used += 1
                 future.set_result(None)
+
+
+class Slot:
+    """A slot that is held before it is known what will run on it; owned by the event loop.
+
+    One generation may `take` it, and then owes its release; whoever has reserved it calls `release`
+    in any case, which does nothing once it was taken.
+    """
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        self._release: Callable[[], None] | None = release
+
+    def take(self) -> bool:
+        """Use the slot; False when it was used or given back before."""
+        taken, self._release = self._release is not None, None
+        return taken
+
+    def release(self) -> None:
+        """Give back what nobody has taken."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()

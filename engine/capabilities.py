@@ -19,7 +19,9 @@ class Capabilities:
     `fixed_sampling` are the parameters that no request can change, with their values. `turns` says
     whether a chat is rendered as the turns it has and `plain_prompts` whether a prompt goes in as
     it is, without a template around it. `abort_in_prefill` tells the clocks whether an abort can be
-    expected to work before the first token. `runtime` is what was loaded, for people.
+    expected to work before the first token. `embeddings`, `infill` and `draft`: whether texts have
+    vectors, `embedding_size` numbers long, gaps in a text can be filled, and a draft model guesses
+    ahead. `runtime` is what was loaded, for people.
     """
 
     backend: str
@@ -40,6 +42,10 @@ class Capabilities:
     turns: bool = True
     plain_prompts: bool = True
     tokenize: bool = False
+    embeddings: bool = False
+    embedding_size: int = 0
+    infill: bool = False
+    draft: bool = False
     abort_in_prefill: bool = False
     runtime: str = ""
 
@@ -70,7 +76,12 @@ class Capabilities:
                 raise UnsupportedParameter(
                     f"{name}: the {self.backend} engine cannot constrain its output", param=name
                 )
-        return (*self._of_prompt(prompt), *self._of_fixed(sampling), *self._of_optional(sampling))
+        return (
+            *self._of_prompt(prompt),
+            *self._of_fixed(sampling),
+            *self._of_optional(sampling),
+            *self._of_logprobs(sampling),
+        )
 
     def _of_prompt(self, prompt: Prompt) -> Iterator[str]:
         if isinstance(prompt, str) and not self.plain_prompts:
@@ -84,6 +95,11 @@ class Capabilities:
                 yield (
                     f"messages were given to the {self.backend} engine as the text of one turn, "
                     "for there is no chat template beside the model"
+                )
+            if set(prompt.template_kwargs) - {"enable_thinking"}:
+                yield (
+                    "chat_template_kwargs were ignored, for there is no chat template beside the "
+                    f"model of the {self.backend} engine"
                 )
 
     def _of_fixed(self, sampling: SamplingParams) -> Iterator[str]:
@@ -101,6 +117,13 @@ class Capabilities:
             if asked(sampling) and not able(self)
         )
 
+    def _of_logprobs(self, sampling: SamplingParams) -> Iterator[str]:
+        if 0 < self.max_logprobs < (asked := sampling.logprobs or 0):
+            yield (
+                f"logprobs are told with {self.max_logprobs} alternatives at most by the "
+                f"{self.backend} engine, and {asked} were asked for"
+            )
+
 
 _OPTIONAL: tuple[
     tuple[str, Callable[[SamplingParams], bool], Callable[[Capabilities], bool]], ...
@@ -113,4 +136,6 @@ _OPTIONAL: tuple[
     ("logprobs", lambda s: s.logprobs is not None, lambda c: c.max_logprobs > 0),
     ("logit_bias", lambda s: bool(s.logit_bias), lambda c: c.logit_bias),
     ("ignore_eos", lambda s: s.ignore_eos, lambda c: c.ignore_eos),
+    ("num_assistant_tokens", lambda s: s.draft_tokens is not None, lambda c: c.draft),
+    ("assistant_confidence_threshold", lambda s: s.draft_threshold is not None, lambda c: c.draft),
 )

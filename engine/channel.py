@@ -18,7 +18,7 @@ class DeltaChannel(Generic[T]):
     second; the other way round an item put in between would wait for a wake-up that never comes.
 
     Nothing here blocks or limits: the producer may be a C callback that must not wait. Callers
-    bound what is pending (`TokenStream` by characters, the host's outbox by bytes).
+    bound what is pending (`TokenStream` by characters, the host's outbox by deltas).
     """
 
     __slots__ = ("_armed", "_items", "_wake")

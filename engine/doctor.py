@@ -17,18 +17,15 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from engine.backends import build
-from engine.backends.base import Backend, RunEnd
+from engine.backends.base import Backend
 from engine.capabilities import Capabilities
 from engine.errors import EngineError
-from engine.generation import Generation
 from engine.hosts.child import die_with_parent, exit_now, ignore_signals
-from engine.output import TokenLogprob
-from engine.request import Chat, Message, SamplingParams
+from engine.watched import Watched, watch
 
 # The names of a step's first finding and of its last, where it fails.
 BEGINS = "begins"
@@ -47,42 +44,6 @@ _TELLING_S = 0.2
 _RUNS_AFTERWARDS = 5
 # A model's file may have gigabytes; both its ends tell one from another.
 _ENDS_BYTES = 1_000_000
-
-
-@dataclass(slots=True)
-class Watched:
-    """One run as seen from outside; `stamps` is when each callback came."""
-
-    started: float
-    returned: float = 0.0
-    aborted: float | None = None
-    stamps: list[float] = field(default_factory=list)
-    threads: set[int] = field(default_factory=set)
-    text: list[str] = field(default_factory=list)
-    end: RunEnd = field(default_factory=RunEnd)
-
-    @property
-    def first_s(self) -> float | None:
-        """From the start to the first callback."""
-        return self.stamps[0] - self.started if self.stamps else None
-
-    @property
-    def callbacks(self) -> int:
-        """How many came, also those that the backend kept to itself since the run was aborted."""
-        return len(self.stamps) if self.end.callbacks is None else self.end.callbacks
-
-    @property
-    def rate(self) -> float | None:
-        """Tokens a second between the first and the last one."""
-        spent = self.stamps[-1] - self.stamps[0] if self.stamps else 0.0
-        return (len(self.stamps) - 1) / spent if spent > 0 else None
-
-    @property
-    def abort_s(self) -> float | None:
-        """From the abort to the return; None for a run that had ended before."""
-        if self.aborted is None or self.aborted > self.returned:
-            return None
-        return self.returned - self.aborted
 
 
 class Doctor:
@@ -247,36 +208,15 @@ class Doctor:
         abort_at_token: int | None = None,
         abort_after_s: float | None = None,
     ) -> Watched:
-        """Run one user's turn as the engine does, on this thread, and watch it."""
         self._runs += 1
-        number = self._runs
-        watched = Watched(time.monotonic())
-        sampling = SamplingParams(max_tokens=max_tokens, temperature=0.7, top_p=0.9, top_k=50)
-        generation = Generation(sampling, lambda delta: watched.text.append(delta.text))
-
-        def abort() -> None:
-            watched.aborted = time.monotonic()
-            generation.cancel()
-            self._backend.abort(number)
-
-        def on_piece(piece: bytes, token_id: int, logprob: TokenLogprob | None) -> bool:
-            watched.stamps.append(time.monotonic())
-            watched.threads.add(threading.get_ident())
-            done = generation.on_piece(piece, token_id, logprob)
-            if len(watched.stamps) == abort_at_token:
-                threading.Thread(target=abort).start()
-            return done
-
-        timer = threading.Timer(abort_after_s or 0, abort)
-        if abort_after_s is not None:
-            timer.start()
-        try:
-            chat = Chat((Message("user", text),))
-            watched.end = self._backend.run(number, chat, sampling, on_piece)
-        finally:
-            watched.returned = time.monotonic()
-            timer.cancel()
-        return watched
+        return watch(
+            self._backend,
+            self._runs,
+            text,
+            max_tokens=max_tokens,
+            abort_at_token=abort_at_token,
+            abort_after_s=abort_after_s,
+        )
 
 
 def _machine() -> Findings:

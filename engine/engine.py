@@ -7,15 +7,16 @@ import itertools
 from collections.abc import Sequence
 from enum import StrEnum
 
-from engine.admission import Admission
+from engine.admission import Admission, Slot
 from engine.capabilities import Capabilities
 from engine.config import EngineConfig
-from engine.errors import EngineClosed, EngineError
+from engine.errors import EngineClosed, EngineError, GenerationTimeout, UnsupportedParameter
 from engine.hooks import Hook, Hooks, RequestQueued, RequestStarted
 from engine.hosts.base import Host
 from engine.hosts.process import ProcessHost
 from engine.hosts.thread import ThreadHost
-from engine.request import Chat, GenerationRequest
+from engine.output import Embedding
+from engine.request import Chat, GenerationRequest, Priority, RenderedPrompt
 from engine.stream import TokenStream, timed_out
 
 
@@ -86,6 +87,10 @@ class Engine:
         """How often the host process was started again after a crash."""
         return self._host.restarts
 
+    def subscribe(self, hook: Hook) -> None:
+        """Tell a hook of all events from here on."""
+        self._hooks.add(hook)
+
     def spawn(self) -> None:
         """Begin loading at once, without waiting and without a running loop."""
         self._host.spawn()
@@ -94,8 +99,23 @@ class Engine:
         """Wait until the model is loaded. Raises EngineUnavailable."""
         return await self._host.ready()
 
-    async def generate(self, request: GenerationRequest) -> TokenStream:
-        """Wait for a slot and start; iterate the stream inside `async with`.
+    async def reserve(self, priority: Priority) -> Slot:
+        """Wait for a slot on a loaded engine and hold it for a `generate` to come.
+
+        For queues of jobs: one that is taken out only when it can run waits where it is durable,
+        and its waiting is not counted as execution. Raises EngineUnavailable or QueueFull.
+        """
+        while True:
+            # The host first: slots that were held while a crashed one is started again would keep
+            # out the interactive requests that come meanwhile.
+            await self._host.ready()
+            await self._admission.acquire(priority)
+            if self._host.loaded and self._host.failure is None:
+                return Slot(self._admission.release)
+            self._admission.release()
+
+    async def generate(self, request: GenerationRequest, slot: Slot | None = None) -> TokenStream:
+        """Wait for a slot, if none is brought, and start; iterate the stream inside `async with`.
 
         Raises:
             QueueFull: too many wait already.
@@ -108,7 +128,7 @@ class Engine:
         asked, deadline = loop.time(), loop.time() + limit_s
         try:
             async with asyncio.timeout_at(deadline):
-                capabilities, warnings = await self._admit(request)
+                capabilities, warnings = await self._admit(request, slot)
         except TimeoutError as error:
             raise timed_out(request, self._clocks) from error
         queued_s = loop.time() - asked
@@ -130,13 +150,16 @@ class Engine:
         self._host.run(stream)
         return stream
 
-    async def _admit(self, request: GenerationRequest) -> tuple[Capabilities, tuple[str, ...]]:
+    async def _admit(
+        self, request: GenerationRequest, slot: Slot | None
+    ) -> tuple[Capabilities, tuple[str, ...]]:
         if self._host.failure is not None:
             raise self._host.failure.with_traceback(None)
-        if not self._admission.free():
-            waiting = self._admission.waiting + 1
-            self._hooks(RequestQueued(request.request_id, request.priority, waiting))
-        await self._admission.acquire(request.priority)
+        if slot is None or not slot.take():
+            if not self._admission.free():
+                waiting = self._admission.waiting + 1
+                self._hooks(RequestQueued(request.request_id, request.priority, waiting))
+            await self._admission.acquire(request.priority)
         try:
             capabilities = await self._host.ready()
             warnings = capabilities.check(request.prompt, request.sampling)
@@ -152,6 +175,50 @@ class Engine:
     async def tokenize(self, text: str) -> list[int]:
         """Return the model's token ids for a text. Raises EngineError."""
         return list(await self._host.call("tokenize", text))
+
+    async def detokenize(self, tokens: Sequence[int]) -> str:
+        """Return the text of token ids. Raises EngineError."""
+        return str(await self._host.call("detokenize", list(tokens)))
+
+    async def pieces(self, text: str) -> list[str]:
+        """Return the text of each of a text's tokens. Raises EngineError."""
+        return list(await self._host.call("pieces", text))
+
+    async def infill(self, prefix: str, suffix: str) -> str:
+        """Return the prompt for what is missing between two texts. Raises EngineError."""
+        return str(await self._host.call("infill", [prefix, suffix]))
+
+    async def embed(
+        self, texts: Sequence[RenderedPrompt], priority: Priority, slot: Slot | None = None
+    ) -> list[Embedding]:
+        """Return what each text means, one after the other on one slot.
+
+        Raises:
+            UnsupportedParameter: the model has no vectors, or takes no token ids.
+            QueueFull: too many wait already.
+            EngineUnavailable: the engine is dead, closed or could not load its model.
+            GenerationTimeout: they took longer than a request may, waiting in the queue included.
+            RequestRejected: one of them is too long.
+        """
+        limit_s = self._clocks.request_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                capabilities = await self._host.ready()
+                if not capabilities.embeddings:
+                    raise UnsupportedParameter(
+                        f"input: the {capabilities.backend} engine has no embeddings", param="input"
+                    )
+                if slot is None or not slot.take():
+                    await self._admission.acquire(priority)
+                try:
+                    # One call each: whoever leaves is not computed for to the last.
+                    return [Embedding(*await self._host.call("embed", text)) for text in texts]
+                finally:
+                    self._admission.release()
+        except TimeoutError as error:
+            raise GenerationTimeout(
+                f"the request took longer than {limit_s:g} s (REQUEST_TIMEOUT_S)"
+            ) from error
 
     async def close(self) -> None:
         """Abort what runs, refuse what waits, unload; bounded by the clocks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from engine.backends.base import RunEnd
 from engine.output import Delta, Finish, FinishReason, Timings, TokenLogprob, Usage
@@ -21,6 +22,7 @@ class Generation:
     """
 
     __slots__ = (
+        "_chars",
         "_decode",
         "_done",
         "_emit",
@@ -43,6 +45,8 @@ class Generation:
         self._max_tokens = sampling.max_tokens
         self._emit = emit
         self._tokens = 0
+        # Of the text before stop strings were looked for.
+        self._chars = 0
         self._done = False
         self.reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
@@ -57,6 +61,9 @@ class Generation:
             self._end(FinishReason.STOP, token_id)
             return True
         text = self._decode(piece)
+        if logprob is not None:
+            logprob = replace(logprob, raw=piece, offset=self._chars)
+        self._chars += len(text)
         stops = self._stops
         if stops is not None:
             text = stops.push(text)

@@ -80,6 +80,10 @@ class Hooks:
     def __init__(self, hooks: Sequence[Hook] = ()) -> None:
         self._hooks = tuple(hooks)
 
+    def add(self, hook: Hook) -> None:
+        """Tell one more hook from here on."""
+        self._hooks = (*self._hooks, hook)
+
     def __call__(self, event: EngineEvent) -> None:
         """Tell every hook."""
         for hook in self._hooks:

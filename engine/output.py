@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class FinishReason(StrEnum):
@@ -17,19 +18,35 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One sampled token, its log-probability (never above 0) and the likeliest alternatives."""
+    """One sampled token, its log-probability (never above 0) and the likeliest alternatives.
+
+    `raw` are its bytes, which need not be whole characters, and `offset` is where they begin in the
+    answer's text, in characters.
+    """
 
     token: str
     logprob: float
     top: tuple[tuple[str, float], ...] = ()
+    raw: bytes = b""
+    offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """The new text one token brought; empty while it is held back as a possible stop string."""
+class Delta(NamedTuple):
+    """The new text one token brought; empty while it is held back as a possible stop string.
+
+    A tuple because one is made per token: a frozen dataclass takes three times as long.
+    """
 
     text: str
     logprob: TokenLogprob | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """What a text means, as a vector of length 1, and how many tokens it has."""
+
+    vector: Sequence[float]
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)

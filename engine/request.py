@@ -19,19 +19,39 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a chat, its content already flattened to text."""
+    """One turn of a chat, its content already flattened to text.
+
+    `tool_calls` are the functions that an assistant's turn called, in OpenAI's shape, and
+    `tool_call_id` says which of them a tool's turn is the result of.
+    """
 
     role: str
     content: str
     name: str | None = None
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
+    tool_call_id: str | None = None
+
+    def to_template(self) -> dict[str, Any]:
+        """Return the turn as chat templates know it, without what it has not."""
+        turn: dict[str, Any] = {"role": self.role, "content": self.content}
+        for name in ("name", "tool_call_id"):
+            if (value := getattr(self, name)) is not None:
+                turn[name] = value
+        if self.tool_calls:
+            turn["tool_calls"] = [dict(call) for call in self.tool_calls]
+        return turn
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A conversation that the model's own chat template is to turn into a prompt."""
+    """A conversation that the model's own chat template is to turn into a prompt.
+
+    `tools` are the functions the model is told of, in OpenAI's shape.
+    """
 
     messages: tuple[Message, ...]
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    tools: tuple[Mapping[str, Any], ...] = ()
 
 
 # Text or token ids: what a model is fed.
@@ -46,7 +66,9 @@ class SamplingParams:
 
     Values are taken as valid: the edges (`handler.request`, `handler.openai`) refuse bad ones with
     a message that names the field. `temperature` 0 is greedy; `top_k` -1 is all tokens; `seed` None
-    is a random one; `max_tokens` None runs to the end of the context.
+    is a random one; `max_tokens` None runs to the end of the context. `draft_tokens` is how many a
+    draft model guesses at a time and `draft_threshold` how sure it must be of each; None for both
+    leaves it to the engine.
     """
 
     max_tokens: int | None = None
@@ -66,6 +88,8 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     grammar: str | None = None
     json_schema: Mapping[str, Any] | None = None
+    draft_tokens: int | None = None
+    draft_threshold: float | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values, the inverse of `from_wire`."""
@@ -110,6 +134,9 @@ def prompt_to_wire(prompt: Prompt) -> str | list[int] | dict[str, Any]:
 def prompt_from_wire(wire: str | list[int] | dict[str, Any]) -> Prompt:
     """Rebuild a prompt that `prompt_to_wire` made."""
     if isinstance(wire, dict):
-        messages = tuple(Message(**message) for message in wire["messages"])
-        return Chat(messages, wire["template_kwargs"])
+        messages = tuple(
+            Message(**message | {"tool_calls": tuple(message["tool_calls"])})
+            for message in wire["messages"]
+        )
+        return Chat(messages, wire["template_kwargs"], tuple(wire["tools"]))
     return tuple(wire) if isinstance(wire, list) else wire

@@ -6,9 +6,9 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from engine.backends.base import Backend
+from engine.backends.base import Backend, SideCall
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, EngineError, RequestRejected
 from engine.generation import Generation
@@ -22,7 +22,7 @@ class Sink(Protocol):
     """Where a runner's results go; called from the runner's threads."""
 
     def delta(self, run_id: int, delta: Delta) -> None:
-        """One token's text; never waits."""
+        """One token's text; waits only for a parent that does not read."""
 
     def finished(self, run_id: int, finish: Finish) -> None:
         """The run has ended and its thread is free."""
@@ -36,8 +36,8 @@ class Runner:
 
     The same class serves in the host process and in the caller's own (thread isolation), so both
     run the same code. `start` is called only while a slot is free, hence never more runs than
-    threads; side calls (`render`, `tokenize`) have a thread of their own so that they do not wait
-    behind a generation.
+    threads; side calls (`SideCall`) have a thread of their own so that they do not wait
+    behind a generation, and vectors another one, since each takes as long as a prefill.
     """
 
     def __init__(self, backend: Backend, sink: Sink) -> None:
@@ -51,6 +51,7 @@ class Runner:
         capabilities = self._backend.load()
         self._runs = ThreadPoolExecutor(capabilities.slots, "run")
         self._calls = ThreadPoolExecutor(1, "call")
+        self._embeds = ThreadPoolExecutor(1, "embed")
         return capabilities
 
     def start(self, run_id: int, prompt: Prompt, sampling: SamplingParams) -> None:
@@ -96,11 +97,11 @@ class Runner:
 
     def call(
         self,
-        op: Literal["render", "tokenize"],
+        op: SideCall,
         payload: Any,
         done: Callable[[Any, EngineError | None], object],
     ) -> None:
-        """Answer a side question on a thread: `render` (a Chat) or `tokenize` (a string)."""
+        """Answer a side question on a thread."""
 
         def work() -> None:
             try:
@@ -113,7 +114,7 @@ class Runner:
             else:
                 done(result, None)
 
-        self._calls.submit(work)
+        (self._embeds if op == "embed" else self._calls).submit(work)
 
     def close(self) -> None:
         """Abort what runs, wait until it has returned, free the backend."""
@@ -123,4 +124,5 @@ class Runner:
             self.abort(run_id)
         self._runs.shutdown(wait=True)
         self._calls.shutdown(wait=True)
+        self._embeds.shutdown(wait=True)
         self._backend.close()

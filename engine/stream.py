@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import TracebackType
+from functools import partial
 from typing import Protocol, Self
 
+from engine.aborting import AbortedOnExit
 from engine.channel import DeltaChannel
 from engine.clocks import Clocks
 from engine.errors import (
@@ -35,7 +36,7 @@ class RunControl(Protocol):
         """The run did not end in time after an abort: the host must go."""
 
 
-class TokenStream:
+class TokenStream(AbortedOnExit):
     """Yields batches of deltas as they come, then has `result`; it owns the abort of its run.
 
     Leaving the `async with` block or calling `abort` stops the run at once, whatever the consumer
@@ -74,11 +75,12 @@ class TokenStream:
         self._on_over = on_over
         self._hooks = hooks
         self._loop = asyncio.get_running_loop()
-        self._event = asyncio.Event()
-        wake: Callable[[], object] = self._event.set
+        # Made anew for each wait: an Event does the same with more steps, each of them per token.
+        self._waiter: asyncio.Future[None] | None = None
+        self._threaded = threaded
+        wake: Callable[[], object] = self._wake
         if threaded:
-            loop, event = self._loop, self._event
-            wake = lambda: loop.call_soon_threadsafe(event.set)  # noqa: E731
+            wake = partial(self._loop.call_soon_threadsafe, self._wake)
         self._channel: DeltaChannel[Delta] = DeltaChannel(wake)
         self._started = self._loop.time()
         self._first_token: float | None = None
@@ -98,10 +100,14 @@ class TokenStream:
         now = self._last_token = self._loop.time()
         if self._first_token is None:
             self._first_token = now
-            self._loop.call_soon_threadsafe(self._arm)
+            if self._threaded:
+                self._loop.call_soon_threadsafe(self._arm)
+            else:
+                self._arm()
         if self._aborted is not None or self._too_slow:
             return
-        self._pending_chars += sum(len(delta.text) for delta in deltas)
+        for delta in deltas:
+            self._pending_chars += len(delta.text)
         if self._pending_chars - self._delivered_chars > MAX_PENDING_CHARS:
             self._too_slow = True
             self._loop.call_soon_threadsafe(self._abort_too_slow)
@@ -132,8 +138,14 @@ class TokenStream:
                 now - self._started,
             )
         )
-        self._event.set()
+        self._wake()
         self._on_over(self)
+
+    def _wake(self) -> None:
+        """Have the consumer look again, if it waits."""
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     # -- the consumer's side --------------------------------------------------------------------
 
@@ -143,28 +155,18 @@ class TokenStream:
     async def __anext__(self) -> list[Delta]:
         """Return what has come since the last call, waiting for at least one delta with text."""
         while True:
-            self._event.clear()
             ended = self._over.is_set() or self._aborted is not None
             batch = [delta for delta in self._channel.drain() if delta.text or delta.logprob]
             if batch and (self._aborted is None):
-                self._delivered_chars += sum(len(delta.text) for delta in batch)
+                for delta in batch:
+                    self._delivered_chars += len(delta.text)
                 return batch
             if ended:
                 if self.error is not None:
                     raise self.error
                 raise StopAsyncIteration
-            await self._event.wait()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.abort()
+            self._waiter = self._loop.create_future()
+            await self._waiter
 
     def abort(self, error: EngineError | None = None) -> None:
         """Stop the run; the consumer, if it still listens, gets `error`. Harmless once it is over.
@@ -176,7 +178,7 @@ class TokenStream:
             return
         self._aborted = self._loop.time()
         self.error = error or GenerationCancelled("the request was cancelled")
-        self._event.set()
+        self._wake()
         self._control.abort(self.run_id)
         self._arm()
 

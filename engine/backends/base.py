@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from engine.capabilities import Capabilities
 from engine.output import FinishReason, TokenLogprob
-from engine.request import Chat, Prompt, SamplingParams
+from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 
 # (bytes of the token, its id or -1, its log-probability) -> True when no more is wanted.
 # May be called from a foreign thread and never raises, so that C may call it too.
 OnPiece = Callable[[bytes, int, TokenLogprob | None], bool]
+
+
+# What a backend can be asked beside generating, each one a method of it.
+SideCall = Literal["render", "tokenize", "detokenize", "pieces", "infill", "embed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,22 @@ class Backend(Protocol):
 
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of `text`, special tokens parsed. Raises UnsupportedParameter."""
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Return the text of token ids. Raises UnsupportedParameter or RequestRejected."""
+
+    def pieces(self, text: str) -> list[str]:
+        """Return the text of each token of a prompt's text; joined they are the text."""
+
+    def infill(self, around: tuple[str, str]) -> str:
+        """Return the prompt for what is missing between two texts. Raises UnsupportedParameter."""
+
+    def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
+        """Return a text's vector, of length 1, and how many tokens it has.
+
+        Asked on a thread of its own, one text at a time. Raises UnsupportedParameter or
+        RequestRejected.
+        """
 
     def run(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,20 @@ _STRING, _ARRAY = 8, 9
 _DEFAULT_CONTEXT = 4096
 
 
-def trained_context(path: Path) -> int:
-    """Return the context length a GGUF was trained for, having checked that it is one.
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a model says of itself.
+
+    `context_length` is the one it was trained for; `pooling` is how it makes one vector of all its
+    tokens' (llama.cpp's number), 0 for a model that was not made for vectors.
+    """
+
+    context_length: int = _DEFAULT_CONTEXT
+    pooling: int = 0
+
+
+def read_header(path: Path, setting: str = "MODEL_PATH") -> Header:
+    """Return what a GGUF says of itself, having checked that it is one.
 
     Raises:
         ModelLoadFailed: no such file, unreadable, not a GGUF, or cut short in its header.
@@ -25,7 +38,7 @@ def trained_context(path: Path) -> int:
     try:
         with path.open("rb") as file:
             if file.read(4) != _MAGIC:
-                raise ModelLoadFailed(f"MODEL_PATH: {path} is not a GGUF file")
+                raise ModelLoadFailed(f"{setting}: {path} is not a GGUF file")
             size = path.stat().st_size
 
             def read(count: int) -> bytes:
@@ -35,16 +48,16 @@ def trained_context(path: Path) -> int:
                     raise ValueError("cut short")
                 return data
 
-            return _context_length(read)
+            return _header(read)
     except FileNotFoundError as error:
-        raise ModelLoadFailed(f"MODEL_PATH: there is no file {path}") from error
+        raise ModelLoadFailed(f"{setting}: there is no file {path}") from error
     except OSError as error:
-        raise ModelLoadFailed(f"MODEL_PATH: {path} cannot be read: {error.strerror}") from error
+        raise ModelLoadFailed(f"{setting}: {path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, RecursionError) as error:
-        raise ModelLoadFailed(f"MODEL_PATH: {path} is damaged or cut short") from error
+        raise ModelLoadFailed(f"{setting}: {path} is damaged or cut short") from error
 
 
-def _context_length(read: Callable[[int], bytes]) -> int:
+def _header(read: Callable[[int], bytes]) -> Header:
     def scalar(form: str) -> Any:
         return struct.unpack("<" + form, read(struct.calcsize("<" + form)))[0]
 
@@ -62,11 +75,16 @@ def _context_length(read: Callable[[int], bytes]) -> int:
         return scalar(_SCALARS[kind])
 
     _version, _tensors, pairs = scalar("I"), scalar("Q"), scalar("Q")
+    found: dict[str, int] = {}
     for _ in range(pairs):
         key = value(_STRING)
-        found = value(scalar("I"))
-        if key.endswith(b".context_length"):
-            if not isinstance(found, int) or found < 1:
-                raise ValueError("no length")
-            return found
-    return _DEFAULT_CONTEXT
+        if key.startswith(b"tokenizer.") and "context_length" in found:
+            # The vocabulary, which is long, comes after what is said of the model.
+            break
+        said = value(scalar("I"))
+        for name, least in (("context_length", 1), ("pooling_type", 0)):
+            if key.endswith(f".{name}".encode()):
+                if not isinstance(said, int) or said < least:
+                    raise ValueError(f"no {name}")
+                found[name] = said
+    return Header(found.get("context_length", _DEFAULT_CONTEXT), found.get("pooling_type", 0))

@@ -2,107 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
+import math
 import os
 import re
 import signal
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from engine.backends.base import OnPiece, RunEnd
+from engine.backends.script import Answer, Piece, Script
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, ModelLoadFailed, PromptTooLong
 from engine.output import FinishReason, TokenLogprob
-from engine.request import Chat, Prompt, SamplingParams
+from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
+from engine.tool_prompt import told_as_text
 
 _TOKEN = re.compile(r"\s*\S+|\s+")
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One step of an answer: bytes to say, or a fault to commit.
-
-    In the file a string, or an object with one of `text`, `hex` (bytes, so that a character can be
-    split), `error` (fail this run), `signal` (kill this process, e.g. SIGSEGV), `hang_s` (say
-    nothing; with `deaf`, not even an abort is heard); `delay_ms` before it and `logprob` go with
-    any of them.
-    """
-
-    data: bytes = b""
-    delay_ms: float = 0.0
-    logprob: float = -1.0
-    error: str | None = None
-    signal: str | None = None
-    hang_s: float = 0.0
-    deaf: bool = False
-
-    @classmethod
-    def parse(cls, raw: Any) -> Piece:
-        """Read one piece of the file. Raises TypeError or ValueError for what it cannot be."""
-        if isinstance(raw, str):
-            return cls(raw.encode())
-        fields = dict(raw)
-        data = bytes.fromhex(fields.pop("hex", "")) or fields.pop("text", "").encode()
-        return cls(data, **fields)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What to say to prompts that match `when` (a regular expression; None matches all).
-
-    `pieces` None says the prompt's own words back. `repeat` says the pieces that many times, -1
-    for ever; `prefill_ms` is spent in silence first, in which `deaf_prefill` hears no abort.
-    """
-
-    pieces: tuple[Piece, ...] | None = None
-    when: re.Pattern[str] | None = None
-    repeat: int = 1
-    delay_ms: float = 0.0
-    prefill_ms: float = 0.0
-    deaf_prefill: bool = False
-    reason: FinishReason = FinishReason.STOP
-
-    @classmethod
-    def parse(cls, raw: dict[str, Any]) -> Answer:
-        """Read one answer of the file. Raises TypeError or ValueError for what it cannot be."""
-        fields = dict(raw)
-        if "pieces" in fields:
-            fields["pieces"] = tuple(Piece.parse(piece) for piece in fields["pieces"])
-        if "when" in fields:
-            fields["when"] = re.compile(fields["when"])
-        if "reason" in fields:
-            fields["reason"] = FinishReason(fields["reason"])
-        return cls(**fields)
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """A whole file: answers in order of preference and what the engine claims to be.
-
-    `load_error` fails the load; `load_ms` delays it.
-    """
-
-    answers: tuple[Answer, ...] = (Answer(),)
-    slots: int = 4
-    context_length: int = 4096
-    load_ms: float = 0.0
-    load_error: str | None = None
-    load_signal: str | None = None
-    capabilities: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, raw: dict[str, Any]) -> Script:
-        """Read a file's JSON. Raises TypeError or ValueError for what it cannot be."""
-        fields = dict(raw)
-        if "answers" in fields:
-            fields["answers"] = tuple(Answer.parse(answer) for answer in fields["answers"])
-        return cls(**fields)
+_VECTOR_SIZE = 32
 
 
 class ScriptedBackend:
@@ -149,18 +72,58 @@ class ScriptedBackend:
             "token_prompts": True,
             "chat_template": True,
             "tokenize": True,
+            "embeddings": True,
+            "embedding_size": _VECTOR_SIZE,
             "abort_in_prefill": True,
         }
         return Capabilities(**(claims | script.capabilities))
 
     def render(self, chat: Chat) -> str:
         """Return one line a turn, the assistant's left open."""
+        if chat.tools:
+            chat = told_as_text(chat)
         turns = [f"{message.role}: {message.content}" for message in chat.messages]
         return "\n".join([*turns, "assistant:"])
 
     def tokenize(self, text: str) -> list[int]:
         """Return a stable number for each word."""
         return [zlib.crc32(token.encode()) % 50_000 for token in _TOKEN.findall(text)]
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Return what such a prompt is taken for."""
+        return " ".join(map(str, tokens))
+
+    def pieces(self, text: str) -> list[str]:
+        """Return the words, as they are counted."""
+        return _TOKEN.findall(text)
+
+    def infill(self, around: tuple[str, str]) -> str:
+        """Return both texts with a mark between them."""
+        return "<gap>".join(around)
+
+    def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
+        """Return numbers that depend on the words alone; texts that share words are nearer."""
+        words = self._words(text, param="input")
+        sums = [0.0] * _VECTOR_SIZE
+        for word in words:
+            for place, byte in enumerate(hashlib.sha256(word.strip().encode()).digest()):
+                sums[place] += byte - 127.5
+        length = math.hypot(*sums) or 1.0
+        return [each / length for each in sums], len(words)
+
+    def _words(self, text: RenderedPrompt, **of: str) -> list[str]:
+        """Return a text's tokens; `param` says what it is if no prompt. Raises PromptTooLong."""
+        words = _TOKEN.findall(text if isinstance(text, str) else self.detokenize(text))
+        room = self._script.context_length
+        if len(words) >= room:
+            raise PromptTooLong(
+                f"{of.get('param', 'prompt')}: {len(words)} tokens do not fit the context of "
+                f"{room} tokens",
+                prompt_tokens=len(words),
+                context_length=room,
+                **of,
+            )
+        return words
 
     def run(
         self,
@@ -172,17 +135,9 @@ class ScriptedBackend:
         """Say the first answer that matches the prompt."""
         if isinstance(prompt, Chat):
             prompt = self.render(prompt)
-        text = prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
-        words = _TOKEN.findall(text)
+        words = self._words(prompt)
         room = self._script.context_length - len(words)
-        if room < 1:
-            raise PromptTooLong(
-                f"prompt: {len(words)} tokens do not fit the context of "
-                f"{self._script.context_length} tokens",
-                prompt_tokens=len(words),
-                context_length=self._script.context_length,
-            )
-        answer = self._pick(text)
+        answer = self._pick("".join(words))
         with self._lock:
             aborted = self._aborts.setdefault(run_id, threading.Event())
         try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
+from engine.backends.base import SideCall
 from engine.capabilities import Capabilities
 from engine.errors import EngineError
 from engine.stream import TokenStream
@@ -43,8 +44,8 @@ class Host(Protocol):
     def wedged(self, run_id: int, error: EngineError) -> None:
         """A run did not end in time after an abort: get rid of the backend it holds."""
 
-    async def call(self, op: Literal["render", "tokenize"], payload: Any) -> Any:
-        """Ask `render` or `tokenize` of the backend."""
+    async def call(self, op: SideCall, payload: Any) -> Any:
+        """Ask one of the backend's side calls."""
 
     async def close(self) -> None:
         """Stop the runs, unload, leave nothing behind; bounded in time."""

@@ -28,11 +28,16 @@ from engine.output import Delta, Finish
 from engine.request import SamplingParams, prompt_from_wire
 from engine.runner import Runner
 
-# Deltas that may wait for the parent to read; about a second of the fastest burst.
-MAX_PENDING = 200_000
+# Deltas that may wait for the parent to read. All that is said waits in one line, ends too, so a
+# long one keeps a request's end, and its slot, from everybody while others chatter.
+MAX_PENDING = 8_000
 # A token after so long a silence is sent by the thread that brings it: at a reader's pace there is
 # nothing to gather, and waking another thread costs half of what is left of a token's way.
 QUIET_S = 0.001
+# More in one frame is a burst: the sender then lets more gather, and leaves the interpreter, which
+# they share, to the producer.
+BURST = 16
+GATHER_S = 0.001
 # How long unloading may take once the parent is gone or has asked for it.
 UNLOAD_S = 5.0
 _PR_SET_PDEATHSIG = 1
@@ -63,7 +68,8 @@ class Outbox:
 
     def delta(self, run_id: int, delta: Delta) -> None:
         """One token's text."""
-        if time.monotonic() - self._sent_s > QUIET_S and self._send_now(run_id, delta):
+        lone = delta.logprob is None and time.monotonic() - self._sent_s > QUIET_S
+        if lone and self._send_now(run_id, delta):
             return
         self._channel.put((run_id, delta))
         if len(self._channel) > MAX_PENDING:
@@ -79,7 +85,7 @@ class Outbox:
             # Looked at again: what was put a moment ago comes first.
             if len(self._channel) or self._rest or self._parted:
                 return False
-            frame = encode(_frame([(run_id, delta)]))
+            frame = encode({"deltas": [[run_id, [delta.text], None]]})
             sent = self._sock.send(frame, socket.MSG_DONTWAIT)
             self._rest = frame[sent:]
             self._sent_s = time.monotonic()
@@ -115,6 +121,8 @@ class Outbox:
                     rest, self._rest = self._rest, b""
                     self._sock.sendall(rest + encode(_frame(batch)) if batch else rest)
                     self._sent_s = time.monotonic()
+                if len(batch) > BURST:
+                    time.sleep(GATHER_S)
             except OSError:
                 # Nobody reads any more; the main thread finds out too and unloads.
                 self._parted = True
@@ -138,7 +146,10 @@ def _frame(batch: list[tuple[int, Any]]) -> dict[str, Any]:
                 of_run = texts[run_id] = []
             of_run.append(item.text)
             if (logprob := item.logprob) is not None:
-                entry = [len(of_run) - 1, logprob.token, logprob.logprob, logprob.top]
+                # JSON has no bytes; Latin-1 has a character for each.
+                raw = logprob.raw.decode("latin-1")
+                said = (logprob.token, logprob.logprob, logprob.top, raw, logprob.offset)
+                entry = [len(of_run) - 1, *said]
                 logprobs.setdefault(run_id, []).append(entry)
         elif isinstance(item, Finish):
             frame.setdefault("finished", []).append([run_id, item.to_wire()])

@@ -27,9 +27,15 @@ class FrameDecoder:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[Any]:
+    def feed(self, data: bytes | memoryview) -> Iterator[Any]:
         """Yield the messages that `data` completes. Raises ValueError when out of step."""
         buffer = self._buffer
+        if not buffer and len(data) > _HEADER.size:
+            (length,) = _HEADER.unpack_from(data)
+            if _HEADER.size + length == len(data):
+                # One whole frame, as a lone token is: nothing to put together.
+                yield orjson.loads(data[_HEADER.size :])
+                return
         buffer += data
         while len(buffer) >= _HEADER.size:
             (length,) = _HEADER.unpack_from(buffer)

@@ -9,7 +9,8 @@ from typing import Any
 
 from engine.hosts.frames import FrameDecoder, encode
 
-_READ_BYTES = 256 * 1024
+# What one turn of the loop takes; more would keep everybody else from theirs.
+_READ_BYTES = 32 * 1024
 
 
 class Link:
@@ -29,7 +30,9 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._decoder = FrameDecoder()
+        self._buffer = memoryview(bytearray(_READ_BYTES))
         self._unsent = bytearray()
+        self._flushing = False
         self._on_message = on_message
         self._on_closed = on_closed
         sock.setblocking(False)
@@ -40,7 +43,10 @@ class Link:
         if self._sock.fileno() < 0:
             return
         self._unsent += encode(message)
-        self._flush()
+        if not self._flushing:
+            # Once a turn: what is sent in between goes along.
+            self._flushing = True
+            self._loop.call_soon(self._flush)
 
     def close(self) -> None:
         """Close the socket without calling back; harmless the second time."""
@@ -57,17 +63,20 @@ class Link:
 
     def _readable(self) -> None:
         try:
-            data = self._sock.recv(_READ_BYTES)
-            for message in self._decoder.feed(data):
+            size = self._sock.recv_into(self._buffer)
+            for message in self._decoder.feed(self._buffer[:size]):
                 self._on_message(message)
         except BlockingIOError:
             return
         except (OSError, ValueError):
-            data = b""
-        if not data:
+            size = 0
+        if not size:
             self._lost()
 
     def _flush(self) -> None:
+        self._flushing = False
+        if self._sock.fileno() < 0 or not self._unsent:
+            return
         try:
             sent = self._sock.send(self._unsent)
         except BlockingIOError:

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import itertools
 import logging
-import os
-import signal
 import socket
 import subprocess
-import sys
-import tempfile
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Literal
+from contextlib import suppress
+from typing import Any
 
+from engine.backends.base import SideCall
 from engine.capabilities import Capabilities
 from engine.clocks import Clocks
 from engine.config import BackendConfig
@@ -28,14 +22,14 @@ from engine.errors import (
     EngineDead,
     EngineError,
     EngineStalled,
-    RequestRejected,
     from_wire,
 )
 from engine.hooks import Hooks, HostLoaded, HostLost
 from engine.hosts.frames import encode
+from engine.hosts.last_words import LastWords
 from engine.hosts.link import Link
-from engine.output import Delta, Finish, TokenLogprob
-from engine.request import Chat, prompt_to_wire
+from engine.hosts.spawning import death, new_folder, start
+from engine.hosts.underway import Underway
 from engine.stream import TokenStream
 
 logger = logging.getLogger(__name__)
@@ -44,7 +38,6 @@ logger = logging.getLogger(__name__)
 MAX_CRASHES = 5
 FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 5.0
-_LAST_WORDS = 20
 
 
 class ProcessHost:
@@ -70,19 +63,16 @@ class ProcessHost:
         self._link: Link | None = None
         self.loaded = False
         self._changed: asyncio.Event | None = None
-        self._streams: dict[int, TokenStream] = {}
-        self._calls: dict[int, asyncio.Future[Any]] = {}
-        self._call_ids = itertools.count(1)
+        self._underway = Underway(self._send)
         self._crashes = 0
         self._reason: EngineError | None = None
-        self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
+        self._last_words = LastWords()
         self._spawned_at = 0.0
         self._burial: asyncio.Task[None] | None = None
         self._load_timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._callbacks: list[Callable[[], None]] = []
-        # Sockets and scratch files of the child; it cannot remove them when it is killed.
-        self._folder = tempfile.TemporaryDirectory(prefix="worker-rkllm-")
+        self._folder = new_folder()
         atexit.register(self._part)
 
     @property
@@ -99,39 +89,28 @@ class ProcessHost:
         if self._process is not None or self.failure is not None:
             return
         ours, theirs = socket.socketpair()
-        root = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-        with theirs:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    # Without the working folder on the path: its packages are not ours.
-                    "-P",
-                    "-m",
+        try:
+            with theirs:
+                self._process = process = start(
                     "engine.hosts.child",
                     str(theirs.fileno()),
-                    str(os.getpid()),
-                ],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                # OMP_WAIT_POLICY: llama.cpp's threads would spin while they wait for one another,
-                # which costs a factor of 30 when anything else wants a core.
-                env={
-                    "OMP_WAIT_POLICY": "PASSIVE",
-                    **os.environ,
-                    "PYTHONPATH": path,
-                    "TMPDIR": self._folder.name,
-                },
-            )
-        threading.Thread(
-            target=self._listen, args=(self._process,), name="engine-output", daemon=True
-        ).start()
+                    folder=self._folder.name,
+                    pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                )
+        except OSError:
+            ours.close()
+            raise
+        assert process.stdout is not None  # noqa: S101 - opened as a pipe above
+        self._last_words.listen(process.stdout)
         self._sock = ours
         self.loaded = False
         self._spawned_at = time.monotonic()
-        ours.sendall(encode({"backend": self._config.backend, "options": self._config.options}))
+        # A child that has died by now is found out by whoever reads from it.
+        with suppress(OSError):
+            ours.sendall(encode({"backend": self._config.backend, "options": self._config.options}))
 
     async def ready(self) -> Capabilities:
         """Wait until the model is loaded. Raises ModelLoadFailed, EngineDead or EngineClosed."""
@@ -151,46 +130,23 @@ class ProcessHost:
 
     def run(self, stream: TokenStream) -> None:
         """Start the stream's run."""
-        self._streams[stream.run_id] = stream
-        try:
-            self._send(
-                {
-                    "run": stream.run_id,
-                    "prompt": prompt_to_wire(stream.request.prompt),
-                    "sampling": stream.request.sampling.to_wire(),
-                }
-            )
-        except TypeError as error:
-            del self._streams[stream.run_id]
-            stream.over(None, _not_sendable(error))
+        self._underway.run(stream)
 
     def abort(self, run_id: int) -> None:
         """Stop a run as soon as the backend can."""
-        if run_id in self._streams:
+        if run_id in self._underway:
             self._send({"abort": run_id})
 
     def wedged(self, run_id: int, error: EngineError) -> None:
         """Kill the child: it holds a run that cannot be ended otherwise."""
-        if run_id in self._streams:
+        if run_id in self._underway:
             self._reason = error
             self._kill()
 
-    async def call(self, op: Literal["render", "tokenize"], payload: Any) -> Any:
-        """Ask `render` or `tokenize` of the backend. Raises EngineError."""
+    async def call(self, op: SideCall, payload: Any) -> Any:
+        """Ask one of the backend's side calls. Raises EngineError."""
         await self.ready()
-        call_id = next(self._call_ids)
-        future = self._calls[call_id] = asyncio.get_running_loop().create_future()
-        wire = prompt_to_wire(payload) if isinstance(payload, Chat) else payload
-        try:
-            self._send({"call": call_id, "op": op, "payload": wire})
-            async with asyncio.timeout(self._clocks.prefill_timeout_s):
-                return await future
-        except TypeError as error:
-            raise _not_sendable(error) from error
-        except TimeoutError as error:
-            raise EngineStalled(f"the engine did not {op} in time") from error
-        finally:
-            self._calls.pop(call_id, None)
+        return await self._underway.call(op, payload, self._clocks.prefill_timeout_s)
 
     async def close(self) -> None:
         """Have the child unload and leave; kill it when it does not."""
@@ -210,7 +166,7 @@ class ProcessHost:
         self._stop_load_timer()
         if self._link is not None:
             self._link.close()
-        self._end_streams(EngineClosed("the engine was shut down"))
+        self._underway.end(EngineClosed("the engine was shut down"))
         self._folder.cleanup()
         atexit.unregister(self._part)
 
@@ -227,19 +183,9 @@ class ProcessHost:
         )
 
     def _on_message(self, frame: dict[str, Any]) -> None:
-        streams = self._streams
-        for run_id, texts, logprobs in frame.get("deltas", ()):
-            if (stream := streams.get(run_id)) is not None:
-                stream.feed(
-                    [Delta(text) for text in texts] if logprobs is None else _join(texts, logprobs)
-                )
-        for run_id, wire in frame.get("finished", ()):
+        self._underway.take(frame)
+        if "finished" in frame:
             self._crashes = 0
-            if (stream := streams.pop(run_id, None)) is not None:
-                stream.over(Finish.from_wire(wire), None)
-        for run_id, wire in frame.get("failed", ()):
-            if (stream := streams.pop(run_id, None)) is not None:
-                stream.over(None, from_wire(wire))
         for message in frame.get("messages", ()):
             self._on_other(message)
 
@@ -255,12 +201,7 @@ class ProcessHost:
                 self._stop_load_timer()
                 self._fail_for_good(from_wire(wire))
             case {"answer": call_id, "result": result, "error": wire}:
-                future = self._calls.get(call_id)
-                if future is not None and not future.done():
-                    if wire is None:
-                        future.set_result(result)
-                    else:
-                        future.set_exception(from_wire(wire))
+                self._underway.answer(call_id, result, wire and from_wire(wire))
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._link is not None:
@@ -295,44 +236,38 @@ class ProcessHost:
         except subprocess.TimeoutExpired:
             self._kill()
             code = await asyncio.to_thread(process.wait)
-        reason = self._reason.message if self._reason else f"the engine process {_death(code)}"
+        reason = self._reason.message if self._reason else f"the engine process {death(code)}"
         self._reason = None
         self._process = None
         self._crashes += 1
-        last_words = " | ".join(self._last_words)
-        logger.error("%s; its last words: %s", reason, last_words or "none")
-        self._end_streams(EngineCrashed(f"{reason} while the request was running on it"))
+        logger.error("%s; its last words: %s", reason, self._last_words.all())
+        self._underway.end(EngineCrashed(f"{reason} while the request was running on it"))
         dead = self._crashes >= MAX_CRASHES
         self._hooks(HostLost(reason, dead))
         if self.failure is not None:
             return
         if dead:
-            words = self._last_words[-1][:300] if self._last_words else "none"
             self._fail_for_good(
                 EngineDead(
                     f"the engine crashed {self._crashes} times in a row and was given up: "
-                    f"{reason}; last words: {words}"
+                    f"{reason}; last words: {self._last_words.last()}"
                 )
             )
             return
         self.restarts += 1
         await asyncio.sleep(min(FIRST_BACKOFF_S * 2 ** (self._crashes - 1), MAX_BACKOFF_S))
         self._burial = None
-        self.spawn()
+        try:
+            self.spawn()
+        except OSError as error:
+            self._fail_for_good(EngineDead(f"the engine process cannot be started: {error}"))
+            return
         self._attach()
 
     def _fail_for_good(self, error: EngineError) -> None:
         if self.failure is None:
             self.failure = error
         self._notify()
-
-    def _end_streams(self, error: EngineError) -> None:
-        streams, self._streams = self._streams, {}
-        for stream in streams.values():
-            stream.over(None, error)
-        for future in self._calls.values():
-            if not future.done():
-                future.set_exception(error)
 
     def _notify(self) -> None:
         if self._changed is not None:
@@ -355,38 +290,3 @@ class ProcessHost:
     def _kill(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
-
-    def _listen(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None  # noqa: S101 - opened as a pipe above
-        with process.stdout as pipe:
-            traced = False
-            for line in pipe:
-                text = line.decode("utf-8", "replace").rstrip()
-                # What follows is where Python was: it would push out what the library had to say.
-                traced = traced or text.startswith("Fatal Python error: ")
-                if text and not (traced and self._last_words):
-                    self._last_words.append(text)
-                if text:
-                    logger.debug("engine host: %s", text)
-
-
-def _join(texts: list[str], logprobs: list[list[Any]]) -> list[Delta]:
-    found: dict[int, TokenLogprob] = {
-        index: TokenLogprob(token, logprob, tuple((name, value) for name, value in top))
-        for index, token, logprob, top in logprobs
-    }
-    return [Delta(text, found.get(index)) for index, text in enumerate(texts)]
-
-
-def _not_sendable(error: TypeError) -> RequestRejected:
-    # Half a surrogate pair, a number beyond 64 bits: what JSON cannot carry to the child.
-    return RequestRejected(f"the request holds a value that cannot be passed on: {error}")
-
-
-def _death(code: int) -> str:
-    if code >= 0:
-        return f"exited with code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"

@@ -8,9 +8,10 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from engine.backends import build
+from engine.backends.base import SideCall
 from engine.capabilities import Capabilities
 from engine.clocks import Clocks
 from engine.config import BackendConfig
@@ -116,8 +117,8 @@ class ThreadHost:
             stream.over(None, self.failure)
         self._notify()
 
-    async def call(self, op: Literal["render", "tokenize"], payload: Any) -> Any:
-        """Ask `render` or `tokenize` of the backend. Raises EngineError."""
+    async def call(self, op: SideCall, payload: Any) -> Any:
+        """Ask one of the backend's side calls. Raises EngineError."""
         await self.ready()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()

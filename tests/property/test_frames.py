@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.hosts.frames import FrameDecoder, encode
+from tests.cutting import cut
 
 MESSAGE = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=40),
@@ -18,13 +19,9 @@ MESSAGE = st.recursive(
 
 @given(messages=st.lists(MESSAGE, max_size=8), data=st.data())
 def test_any_messages_in_any_cut(messages: list[Any], data: st.DataObject) -> None:
-    wire = b"".join(map(encode, messages))
-    places = data.draw(st.lists(st.integers(0, len(wire)), max_size=12).map(sorted))
     decoder = FrameDecoder()
-    out: list[Any] = []
-    for start, end in zip([0, *places], [*places, len(wire)], strict=True):
-        out += decoder.feed(wire[start:end])
-    assert out == messages
+    parts = cut(b"".join(map(encode, messages)), data)
+    assert [message for part in parts for message in decoder.feed(part)] == messages
 
 
 @given(messages=st.lists(MESSAGE, min_size=1, max_size=4))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -12,18 +13,19 @@ from typing import Literal
 from engine.backends.base import OnPiece, RunEnd
 from engine.backends.rkllm import detect, driver, library
 from engine.backends.rkllm.abi import MissingSymbols, bind
+from engine.backends.rkllm.claims import FIXED, SAMPLING, claims
+from engine.backends.rkllm.inputs import Input, input_for
 from engine.backends.rkllm.prompts import ChatTokenizer, folder_for
-from engine.backends.rkllm.runtime import Run, Runtime, Setup, Turn
+from engine.backends.rkllm.runtime import Run, Runtime, Setup
 from engine.capabilities import Capabilities
 from engine.errors import (
     BackendFailed,
     ModelLoadFailed,
-    PromptTooLong,
     RequestRejected,
     UnsupportedParameter,
 )
 from engine.output import FinishReason
-from engine.request import Chat, Prompt, SamplingParams
+from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 
 logger = logging.getLogger(__name__)
 
@@ -32,19 +34,7 @@ _MAX_CONTEXT = 16_384
 _CONTEXT_STEP = 32
 # What the runtime itself would take for no length at all.
 _DEFAULT_CONTEXT = 4_096
-# More than any vocabulary has; how many tokens this one has, only a tokenizer tells.
-_MAX_TOKEN_ID = 2**20 - 1
 _MAX_MS = 1e9
-# Sampling that is fixed at the load (R49's defaults, so that plain jobs get what they ask for).
-FIXED = SamplingParams(temperature=0.7, top_p=0.9, top_k=50)
-_SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "repetition_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-)
 
 
 class RkllmBackend:
@@ -109,22 +99,15 @@ class RkllmBackend:
         found = f"{path}, ABI {abi.name} ({abi.versions}): {evidence.told()}"
         logger.info("%s", found)
         self._init(setup)
-        per_run = abi.sampling_per_run or self._reloads
         tokenizer = self._tokenizer
-        return Capabilities(
-            backend="rkllm",
-            model=self._name,
-            context_length=setup.context_length,
-            fixed_sampling={} if per_run else {name: getattr(FIXED, name) for name in _SAMPLING},
-            min_p=False,
-            seed=False,
-            ignore_eos=abi.sampling_per_run and self._reloads,
-            token_prompts=True,
-            chat_template=True,
-            turns=tokenizer is not None and tokenizer.has_template,
-            plain_prompts=tokenizer is not None,
-            tokenize=tokenizer is not None,
-            runtime=found,
+        return claims(
+            self._name,
+            setup.context_length,
+            abi,
+            found,
+            reloads=self._reloads,
+            tokenizes=tokenizer is not None,
+            renders=tokenizer is not None and tokenizer.has_template,
         )
 
     def _init(self, setup: Setup) -> None:
@@ -151,12 +134,35 @@ class RkllmBackend:
 
     def tokenize(self, text: str) -> list[int]:
         """Return token ids, as of a plain prompt. Raises UnsupportedParameter."""
+        return self._known_tokenizer().encode(text, special=True)
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Return the text of token ids. Raises UnsupportedParameter or RequestRejected."""
+        tokenizer = self._known_tokenizer()
+        for token in tokens:
+            if not tokenizer.has_token(token):
+                raise RequestRejected(f"prompt: there is no token {token}")
+        return tokenizer.decode(tokens)
+
+    def pieces(self, text: str) -> list[str]:
+        """Return the text of each token. Raises UnsupportedParameter."""
+        return self._known_tokenizer().pieces(text)
+
+    def _known_tokenizer(self) -> ChatTokenizer:
         if self._tokenizer is None:
             raise UnsupportedParameter(
                 "prompt: there is no tokenizer.json beside the model (RKLLM_TOKENIZER)",
                 param="prompt",
             )
-        return self._tokenizer.encode(text, special=True)
+        return self._tokenizer
+
+    def infill(self, around: tuple[str, str]) -> str:
+        """Refuse: nothing tells how the model was trained to do it. Raises UnsupportedParameter."""
+        raise UnsupportedParameter("suffix: the rkllm engine cannot fill gaps", param="suffix")
+
+    def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
+        """Refuse: the runtime is loaded to generate. Raises UnsupportedParameter."""
+        raise UnsupportedParameter("input: the rkllm engine has no embeddings", param="input")
 
     def run(
         self, run_id: int, prompt: Prompt, sampling: SamplingParams, on_piece: OnPiece
@@ -168,7 +174,7 @@ class RkllmBackend:
             aborted = self._aborted.setdefault(run_id, threading.Event())
             self._current = run_id
         try:
-            given = self._prepared(prompt)
+            given = input_for(prompt, self._tokenizer, self._setup.context_length)
             reload_ms = self._reload_for(sampling)
             # The runtime would shift its window and go on (R8). How long a text is, only it knows.
             room = self._setup.context_length - (len(given) if isinstance(given, list) else 0)
@@ -193,43 +199,13 @@ class RkllmBackend:
         if self._runtime is not None:
             self._runtime.close()
 
-    def _prepared(self, prompt: Prompt) -> Turn | list[int]:
-        given = self._given(prompt)
-        room = self._setup.context_length
-        if not given:
-            raise RequestRejected("prompt: there must be at least one token")
-        if isinstance(given, list) and len(given) >= room:
-            raise PromptTooLong(
-                f"prompt: {len(given)} tokens do not fit the context of {room} tokens",
-                prompt_tokens=len(given),
-                context_length=room,
-            )
-        return given
-
-    def _given(self, prompt: Prompt) -> Turn | list[int]:
-        tokenizer = self._tokenizer
-        if isinstance(prompt, tuple):
-            known = tokenizer.has_token if tokenizer is not None else _may_be_token
-            for token in prompt:
-                if not known(token):
-                    raise RequestRejected(f"prompt: there is no token {token}")
-            return list(prompt)
-        if tokenizer is not None:
-            if isinstance(prompt, str):
-                return tokenizer.encode(prompt, special=True)
-            if tokenizer.has_template:
-                return tokenizer.encode(tokenizer.render(prompt), special=False)
-        if isinstance(prompt, str):
-            return _turn(prompt)
-        return _turn(in_one_turn(prompt), thinking=prompt.template_kwargs.get("enable_thinking"))
-
     def _reload_for(self, sampling: SamplingParams) -> float:
         """Load the model again if this sampling needs it; return how long that took, in ms."""
         runtime, setup = self._runtime, self._setup
         assert runtime is not None  # noqa: S101 - loaded before it runs
         wanted = setup.sampling
         if self._reloads and not self._abi.sampling_per_run:
-            wanted = replace(wanted, **{name: getattr(sampling, name) for name in _SAMPLING})
+            wanted = replace(wanted, **{name: getattr(sampling, name) for name in SAMPLING})
         if self._reloads and self._abi.sampling_per_run:
             wanted = replace(wanted, ignore_eos=sampling.ignore_eos)
         if wanted == setup.sampling and runtime.ready:
@@ -239,7 +215,7 @@ class RkllmBackend:
         self._init(replace(setup, sampling=wanted))
         return (time.monotonic() - started) * 1000
 
-    def _end(self, run: Run, given: Turn | list[int], reload_ms: float) -> RunEnd:
+    def _end(self, run: Run, given: Input, reload_ms: float) -> RunEnd:
         # What becomes of an abort takes nothing from an answer that is complete.
         if (run.failed or run.code) and not run.stopped:
             said = f"rkllm_run answered {run.code}" if run.code else "it reported an error"
@@ -275,32 +251,6 @@ class RkllmBackend:
             prefill_ms=min(max(0.0, run.prefill_ms), _MAX_MS),
             reload_ms=reload_ms,
         )
-
-
-def in_one_turn(chat: Chat) -> str:
-    """Return a whole conversation as the text of one user's turn.
-
-    What is left where the runtime takes one turn and the model's template is not at hand: nothing
-    is dropped, though the model has not been trained to read it like this.
-    """
-    turns = chat.messages
-    if len(turns) == 1:
-        return turns[0].content
-    labelled = [f"{_LABELS.get(turn.role, turn.role.title())}: {turn.content}" for turn in turns]
-    return "\n\n".join([*labelled, "Assistant:"])
-
-
-_LABELS = {"developer": "System"}
-
-
-def _may_be_token(number: int) -> bool:
-    return 0 <= number <= _MAX_TOKEN_ID
-
-
-def _turn(text: str, *, thinking: object = None) -> Turn:
-    if "\0" in text:
-        raise RequestRejected("prompt: a zero character would end it early for the RKLLM runtime")
-    return Turn(text, enable_thinking=thinking is True)
 
 
 def _check_model(path: Path) -> None:

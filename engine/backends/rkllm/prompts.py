@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
 from engine.errors import ModelLoadFailed, RequestRejected
 from engine.request import Chat, Message
+from engine.tool_prompt import rendered
 
 _TOKENIZER = "tokenizer.json"
 _CONFIG = "tokenizer_config.json"
@@ -87,9 +90,13 @@ class ChatTokenizer:
         Raises:
             RequestRejected: the template refuses these messages; its own words say why.
         """
+        return rendered(chat, self._rendered)
+
+    def _rendered(self, chat: Chat) -> str:
         # Templates are written for a caller that passes these two always.
-        usual = {"tools": None, "documents": None, **self._special, **chat.template_kwargs}
-        messages = [_plain(message) for message in chat.messages]
+        tools = [dict(tool) for tool in chat.tools] or None
+        usual = {"tools": tools, "documents": None, **self._special, **chat.template_kwargs}
+        messages = [_parsed(message) for message in chat.messages]
         try:
             return str(
                 self._template.render(messages=messages, add_generation_prompt=True, **usual)
@@ -104,6 +111,22 @@ class ChatTokenizer:
         """Return token ids; `special` adds those that begin a prompt, which a template has."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
         return ids
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of token ids, special ones as they are written."""
+        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=False)
+        return text
+
+    def pieces(self, text: str) -> list[str]:
+        """Return the part of a text that each of its tokens stands for; joined they are the text.
+
+        A character of several tokens belongs to the first of them.
+        """
+        ends = [end for _, end in self._tokenizer.encode(text, add_special_tokens=False).offsets]
+        starts = [0, *ends[:-1]]
+        if ends:
+            ends[-1] = len(text)
+        return [text[start:end] for start, end in zip(starts, ends, strict=True)]
 
     def has_token(self, number: int) -> bool:
         """Whether there is a token of that number."""
@@ -161,9 +184,16 @@ def _token(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _plain(message: Message) -> dict[str, str]:
-    plain = {"role": message.role, "content": message.content}
-    return plain | {"name": message.name} if message.name else plain
+def _parsed(message: Message) -> dict[str, Any]:
+    """Return a turn for a template, which wants arguments as values and not as their text."""
+    turn = message.to_template()
+    for call in turn.get("tool_calls", ()):
+        function = dict(call["function"])
+        # What is no JSON the template gets as the client sent it.
+        with suppress(ValueError):
+            function["arguments"] = json.loads(function["arguments"])
+        call["function"] = function
+    return turn
 
 
 def _environment() -> Any:

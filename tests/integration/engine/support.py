@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +53,6 @@ async def first_text(stream: TokenStream) -> str:
     """Wait until the stream has begun to speak."""
     async with asyncio.timeout(20):
         return "".join(delta.text for delta in await anext(stream))
-
-
-async def until(true: Callable[[], object], within_s: float = 20) -> None:
-    """Wait for something that tells nobody when it happens."""
-    async with asyncio.timeout(within_s):
-        while not true():  # noqa: ASYNC110 - there is no event to wait for
-            await asyncio.sleep(0.005)
 
 
 def child_pid(engine: Engine) -> int:

@@ -19,7 +19,8 @@ from engine.errors import (
 )
 from engine.hooks import EngineEvent, HostLost
 from tests.integration.engine.conftest import EngineMaker
-from tests.integration.engine.support import ask, child_pid, first_text, read, request, until
+from tests.integration.engine.support import ask, child_pid, first_text, read, request
+from tests.waiting import until
 
 FOREVER = {"when": "forever", "pieces": ["on ", "and "], "repeat": -1, "delay_ms": 1}
 SILENT = {"when": "silent", "pieces": ["never"], "prefill_ms": 60_000}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from tests.integration.engine.support import (
     read_into,
     request,
     scripted,
-    until,
 )
+from tests.waiting import until
 
 FOREVER = {"when": "forever", "pieces": ["on ", "and "], "repeat": -1, "delay_ms": 1}
 SEGFAULT = {"when": "segfault", "pieces": ["one ", "two ", {"signal": "SIGSEGV"}, "three"]}
@@ -80,6 +81,46 @@ async def test_killed_while_idle_is_back_before_anyone_asks(engine_of: EngineMak
     await until(lambda: engine.state is EngineState.READY)
     assert engine.restarts == 1
     assert (await ask(engine, "next"))[0] == "next"
+
+
+@only_processes
+async def test_killed_before_it_is_told_what_to_load(
+    engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(ECHO)
+    await engine.ready()
+    start = subprocess.Popen
+    killed: list[int] = []
+
+    def start_and_kill(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        process = start(*args, **options)
+        if not killed:
+            killed.append(process.pid)
+            process.kill()
+            process.wait()
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", start_and_kill)
+    os.kill(child_pid(engine), signal.SIGKILL)
+    await until(lambda: engine.restarts == 2)
+    assert (await ask(engine, "next"))[0] == "next"
+
+
+@only_processes
+async def test_host_that_cannot_be_started_is_told_of(
+    engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(ECHO)
+    await engine.ready()
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    os.kill(child_pid(engine), signal.SIGKILL)
+    await until(lambda: engine.state is EngineState.DEAD)
+    with pytest.raises(EngineDead, match=r"cannot be started: .*Cannot allocate memory"):
+        await ask(engine, "next")
 
 
 @only_processes

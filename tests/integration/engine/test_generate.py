@@ -32,7 +32,8 @@ from engine.hooks import (
 )
 from engine.request import Priority
 from tests.integration.engine.conftest import EngineMaker
-from tests.integration.engine.support import ask, first_text, read, read_into, request, until
+from tests.integration.engine.support import ask, first_text, read, read_into, request
+from tests.waiting import until
 
 FOREVER = {"when": "forever", "pieces": ["on ", "and "], "repeat": -1, "delay_ms": 1}
 SILENT = {"when": "silent", "pieces": ["never"], "prefill_ms": 60_000}
@@ -78,9 +79,9 @@ async def test_logprobs_arrive_unchanged(engine_of: EngineMaker) -> None:
     async with await engine.generate(request(logprobs=1)) as stream:
         deltas = await read(stream)
     assert [delta.logprob for delta in deltas] == [
-        TokenLogprob("a", -1.0, (("a", -1.0),)),
-        TokenLogprob("b", -0.123456789012345, (("b", -0.123456789012345),)),
-        TokenLogprob("😀", -20, (("😀", -20),)),
+        TokenLogprob("a", -1.0, (("a", -1.0),), b"a", 0),
+        TokenLogprob("b", -0.123456789012345, (("b", -0.123456789012345),), b"b", 1),
+        TokenLogprob("😀", -20, (("😀", -20),), "😀".encode(), 2),
     ]
 
 

@@ -29,6 +29,7 @@ ABLE = Capabilities(
     json_schema=True,
     token_prompts=True,
     chat_template=True,
+    draft=True,
 )
 WARNED: dict[str, Any] = {
     "seed": 0,
@@ -45,6 +46,20 @@ WARNED: dict[str, Any] = {
 @pytest.mark.parametrize("name", WARNED)
 def test_what_is_ignored_is_said_once_by_name(name: str) -> None:
     sampling = SamplingParams(**{name: WARNED[name]})
+    (warning,) = UNABLE.check("hi", sampling)
+    assert warning == f"{name} is not supported by the rkllm engine and was ignored"
+    assert ABLE.check("hi", sampling) == ()
+
+
+@pytest.mark.parametrize(
+    ("sampling", "name"),
+    [
+        (SamplingParams(draft_tokens=1), "num_assistant_tokens"),
+        (SamplingParams(draft_threshold=0.0), "assistant_confidence_threshold"),
+    ],
+)
+def test_drafting_is_said_by_the_names_it_has_outside(sampling: SamplingParams, name: str) -> None:
+    # R17
     (warning,) = UNABLE.check("hi", sampling)
     assert warning == f"{name} is not supported by the rkllm engine and was ignored"
     assert ABLE.check("hi", sampling) == ()

@@ -159,12 +159,20 @@ def test_nothing_after_cancel_is_seen_or_released() -> None:
     assert run.texts == ["a "]
 
 
-def test_logprobs_pass_through_unchanged() -> None:
+def test_logprobs_pass_through_with_their_place_in_the_text() -> None:
     # R13
-    run = Run(logprobs=1)
-    logprob = TokenLogprob("a", -0.25, (("a", -0.25), ("b", -1.5)))
-    run.generation.on_piece(b"a", 1, logprob)
-    assert run.deltas == [Delta("a", logprob)]
+    run = Run(logprobs=1, stop=("bcx",))
+    top = (("a", -0.25), ("b", -1.5))
+    for piece in (b"a", "é".encode()[:1], "é".encode()[1:], b"b", b"cd"):
+        run.generation.on_piece(piece, 1, TokenLogprob("?", -0.25, top))
+    assert [(delta.text, delta.logprob) for delta in run.deltas] == [
+        ("a", TokenLogprob("?", -0.25, top, b"a", 0)),
+        ("", TokenLogprob("?", -0.25, top, b"\xc3", 1)),
+        ("é", TokenLogprob("?", -0.25, top, b"\xa9", 1)),
+        # Held back as the beginning of the stop string, and yet in its place.
+        ("", TokenLogprob("?", -0.25, top, b"b", 2)),
+        ("bcd", TokenLogprob("?", -0.25, top, b"cd", 3)),
+    ]
 
 
 def test_empty_stop_is_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,6 +26,7 @@ class TinyBackend:
         self.body = body
         self.slots = slots
         self.aborts: dict[int, threading.Event] = {}
+        self.may_embed = threading.Event()
         self.closed_with: list[int] | None = None
 
     def load(self) -> Capabilities:
@@ -38,6 +39,22 @@ class TinyBackend:
 
     def tokenize(self, text: str) -> list[int]:
         return [ord(char) // (char != "!") for char in text]
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Return anything: nothing depends on it."""
+        return ""
+
+    def pieces(self, text: str) -> list[str]:
+        """Return anything: nothing depends on it."""
+        return []
+
+    def infill(self, around: tuple[str, str]) -> str:
+        """Return anything: nothing depends on it."""
+        return ""
+
+    def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
+        assert self.may_embed.wait(10)
+        return [1.0], len(text)
 
     def run(
         self, run_id: int, prompt: Prompt, sampling: SamplingParams, on_piece: OnPiece
@@ -213,6 +230,17 @@ def test_side_calls_do_not_wait_behind_runs() -> None:
         results.wait()
         assert results.answers == [([97, 98], None)]
         release.set()
+
+
+def test_side_calls_do_not_wait_behind_vectors() -> None:
+    with running(echo) as (runner, results, backend):
+        runner.call("embed", "abc", results.answer)
+        runner.call("tokenize", "ab", results.answer)
+        results.wait()
+        assert results.answers == [([97, 98], None)]
+        backend.may_embed.set()
+        results.wait()
+        assert results.answers[1:] == [(([1.0], 3), None)]
 
 
 def test_side_call_that_raises_answers_with_an_error() -> None:

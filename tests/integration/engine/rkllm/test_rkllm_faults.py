@@ -32,7 +32,7 @@ from tests.conftest import SMALL_RULES
 from tests.fake_rkllm import Call, read_log
 from tests.fake_rkllm.odd import build_odd
 from tests.fake_rkllm.tokenizer import write_tokenizer
-from tests.integration.emulator.processes import becomes, emulator
+from tests.integration.emulator.processes import emulator
 from tests.integration.emulator.serving import Wire
 from tests.integration.engine.rkllm.conftest import RkllmMaker
 from tests.integration.engine.support import (
@@ -42,8 +42,8 @@ from tests.integration.engine.support import (
     read,
     read_into,
     request,
-    until,
 )
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -591,4 +591,4 @@ async def test_close_frees_the_handle_once(rkllm_of: RkllmMaker, call_log: Path,
         await engine.close()
     assert len(calls(call_log, "rkllm_destroy")) == 1
     assert read_log(call_log)[-1].name == "rkllm_destroy"
-    await becomes(lambda: engine.running == 0)
+    await until(lambda: engine.running == 0)

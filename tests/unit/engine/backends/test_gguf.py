@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.backends.gguf import trained_context
+from engine.backends.gguf import Header, read_header
 from engine.errors import ModelLoadFailed
 
 UINT32, STRING, ARRAY = 4, 8, 9
@@ -31,6 +31,7 @@ NAME = pair("general.name", STRING, text("tiny"))
 TOKENS = pair("tokenizer.ggml.tokens", ARRAY, struct.pack("<IQ", STRING, 2) + text("a") + text("b"))
 SCORES = pair("tokenizer.ggml.scores", ARRAY, struct.pack("<IQ3f", 6, 3, 0.5, 1, 2))
 CONTEXT = pair("llama.context_length", UINT32, struct.pack("<I", 8192))
+POOLING = pair("llama.pooling_type", UINT32, struct.pack("<I", 3))
 WHOLE = header(NAME, TOKENS, SCORES, CONTEXT)
 
 
@@ -41,12 +42,31 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_length_is_found_behind_strings_and_arrays(gguf: Path) -> None:
     gguf.write_bytes(WHOLE)
-    assert trained_context(gguf) == 8192
+    assert read_header(gguf) == Header(8192)
+
+
+@pytest.mark.parametrize("vocabulary", ["before", "between", "after"])
+def test_pooling_is_found_wherever_it_is(gguf: Path, vocabulary: str) -> None:
+    parts = [CONTEXT, POOLING]
+    parts.insert({"before": 0, "between": 1, "after": 2}[vocabulary], TOKENS)
+    gguf.write_bytes(header(NAME, *parts))
+    # It is said with the model's other numbers, before the vocabulary, which takes long to read.
+    assert read_header(gguf) == Header(8192, 0 if vocabulary == "between" else 3)
+
+
+def test_vocabulary_is_not_read_once_all_is_known(gguf: Path) -> None:
+    gguf.write_bytes(header(NAME, CONTEXT, POOLING, TOKENS)[: -len(TOKENS) + 40])
+    assert read_header(gguf) == Header(8192, 3)
+
+
+def test_setting_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadFailed, match=r"DRAFT_MODEL_PATH: there is no file .*gone"):
+        read_header(tmp_path / "gone", "DRAFT_MODEL_PATH")
 
 
 def test_default_where_it_is_not_said(gguf: Path) -> None:
     gguf.write_bytes(header(NAME))
-    assert trained_context(gguf) == 4096
+    assert read_header(gguf) == Header(4096)
 
 
 @pytest.mark.parametrize("cut", range(len(WHOLE)))
@@ -54,14 +74,14 @@ def test_cut_anywhere_names_the_file_and_the_setting(gguf: Path, cut: int) -> No
     gguf.write_bytes(WHOLE[:cut])
     reason = "is not a GGUF file" if cut < 4 else "is damaged or cut short"
     with pytest.raises(ModelLoadFailed, match=rf"MODEL_PATH: .*tiny\.gguf {reason}"):
-        trained_context(gguf)
+        read_header(gguf)
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadFailed, match=r"MODEL_PATH: there is no file .*gone"):
-        trained_context(tmp_path / "gone")
+        read_header(tmp_path / "gone")
     with pytest.raises(ModelLoadFailed, match=r"MODEL_PATH: .* cannot be read"):
-        trained_context(tmp_path)
+        read_header(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -71,16 +91,17 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         header(pair("scores", ARRAY, struct.pack("<IQ", UINT32, 2**60))),
         header(pair("scores", ARRAY, struct.pack("<IQ", ARRAY, 2**60))),
         header(pair("a.context_length", STRING, text("long"))),
+        header(pair("a.pooling_type", STRING, text("mean"))),
         header(pair("a.context_length", ARRAY, struct.pack("<IQ", UINT32, 0))),
         header(pair("deep", ARRAY, struct.pack("<IQ", ARRAY, 1) * 5000)),
         b"GGUF" + struct.pack("<IQQ", 3, 0, 2**63) + NAME,
     ],
-    ids=["string", "array", "nested", "text", "none", "deep", "pairs"],
+    ids=["string", "array", "nested", "text", "pooling", "none", "deep", "pairs"],
 )
 def test_absurd_numbers_are_damage(gguf: Path, damaged: bytes) -> None:
     gguf.write_bytes(damaged)
     with pytest.raises(ModelLoadFailed, match="is damaged or cut short"):
-        trained_context(gguf)
+        read_header(gguf)
 
 
 @given(flips=st.dictionaries(st.integers(4, len(WHOLE) - 1), st.integers(0, 255), min_size=1))
@@ -90,7 +111,7 @@ def test_any_damage_is_a_length_or_a_clear_error(gguf: Path, flips: dict[int, in
         damaged[place] = value
     gguf.write_bytes(damaged)
     try:
-        outcome: int | str = trained_context(gguf)
+        outcome: int | str = read_header(gguf).context_length
     except ModelLoadFailed as error:
         outcome = error.message
     assert outcome > 0 if isinstance(outcome, int) else str(gguf) in outcome

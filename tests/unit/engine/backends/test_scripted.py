@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -217,3 +218,29 @@ def test_missing_script_is_named(tmp_path: Path) -> None:
 def test_load_error_is_the_scripts_own(script: ScriptFactory) -> None:
     with pytest.raises(ModelLoadFailed, match="no memory today"):
         ScriptedBackend(str(script(load_error="no memory today"))).load()
+
+
+def test_vectors_are_the_words_alone_and_of_length_one() -> None:
+    backend = Loaded(None).backend
+    vectors = {text: backend.embed(text)[0] for text in ("a red cat", "a red dog", "so far away")}
+    again, tokens = backend.embed("a  red cat")
+    assert (again, tokens) == (vectors["a red cat"], 3)
+    assert all(math.isclose(math.hypot(*vector), 1) for vector in vectors.values())
+
+    def nearness(one: str, other: str) -> float:
+        return sum(a * b for a, b in zip(vectors[one], vectors[other], strict=True))
+
+    assert nearness("a red cat", "a red dog") > nearness("a red cat", "so far away") + 0.2
+    assert backend.embed((5, 7)) == backend.embed("5 7")
+
+
+def test_vectors_of_long_texts_are_refused(script: ScriptFactory) -> None:
+    # R54
+    backend = Loaded(script(context_length=3)).backend
+    assert backend.embed("one two")[1] == 2
+    with pytest.raises(PromptTooLong, match=r"^input: 3 tokens do not fit"):
+        backend.embed("one two three")
+
+
+def test_gap_is_marked() -> None:
+    assert Loaded(None).backend.infill(("before ", " after")) == "before <gap> after"

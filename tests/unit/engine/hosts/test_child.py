@@ -73,11 +73,11 @@ def test_end_of_a_run_comes_after_its_text(office: Office) -> None:
 
 
 def test_logprobs_travel_with_the_index_of_their_delta(office: Office) -> None:
-    logprob = TokenLogprob("b", -0.5, (("b", -0.5), ("c", -1.5)))
+    logprob = TokenLogprob("b", -0.5, (("b", -0.5), ("c", -1.5)), b"\xff", 1)
     batch = [(4, Delta("a")), (4, Delta("b", logprob)), (5, Delta("x"))]
     assert engine.hosts.child._frame(batch) == {
         "deltas": [
-            [4, ["a", "b"], [[1, "b", -0.5, (("b", -0.5), ("c", -1.5))]]],
+            [4, ["a", "b"], [[1, "b", -0.5, (("b", -0.5), ("c", -1.5)), "ÿ", 1]]],
             [5, ["x"], None],
         ]
     }

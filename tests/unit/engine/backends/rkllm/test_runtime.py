@@ -11,11 +11,10 @@ from typing import Any, cast
 import pytest
 
 from engine.backends.rkllm.abi import ABI_12, ABI_13, ABIS, Abi, Functions
-from engine.backends.rkllm.backend import in_one_turn
 from engine.backends.rkllm.runtime import Run, Runtime, Setup, Turn, fill_sampling
 from engine.backends.rkllm.structs import RKLLMResult
 from engine.errors import BackendFailed, ModelLoadFailed
-from engine.request import Chat, Message, SamplingParams
+from engine.request import SamplingParams
 
 NORMAL, WAITING, FINISH, ERROR = range(4)
 BOUND_S = 10
@@ -569,21 +568,3 @@ def test_cache_tells_how_much_there_is(library: Library, runtime: Runtime) -> No
     assert runtime.cached_tokens() == 12
     runtime.close()
     assert runtime.cached_tokens() == 0
-
-
-# ---- several turns as one ----
-
-
-@pytest.mark.parametrize(
-    ("turns", "text"),
-    [
-        ([("user", " as it is\n")], " as it is\n"),
-        ([("system", "S")], "S"),
-        ([("system", "S"), ("user", "U")], "System: S\n\nUser: U\n\nAssistant:"),
-        ([("developer", "D"), ("user", "")], "System: D\n\nUser: \n\nAssistant:"),
-        ([("user", "a"), ("assistant", "b")], "User: a\n\nAssistant: b\n\nAssistant:"),
-    ],
-)
-def test_conversation_as_one_turn(turns: list[tuple[str, str]], text: str) -> None:
-    # R38: nothing is dropped.
-    assert in_one_turn(Chat(tuple(Message(*turn) for turn in turns))) == text

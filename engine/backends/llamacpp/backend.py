@@ -1,0 +1,236 @@
+"""The backend of llama.cpp: requests to its server's words and back."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from engine.backends.base import OnPiece, RunEnd
+from engine.backends.gguf import read_header
+from engine.backends.llamacpp.body import completion_body
+from engine.backends.llamacpp.infill import frame_of, framed
+from engine.backends.llamacpp.loaded import Loaded
+from engine.backends.llamacpp.run import Run
+from engine.backends.llamacpp.server import Draft, LlamaServer, Plan
+from engine.capabilities import Capabilities
+from engine.errors import PromptTooLong, UnsupportedParameter
+from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
+from engine.tool_prompt import rendered
+from engine.utf8 import Utf8Decoder
+
+_MAX_LOGPROBS = 20
+# llama.cpp's number for a model that ranks texts instead of making vectors of them.
+_RANKS = 4
+# Of one text: all of it is computed in one batch, whose buffers grow with it.
+_MAX_VECTOR_TOKENS = 2048
+# How far to draft at most where a request only says how sure each guess must be.
+_MOST_DRAFTED = 16
+
+
+class LlamaCppBackend:
+    """llama.cpp's own server inside this process, asked without HTTP for what is hot.
+
+    Generations go through in-process calls, one thread each; the server batches them continuously.
+    Rendering a chat template and tokenising exist only behind its HTTP listener, which is put on a
+    socket in a private folder with a key that nobody else has. `context_length` is per slot, in
+    tokens, 0 for the model's own; `deterministic` trades speed for the same text every time: one
+    slot, one thread, no reuse of an earlier prompt's cache. A model at `draft_path` guesses ahead.
+    Vectors come from a second server, loaded when the first one is asked for: what makes them
+    takes whole texts in one batch, which would make generations deaf to an abort.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        model_name: str,
+        context_length: int = 4096,
+        slots: int = 4,
+        threads: int = 0,
+        *,
+        deterministic: bool = False,
+        draft_path: str | None = None,
+    ) -> None:
+        self._path = Path(model_path)
+        self._name = model_name
+        self._context_length = context_length
+        self._slots = 1 if deterministic else slots
+        self._threads = 1 if deterministic else threads or len(os.sched_getaffinity(0))
+        self._deterministic = deterministic
+        self._draft_path = Path(draft_path) if draft_path is not None else None
+        self._lock = threading.Lock()
+        self._aborted: dict[int, threading.Event] = {}
+        self._plan: Plan
+        self._loaded: Loaded
+        self._vectors: LlamaServer | None = None
+        self._frame: tuple[str, ...] = ()
+
+    def load(self) -> Capabilities:
+        """Load library and model. Raises ModelLoadFailed."""
+        header = read_header(self._path)
+        if self._draft_path is not None:
+            read_header(self._draft_path, "DRAFT_MODEL_PATH")
+        trained = header.context_length
+        context = min(self._context_length, trained) if self._context_length else trained
+        self._plan = Plan(
+            path=self._path,
+            name=self._name,
+            context=context,
+            slots=self._slots,
+            threads=self._threads,
+            draft_path=self._draft_path,
+            pooled=header.pooling > 0,
+        )
+        self._loaded = Loaded(self._plan)
+        with self._loaded.side() as server:
+            self._frame = frame_of(server)
+            [told] = server.ask("/v1/models")["data"]
+        return claims(
+            self._name,
+            context,
+            self._slots,
+            embedding_size=told["meta"]["n_embd"] if header.pooling != _RANKS else 0,
+            infill=bool(self._frame),
+            draft=self._draft_path is not None,
+        )
+
+    def render(self, chat: Chat) -> str:
+        """Return the prompt that the GGUF's own chat template makes. Raises RequestRejected."""
+        # llama.cpp has words of its own for templates without a place for functions, which ask for
+        # answers that only it can read: the template is asked without them instead.
+        return rendered(chat, self._rendered)
+
+    def _rendered(self, chat: Chat) -> str:
+        body: dict[str, Any] = {"messages": [each.to_template() for each in chat.messages]}
+        if chat.template_kwargs:
+            body["chat_template_kwargs"] = dict(chat.template_kwargs)
+        if chat.tools:
+            body["tools"] = [dict(tool) for tool in chat.tools]
+        return str(self._ask("/apply-template", body)["prompt"])
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the model's token ids, special tokens parsed and added as for a prompt."""
+        body = {"content": text, "add_special": True, "parse_special": True}
+        return list(self._ask("/tokenize", body)["tokens"])
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Return the text of token ids."""
+        return str(self._ask("/detokenize", {"tokens": list(tokens)})["content"])
+
+    def pieces(self, text: str) -> list[str]:
+        """Return the text of each token; one that ends inside a character gets none of it."""
+        body = {"content": text, "parse_special": True, "with_pieces": True}
+        decode = Utf8Decoder().decode
+        found = [each["piece"] for each in self._ask("/tokenize", body)["tokens"]]
+        return [
+            decode(piece.encode() if isinstance(piece, str) else bytes(piece)) for piece in found
+        ]
+
+    def _ask(self, path: str, body: dict[str, Any]) -> Any:
+        with self._loaded.side() as server:
+            return server.ask(path, body)
+
+    def infill(self, around: tuple[str, str]) -> str:
+        """Return the prompt for what is missing between two texts. Raises UnsupportedParameter."""
+        if not self._frame:
+            raise UnsupportedParameter(f"suffix: {self._name} cannot fill gaps", param="suffix")
+        return framed(self._frame, *around)
+
+    def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
+        """Return a text's vector and how many tokens it has; always on one and the same thread."""
+        most = min(self._plan.context, _MAX_VECTOR_TOKENS)
+        tokens = len(text) if isinstance(text, tuple) else len(self.tokenize(text))
+        if tokens > most:
+            raise PromptTooLong(
+                f"input: {tokens} tokens are more than the {most} that a vector is made of",
+                prompt_tokens=tokens,
+                context_length=most,
+                param="input",
+            )
+        if self._vectors is None:
+            # One more, for llama.cpp takes no text that fills its context to the last token.
+            self._vectors = LlamaServer(
+                replace(self._plan, context=most + 1, slots=1, draft_path=None, vectors=True)
+            )
+        return self._vectors.embed(text)
+
+    def run(
+        self,
+        run_id: int,
+        prompt: Prompt,
+        sampling: SamplingParams,
+        on_piece: OnPiece,
+    ) -> RunEnd:
+        """Generate; blocks without holding the interpreter's lock. Raises as `Backend.run` says."""
+        with self._lock:
+            aborted = self._aborted.setdefault(run_id, threading.Event())
+        run = Run(on_piece, aborted, sampling)
+        try:
+            text = self.render(prompt) if isinstance(prompt, Chat) else prompt
+            body = completion_body(text, sampling, cache_prompt=not self._deterministic)
+            with (
+                self._loaded.use(self._draft(sampling), aborted) as (server, reload_ms),
+                server.slots.take(text) as slot,
+            ):
+                server.complete(body | {"id_slot": slot.number}, run.on_chunk)
+                end = run.end()
+                slot.holds(text, run.text)
+        finally:
+            with self._lock:
+                del self._aborted[run_id]
+        return replace(end, reload_ms=reload_ms)
+
+    def _draft(self, sampling: SamplingParams) -> Draft | None:
+        """Return how far to draft; None to leave it as it is."""
+        tokens, threshold = sampling.draft_tokens, sampling.draft_threshold
+        if self._draft_path is None or (tokens is None and threshold is None):
+            return None
+        return Draft(_MOST_DRAFTED if tokens is None else tokens, threshold or 0.0)
+
+    def abort(self, run_id: int) -> None:
+        """Make the run's next callback answer that no more is wanted."""
+        with self._lock:
+            self._aborted.setdefault(run_id, threading.Event()).set()
+        self._loaded.wake()
+
+    def close(self) -> None:
+        """Stop the servers, free the models and remove their sockets."""
+        self._loaded.close()
+        if self._vectors is not None:
+            self._vectors.close()
+
+
+def claims(
+    model: str,
+    context_length: int,
+    slots: int,
+    *,
+    embedding_size: int = 1,
+    infill: bool = False,
+    draft: bool = False,
+) -> Capabilities:
+    """Return what llama.cpp can do with a model.
+
+    Of tokens that were drafted it tells no log-probabilities, so it has none with a draft model.
+    """
+    return Capabilities(
+        backend="llamacpp",
+        model=model,
+        context_length=context_length,
+        slots=slots,
+        max_logprobs=0 if draft else _MAX_LOGPROBS,
+        logit_bias=True,
+        grammar=True,
+        json_schema=True,
+        token_prompts=True,
+        chat_template=True,
+        tokenize=True,
+        embeddings=embedding_size > 0,
+        embedding_size=embedding_size,
+        infill=infill,
+        draft=draft,
+        abort_in_prefill=True,
+    )

@@ -1,0 +1,45 @@
+"""A generation in llama.cpp's words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.request import RenderedPrompt, SamplingParams
+
+
+def completion_body(
+    prompt: RenderedPrompt, sampling: SamplingParams, *, cache_prompt: bool
+) -> dict[str, Any]:
+    """Return what llama.cpp is to be asked for."""
+    body: dict[str, Any] = {
+        "prompt": prompt if isinstance(prompt, str) else list(prompt),
+        # A call that does not stream cannot be aborted.
+        "stream": True,
+        "verbose": True,
+        "return_tokens": True,
+        # Calls back during prefill too, so that an abort is noticed there.
+        "return_progress": True,
+        "cache_prompt": cache_prompt,
+        "max_tokens": -1 if sampling.max_tokens is None else sampling.max_tokens,
+        # Each one is sent: llama.cpp's defaults (top_k 40, min_p 0.05) are not OpenAI's.
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": max(sampling.top_k, 0),
+        "min_p": sampling.min_p,
+        "repeat_penalty": sampling.repetition_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "ignore_eos": sampling.ignore_eos,
+        "logit_bias": [[token, bias] for token, bias in sampling.logit_bias.items()],
+    }
+    if sampling.seed is not None:
+        # llama.cpp's seeds are 32 bits wide, and the highest one means "random".
+        body["seed"] = sampling.seed % 0xFFFF_FFFF
+    if sampling.logprobs is not None:
+        # 0 would report nothing at all: ask for one and drop the alternatives.
+        body["logprobs"] = max(sampling.logprobs, 1)
+    if sampling.grammar is not None:
+        body["grammar"] = sampling.grammar
+    if sampling.json_schema is not None:
+        body["json_schema"] = dict(sampling.json_schema)
+    return body

@@ -1,0 +1,94 @@
+"""llama.cpp's own HTTP listener, asked for what exists only behind it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+from typing import Any
+
+from engine.errors import (
+    BackendFailed,
+    EngineError,
+    ModelLoadFailed,
+    PromptTooLong,
+    RequestRejected,
+    UnsupportedParameter,
+)
+
+# The ending is what makes llama.cpp take a host name for a socket path.
+_SOCKET = "listener.sock"
+_MAX_SOCKET_PATH = 107
+
+
+class Listener:
+    """A socket in a private folder, with a key that nobody else has.
+
+    llama.cpp refuses a socket path that exists already, so each load gets a new one.
+
+    Raises:
+        ModelLoadFailed: the folder for scratch files has too long a name.
+    """
+
+    def __init__(self) -> None:
+        self.key = secrets.token_hex(16)
+        self._folder = tempfile.mkdtemp(prefix="worker-rkllm-")
+        self.path = f"{self._folder}/{_SOCKET}"
+        if len(os.fsencode(self.path)) > _MAX_SOCKET_PATH:
+            os.rmdir(self._folder)
+            raise ModelLoadFailed(f"TMPDIR: {self._folder} is too long for the path of a socket")
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Return the answer to a GET, or to a POST of `body`. Raises EngineError."""
+        connection = _UnixConnection(self.path)
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.key}"}
+        try:
+            if body is None:
+                connection.request("GET", path, headers=headers)
+            else:
+                connection.request("POST", path, json.dumps(body), headers)
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise BackendFailed(f"llama.cpp did not answer {path}: {error}") from error
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise rejection(answer.get("error") or {})
+        return answer
+
+    def close(self) -> None:
+        """Remove the socket."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=60)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def rejection(error: dict[str, Any]) -> EngineError:
+    """Return an error of llama.cpp's as ours."""
+    message = str(error.get("message", "no reason given"))
+    if error.get("type") == "exceed_context_size_error":
+        prompt_tokens, context = error["n_prompt_tokens"], error["n_ctx"]
+        return PromptTooLong(
+            f"prompt: {prompt_tokens} tokens do not fit the context of {context} tokens",
+            prompt_tokens=prompt_tokens,
+            context_length=context,
+        )
+    if error.get("type") == "not_supported_error":
+        return UnsupportedParameter(f"llama.cpp refused the request: {message}")
+    if error.get("code") == 400:
+        return RequestRejected(f"llama.cpp refused the request: {message}")
+    return BackendFailed(f"llama.cpp failed: {message}")

@@ -1,0 +1,76 @@
+"""What the runtime is fed for a prompt: tokens where a tokenizer is at hand, else a user's turn."""
+
+from __future__ import annotations
+
+from engine.backends.rkllm.prompts import ChatTokenizer
+from engine.backends.rkllm.runtime import Turn
+from engine.errors import PromptTooLong, RequestRejected
+from engine.request import Chat, Prompt
+from engine.tool_prompt import told_as_text
+
+# More than any vocabulary has; how many tokens this one has, only a tokenizer tells.
+_MAX_TOKEN_ID = 2**20 - 1
+_LABELS = {"developer": "System"}
+
+Input = Turn | list[int]
+
+
+def input_for(prompt: Prompt, tokenizer: ChatTokenizer | None, context_length: int) -> Input:
+    """Return what to run for a prompt.
+
+    Raises:
+        PromptTooLong: its tokens do not fit the context.
+        RequestRejected: it is empty, or not what the runtime can take.
+    """
+    given = _given(prompt, tokenizer)
+    if not given:
+        raise RequestRejected("prompt: there must be at least one token")
+    if isinstance(given, list) and len(given) >= context_length:
+        raise PromptTooLong(
+            f"prompt: {len(given)} tokens do not fit the context of {context_length} tokens",
+            prompt_tokens=len(given),
+            context_length=context_length,
+        )
+    return given
+
+
+def _given(prompt: Prompt, tokenizer: ChatTokenizer | None) -> Input:
+    if isinstance(prompt, tuple):
+        known = tokenizer.has_token if tokenizer is not None else _may_be_token
+        for token in prompt:
+            if not known(token):
+                raise RequestRejected(f"prompt: there is no token {token}")
+        return list(prompt)
+    if tokenizer is not None:
+        if isinstance(prompt, str):
+            return tokenizer.encode(prompt, special=True)
+        if tokenizer.has_template:
+            return tokenizer.encode(tokenizer.render(prompt), special=False)
+    if isinstance(prompt, str):
+        return _turn(prompt)
+    return _turn(in_one_turn(prompt), thinking=prompt.template_kwargs.get("enable_thinking"))
+
+
+def _may_be_token(number: int) -> bool:
+    return 0 <= number <= _MAX_TOKEN_ID
+
+
+def _turn(text: str, *, thinking: object = None) -> Turn:
+    if "\0" in text:
+        raise RequestRejected("prompt: a zero character would end it early for the RKLLM runtime")
+    return Turn(text, enable_thinking=thinking is True)
+
+
+def in_one_turn(chat: Chat) -> str:
+    """Return a whole conversation as the text of one user's turn.
+
+    What is left where the runtime takes one turn and the model's template is not at hand: nothing
+    is dropped, though the model has not been trained to read it like this.
+    """
+    if chat.tools:
+        chat = told_as_text(chat)
+    turns = chat.messages
+    if len(turns) == 1:
+        return turns[0].content
+    labelled = [f"{_LABELS.get(turn.role, turn.role.title())}: {turn.content}" for turn in turns]
+    return "\n\n".join([*labelled, "Assistant:"])

@@ -1,0 +1,54 @@
+"""Starting a process of the engine's, and saying how it ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+_ROOT = Path(__file__).resolve().parents[2]
+# Begins the name of a host's folder; the process id comes next.
+_FOLDER = "worker-rkllm-"
+
+
+def start(module: str, *arguments: str, folder: str, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a module that is told its parent's process id last. Raises OSError."""
+    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+    # Without the working folder on the path (-P): its packages are not ours.
+    command = [sys.executable, "-P", "-m", module, *arguments, str(os.getpid())]
+    # OMP_WAIT_POLICY: llama.cpp's threads would spin while they wait for one another, which costs
+    # a factor of 30 when anything else wants a core.
+    own = {"PYTHONPATH": path, "TMPDIR": folder}
+    environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, **own}
+    return subprocess.Popen(command, env=environment, **options)
+
+
+def death(code: int) -> str:
+    """Return how a process ended, as the rest of a sentence about it."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def new_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for what a child cannot remove when it is killed: sockets, scratch files."""
+    _remove_left_behind()
+    return tempfile.TemporaryDirectory(prefix=f"{_FOLDER}{os.getpid()}-")
+
+
+def _remove_left_behind() -> None:
+    """Remove the folders of processes that were killed and could not."""
+    if not Path("/proc/self").exists():
+        return
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*-*"):
+        pid = folder.name.removeprefix(_FOLDER).partition("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,115 @@
+"""What is under way on the engine's process: runs and side calls."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from engine.backends.base import SideCall
+from engine.errors import EngineError, EngineStalled, RequestRejected, from_wire
+from engine.output import Delta, Finish, TokenLogprob
+from engine.request import Chat, prompt_to_wire
+from engine.stream import TokenStream
+
+
+class Underway:
+    """Asks the child for runs and side calls, and hands what it says to whoever waits for it.
+
+    Each of them ends here once: by what the child says, or all together when it is lost. Owned by
+    the event loop.
+    """
+
+    def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
+        self._send = send
+        self._streams: dict[int, TokenStream] = {}
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._call_ids = itertools.count(1)
+
+    def __contains__(self, run_id: int) -> bool:
+        """Whether a run has not ended."""
+        return run_id in self._streams
+
+    def run(self, stream: TokenStream) -> None:
+        """Ask for the stream's run."""
+        self._streams[stream.run_id] = stream
+        try:
+            self._send(
+                {
+                    "run": stream.run_id,
+                    "prompt": prompt_to_wire(stream.request.prompt),
+                    "sampling": stream.request.sampling.to_wire(),
+                }
+            )
+        except TypeError as error:
+            del self._streams[stream.run_id]
+            stream.over(None, _not_sendable(error))
+
+    async def call(self, op: SideCall, payload: Any, within_s: float) -> Any:
+        """Ask one of the backend's side calls. Raises EngineError."""
+        call_id = next(self._call_ids)
+        future = self._calls[call_id] = asyncio.get_running_loop().create_future()
+        wire = prompt_to_wire(payload) if isinstance(payload, Chat) else payload
+        try:
+            self._send({"call": call_id, "op": op, "payload": wire})
+            async with asyncio.timeout(within_s):
+                return await future
+        except TypeError as error:
+            raise _not_sendable(error) from error
+        except TimeoutError as error:
+            raise EngineStalled(f"the engine did not {op} in time") from error
+        finally:
+            self._calls.pop(call_id, None)
+
+    def take(self, frame: dict[str, Any]) -> None:
+        """Take what the child says of its runs."""
+        streams = self._streams
+        for run_id, texts, logprobs in frame.get("deltas", ()):
+            if (stream := streams.get(run_id)) is not None:
+                stream.feed(
+                    [Delta(text) for text in texts] if logprobs is None else _join(texts, logprobs)
+                )
+        for run_id, wire in frame.get("finished", ()):
+            if (stream := streams.pop(run_id, None)) is not None:
+                stream.over(Finish.from_wire(wire), None)
+        for run_id, wire in frame.get("failed", ()):
+            if (stream := streams.pop(run_id, None)) is not None:
+                stream.over(None, from_wire(wire))
+
+    def answer(self, call_id: int, result: Any, error: EngineError | None) -> None:
+        """Take the child's answer to a side call, which may have been given up."""
+        future = self._calls.get(call_id)
+        if future is None or future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def end(self, error: EngineError) -> None:
+        """End all of them with this error: the child is no more."""
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.over(None, error)
+        for call_id in list(self._calls):
+            self.answer(call_id, None, error)
+
+
+def _join(texts: list[str], logprobs: list[list[Any]]) -> list[Delta]:
+    found: dict[int, TokenLogprob] = {
+        index: TokenLogprob(
+            token,
+            logprob,
+            tuple((name, value) for name, value in top),
+            raw.encode("latin-1"),
+            offset,
+        )
+        for index, token, logprob, top, raw, offset in logprobs
+    }
+    return [Delta(text, found.get(index)) for index, text in enumerate(texts)]
+
+
+def _not_sendable(error: TypeError) -> RequestRejected:
+    # Half a surrogate pair, a number beyond 64 bits: what JSON cannot carry to the child.
+    return RequestRejected(f"the request holds a value that cannot be passed on: {error}")

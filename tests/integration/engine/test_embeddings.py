@@ -1,0 +1,49 @@
+"""Vectors and gaps through either host."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import Engine, Priority
+from engine.errors import EngineClosed, PromptTooLong, UnsupportedParameter
+from tests.integration.engine.conftest import EngineMaker
+
+JOB = Priority.JOB
+
+
+async def test_vectors_come_through_in_order(engine_of: EngineMaker) -> None:
+    engine = engine_of()
+    one, two, again = await engine.embed(["a red cat", (5, 7), "a red cat"], JOB)
+    assert (one.tokens, two.tokens) == (3, 2)
+    assert one == again
+    assert len(one.vector) == (await engine.ready()).embedding_size
+    assert engine.running == 0
+
+
+async def test_refusals_come_through_and_free_the_slot(engine_of: EngineMaker) -> None:
+    # R54
+    engine = engine_of(slots=1, context_length=3)
+    with pytest.raises(PromptTooLong) as raised:
+        await engine.embed(["one", "one two three"], JOB)
+    assert raised.value.details == {"prompt_tokens": 3, "context_length": 3, "param": "input"}
+    assert engine.running == 0
+    assert len(await engine.embed(["one"], JOB)) == 1
+
+
+async def test_engine_without_vectors_says_so(engine_of: EngineMaker) -> None:
+    engine = engine_of(capabilities={"embeddings": False})
+    with pytest.raises(UnsupportedParameter, match="the scripted engine has no embeddings"):
+        await engine.embed(["one"], JOB)
+    assert engine.running == 0
+
+
+async def test_engine_that_is_closed_has_none(engine_of: EngineMaker) -> None:
+    engine: Engine = engine_of()
+    await engine.ready()
+    await engine.close()
+    with pytest.raises(EngineClosed):
+        await engine.embed(["one"], JOB)
+
+
+async def test_gap_is_marked_by_the_backend(engine_of: EngineMaker) -> None:
+    assert await engine_of().infill("before ", " after") == "before <gap> after"

@@ -1,0 +1,62 @@
+"""Gaps, by a model that has marks for them: the default one, three of its tokens renamed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from engine import BackendConfig
+from engine.errors import UnsupportedParameter
+from tests.conftest import EngineFactory
+from tests.integration.engine.support import ask
+
+# Of the same length each, so that nothing else in the file moves.
+MARKS: Mapping[bytes, bytes] = {
+    b"<jupyter_text>": b"<|fim_prefix|>",
+    b"<jupyter_code>": b"<|fim_suffix|>",
+    b"<issue_closed>": b"<|fim_middle|>",
+}
+
+
+def llamacpp(path: Path) -> BackendConfig:
+    options = {"model_path": str(path), "model_name": "tiny", "threads": 1}
+    return BackendConfig("llamacpp", {**options, "slots": 1, "context_length": 512})
+
+
+@pytest.fixture
+def marked(model_path: Path, tmp_path: Path) -> Path:
+    model = model_path.read_bytes()
+    for old, new in MARKS.items():
+        assert (len(new), model.count(old)) == (len(old), 1)
+        model = model.replace(old, new)
+    path = tmp_path / "marked.gguf"
+    path.write_bytes(model)
+    return path
+
+
+async def test_model_with_marks_is_asked_with_them(
+    engine_factory: EngineFactory, marked: Path
+) -> None:
+    engine = engine_factory(llamacpp(marked))
+    assert (await engine.ready()).infill
+    prompt = await engine.infill("def add(a, b):\n    return ", "\n\nprint(add(1, 2))")
+    assert prompt.endswith(
+        "<|fim_prefix|>def add(a, b):\n    return <|fim_suffix|>\n\nprint(add(1, 2))<|fim_middle|>"
+    )
+    # Each mark is one token, and long texts are not cut.
+    for mark in MARKS.values():
+        assert len(await engine.tokenize(mark.decode())) == 1
+    long = await engine.infill("word " * 150, " word" * 150)
+    assert long.count("word") == 300
+    _, finish = await ask(engine, long, max_tokens=1, temperature=0)
+    assert finish.usage.prompt_tokens > 300
+
+
+async def test_model_without_marks_says_so(engine_factory: EngineFactory, model_path: Path) -> None:
+    # R16
+    engine = engine_factory(llamacpp(model_path))
+    assert not (await engine.ready()).infill
+    with pytest.raises(UnsupportedParameter, match="suffix: tiny cannot fill gaps"):
+        await engine.infill("a", "b")

@@ -1,0 +1,54 @@
+"""A chat's next turn is computed from where the last one ended, whoever else talks meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine import BackendConfig, Chat, Engine, Message, Usage
+from tests.conftest import EngineFactory
+from tests.integration.engine.support import ask
+
+SYSTEM = Message("system", "You are a guide who answers in few words and knows every town.")
+TURNS = 10
+
+
+@pytest.fixture
+def engine(engine_factory: EngineFactory, model_path: Path) -> Engine:
+    options = {"model_path": str(model_path), "model_name": "tiny", "threads": 1}
+    return engine_factory(
+        BackendConfig("llamacpp", {**options, "slots": 3, "context_length": 1024})
+    )
+
+
+async def turn(engine: Engine, turns: list[Message], asked: str) -> Usage:
+    """Ask a chat's next question, and keep the answer."""
+    turns.append(Message("user", asked))
+    text, finish = await ask(engine, Chat(tuple(turns)), temperature=0, max_tokens=4)
+    turns.append(Message("assistant", text))
+    return finish.usage
+
+
+@pytest.mark.timeout(180)
+async def test_ten_turns_of_two_chats_with_one_system_prompt(engine: Engine) -> None:
+    # The first token of the tenth turn takes no more than 1.5 times what that of the second does.
+    chats = {name: [SYSTEM] for name in ("north", "south")}
+    computed: dict[str, list[int]] = {name: [] for name in chats}
+    for number in range(1, TURNS + 1):
+        for name, turns in chats.items():
+            usage = await turn(engine, turns, f"And what of the {name} of town {number}?")
+            computed[name].append(usage.prompt_tokens - usage.cached_tokens)
+            assert usage.prompt_tokens > 20 * number
+    for found in computed.values():
+        assert found[-1] <= 1.5 * found[1]
+        # Each turn brings what was asked, what was answered, and the template's marks.
+        assert max(found[1:]) <= 1.5 * min(found[1:])
+
+
+async def test_single_questions_with_a_long_system_prompt_share_it(engine: Engine) -> None:
+    long = Message("system", SYSTEM.content * 8)
+    for number in range(3):
+        usage = await turn(engine, [long], f"Question {number}?")
+        computed = usage.prompt_tokens - usage.cached_tokens
+        assert (computed < 40) is (number > 0)

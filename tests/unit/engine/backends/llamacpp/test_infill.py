@@ -1,0 +1,65 @@
+"""The prompt for a gap, put together from llama.cpp's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.backends.llamacpp.infill import frame_of, framed
+from engine.errors import BackendFailed, UnsupportedParameter
+
+
+class Server:
+    """Answers what llama.cpp's would, of a model that begins each text with `<s>` or does not."""
+
+    def __init__(self, prompt: str | None, *, begins: bool) -> None:
+        self.prompt = prompt
+        self.begins = begins
+
+    def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if path == "/infill":
+            if self.prompt is None:
+                raise UnsupportedParameter("prefix token is missing")
+            assert body["n_predict"] == 0
+            return {"prompt": self.prompt}
+        if path == "/detokenize":
+            assert body == {"tokens": [1]}
+            return {"content": "<s>"}
+        # One for each mark; the first is there twice where the prompt has it already.
+        first = [1, 1] if self.begins else [7, 8]
+        return {"tokens": [*first, 9]}
+
+
+def frame(prompt: str | None, *, begins: bool = False) -> tuple[str, ...]:
+    server: Any = Server(prompt, begins=begins)
+    return frame_of(server)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("<P>alpha<S>omega<M>", "<P>one<S>two<M>"),
+        ("<S>omega<P>alpha<M>", "<S>two<P>one<M>"),
+    ],
+)
+def test_order_is_the_models(prompt: str, expected: str) -> None:
+    assert framed(frame(prompt), "one", "two") == expected
+
+
+def test_texts_stand_in_their_places_whatever_they_are() -> None:
+    found = framed(frame("<S>omega<P>alpha<M>"), "my omega", "an alpha")
+    assert found == "<S>an alpha<P>my omega<M>"
+
+
+def test_mark_of_the_beginning_is_left_to_those_who_tokenise() -> None:
+    assert framed(frame("<s><P>alpha<S>omega<M>", begins=True), "a", "b") == "<P>a<S>b<M>"
+
+
+def test_model_without_marks_has_no_frame() -> None:
+    assert frame(None) == ()
+
+
+def test_prompt_without_both_texts_is_not_taken() -> None:
+    with pytest.raises(BackendFailed, match="<P>alpha<M>"):
+        frame("<P>alpha<M>")

@@ -1,0 +1,223 @@
+"""One server for many users, loaded again between them (R17)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.backends.llamacpp.loaded import Loaded
+from engine.backends.llamacpp.server import Draft, Plan
+from engine.errors import BackendFailed, ModelLoadFailed
+
+USUAL, FAR, NEAR = Draft(5, 0.0), Draft(16, 0.5), Draft(2, 0.0)
+PLAN = Plan(path=Path("m"), name="m", context=8, slots=2, threads=1, draft=USUAL)
+NEVER = threading.Event()
+
+
+@dataclass(slots=True)
+class Tiny:
+    """A server that knows how it was loaded, and whether it is there."""
+
+    draft: Draft
+    closed: bool = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass(slots=True)
+class Loader:
+    """Loads servers, one at a time, unless it is told to fail or to wait."""
+
+    loaded: list[Tiny] = field(default_factory=list)
+    failures: list[Draft] = field(default_factory=list)
+    may_load: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, plan: Plan) -> Any:
+        assert all(each.closed for each in self.loaded), "there may be no room for two"
+        assert self.may_load.wait(10)
+        if plan.draft in self.failures:
+            self.failures.remove(plan.draft)
+            raise ModelLoadFailed("no room")
+        self.loaded.append(Tiny(plan.draft))
+        return self.loaded[-1]
+
+
+@pytest.fixture
+def load() -> Loader:
+    loader = Loader()
+    loader.may_load.set()
+    return loader
+
+
+class User(threading.Thread):
+    """Uses a server until it is told to leave."""
+
+    def __init__(self, servers: Loaded, draft: Draft | None = None) -> None:
+        super().__init__(daemon=True)
+        self.servers = servers
+        self.draft = draft
+        self.aborted = threading.Event()
+        self.begun = threading.Event()
+        self.leave = threading.Event()
+        self.server: Tiny | None = None
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            with self.servers.use(self.draft, self.aborted) as (server, _):
+                self.server = server  # type: ignore[assignment]
+                self.begun.set()
+                assert self.leave.wait(10)
+        except (BackendFailed, ModelLoadFailed) as error:
+            self.error = error
+            self.begun.set()
+
+    def begins(self) -> Tiny:
+        assert self.begun.wait(10)
+        assert self.server is not None
+        return self.server
+
+    def end(self) -> None:
+        self.leave.set()
+        self.join(10)
+        assert not self.is_alive()
+
+
+@contextmanager
+def using(servers: Loaded, draft: Draft | None = None) -> Iterator[Tiny]:
+    user = User(servers, draft)
+    try:
+        yield user.begins()
+    finally:
+        user.end()
+
+
+@contextmanager
+def aside(servers: Loaded) -> Iterator[Any]:
+    with servers.side() as server:
+        yield server
+
+
+def wait_in_line(servers: Loaded, count: int) -> None:
+    """Wait until so many stand in line; nobody is told of that."""
+    for _ in range(1000):
+        with servers._changed:
+            if len(servers._line) == count:
+                return
+        time.sleep(0.005)
+    pytest.fail(f"there were never {count} in line")
+
+
+def test_those_who_ask_for_nothing_share_what_there_is(load: Loader) -> None:
+    servers = Loaded(PLAN, load)
+    with using(servers) as one, using(servers, USUAL) as other, aside(servers) as third:
+        assert one is other is third
+    assert [each.draft for each in load.loaded] == [USUAL]
+
+
+def test_another_manner_is_loaded_once_and_stays(load: Loader) -> None:
+    servers = Loaded(PLAN, load)
+    for draft in (FAR, FAR, None):
+        with using(servers, draft) as server:
+            assert server.draft == FAR
+    assert [each.draft for each in load.loaded] == [USUAL, FAR]
+
+
+def test_time_of_a_load_is_told(load: Loader) -> None:
+    servers = Loaded(PLAN, load)
+    for draft, loads in ((USUAL, False), (FAR, True), (FAR, False)):
+        with servers.use(draft, NEVER) as (_, reload_ms):
+            assert (reload_ms > 0) is loads
+
+
+def test_load_waits_for_those_who_use_it_and_is_not_overtaken(load: Loader) -> None:
+    servers = Loaded(PLAN, load)
+    first = User(servers)
+    first.begins()
+    second = User(servers, FAR)
+    wait_in_line(servers, 1)
+    third = User(servers)
+    wait_in_line(servers, 2)
+    # Questions that are answered at once do not wait for a whole generation.
+    with aside(servers) as server:
+        assert server is first.server
+    assert not second.begun.is_set()
+    assert not third.begun.is_set()
+    first.end()
+    assert second.begins().draft == FAR
+    assert third.begins() is second.server
+    assert first.server is not None
+    assert first.server.closed
+    second.end()
+    third.end()
+
+
+def test_two_manners_take_turns(load: Loader) -> None:
+    servers = Loaded(PLAN, load)
+    users = [User(servers, draft) for draft in (FAR, NEAR) * 5]
+    for user in users:
+        user.leave.set()
+    for user in users:
+        assert user.begins().draft == user.draft
+        user.end()
+    assert all(each.closed for each in load.loaded[:-1])
+
+
+def test_abort_ends_the_waiting(load: Loader) -> None:
+    servers = Loaded(PLAN, load)
+    with using(servers) as server:
+        waiting = User(servers, FAR)
+        wait_in_line(servers, 1)
+        waiting.aborted.set()
+        servers.wake()
+        # It is over at its first callback, whatever it runs on.
+        assert waiting.begins() is server
+        waiting.end()
+    assert [each.draft for each in load.loaded] == [USUAL]
+
+
+def test_abort_need_not_wait_for_a_load(load: Loader) -> None:
+    servers = Loaded(PLAN, load)
+    load.may_load.clear()
+    loading = User(servers, FAR)
+    wait_in_line(servers, 1)
+    waiting = User(servers)
+    wait_in_line(servers, 2)
+    waiting.aborted.set()
+    servers.wake()
+    assert waiting.begun.wait(10)
+    assert isinstance(waiting.error, BackendFailed)
+    load.may_load.set()
+    assert loading.begins().draft == FAR
+    loading.end()
+
+
+def test_what_cannot_be_loaded_leaves_what_was_there(load: Loader) -> None:
+    servers = Loaded(PLAN, load)
+    load.failures.append(FAR)
+    with pytest.raises(ModelLoadFailed), servers.use(FAR, NEVER):
+        pytest.fail("it was not loaded")
+    with using(servers) as server:
+        assert server.draft == USUAL
+
+
+def test_after_two_failures_the_next_one_tries_again(load: Loader) -> None:
+    servers = Loaded(PLAN, load)
+    load.failures += [FAR, USUAL]
+    with pytest.raises(ModelLoadFailed), servers.use(FAR, NEVER):
+        pytest.fail("it was not loaded")
+    with pytest.raises(BackendFailed), servers.side():
+        pytest.fail("there is none")
+    with using(servers) as server:
+        assert server.draft == USUAL
+    servers.close()
+    assert all(each.closed for each in load.loaded)

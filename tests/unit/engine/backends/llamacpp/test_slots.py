@@ -1,0 +1,123 @@
+"""Where in the cache a prompt goes: to what is left of it, at the least loss to others."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.backends.llamacpp.slots import Slots, common
+from engine.request import RenderedPrompt
+
+SYSTEM = "You are helpful. "
+
+
+def used(slots: Slots, prompt: RenderedPrompt, answer: str = "") -> int:
+    """Use a slot for a prompt that is answered so, and return which one."""
+    with slots.take(prompt) as slot:
+        slot.holds(prompt, answer)
+    return slot.number
+
+
+def turns(name: str, count: int) -> str:
+    """A chat's prompt at some turn; each answer is `yes`."""
+    asked = [f"{name}{turn} asks a question. " for turn in range(count)]
+    return SYSTEM + "yes ".join(asked)
+
+
+def test_chat_goes_on_where_it_was() -> None:
+    slots = Slots(4)
+    [first, *rest] = [used(slots, turns("a", turn), "yes ") for turn in range(1, 11)]
+    assert rest == [first] * 9
+
+
+def test_chats_with_one_system_prompt_keep_apart() -> None:
+    slots = Slots(4)
+    found = [[used(slots, turns(name, turn), "yes ") for name in "abcd"] for turn in range(1, 11)]
+    assert len(set(found[0])) == 4
+    assert found == [found[0]] * 10
+
+
+def test_new_chat_takes_what_was_used_the_longest_ago() -> None:
+    slots = Slots(2)
+    a, b = used(slots, turns("a", 3)), used(slots, turns("b", 3))
+    assert used(slots, turns("c", 1)) == a
+    assert used(slots, turns("d", 1)) == b
+    assert used(slots, turns("c", 2)) == a
+
+
+def test_same_prompt_again_loses_its_answer_alone() -> None:
+    slots = Slots(3)
+    prompt = turns("a", 1)
+    first = used(slots, prompt, "a long answer " * 100)
+    assert used(slots, prompt, "another") == first
+
+
+def test_long_beginning_in_common_is_worth_a_short_end() -> None:
+    slots = Slots(3)
+    long = "Read this: " + "word " * 1000
+    first = used(slots, long + "What is it?", "A lot.")
+    assert used(slots, long + "Who wrote it?") == first
+    # But not worth a long one, which somebody may come back for.
+    assert used(slots, long + "Well, " + "more " * 1000) == first
+    assert used(slots, long + "Where?") != first
+
+
+def test_token_ids_are_compared_with_token_ids() -> None:
+    slots = Slots(3)
+    ids = tuple(range(50))
+    first, text = used(slots, ids), used(slots, "0 1 2")
+    assert used(slots, (*ids, 7, 8)) == first
+    assert used(slots, "0 1 2 3") == text
+
+
+def test_run_that_failed_has_changed_nothing() -> None:
+    slots = Slots(2)
+    first = used(slots, turns("a", 3))
+    with slots.take("refused"):
+        pass
+    assert used(slots, turns("a", 4)) == first
+
+
+def test_those_at_a_time_have_each_their_own() -> None:
+    slots = Slots(3)
+    with slots.take("x") as one, slots.take("x") as two, slots.take("x") as three:
+        assert {one.number, two.number, three.number} == {0, 1, 2}
+        with pytest.raises(IndexError), slots.take("x"):
+            pytest.fail("there are three")
+    assert used(slots, "x") in {0, 1, 2}
+
+
+def test_any_thread_may_take_one() -> None:
+    slots = Slots(4)
+    held: set[int] = set()
+    twice: list[int] = []
+
+    def use() -> None:
+        for at in range(200):
+            with slots.take(f"{at}") as slot:
+                if slot.number in held:
+                    twice.append(slot.number)
+                held.add(slot.number)
+                slot.holds(f"{at}", "")
+                held.discard(slot.number)
+
+    users = [threading.Thread(target=use) for _ in range(4)]
+    for user in users:
+        user.start()
+    for user in users:
+        user.join(20)
+    assert twice == []
+
+
+@given(st.text("ab"), st.text("ab"), st.text("ab"))
+def test_common_is_the_length_of_the_common_beginning(start: str, one: str, other: str) -> None:
+    first, second = start + one, start + other
+    same = itertools.takewhile(bool, map(operator.eq, first, second))
+    assert common(first, second) == len(list(same))
+    assert common(tuple(map(ord, first)), tuple(map(ord, second))) == common(first, second)
+    assert common(first, tuple(map(ord, first))) == 0

@@ -1,0 +1,23 @@
+"""What the runtime is fed where there is no tokenizer."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.backends.rkllm.inputs import in_one_turn
+from engine.request import Chat, Message
+
+
+@pytest.mark.parametrize(
+    ("turns", "text"),
+    [
+        ([("user", " as it is\n")], " as it is\n"),
+        ([("system", "S")], "S"),
+        ([("system", "S"), ("user", "U")], "System: S\n\nUser: U\n\nAssistant:"),
+        ([("developer", "D"), ("user", "")], "System: D\n\nUser: \n\nAssistant:"),
+        ([("user", "a"), ("assistant", "b")], "User: a\n\nAssistant: b\n\nAssistant:"),
+    ],
+)
+def test_conversation_as_one_turn(turns: list[tuple[str, str]], text: str) -> None:
+    # R38: nothing is dropped.
+    assert in_one_turn(Chat(tuple(Message(*turn) for turn in turns))) == text

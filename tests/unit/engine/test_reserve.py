@@ -1,0 +1,149 @@
+"""Slots that are held before it is known what runs on them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from engine import BackendConfig, Engine, GenerationRequest, Priority
+from engine.admission import Slot
+from engine.errors import EngineClosed, EngineDead, ModelLoadFailed
+from tests.conftest import EngineFactory, ScriptFactory
+from tests.waiting import until
+
+DEADLINE_S = 20.0
+
+
+def scripted(script: Path) -> BackendConfig:
+    return BackendConfig("scripted", {"model_path": str(script)})
+
+
+async def said(engine: Engine, prompt: str, slot: Slot | None = None) -> str:
+    request = GenerationRequest(prompt=prompt, request_id=prompt, priority=Priority.JOB)
+    async with await engine.generate(request, slot) as stream:
+        return "".join([delta.text async for batch in stream for delta in batch])
+
+
+async def free(engine: Engine) -> None:
+    await until(lambda: not engine.running)
+
+
+def test_slot_is_used_or_given_back_and_only_once() -> None:
+    given: list[int] = []
+    slot = Slot(lambda: given.append(1))
+    slot.release()
+    slot.release()
+    assert given == [1]
+    assert not slot.take()
+    taken = Slot(lambda: given.append(2))
+    assert taken.take()
+    assert not taken.take()
+    taken.release()
+    assert given == [1]
+
+
+async def test_reserved_slot_is_what_the_request_runs_on(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    engine = engine_factory(scripted(script({"pieces": ["ok"]}, slots=1)), isolation="thread")
+    slot = await engine.reserve(Priority.JOB)
+    assert (engine.running, engine.waiting) == (1, 0)
+    assert await said(engine, "a", slot) == "ok"
+    await free(engine)
+    # Used up: a second request with it waits in line like everybody.
+    assert await said(engine, "b", slot) == "ok"
+    await free(engine)
+
+
+async def test_reserving_waits_behind_what_is_interactive(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    engine = engine_factory(scripted(script({"pieces": ["ok"]}, slots=1)), isolation="thread")
+    first = await engine.reserve(Priority.JOB)
+    order: list[str] = []
+
+    async def reserve(name: str, priority: Priority) -> None:
+        slot = await engine.reserve(priority)
+        order.append(name)
+        slot.release()
+
+    tasks = [
+        asyncio.create_task(reserve("batch", Priority.BATCH)),
+        asyncio.create_task(reserve("job", Priority.JOB)),
+        asyncio.create_task(reserve("chat", Priority.INTERACTIVE)),
+    ]
+    await until(lambda: engine.waiting == len(tasks))
+    first.release()
+    await asyncio.gather(*tasks)
+    assert order == ["chat", "job", "batch"]
+    assert engine.running == 0
+
+
+async def test_cancelled_while_it_waits_for_the_model_or_a_slot(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    path = script({"pieces": ["ok"]}, slots=1, load_ms=100)
+    engine = engine_factory(scripted(path), isolation="thread")
+    loading = asyncio.create_task(engine.reserve(Priority.JOB))
+    await asyncio.sleep(0)
+    assert engine.running == 0
+    loading.cancel()
+    slot = await engine.reserve(Priority.JOB)
+    waiting = asyncio.create_task(engine.reserve(Priority.JOB))
+    await until(lambda: engine.waiting == 1)
+    waiting.cancel()
+    await asyncio.gather(loading, waiting, return_exceptions=True)
+    slot.release()
+    assert (engine.running, engine.waiting) == (0, 0)
+
+
+async def test_no_slot_is_held_while_a_crashed_host_starts_again(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    crash = {"when": "crash", "pieces": [{"signal": "SIGKILL"}]}
+    engine = engine_factory(scripted(script(crash, {"pieces": ["ok"]}, slots=1)))
+    slot = await engine.reserve(Priority.JOB)
+    waiting = asyncio.create_task(engine.reserve(Priority.JOB))
+    with pytest.raises(Exception, match="SIGKILL"):
+        await said(engine, "crash", slot)
+    await until(lambda: (engine.running, engine.waiting) == (0, 0))
+    # Who came later and is more urgent goes first.
+    request = GenerationRequest(prompt="x", request_id="x", priority=Priority.INTERACTIVE)
+    chat = asyncio.create_task(engine.generate(request))
+    async with asyncio.timeout(DEADLINE_S):
+        stream = await chat
+        assert not waiting.done()
+        async with stream:
+            async for _ in stream:
+                pass
+        (await waiting).release()
+    await free(engine)
+
+
+async def test_who_waits_hears_that_there_will_be_none(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    broken = engine_factory(scripted(script({}, load_error="broken")), isolation="thread")
+    for _ in range(2):
+        with pytest.raises(ModelLoadFailed, match="broken"):
+            await broken.reserve(Priority.JOB)
+    deaf = {"pieces": [{"hang_s": 3600, "deaf": True}]}
+    engine = engine_factory(scripted(script(deaf, slots=1)), isolation="thread", abort_grace_s=0.1)
+    stream = await engine.generate(GenerationRequest(prompt="x", request_id="x"))
+    waiting = asyncio.create_task(engine.reserve(Priority.JOB))
+    await until(lambda: engine.waiting == 1)
+    stream.abort()
+    with pytest.raises(EngineDead):
+        await waiting
+    with pytest.raises(EngineDead):
+        await engine.reserve(Priority.JOB)
+    closing = engine_factory(scripted(script({"pieces": ["ok"]}, slots=1)), isolation="thread")
+    slot = await closing.reserve(Priority.JOB)
+    last = asyncio.create_task(closing.reserve(Priority.JOB))
+    await until(lambda: closing.waiting == 1)
+    await closing.close()
+    with pytest.raises(EngineClosed):
+        await last
+    slot.release()
