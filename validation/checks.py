@@ -12,7 +12,7 @@ from validation.intents import excerpt
 from validation.money import Money
 from validation.overlap import shared_passages
 from validation.phrases import Phrases
-from validation.repetition import longest_loop_of
+from validation.repetition import longest_loop
 from validation.rules import CheckRule, Intent, Rules
 from validation.words import has_words, words
 
@@ -87,7 +87,7 @@ class Checks:
 
     def _empty(self, case: Case, rule: CheckRule) -> Found:
         # A thumb or an empty list may be all that there is to say.
-        shown = (char for char in case.text if unicodedata.category(char)[0] not in "ZCP")
+        shown = (char for char in set(case.text) if unicodedata.category(char)[0] not in "ZCP")
         said = case.words or case.text.strip()[:1] in {"[", "{"} or any(shown)
         return None if said else {}
 
@@ -103,7 +103,7 @@ class Checks:
         return {"words": len(case.words), "most": most} if len(case.words) > most else None
 
     def _repetition(self, case: Case, rule: CheckRule) -> Found:
-        loop = longest_loop_of(case.words)
+        loop = longest_loop(case.words)
         if loop is None:
             return None
         limits = rule.limits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import re2  # type: ignore[import-untyped]
+import re2
 
 # Inside of brackets: what `\w` and `\s` mean to `re`, in all alphabets.
 WORD = r"\pL\pN_"

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from validation.words import words
-
 _GRAM = 3
 _LONG_TOKEN = 40
 
@@ -26,13 +24,8 @@ class Loop:
         return round(self.period * self.times)
 
 
-def longest_loop(text: str) -> Loop | None:
-    """Return the loop that covers most words, None when nothing repeats itself in a row."""
-    return longest_loop_of(words(text))
-
-
-def longest_loop_of(tokens: Sequence[str]) -> Loop | None:
-    """Return the loop that covers most of some words.
+def longest_loop(tokens: Sequence[str]) -> Loop | None:
+    """Return the loop that covers most of a text's words, None when nothing is said over and over.
 
     One pass: where a stretch has period p, each of its trigrams last occurred p words ago, so a run
     of equal distances between a trigram and its last occurrence is a loop of that period, however

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-import re2  # type: ignore[import-untyped]
+import re2
 
 from validation.findings import Issue
 from validation.linear import OTHER_SPACE, Linear, literal

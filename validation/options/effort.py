@@ -179,9 +179,8 @@ class _Measure:
         try:
             return len(orjson.dumps(values)) - len(values) - 1 if values else 0
         except orjson.JSONEncodeError:
-            return (
-                self._limit
-            )  # they nest deeper than can be written, and are too much to be copied
+            # They nest deeper than can be written, and are too much to be copied.
+            return self._limit
 
 
 def measure(value: Any, root: int, spread: Spread, limit: int, most_steps: int) -> Effort | None:

@@ -250,7 +250,7 @@ def _model() -> Any:
 def _load() -> Any:
     # Imported first, so that it is on one thread.
     numpy()
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier  # type: ignore[import-untyped]
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     model = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
     logging.getLogger("py3langid").setLevel(logging.WARNING)

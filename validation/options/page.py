@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-import re2  # type: ignore[import-untyped]
+import re2
 
 # Stands for what was taken out: like the brackets of a replacement, no part of any kind.
 _GONE = "["

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import re2  # type: ignore[import-untyped]
+import re2
 
 from validation.sanitizer.page import Page
 

@@ -18,7 +18,7 @@ CLAUSE = "the quick brown fox jumps over the lazy dog and runs away again"
     ],
 )
 def test_loop_is_found_at_any_period(text: str, period: int, times: float) -> None:
-    loop = longest_loop(text)
+    loop = longest_loop(words(text))
     assert loop is not None
     assert loop.period == period
     assert loop.times == pytest.approx(times)
@@ -39,7 +39,7 @@ def test_loop_is_found_at_any_period(text: str, period: int, times: float) -> No
     ],
 )
 def test_text_that_goes_on_is_no_loop(text: str) -> None:
-    loop = longest_loop(text)
+    loop = longest_loop(words(text))
     assert loop is None or loop.times < 3
 
 
