@@ -75,6 +75,11 @@ def build_checking(settings: Settings) -> Checking:
         raise SettingError(f"{_SETTINGS[name]}: {message}") from None
     for warning in options.warnings:
         logger.warning("%s", warning)
+    if settings.draft_model_path is not None and settings.backend != "llamacpp":
+        logger.warning(
+            "DRAFT_MODEL_PATH is for the llamacpp engine, the %s engine ignores it",
+            settings.backend,
+        )
     for check in options.defaults.checks.values():
         if isinstance(check, LanguageCheck):
             check.preload()
@@ -82,21 +87,29 @@ def build_checking(settings: Settings) -> Checking:
 
 
 def open_doors(
-    settings: Settings, engine: Engine, checking: Checking, interval_s: float = 0.05
+    settings: Settings,
+    engine: Engine,
+    checking: Checking,
+    interval_s: float = 0.05,
+    *,
+    stream_several: bool = False,
 ) -> Doors:
     """Return what answers jobs and OpenAI calls with an engine."""
     pipeline = Pipeline(engine, settings.served_model, checking.validator)
-    max_tokens = settings.default_max_tokens
-    return Doors(
-        jobs=JobHandler(
-            pipeline,
-            checking.options,
-            max_tokens=max_tokens,
-            validation=settings.enable_validation,
-            interval_s=interval_s,
-        ),
-        openai=OpenAIService(pipeline, checking.options, max_tokens=max_tokens),
+    openai = OpenAIService(
+        pipeline,
+        checking.options,
+        max_tokens=settings.default_max_tokens,
+        stream_several=stream_several,
     )
+    jobs = JobHandler(
+        pipeline,
+        checking.options,
+        validation=settings.enable_validation,
+        interval_s=interval_s,
+        openai=openai,
+    )
+    return Doors(jobs, openai)
 
 
 def leave(error: SettingError) -> NoReturn:

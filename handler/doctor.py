@@ -20,9 +20,9 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from engine import BackendConfig, Clocks, EngineConfig
 from engine.doctor import BEGINS
+from engine.hosts.spawning import start
 from handler.doctor_report import Examination, Finding, report
 
-_ROOT = Path(__file__).resolve().parents[1]
 # How many of the lines that were printed are kept, at the beginning and at the end.
 _LINES = 20
 _KEPT_BYTES = 64 * 1024
@@ -78,14 +78,13 @@ def examine(
 
 
 def _start(backend: BackendConfig, folder: str, printed: BinaryIO) -> subprocess.Popen[bytes]:
-    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
-    process = subprocess.Popen(
-        # As engine.hosts.process starts its host: what is examined is what will be used.
-        [sys.executable, "-P", "-m", "engine.doctor", str(os.getpid())],
+    # As a host is started: what is examined is what will be used.
+    process = start(
+        "engine.doctor",
+        folder=folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=printed,
-        env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "PYTHONPATH": path, "TMPDIR": folder},
     )
     assert process.stdin is not None  # noqa: S101 - opened as a pipe above
     with process.stdin as pipe:

@@ -2,7 +2,8 @@
 
     HandlerError
     ├── InvalidRequest           a field is missing or wrong; `param` names it
-    ├── NotFound                 no such route, model or job
+    ├── NotFound                 no such route or job
+    │   └── ModelNotFound        no such model
     ├── UnsupportedMediaType     the body is not labelled JSON
     ├── PayloadTooLarge          the body is larger than MAX_BODY_MB
     └── ResultTooLarge           the answer is larger than RunPod would take
@@ -15,7 +16,8 @@ internal error without one.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -31,10 +33,13 @@ UNAVAILABLE = "Completion service temporarily unavailable"
 class HandlerError(Exception):
     """Base of what this side of the engine refuses; `message` is one sentence for the client."""
 
-    def __init__(self, message: str, param: str | None = None) -> None:
+    def __init__(
+        self, message: str, param: str | None = None, details: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
+        self.details = dict(details or {})
 
 
 class InvalidRequest(HandlerError):
@@ -43,6 +48,10 @@ class InvalidRequest(HandlerError):
 
 class NotFound(HandlerError):
     """What the request names does not exist."""
+
+
+class ModelNotFound(NotFound):
+    """The model that the request names is not served; `details` lists those that are."""
 
 
 class UnsupportedMediaType(HandlerError):
@@ -59,17 +68,22 @@ class ResultTooLarge(HandlerError):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How one kind of failure is told: HTTP status, OpenAI's error type, whether to try again."""
+    """How one kind of failure is told: HTTP status, OpenAI's error type, whether to try again.
+
+    `name` is its code where codes are names (R53); the type's own name where there is no other.
+    """
 
     status: int
     type: str
     retryable: bool = False
+    name: str | None = None
 
 
 TABLE: dict[type[Exception], Row] = {
     HandlerError: Row(400, "invalid_request_error"),
     InvalidRequest: Row(400, "invalid_request_error"),
-    NotFound: Row(404, "not_found_error"),
+    NotFound: Row(404, "not_found_error", name="not_found"),
+    ModelNotFound: Row(404, "not_found_error", name="model_not_found"),
     UnsupportedMediaType: Row(415, "invalid_request_error"),
     PayloadTooLarge: Row(413, "invalid_request_error"),
     ResultTooLarge: Row(413, "result_too_large_error"),
@@ -77,7 +91,7 @@ TABLE: dict[type[Exception], Row] = {
     engine.RequestRejected: Row(400, "invalid_request_error"),
     engine.PromptTooLong: Row(400, "invalid_request_error"),
     engine.UnsupportedParameter: Row(400, "invalid_request_error"),
-    engine.QueueFull: Row(429, "rate_limit_error", retryable=True),
+    engine.QueueFull: Row(429, "rate_limit_error", retryable=True, name="rate_limit_exceeded"),
     engine.EngineUnavailable: Row(503, "service_unavailable_error", retryable=True),
     engine.ModelLoadFailed: Row(503, "service_unavailable_error"),
     engine.EngineDead: Row(503, "service_unavailable_error"),
@@ -101,6 +115,7 @@ class Problem:
     row: Row
     param: str | None = None
     retry_after_s: int | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     def job_error(self) -> str:
         """Return the one string that a RunPod job's `error` must be (a dict there is lost)."""
@@ -118,6 +133,22 @@ class Problem:
             error |= {"message": UNAVAILABLE, "details": {"reason": self.message}}
         return {"error": error}
 
+    def named_error(self) -> dict[str, Any]:
+        """Return the oracle's error object, its code a name (R53)."""
+        error: dict[str, Any] = {
+            "code": self.row.name or self.row.type.removesuffix("_error"),
+            "message": self.message,
+        }
+        if self.param is not None:
+            error["param"] = self.param
+        details = dict(self.details)
+        if self.row.status == 429:
+            # Its clients wait for as long as it says here (S1).
+            details.setdefault("retry_after", self.retry_after_s or 1)
+        if details:
+            error["details"] = details
+        return {"error": error}
+
     def openai_job_error(self) -> str:
         """Return OpenAI's error object as the one string of a job that came by `openai_route`."""
         return orjson.dumps(self.openai_error()).decode()
@@ -130,7 +161,7 @@ def problem(error: BaseException) -> Problem:
         if row is None:
             continue
         if isinstance(error, HandlerError):
-            return Problem(error.message, row, error.param)
+            return Problem(error.message, row, error.param, details=error.details)
         if isinstance(error, engine.EngineError):
             details = error.details
             param = details.get("param")

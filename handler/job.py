@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
-from engine import EngineState
+import orjson
+
+from engine import EngineState, Slot
 from handler import limits
-from handler.errors import problem
-from handler.openai.service import MODELS, OpenAIService, events
+from handler.errors import Problem, problem
+from handler.openai.service import OpenAIService, events
 from handler.options import PLAIN, OptionsReader
 from handler.pipeline import Pipeline
 from handler.request import OpenAIRequest, TextRequest, parse
 from handler.response import encode, encode_partial
 
 _SIZES_NOTE = "deltas and tokens were left out of the final output, which would exceed 1 MB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How a job ended, for a queue that keeps JSON: its output, encoded, or the error alone.
+
+    `retryable` says of an error that another try may end better.
+    """
+
+    output: bytes | None = None
+    error: str | None = None
+    retryable: bool = False
 
 
 class JobHandler:
@@ -34,10 +49,11 @@ class JobHandler:
         max_tokens: int | None = None,
         validation: bool = True,
         interval_s: float = 0.05,
+        openai: OpenAIService | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._options = options
-        self._openai = OpenAIService(pipeline, options, max_tokens=max_tokens)
+        self._openai = openai or OpenAIService(pipeline, options, max_tokens=max_tokens)
         self._validation = validation
         self._interval_s = interval_s
 
@@ -46,35 +62,95 @@ class JobHandler:
         """Whether the engine is past helping, so that the worker should be replaced."""
         return self._pipeline.engine.state is EngineState.DEAD
 
-    async def run(self, job: Mapping[str, Any]) -> Any:
+    async def run(self, job: Mapping[str, Any], slot: Slot | None = None) -> Any:
         """Return a job's whole output (STREAM_MODE=aggregate), or `{"error": …}`.
+
+        A `slot` that was reserved for the job is used; its owner gives it back where it is not.
 
         A streamed OpenAI call answers with its server-sent events as one string, since there is no
         other way for a client that asked for a stream to understand the answer.
         """
         request: TextRequest | OpenAIRequest | None = None
         try:
-            request = parse(job, self._options, validation=self._validation)
-            if isinstance(request, TextRequest):
-                output: Any = encode(await self._pipeline.run(request))
-            else:
-                output = await self._run_openai(request)
+            request = self._parse(job)
+            output = await self._output(request, slot)
             limits.check_result(_id(job), limits.wire_size({"output": output}))
         except Exception as error:
             return self._failure(error, request)
         return output
 
-    async def _run_openai(self, request: OpenAIRequest) -> Any:
-        if request.route == MODELS:
-            return self._openai.models()
+    async def result(self, job: Mapping[str, Any], slot: Slot | None = None) -> Result:
+        """Return what `run` returns to the SDK, encoded once, for workers that have no SDK."""
+        request: TextRequest | OpenAIRequest | None = None
+        try:
+            request = self._parse(job)
+            output = orjson.dumps(await self._output(request, slot))
+            limits.check_result(_id(job), len(output))
+        except Exception as error:
+            failure = problem(error)
+            return Result(error=_told(failure, request), retryable=failure.row.retryable)
+        return Result(output=output)
+
+    def check(self, job: Mapping[str, Any]) -> None:
+        """Find what is wrong with a job that nobody runs yet. Raises InvalidRequest or NotFound."""
+        request = self._parse(job)
+        if isinstance(request, OpenAIRequest):
+            self._openai.check(request.route, request.body)
+
+    async def streamed_result(
+        self,
+        job: Mapping[str, Any],
+        put: Callable[[bytes], Awaitable[object]],
+        slot: Slot | None = None,
+    ) -> Result:
+        """Hand each of `stream`'s outputs to `put`, encoded once; return the list of them all.
+
+        What `put` raises is the job's error.
+        """
+        request: TextRequest | OpenAIRequest | None = None
+        size, chunks = 0, list[bytes]()
+        try:
+            request = self._parse(job)
+            async with aclosing(self._outputs(request, slot)) as outputs:
+                async for output in outputs:
+                    chunk = orjson.dumps(output)
+                    size += len(chunk)
+                    limits.check_chunk(len(chunk))
+                    limits.check_result(_id(job), size)
+                    chunks.append(chunk)
+                    await put(chunk)
+        except Exception as error:
+            return Result(error=_told(problem(error), request))
+        return Result(output=b"[%b]" % b",".join(chunks))
+
+    def _parse(self, job: Mapping[str, Any]) -> TextRequest | OpenAIRequest:
+        return parse(job, self._options, validation=self._validation)
+
+    async def _output(self, request: TextRequest | OpenAIRequest, slot: Slot | None) -> Any:
+        if isinstance(request, TextRequest):
+            return encode(await self._pipeline.run(request, slot))
+        return await self._run_openai(request, slot)
+
+    def _outputs(
+        self, request: TextRequest | OpenAIRequest, slot: Slot | None
+    ) -> AsyncGenerator[Any, None]:
+        if isinstance(request, TextRequest):
+            return self._stream_text(request, slot)
+        return self._stream_openai(request, slot)
+
+    async def _run_openai(self, request: OpenAIRequest, slot: Slot | None) -> Any:
+        if (plain := await self._openai.plain(request.route, request.body, slot)) is not None:
+            return plain
         codec = self._openai.codec(request.route, request.body)
-        if not codec.request.streaming:
-            return await self._openai.whole(codec)
-        async with await self._openai.open(codec) as running:
+        if not codec.streaming:
+            return await self._openai.whole(codec, slot)
+        async with await self._openai.open(codec, slot) as running:
             blocks = [block async for block in events(codec, running)]
         return b"".join(blocks).decode()
 
-    async def stream(self, job: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
+    async def stream(
+        self, job: Mapping[str, Any], slot: Slot | None = None
+    ) -> AsyncGenerator[Any, None]:
         """Yield partial outputs as they come, the whole JSON last (STREAM_MODE=generator).
 
         A streamed OpenAI call yields text of whole events and nothing else; a call that is not
@@ -84,12 +160,8 @@ class JobHandler:
         request: TextRequest | OpenAIRequest | None = None
         size = 0
         try:
-            request = parse(job, self._options, validation=self._validation)
-            if isinstance(request, TextRequest):
-                outputs = self._stream_text(request)
-            else:
-                outputs = self._stream_openai(request)
-            async with aclosing(outputs):
+            request = self._parse(job)
+            async with aclosing(self._outputs(request, slot)) as outputs:
                 async for output in outputs:
                     # The platform's result is the list of all that was yielded.
                     chunk = limits.wire_size({"output": output})
@@ -100,15 +172,17 @@ class JobHandler:
         except Exception as error:
             yield self._failure(error, request)
 
-    async def _stream_text(self, request: TextRequest) -> AsyncGenerator[Any, None]:
+    async def _stream_text(
+        self, request: TextRequest, slot: Slot | None
+    ) -> AsyncGenerator[Any, None]:
         if request.streaming:
-            async with await self._pipeline.open(request) as running:
+            async with await self._pipeline.open(request, slot) as running:
                 async for batch in running.batches(self._interval_s):
                     for part in limits.split(batch):
                         yield encode_partial(part)
                 final = encode(await running.answer())
         else:
-            final = encode(await self._pipeline.run(request))
+            final = encode(await self._pipeline.run(request, slot))
         if limits.wire_size({"output": final}) > limits.STREAM_CHUNK_BYTES:
             choice = final["choices"][0]
             choice.pop("deltas", None)
@@ -116,29 +190,34 @@ class JobHandler:
             final.setdefault("warnings", []).append(_SIZES_NOTE)
         yield final
 
-    async def _stream_openai(self, request: OpenAIRequest) -> AsyncGenerator[Any, None]:
-        if request.route == MODELS:
-            yield self._openai.models()
+    async def _stream_openai(
+        self, request: OpenAIRequest, slot: Slot | None
+    ) -> AsyncGenerator[Any, None]:
+        if (plain := await self._openai.plain(request.route, request.body, slot)) is not None:
+            yield plain
             return
         codec = self._openai.codec(request.route, request.body)
-        if not codec.request.streaming:
-            yield await self._openai.whole(codec)
+        if not codec.streaming:
+            yield await self._openai.whole(codec, slot)
             return
-        async with await self._openai.open(codec) as running:
+        async with await self._openai.open(codec, slot) as running:
             async for block in events(codec, running, self._interval_s):
                 yield block.decode()
 
     def _failure(
         self, error: Exception, request: TextRequest | OpenAIRequest | None
     ) -> dict[str, Any]:
-        failure = problem(error)
-        openai = isinstance(request, OpenAIRequest)
-        output: dict[str, Any] = {
-            "error": failure.openai_job_error() if openai else failure.job_error()
-        }
+        output: dict[str, Any] = {"error": _told(problem(error), request)}
         if self.dead:
             output["refresh_worker"] = True
         return output
+
+
+def _told(failure: Problem, request: TextRequest | OpenAIRequest | None) -> str:
+    """Return a failure in the words of whoever sent the job."""
+    if isinstance(request, OpenAIRequest):
+        return failure.openai_job_error()
+    return failure.job_error()
 
 
 def _id(job: Mapping[str, Any]) -> str:

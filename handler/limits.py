@@ -7,12 +7,13 @@ output (runpod-python#309). So it fails before it is posted, with a sentence tha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
-from engine import Delta
+from engine import Delta, TokenLogprob
 from handler.errors import ResultTooLarge
+
+T = TypeVar("T")
 
 # Documented by RunPod: result of /run, of /runsync (whose job ids start with "sync-"), one chunk.
 RUN_RESULT_BYTES = 10_000_000
@@ -23,6 +24,12 @@ STREAM_CHUNK_BYTES = 1_000_000
 # text twice, the second time perhaps with quotes, comma and space around every character: 16 bytes
 # each, which with the envelope still fits a chunk.
 PARTIAL_CHARS = 60_000
+
+# An OpenAI stream's events are text inside JSON as well. Theirs hold a text once, so seven bytes a
+# character at worst; this is for the log-probabilities beside it, which may be far more.
+EVENT_LOGPROB_BYTES = 400_000
+# Of whole events in one output: quotes and backslashes take two bytes there.
+BLOCK_BYTES = 450_000
 
 
 def result_limit(job_id: str) -> int:
@@ -63,20 +70,76 @@ def check_chunk(size: int) -> None:
 
 
 def split(batch: list[Delta], max_chars: int = PARTIAL_CHARS) -> Iterator[list[Delta]]:
-    """Yield a batch in parts of at most `max_chars` characters, cutting a longer delta."""
+    """Yield a batch in parts of at most `max_chars` characters, cutting a longer delta.
+
+    No part has more to tell of its tokens than an event may.
+    """
+    if batch and _fits(batch, max_chars):
+        yield batch
+        return
     part: list[Delta] = []
-    room = max_chars
+    room, room_to_tell = max_chars, EVENT_LOGPROB_BYTES
     for delta in batch:
         while len(delta.text) > max_chars:
             if part:
                 yield part
-                part, room = [], max_chars
+                part, room, room_to_tell = [], max_chars, EVENT_LOGPROB_BYTES
             yield [Delta(delta.text[:max_chars])]
-            delta = replace(delta, text=delta.text[max_chars:])
-        if len(delta.text) > room:
+            delta = delta._replace(text=delta.text[max_chars:])
+        told = 0 if delta.logprob is None else logprob_size(delta.logprob)
+        if len(delta.text) > room or (part and told > room_to_tell):
             yield part
-            part, room = [], max_chars
+            part, room, room_to_tell = [], max_chars, EVENT_LOGPROB_BYTES
         part.append(delta)
         room -= len(delta.text)
+        room_to_tell -= told
     if part:
         yield part
+
+
+def _fits(batch: list[Delta], max_chars: int) -> bool:
+    """Whether a batch is plain text that need not be split; every streamed token comes by here."""
+    chars = 0
+    for text, logprob in batch:
+        if logprob is not None:
+            return False
+        chars += len(text)
+    return chars <= max_chars
+
+
+def logprob_size(found: TokenLogprob) -> int:
+    """Return how many bytes a token with its alternatives takes at most, in either shape."""
+    return token_size(found.token) + sum(token_size(token) for token, _ in found.top)
+
+
+def token_size(token: str) -> int:
+    """Return how many bytes one token takes at most: its text, its bytes as numbers, the rest."""
+    return 23 * len(token) + 120
+
+
+def split_told(tokens: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Yield what is told of tokens in lists that each fit an event; an empty one for none."""
+    part: list[T] = []
+    room = EVENT_LOGPROB_BYTES
+    for token in tokens:
+        told = size(token)
+        if part and told > room:
+            yield part
+            part, room = [], EVENT_LOGPROB_BYTES
+        part.append(token)
+        room -= told
+    yield part
+
+
+def split_events(block: bytes) -> Sequence[bytes]:
+    """Return a block of whole events in blocks that each fit a chunk, an event never cut."""
+    if len(block) <= BLOCK_BYTES:
+        return (block,) if block else ()
+    found = []
+    while len(block) > BLOCK_BYTES:
+        end = block.rfind(b"\n\n", 0, BLOCK_BYTES)
+        if end < 0:
+            end = block.find(b"\n\n")
+        found.append(block[: end + 2])
+        block = block[end + 2 :]
+    return [*found, block] if block else found

@@ -6,12 +6,18 @@ import logging
 import sys
 from typing import Literal
 
+import orjson
 import structlog
 
 # Without the frames' local variables, which may be keys and prompts.
 _tracebacks = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 )
+
+
+def _json(record: object, **_: object) -> str:
+    """Write a record; what is no JSON is written as its text."""
+    return orjson.dumps(record, default=repr).decode()
 
 
 def configure_logging(level: str, style: Literal["auto", "json", "console"]) -> None:
@@ -30,7 +36,7 @@ def configure_logging(level: str, style: Literal["auto", "json", "console"]) -> 
     renderers: list[structlog.types.Processor] = (
         [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
         if console
-        else [_tracebacks, structlog.processors.JSONRenderer()]
+        else [_tracebacks, structlog.processors.JSONRenderer(_json)]
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(

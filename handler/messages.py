@@ -44,7 +44,46 @@ def _message(raw: Any, path: str) -> Message:
     if name is not None and not isinstance(name, str):
         raise InvalidRequest(f"{path}.name must be a string, got {shown(name)}", f"{path}.name")
     check_text(name or "", f"{path}.name")
-    return Message(_ROLES[role], _content(raw.get("content"), role, f"{path}.content"), name)
+    call_id = raw.get("tool_call_id")
+    if call_id is not None and not isinstance(call_id, str):
+        raise InvalidRequest(
+            f"{path}.tool_call_id must be a string, got {shown(call_id)}", f"{path}.tool_call_id"
+        )
+    check_text(call_id or "", f"{path}.tool_call_id")
+    calls = _calls(raw.get("tool_calls"), f"{path}.tool_calls") if role == "assistant" else ()
+    content = _content(raw.get("content"), role, f"{path}.content")
+    return Message(_ROLES[role], content, name, calls, call_id)
+
+
+def _calls(raw: Any, path: str) -> tuple[Mapping[str, Any], ...]:
+    """Return the functions that an assistant's turn called, with what a template needs of them."""
+    if raw is None:
+        return ()
+    if not isinstance(raw, list):
+        raise InvalidRequest(f"{path} must be an array, got {shown(raw)}", path)
+    found = []
+    for index, call in enumerate(raw):
+        function = call.get("function") if isinstance(call, Mapping) else None
+        name = function.get("name") if isinstance(function, Mapping) else None
+        arguments = function.get("arguments") if isinstance(function, Mapping) else None
+        if not isinstance(name, str) or not isinstance(arguments, str):
+            raise InvalidRequest(
+                f"{path}[{index}] must have a function with a name and arguments, both strings, "
+                f"got {shown(call)}",
+                path,
+            )
+        given_id = call.get("id")
+        call_id = given_id if isinstance(given_id, str) else ""
+        for text in (name, arguments, call_id):
+            check_text(text, f"{path}[{index}]")
+        found.append(
+            {
+                "id": call_id,
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
+        )
+    return tuple(found)
 
 
 def _content(raw: Any, role: str, path: str) -> str:

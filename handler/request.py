@@ -22,7 +22,8 @@ class TextRequest:
     """One text to generate, whichever door it came in by.
 
     `validation` asks for a verdict, `options` for more than the rules look at; `warnings` are
-    sentences for the client about what was ignored on the way here.
+    sentences for the client about what was ignored on the way here. `tells_logprobs` is false where
+    log-probabilities are asked of the engine only to rank the answer among others.
     """
 
     generation: GenerationRequest
@@ -30,6 +31,7 @@ class TextRequest:
     validation: bool = False
     options: Options = NO_OPTIONS
     warnings: tuple[str, ...] = ()
+    tells_logprobs: bool = True
 
     @property
     def prompt_text(self) -> str:

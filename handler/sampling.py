@@ -20,6 +20,7 @@ MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
 MAX_INT32 = 2**32 - 1
 MAX_TOKEN_ID = 2**31 - 1
+MAX_DRAFTED = 64
 
 _Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 _TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
@@ -69,6 +70,13 @@ class SamplingInput(BaseModel):
     logit_bias: dict[str, _Bias] | None = Field(
         None, description="an object of token ids and numbers from -100 to 100"
     )
+    # Of a draft model that guesses ahead (R17).
+    num_assistant_tokens: int | None = Field(
+        None, ge=1, le=MAX_DRAFTED, description=f"a whole number from 1 to {MAX_DRAFTED}"
+    )
+    assistant_confidence_threshold: float | None = Field(
+        None, ge=0, le=1, description="a number from 0 to 1"
+    )
     n: int | None = Field(None, ge=1, le=1, description="1")
     stream: bool | None = Field(None, description="true or false")
 
@@ -87,26 +95,54 @@ class Defaults:
 JOB_DEFAULTS = Defaults(max_tokens=150, temperature=0.7, top_p=0.9, top_k=50)
 
 # Known from OpenAI's and vLLM's lists, and not honoured here (R16); unset values say nothing.
-_IGNORED = frozenset(
+IGNORED = frozenset(
     {
-        "assistant_confidence_threshold",
+        "add_generation_prompt",
+        "add_special_tokens",
+        "allowed_token_ids",
+        "audio",
+        "bad_words",
         "best_of",
+        "chat_template",
+        "continue_final_message",
         "detokenize",
         "diversity_penalty",
+        "documents",
         "early_stopping",
         "echo",
+        "function_call",
+        "functions",
+        "guided_choice",
+        "guided_decoding_backend",
+        "guided_grammar",
+        "guided_json",
+        "guided_regex",
+        "guided_whitespace_pattern",
         "length_penalty",
         "logits_processors",
         "logprobs",
         "min_tokens",
-        "num_assistant_tokens",
         "prompt_logprobs",
+        "reasoning_effort",
         "skip_special_tokens",
         "spaces_between_special_tokens",
+        "structured_outputs",
         "suffix",
         "top_logprobs",
         "truncate_prompt_tokens",
         "use_beam_search",
+        "verbosity",
+        "web_search_options",
+    }
+)
+# What vLLM does unless it is told not to: false is a wish as well.
+_ON_UNLESS_SAID = frozenset(
+    {
+        "add_generation_prompt",
+        "add_special_tokens",
+        "detokenize",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
     }
 )
 
@@ -122,6 +158,18 @@ def read_sampling(
         InvalidRequest: naming the field, the value and what is allowed.
     """
     given = validate(SamplingInput, body, path)
+    sampling, warnings = sampling_of(given, body, defaults, path)
+    return sampling, bool(given.stream), warnings
+
+
+def sampling_of(
+    given: SamplingInput, body: Mapping[str, Any], defaults: Defaults, path: str = ""
+) -> tuple[SamplingParams, tuple[str, ...]]:
+    """Return the parameters of a body that was read, and a warning for each one that is ignored.
+
+    Raises:
+        InvalidRequest: `logit_bias` has a key that is no token id.
+    """
     stop = given.stop
     bias = {}
     for key, value in (given.logit_bias or {}).items():
@@ -147,13 +195,16 @@ def read_sampling(
         include_stop_str_in_output=bool(given.include_stop_str_in_output),
         ignore_eos=bool(given.ignore_eos),
         logit_bias=bias,
+        draft_tokens=given.num_assistant_tokens,
+        draft_threshold=given.assistant_confidence_threshold,
     )
+    ignored = IGNORED - type(given).model_fields.keys()
     warnings = tuple(
         f"{path}{key} is not supported and was ignored"
         for key, value in body.items()
-        if key in _IGNORED and value is not None and value is not False
+        if key in ignored and value is not None and (value is not False or key in _ON_UNLESS_SAID)
     )
-    return sampling, bool(given.stream), warnings
+    return sampling, warnings
 
 
 def validate(model: type[M], body: Mapping[str, Any], path: str = "") -> M:

@@ -34,6 +34,11 @@ class Settings(BaseSettings):
         description="A .gguf or .rkllm model, or a .json script; unset is the embedded default "
         "model.",
     )
+    draft_model_path: Path | None = Field(
+        None,
+        description="A smaller .gguf model with the same vocabulary, which guesses ahead for "
+        "llamacpp's; unset is none.",
+    )
     model_name: str | None = Field(
         None, description="The model's name in answers and requests; unset is the file's."
     )
@@ -153,6 +158,7 @@ class Settings(BaseSettings):
                 "slots": slots,
                 "threads": self.threads,
                 "deterministic": self.deterministic,
+                "draft_path": str(self.draft_model_path) if self.draft_model_path else None,
             }
         elif self.backend == "rkllm":
             slots = 1

@@ -10,11 +10,17 @@ import orjson
 from engine import Chat
 from handler.errors import InvalidRequest
 from handler.messages import read_messages
-from handler.openai.codec import Shape
+from handler.openai import logprobs
+from handler.openai.manner import Manner
+from handler.openai.parameters import ChatInput
+from handler.openai.shape import Shape
+from handler.openai.structured import read_response_format
+from handler.openai.tools import read_tools
+from handler.request import read_flag
 from handler.sampling import shown
 
 
-def _chat(body: Mapping[str, Any]) -> Chat:
+def _chat(body: Mapping[str, Any]) -> tuple[Chat]:
     template = body.get("chat_template_kwargs")
     if template is None:
         template = {}
@@ -24,7 +30,16 @@ def _chat(body: Mapping[str, Any]) -> Chat:
             f"not too many levels, got {shown(template)}",
             "chat_template_kwargs",
         )
-    return Chat(read_messages(body.get("messages")), template)
+    if body.get("enable_thinking") is not None:
+        thinking = read_flag(body, "enable_thinking", default=False)
+        template = {"enable_thinking": thinking} | template
+    return (Chat(read_messages(body.get("messages")), template, read_tools(body).told),)
+
+
+def _manner(body: Mapping[str, Any]) -> Manner:
+    tools = read_tools(body)
+    schema = tools.schema or read_response_format(body)
+    return Manner(reads=True, tools=tools, schema=schema)
 
 
 def _is_plain(template: dict[str, Any]) -> bool:
@@ -40,9 +55,13 @@ CHAT = Shape(
     id_prefix="chatcmpl",
     object="chat.completion",
     chunk_object="chat.completion.chunk",
-    prompt=_chat,
+    parameters=ChatInput,
+    prompts=_chat,
     text=lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
     chunk=lambda text: b'"delta":{"content":' + text + b"}",
+    chunk_with_role=lambda text: b'"delta":{"role":"assistant","content":' + text + b"}",
+    manner=_manner,
+    logprobs=logprobs.chat,
     opening_choice={"delta": {"role": "assistant", "content": ""}},
     last_choice={"delta": {}},
 )

@@ -3,50 +3,40 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
-import orjson
-
-from engine import Delta, Finish, GenerationRequest, Priority
-from engine.request import Prompt
-from handler.errors import InvalidRequest, NotFound
+from engine import Capabilities, Delta, GenerationRequest, Priority, SamplingParams
+from handler.answer import Answer
+from handler.errors import InvalidRequest
+from handler.openai.candidates import MAX_GENERATIONS, best, requests_of
+from handler.openai.choice import whole_choice
+from handler.openai.chunks import Chunks
+from handler.openai.dialect import OPENAI, Dialect
+from handler.openai.echo import NO_ECHO, Echo
+from handler.openai.models import read_model
+from handler.openai.parameters import read_parameters
+from handler.openai.shape import Shape
+from handler.openai.usage import read_include_usage, totals
 from handler.options import PLAIN, OptionsReader
-from handler.pipeline import Answer
 from handler.request import TextRequest, read_flag
 from handler.response import encode_verdict
-from handler.sampling import Defaults, read_sampling, shown
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """How a family of routes differs from the others: what it reads and what its bodies look like.
-
-    `text` and `chunk` make the part of a choice that holds text, whole and streamed;
-    `opening_choice` and `last_choice` are a stream's first and last, None for no first one.
-    """
-
-    id_prefix: str
-    object: str
-    chunk_object: str
-    prompt: Callable[[Mapping[str, Any]], Prompt]
-    text: Callable[[str], dict[str, Any]]
-    chunk: Callable[[bytes], bytes]
-    opening_choice: dict[str, Any] | None
-    last_choice: dict[str, Any]
+__all__ = ["MAX_GENERATIONS", "Codec", "Echo", "Shape"]
 
 
 class Codec:
-    """Holds one call from its body to its answer, whole or as server-sent events.
+    """Holds one call from its body to its answers, whole or as server-sent events.
 
-    What all chunks of a stream share is rendered once, so an event costs the encoding of its text.
-    Each method that returns events returns whole ones, so that a client which decodes every network
-    read alone still works (R29).
+    There are `requests` for all candidates of all prompts, in order, and a choice for each of the
+    best. What only the engine knows of a call, its `echoes` and its `manner`, is put right before
+    it is answered. Owned by whoever answers it.
 
     Raises:
         InvalidRequest: naming the parameter that is wrong.
-        NotFound: the model asked for is not the one that is served.
+        ModelNotFound: the model asked for is not the one that is served.
     """
 
     def __init__(
@@ -56,132 +46,179 @@ class Codec:
         served: str,
         max_tokens: int | None,
         options: OptionsReader = PLAIN,
+        dialect: Dialect = OPENAI,
+        *,
+        stream_several: bool = False,
     ) -> None:
-        self._shape = shape
-        self._model = _model(body, served)
-        self.request = _request(shape, body, max_tokens, options)
-        self._include_usage = _include_usage(body, streaming=self.request.streaming)
-        self._head = self._tail = b""
+        self.shape = shape
+        self.dialect = dialect
+        self._model = read_model(body, served, dialect)
+        self.prompts = shape.prompts(body)
+        self.manner = shape.manner(body)
+        self.parameters = read_parameters(
+            shape.parameters, body, dialect, max_tokens, self.manner.schema
+        )
+        self.streaming = self.parameters.streaming
+        if self.streaming and len(self.prompts) > 1 and not stream_several:
+            raise InvalidRequest("Streaming is only supported for single prompts", "prompt")  # R28
+        self.id = f"{shape.id_prefix}-{uuid.uuid4().hex}"
+        self._options = options
+        self._validation = body.get("validation")
+        wanted, missing = options.read(self._validation)
+        template = TextRequest(
+            generation=GenerationRequest(prompt="", priority=Priority.INTERACTIVE),
+            streaming=self.streaming,
+            # Not OpenAI's: its clients are told only if they ask.
+            validation=read_flag(body, "enable_validation", default=False),
+            options=wanted,
+            warnings=(*self.parameters.warnings, *missing),
+            tells_logprobs=self.parameters.logprobs is not None,
+        )
+        self.requests = requests_of(self.id, template, self.prompts, self.parameters)
+        self._include_usage = read_include_usage(body, dialect, streaming=self.streaming)
+        # One for each prompt, once it is known how its text is written.
+        self.echoes: Sequence[Echo] = [NO_ECHO] * len(self.prompts)
 
-    def whole(self, answer: Answer) -> dict[str, Any]:
-        """Return the body of an answer that is not streamed."""
-        shape, finish = self._shape, answer.finish
-        choice = {"index": 0, **shape.text(answer.text), "logprobs": None, **_ending(finish)}
-        body: dict[str, Any] = {
-            "id": answer.id,
-            "object": shape.object,
-            "created": answer.created,
-            "model": self._model,
-            "choices": [choice],
-            "usage": _usage(finish),
-        }
-        if answer.warnings:
-            body["warnings"] = list(answer.warnings)
-        return body | encode_verdict(answer)
+    @property
+    def request(self) -> TextRequest:
+        """The only request of a call that has one, the first of another's."""
+        return self.requests[0]
 
-    def opening(self, created: int) -> bytes:
-        """Return what comes before the first text, perhaps nothing; first of the event methods."""
-        constant = {
-            "id": self.request.generation.request_id,
-            "object": self._shape.chunk_object,
-            "created": created,
-            "model": self._model,
-        }
-        self._constant = orjson.dumps(constant)[:-1]
-        self._head = b"data: " + self._constant + b',"choices":[{"index":0,'
-        # With include_usage every chunk but the last carries the key, as null (OpenAI).
-        usage = b',"usage":null' if self._include_usage else b""
-        self._tail = b',"logprobs":null,"finish_reason":null}]' + usage + b"}\n\n"
-        first = self._shape.opening_choice
-        return b"" if first is None else self._head + orjson.dumps(first)[1:-1] + self._tail
+    @property
+    def particular(self) -> bool:
+        """Whether it depends on the engine how the call is to be put: see `suit`."""
+        parameters = self.parameters
+        return (
+            self.manner.schema is not None
+            or parameters.candidates > parameters.n
+            or bool(parameters.suffix)
+            or self._refused_draft is not None
+        )
 
-    def delta(self, batch: list[Delta]) -> bytes:
-        """Return one event with the new text of a batch."""
-        text = batch[0].text if len(batch) == 1 else "".join([delta.text for delta in batch])
-        return self._head + self._shape.chunk(orjson.dumps(text)) + self._tail
+    def suit(self, capabilities: Capabilities) -> None:
+        """Ask no more than the engine can do, and have the client told what became of the rest.
 
-    def closing(self, answer: Answer) -> bytes:
-        """Return the chunk with the finish reason and no text (R21), and the usage (R22).
-
-        Without stream_options the usage is on that chunk (S0); with include_usage it has a chunk of
-        its own; with include_usage false there is none.
+        Raises:
+            InvalidRequest: there is no draft model to set up, and the dialect wants that known.
         """
-        last = {**self._shape.last_choice, "logprobs": None, **_ending(answer.finish)}
-        chunk: dict[str, Any] = {"choices": [{"index": 0, **last}]}
-        if answer.warnings:
-            chunk["warnings"] = list(answer.warnings)
-        chunk |= encode_verdict(answer)
-        totals = _usage(answer.finish)
-        if self._include_usage is None:
-            chunk["usage"] = totals
-            return self._event(chunk)
-        if not self._include_usage:
-            return self._event(chunk)
-        return self._event(chunk | {"usage": None}) + self._event({"choices": [], "usage": totals})
+        if (name := self._refused_draft) is not None and not capabilities.draft:
+            raise InvalidRequest(f"{name} needs a draft model, and none is loaded", name)  # R17
+        if self.parameters.suffix and not capabilities.infill:
+            self._change(
+                _unchanged, f"suffix is not supported by {capabilities.model} and was ignored"
+            )
+        if self.manner.schema is not None and not capabilities.json_schema:
+            self._unconstrain()
+        if self.parameters.candidates > self.parameters.n and not capabilities.max_logprobs:
+            # Without anything to rank them by, the first ones are taken.
+            warning = "best_of was not ranked, for the engine tells no logprobs"
+            unasked = _unchanged if self.request.tells_logprobs else _without_logprobs
+            self._change(unasked, warning)
 
-    def _event(self, rest: dict[str, Any]) -> bytes:
-        return b"data: " + self._constant + b"," + orjson.dumps(rest)[1:] + b"\n\n"
+    @property
+    def _refused_draft(self) -> str | None:
+        """The parameter that must not come where there is no draft model."""
+        sampling = self.parameters.sampling
+        if not self.dialect.refuses_draft:
+            return None
+        if sampling.draft_tokens is not None:
+            return "num_assistant_tokens"
+        return "assistant_confidence_threshold" if sampling.draft_threshold is not None else None
+
+    def fill(self, prompts: Sequence[str]) -> None:
+        """Have these fed to the model instead of the prompts, which answers still echo."""
+        each = self.parameters.candidates
+        self.requests = tuple(
+            replace(request, generation=replace(request.generation, prompt=prompts[at // each]))
+            for at, request in enumerate(self.requests)
+        )
+
+    def _unconstrain(self) -> None:
+        """Have answers compared with the schema that the engine cannot hold them to (R39).
+
+        One that does not fit is generated once more, where it has not been streamed.
+        """
+        given = dict(self._validation or {})
+        given |= {"json_schema": dict(self.manner.schema or {}), "regenerate": True}
+        wanted, missing = self._options.read(given)
+        warning = "the engine cannot hold its answers to a schema: they are compared with it"
+        self._change(_without_schema, *missing, warning)
+        self.requests = tuple(
+            replace(request, validation=True, options=wanted) for request in self.requests
+        )
+
+    def _change(self, change: Callable[[SamplingParams], SamplingParams], *warnings: str) -> None:
+        """Have every request ask for something else of the engine, and its answer warn."""
+        self.requests = tuple(
+            replace(
+                request,
+                warnings=tuple(dict.fromkeys((*request.warnings, *warnings))),
+                generation=replace(
+                    request.generation,
+                    sampling=change(request.generation.sampling),
+                ),
+            )
+            for request in self.requests
+        )
+
+    def whole(self, *answers: Answer) -> dict[str, Any]:
+        """Return the body of a call that is not streamed, from the answers to all its requests."""
+        chosen = best(answers, self.parameters)
+        # Of several, each tells its own verdict.
+        verdicts = [encode_verdict(answer) for answer in chosen]
+        alone = len(chosen) == 1
+        body: dict[str, Any] = {
+            **self._envelope(self.shape.object, answers[0].created),
+            "choices": [
+                {"index": index, **self._choice(index, answer), **({} if alone else verdict)}
+                for index, (answer, verdict) in enumerate(zip(chosen, verdicts, strict=True))
+            ],
+            "usage": totals(answers, len(self.prompts)),
+        }
+        warnings = [*dict.fromkeys(warning for answer in answers for warning in answer.warnings)]
+        if warnings:
+            body["warnings"] = warnings
+        return body | verdicts[0] if alone else body
+
+    def opening(self, created: int, index: int = 0) -> bytes:
+        """Return what comes before a choice's first text, perhaps nothing; first of its events."""
+        return self._chunks.opening(self._envelope(self.shape.chunk_object, created), index)
+
+    def delta(self, batch: list[Delta], index: int = 0) -> bytes:
+        """Return one event with the new text of a batch."""
+        return self._chunks.delta(batch, index)
+
+    def closing(self, answer: Answer, index: int = 0) -> bytes:
+        """Return a choice's last event, without text, and after the last choice's the usage."""
+        return self._chunks.closing(answer, index)
+
+    @cached_property
+    def _chunks(self) -> Chunks:
+        """Made when the first event is: by then the call is known in full."""
+        return Chunks(
+            self.shape,
+            self.dialect,
+            self.parameters,
+            self.manner,
+            self.echoes,
+            include_usage=self._include_usage,
+        )
+
+    def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
+        echo = self.echoes[index // self.parameters.n]
+        return whole_choice(answer, echo, self.shape, self.parameters, self.manner)
+
+    def _envelope(self, kind: str, created: int) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": created, "model": self._model}
 
 
-def _model(body: Mapping[str, Any], served: str) -> str:
-    model = body.get("model")
-    if model is None:
-        return served
-    if not isinstance(model, str):
-        raise InvalidRequest(f"model must be a string, got {shown(model)}", "model")
-    if model != served:
-        raise NotFound(f"the model {shown(model)} does not exist, there is: {served}", "model")
-    return model
+def _unchanged(sampling: SamplingParams) -> SamplingParams:
+    return sampling
 
 
-def _request(
-    shape: Shape, body: Mapping[str, Any], max_tokens: int | None, options: OptionsReader
-) -> TextRequest:
-    prompt = shape.prompt(body)
-    sampling, streaming, warnings = read_sampling(body, Defaults(max_tokens=max_tokens))
-    generation = GenerationRequest(
-        prompt=prompt,
-        sampling=sampling,
-        request_id=f"{shape.id_prefix}-{uuid.uuid4().hex}",
-        priority=Priority.INTERACTIVE,
-    )
-    wanted, missing = options.read(body.get("validation"))
-    return TextRequest(
-        generation=generation,
-        streaming=streaming,
-        # Not OpenAI's: its clients are told only if they ask.
-        validation=read_flag(body, "enable_validation", default=False),
-        options=wanted,
-        warnings=(*warnings, *missing),
-    )
+def _without_logprobs(sampling: SamplingParams) -> SamplingParams:
+    return replace(sampling, logprobs=None)
 
 
-def _include_usage(body: Mapping[str, Any], *, streaming: bool) -> bool | None:
-    options = body.get("stream_options")
-    if options is None:
-        return None
-    if not streaming:
-        raise InvalidRequest("stream_options must come with stream: true", "stream_options")
-    allowed = "stream_options must be an object with include_usage: true or false"
-    if not isinstance(options, Mapping) or set(options) - {"include_usage"}:
-        raise InvalidRequest(f"{allowed}, got {shown(options)}", "stream_options")
-    wanted = options.get("include_usage", False)
-    if not isinstance(wanted, bool):
-        raise InvalidRequest(f"{allowed}, got {shown(wanted)}", "stream_options")
-    return wanted
-
-
-def _ending(finish: Finish) -> dict[str, Any]:
-    ending: dict[str, Any] = {"finish_reason": finish.reason.value}
-    if finish.stop_reason is not None:
-        ending["stop_reason"] = finish.stop_reason
-    return ending
-
-
-def _usage(finish: Finish) -> dict[str, int]:
-    counted = finish.usage
-    return {
-        "prompt_tokens": counted.prompt_tokens,
-        "completion_tokens": counted.completion_tokens,
-        "total_tokens": counted.total_tokens,
-    }
+def _without_schema(sampling: SamplingParams) -> SamplingParams:
+    return replace(sampling, json_schema=None)

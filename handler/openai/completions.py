@@ -1,4 +1,4 @@
-"""`/v1/completions`: a prompt in, its continuation out (R1-R4, R19-R22)."""
+"""`/v1/completions`: prompts in, their continuations out (R1-R6, R13, R14, R19-R22)."""
 
 from __future__ import annotations
 
@@ -8,41 +8,59 @@ from typing import Any
 from engine.request import RenderedPrompt
 from handler.errors import InvalidRequest
 from handler.messages import check_text
-from handler.openai.codec import Shape
+from handler.openai import logprobs
+from handler.openai.manner import Manner
+from handler.openai.parameters import CompletionInput
+from handler.openai.shape import Shape
+from handler.openai.structured import read_response_format
+from handler.sampling import MAX_TOKEN_ID
+
+# As many as OpenAI takes; each one is a generation.
+MAX_PROMPTS = 2048
 
 
-def _prompt(body: Mapping[str, Any]) -> RenderedPrompt:
-    prompt = body.get("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
-        prompt = prompt[0]
-    elif isinstance(prompt, list) and prompt and _is_several(prompt):
-        if body.get("stream"):
-            raise InvalidRequest("Streaming is only supported for single prompts", "prompt")  # R28
-        raise InvalidRequest("prompt must be one prompt, got an array of several", "prompt")
-    if isinstance(prompt, str) and prompt:
-        check_text(prompt, "prompt")
-        return prompt
-    if isinstance(prompt, list) and prompt and all(map(_is_token, prompt)):
-        return tuple(prompt)
-    # R6 wants these very words, whatever is wrong with it.
+def _prompts(body: Mapping[str, Any]) -> tuple[RenderedPrompt, ...]:
+    """Return the prompts of R5's four forms. Raises InvalidRequest in R6's very words."""
+    given = body.get("prompt")
+    if not isinstance(given, list) or _is_tokens(given):
+        given = [given]
+    if len(given) > MAX_PROMPTS:
+        raise InvalidRequest(
+            f"prompt must have at most {MAX_PROMPTS} prompts, got {len(given)}", "prompt"
+        )
+    if len({type(each) for each in given}) != 1:
+        raise InvalidRequest("Invalid prompt format", "prompt")
+    return tuple(map(_prompt, given))
+
+
+def _prompt(given: Any) -> RenderedPrompt:
+    if isinstance(given, str) and given:
+        check_text(given, "prompt")
+        return given
+    if isinstance(given, list) and _is_tokens(given):
+        return tuple(given)
     raise InvalidRequest("Invalid prompt format", "prompt")
 
 
-def _is_several(prompts: list[Any]) -> bool:
-    return any(all(isinstance(each, kind) for each in prompts) for kind in (str, list))
+def _is_tokens(given: list[Any]) -> bool:
+    return bool(given) and all(map(_is_token, given))
 
 
 def _is_token(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKEN_ID
 
 
 COMPLETIONS = Shape(
     id_prefix="cmpl",
     object="text_completion",
     chunk_object="text_completion",
-    prompt=_prompt,
+    parameters=CompletionInput,
+    prompts=_prompts,
     text=lambda text: {"text": text},
     chunk=lambda text: b'"text":' + text,
+    chunk_with_role=lambda text: b'"text":' + text,
+    manner=lambda body: Manner(schema=read_response_format(body)),
+    logprobs=logprobs.legacy,
     opening_choice=None,
     last_choice={"text": ""},
 )

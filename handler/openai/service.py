@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
-import orjson
-
-from handler.errors import NotFound, Problem, problem
-from handler.limits import split
+from engine import Finish, FinishReason, Priority, Slot, Usage
+from engine.errors import UnsupportedParameter
+from engine.request import Chat
+from handler.answer import Answer
+from handler.errors import NotFound
 from handler.openai.chat import CHAT
-from handler.openai.codec import Codec, Shape
+from handler.openai.codec import Codec
 from handler.openai.completions import COMPLETIONS
+from handler.openai.dialect import OPENAI, Dialect
+from handler.openai.echo import echo_of, text_of
+from handler.openai.embeddings import EmbeddingsCall
+from handler.openai.events import DONE, error_event, events
+from handler.openai.models import check_model, describe_model
+from handler.openai.several import Finished, Several, run_all
+from handler.openai.shape import Shape
 from handler.options import PLAIN, OptionsReader
-from handler.pipeline import Pipeline, Running
+from handler.pipeline import Pipeline
+from handler.running import Running, log_warnings
 from handler.sampling import shown
 
+__all__ = ["DONE", "EMBEDDINGS", "MODELS", "SHAPES", "OpenAIService", "error_event", "events"]
+
 SHAPES: Mapping[str, Shape] = {"/v1/completions": COMPLETIONS, "/v1/chat/completions": CHAT}
+EMBEDDINGS = "/v1/embeddings"
 MODELS = "/v1/models"
-DONE = b"data: [DONE]\n\n"
 
 
 class OpenAIService:
     """Answers OpenAI calls from the pipeline; holds nothing between them.
 
     `max_tokens` is what DEFAULT_MAX_TOKENS sets where a call says nothing, None for no limit but
-    the context.
+    the context; `stream_several` is STREAM_MULTI_PROMPT.
     """
 
     def __init__(
@@ -35,59 +48,137 @@ class OpenAIService:
         options: OptionsReader = PLAIN,
         *,
         max_tokens: int | None = None,
+        stream_several: bool = False,
     ) -> None:
         self._pipeline = pipeline
         self._options = options
         self._max_tokens = max_tokens
+        self._stream_several = stream_several
         self._created = int(time.time())
 
-    def codec(self, route: str, body: Mapping[str, Any]) -> Codec:
+    def codec(self, route: str, body: Mapping[str, Any], dialect: Dialect = OPENAI) -> Codec:
         """Return what a call to a route asks for. Raises InvalidRequest or NotFound."""
         shape = SHAPES.get(route)
         if shape is None:
-            known = ", ".join([*SHAPES, MODELS])
+            known = ", ".join([*SHAPES, EMBEDDINGS, MODELS])
             raise NotFound(f"there is no route {shown(route)}, there are: {known}", "openai_route")
-        return Codec(shape, body, self._pipeline.model_name, self._max_tokens, self._options)
+        return Codec(
+            shape,
+            body,
+            self._pipeline.model_name,
+            self._max_tokens,
+            self._options,
+            dialect,
+            stream_several=self._stream_several,
+        )
+
+    def check(self, route: str, body: Mapping[str, Any]) -> None:
+        """Find what is wrong with a call that nobody answers yet.
+
+        Raises:
+            InvalidRequest: naming the parameter that is wrong.
+            NotFound: there is no such route, or no such model.
+        """
+        if route == EMBEDDINGS:
+            EmbeddingsCall.read(body, self._pipeline.model_name, OPENAI)
+        elif route != MODELS:
+            self.codec(route, body)
+
+    async def plain(
+        self, route: str, body: Mapping[str, Any], slot: Slot | None = None
+    ) -> dict[str, Any] | None:
+        """Return the body of a call that generates no text, None of one to another route.
+
+        Raises:
+            InvalidRequest: naming the parameter that is wrong.
+            EngineError: what kept it from being answered.
+        """
+        if route == EMBEDDINGS:
+            return await self.embeddings(body, slot=slot)
+        return self.models() if route == MODELS else None
+
+    async def embeddings(
+        self, body: Mapping[str, Any], dialect: Dialect = OPENAI, slot: Slot | None = None
+    ) -> dict[str, Any]:
+        """Return the vectors of texts. Raises InvalidRequest, ModelNotFound or EngineError."""
+        call = EmbeddingsCall.read(body, self._pipeline.model_name, dialect)
+        engine = self._pipeline.engine
+        call.check(await engine.ready())
+        priority = Priority.INTERACTIVE if slot is None else Priority.JOB
+        return call.answer(await engine.embed(call.texts, priority, slot))
 
     def models(self) -> dict[str, Any]:
         """Return the list of models: the one that is served."""
-        model = {
-            "id": self._pipeline.model_name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "worker-rkllm",
-        }
-        return {"object": "list", "data": [model]}
+        return {"object": "list", "data": [self.model(self._pipeline.model_name)]}
 
-    async def whole(self, codec: Codec) -> dict[str, Any]:
+    def model(self, name: str) -> dict[str, Any]:
+        """Return one model. Raises ModelNotFound."""
+        served = self._pipeline.model_name
+        check_model(name, served)
+        return describe_model(served, self._created)
+
+    async def whole(self, codec: Codec, slot: Slot | None = None) -> dict[str, Any]:
         """Return the body of a call that is not streamed. Raises EngineError."""
-        return codec.whole(await self._pipeline.run(codec.request))
+        await self._prepare(codec)
+        if codec.parameters.sampling.max_tokens == 0:
+            return codec.whole(*await self._nothing(codec))
+        if len(codec.requests) == 1:
+            return codec.whole(await self._pipeline.run(codec.request, slot))
+        if slot is not None:
+            # They take one each, as they come.
+            slot.release()
+        return codec.whole(*await run_all(self._pipeline, codec.requests))
 
-    async def open(self, codec: Codec) -> Running:
+    async def open(self, codec: Codec, slot: Slot | None = None) -> Running | Several | Finished:
         """Start a streamed call and wait for its first text. Raises EngineError."""
-        return await self._pipeline.open(codec.request)
+        await self._prepare(codec)
+        if codec.parameters.sampling.max_tokens == 0:
+            return Finished(await self._nothing(codec))
+        if len(codec.requests) == 1:
+            return await self._pipeline.open(codec.request, slot)
+        if slot is not None:
+            slot.release()
+        return await Several(self._pipeline, codec.requests).open()
 
+    async def _prepare(self, codec: Codec) -> None:
+        """Find out what only the engine knows and the answer depends on. Raises EngineError."""
+        manner, engine = codec.manner, self._pipeline.engine
+        if codec.particular:
+            capabilities = await engine.ready()
+            codec.suit(capabilities)
+            if capabilities.infill and (suffix := codec.parameters.suffix):
+                texts = [await text_of(prompt, engine) for prompt in codec.prompts]
+                codec.fill([await engine.infill(text, suffix) for text in texts])
+        [first, *_] = codec.prompts
+        if isinstance(first, Chat) and first.template_kwargs.get("enable_thinking"):
+            with suppress(UnsupportedParameter):
+                rendered = await engine.render(first)
+                codec.manner = replace(manner, thinking=rendered.rstrip().endswith("<think>"))
+        if codec.parameters.echo:
+            codec.echoes = [
+                await echo_of(prompt, engine, pieces=codec.parameters.logprobs is not None)
+                for prompt in codec.prompts
+            ]
 
-async def events(
-    codec: Codec, running: Running, interval_s: float = 0.0
-) -> AsyncGenerator[bytes, None]:
-    """Yield a streamed answer as blocks of whole server-sent events, `[DONE]` last.
-
-    Text that came while the reader was busy goes out as one event. An error after the first text is
-    an event of its own and then the end (R30).
-    """
-    opening = codec.opening(running.created)
-    try:
-        async for batch in running.batches(interval_s):
-            for part in split(batch):
-                yield opening + codec.delta(part)
-                opening = b""
-        yield opening + codec.closing(await running.answer()) + DONE
-    except Exception as error:
-        # Whatever it was: a stream that just stops would look like a whole answer to some clients.
-        yield opening + error_event(problem(error)) + DONE
-
-
-def error_event(failure: Problem) -> bytes:
-    """Return a failure as an event."""
-    return b"data: " + orjson.dumps(failure.openai_error()) + b"\n\n"
+    async def _nothing(self, codec: Codec) -> list[Answer]:
+        """Return the answers of no tokens, which only count their prompts' (R8)."""
+        log_warnings(codec.request, codec.request.warnings)
+        answers = []
+        for prompt in codec.prompts:
+            tokens = 0
+            if isinstance(prompt, tuple):
+                tokens = len(prompt)
+            elif isinstance(prompt, str):
+                tokens = len(await self._pipeline.engine.tokenize(prompt))
+            answer = Answer(
+                id=codec.id,
+                model=self._pipeline.model_name,
+                created=int(time.time()),
+                text="",
+                deltas=(),
+                finish=Finish(reason=FinishReason.LENGTH, usage=Usage(tokens, 0)),
+                streaming=codec.streaming,
+                warnings=codec.request.warnings,
+            )
+            answers += [answer] * codec.parameters.candidates
+        return answers

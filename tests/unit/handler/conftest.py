@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from engine import BackendConfig, Engine, GenerationRequest, TokenStream
+from engine import BackendConfig, Engine, GenerationRequest, Slot, TokenStream
 from engine.hooks import EngineEvent, RequestEnded, RequestStarted
 from handler.job import JobHandler
 from handler.pipeline import Pipeline
@@ -77,7 +77,7 @@ def pipeline_of(script: ScriptFactory, engine_factory: EngineFactory) -> Pipelin
     ) -> Pipeline:
         of_script = {
             name: config.pop(name)
-            for name in ("slots", "context_length", "load_error", "capabilities")
+            for name in ("slots", "context_length", "load_error", "load_ms", "capabilities")
             if name in config
         }
         path = str(script(*answers, **of_script))
@@ -113,7 +113,7 @@ class Tries:
         self.asked: list[GenerationRequest] = []
         self._generate = engine.generate
 
-    async def __call__(self, request: GenerationRequest) -> TokenStream:
+    async def __call__(self, request: GenerationRequest, slot: Slot | None = None) -> TokenStream:
         self.asked.append(request)
         told = replace(request, prompt=f"{request.prompt} try {len(self.asked)}")
-        return await self._generate(told)
+        return await self._generate(told, slot)

@@ -287,3 +287,13 @@ async def test_packages_that_nobody_needs_are_not_missed(
     doors, _ = open_with("yes")
     assert "warnings" not in await run(doors)
     assert caplog.records == []
+
+
+def test_draft_model_of_no_use_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    # R17
+    build_checking(Settings(engine="llamacpp", draft_model_path=Path("draft.gguf")))
+    assert caplog.messages == []
+    build_checking(Settings(engine="rkllm", draft_model_path=Path("draft.gguf")))
+    assert caplog.messages == [
+        "DRAFT_MODEL_PATH is for the llamacpp engine, the rkllm engine ignores it"
+    ]

@@ -15,6 +15,8 @@ from handler.doctor_report import ASSUMPTIONS, Examination, Finding, report
 
 RKLLM = BackendConfig("rkllm", {"model_path": "/m/q.rkllm", "cpu_mask": 0, "tokenizer": None})
 MARK = "**not as assumed**"
+# The one home of a Linux machine whose name is no person's.
+ADMINS = str(Path("/", "root"))
 AS_ASSUMED: dict[str, Any] = {
     "callbacks on the calling thread": True,
     "callbacks beyond the runtime's count": 1,
@@ -165,10 +167,10 @@ def test_whole_or_not() -> None:
 @pytest.mark.parametrize(
     ("home", "text", "shown"),
     [
-        ("/data/me", "/data/me/models/q.rkllm", "~/models/q.rkllm"),
-        ("/data/me", "/data/mean/q.rkllm", "/data/mean/q.rkllm"),
-        ("/data/me", "File /home/alice/lib.so, line 3", "File ~/lib.so, line 3"),
-        ("/data/me", "/root/q.rkllm and /rootless", "~/q.rkllm and /rootless"),
+        ("/people/me", "/people/me/models/q.rkllm", "~/models/q.rkllm"),
+        ("/people/me", "/people/mean/q.rkllm", "/people/mean/q.rkllm"),
+        ("/people/me", "File /home/alice/lib.so, line 3", "File ~/lib.so, line 3"),
+        ("/people/me", f"{ADMINS}/q.rkllm and {ADMINS}less", f"~/q.rkllm and {ADMINS}less"),
         ("/", "/usr/lib/librkllmrt.so", "/usr/lib/librkllmrt.so"),
     ],
 )

@@ -37,6 +37,7 @@ STATUSES = {
     "HandlerError": 400,
     "InvalidRequest": 400,
     "NotFound": 404,
+    "ModelNotFound": 404,
     "UnsupportedMediaType": 415,
     "PayloadTooLarge": 413,
     "ResultTooLarge": 413,
@@ -59,6 +60,14 @@ STATUSES = {
 }
 
 
+# S1's codes, where they are not the type's name.
+NAMES = {
+    "NotFound": "not_found",
+    "ModelNotFound": "model_not_found",
+    "QueueFull": "rate_limit_exceeded",
+}
+
+
 @pytest.mark.parametrize("cls", TABLE, ids=lambda cls: cls.__name__)
 def test_row_is_told_in_every_dialect(cls: type[Exception]) -> None:
     # R53
@@ -78,6 +87,10 @@ def test_row_is_told_in_every_dialect(cls: type[Exception]) -> None:
     assert error["type"] == failure.row.type
     assert error["message"] == (UNAVAILABLE if status == 503 else "it went wrong")
     assert error["param"] == ("prompt" if cls is engine.PromptTooLong else None)
+
+    named = failure.named_error()["error"]
+    assert named["message"] == "it went wrong"
+    assert named["code"] == NAMES.get(cls.__name__, failure.row.type.removesuffix("_error"))
 
     assert type(failure.openai_job_error()) is str
     assert orjson.loads(failure.openai_job_error()) == body
@@ -130,6 +143,13 @@ def test_param_and_retry_after_are_kept() -> None:
     assert rejected.openai_error()["error"]["param"] == "grammar"
     assert problem(engine.QueueFull("full", retry_after_s=3)).retry_after_s == 3
     assert problem(engine.QueueFull("full")).retry_after_s is None
+
+
+def test_oracles_clients_find_how_long_to_wait() -> None:
+    # R41: S1's own read it there, whatever kept them out.
+    full = problem(engine.QueueFull("full", retry_after_s=3)).named_error()
+    assert full["error"]["details"] == {"retry_after": 3}
+    assert problem(engine.QueueFull("full")).named_error()["error"]["details"]["retry_after"] == 1
 
 
 def test_subclass_without_a_row_is_told_as_its_base() -> None:

@@ -20,6 +20,7 @@ from handler.options import OptionsInput, OptionsReader
 from handler.pipeline import Pipeline
 from tests.conftest import SMALL_RULES
 from tests.unit.handler.conftest import Ended, JobHandlerFactory, PipelineFactory, Quiet
+from tests.unit.handler.json_values import json_values
 from validation import Options, Subject, Verdict
 from validation.v3 import V3
 
@@ -295,13 +296,13 @@ BAD_CALLS = [
         'the model "gpt" does not exist, there is: scripted',
     ),
     (
-        "/v1/embeddings",
+        "/v1/responses",
         {},
         404,
         "not_found_error",
         "openai_route",
-        'there is no route "/v1/embeddings", there are: '
-        "/v1/completions, /v1/chat/completions, /v1/models",
+        'there is no route "/v1/responses", there are: '
+        "/v1/completions, /v1/chat/completions, /v1/embeddings, /v1/models",
     ),
     (
         "/v1/completions",
@@ -556,20 +557,8 @@ async def test_stream_that_grows_past_the_result_limit_fails_clearly(
 # -- anything at all ----------------------------------------------------------------------------
 
 
-def values() -> st.SearchStrategy[Any]:
-    scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters())
-    return st.recursive(
-        scalars,
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(st.text(st.characters(), max_size=4), inner, max_size=3)
-        ),
-        max_leaves=6,
-    )
-
-
 def sometimes(good: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return good | good | values()
+    return good | good | json_values()
 
 
 TEXT = st.text(st.characters(), min_size=1, max_size=6)
@@ -604,14 +593,14 @@ PARAMS = st.fixed_dictionaries(
         ),
         "stream": sometimes(st.booleans()),
         "logprobs": sometimes(st.integers(0, 5)),
-        "chat_template_kwargs": values(),
+        "chat_template_kwargs": json_values(),
         "stream_options": sometimes(st.just({"include_usage": True})),
         "validation": sometimes(OPTIONS),
         "enable_validation": sometimes(st.booleans()),
     },
 )
 INPUTS = (
-    values()
+    json_values()
     | st.fixed_dictionaries(
         {"prompt": sometimes(TEXT)},
         optional={

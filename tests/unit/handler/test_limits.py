@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 from engine import Delta, TokenLogprob
 from handler import limits
 from handler.errors import ResultTooLarge
+from handler.openai.chat import CHAT
+from handler.openai.codec import Codec, Shape
+from handler.openai.completions import COMPLETIONS
 from handler.response import encode_partial
 
 
@@ -49,6 +53,50 @@ def test_each_partial_fits_a_chunk_whatever_json_escapes(char: str, size: int) -
         texts.append(partial["choices"][0]["text"])
     assert len(texts) > 1
     assert "".join(texts) == char * size * len(batch)
+
+
+TOPS = tuple((f'"\\{number}', -1.23456789) for number in range(20))
+
+
+@pytest.mark.parametrize("char", ["a", '"', "\\", "\0", "\x1f", "é", "\u2028", "😀"])
+@pytest.mark.parametrize("shape", [COMPLETIONS, CHAT], ids=["completions", "chat"])
+def test_each_event_fits_a_chunk_whatever_there_is_to_tell(shape: Shape, char: str) -> None:
+    # Of twenty alternatives, in text that is text inside of JSON once more.
+    text = char * 5
+    told = [
+        TokenLogprob(text, -12.345678901234567, TOPS, text.encode(), 5 * at) for at in range(2000)
+    ]
+    asked = {"logprobs": 5} if shape is COMPLETIONS else {"logprobs": True, "top_logprobs": 20}
+    given = {"prompt": "x", "messages": [{"role": "user", "content": "x"}], "stream": True}
+    codec = Codec(shape, given | asked, "tiny", None)
+    codec.opening(0)
+    parts = list(limits.split([Delta(text, each) for each in told]))
+    assert [delta.logprob for part in parts for delta in part] == told
+    for part in parts:
+        for block in limits.split_events(codec.delta(part)):
+            size = limits.wire_size({"output": block.decode()})
+            assert size <= limits.STREAM_CHUNK_BYTES
+    assert len(parts) > 5
+
+
+@given(st.lists(st.binary(max_size=30), min_size=1), st.integers(1, 100))
+def test_events_are_never_cut(said: list[bytes], bound: int) -> None:
+    events = [b"data: " + each.replace(b"\n", b"") + b"\n\n" for each in said]
+    with patch.object(limits, "BLOCK_BYTES", bound):
+        blocks = list(limits.split_events(b"".join(events)))
+    assert b"".join(blocks) == b"".join(events)
+    for block in blocks:
+        assert block.endswith(b"\n\n")
+        assert len(block) <= bound or block.count(b"\n\n") == 1
+
+
+@given(st.lists(st.integers(1, 50)), st.integers(1, 100))
+def test_what_is_told_is_split_without_a_loss(sizes: list[int], bound: int) -> None:
+    with patch.object(limits, "EVENT_LOGPROB_BYTES", bound):
+        parts = list(limits.split_told(sizes, lambda size: size))
+    assert [size for part in parts for size in part] == sizes
+    assert all(sum(part) <= bound or len(part) == 1 for part in parts)
+    assert len(parts) == 1 or all(parts)
 
 
 @given(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from handler.errors import InvalidRequest
 from handler.options import PII_KINDS, PLAIN, OptionsInput, OptionsReader, _compiled_schema
 from handler.request import TextRequest, parse
+from tests.unit.handler.json_values import json_values
 from validation import NO_OPTIONS, Options
 from validation.options import pii
 
@@ -246,22 +247,13 @@ def test_without_a_validator_there_are_no_intents_to_block() -> None:
         PLAIN.read({"blocked_intents": ["weather"]})
 
 
-def values() -> st.SearchStrategy[Any]:
-    scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters())
-    return st.recursive(
-        scalars,
-        lambda inner: (
-            st.lists(inner, max_size=4)
-            | st.dictionaries(st.text(st.characters(), max_size=5), inner, max_size=4)
-        ),
-        max_leaves=8,
-    )
-
-
 NAMES = st.sampled_from([*OptionsInput.model_fields]) | st.text(st.characters(), max_size=3)
 
 
-@given(values() | st.dictionaries(NAMES, values() | st.sampled_from(["en", ["weather"], True])))
+@given(
+    json_values()
+    | st.dictionaries(NAMES, json_values() | st.sampled_from(["en", ["weather"], True]))
+)
 def test_anything_at_all_raises_nothing_but_invalid_request(given: Any) -> None:
     # R50
     try:

@@ -19,6 +19,7 @@ from handler.pipeline import Pipeline
 from handler.request import TextRequest
 from tests.conftest import SMALL_RULES
 from tests.unit.handler.conftest import Ended, PipelineFactory, Quiet
+from tests.unit.handler.openai.calls import tell_streamed, tell_whole
 from validation import Subject, Validator
 from validation.v3 import V3
 
@@ -70,6 +71,10 @@ def jobs_of(pipeline_of: PipelineFactory) -> JobsFactory:
         return JobHandler(pipeline, OptionsReader(OptionsInput(**settings)), interval_s=0.0)
 
     return build
+
+
+def openai(pipeline: Pipeline) -> OpenAIService:
+    return OpenAIService(pipeline, OptionsReader(OptionsInput()))
 
 
 def job(*, stream: bool = False, **given: Any) -> dict[str, Any]:
@@ -302,6 +307,43 @@ async def test_log_probabilities_do_not_spell_it_out(pipeline_of: PipelineFactor
     assert answer.logprobs == ()
     harmless = await pipeline_of({"pieces": ["All", " well"]}).run(ask(sampling=sampling))
     assert [each.token for each in harmless.logprobs] == ["All", " well"]
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
+async def test_log_probabilities_of_what_is_harmless_are_told(
+    streaming: bool, pipeline_of: PipelineFactory
+) -> None:
+    # R24: a stream that comes at its end tells of its tokens as a whole body does.
+    tell = tell_streamed if streaming else tell_whole
+    body = {"prompt": "hi", "logprobs": 1, "validation": {"redact_pii": True}}
+    told = await tell(openai(pipeline_of({"pieces": ["All", " well"]})), ROUTES[0], body)
+    assert told.choices[0].logprobs is not None
+    assert told.choices[0].logprobs["tokens"] == ["All", " well"]
+    assert told.warnings == []
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
+async def test_log_probabilities_that_are_left_out_are_warned_of(
+    streaming: bool, pipeline_of: PipelineFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    # R16, R55
+    tell = tell_streamed if streaming else tell_whole
+    body = {"prompt": "hi", "logprobs": 1, "validation": {"redact_pii": True}}
+    told = await tell(openai(pipeline_of({"pieces": PIECES})), ROUTES[0], body)
+    assert (told.choices[0].text, told.choices[0].logprobs) == (TEXT, None)
+    warning = "logprobs were left out, for they would tell what was redacted"
+    assert told.warnings == [warning]
+    (record,) = caplog.records
+    assert record.getMessage().endswith(warning)
+
+
+async def test_log_probabilities_nobody_asked_for_are_not_warned_of(
+    pipeline_of: PipelineFactory,
+) -> None:
+    # R15: they are the candidates' rank.
+    body = {"prompt": "hi", "best_of": 2, "validation": {"redact_pii": True}}
+    told = await tell_whole(openai(pipeline_of({"pieces": PIECES})), ROUTES[0], body)
+    assert (told.choices[0].text, told.warnings) == (TEXT, [])
 
 
 async def test_validator_sees_redacted_texts_alone(pipeline_of: PipelineFactory) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from engine import Chat, Message, Priority, SamplingParams
 from handler.errors import InvalidRequest
 from handler.request import OpenAIRequest, TextRequest, parse
+from tests.unit.handler.json_values import json_values
 
 ROOT = Path(__file__).parents[3]
 INPUT = "input must be an object with prompt, messages or openai_route"
@@ -242,19 +243,6 @@ def test_openai_call_without_a_body_has_an_empty_one() -> None:
     assert parse({"input": {"openai_route": "/v1/models"}}) == OpenAIRequest("/v1/models", {})
     asked = {"openai_route": "/v1/models", "openai_input": None}
     assert parse({"input": asked}) == OpenAIRequest("/v1/models", {})
-
-
-def json_values() -> st.SearchStrategy[Any]:
-    # What Python's json reads, half surrogate pairs, NaN and huge numbers included.
-    scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters())
-    return st.recursive(
-        scalars,
-        lambda inner: (
-            st.lists(inner, max_size=4)
-            | st.dictionaries(st.text(st.characters(), max_size=5), inner, max_size=4)
-        ),
-        max_leaves=8,
-    )
 
 
 NAMES = [

@@ -39,6 +39,7 @@ def test_every_field_is_described() -> None:
 VALUES: dict[str, tuple[str, object]] = {
     "ENGINE": ("scripted", "scripted"),
     "MODEL_PATH": ("some/model.gguf", Path("some/model.gguf")),
+    "DRAFT_MODEL_PATH": ("some/draft.gguf", Path("some/draft.gguf")),
     "MODEL_NAME": ("tiny", "tiny"),
     "CONTEXT_LENGTH": ("2048", 2048),
     "MAX_CONCURRENCY": ("7", 7),
@@ -219,6 +220,7 @@ def test_engine_config_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         "slots": 7,
         "threads": 3,
         "deterministic": False,
+        "draft_path": "some/draft.gguf",
     }
 
 

@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types import Completion
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.chat import ChatCompletion
 
 from engine import Chat, Delta, Finish, FinishReason, Message, Priority, Usage
-from handler.errors import InvalidRequest, NotFound, problem
+from handler.errors import InvalidRequest
 from handler.openai.chat import CHAT
 from handler.openai.codec import Codec, Shape
 from handler.openai.completions import COMPLETIONS
 from handler.pipeline import Answer
+from tests.unit.handler.openai.reading import check_chunk, text_of
 from validation import Verdict
 
 TURNS = [{"role": "user", "content": "hi"}]
@@ -64,23 +65,6 @@ def stream(of: Codec, *batches: Sequence[str], **fields: Any) -> list[dict[str, 
             assert b"\n" not in event
             chunks.append(json.loads(event.removeprefix(b"data: ")))
     return chunks
-
-
-def text_of(choice: dict[str, Any]) -> str:
-    return str(choice["text"] if "text" in choice else choice["delta"].get("content", ""))
-
-
-def check_chunk(chunk: dict[str, Any]) -> None:
-    """Validate as strictly as the client's own models can."""
-    if chunk["object"] == "chat.completion.chunk":
-        ChatCompletionChunk.model_validate(chunk, strict=True)
-        return
-    # The model knows no null there, though OpenAI's own chunks have it but for the last.
-    choices = [
-        {**choice, "finish_reason": choice["finish_reason"] or "stop"}
-        for choice in chunk["choices"]
-    ]
-    Completion.model_validate({**chunk, "choices": choices}, strict=True)
 
 
 # -- whole --------------------------------------------------------------------------------------
@@ -279,64 +263,6 @@ def test_prompt_formats(prompt: Any, becomes: Any) -> None:
     assert codec(COMPLETIONS, {"prompt": prompt}).request.generation.prompt == becomes
 
 
-@pytest.mark.parametrize("stream_it", [True, False])
-@pytest.mark.parametrize(
-    "body",
-    [
-        {},
-        {"prompt": None},
-        {"prompt": ""},
-        {"prompt": 5},
-        {"prompt": True},
-        {"prompt": {"text": "x"}},
-        {"prompt": []},
-        {"prompt": [""]},
-        {"prompt": [[]]},
-        {"prompt": [None]},
-        {"prompt": [1, "a"]},
-        {"prompt": ["a", 1]},
-        {"prompt": [[1], "a"]},
-        {"prompt": [1.5]},
-        {"prompt": [True]},
-        {"prompt": [-1]},
-        {"prompt": [2**31]},
-        {"prompt": [["a"]]},
-    ],
-    ids=str,
-)
-def test_bad_prompt_is_refused_in_these_very_words(body: dict[str, Any], stream_it: bool) -> None:
-    # R6
-    with pytest.raises(InvalidRequest) as raised:
-        codec(COMPLETIONS, {**body, "stream": stream_it})
-    assert problem(raised.value).openai_error() == {
-        "error": {
-            "message": "Invalid prompt format",
-            "type": "invalid_request_error",
-            "param": "prompt",
-            "code": 400,
-        }
-    }
-
-
-def test_prompt_of_half_a_character_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="prompt must be Unicode text"):
-        codec(COMPLETIONS, {"prompt": "\ud800"})
-
-
-@pytest.mark.parametrize("prompt", [["a", "b"], [[1], [2]]])
-def test_streaming_is_for_one_prompt(prompt: list[Any]) -> None:
-    # R28
-    with pytest.raises(InvalidRequest) as raised:
-        codec(COMPLETIONS, {"prompt": prompt, "stream": True})
-    assert problem(raised.value).openai_error()["error"] == {
-        "message": "Streaming is only supported for single prompts",
-        "type": "invalid_request_error",
-        "param": "prompt",
-        "code": 400,
-    }
-    assert codec(COMPLETIONS, {"prompt": prompt[:1], "stream": True}).request.streaming
-
-
 def test_messages_and_template_arguments_become_a_chat() -> None:
     # R34, R39
     of = codec(CHAT, {**CHAT_BODY, "chat_template_kwargs": {"enable_thinking": False}})
@@ -363,47 +289,12 @@ def test_template_arguments_that_cannot_reach_the_engine_are_refused(value: Any)
     assert raised.value.param == "chat_template_kwargs"
 
 
-@pytest.mark.parametrize(
-    "body", [{}, {"messages": []}, {"messages": [{"role": "robot", "content": "x"}]}]
-)
-def test_bad_messages_are_refused(body: dict[str, Any]) -> None:
-    # R34
-    with pytest.raises(InvalidRequest) as raised:
-        codec(CHAT, body)
-    assert str(raised.value.param).startswith("messages")
-
-
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
 @pytest.mark.parametrize("model", [None, "tiny"])
 def test_model_is_optional(shape: Shape, body: dict[str, Any], model: str | None) -> None:
     # R7
     of = codec(shape, {**body, "model": model})
     assert of.whole(answer(of, "x"))["model"] == "tiny"
-
-
-@pytest.mark.parametrize(("shape", "body"), SHAPES)
-@pytest.mark.parametrize(
-    ("model", "shown"), [("gpt-4", '"gpt-4"'), ("", '""'), ("\ud800", '"\\ud800"')]
-)
-def test_unknown_model_is_not_found(
-    shape: Shape, body: dict[str, Any], model: str, shown: str
-) -> None:
-    # R7
-    with pytest.raises(NotFound) as raised:
-        codec(shape, {**body, "model": model})
-    error = problem(raised.value).openai_error()["error"]
-    assert error == {
-        "message": f"the model {shown} does not exist, there is: tiny",
-        "type": "not_found_error",
-        "param": "model",
-        "code": 404,
-    }
-
-
-@pytest.mark.parametrize(("shape", "body"), SHAPES)
-def test_model_must_be_a_string(shape: Shape, body: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest, match="model must be a string, got 5"):
-        codec(shape, {**body, "model": 5})
 
 
 def test_call_goes_first_and_has_the_defaults_of_openai() -> None:
@@ -424,19 +315,6 @@ def test_max_tokens_or_the_default(asked: dict[str, int], limit: int) -> None:
     # R8
     of = codec(CHAT, CHAT_BODY | asked, max_tokens=9)
     assert of.request.generation.sampling.max_tokens == limit
-
-
-def test_error_names_the_field_that_was_sent() -> None:
-    # R8
-    with pytest.raises(InvalidRequest) as raised:
-        codec(CHAT, {**CHAT_BODY, "max_completion_tokens": "5"})
-    assert raised.value.param == "max_completion_tokens"
-
-
-def test_ignored_parameters_are_warned_about() -> None:
-    # R16
-    of = codec(COMPLETIONS, {**TEXT_BODY, "suffix": "x", "unknown": 1})
-    assert of.request.warnings == ("suffix is not supported and was ignored",)
 
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
@@ -476,44 +354,3 @@ def test_wrong_option_is_refused_by_its_path(shape: Shape, body: dict[str, Any])
         codec(shape, {**body, "validation": {"language": 5}})
     assert raised.value.param == "validation.language"
     assert raised.value.message == "validation.language must be an ISO 639-1 code such as en, got 5"
-
-
-STREAM_OPTIONS: list[tuple[dict[str, Any], str]] = [
-    # R23
-    ({"stream_options": {"include_usage": True}}, "stream_options must come with stream: true"),
-    (
-        {"stream": False, "stream_options": {"include_usage": True}},
-        "stream_options must come with stream: true",
-    ),
-    ({"stream": True, "stream_options": 5}, "got 5"),
-    ({"stream": True, "stream_options": []}, "got []"),
-    ({"stream": True, "stream_options": {"usage": True}}, 'got {"usage":true}'),
-    (
-        {"stream": True, "stream_options": {"include_usage": True, "x": 1}},
-        'got {"include_usage":true,"x":1}',
-    ),
-    ({"stream": True, "stream_options": {"include_usage": "yes"}}, 'got "yes"'),
-    ({"stream": True, "stream_options": {"include_usage": 1}}, "got 1"),
-    ({"stream": True, "stream_options": {"include_usage": None}}, "got null"),
-]
-
-
-@pytest.mark.parametrize(("shape", "body"), SHAPES)
-@pytest.mark.parametrize(("options", "message"), STREAM_OPTIONS)
-def test_bad_stream_options_are_refused(
-    shape: Shape, body: dict[str, Any], options: dict[str, Any], message: str
-) -> None:
-    # R23
-    with pytest.raises(InvalidRequest) as raised:
-        codec(shape, body | options)
-    assert raised.value.param == "stream_options"
-    assert raised.value.message.startswith("stream_options must ")
-    assert raised.value.message.endswith(message)
-    assert problem(raised.value).row.status == 400
-
-
-@pytest.mark.parametrize("stream_it", ["yes", 1, []])
-def test_stream_must_be_a_flag(stream_it: Any) -> None:
-    with pytest.raises(InvalidRequest) as raised:
-        codec(CHAT, {**CHAT_BODY, "stream": stream_it})
-    assert raised.value.param == "stream"

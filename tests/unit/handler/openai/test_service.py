@@ -163,9 +163,9 @@ async def test_default_of_max_tokens(pipeline_of: PipelineFactory) -> None:
     assert whole["choices"][0]["finish_reason"] == "length"
 
 
-@pytest.mark.parametrize("route", ["", "/v1/embeddings", "v1/completions", "/v1/completions/"])
+@pytest.mark.parametrize("route", ["", "/v1/responses", "v1/completions", "/v1/completions/"])
 def test_unknown_route(route: str, pipeline_of: PipelineFactory) -> None:
-    with pytest.raises(NotFound, match=r"there are: /v1/completions, /v1/chat/completions, /v1/mo"):
+    with pytest.raises(NotFound, match=r"there are: /v1/completions, /v1/chat/completions, /v1/em"):
         OpenAIService(pipeline_of()).codec(route, {})
 
 

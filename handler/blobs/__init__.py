@@ -1,0 +1,21 @@
+"""Named bytes, in a folder or in a bucket."""
+
+from __future__ import annotations
+
+from handler.blobs.blob import (
+    BlobDenied,
+    BlobError,
+    BlobInfo,
+    BlobNotFound,
+    BlobStore,
+    BlobUnavailable,
+)
+
+__all__ = [
+    "BlobDenied",
+    "BlobError",
+    "BlobInfo",
+    "BlobNotFound",
+    "BlobStore",
+    "BlobUnavailable",
+]

@@ -1,0 +1,114 @@
+"""`/v1/embeddings`: texts in, their vectors out."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from engine import Capabilities, Embedding
+from engine.request import RenderedPrompt
+from handler.errors import InvalidRequest
+from handler.messages import check_text
+from handler.openai.dialect import Dialect
+from handler.openai.models import read_model
+from handler.sampling import MAX_INT32, MAX_TOKEN_ID, shown, validate
+
+# As many as OpenAI takes.
+MAX_INPUTS = 2048
+_INPUT = (
+    f"input must be a non-empty string, an array of up to {MAX_INPUTS} of them, an array of token "
+    f"ids or an array of up to {MAX_INPUTS} such arrays"
+)
+
+
+class EmbeddingsInput(BaseModel):
+    """What a body may hold beside `input` and `model`; each description ends "… must be …"."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    encoding_format: Literal["float", "base64"] | None = Field(None, description="float or base64")
+    dimensions: int | None = Field(
+        None, ge=1, le=MAX_INT32, description=f"a whole number from 1 to {MAX_INT32}"
+    )
+    user: str | None = Field(None, description="a string")
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingsCall:
+    """One call: what to make vectors of, how long they are wanted, and how they are written."""
+
+    model: str
+    texts: Sequence[RenderedPrompt]
+    dimensions: int | None
+    in_base64: bool
+
+    @classmethod
+    def read(cls, body: Mapping[str, Any], served: str, dialect: Dialect) -> EmbeddingsCall:
+        """Return what a body asks for. Raises InvalidRequest or ModelNotFound."""
+        model = read_model(body, served, dialect)
+        texts = _texts(body.get("input"))
+        given = validate(EmbeddingsInput, body)
+        return cls(model, texts, given.dimensions, given.encoding_format == "base64")
+
+    def check(self, capabilities: Capabilities) -> None:
+        """Refuse a length that the model's vectors have not.
+
+        Those of a model that was trained for it could be cut; no file says which ones were, and the
+        others' lose their meaning. Raises InvalidRequest.
+        """
+        size = capabilities.embedding_size
+        if self.dimensions is not None and size and self.dimensions != size:
+            raise InvalidRequest(
+                f"dimensions must be {size}, the length of {self.model}'s vectors, "
+                f"got {self.dimensions}",
+                "dimensions",
+            )
+
+    def answer(self, found: Sequence[Embedding]) -> dict[str, Any]:
+        """Return the body that tells the vectors, in the order of the texts."""
+        tokens = sum(each.tokens for each in found)
+        return {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": index, "embedding": self._written(each.vector)}
+                for index, each in enumerate(found)
+            ],
+            "model": self.model,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+
+    def _written(self, vector: Sequence[float]) -> Sequence[float] | str:
+        if not self.in_base64:
+            return vector
+        return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+def _texts(given: Any) -> Sequence[RenderedPrompt]:
+    texts = [given] if isinstance(given, str) or _is_tokens(given) else given
+    if not isinstance(texts, list) or not texts:
+        raise InvalidRequest(f"{_INPUT}, got {shown(given)}", "input")
+    if len(texts) > MAX_INPUTS:
+        raise InvalidRequest(f"{_INPUT}, got {len(texts)}", "input")
+    return [_text(text, f"input[{index}]") for index, text in enumerate(texts)]
+
+
+def _text(given: Any, name: str) -> RenderedPrompt:
+    if isinstance(given, str) and given:
+        check_text(given, name)
+        return given
+    if _is_tokens(given):
+        return tuple(given)
+    raise InvalidRequest(f"{_INPUT}, got {shown(given)} at {name}", "input")
+
+
+def _is_tokens(given: Any) -> bool:
+    return (
+        isinstance(given, list)
+        and bool(given)
+        and all(type(each) is int and 0 <= each <= MAX_TOKEN_ID for each in given)
+    )

@@ -1,0 +1,93 @@
+"""A streamed call as blocks of server-sent events, failure and end among them (R19, R30)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+import orjson
+
+from engine import Delta
+from handler.answer import Answer
+from handler.errors import Problem, problem
+from handler.limits import split, split_events
+from handler.openai.codec import Codec
+from handler.openai.dialect import OPENAI, Dialect
+from handler.openai.several import Finished, Part, Several
+from handler.running import Running
+
+DONE = b"data: [DONE]\n\n"
+# Unicode ends lines with them, and so do clients that read by `str.splitlines`, as httpx does: raw,
+# they would cut an event in two, and what a model says next could pass for one.
+_LINE_ENDS = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\u0085\u2028\u2029"}
+
+
+async def events(
+    codec: Codec, running: Running | Several | Finished, interval_s: float = 0.0
+) -> AsyncGenerator[bytes, None]:
+    """Yield a streamed answer as blocks of whole server-sent events, `[DONE]` last.
+
+    Text that came while the reader was busy goes out as one event. An error after the first text is
+    an event of its own and then the end (R30).
+    """
+    block = b""
+    try:
+        if isinstance(running, Running):
+            block = codec.opening(running.created)
+            async for batch in running.batches(interval_s):
+                for deltas in split(batch):
+                    for part in split_events(_lines(block + codec.delta(deltas))):
+                        yield part
+                    block = b""
+            block += codec.closing(await running.answer())
+        else:
+            opened, left = set[int](), len(codec.requests)
+            async for parts in running.batches(interval_s):
+                for index, come in _gathered(parts):
+                    if index not in opened:
+                        opened.add(index)
+                        block += codec.opening(running.created, index)
+                    if isinstance(come, Answer):
+                        block += codec.closing(come, index)
+                        left -= 1
+                    else:
+                        block += b"".join([codec.delta(each, index) for each in split(come)])
+                if left:
+                    for part in split_events(_lines(block)):
+                        yield part
+                    block = b""
+        for part in split_events(_lines(block) + DONE):
+            yield part
+    except Exception as error:
+        # Whatever it was: a stream that just stops would look like a whole answer to some clients.
+        yield _lines(block + error_event(problem(error), codec.dialect)) + DONE
+
+
+def _lines(block: bytes) -> bytes:
+    """Return events as lines to everybody."""
+    if not block.isascii():
+        for end, escaped in _LINE_ENDS.items():
+            block = block.replace(end, escaped)
+    return block
+
+
+def _gathered(parts: Sequence[Part]) -> Sequence[Part]:
+    """Join the batches of each choice, so that one that came in several is one event."""
+    if len(parts) == 1:
+        return parts
+    batches: dict[int, list[Delta]] = {}
+    found: list[Part] = []
+    for index, part in parts:
+        if isinstance(part, Answer):
+            found.append((index, part))
+        elif index in batches:
+            batches[index] += part
+        else:
+            batches[index] = [*part]
+            found.append((index, batches[index]))
+    return found
+
+
+def error_event(failure: Problem, dialect: Dialect = OPENAI) -> bytes:
+    """Return a failure as an event."""
+    told = failure.named_error() if dialect.named_errors else failure.openai_error()
+    return b"data: " + orjson.dumps(told) + b"\n\n"

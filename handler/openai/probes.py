@@ -1,0 +1,116 @@
+"""What is sent to find out which parameters are honoured: every one that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+COMPLETIONS, CHAT = "completions", "chat"
+BOTH = (COMPLETIONS, CHAT)
+
+_TOOLS = {"tools": [{"type": "function", "function": {"name": "look"}}]}
+_SCHEMA = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Bodies with a parameter: the first asks something of an engine, all of them of a dialect.
+
+    `takes` says what it may be where no field of a model does, `kind` what is special about these.
+    """
+
+    name: str
+    bodies: Sequence[Mapping[str, Any]]
+    takes: str = ""
+    routes: Sequence[str] = BOTH
+    kind: str = ""
+
+
+def _values(name: str, *values: Any, takes: str = "", routes: Sequence[str] = BOTH) -> Probe:
+    return Probe(name, [{name: value} for value in values], takes, routes)
+
+
+PROBES: Sequence[Probe] = (
+    _values("model", "m", None, takes="the name of the model that is served"),
+    _values(
+        "prompt",
+        "a",
+        ["a", "b"],
+        takes="a string, an array of strings, of token ids, of arrays of token ids",
+        routes=[COMPLETIONS],
+    ),
+    Probe(
+        "prompt",
+        [{"prompt": [1, 2]}, {"prompt": [[1], [2]]}],
+        "ids of the model's own vocabulary",
+        [COMPLETIONS],
+        "token ids",
+    ),
+    _values(
+        "messages",
+        [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}],
+        takes="turns: developer, system, user, assistant, tool, function; text or text parts",
+        routes=[CHAT],
+    ),
+    _values("max_tokens", 5),
+    _values("max_completion_tokens", 5),
+    _values("temperature", 0.5, 0, 2),
+    _values("top_p", 0.5, 0),
+    _values("top_k", 5, -1),
+    _values("min_p", 0.5),
+    _values("repetition_penalty", 1.5),
+    _values("frequency_penalty", 1.5, -2),
+    _values("presence_penalty", 1.5, -2),
+    _values("seed", 1),
+    _values("stop", "a", ["a", "b", "c", "d", "e"]),
+    _values("stop_token_ids", [1]),
+    Probe(
+        "include_stop_str_in_output",
+        [
+            {"include_stop_str_in_output": True},
+            {"include_stop_str_in_output": False},
+            {"include_stop_str_in_output": False, "stream": True},
+        ],
+    ),
+    Probe("ignore_eos", [{"ignore_eos": True}, {"ignore_eos": True, "max_tokens": 5000}]),
+    _values("logit_bias", {"1": 5}),
+    _values("n", 2, routes=[CHAT]),
+    Probe("n", [{"n": 2, "best_of": 2}, {"n": 2}], routes=[COMPLETIONS]),
+    Probe("best_of", [{"best_of": 2}, {"best_of": 2, "stream": True}], routes=[COMPLETIONS]),
+    Probe("length_penalty", [{"length_penalty": 2.0, "best_of": 2}], routes=[COMPLETIONS]),
+    _values("echo", True, routes=[COMPLETIONS]),
+    Probe(
+        "logprobs",
+        [{"logprobs": 1}, {"logprobs": 5}, {"logprobs": 1, "stream": True}],
+        routes=[COMPLETIONS],
+    ),
+    Probe("logprobs", [{"logprobs": True}, {"logprobs": True, "stream": True}], routes=[CHAT]),
+    Probe("top_logprobs", [{"logprobs": True, "top_logprobs": 20}], routes=[CHAT]),
+    _values("suffix", "z", takes="a string", routes=[COMPLETIONS]),
+    _values("stream", True),
+    Probe(
+        "stream_options",
+        [{"stream": True, "stream_options": {"include_usage": True}}],
+        "an object with `include_usage`, with `stream` only",
+    ),
+    _values(
+        "response_format", _SCHEMA, {"type": "json_object"}, takes="text, json_object, json_schema"
+    ),
+    Probe("tools", [_TOOLS], "an array of up to 128 functions", [CHAT]),
+    Probe(
+        "tool_choice",
+        [_TOOLS | {"tool_choice": "required"}],
+        "none, auto, required or a function",
+        [CHAT],
+    ),
+    Probe(
+        "parallel_tool_calls", [_TOOLS | {"parallel_tool_calls": False}], "true or false", [CHAT]
+    ),
+    _values("enable_thinking", True, takes="true or false", routes=[CHAT]),
+    _values("chat_template_kwargs", {"a": 1}, takes="an object, for the template", routes=[CHAT]),
+    _values("num_assistant_tokens", 5),
+    _values("assistant_confidence_threshold", 0.5),
+    _values("enable_validation", True, takes="true or false"),
+    _values("validation", {"language": "en"}, takes="[options](jobs.md#validation) of ours"),
+)

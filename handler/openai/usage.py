@@ -1,0 +1,45 @@
+"""The tokens of a call: how many, and whether a stream tells (R4, R5, R22, R23)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from handler.answer import Answer
+from handler.errors import InvalidRequest
+from handler.openai.dialect import Dialect
+from handler.sampling import shown
+
+
+def read_include_usage(
+    body: Mapping[str, Any], dialect: Dialect, *, streaming: bool
+) -> bool | None:
+    """Return whether a stream ends with a chunk for its usage; None puts it on the last choice's.
+
+    Raises:
+        InvalidRequest: `stream_options` is no such wish, or nothing is streamed.
+    """
+    options = body.get("stream_options")
+    if options is None:
+        return None if dialect.usage_unasked else False
+    if not streaming:
+        raise InvalidRequest("stream_options must come with stream: true", "stream_options")
+    allowed = "stream_options must be an object with include_usage: true or false"
+    if not isinstance(options, Mapping) or set(options) - {"include_usage"}:
+        raise InvalidRequest(f"{allowed}, got {shown(options)}", "stream_options")
+    wanted = options.get("include_usage", False)
+    if not isinstance(wanted, bool):
+        raise InvalidRequest(f"{allowed}, got {shown(wanted)}", "stream_options")
+    return wanted
+
+
+def totals(answers: Sequence[Answer], prompts: int) -> dict[str, int]:
+    """Return the tokens of all answers together: each prompt once, every candidate's own (R5)."""
+    each = len(answers) // prompts
+    prompt = sum(answer.finish.usage.prompt_tokens for answer in answers[::each])
+    completion = sum(answer.finish.usage.completion_tokens for answer in answers)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }

@@ -1,0 +1,140 @@
+"""OpenAI's answers, whole and streamed, read into one form, as strictly as its clients could."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from openai._streaming import SSEDecoder
+from openai.types import Completion
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+
+@dataclass(slots=True)
+class Choice:
+    """One choice, its parts joined."""
+
+    text: str = ""
+    logprobs: dict[str, Any] | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+@dataclass(slots=True)
+class Told:
+    """A whole answer; `sent` are the chunks it came in, none for one that was not streamed."""
+
+    choices: dict[int, Choice] = field(default_factory=dict)
+    usage: dict[str, int] | None = None
+    warnings: list[str] = field(default_factory=list)
+    sent: list[dict[str, Any]] = field(default_factory=list)
+
+
+def whole(body: dict[str, Any]) -> Told:
+    """Read a body; its choices must come by index, each of them finished."""
+    if body["object"] == "chat.completion":
+        ChatCompletion.model_validate(body, strict=True)
+    else:
+        Completion.model_validate({**body, "choices": _known(body["choices"])}, strict=True)
+    told = Told(usage=body["usage"], warnings=body.get("warnings", []))
+    for index, choice in enumerate(body["choices"]):
+        assert choice["index"] == index
+        text = choice["text"] if "text" in choice else choice["message"]["content"]
+        told.choices[index] = Choice(
+            text, choice["logprobs"], choice["finish_reason"], choice.get("stop_reason")
+        )
+    return told
+
+
+def streamed(blocks: Iterable[bytes]) -> Told:
+    """Join the blocks of a stream that ended well; R19-R22 hold for every chunk of it."""
+    chunks = chunks_of(blocks)
+    told = Told(sent=chunks)
+    first = chunks[0]
+    for chunk in chunks:
+        check_chunk(chunk)
+        for key in ("id", "object", "created", "model"):
+            assert chunk[key] == first[key]
+        told.warnings += chunk.get("warnings", [])
+        if chunk.get("usage") is not None:
+            assert told.usage is None
+            assert chunk is chunks[-1]
+            told.usage = chunk["usage"]
+        if chunk["choices"]:
+            _join(told, chunk)
+        else:
+            assert chunk is chunks[-1]
+    assert all(choice.finish_reason for choice in told.choices.values())
+    return told
+
+
+def _join(told: Told, chunk: dict[str, Any]) -> None:
+    (part,) = chunk["choices"]
+    index = part["index"]
+    if chunk["object"] == "chat.completion.chunk" and index not in told.choices:
+        assert part["delta"] == {"role": "assistant", "content": ""}
+    choice = told.choices.setdefault(index, Choice())
+    assert choice.finish_reason is None
+    text = text_of(part)
+    choice.text += text
+    choice.logprobs = joined(choice.logprobs, part["logprobs"])
+    choice.finish_reason = part["finish_reason"]
+    choice.stop_reason = part.get("stop_reason")
+    if choice.finish_reason is not None:
+        assert text == ""
+        assert part["logprobs"] is None
+
+
+def joined(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Join logprobs key by key."""
+    if one is None or other is None:
+        return one or other
+    assert one.keys() == other.keys()
+    return {key: one[key] if one[key] is None else [*one[key], *other[key]] for key in one}
+
+
+def chunks_of(blocks: Iterable[bytes]) -> list[dict[str, Any]]:
+    """Decode each block alone, as the client's own decoder reads it (R29)."""
+    found: list[str] = []
+    for block in blocks:
+        assert block.endswith(b"\n\n")
+        events = [event.data for event in SSEDecoder().iter_bytes(iter([block]))]
+        assert len(events) == block.count(b"\n\n")
+        found += events
+    assert found.index("[DONE]") == len(found) - 1
+    return [json.loads(data) for data in found[:-1]]
+
+
+def text_of(choice: dict[str, Any]) -> str:
+    """Return the text in a part of a choice."""
+    return str(choice["text"] if "text" in choice else choice["delta"].get("content", ""))
+
+
+def check_chunk(chunk: dict[str, Any]) -> None:
+    """Validate a chunk by the model that the client has of it."""
+    if chunk["object"] == "chat.completion.chunk":
+        ChatCompletionChunk.model_validate(chunk, strict=True)
+    else:
+        Completion.model_validate({**chunk, "choices": _known(chunk["choices"])}, strict=True)
+
+
+def _known(choices: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put something in the place of OpenAI's own nulls, of which its model does not know.
+
+    They are the finish reason of a chunk that is not the last, and the log-probability of a token
+    that nothing comes before.
+    """
+    known = []
+    for choice in choices:
+        logprobs = choice["logprobs"]
+        if logprobs is not None:
+            logprobs = {
+                **logprobs,
+                "token_logprobs": [value or 0.0 for value in logprobs["token_logprobs"]],
+                "top_logprobs": [value or {} for value in logprobs["top_logprobs"]],
+            }
+        reason = choice["finish_reason"] or "stop"
+        known.append({**choice, "finish_reason": reason, "logprobs": logprobs})
+    return known

@@ -1,0 +1,150 @@
+"""The best of several candidates: by the mean log-probability of their tokens (R15)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from engine import FinishReason, TokenLogprob, Usage
+from engine.output import Finish
+from handler.openai.codec import Codec
+from handler.openai.completions import COMPLETIONS as SHAPE
+from handler.openai.service import OpenAIService
+from handler.pipeline import Answer
+from tests.unit.handler.conftest import PipelineFactory, Quiet, Tries
+from tests.unit.handler.openai.calls import COMPLETIONS, tell_whole
+
+# By mean: two, one, three. By sum: three, one, two.
+ANSWERS: list[dict[str, Any]] = [
+    {"when": "try 1$", "pieces": [{"text": text, "logprob": -1.0} for text in ("o", "ne")]},
+    {"when": "try 2$", "pieces": [{"text": text, "logprob": -0.5} for text in (*"two!!", "!")]},
+    {"when": "try 3$", "pieces": [{"text": "three", "logprob": -1.4}]},
+]
+
+
+def service_of(pipeline_of: PipelineFactory, *answers: dict[str, Any]) -> OpenAIService:
+    pipeline = pipeline_of(*(answers or ANSWERS), validator=Quiet(), slots=1)
+    pipeline.engine.generate = Tries(pipeline.engine)  # type: ignore[method-assign]
+    return OpenAIService(pipeline)
+
+
+@pytest.mark.parametrize(
+    ("penalty", "order"),
+    [
+        ({}, ["two!!!", "one", "three"]),
+        ({"length_penalty": None}, ["two!!!", "one", "three"]),
+        ({"length_penalty": 1.0}, ["two!!!", "one", "three"]),
+        ({"length_penalty": 0}, ["three", "one", "two!!!"]),
+        ({"length_penalty": 2.5}, ["two!!!", "one", "three"]),
+        ({"length_penalty": -1.0}, ["three", "one", "two!!!"]),
+        # No power of any length may end the call.
+        ({"length_penalty": 1e308}, ["two!!!", "one", "three"]),
+        ({"length_penalty": -1e308}, ["three", "one", "two!!!"]),
+    ],
+    ids=str,
+)
+async def test_the_likeliest_first(
+    pipeline_of: PipelineFactory, penalty: dict[str, Any], order: list[str]
+) -> None:
+    for n in (1, 2, 3):
+        body = {"prompt": "hi", "n": n, "best_of": 3, **penalty}
+        told = await tell_whole(service_of(pipeline_of), COMPLETIONS, body)
+        if n == 3:
+            # There is nothing to choose from.
+            assert [each.text for each in told.choices.values()] == ["one", "two!!!", "three"]
+        else:
+            assert [each.text for each in told.choices.values()] == order[:n]
+        # R4, R5: what was thrown away was generated too.
+        assert told.usage == {"prompt_tokens": 3, "completion_tokens": 9, "total_tokens": 12}
+        # They were needed, and not asked for.
+        assert all(each.logprobs is None for each in told.choices.values())
+        assert told.warnings == []
+
+
+async def test_logprobs_that_were_asked_for_are_those_of_the_best(
+    pipeline_of: PipelineFactory,
+) -> None:
+    body = {"prompt": "hi", "best_of": 3, "logprobs": 1}
+    (choice,) = (await tell_whole(service_of(pipeline_of), COMPLETIONS, body)).choices.values()
+    assert choice.logprobs is not None
+    assert choice.logprobs["tokens"] == [*"two!!", "!"]
+    assert choice.logprobs["token_logprobs"] == [-0.5] * 6
+
+
+async def test_each_prompt_has_a_best_of_its_own(pipeline_of: PipelineFactory) -> None:
+    answers = [
+        {"when": f"try {number}$", "pieces": [{"text": f"{number}", "logprob": logprob}]}
+        for number, logprob in enumerate([-2.0, -1.0, -0.5, -3.0, 0.0, -0.1], 1)
+    ]
+    body = {"prompt": ["a", "b"], "best_of": 3, "n": 2, "echo": True}
+    told = await tell_whole(service_of(pipeline_of, *answers), COMPLETIONS, body)
+    assert [each.text for each in told.choices.values()] == ["a3", "a2", "b5", "b6"]
+    assert told.usage == {"prompt_tokens": 6, "completion_tokens": 6, "total_tokens": 12}
+
+
+async def test_verdict_is_that_of_the_best(pipeline_of: PipelineFactory) -> None:
+    # R47
+    service = service_of(pipeline_of)
+    body = {"prompt": "hi", "best_of": 3, "enable_validation": True}
+    whole = await service.whole(service.codec(COMPLETIONS, body))
+    assert whole["choices"][0]["text"] == "two"
+    assert whole["validation"]["issues"] == ["somebody shouted"]
+    several = await service_of(pipeline_of).whole(service.codec(COMPLETIONS, body | {"n": 2}))
+    assert "validation" not in several
+    assert [choice["validation"]["valid"] for choice in several["choices"]] == [False, True]
+
+
+def answer(text: str, *logprobs: float, warnings: tuple[str, ...] = ()) -> Answer:
+    return Answer(
+        id="x",
+        model="tiny",
+        created=0,
+        text=text,
+        deltas=(text,),
+        finish=Finish(reason=FinishReason.STOP, usage=Usage(1, len(logprobs))),
+        streaming=False,
+        logprobs=tuple(TokenLogprob("x", logprob, offset=0) for logprob in logprobs),
+        warnings=warnings,
+    )
+
+
+def best(*answers: Answer, **body: Any) -> dict[str, Any]:
+    codec = Codec(SHAPE, {"prompt": "hi", "best_of": len(answers), **body}, "tiny", None)
+    return codec.whole(*answers)
+
+
+def test_candidate_without_a_token_comes_last_and_a_certain_one_first() -> None:
+    told = best(answer(""), answer("likely", -0.001), answer("certain", 0.0, 0.0), n=2)
+    assert [choice["text"] for choice in told["choices"]] == ["certain", "likely"]
+
+
+async def test_engine_that_tells_no_logprobs_is_warned_about_once(
+    pipeline_of: PipelineFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    # R16: of what was asked for alone, which is a rank, and not to be told of tokens.
+    service = OpenAIService(pipeline_of({"pieces": ["x"]}, capabilities={"max_logprobs": 0}))
+    ranked = "best_of was not ranked, for the engine tells no logprobs"
+    told = await tell_whole(service, COMPLETIONS, {"prompt": "hi", "best_of": 2})
+    assert (told.choices[0].text, told.warnings) == ("x", [ranked])
+    assert all(record.getMessage().endswith(ranked) for record in caplog.records)
+    assert caplog.records
+
+    both = await tell_whole(service, COMPLETIONS, {"prompt": "hi", "best_of": 2, "logprobs": 1})
+    unknown = "logprobs is not supported by the scripted engine and was ignored"
+    assert both.warnings == [ranked, unknown]
+    assert (await tell_whole(service, COMPLETIONS, {"prompt": "hi", "n": 2})).warnings == []
+
+
+def test_warnings_of_all_candidates_are_told_once() -> None:
+    # R16
+    told = best(answer("a", warnings=("one",)), answer("b", warnings=("one", "two")))
+    assert told["warnings"] == ["one", "two"]
+    assert "warnings" not in best(answer("a"), answer("b"), n=2)
+
+
+def test_redacted_candidate_is_ranked_by_the_tokens_that_are_not_told() -> None:
+    hidden = replace(answer("redacted"), hidden_logprobs=(-0.1, -0.1))
+    told = best(answer("likely", -0.2), hidden, answer("unlikely", -3.0))
+    assert told["choices"][0]["text"] == "redacted"

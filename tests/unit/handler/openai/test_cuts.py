@@ -1,0 +1,143 @@
+"""However an answer is cut into tokens and events, it is told the same: streamed as whole."""
+
+from __future__ import annotations
+
+import codecs
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine import Delta, Finish, SamplingParams, TokenLogprob
+from engine.backends.base import RunEnd
+from engine.generation import Generation
+from handler.limits import split
+from handler.openai.chat import CHAT
+from handler.openai.codec import Codec, Echo, Shape
+from handler.openai.completions import COMPLETIONS
+from handler.openai.service import DONE
+from handler.pipeline import Answer
+from tests.unit.handler.openai import reading
+
+LETTERS = "ab é😀"
+TURNS = [{"role": "user", "content": "hi"}]
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    return [data[one:other] for one, other in pairwise([0, *sorted(places), len(data)])]
+
+
+@st.composite
+def tokens(draw: st.DrawFn) -> list[bytes]:
+    """A text cut anywhere, between the bytes of a character too; its end may be half of one."""
+    data = draw(st.text(LETTERS, max_size=20)).encode() + draw(st.sampled_from([b"", b"\xf0\x9f"]))
+    places = draw(st.lists(st.integers(0, len(data)), max_size=12))
+    return cut(data, places)
+
+
+def said(pieces: list[bytes], sampling: SamplingParams) -> tuple[list[Delta], Finish]:
+    """What the engine makes of a model's tokens."""
+    deltas: list[Delta] = []
+    generation = Generation(sampling, deltas.append)
+    for number, piece in enumerate(pieces):
+        logprob = None
+        if sampling.logprobs is not None:
+            token, value = piece.decode(errors="replace"), -number / 4
+            logprob = TokenLogprob(token, value, ((token, value), (f"{number}", -9.0)))
+        if generation.on_piece(piece, number, logprob):
+            break
+    finish = generation.finish(RunEnd(prompt_tokens=3))
+    return [delta for delta in deltas if delta.text or delta.logprob], finish
+
+
+def ended(text: str, stops: list[str], *, include: bool) -> str:
+    """The text before the stop that is complete first, the longest of several."""
+    for end in range(len(text) + 1):
+        hit = [stop for stop in stops if text[:end].endswith(stop)]
+        if hit:
+            return text[: end if include else end - max(map(len, hit))]
+    return text
+
+
+@pytest.mark.parametrize("shape", [COMPLETIONS, CHAT], ids=["completions", "chat"])
+@given(
+    pieces=tokens(),
+    stops=st.lists(st.text(LETTERS, min_size=1, max_size=4), max_size=3),
+    include=st.booleans(),
+    max_tokens=st.none() | st.integers(1, 8),
+    batches=st.lists(st.integers(0, 14), max_size=6),
+    most=st.integers(1, 6),
+    asked=st.sampled_from([None, 0, 1]),
+    echo=st.sampled_from([Echo(), Echo("é😀 b"), Echo("é😀 b", ("é😀", " b"))]),
+)
+def test_streamed_is_whole(
+    shape: Shape,
+    pieces: list[bytes],
+    stops: list[str],
+    include: bool,
+    max_tokens: int | None,
+    batches: list[int],
+    most: int,
+    asked: int | None,
+    echo: Echo,
+) -> None:
+    # R11-R14, R24, R26, R27
+    body: dict[str, Any] = {
+        "stop": stops,
+        "include_stop_str_in_output": include,
+        "max_tokens": max_tokens,
+        "stream": True,
+    }
+    if shape is COMPLETIONS:
+        body |= {"prompt": "hi", "logprobs": asked, "echo": bool(echo.text)}
+    else:
+        echo = Echo()
+        body |= {"messages": TURNS, "logprobs": asked is not None, "top_logprobs": asked}
+    codec = Codec(shape, body, "tiny", None)
+    codec.echoes = [echo]
+    deltas, finish = said(pieces, codec.parameters.sampling)
+    answer = Answer(
+        id=codec.id,
+        model="tiny",
+        created=1_700_000_000,
+        text="".join(delta.text for delta in deltas),
+        deltas=tuple(delta.text for delta in deltas if delta.text),
+        finish=finish,
+        streaming=True,
+        logprobs=tuple(delta.logprob for delta in deltas if delta.logprob is not None),
+    )
+
+    blocks = [codec.opening(answer.created)]
+    places = sorted(min(place, len(deltas)) for place in batches)
+    for one, other in pairwise([0, *places, len(deltas)]):
+        blocks += [codec.delta(part) for part in split(deltas[one:other], most)]
+    blocks += [codec.closing(answer), DONE]
+    streamed = reading.streamed([block for block in blocks if block])
+    whole = reading.whole(codec.whole(answer))
+    if whole.choices[0].logprobs is not None and not any(whole.choices[0].logprobs.values()):
+        # Nothing was said, so no event was there to say that of it.
+        whole.choices[0].logprobs = None
+    assert streamed.choices == whole.choices
+    assert streamed.usage == whole.usage
+
+    pieces = pieces[:max_tokens]
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    texts = [decoder.decode(piece) for piece in pieces]
+    text = ended("".join(texts), stops, include=include)
+    assert whole.choices[0].text == echo.text + text
+    starts = [len("".join(texts[:number])) for number in range(len(texts))]
+    told = [number for number, start in enumerate(starts) if start < len(text)]
+    logprobs = whole.choices[0].logprobs
+    if asked is None:
+        assert logprobs is None
+    elif shape is COMPLETIONS and logprobs is not None:
+        offsets = [len(echo.text) + starts[number] for number in told]
+        assert logprobs["text_offset"] == [*([0, 2][: len(echo.pieces)]), *offsets]
+        assert logprobs["token_logprobs"][len(echo.pieces) :] == [-each / 4 for each in told]
+    elif logprobs is not None:
+        found = [(bytes(each["bytes"]), each["logprob"]) for each in logprobs["content"]]
+        assert found == [(pieces[number], -number / 4) for number in told]
+    else:
+        assert not told

@@ -1,0 +1,73 @@
+"""The parameters of a draft model, where there is one and where not (R17)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from handler.errors import InvalidRequest, problem
+from handler.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
+from handler.openai.service import OpenAIService
+from tests.unit.handler.conftest import PipelineFactory
+from tests.unit.handler.openai.calls import CHAT, COMPLETIONS, streamed, tell_streamed, tell_whole
+
+BODIES: list[Any] = [
+    pytest.param(COMPLETIONS, {"model": "scripted", "prompt": "hi"}, id="completions"),
+    pytest.param(
+        CHAT, {"model": "scripted", "messages": [{"role": "user", "content": "hi"}]}, id="chat"
+    ),
+]
+NAMES = {"num_assistant_tokens": 5, "assistant_confidence_threshold": 0.0}
+SAID = {"pieces": ["yes"]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("route", "body"), BODIES)
+async def test_model_server_refuses_them_without_one(
+    pipeline_of: PipelineFactory, route: str, body: dict[str, Any], name: str
+) -> None:
+    service = OpenAIService(pipeline_of(SAID))
+    codec = service.codec(route, {**body, name: NAMES[name]}, OVMS)
+    with pytest.raises(InvalidRequest) as whole:
+        await service.whole(codec)
+    with pytest.raises(InvalidRequest) as opened:
+        await service.open(service.codec(route, streamed({**body, name: NAMES[name]}), OVMS))
+    for raised in (whole, opened):
+        assert problem(raised.value).openai_error()["error"] == {
+            "message": f"{name} needs a draft model, and none is loaded",
+            "type": "invalid_request_error",
+            "param": name,
+            "code": 400,
+        }
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dialect", [OPENAI, ORACLE], ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize(("route", "body"), BODIES)
+async def test_others_are_told_that_they_were_ignored(
+    pipeline_of: PipelineFactory, route: str, body: dict[str, Any], dialect: Dialect, name: str
+) -> None:
+    # R16
+    service = OpenAIService(pipeline_of(SAID))
+    for tell in (tell_whole, tell_streamed):
+        told = await tell(service, route, {**body, name: NAMES[name]}, dialect)
+        assert told.warnings == [f"{name} is not supported by the scripted engine and was ignored"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dialect", [OPENAI, ORACLE, OVMS], ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize(("route", "body"), BODIES)
+async def test_with_one_they_are_passed_on(
+    pipeline_of: PipelineFactory, route: str, body: dict[str, Any], dialect: Dialect, name: str
+) -> None:
+    service = OpenAIService(pipeline_of(SAID, capabilities={"draft": True}))
+    for tell in (tell_whole, tell_streamed):
+        told = await tell(service, route, {**body, name: NAMES[name]}, dialect)
+        assert told.warnings == []
+    sampling = service.codec(route, {**body, name: NAMES[name]}, dialect).parameters.sampling
+    asked = {
+        "num_assistant_tokens": sampling.draft_tokens,
+        "assistant_confidence_threshold": sampling.draft_threshold,
+    }
+    assert asked == dict.fromkeys(NAMES, None) | {name: NAMES[name]}

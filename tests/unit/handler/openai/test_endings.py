@@ -1,0 +1,65 @@
+"""How several streamed choices end, in whatever order they do: R5, R16, R21, R22."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from engine import Finish, FinishReason, Usage
+from handler.openai.codec import Codec
+from handler.openai.completions import COMPLETIONS
+from handler.openai.service import DONE
+from handler.pipeline import Answer
+from tests.unit.handler.openai import reading
+
+# Two prompts of different lengths, each answered twice.
+USAGES = [Usage(10, 1), Usage(10, 2), Usage(100, 4), Usage(100, 8)]
+TOTAL = {"prompt_tokens": 110, "completion_tokens": 15, "total_tokens": 125}
+OPTIONS: list[dict[str, Any] | None] = [None, {"include_usage": True}, {"include_usage": False}]
+
+
+def codec(options: dict[str, Any] | None = None) -> Codec:
+    body = {"prompt": ["a", "b"], "n": 2, "stream": True, "stream_options": options}
+    return Codec(COMPLETIONS, body, "tiny", None, stream_several=True)
+
+
+def answer(index: int, *warnings: str) -> Answer:
+    return Answer(
+        id=str(index),
+        model="tiny",
+        created=0,
+        text="",
+        deltas=(),
+        finish=Finish(reason=FinishReason.STOP, usage=USAGES[index]),
+        streaming=True,
+        warnings=warnings,
+    )
+
+
+def ended(of: Codec, *answers: tuple[int, Answer]) -> reading.Told:
+    blocks = [of.opening(0, index) for index in range(4)]
+    blocks += [of.closing(each, index) for index, each in answers]
+    return reading.streamed([block for block in [*blocks, DONE] if block])
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_usage_is_the_same_whatever_the_order(options: dict[str, Any] | None) -> None:
+    for order in permutations(range(4)):
+        told = ended(codec(options), *((index, answer(index)) for index in order))
+        assert list(told.choices) == list(order)
+        assert told.usage == (TOTAL if options != {"include_usage": False} else None)
+        assert len(told.sent) == 4 + (options == {"include_usage": True})
+    assert codec().whole(*map(answer, range(4)))["usage"] == TOTAL
+
+
+def test_each_warning_is_told_once() -> None:
+    told = ended(
+        codec(),
+        (1, answer(1, "one")),
+        (0, answer(0, "one", "two")),
+        (3, answer(3, "two", "one")),
+        (2, answer(2)),
+    )
+    assert [chunk.get("warnings") for chunk in told.sent] == [["one"], ["two"], None, None]

@@ -1,0 +1,98 @@
+"""Blocks of events: whole ones, and none too large for the platform that passes them on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from engine import Delta, FinishReason, TokenLogprob, Usage
+from engine.output import Finish
+from handler import limits
+from handler.answer import Answer
+from handler.openai.codec import Codec
+from handler.openai.completions import COMPLETIONS
+from handler.openai.events import events
+from handler.openai.several import Finished, Part
+from tests.unit.handler.openai import reading
+
+TOPS = tuple((f"other {number}", -2.0) for number in range(5))
+
+
+class Ready(Finished):
+    """Choices that have all come when they are asked for, as for a reader that was away long."""
+
+    def __init__(self, answers: list[Answer], deltas: list[list[Delta]]) -> None:
+        super().__init__(answers)
+        self._deltas = deltas
+
+    async def batches(self, interval_s: float = 0.0) -> AsyncIterator[list[Part]]:
+        """Yield each choice in two batches, which come among those of the others."""
+        halves: list[Part] = [(at, said[::2]) for at, said in enumerate(self._deltas)]
+        halves += [(at, said[1::2]) for at, said in enumerate(self._deltas)]
+        yield [*halves, *enumerate(self._answers)]
+
+
+@pytest.mark.parametrize("text", ["long " * 40, '"'], ids=["much text", "many tokens"])
+async def test_no_block_is_larger_than_a_chunk(text: str) -> None:
+    # R5, R29: however many choices there are in it, and however much there is to tell of tokens.
+    body = {"prompt": "hi", "n": 3, "stream": True, "logprobs": 5}
+    codec = Codec(COMPLETIONS, body, "tiny", None)
+    said = [Delta(text, TokenLogprob(text, -1.5, TOPS, b"", len(text) * at)) for at in range(2000)]
+    told = [*said[::2], *said[1::2]]
+    answers = [
+        Answer(
+            id=codec.id,
+            model="tiny",
+            created=1,
+            text=text * len(told),
+            deltas=tuple(delta.text for delta in told),
+            finish=Finish(reason=FinishReason.STOP, usage=Usage(1, len(told))),
+            streaming=True,
+        )
+    ] * 3
+    blocks = [block async for block in events(codec, Ready(answers, [said] * 3))]
+    assert len(blocks) > 1
+    for block in blocks:
+        assert limits.wire_size({"output": block.decode()}) <= limits.STREAM_CHUNK_BYTES
+    streamed = reading.streamed(blocks)
+    assert [choice.text for choice in streamed.choices.values()] == [text * len(told)] * 3
+
+
+async def test_batches_of_a_choice_are_one_event() -> None:
+    # R29
+    codec = Codec(COMPLETIONS, {"prompt": "hi", "n": 2, "stream": True}, "tiny", None)
+    answer = Answer(
+        id=codec.id,
+        model="tiny",
+        created=1,
+        text="ab",
+        deltas=("a", "b"),
+        finish=Finish(reason=FinishReason.STOP, usage=Usage(1, 2)),
+        streaming=True,
+    )
+    said = [Delta("a"), Delta("b")]
+    blocks = [block async for block in events(codec, Ready([answer] * 2, [said] * 2))]
+    assert len(blocks) == 1
+    texts = [chunk["choices"][0]["text"] for chunk in reading.chunks_of(blocks)]
+    assert texts == ["ab", "ab", "", ""]
+
+
+async def test_an_event_is_one_line_however_lines_are_told_apart() -> None:
+    # R29: httpx, for one, splits text as `str.splitlines` does.
+    said = 'a\u2028data: {"made": "up"}\u2029b\u0085c\nd\x1ce'
+    codec = Codec(COMPLETIONS, {"prompt": "hi", "stream": True}, "tiny", None)
+    answer = Answer(
+        id=codec.id,
+        model="tiny",
+        created=1,
+        text=said,
+        deltas=(said,),
+        finish=Finish(reason=FinishReason.STOP, usage=Usage(1, 1)),
+        streaming=True,
+    )
+    blocks = [block async for block in events(codec, Ready([answer], [[Delta(said)]]))]
+    lines = b"".join(blocks).decode().splitlines()
+    assert all(line.startswith("data: ") for line in lines if line)
+    assert len([line for line in lines if line]) == b"".join(blocks).count(b"\n\n")
+    assert reading.streamed(blocks).choices[0].text == said

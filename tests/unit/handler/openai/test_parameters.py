@@ -1,0 +1,202 @@
+"""What a body may not hold, and what it may though nothing comes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from engine import Capabilities
+from handler.errors import InvalidRequest, NotFound, problem
+from handler.openai.chat import CHAT
+from handler.openai.codec import MAX_GENERATIONS, Codec, Shape
+from handler.openai.completions import COMPLETIONS
+from handler.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
+from handler.sampling import MAX_INT32
+from tests.unit.handler.openai.refusals import MISSING, REFUSALS, Refusal, refusals
+
+SHAPES: dict[str, tuple[Shape, dict[str, Any]]] = {
+    "completions": (COMPLETIONS, {"model": "tiny", "prompt": "hi"}),
+    "chat": (CHAT, {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}),
+}
+DIALECTS = (OPENAI, ORACLE, OVMS)
+
+
+# No engine can do less.
+UNABLE = Capabilities(backend="tiny", model="tiny", context_length=10)
+
+
+def codec(dialect: Dialect, shape: str, body: dict[str, Any], default: int | None = None) -> Codec:
+    of, least = SHAPES[shape]
+    sent = {name: value for name, value in (least | body).items() if value is not MISSING}
+    return Codec(of, sent, "tiny", default, dialect=dialect)
+
+
+def test_requirements_have_their_refusals() -> None:
+    # All that says "→ 400"; what else is refused is beside it.
+    asked = {f"R{number}" for number in (*range(6, 14), 15, 17, 23, 25, 28, 34)}
+    assert asked <= REFUSALS.keys()
+
+
+@pytest.mark.parametrize("refusal", [*refusals()], ids=str)
+def test_refused(refusal: Refusal) -> None:
+    # R6-R17, R19, R23, R25, R28, R34: the name of each case begins with its own.
+    with pytest.raises(InvalidRequest) as raised:
+        codec(refusal.dialect, refusal.route, refusal.body).suit(UNABLE)
+    told = problem(raised.value)
+    message, param = refusal.message, refusal.param
+    assert told.openai_error() == {
+        "error": {
+            "message": message,
+            "type": "invalid_request_error",
+            "param": param,
+            "code": 400,
+        }
+    }
+    # R53
+    named = {"code": "invalid_request", "message": message, "param": param}
+    assert told.named_error() == {"error": named}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize(
+    ("model", "shown"), [("gpt-4", '"gpt-4"'), ("", '""'), ("\ud800", '"\\ud800"')]
+)
+def test_unknown_model_is_not_found(dialect: Dialect, shape: str, model: str, shown: str) -> None:
+    # R7
+    with pytest.raises(NotFound) as raised:
+        codec(dialect, shape, {"model": model})
+    assert problem(raised.value).openai_error()["error"] == {
+        "message": f"the model {shown} does not exist, there is: tiny",
+        "type": "not_found_error",
+        "param": "model",
+        "code": 404,
+    }
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_model_may_be_left_out_where_none_is_required(shape: str) -> None:
+    # R7
+    for dialect in (OPENAI, ORACLE):
+        assert codec(dialect, shape, {"model": None}).parameters.n == 1
+
+
+# The largest and the least of each: R8-R13, R15.
+ALLOWED: dict[str, list[dict[str, Any]]] = {
+    "both": [
+        {"temperature": 0, "top_p": 1, "top_k": -1, "min_p": 0, "seed": -(2**63), "n": 1},
+        {"temperature": 2, "top_k": MAX_INT32, "min_p": 1, "seed": 2**63 - 1},
+        {"repetition_penalty": 0.01, "frequency_penalty": -2, "presence_penalty": -2},
+        {"repetition_penalty": 100, "frequency_penalty": 2, "presence_penalty": 2},
+        {"stop": []},
+        {"stop": ["a"] * 4, "include_stop_str_in_output": True, "ignore_eos": False},
+        {"max_tokens": 1, "max_completion_tokens": MAX_INT32},
+        {"stream": True, "stream_options": None},
+        {"unknown": {"nobody": "knows"}},
+    ],
+    "completions": [
+        {"max_tokens": 0, "echo": True},
+        {"n": 20, "best_of": 20, "length_penalty": -1.5},
+        {"logprobs": 1},
+        {"prompt": [0, 2**31 - 1]},
+        {"prompt": ["a"], "stream": True},
+    ],
+    "chat": [{"logprobs": True, "top_logprobs": 20}, {"logprobs": False}, {"n": 128}],
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_allowed(dialect: Dialect, shape: str) -> None:
+    for body in ALLOWED["both"] + ALLOWED[shape]:
+        assert codec(dialect, shape, body).parameters.warnings == ()
+
+
+def test_as_many_answers_as_one_call_may_have() -> None:
+    assert len(codec(OPENAI, "completions", {"prompt": ["x"] * 16, "n": 128}).requests) == (
+        MAX_GENERATIONS
+    )
+
+
+# R16; those that one route honours are ignored by the other.
+IGNORED: dict[str, dict[str, Any]] = {
+    "both": {
+        "diversity_penalty": 1.0,
+        "use_beam_search": True,
+        "early_stopping": True,
+        "min_tokens": 5,
+        "prompt_logprobs": 1,
+        "detokenize": True,
+        "skip_special_tokens": True,
+        "spaces_between_special_tokens": True,
+        "logits_processors": ["x"],
+        "truncate_prompt_tokens": 5,
+    },
+    "completions": {"top_logprobs": 2},
+    "chat": {"best_of": 2, "echo": True, "length_penalty": 1.0, "suffix": "x"},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_ignored_with_a_warning_each(dialect: Dialect, shape: str) -> None:
+    # R16
+    body = IGNORED["both"] | IGNORED[shape]
+    assert codec(dialect, shape, body).request.warnings == tuple(
+        f"{name} is not supported and was ignored" for name in body
+    )
+    assert codec(dialect, shape, dict.fromkeys(body)).request.warnings == ()
+
+
+# Of these false is a wish as well, for vLLM does them unless it is told not to.
+@pytest.mark.parametrize(
+    "name",
+    [
+        "add_generation_prompt",
+        "add_special_tokens",
+        "detokenize",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+    ],
+)
+def test_false_is_no_silent_wish(name: str) -> None:
+    # R16
+    for shape in SHAPES:
+        for value, warns in ((False, True), (True, True), (None, False)):
+            warnings = codec(OPENAI, shape, {name: value}).request.warnings
+            assert warnings == ((f"{name} is not supported and was ignored",) if warns else ())
+    assert codec(OPENAI, "chat", {"use_beam_search": False}).request.warnings == ()
+
+
+def test_what_is_for_chats_is_no_silent_wish_of_a_prompt() -> None:
+    # R16
+    body = {
+        "chat_template_kwargs": {"a": 1},
+        "enable_thinking": True,
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [{}],
+    }
+    assert codec(OPENAI, "completions", body).request.warnings == tuple(
+        f"{name} is only for chats and was ignored" for name in body
+    )
+    for unset in (None, False):
+        assert codec(OPENAI, "completions", dict.fromkeys(body, unset)).request.warnings == ()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_draft_model_is_only_warned_of_where_nothing_says_otherwise(shape: str) -> None:
+    # R17
+    body = {"num_assistant_tokens": 5, "assistant_confidence_threshold": 0.4}
+    able = replace(UNABLE, chat_template=True)
+    for dialect in (OPENAI, ORACLE):
+        call = codec(dialect, shape, body)
+        call.suit(able)
+        asked = call.request.generation
+        assert able.check(asked.prompt, asked.sampling) == tuple(
+            f"{name} is not supported by the tiny engine and was ignored" for name in body
+        )
+    codec(OVMS, shape, dict.fromkeys(body)).suit(able)
+    codec(OVMS, shape, {"num_assistant_tokens": 5}).suit(replace(able, draft=True))

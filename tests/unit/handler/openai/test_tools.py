@@ -1,0 +1,144 @@
+"""Functions a chat may call, or must: what is refused, and what the engine is held to (R39)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from openai.types.chat import ChatCompletion
+
+from handler.errors import InvalidRequest
+from handler.openai.service import OpenAIService, events
+from handler.openai.tools import read_tools
+from tests.unit.handler.conftest import PipelineFactory
+from validation.rules import DEFAULT_RULES
+from validation.v3 import V3
+
+ROUTE = "/v1/chat/completions"
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
+TIME = {"type": "function", "function": {"name": "time"}}
+BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "tools": [WEATHER, TIME]}
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "param"),
+    [
+        ({"tools": {}}, "tools must be an array of up to 128 functions, got {}", "tools"),
+        ({"tools": [WEATHER] * 129}, "tools must be an array of up to 128 functions", "tools"),
+        ({"tools": [1]}, 'tools[0] must be an object with type "function"', "tools"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "a b"}}]},
+            "tools[0].function.name must be 1 to 64 letters, digits, _ and -",
+            "tools",
+        ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "a", "parameters": 1}}]},
+            "tools[0].function.parameters must be a JSON Schema, got 1",
+            "tools",
+        ),
+        ({"tools": [TIME, TIME]}, "tools must have names of their own", "tools"),
+        ({"tool_choice": "required"}, "tool_choice must come with tools", "tool_choice"),
+        ({"tools": [TIME], "tool_choice": "some"}, "tool_choice must be", "tool_choice"),
+        (
+            {"tools": [TIME], "tool_choice": {"type": "function", "function": {"name": "x"}}},
+            "tool_choice must be",
+            "tool_choice",
+        ),
+        (
+            {"tools": [TIME], "parallel_tool_calls": 1},
+            "parallel_tool_calls must be true or false, got 1",
+            "parallel_tool_calls",
+        ),
+    ],
+)
+def test_bad_tools_are_refused(body: dict[str, Any], message: str, param: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        read_tools(body)
+    assert raised.value.message.startswith(message)
+    assert raised.value.param == param
+
+
+def test_what_must_be_called_is_a_schema() -> None:
+    one = read_tools(BODY | {"tool_choice": {"type": "function", "function": {"name": "weather"}}})
+    assert one.schema is not None
+    assert one.schema["properties"] == {"name": {"const": "weather"}, "arguments": CITY}
+    both = read_tools(BODY | {"tool_choice": "required"})
+    assert both.schema is not None
+    assert len(both.schema["anyOf"]) == 2
+    assert read_tools(BODY).schema is None
+    assert read_tools(BODY | {"tool_choice": "none"}).told == ()
+
+
+async def chunks_of(service: OpenAIService, body: dict[str, Any]) -> list[dict[str, Any]]:
+    codec = service.codec(ROUTE, body | {"stream": True})
+    async with await service.open(codec) as running:
+        said = b"".join([block async for block in events(codec, running)])
+    lines = [line.removeprefix("data: ") for line in said.decode().split("\n\n") if line]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+async def test_a_call_whole_and_streamed(pipeline_of: PipelineFactory) -> None:
+    service = OpenAIService(pipeline_of({"pieces": ["Let me see. ", *CALL], "delay_ms": 1}))
+    whole = await service.whole(service.codec(ROUTE, BODY))
+    ChatCompletion.model_validate(whole, strict=True)
+    [choice] = whole["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] == "Let me see."
+    [called] = choice["message"]["tool_calls"]
+    assert called["function"] == {"name": "weather", "arguments": '{"city":"Köln"}'}
+
+    deltas = [chunk["choices"][0] for chunk in await chunks_of(service, BODY)]
+    assert "".join(each["delta"].get("content") or "" for each in deltas) == "Let me see."
+    [streamed] = [call for each in deltas for call in each["delta"].get("tool_calls", ())]
+    assert streamed["function"] == called["function"]
+    assert [each["finish_reason"] for each in deltas if each["finish_reason"]] == ["tool_calls"]
+
+
+async def test_the_model_is_told_of_functions(pipeline_of: PipelineFactory) -> None:
+    service = OpenAIService(pipeline_of())
+    said = (await service.whole(service.codec(ROUTE, BODY)))["choices"][0]["message"]["content"]
+    assert '"name": "weather"' in said
+    said = await service.whole(service.codec(ROUTE, BODY | {"tool_choice": "none"}))
+    assert "weather" not in said["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize("piece", ['{"name": "time", "arguments": {}}', "I will not."])
+async def test_an_engine_that_cannot_be_held_to_a_call_is_looked_at(
+    piece: str, pipeline_of: PipelineFactory
+) -> None:
+    service = OpenAIService(pipeline_of({"pieces": [piece]}, validator=V3.from_file(DEFAULT_RULES)))
+    body = BODY | {"tool_choice": "required", "temperature": 1}
+    whole = await service.whole(service.codec(ROUTE, body))
+    [choice] = whole["choices"]
+    assert whole["warnings"] == [
+        "the engine cannot hold its answers to a schema: they are compared with it"
+    ]
+    called = piece.startswith("{")
+    assert (choice["finish_reason"] == "tool_calls") is called
+    assert whole["validation"]["valid"] is called
+    # One more try, and no more.
+    assert ("regenerated" in whole) is not called
+
+
+async def test_thoughts_are_a_part_of_their_own(pipeline_of: PipelineFactory) -> None:
+    service = OpenAIService(pipeline_of({"pieces": ["<think>", "Hm", ".</th", "ink>\n\nYes"]}))
+    body = {"messages": BODY["messages"]}
+    [choice] = (await service.whole(service.codec(ROUTE, body)))["choices"]
+    assert choice["message"]["reasoning_content"] == "Hm."
+    assert choice["message"]["content"] == "Yes"
+    deltas = [chunk["choices"][0]["delta"] for chunk in await chunks_of(service, body)]
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "Hm."
+    assert "".join(delta.get("content", "") for delta in deltas) == "Yes"
+
+
+async def test_white_space_alone_is_said(pipeline_of: PipelineFactory) -> None:
+    service = OpenAIService(pipeline_of({"pieces": [" ", "\n"]}))
+    deltas = [
+        chunk["choices"][0]["delta"]
+        for chunk in await chunks_of(service, {"messages": BODY["messages"]})
+    ]
+    assert "".join(delta.get("content", "") for delta in deltas) == " \n"

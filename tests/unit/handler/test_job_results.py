@@ -1,0 +1,115 @@
+"""A job's output encoded once, for workers without the SDK: the same as what the SDK is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from engine import BackendConfig
+from handler import limits
+from handler.errors import ResultTooLarge
+from handler.job import JobHandler
+from handler.pipeline import Pipeline
+from tests.conftest import EngineFactory, ScriptFactory
+
+JOBS: list[Any] = [
+    {"prompt": "hello"},
+    {"prompt": "hello", "stream": True},
+    {"prompt": "fail", "stream": True},
+    {"prompt": ""},
+    {"openai_route": "/v1/completions", "openai_input": {"prompt": "hello", "stream": True}},
+    {"openai_route": "/v1/completions", "openai_input": {"prompt": "hello"}},
+    {"openai_route": "/v1/completions", "openai_input": {"prompt": 7}},
+    {"openai_route": "/v1/models"},
+    {"openai_route": "/v1/nothing"},
+    "text",
+]
+FAIL = {"when": "fail", "pieces": ["so", {"error": "no more"}]}
+
+
+def handler(engine_factory: EngineFactory, script: Path) -> JobHandler:
+    config = BackendConfig("scripted", {"model_path": str(script)})
+    engine = engine_factory(config, isolation="thread")
+    return JobHandler(Pipeline(engine, "scripted"), interval_s=0)
+
+
+def timeless(output: Any) -> Any:
+    """Leave out what differs from run to run."""
+    if isinstance(output, dict):
+        return {
+            key: timeless(value)
+            for key, value in output.items()
+            if key not in ("timings", "id", "created")
+        }
+    if isinstance(output, list):
+        return [timeless(each) for each in output]
+    return output if not isinstance(output, str) or "data: " not in output else output.count("data")
+
+
+@pytest.mark.parametrize("given", JOBS, ids=str)
+async def test_whole_output_is_that_of_the_sdk(
+    engine_factory: EngineFactory, script: ScriptFactory, given: Any
+) -> None:
+    # One piece: how several are cut into events depends on the moment.
+    jobs = handler(engine_factory, script(FAIL, {"pieces": ["yes sir ü"]}))
+    job = {"id": "j", "input": given}
+    output, result = await jobs.run(job), await jobs.result(job)
+    if isinstance(output, dict) and isinstance(output.get("error"), str):
+        assert (result.output, result.error) == (None, output["error"])
+    else:
+        assert result.error is None
+        assert timeless(orjson.loads(result.output or b"")) == timeless(output)
+
+
+@pytest.mark.parametrize("given", JOBS, ids=str)
+async def test_streamed_outputs_are_those_of_the_sdk(
+    engine_factory: EngineFactory, script: ScriptFactory, given: Any
+) -> None:
+    jobs = handler(engine_factory, script(FAIL, {"pieces": ["yes", {"text": "!", "delay_ms": 20}]}))
+    job = {"id": "j", "input": given}
+    outputs = [each async for each in jobs.stream(job)]
+    chunks: list[bytes] = []
+
+    async def put(chunk: bytes) -> None:
+        chunks.append(chunk)
+
+    result = await jobs.streamed_result(job, put)
+    if isinstance(outputs[-1], dict) and isinstance(outputs[-1].get("error"), str):
+        assert (result.output, result.error) == (None, outputs.pop()["error"])
+    else:
+        assert orjson.loads(result.output or b"") == [orjson.loads(chunk) for chunk in chunks]
+    assert timeless([orjson.loads(chunk) for chunk in chunks]) == timeless(outputs)
+
+
+async def test_result_that_is_too_large_is_an_error(
+    engine_factory: EngineFactory, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = handler(engine_factory, script({"pieces": ["x" * 1_000]}))
+    job = {"id": "j", "input": {"prompt": "x"}}
+
+    async def put(chunk: bytes) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(limits, "RUN_RESULT_BYTES", 900)
+    assert "lower max_tokens" in ((await jobs.result(job)).error or "")
+    assert "lower max_tokens" in ((await jobs.streamed_result(job, put)).error or "")
+    # Of a /runsync, more is taken.
+    assert (await jobs.result(job | {"id": "sync-j"})).error is None
+
+
+async def test_what_put_raises_ends_the_job_and_its_run(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    jobs = handler(engine_factory, script({"pieces": ["a"], "repeat": -1, "delay_ms": 5}))
+    told: list[bytes] = []
+
+    async def put(chunk: bytes) -> None:
+        told.append(chunk)
+        raise ResultTooLarge("no more room")
+
+    job = {"id": "j", "input": {"prompt": "x", "stream": True}}
+    result = await jobs.streamed_result(job, put)
+    assert (result.error, len(told)) == ("no more room", 1)
