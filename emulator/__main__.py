@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 
-import uvicorn
-
 from emulator.app import build_app
+from emulator.server import Server, allow_files, configured
 from emulator.settings import EmulatorSettings
+from emulator.worker_process import worker_command
 from engine import Engine
 from handler.assembly import SettingError, leave
 from handler.logs import configure_logging
 from handler.settings import read_settings
-
-# What streams get to end by themselves after SIGTERM; then they are cut off.
-GRACE_S = 30
 
 
 def main() -> int:
@@ -24,6 +20,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="emulator", description="A local RunPod and OpenAI API.")
     parser.add_argument("--host", help="the address to listen on")
     parser.add_argument("--port", type=_port, help="the port to listen on")
+    parser.add_argument("--db", dest="job_db", help="the database that jobs survive in")
+    parser.add_argument("--workers", type=_count, help="SDK workers to start, at most")
+    parser.add_argument(
+        "--worker-command", type=_command, help="what starts one: `python -m handler`"
+    )
     given = {key: value for key, value in vars(parser.parse_args()).items() if value is not None}
     settings = read_settings(EmulatorSettings).model_copy(update=given)
     configure_logging(settings.log_level, settings.log_format)
@@ -31,18 +32,9 @@ def main() -> int:
         app = build_app(settings, Engine(settings.engine_config()))
     except SettingError as error:
         leave(error)
-    # Uvicorn handles SIGTERM and, when it is done, raises it again for whoever was there before.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
-    uvicorn.run(
-        app,
-        host=settings.host,
-        port=settings.port,
-        log_config=None,
-        access_log=False,
-        timeout_graceful_shutdown=GRACE_S,
-        # One by nature, whatever WEB_CONCURRENCY says to other servers.
-        workers=1,
-    )
+    allow_files()
+    config = configured(app, settings.connection_limits(), settings.host, settings.port)
+    Server(config, app.state.ending, app.state.listening).run()
     return 0
 
 
@@ -52,6 +44,18 @@ def _port(raw: str) -> int:
     if not 0 <= port <= 65535:
         raise argparse.ArgumentTypeError("the port must be from 0 to 65535")
     return port
+
+
+def _count(raw: str) -> int:
+    count = int(raw)
+    if not 0 <= count <= 1_000:
+        raise argparse.ArgumentTypeError("the number of workers must be from 0 to 1000")
+    return count
+
+
+def _command(raw: str) -> str:
+    worker_command(raw)
+    return raw
 
 
 if __name__ == "__main__":

@@ -2,27 +2,61 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from emulator.disconnect import ClientDisconnected
+from emulator.docs_page import DocsRoutes
+from emulator.drain import Drain, DrainGate, DrainingStore
+from emulator.ending import Ending
+from emulator.faults import Faults
+from emulator.fleet import Fleet
+from emulator.health import Health
 from emulator.job_routes import JobRoutes
+from emulator.keys import Keys
+from emulator.launcher import Launcher, launched
+from emulator.local_worker import NAME as LOCAL
 from emulator.local_worker import LocalWorker
+from emulator.openai_queue import OpenAIQueue, on_call_failed
 from emulator.openai_routes import OpenAIRoutes
-from emulator.responses import JSON, error_response, on_error, on_http_error
+from emulator.oracle import Oracle
+from emulator.performance import Performance
+from emulator.request_ids import RequestIds
+from emulator.responses import error_response, on_error, on_http_error
+from emulator.routing import ByOperation
 from emulator.settings import EmulatorSettings
-from engine import Engine, EngineState
+from emulator.shapes import worker_key
+from emulator.tokens import TokenRoutes
+from emulator.webhooks import Webhooks
+from emulator.worker_outputs import CallFailed
+from emulator.worker_routes import WorkerRoutes
+from engine import Engine
 from engine.errors import EngineError
-from handler.assembly import build_checking, open_doors
+from handler.assembly import SettingError, build_checking, open_doors
 from handler.errors import HandlerError, Problem, Row
-from jobs import MemoryJobStore
-from jobs.memory import StoreFull
+from jobs import JobStore, MemoryJobStore, SqliteJournal, StoreFull, StoreUnavailable
+
+# JOB_DB of a server that may forget its jobs.
+IN_MEMORY = ":memory:"
+# What scripts of other origins may read beside the body.
+_EXPOSED = (
+    "x-request-id",
+    "retry-after",
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+)
 
 
 def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
@@ -31,64 +65,149 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
     Raises:
         SettingError: what a setting names cannot be used.
     """
-    doors = open_doors(settings, engine, build_checking(settings))
-    store = MemoryJobStore()
-    worker = LocalWorker(store, doors.jobs, engine)
+    checking = build_checking(settings)
+    interval_s = settings.stream_interval_ms / 1000
+    doors = open_doors(
+        settings, engine, checking, interval_s, stream_several=settings.stream_multi_prompt
+    )
+    journal = None if settings.job_db == IN_MEMORY else SqliteJournal(Path(settings.job_db))
+    store = MemoryJobStore(
+        settings.store_limits(), journal, on_ended=lambda job: webhooks.tell(job)
+    )
+    webhooks = Webhooks(store, tries=settings.webhook_tries, pause_s=settings.webhook_pause_s)
+    fleet = Fleet(store, lease_s=settings.lease_s, grace_s=settings.worker_grace_s)
+    endpoint = settings.endpoint_id
+    drain = Drain()
+    queue = OpenAIQueue(store, doors.openai, drain, settings)
+    worker = LocalWorker(
+        store, doors.jobs, engine, fleet, endpoint, settings.stream_mode, queue.live
+    )
+    launcher = Launcher(
+        store,
+        fleet,
+        endpoint,
+        settings.scaling(),
+        command=settings.worker_command,
+        api_key=next(iter(settings.keys()), None),
+        local=LOCAL,
+    )
     max_body_bytes = int(settings.max_body_mb * 1e6)
-    openai = OpenAIRoutes(doors.openai, max_body_bytes, settings.stream_interval_ms / 1000)
-    jobs = JobRoutes(store, settings.endpoint_id, max_body_bytes)
+    performance = Performance()
+    engine.subscribe(performance)
+    openai = OpenAIRoutes(
+        doors.openai,
+        _oracle(settings, engine, performance),
+        TokenRoutes(engine, max_body_bytes),
+        max_body_bytes,
+        interval_s,
+    )
+    seen = cast("JobStore", DrainingStore(store, drain))
+    jobs = JobRoutes(seen, fleet, settings)
+    workers = WorkerRoutes(seen, fleet, settings, drain)
+    health = Health(engine, settings.served_model, journal, drain)
+    local = worker_key(endpoint, LOCAL)
 
-    async def health(request: Request) -> Response:
-        return JSON(_health(engine, settings.served_model), _health_status(engine))
+    async def give_back(limit_s: float) -> None:
+        await asyncio.gather(worker.drain(limit_s), launcher.drain(limit_s))
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        engine.spawn()
-        worker.start()
         try:
+            engine.spawn()
+            # A worker that is neither in this process nor its own may have lived through its end.
+            await store.start(lambda key: key != local and not launched(key), settings.lease_s)
+            fleet.start()
+            if settings.local_worker:
+                worker.start()
+            # What is there by now stays; looking through it again and again takes 0.1 s each time.
+            gc.collect()
+            gc.freeze()
             yield
         finally:
-            await worker.close()
+            await give_back(0 if drain.over.is_set() else settings.drain_s)
+            await fleet.close()
+            await webhooks.close()
+            await queue.close()
             await engine.close()
+            await store.close()
 
-    return Starlette(
-        routes=[Route("/health", health, methods=["GET"]), *openai.routes(), *jobs.routes()],
+    routes = [
+        health.route(),
+        *openai.routes(),
+        *queue.routes(),
+        *jobs.routes(),
+        *workers.routes(),
+    ]
+    app = Starlette(
+        routes=[ByOperation(routes), *routes, *DocsRoutes(routes, settings).routes()],
+        middleware=_middleware(settings, drain, store),
         lifespan=lifespan,
+        # What is none of these is answered by RequestIds.
         exception_handlers={
             HTTPException: on_http_error,
             HandlerError: on_error,
             EngineError: on_error,
+            CallFailed: on_call_failed,
             StoreFull: _on_full,
+            StoreUnavailable: _on_unavailable,
             ClientDisconnected: _on_gone,
             # Starlette's own, of a client that left in the middle of its body.
             ClientDisconnect: _on_gone,
-            Exception: on_error,
         },
     )
+    app.state.ending = Ending(drain, settings.drain_s, store.idle, give_back)
+    app.state.listening = launcher.start
+    return app
 
 
-def _health(engine: Engine, model: str) -> dict[str, object]:
-    failure = engine.failure
-    return {
-        "status": {"ready": "ok", "loading": "loading", "dead": "unavailable"}[engine.state],
-        "model": model,
-        "engine": {
-            "state": engine.state.value,
-            "slots": engine.slots,
-            "running": engine.running,
-            "waiting": engine.waiting,
-            "restarts": engine.restarts,
-            "failure": failure.message if failure else None,
-        },
-    }
+def _oracle(settings: EmulatorSettings, engine: Engine, performance: Performance) -> Oracle:
+    try:
+        return Oracle(engine, settings.served_model, performance, settings.rate_limit_chat)
+    except ValueError as error:
+        raise SettingError(
+            f'RATE_LIMIT_CHAT: {error}; it is written like "10/minute", and off for none'
+        ) from None
 
 
-def _health_status(engine: Engine) -> int:
-    return 503 if engine.state is EngineState.DEAD else 200
+def _middleware(settings: EmulatorSettings, drain: Drain, store: JobStore) -> list[Middleware]:
+    """Return what every call passes through, the outermost first."""
+    found = [Middleware(RequestIds), Middleware(DrainGate, drain=drain)]
+    if origins := settings.origins():
+        # Outermost: a browser shows its script no answer without these headers, not even a
+        # refusal. What it asks beforehand, without a key, ends here and has no name.
+        found.insert(0, _cors(origins))
+    if keys := settings.keys():
+        found.append(Middleware(Keys, keys=keys))
+    if settings.runpod_rate_limits:
+        # Its package takes 0.1 s to import, and most do without.
+        from emulator.rates import Rates
+
+        found.append(Middleware(Rates, default_endpoint=settings.endpoint_id))
+    if rates := settings.fault_rates():
+        found.append(Middleware(Faults, rates=rates, store=store))
+    return found
+
+
+def _cors(origins: tuple[str, ...]) -> Middleware:
+    return Middleware(
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_methods=["*"],
+        allow_headers=["*"],
+        # Browsers ask for it where a page from elsewhere calls a server at home.
+        allow_private_network=True,
+        expose_headers=_EXPOSED,
+    )
 
 
 async def _on_full(request: Request, error: Exception) -> Response:
     return error_response(Problem(str(error), Row(429, "rate_limit_error", retryable=True)))
+
+
+async def _on_unavailable(request: Request, error: Exception) -> Response:
+    return error_response(
+        Problem(str(error), Row(503, "service_unavailable_error", retryable=True))
+    )
 
 
 async def _on_gone(request: Request, error: Exception) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import orjson
@@ -22,19 +23,47 @@ async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
     label = content_type.partition(";")[0].strip().lower()
     if label != "application/json" and not label.endswith("+json"):
         raise UnsupportedMediaType(f"the content type must be application/json, got {label}")
-    too_large = PayloadTooLarge(f"the body is larger than {max_bytes / 1e6:g} MB (MAX_BODY_MB)")
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > max_bytes:
-        raise too_large
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > max_bytes:
-            raise too_large
+    return parse_object(await read_bytes(request, max_bytes), "the body")
+
+
+def parse_object(body: bytes, name: str) -> dict[str, Any]:
+    """Return a body as a JSON object; `name` begins the sentence otherwise. InvalidRequest."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"the body is not JSON: {error}") from None
+        raise InvalidRequest(f"{name} is not JSON: {error}{_number_note(body)}") from None
     if not isinstance(value, dict):
-        raise InvalidRequest("the body must be a JSON object")
+        raise InvalidRequest(f"{name} must be a JSON object")
     return value
+
+
+def _number_note(body: bytes) -> str:
+    """Say so where what is wrong is what Python writes for numbers that JSON has not."""
+    if not (b"NaN" in body or b"Infinity" in body):
+        return ""
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    return "; NaN and Infinity are no JSON"
+
+
+async def read_bytes(request: Request, max_bytes: int) -> bytes:
+    """Return the body, having read no more than `max_bytes` of it. Raises PayloadTooLarge."""
+    declared = request.headers.get("content-length", "")
+    # isdigit alone also takes "²", which int() does not, and more digits than it does.
+    number = declared.isascii() and declared.isdigit() and len(declared) < 20
+    if number and int(declared) > max_bytes:
+        raise _too_large(max_bytes)
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > max_bytes:
+            raise _too_large(max_bytes)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _too_large(max_bytes: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"the body is larger than {max_bytes / 1e6:g} MB")

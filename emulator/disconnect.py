@@ -1,4 +1,4 @@
-"""Noticing that a client has left while something is done for it."""
+"""Noticing that a client has left while something is done for it, and leaving it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 T = TypeVar("T")
+
+# The server's extension of its requests' scope: `abort` cuts their connection.
+DROP = "emulator.drop"
 
 
 class ClientDisconnected(Exception):
@@ -19,6 +22,17 @@ async def disconnected(receive: Receive) -> None:
     """Return when the client has closed the connection; the body has been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def hang_up(scope: Scope, receive: Receive) -> bool:
+    """Cut a request's connection, whatever was answered; False where the server cannot."""
+    extension = scope.get("extensions", {}).get(DROP)
+    if extension is None:
+        return False
+    extension["abort"]()
+    # Returning before it has noticed would look to the server like an answer that was forgotten.
+    await disconnected(receive)
+    return True
 
 
 async def while_connected(

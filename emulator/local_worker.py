@@ -4,53 +4,190 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+from collections.abc import Container
+from typing import Literal
 
-from engine import Engine
+import orjson
+
+from emulator.fleet import Fleet
+from emulator.shapes import worker_key
+from engine import Engine, Priority, Slot
 from engine.errors import EngineError
-from handler.job import JobHandler
-from jobs import MemoryJobStore
+from handler.errors import ResultTooLarge
+from handler.job import JobHandler, Result
+from jobs import Job, JobStore, StoreFull, StoreUnavailable
+from jobs.failpoints import hit
 
 logger = logging.getLogger(__name__)
 
+NAME = "local"
+# What the disk refuses is offered again after so long.
+_AGAIN_S = 1.0
+_STOP_POLL_S = 60.0
+# Jobs that have their answer and wait for the disk, beside those that run: their slots are free
+# again and should not stand idle, but what cannot be saved must not pile up either.
+_MOST_UNSAVED = 64
+
 
 class LocalWorker:
-    """Takes jobs from the store as many at a time as the engine has slots.
+    """Leases a job only when the engine has granted it a slot, so waiting is never execution.
 
-    None before the model is loaded, so that waiting for it counts as delay and not as execution;
-    all of them when it cannot be loaded, so that each one fails with the reason. Owned by the event
-    loop.
+    One task waits for a job, then for a slot, then takes the job and starts a task that runs it.
+    It takes none before the model is loaded; when the model cannot be loaded it takes them all, so
+    that each job fails with the reason. Jobs that are `live` are streamed in any mode. Owned by the
+    event loop.
     """
 
-    def __init__(self, store: MemoryJobStore, jobs: JobHandler, engine: Engine) -> None:
+    def __init__(
+        self,
+        store: JobStore,
+        jobs: JobHandler,
+        engine: Engine,
+        fleet: Fleet,
+        endpoint: str,
+        mode: Literal["aggregate", "generator"],
+        live: Container[str] = frozenset(),
+    ) -> None:
         self._store = store
         self._jobs = jobs
         self._engine = engine
-        self._tasks: list[asyncio.Task[None]] = []
+        self._fleet = fleet
+        self._endpoint = endpoint
+        self._mode = mode
+        self._live = live
+        self._key = worker_key(endpoint, NAME)
+        self._running: dict[asyncio.Task[None], Job] = {}
+        self._returning: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Event()
+        self._taker: asyncio.Task[None] | None = None
+        self._stopper: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin taking jobs."""
-        self._tasks = [asyncio.create_task(self._start())]
+        self._taker = asyncio.create_task(self._take_all())
+        self._stopper = asyncio.create_task(self._stop_told())
 
-    async def _start(self) -> None:
+    async def _take_all(self) -> None:
         try:
             await self._engine.ready()
         except EngineError as error:
             logger.error("the engine did not start: %s", error)
-        self._tasks += [asyncio.create_task(self._work()) for _ in range(self._engine.slots)]
-
-    async def _work(self) -> None:
+        self._show()
         while True:
-            job = await self._store.receive()
-            output = await self._jobs.run({"id": job.id, "input": job.input})
-            if isinstance(output, dict) and "error" in output:
-                await self._store.finish(job.id, error=output["error"])
-            else:
-                await self._store.finish(job.id, output=output)
+            try:
+                await self._take()
+            except Exception:
+                logger.exception("the local worker could not take a job")
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _take(self) -> None:
+        await self._store.wait_available(self._endpoint)
+        while len(self._running) >= self._engine.slots + _MOST_UNSAVED:
+            self._room.clear()
+            await self._room.wait()
+        slot = await self._slot()
+        jobs: list[Job] = []
+        try:
+            jobs = await self._store.receive(self._endpoint, self._key, lease_s=math.inf)
+        finally:
+            # It was cancelled meanwhile, or another worker has it.
+            if not jobs and slot is not None:
+                slot.release()
+        for job in jobs:
+            task = asyncio.create_task(self._run(job, slot))
+            self._running[task] = job
+            # Not in the task itself: one that is cancelled before its first step runs none of it.
+            task.add_done_callback(lambda task: self._over(task, slot))
+            self._show()
+
+    async def _slot(self) -> Slot | None:
+        """Wait for a slot; None where there will never be one."""
+        try:
+            return await self._engine.reserve(Priority.JOB)
+        except EngineError:
+            return None
+
+    async def _run(self, job: Job, slot: Slot | None) -> None:
+        await self._end(job, await self._result(job, slot))
+
+    def _over(self, task: asyncio.Task[None], slot: Slot | None) -> None:
+        job = self._running.pop(task)
+        if slot is not None:
+            slot.release()
+        if task.cancelled():
+            # It is over where it was stopped for that, and else another's turn.
+            back = asyncio.create_task(self._give_back(job))
+            self._returning.add(back)
+            back.add_done_callback(self._returning.discard)
+        self._room.set()
+        self._show()
+
+    async def _give_back(self, job: Job) -> None:
+        await self._store.nack(job.id, job.attempt)
+
+    async def _result(self, job: Job, slot: Slot | None) -> Result:
+        try:
+            told = {"id": job.id, "input": orjson.loads(job.input)}
+            if self._mode == "aggregate" and job.id not in self._live:
+                return await self._jobs.result(told, slot)
+
+            async def put(chunk: bytes) -> None:
+                try:
+                    await self._store.append(job.id, job.attempt, [chunk])
+                except StoreFull as error:
+                    raise ResultTooLarge(str(error)) from None
+
+            return await self._jobs.streamed_result(told, put, slot)
+        except Exception:
+            logger.exception("the local worker failed on job %s", job.id)
+            return Result(error="the worker failed; see its log")
+        finally:
+            # A job that was refused has not used it, and need not keep it until it is saved.
+            if slot is not None:
+                slot.release()
+
+    async def _end(self, job: Job, result: Result) -> None:
+        hit("local-ran")
+        while True:
+            try:
+                await self._store.ack(job.id, job.attempt, output=result.output, error=result.error)
+                hit("local-ended")
+                return
+            except StoreUnavailable as unavailable:
+                logger.error("the result of job %s has to wait: %s", job.id, unavailable)
+            except Exception:
+                logger.exception("the result of job %s was not taken", job.id)
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _stop_told(self) -> None:
+        """Stop what is cancelled or has run for too long."""
+        while True:
+            told = await self._store.stops(self._key, _STOP_POLL_S)
+            for task, job in self._running.items():
+                if job.id in told:
+                    task.cancel()
+
+    def _show(self) -> None:
+        running = len(self._running)
+        self._fleet.show_local(self._endpoint, max(0, self._engine.slots - running), running)
+
+    async def drain(self, limit_s: float) -> None:
+        """Take no more jobs, and wait for those that run; what runs on goes back to the queue."""
+        await _cancelled(self._taker)
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=limit_s)
+        await self.close()
 
     async def close(self) -> None:
-        """Stop taking jobs and stop those that run."""
-        for task in self._tasks:
-            task.cancel()
-        for result in await asyncio.gather(*self._tasks, return_exceptions=True):
-            if isinstance(result, Exception):
-                logger.error("the local worker had failed", exc_info=result)
+        """Stop taking jobs; those that run go back to the queue."""
+        await _cancelled(self._taker, self._stopper)
+        await _cancelled(*self._running)
+        await asyncio.gather(*self._returning, return_exceptions=True)
+
+
+async def _cancelled(*tasks: asyncio.Task[None] | None) -> None:
+    there = [task for task in tasks if task is not None]
+    for task in there:
+        task.cancel()
+    await asyncio.gather(*there, return_exceptions=True)

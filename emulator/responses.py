@@ -8,7 +8,9 @@ import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from structlog.contextvars import get_contextvars
 
+from emulator.calls import has_named_errors
 from handler.errors import Problem, Row, problem
 
 
@@ -22,12 +24,16 @@ class JSON(Response):
         return orjson.dumps(content)
 
 
-def error_response(failure: Problem) -> JSON:
-    """Return a failure as OpenAI tells one."""
+def error_response(failure: Problem, *, named: bool = False) -> JSON:
+    """Return a failure as OpenAI tells one, or with a name for its code, as the oracle does."""
     headers = {}
     if failure.row.status in (429, 503):
         headers["Retry-After"] = str(failure.retry_after_s or 1)
-    return JSON(failure.openai_error(), failure.row.status, headers)
+    body = failure.named_error() if named else failure.openai_error()
+    request_id = get_contextvars().get("request_id")
+    if request_id is not None:
+        body["error"]["request_id"] = request_id
+    return JSON(body, failure.row.status, headers)
 
 
 async def on_error(request: Request, error: Exception) -> Response:
@@ -41,6 +47,7 @@ async def on_http_error(request: Request, error: Exception) -> Response:
         return await on_error(request, error)
     kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
     message = f"{request.method} {request.url.path}: {error.detail}"
-    response = error_response(Problem(message, Row(error.status_code, kind)))
+    failure = Problem(message, Row(error.status_code, kind))
+    response = error_response(failure, named=has_named_errors(request.scope))
     response.headers.update(error.headers or {})
     return response

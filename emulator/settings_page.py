@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import get_args
 
+from batch.settings import BatchSettings
 from emulator.settings import EmulatorSettings
 from handler.settings import Settings, WorkerSettings
 
@@ -25,6 +26,8 @@ def page() -> str:
         _table(WorkerSettings, frozenset(Settings.model_fields)),
         "## `python -m emulator`, the local server",
         _table(EmulatorSettings, frozenset(Settings.model_fields)),
+        "## `python -m batch`, batches",
+        _table(BatchSettings, frozenset(Settings.model_fields)),
     ]
     return "\n\n".join(parts) + "\n"
 

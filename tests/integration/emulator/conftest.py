@@ -26,7 +26,14 @@ async def serve() -> AsyncIterator[Serve]:
     async with AsyncExitStack() as servers:
 
         async def start(script: Path | None = None, **settings: Any) -> Server:
-            values = {"engine": "scripted", "engine_isolation": "thread", "model_path": script}
+            values = {
+                "engine": "scripted",
+                "engine_isolation": "thread",
+                "model_path": script,
+                "job_db": ":memory:",
+                # What a test leaves running is not waited for.
+                "drain_s": 0,
+            }
             return await servers.enter_async_context(serving(EmulatorSettings(**values | settings)))
 
         yield start

@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -82,21 +82,19 @@ async def emulator(
 ) -> AsyncIterator[Emulator]:
     """Start the server with some settings; kill it at the end if it still lives.
 
-    `grace_s` stands in for the half minute that streams get at the end.
+    `grace_s` stands in for the half minute that what runs gets at the end.
     """
-    how = ["-m", "emulator"]
     if grace_s is not None:
-        how = [
-            "-c",
-            f"import emulator.__main__ as m; m.GRACE_S = {grace_s}; raise SystemExit(m.main())",
-        ]
+        environment = {**environment, "DRAIN_S": str(grace_s)}
+    always = {"PYTHONPATH": str(ROOT), "LOG_FORMAT": "json", "JOB_DB": ":memory:"}
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *how,
+        "-m",
+        "emulator",
         *arguments,
         cwd=ROOT,
-        env=kept | {"PYTHONPATH": str(ROOT), "LOG_FORMAT": "json", **environment},
+        env={**kept, **always, **environment},
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         limit=2**20,
@@ -108,10 +106,3 @@ async def emulator(
         if process.returncode is None:
             process.kill()
         await found.ended()
-
-
-async def becomes(true: Callable[[], bool]) -> None:
-    """Wait for what another process does without telling."""
-    async with asyncio.timeout(DEADLINE_S):
-        while not true():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)

@@ -14,8 +14,11 @@ from typing import Any, Self
 
 import httpx2
 import uvicorn
+from starlette.applications import Starlette
 
 from emulator.app import build_app
+from emulator.ending import Ending
+from emulator.server import configured
 from emulator.settings import EmulatorSettings
 from engine import Engine
 from tests.unit.emulator.events import DEADLINE_S, Events
@@ -30,11 +33,18 @@ class Server:
     port: int
     engine: Engine
     uvicorn: uvicorn.Server
+    app: Starlette
     events: Events = field(default_factory=Events)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def ending(self) -> Ending:
+        """Its end, which nothing but a test begins here."""
+        ending: Ending = self.app.state.ending
+        return ending
 
     @property
     def tasks(self) -> set[asyncio.Task[None]]:
@@ -52,7 +62,7 @@ class Server:
     async def becomes(self, true: Callable[[], bool]) -> None:
         """Wait for what nobody tells of, looking at each turn of the loop."""
         async with asyncio.timeout(DEADLINE_S):
-            while not true():  # noqa: ASYNC110
+            while not true():  # noqa: ASYNC110 - looked at in each turn
                 await asyncio.sleep(0)
 
     async def quiet(self) -> None:
@@ -101,14 +111,14 @@ async def serving(settings: EmulatorSettings) -> AsyncIterator[Server]:
     """Serve the application with these settings on a free port."""
     events = Events()
     engine = Engine(settings.engine_config(), [events])
-    config = uvicorn.Config(
-        build_app(settings, engine), log_config=None, access_log=False, lifespan="on"
-    )
-    server = _Uvicorn(config)
-    sock = socket.create_server(("127.0.0.1", 0))
+    app = build_app(settings, engine)
+    server = _Uvicorn(configured(app, settings.connection_limits()))
+    # TCP by name: asyncio turns Nagle's delay off only where it knows that it is.
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    sock.bind(("127.0.0.1", 0))
     await server.open(sock)
     try:
-        yield Server(sock.getsockname()[1], engine, server, events)
+        yield Server(sock.getsockname()[1], engine, server, app, events)
     finally:
         await server.close()
 

@@ -266,7 +266,9 @@ async def test_error_before_the_first_token_is_an_http_error(
         for stream in (False, True):
             response = await client.post(ROUTE, json={"prompt": "x", "stream": stream})
             assert response.status_code == 500
-            assert response.json()["error"] == {
+            error = response.json()["error"]
+            assert error.pop("request_id") == response.headers["x-request-id"]
+            assert error == {
                 "message": "out of memory",
                 "type": "engine_error",
                 "param": None,

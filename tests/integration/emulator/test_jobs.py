@@ -1,17 +1,18 @@
-"""`/run`, `/runsync` and `/status` over HTTP."""
+"""`/run`, `/runsync`, `/status` and `/status-sync` over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import httpx2
 import pytest
+from structlog.contextvars import get_contextvars
 
-import emulator.app
 from engine.hooks import RequestStarted
-from jobs import MemoryJobStore
 from tests.conftest import ScriptFactory
+from tests.integration.emulator.asking import forgotten
 from tests.integration.emulator.conftest import Gate, Serve
 
 HANG = {"hang_s": 3600}
@@ -24,7 +25,7 @@ async def ended(client: httpx2.AsyncClient, job_id: str, prefix: str = "") -> di
     async with asyncio.timeout(20):
         while True:
             job: dict[str, Any] = (await client.get(f"{prefix}/status/{job_id}")).json()
-            if job["status"] in ("COMPLETED", "FAILED"):
+            if job["status"] not in ("IN_QUEUE", "IN_PROGRESS"):
                 return job
 
 
@@ -56,6 +57,7 @@ async def test_run_and_runsync_give_the_same_output(
     assert not job["id"].startswith("sync-")
     for found in (job, at_once):
         assert found["status"] == "COMPLETED"
+        assert found["workerId"] == "local"
         assert found["output"]["id"] == found["id"]
         assert type(found["delayTime"]) is int
         assert type(found["executionTime"]) is int
@@ -73,9 +75,14 @@ async def test_run_and_runsync_give_the_same_output(
 async def test_endpoint_id_is_a_setting(serve: Serve) -> None:
     server = await serve(endpoint_id="mine")
     async with server.client() as client:
-        for path, status in (("/v2/mine", 200), ("", 200), ("/v2/default", 404)):
-            response = await client.post(f"{path}/runsync", json={"input": INPUT})
-            assert response.status_code == status
+        for path in ("/v2/mine", ""):
+            job = (await client.post(f"{path}/runsync", json={"input": INPUT})).json()
+            assert job["status"] == "COMPLETED"
+        # No other has a worker here.
+        response = await client.post("/v2/default/run", json={"input": INPUT})
+        found = await client.get(f"/v2/default/status/{response.json()['id']}")
+        assert found.json()["status"] == "IN_QUEUE"
+        assert (await client.get(f"/status/{response.json()['id']}")).status_code == 404
 
 
 async def test_openai_route_of_a_job(serve: Serve) -> None:  # R44
@@ -122,28 +129,6 @@ async def test_timeout_of_a_job_is_its_failure(serve: Serve, script: ScriptFacto
     assert "REQUEST_TIMEOUT_S" in job["error"]
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
-@pytest.mark.parametrize("route", ["run", "runsync"])
-async def test_missing_input_is_400(serve: Serve, prefix: str, route: str) -> None:
-    server = await serve()
-    async with server.client() as client:
-        for body in ({}, {"input": None}, {"prompt": "x"}):
-            response = await client.post(f"{prefix}/{route}", json=body)
-            assert response.status_code == 400
-            assert response.json()["error"]["param"] == "input"
-
-
-@pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_unknown_job_is_404(serve: Serve, method: str) -> None:
-    server = await serve()
-    async with server.client() as client:
-        for prefix in PREFIXES:
-            response = await client.request(method, f"{prefix}/status/nobody-u1")
-            assert response.status_code == 404
-            assert response.json()["error"]["type"] == "not_found_error"
-            assert "nobody-u1" in response.json()["error"]["message"]
-
-
 async def test_wait_ends_and_the_job_goes_on(serve: Serve, script: ScriptFactory) -> None:
     server = await serve(script({"pieces": [{"text": "late", "delay_ms": 1300}]}))
     loop = asyncio.get_running_loop()
@@ -153,28 +138,63 @@ async def test_wait_ends_and_the_job_goes_on(serve: Serve, script: ScriptFactory
         assert loop.time() - asked >= 1
         assert job["status"] == "IN_PROGRESS"
         assert "output" not in job
+        # Its id is known now, so it is one of those that are kept.
+        (listed,) = (await client.get("/requests")).json()["requests"]
+        assert listed["id"] == job["id"]
         job = await ended(client, job["id"])
         assert job["output"]["choices"][0]["text"] == "late"
 
 
-@pytest.mark.parametrize(
-    "wait", ["999", "300001", "0", "-1", "x", "", "1e3", "1000.5", "²", "٣٠٠٠", "9" * 5000, " 2000"]
-)
-async def test_wait_out_of_bounds_is_400_and_starts_nothing(serve: Serve, wait: str) -> None:
-    server = await serve()
-    async with server.client() as client:
-        response = await client.post("/runsync", params={"wait": wait}, json={"input": INPUT})
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == "wait"
-    assert server.events.seen == [] or server.events.of(RequestStarted) == []
+BAD_WAITS = ["999", "300001", "0", "-1", "x", "", "1e3", "1000.5", "²", "٣٠٠٠", "9" * 5000, " 2000"]
 
 
-@pytest.mark.parametrize("wait", ["1000", "300000"])
-async def test_wait_within_bounds(serve: Serve, wait: str) -> None:
+async def test_wait_out_of_bounds_is_400_and_starts_nothing(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
-        response = await client.post(f"/runsync?wait={wait}", json={"input": INPUT})
-    assert response.json()["status"] == "COMPLETED"
+        accepted = (await client.post("/v2/other/run", json={"input": INPUT})).json()
+        for wait in BAD_WAITS:
+            for response in (
+                await client.post("/runsync", params={"wait": wait}, json={"input": INPUT}),
+                await client.get(f"/v2/other/status-sync/{accepted['id']}", params={"wait": wait}),
+            ):
+                assert response.status_code == 400
+                error = response.json()["error"]
+                assert error["param"] == "wait"
+                assert error["message"].startswith(
+                    "wait must be a whole number of milliseconds from 1000 to 300000, got "
+                )
+        counts = (await client.get("/v2/default/health")).json()["jobs"]
+    assert server.events.of(RequestStarted) == []
+    assert set(counts.values()) == {0}
+
+
+async def test_wait_within_bounds(serve: Serve) -> None:
+    server = await serve()
+    async with server.client() as client:
+        for wait in ("1000", "300000"):
+            response = await client.post(f"/runsync?wait={wait}", json={"input": INPUT})
+            assert response.json()["status"] == "COMPLETED"
+            again = await client.get(f"/status-sync/{response.json()['id']}?wait={wait}")
+            assert again.json() == response.json()
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_status_sync_waits_for_the_end(
+    serve: Serve, prefix: str, method: str, gate: Gate
+) -> None:
+    server = await serve(gate.path)
+    async with server.client() as client:
+        job_id = (await client.post(f"{prefix}/run", json={"input": INPUT})).json()["id"]
+        path = f"{prefix}/status-sync/{job_id}"
+        assert (await client.request(method, f"{path}?wait=1000")).json() == {
+            "id": job_id,
+            "status": "IN_QUEUE",
+        }
+        asked = asyncio.create_task(client.request(method, path))
+        await server.becomes(lambda: len(server.tasks) == 1)
+        await gate.open()
+        assert (await asked).json()["status"] == "COMPLETED"
 
 
 async def test_jobs_wait_in_the_queue_while_the_model_loads(serve: Serve, gate: Gate) -> None:
@@ -203,11 +223,8 @@ async def test_jobs_beyond_the_slots_wait_in_the_queue(serve: Serve, script: Scr
     assert not any("executionTime" in job for job in found)
 
 
-async def test_full_store_is_429_with_retry_after(
-    serve: Serve, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(emulator.app, "MemoryJobStore", lambda: MemoryJobStore(max_jobs=3))
-    server = await serve(gate.path)
+async def test_full_store_is_429_with_retry_after(serve: Serve, gate: Gate) -> None:
+    server = await serve(gate.path, max_jobs=3, result_retention_s=0.1)
     async with server.client() as client:
         ids = [(await client.post("/run", json={"input": INPUT})).json()["id"] for _ in range(3)]
         for route in ("/run", "/runsync"):
@@ -216,11 +233,11 @@ async def test_full_store_is_429_with_retry_after(
             assert int(response.headers["retry-after"]) >= 1
             assert response.json()["error"]["type"] == "rate_limit_error"
         await gate.open()
-        for job_id in ids:
-            await ended(client, job_id)
-        assert (await client.post("/runsync", json={"input": INPUT})).status_code == 200
-        # The oldest result made room.
-        assert (await client.get(f"/status/{ids[0]}")).status_code == 404
+        # What has been kept for long enough makes room.
+        await forgotten(client, ids[0])
+        for _ in range(9):
+            # A result that was delivered makes room at once.
+            assert (await client.post("/runsync", json={"input": INPUT})).status_code == 200
 
 
 async def test_many_jobs_at_once_all_end_with_their_own_text(serve: Serve) -> None:
@@ -238,3 +255,20 @@ async def test_many_jobs_at_once_all_end_with_their_own_text(serve: Serve) -> No
             assert job["output"]["choices"][0]["text"] == job_input["prompt"]
 
         await asyncio.gather(*(one(number) for number in range(60)))
+
+
+@pytest.mark.parametrize("route", ["/run", "/runsync"])
+async def test_line_of_a_call_names_the_job_it_made(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, route: str
+) -> None:  # R55
+    bound: list[dict[str, Any]] = []
+    logger = logging.getLogger("emulator.request_ids")
+    monkeypatch.setattr(logger, "isEnabledFor", lambda level: True)
+    monkeypatch.setattr(logger, "log", lambda *said: bound.append(get_contextvars()))
+    server = await serve()
+    async with server.client() as client:
+        # One after the other on one connection.
+        ids = [(await client.post(route, json={"input": INPUT})).json()["id"] for _ in range(2)]
+        await client.get("/health")
+        await server.quiet()
+    assert [each.get("job_id") for each in bound] == [*ids, None]

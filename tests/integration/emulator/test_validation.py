@@ -164,7 +164,9 @@ async def test_token_ids_are_a_bad_request_where_something_is_blocked(serve: Ser
     for stream in (False, True):
         response = await post(server, TEXT, {"prompt": [1, 2, 3], "stream": stream})
         assert response.status_code == 400
-        assert response.json()["error"] == {
+        error = response.json()["error"]
+        assert error.pop("request_id") == response.headers["x-request-id"]
+        assert error == {
             "message": "prompt must be text where intents or terms are blocked, got token ids",
             "type": "invalid_request_error",
             "param": "prompt",

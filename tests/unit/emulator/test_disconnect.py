@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from emulator.disconnect import ClientDisconnected, disconnected, while_connected
+from emulator.disconnect import DROP, ClientDisconnected, disconnected, hang_up, while_connected
 
 Connect = Callable[..., Any]
 
@@ -149,3 +149,18 @@ async def test_second_cancelling_changes_nothing(connection: Connect, turns: int
     await asyncio.wait({task})
     returned = [] if task.cancelled() else [task.result()]
     assert returned + disposed == ["done"]
+
+
+async def test_hanging_up_cuts_the_connection_and_waits_for_that(connection: Connect) -> None:
+    peer, dropped = connection(), asyncio.Event()
+    task = asyncio.create_task(
+        hang_up({"extensions": {DROP: {"abort": dropped.set}}}, peer.receive)
+    )
+    await dropped.wait()
+    assert not task.done()
+    peer.left.set()
+    assert await task
+
+
+async def test_server_that_cannot_hang_up(connection: Connect) -> None:
+    assert not await hang_up({}, connection().receive)

@@ -1,39 +1,35 @@
-"""A job as RunPod shows it."""
+"""Which routes there are for clients, in both of their forms."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
+from emulator.fleet import Fleet
+from emulator.job_routes import JobRoutes
+from emulator.settings import EmulatorSettings
+from jobs import MemoryJobStore
 
-from emulator.job_routes import describe
-from jobs import Job, JobStatus
-
-WAITING = Job(id="j-u1", input={}, queued_at=10.0)
-RUNNING = replace(WAITING, status=JobStatus.IN_PROGRESS, started_at=10.5)
-
-
-def test_waiting_job_has_no_times() -> None:
-    assert describe(WAITING) == {"id": "j-u1", "status": "IN_QUEUE"}
-
-
-def test_running_job_has_its_delay() -> None:
-    assert describe(RUNNING) == {"id": "j-u1", "status": "IN_PROGRESS", "delayTime": 500}
-
-
-def test_completed_job_has_its_output_whatever_that_is() -> None:
-    for output in ({"a": 1}, [1], "text", None, 0):
-        job = replace(RUNNING, status=JobStatus.COMPLETED, ended_at=11.0, output=output)
-        assert describe(job) == {
-            "id": "j-u1",
-            "status": "COMPLETED",
-            "delayTime": 500,
-            "executionTime": 500,
-            "output": output,
-        }
+EITHER = {"GET", "HEAD", "POST"}
+BOTH_FORMS = {
+    "/run": {"POST"},
+    "/runsync": {"POST"},
+    "/status/{job_id}": EITHER,
+    "/status-sync/{job_id}": EITHER,
+    "/stream/{job_id}": EITHER,
+    "/cancel/{job_id}": {"POST"},
+    "/retry/{job_id}": {"POST"},
+    "/purge-queue": {"POST"},
+    "/requests": EITHER,
+    "/requests/{job_id}": EITHER,
+}
 
 
-def test_failed_job_has_one_error_string_and_no_output() -> None:  # R50
-    shown = describe(replace(RUNNING, status=JobStatus.FAILED, ended_at=11.0, error="it broke"))
-    assert shown["error"] == "it broke"
-    assert "output" not in shown
-    assert json.loads(json.dumps(shown)) == shown
+def test_every_route_is_there_with_and_without_its_endpoint() -> None:
+    store = MemoryJobStore()
+    fleet = Fleet(store, lease_s=30, grace_s=2)
+    routes = JobRoutes(store, fleet, EmulatorSettings()).routes()
+    found = {route.path: route.methods for route in routes}
+    assert len(found) == len(routes)
+    # The bare /health is the server's own (R42).
+    with_endpoint = BOTH_FORMS | {"/health": EITHER}
+    assert found == BOTH_FORMS | {
+        f"/v2/{{endpoint}}{path}": methods for path, methods in with_endpoint.items()
+    }

@@ -1,78 +1,152 @@
-"""The in-process worker: how many jobs at a time, when, and what becomes of failures."""
+"""The in-process worker: when a job is taken, how it ends, and that no slot is ever lost."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from emulator.local_worker import LocalWorker
-from engine import BackendConfig, Engine
-from engine.hooks import EngineEvent, Hook, HostLoaded, RequestEnded, RequestStarted
+import orjson
+import pytest
+
+import emulator.local_worker
+from emulator.fleet import Fleet
+from emulator.local_worker import NAME, LocalWorker
+from emulator.shapes import worker_key
+from engine import BackendConfig, Engine, GenerationRequest, Priority
+from engine.hooks import EngineEvent, Hook, HostLoaded, RequestEnded, RequestQueued, RequestStarted
 from handler.job import JobHandler
 from handler.pipeline import Pipeline
-from jobs import Job, JobStatus, MemoryJobStore
+from jobs import (
+    Job,
+    JobStatus,
+    Limits,
+    MemoryJobStore,
+    NewJob,
+    Policy,
+    StoreUnavailable,
+)
+from jobs.journal import NoJournal
 from tests.conftest import EngineFactory, ScriptFactory
 from tests.unit.emulator.events import DEADLINE_S, Events
+from tests.waiting import until
 
 HANG = {"hang_s": 3600}
+ENDPOINT = "here"
+SLOW = {"when": "slow", "pieces": ["a", {"text": "b", "delay_ms": 150}]}
+
+
+class Disk(NoJournal):
+    """A journal that takes nothing while it is `full`."""
+
+    full = False
+
+    async def durable(self) -> None:
+        await asyncio.sleep(0)
+        if self.full:
+            raise StoreUnavailable("the disk is full")
 
 
 class Worker:
     """A worker, its store and its engine."""
 
-    def __init__(self, engine: Engine, events: Events) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        events: Events,
+        mode: Literal["aggregate", "generator"] = "aggregate",
+        limits: Limits | None = None,
+    ) -> None:
         self.engine = engine
         self.events = events
-        self.store = MemoryJobStore()
-        jobs = JobHandler(Pipeline(engine, "scripted"))
-        self.worker = LocalWorker(self.store, jobs, engine)
-        self.at_load: list[dict[JobStatus, int]] = []
+        self.disk = Disk()
+        self.store = MemoryJobStore(limits, self.disk)
+        self.fleet = Fleet(self.store, lease_s=30, grace_s=2)
+        jobs = JobHandler(Pipeline(engine, "scripted"), interval_s=0)
+        self.worker = LocalWorker(self.store, jobs, engine, self.fleet, ENDPOINT, mode)
+        self.at_load: list[int] = []
 
     def on_event(self, event: EngineEvent) -> None:
         if isinstance(event, HostLoaded):
-            counts = self.store.counts()
-            self.at_load.append({status: count for status, count in counts.items() if count})
+            self.at_load.append(len(self.store.held(worker_key(ENDPOINT, NAME))))
 
-    async def enqueue(self, *prompts: str) -> list[Job]:
-        return [await self.store.enqueue({"prompt": prompt}) for prompt in prompts]
+    async def enqueue(self, *prompts: str, **fields: Any) -> list[Job]:
+        return [await self.send({"prompt": prompt}, **fields) for prompt in prompts]
+
+    async def send(self, given: Any, **fields: Any) -> Job:
+        new = NewJob(endpoint=ENDPOINT, input=orjson.dumps(given), **fields)
+        return await self.store.enqueue(new)
+
+    async def now(self, job: Job) -> Job:
+        found = await self.store.get(job.id)
+        assert found is not None
+        return found
 
     async def ended(self, job: Job) -> Job:
         async with asyncio.timeout(DEADLINE_S):
             ended = await self.store.wait(job.id, 3600)
+        assert ended is not None
         assert ended.status.final
         return ended
 
-    def abort(self, job: Job) -> None:
-        for stream in list(self.engine._streams):
-            if stream.request.request_id == job.id:
-                stream.abort()
+    async def text(self, job: Job) -> str:
+        ended = await self.ended(job)
+        assert ended.error is None
+        return str(orjson.loads(ended.output or b"")["choices"][0]["text"])
+
+    async def quiet(self) -> None:
+        """Wait until nothing runs, no slot is held and nobody waits for one."""
+        engine = self.engine
+        await until(lambda: not (engine.running or engine.waiting or self.worker._running))
 
 
 @asynccontextmanager
-async def working(engine_factory: EngineFactory, script: Path) -> AsyncIterator[Worker]:
+async def working(
+    engine_factory: EngineFactory, script: Path, isolation: str = "thread", **options: Any
+) -> AsyncIterator[Worker]:
     config = BackendConfig("scripted", {"model_path": str(script)})
     events = Events()
     hooks: list[Hook] = [events, lambda event: found.on_event(event)]
-    found: Worker = Worker(
-        engine_factory(config, hooks, isolation="thread", abort_grace_s=2), events
-    )
+    engine = engine_factory(config, hooks, isolation=isolation, abort_grace_s=2)
+    found: Worker = Worker(engine, events, **options)
+    await found.store.start()
     found.worker.start()
     try:
         yield found
     finally:
         await found.worker.close()
+        await found.store.close()
+
+
+@asynccontextmanager
+async def on_a_slow_job(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> AsyncIterator[tuple[Worker, Job]]:
+    """A worker in the middle of a job that says "ab"."""
+    async with working(engine_factory, script(SLOW, slots=1)) as at:
+        (job,) = await at.enqueue("slow")
+        await at.events.wait(RequestStarted)
+        yield at, job
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emulator.local_worker, "_AGAIN_S", 0.02)
 
 
 async def test_jobs_are_answered(engine_factory: EngineFactory, script: ScriptFactory) -> None:
     async with working(engine_factory, script({"pieces": ["yes", " sir"]})) as at:
-        jobs = await at.enqueue(*"abcdefgh")
-        for job in jobs:
-            output: Any = (await at.ended(job)).output
+        for job in await at.enqueue(*"abcdefgh"):
+            ended = await at.ended(job)
+            output = orjson.loads(ended.output or b"")
             assert output["choices"][0]["text"] == "yes sir"
             assert output["id"] == job.id
+            assert ended.worker_id == "here/local"
+        await at.quiet()
+        assert at.fleet.counts(ENDPOINT)["idle"] == 4
 
 
 async def test_bad_job_fails_and_the_next_is_served(
@@ -82,11 +156,11 @@ async def test_bad_job_fails_and_the_next_is_served(
     async with working(
         engine_factory, script({"when": "bad", "pieces": pieces}, {"pieces": ["ok"]}, slots=1)
     ) as at:
-        empty = await at.store.enqueue({"nothing": "of use"})
+        empty = await at.send({"nothing": "of use"})
         bad, good = await at.enqueue("bad", "good")
         assert (await at.ended(empty)).error == "input.prompt must be a non-empty string, got none"
         assert (await at.ended(bad)).error == "no such luck"
-        assert (await at.ended(good)).status == JobStatus.COMPLETED
+        assert await at.text(good) == "ok"
 
 
 async def test_as_many_jobs_run_as_there_are_slots(
@@ -95,13 +169,14 @@ async def test_as_many_jobs_run_as_there_are_slots(
     async with working(engine_factory, script({"pieces": ["a", HANG]}, slots=3)) as at:
         jobs = await at.enqueue(*"abcde")
         await at.events.wait(RequestStarted, 3)
-        counts = at.store.counts()
-        assert (counts[JobStatus.IN_PROGRESS], counts[JobStatus.IN_QUEUE]) == (3, 2)
-        at.abort(jobs[1])
-        assert (await at.ended(jobs[1])).error == "the request was cancelled"
+        running = JobStatus.IN_PROGRESS
+        assert [(await at.now(job)).status for job in jobs].count(running) == 3
+        counts = at.fleet.counts(ENDPOINT)
+        assert (counts["idle"], counts["running"]) == (0, 3)
+        await at.store.cancel(jobs[1].id)
         started = await at.events.wait(RequestStarted, 4)
         assert [event.request_id for event in started] == [job.id for job in jobs[:4]]
-        assert at.store.counts()[JobStatus.IN_QUEUE] == 1
+        assert (await at.now(jobs[4])).status is JobStatus.IN_QUEUE
 
 
 async def test_no_job_is_taken_before_the_model_is_loaded(
@@ -110,7 +185,7 @@ async def test_no_job_is_taken_before_the_model_is_loaded(
     async with working(engine_factory, script({"pieces": ["ok"]}, load_ms=300)) as at:
         job = (await at.enqueue("early"))[0]
         await at.events.wait(HostLoaded)
-        assert at.at_load == [{JobStatus.IN_QUEUE: 1}]
+        assert at.at_load == [0]
         ended = await at.ended(job)
         assert ended.delay_ms is not None
         assert ended.delay_ms >= 250
@@ -119,34 +194,335 @@ async def test_no_job_is_taken_before_the_model_is_loaded(
 
 
 async def test_each_job_fails_with_the_reason_when_the_model_cannot_be_loaded(
-    engine_factory: EngineFactory, script: ScriptFactory
+    engine_factory: EngineFactory, script: ScriptFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with working(engine_factory, script({}, load_error="the file is broken")) as at:
-        for job in await at.enqueue("a", "b", "c", "d", "e", "f"):
+        for job in await at.enqueue(*(str(number) for number in range(200))):
             ended = await at.ended(job)
             assert (ended.status, ended.error) == (JobStatus.FAILED, "the file is broken")
+    assert "the engine did not start: the file is broken" in caplog.text
 
 
-async def test_close_stops_what_runs_and_takes_nothing_more(
+async def test_each_job_fails_with_the_reason_when_the_engine_dies_while_they_wait(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    path = script({"pieces": ["a", {"hang_s": 3600, "deaf": True}]}, slots=1)
+    async with working(engine_factory, path) as at:
+        deaf, *waiting = await at.enqueue("a", "b", "c")
+        await at.events.wait(RequestStarted)
+        await at.store.cancel(deaf.id)
+        for job in waiting:
+            error = (await at.ended(job)).error
+            assert "ENGINE_ISOLATION=thread cannot restart it" in (error or "")
+
+
+async def test_waiting_for_a_slot_is_delay_and_not_execution(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with working(engine_factory, script(SLOW, slots=1)) as at:
+        first, second = await at.enqueue("slow", "slow")
+        for job, least, most in ((first, 0, 100), (second, 150, 400)):
+            ended = await at.ended(job)
+            assert ended.delay_ms is not None
+            assert ended.execution_ms is not None
+            assert least <= ended.delay_ms <= most
+            assert 150 <= ended.execution_ms < 290
+
+
+async def test_interactive_requests_go_before_jobs(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with working(engine_factory, script(SLOW, {"pieces": ["ok"]}, slots=1)) as at:
+        jobs = await at.enqueue("slow", "b", "c")
+        await at.events.wait(RequestStarted)
+        request = GenerationRequest(prompt="x", request_id="chat", priority=Priority.INTERACTIVE)
+        async with await at.engine.generate(request) as stream:
+            async for _ in stream:
+                pass
+        for job in jobs:
+            await at.ended(job)
+        started = [event.request_id for event in at.events.of(RequestStarted)]
+        assert started == [jobs[0].id, "chat", jobs[1].id, jobs[2].id]
+
+
+async def test_slot_is_given_back_when_its_job_is_gone(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     async with working(engine_factory, script({"pieces": ["a", HANG]}, slots=1)) as at:
         running, waiting = await at.enqueue("a", "b")
         await at.events.wait(RequestStarted)
-        async with asyncio.timeout(DEADLINE_S):
-            await at.worker.close()
+        await until(lambda: at.engine.waiting)
+        await at.store.cancel(waiting.id)
+        await at.store.cancel(running.id)
+        await at.quiet()
+        assert at.events.of(RequestQueued) == []
+        (third,) = await at.enqueue("c")
+        assert (await at.events.wait(RequestStarted, 2))[1].request_id == third.id
+
+
+async def test_cancel_stops_the_generation_and_frees_its_slot(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:  # R31
+    path = script({"pieces": ["bla "], "repeat": -1, "delay_ms": 5}, slots=1, context_length=10**6)
+    async with working(engine_factory, path) as at:
+        loop = asyncio.get_running_loop()
+        for count in range(1, 6):
+            (job,) = await at.enqueue("x")
+            await at.events.wait(RequestStarted, count)
+            await asyncio.sleep(0.02)
+            asked = loop.time()
+            cancelled = await at.store.cancel(job.id)
+            assert cancelled is not None
+            assert cancelled.status is JobStatus.CANCELLED
+            (*_, end) = await at.events.wait(RequestEnded, count)
+            assert end.aborted
+            await at.quiet()
+            assert loop.time() - asked < 0.5
+
+
+async def test_execution_timeout_ends_the_job_and_its_run(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with working(engine_factory, script({"pieces": ["a", HANG]}, slots=1)) as at:
+        first, second = await at.enqueue("a", "b", policy=Policy(execution_timeout_ms=200))
+        for job in (first, second):
+            ended = await at.ended(job)
+            assert ended.status is JobStatus.TIMED_OUT
+            assert ended.execution_ms is not None
+            assert 200 <= ended.execution_ms < 1000
+        assert ended.delay_ms is not None
+        assert ended.delay_ms >= 200
+        await at.quiet()
+
+
+async def test_job_whose_ttl_is_over_is_stopped(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with working(engine_factory, script({"pieces": ["a", HANG]}, slots=1)) as at:
+        (job,) = await at.enqueue("a", policy=Policy(ttl_ms=200))
         await at.events.wait(RequestEnded)
+        assert await at.store.get(job.id) is None
+        await at.quiet()
+
+
+async def test_retry_of_a_job_that_is_still_winding_down_is_another_run(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    deaf = {"hang_s": 0.4, "deaf": True}
+    path = script({"pieces": ["a", deaf, "b"]}, slots=2)
+    async with working(engine_factory, path) as at:
+        (job,) = await at.enqueue("a", policy=Policy(execution_timeout_ms=50))
+        assert (await at.ended(job)).status is JobStatus.TIMED_OUT
+        assert (await at.now(job)).attempt == 1
+        await at.store.retry(job.id)
+        assert (await at.ended(job)).status is JobStatus.TIMED_OUT
+        assert (await at.now(job)).attempt == 2
+        await at.quiet()
+
+
+async def test_crash_of_the_engine_costs_its_job_and_the_others_wait_for_the_next(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:  # R50
+    crash = {"when": "crash", "pieces": ["a", {"signal": "SIGKILL", "delay_ms": 50}]}
+    path = script(crash, {"pieces": ["ok"]}, slots=1)
+    async with working(engine_factory, path, "process") as at:
+        bad, *good = await at.enqueue("crash", "b", "c", "d")
+        assert "SIGKILL" in ((await at.ended(bad)).error or "")
+        assert [(await at.now(job)).status for job in good] == [JobStatus.IN_QUEUE] * 3
+        # Nobody holds a slot while there is nothing to run on.
+        await asyncio.sleep(0)
         assert at.engine.running == 0
-        for job, status in ((running, JobStatus.IN_PROGRESS), (waiting, JobStatus.IN_QUEUE)):
-            now = await at.store.get(job.id)
-            assert now is not None
-            assert now.status == status
+        assert [await at.text(job) for job in good] == ["ok"] * 3
+        await at.quiet()
 
 
-async def test_close_before_the_model_is_loaded(
+async def test_generator_mode_streams_while_it_runs(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    pieces = ["one", {"text": " two", "delay_ms": 50}, {"text": " three", "delay_ms": 100}]
+    async with working(engine_factory, script({"pieces": pieces}), mode="generator") as at:
+        job = await at.send({"prompt": "x", "stream": True})
+        seen: list[Any] = []
+        while chunks := await at.store.drain(job.id, DEADLINE_S):
+            now = await at.now(job)
+            seen += [(now.status, orjson.loads(chunk.value)) for chunk in chunks]
+        assert [at_[0] for at_ in seen[:2]] == [JobStatus.IN_PROGRESS] * 2
+        texts = [each["choices"][0]["text"] for _, each in seen]
+        assert texts == ["one", " two", " three", "one two three"]
+        ended = await at.ended(job)
+        assert orjson.loads(ended.output or b"") == [each for _, each in seen]
+
+
+async def test_generator_mode_fails_as_a_job_does(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    path = script({"pieces": ["one", {"error": "no more", "delay_ms": 30}]}, slots=1)
+    async with working(engine_factory, path, mode="generator") as at:
+        job = await at.send({"prompt": "x", "stream": True})
+        ended = await at.ended(job)
+        assert (ended.status, ended.error) == (JobStatus.FAILED, "no more")
+        assert len(await at.store.drain(job.id, 0)) == 1
+        await at.quiet()
+
+
+async def test_stream_that_is_too_long_is_an_error(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    path = script({"pieces": ["bla "], "repeat": 100, "delay_ms": 1}, slots=1)
+    limits = Limits(max_stream_bytes=1_000)
+    async with working(engine_factory, path, mode="generator", limits=limits) as at:
+        job = await at.send({"prompt": "x", "stream": True})
+        assert "a job may stream 1,000 bytes" in ((await at.ended(job)).error or "")
+        await at.quiet()
+
+
+async def test_drain_lets_what_runs_finish_and_takes_nothing_more(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with working(engine_factory, script(SLOW, {"pieces": ["ok"]}, slots=1)) as at:
+        running, waiting = await at.enqueue("slow", "b")
+        await at.events.wait(RequestStarted)
+        await at.worker.drain(DEADLINE_S)
+        assert (await at.now(running)).status is JobStatus.COMPLETED
+        assert (await at.now(waiting)).status is JobStatus.IN_QUEUE
+        await at.quiet()
+
+
+async def test_drain_gives_back_what_does_not_end_and_it_counts_as_no_loss(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with working(engine_factory, script({"pieces": ["a", HANG]}, slots=2)) as at:
+        jobs = await at.enqueue("a", "b", "c")
+        await at.events.wait(RequestStarted, 2)
+        async with asyncio.timeout(DEADLINE_S):
+            await at.worker.drain(0.05)
+        for job in jobs:
+            now = await at.now(job)
+            assert (now.status, now.losses, now.worker_id) == (JobStatus.IN_QUEUE, 0, None)
+        await at.quiet()
+
+
+async def test_drain_before_the_model_is_loaded(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     async with working(engine_factory, script({}, load_ms=200)) as at:
-        await at.enqueue("a")
+        (job,) = await at.enqueue("a")
         async with asyncio.timeout(DEADLINE_S):
-            await at.worker.close()
+            await at.worker.drain(DEADLINE_S)
+        assert (await at.now(job)).status is JobStatus.IN_QUEUE
+
+
+async def test_job_that_was_stopped_before_its_first_step_is_given_back(
+    engine_factory: EngineFactory, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(engine_factory, script({"pieces": ["ok"]}, slots=1)) as at:
+        receive = at.store.receive
+
+        def cancel() -> None:
+            for task in at.worker._running:
+                task.cancel()
+
+        async def received(*args: Any, **named: Any) -> list[Job]:
+            jobs = await receive(*args, **named)
+            asyncio.get_running_loop().call_soon(cancel)
+            return jobs
+
+        monkeypatch.setattr(at.store, "receive", received)
+        (job,) = await at.enqueue("a")
+        async with asyncio.timeout(DEADLINE_S):
+            while (await at.now(job)).status is JobStatus.IN_QUEUE:  # noqa: ASYNC110 - each turn
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await at.worker.close()
+        assert (await at.now(job)).status is JobStatus.IN_QUEUE
+        assert at.engine.running == 0
+
+
+async def test_result_the_disk_refuses_is_offered_until_it_is_taken(
+    engine_factory: EngineFactory, script: ScriptFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with working(engine_factory, script(SLOW, {"pieces": ["ok"]}, slots=1)) as at:
+        first, second = await at.enqueue("slow", "b")
+        await at.events.wait(RequestStarted)
+        at.disk.full = True
+        # Waiting for the disk needs no slot.
+        await at.events.wait(RequestEnded, 2)
+        await asyncio.sleep(0.1)
+        assert (await at.now(first)).status is JobStatus.IN_PROGRESS
+        at.disk.full = False
+        assert await at.text(first) == "ab"
+        assert await at.text(second) == "ok"
+        assert len(at.events.of(RequestStarted)) == 2
+    assert "has to wait: the disk is full" in caplog.text
+
+
+async def test_drain_ends_though_the_disk_takes_nothing(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with on_a_slow_job(engine_factory, script) as (at, job):
+        at.disk.full = True
+        await at.events.wait(RequestEnded)
+        async with asyncio.timeout(DEADLINE_S):
+            await at.worker.drain(0.1)
+        assert (await at.now(job)).status is JobStatus.IN_QUEUE
+
+
+async def test_results_that_cannot_be_saved_do_not_pile_up(
+    engine_factory: EngineFactory, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emulator.local_worker, "_MOST_UNSAVED", 3)
+    async with working(engine_factory, script({"pieces": ["ok"]}, slots=2)) as at:
+        await at.text((await at.enqueue("warm"))[0])
+        jobs: list[Job] = []
+        for number in range(10):
+            # What is accepted is on disk, and its result comes when nothing more can be.
+            at.disk.full = False
+            jobs += await at.enqueue(str(number))
+            at.disk.full = True
+        await asyncio.sleep(0.3)
+        status = [(await at.now(job)).status for job in jobs]
+        assert status.count(JobStatus.IN_PROGRESS) == 5
+        at.disk.full = False
+        assert [await at.text(job) for job in jobs] == ["ok"] * 10
+
+
+async def test_cancel_the_disk_refuses_leaves_no_job_without_a_worker(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with on_a_slow_job(engine_factory, script) as (at, job):
+        at.disk.full = True
+        with pytest.raises(StoreUnavailable):
+            await at.store.cancel(job.id)
+        at.disk.full = False
+        assert await at.text(job) == "ab"
+
+
+async def test_job_that_is_stopped_and_not_over_waits_again(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with on_a_slow_job(engine_factory, script) as (at, job):
+        (task,) = at.worker._running
+        task.cancel()
+        assert await at.text(job) == "ab"
+        assert (await at.now(job)).attempt == 2
+
+
+async def test_failing_store_is_logged_and_asked_again(
+    engine_factory: EngineFactory,
+    script: ScriptFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with working(engine_factory, script({"pieces": ["ok"]}, slots=1)) as at:
+        receive, tries = at.store.receive, iter([RuntimeError("a bug"), None])
+
+        async def flaky(*args: Any, **named: Any) -> list[Job]:
+            if (error := next(tries, None)) is not None:
+                raise error
+            return await receive(*args, **named)
+
+        monkeypatch.setattr(at.store, "receive", flaky)
+        with caplog.at_level(logging.ERROR):
+            assert await at.text((await at.enqueue("a"))[0]) == "ok"
+        assert "could not take a job" in caplog.text
+        await at.quiet()

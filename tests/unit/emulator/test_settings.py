@@ -8,11 +8,12 @@ from emulator.settings import EmulatorSettings
 from handler.settings import read_settings
 
 NAMES = ("HOST", "PORT", "ENDPOINT_ID", "MAX_BODY_MB", "STREAM_INTERVAL_MS")
+SHARES = ("FAULT_429", "FAULT_500", "FAULT_DROP_POST", "FAULT_LOSE_LEASE")
 
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in NAMES:
+    for name in (*NAMES, *SHARES, "API_KEYS", "CORS_ORIGINS", "FAULT_SEED", "FAULT_DELAY_MS"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -41,6 +42,19 @@ def test_environment_is_read_by_plain_names(monkeypatch: pytest.MonkeyPatch) -> 
         ("MAX_BODY_MB", "0"),
         ("MAX_BODY_MB", "-1"),
         ("STREAM_INTERVAL_MS", "-1"),
+        ("HEAD_TIMEOUT_S", "0"),
+        ("BODY_TIMEOUT_S", "-1"),
+        ("READ_TIMEOUT_S", "nan"),
+        ("RUNPOD_RATE_LIMITS", "sometimes"),
+        ("FAULT_DELAY_MS", "-1"),
+        ("FAULT_SEED", "x"),
+        ("API_KEYS", " , "),
+        ("CORS_ORIGINS", "app.example"),
+        ("CORS_ORIGINS", "https://app.example/"),
+        ("CORS_ORIGINS", "https://*.example"),
+        ("CORS_ORIGINS", "https://App.example"),
+        ("CORS_ORIGINS", "https://a.example https://b.example"),
+        *((name, value) for name in SHARES for value in ("-0.1", "1.1", "nan", "x")),
     ],
 )
 def test_bad_value_ends_with_a_line_that_names_it(
@@ -58,3 +72,48 @@ def test_bad_value_ends_with_a_line_that_names_it(
 def test_empty_value_is_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PORT", "")
     assert read_settings(EmulatorSettings).port == 8000
+
+
+@pytest.mark.parametrize(
+    ("value", "keys"),
+    [("", ()), ("one", ("one",)), (" one , two,", ("one", "two")), ("a b", ("a b",))],
+)
+def test_keys_are_separated_by_commas(
+    value: str, keys: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_KEYS", value)
+    assert read_settings(EmulatorSettings).keys() == keys
+
+
+@pytest.mark.parametrize(
+    ("value", "origins"),
+    [
+        ("", ()),
+        ("*", ("*",)),
+        (
+            "https://a.example, http://localhost:3000,http://[::1]:80,app://obsidian.md",
+            ("https://a.example", "http://localhost:3000", "http://[::1]:80", "app://obsidian.md"),
+        ),
+    ],
+)
+def test_origins_are_separated_by_commas(
+    value: str, origins: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORS_ORIGINS", value)
+    assert read_settings(EmulatorSettings).origins() == origins
+
+
+def test_nothing_fails_on_purpose_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not read_settings(EmulatorSettings).fault_rates()
+    monkeypatch.setenv("FAULT_SEED", "7")
+    assert not read_settings(EmulatorSettings).fault_rates()
+    for name in (*SHARES, "FAULT_DELAY_MS"):
+        with monkeypatch.context() as set_alone:
+            set_alone.setenv(name, "0.5")
+            assert read_settings(EmulatorSettings).fault_rates(), name
+
+
+def test_rate_limits_are_off_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_settings(EmulatorSettings).runpod_rate_limits is False
+    monkeypatch.setenv("RUNPOD_RATE_LIMITS", "on")
+    assert read_settings(EmulatorSettings).runpod_rate_limits is True

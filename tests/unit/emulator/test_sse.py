@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from emulator.sse import SSEResponse
+from emulator.disconnect import DROP
+from emulator.drain import Drain
+from emulator.sse import FAREWELL, KEEP_ALIVE, SSEResponse
+from tests.waiting import until
 
 Connect = Callable[..., Any]
 
@@ -39,16 +42,18 @@ class Source:
     def abort(self) -> None:
         self.aborts += 1
 
-    def response(self) -> SSEResponse:
-        return SSEResponse(self.events(), self.abort)
+    def response(self, keep_alive_s: float | None = None) -> SSEResponse:
+        return SSEResponse(self.events(), self.abort, keep_alive_s=keep_alive_s)
 
 
 pytestmark = pytest.mark.usefixtures("no_tasks_left")
 
 
-async def respond(source: Source, peer: Any) -> asyncio.Task[None]:
+async def respond(
+    source: Source, peer: Any, keep_alive_s: float | None = None
+) -> asyncio.Task[None]:
     await peer.receive()
-    task = asyncio.create_task(source.response()({}, peer.receive, peer.send))
+    task = asyncio.create_task(source.response(keep_alive_s)({}, peer.receive, peer.send))
     await asyncio.sleep(0)
     return task
 
@@ -209,3 +214,118 @@ async def test_cancelled_at_any_turn(connection: Connect, turns: int) -> None:
     await asyncio.wait({task})
     assert task.cancelled()
     assert source.aborts >= 1
+
+
+# -- the server's end ------------------------------------------------------------------------------
+
+
+def ending(over: bool = True) -> dict[str, Any]:
+    drain = Drain()
+    if over:
+        drain.finish()
+    return {"emulator.drain": drain}
+
+
+async def cancelled(source: Source, peer: Any, scope: dict[str, Any]) -> asyncio.Task[None]:
+    await peer.receive()
+    task = asyncio.create_task(source.response()(scope, peer.receive, peer.send))
+    await source.waiting.wait()
+    task.cancel()
+    return task
+
+
+async def test_stream_that_the_servers_end_cuts_short_says_so(connection: Connect) -> None:
+    source, peer = Source(b"a"), connection()
+    await (await cancelled(source, peer, ending()))
+    assert peer.body == b"a" + FAREWELL
+    assert not peer.sent[-1]["more_body"]
+    assert source.aborts >= 1
+    assert source.closed
+
+
+async def test_other_cancelling_says_nothing(connection: Connect) -> None:
+    source, peer = Source(b"a"), connection()
+    with pytest.raises(asyncio.CancelledError):
+        await (await cancelled(source, peer, ending(over=False)))
+    assert peer.body == b"a"
+
+
+async def test_client_that_does_not_read_is_cut_off_at_the_servers_end(connection: Connect) -> None:
+    source, peer = Source(b"a", b"b"), connection()
+    task = asyncio.create_task(
+        source.response()(
+            {**ending(), "extensions": {DROP: {"abort": peer.left.set}}}, peer.receive, peer.send
+        )
+    )
+    await source.waiting.wait()
+    peer.reading.clear()
+    task.cancel()
+    async with asyncio.timeout(5):
+        await task
+    assert peer.left.is_set()
+    assert FAREWELL not in peer.body
+
+
+async def test_stream_that_has_not_begun_leaves_the_answer_to_others(connection: Connect) -> None:
+    source, peer = Source(b"a"), connection()
+    peer.reading.clear()
+    await peer.receive()
+    task = asyncio.create_task(source.response()(ending(), peer.receive, peer.send))
+    await peer.blocked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert peer.sent == []
+
+
+# -- silence ---------------------------------------------------------------------------------------
+
+
+async def test_silence_is_filled_with_comments(connection: Connect) -> None:  # R19
+    source, peer = Source(b"a"), connection()
+    task = await respond(source, peer, 0.01)
+    await until(lambda: peer.body == b"a" + 3 * KEEP_ALIVE)
+    source.go.set()
+    await task
+    assert peer.body.removeprefix(b"a").replace(KEEP_ALIVE, b"") == b"last"
+    assert peer.body.endswith(b"last")
+
+
+async def test_stream_that_talks_has_no_comments(connection: Connect) -> None:
+    source, peer = Source(*[b"a"] * 1000), connection()
+    source.go.set()
+    await (await respond(source, peer, 60))
+    assert peer.body == b"a" * 1000 + b"last"
+
+
+async def test_client_that_does_not_read_gets_no_comments_in_between(connection: Connect) -> None:
+    source, peer = Source(b"a"), connection()
+    task = await respond(source, peer, 0.01)
+    await source.waiting.wait()
+    peer.reading.clear()
+    source.go.set()
+    await peer.blocked.wait()
+    # Ten times as long as silence lasts.
+    await asyncio.sleep(0.1)
+    peer.reading.set()
+    await task
+    assert peer.body.startswith(b"a")
+    assert peer.body.endswith(b"last")
+    assert peer.body.count(KEEP_ALIVE) <= 1
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_client_that_leaves_in_silence(connection: Connect, reads: bool) -> None:
+    # The comment may be what waits to be sent.
+    source, peer = Source(b"a"), connection()
+    task = await respond(source, peer, 0.01)
+    await source.waiting.wait()
+    if reads:
+        await until(lambda: KEEP_ALIVE in peer.body)
+    else:
+        peer.reading.clear()
+        await peer.blocked.wait()
+    peer.left.set()
+    await task
+    assert source.aborts >= 1
+    assert source.closed

@@ -1,0 +1,66 @@
+"""`/health`: how the server itself is, for whoever starts it or sends clients to it (R42)."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from emulator.drain import Drain
+from emulator.responses import JSON
+from engine import Engine, EngineState
+from jobs import SqliteJournal
+
+_WORDS = {"ready": "ok", "loading": "loading", "dead": "unavailable"}
+
+
+class Health:
+    """Tells of the engine, of the disk that jobs are kept on, and of the server's end.
+
+    503 when nothing will be answered any more. A disk that takes no jobs is told and is no 503:
+    the OpenAI routes need none.
+    """
+
+    def __init__(
+        self, engine: Engine, model: str, journal: SqliteJournal | None, drain: Drain
+    ) -> None:
+        self._engine = engine
+        self._model = model
+        self._journal = journal
+        self._drain = drain
+
+    def route(self) -> Route:
+        """Return the route to mount."""
+        return Route("/health", self._answer, methods=["GET"])
+
+    async def _answer(self, request: Request) -> Response:
+        engine, failure = self._engine, self._engine.failure
+        trouble = self._journal.trouble if self._journal is not None else None
+        word = _WORDS[engine.state]
+        if self._drain.begun.is_set():
+            word = "draining"
+        elif trouble is not None and word == "ok":
+            word = "degraded"
+        body = {
+            "status": word,
+            "model": self._model,
+            "engine": {
+                "state": engine.state.value,
+                "slots": engine.slots,
+                "running": engine.running,
+                "waiting": engine.waiting,
+                "restarts": engine.restarts,
+                "failure": failure.message if failure else None,
+            },
+            "jobs": {
+                "database": self._database(trouble),
+                "trouble": trouble,
+            },
+        }
+        ends = engine.state is EngineState.DEAD or self._drain.begun.is_set()
+        return JSON(body, 503 if ends else 200)
+
+    def _database(self, trouble: str | None) -> str:
+        if self._journal is None:
+            return "memory"
+        return "ok" if trouble is None else "unavailable"

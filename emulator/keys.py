@@ -1,0 +1,70 @@
+"""API keys: who may call the server, where it is not open to everybody (R52)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from emulator.calls import OPEN, Plane, call_of, has_named_errors
+from emulator.responses import error_response
+from handler.errors import Problem, Row
+
+_BEARER = b"bearer "
+# Of a worker without a key, before it is told so.
+_HOLD_S = 1.0
+_UNAUTHORIZED = Row(401, "authentication_error", name="unauthorized")
+
+
+class Keys:
+    """Lets through what carries one of the keys, as `Bearer KEY` or bare, as SDK workers send it.
+
+    Open to all are the server's own /health, /docs and /openapi.json, which tell nothing of
+    anybody's jobs, and OPTIONS, which browsers send without a key. Digests are compared, each in
+    constant time and all of them, so that the time tells neither a key nor its length.
+    """
+
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
+        self._app = app
+        self._digests = [_digest(key.encode()) for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 401, or let the request through."""
+        if (
+            scope["type"] != "http"
+            or scope["path"] in OPEN
+            or scope["method"] == "OPTIONS"
+            or self._known(_given(scope))
+        ):
+            await self._app(scope, receive, send)
+            return
+        if call_of(scope).plane is Plane.WORKER:
+            # The SDK asks again at once, thousands of times a second.
+            await asyncio.sleep(_HOLD_S)
+        response = error_response(
+            Problem("an API key is needed: send it as `Authorization: Bearer KEY`", _UNAUTHORIZED),
+            named=has_named_errors(scope),
+        )
+        response.headers["WWW-Authenticate"] = "Bearer"
+        await response(scope, receive, send)
+
+    def _known(self, given: bytes | None) -> bool:
+        if given is None:
+            return False
+        digest = _digest(given)
+        return sum([hmac.compare_digest(digest, each) for each in self._digests]) > 0
+
+
+def _given(scope: Scope) -> bytes | None:
+    """Return the key of a request; None where there is none, or more than one."""
+    found = [value for name, value in scope["headers"] if name == b"authorization"]
+    if len(found) != 1:
+        return None
+    value: bytes = found[0].strip()
+    return value[len(_BEARER) :].strip() if value[: len(_BEARER)].lower() == _BEARER else value
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

@@ -1,0 +1,197 @@
+"""JSON Schemas of OpenAI's bodies and answers, by their names in /openapi.json."""
+
+from __future__ import annotations
+
+from emulator.schema_parts import (
+    COUNT,
+    FLAG,
+    TEXT,
+    Schema,
+    fields_of,
+    list_of,
+    object_of,
+    or_null,
+    ref,
+)
+from handler.openai.embeddings import EmbeddingsInput
+from handler.openai.parameters import ChatInput, CompletionInput, OpenAIInput
+from handler.openai.tools import MAX_TOOLS
+from handler.options import OptionsInput
+from handler.sampling import MAX_TOKEN_ID
+
+_TOKEN: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_TOKEN_ID}
+_NOT_EMPTY: Schema = {"type": "string", "minLength": 1}
+_TEXTS: Schema = {"anyOf": [TEXT, list_of(object_of({"type": {"const": "text"}, "text": TEXT}))]}
+_MESSAGE: Schema = {
+    "anyOf": [
+        object_of(
+            {
+                "role": {"enum": ["developer", "system", "user", "tool", "function"]},
+                "content": _TEXTS,
+            },
+            {"name": or_null(TEXT), "tool_call_id": or_null(TEXT)},
+        ),
+        object_of(
+            {"role": {"const": "assistant"}},
+            {
+                "content": or_null(_TEXTS),
+                "name": or_null(TEXT),
+                "tool_call_id": or_null(TEXT),
+                "tool_calls": or_null(
+                    list_of(
+                        object_of(
+                            {"function": object_of({"name": TEXT, "arguments": TEXT})},
+                            {"id": TEXT},
+                        )
+                    )
+                ),
+            },
+        ),
+    ]
+}
+_SCHEMA: Schema = {"type": "object", "description": "a JSON Schema"}
+_FUNCTION = object_of(
+    {"name": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}},
+    {"description": or_null(TEXT), "parameters": or_null(_SCHEMA)},
+)
+_TOOLS: Schema = {
+    "tools": or_null(
+        list_of(object_of({"type": {"const": "function"}, "function": _FUNCTION}))
+        | {"maxItems": MAX_TOOLS, "description": "each with a name of its own"}
+    ),
+    "tool_choice": {
+        "anyOf": [
+            {"enum": ["none", "auto", "required", None]},
+            object_of({"function": object_of({"name": TEXT})}),
+        ],
+        "description": "required, or the name of one, only with tools",
+    },
+    "parallel_tool_calls": or_null(FLAG),
+}
+_TEMPLATE: Schema = {
+    "enable_thinking": or_null(FLAG),
+    "chat_template_kwargs": or_null({"type": "object"}),
+}
+_FORMAT: Schema = {
+    "anyOf": [
+        object_of({"type": {"enum": ["text", "json_object"]}}),
+        object_of(
+            {"type": {"const": "json_schema"}, "json_schema": object_of({"schema": _SCHEMA})}
+        ),
+        {"type": "null"},
+    ]
+}
+# What stands in a request beside its prompt, where the answer is to be streamed alone.
+_STREAMED = or_null(object_of({}, {"include_usage": FLAG}) | {"additionalProperties": False})
+_ONLY_STREAMED: Schema = {
+    "if": {"required": ["stream_options"], "properties": {"stream_options": {"type": "object"}}},
+    "then": {"required": ["stream"], "properties": {"stream": {"const": True}}},
+}
+
+
+def _generation(
+    prompt: dict[str, Schema], parameters: type[OpenAIInput], model: str, **rest: Schema
+) -> Schema:
+    """Return a body: its prompt, and the parameters that the handler itself checks."""
+    known = fields_of(parameters)
+    known["logit_bias"]["anyOf"][0]["propertyNames"] = {"pattern": "^[0-9]{1,9}$"}
+    checks = {"type": "object", "properties": fields_of(OptionsInput)}
+    said = {"description": "what the answer has to be; see docs/jobs.md"}
+    return (
+        object_of(
+            prompt,
+            {
+                **known,
+                **rest,
+                "model": {"enum": [model, None]},
+                "response_format": _FORMAT,
+                "stream_options": _STREAMED | {"description": "only with stream: true"},
+                "validation": or_null(checks | {"additionalProperties": False}) | said,
+                "enable_validation": or_null(FLAG),
+            },
+        )
+        | _ONLY_STREAMED
+    )
+
+
+def openai_schemas(model: str) -> dict[str, Schema]:
+    """Return them; `model` is the one that is served."""
+    prompts = [
+        _NOT_EMPTY,
+        list_of(_NOT_EMPTY) | {"minItems": 1, "description": "several prompts"},
+        list_of(_TOKEN) | {"minItems": 1, "description": "the tokens of one"},
+        list_of(list_of(_TOKEN) | {"minItems": 1}) | {"minItems": 1},
+    ]
+    usage = object_of({"prompt_tokens": COUNT, "completion_tokens": COUNT, "total_tokens": COUNT})
+    ending = {"index": COUNT, "finish_reason": TEXT}
+    answer = {"id": TEXT, "created": {"type": "integer"}, "model": TEXT, "usage": usage}
+    message = object_of({"role": {"const": "assistant"}, "content": or_null(TEXT)})
+    return {
+        "Completion": _generation({"prompt": {"anyOf": prompts}}, CompletionInput, model),
+        "Chat": _generation(
+            {"messages": list_of(_MESSAGE) | {"minItems": 1}},
+            ChatInput,
+            model,
+            **_TOOLS,
+            **_TEMPLATE,
+        ),
+        "CompletionAnswer": object_of(
+            answer
+            | {
+                "object": {"const": "text_completion"},
+                "choices": list_of(object_of({**ending, "text": TEXT})),
+            }
+        ),
+        "ChatAnswer": object_of(
+            answer
+            | {
+                "object": {"const": "chat.completion"},
+                "choices": list_of(object_of({**ending, "message": message})),
+            }
+        ),
+        "Embeddings": object_of(
+            {"input": {"anyOf": prompts}},
+            {**fields_of(EmbeddingsInput), "model": {"enum": [model, None]}},
+        ),
+        "EmbeddingsAnswer": object_of(
+            {
+                "object": {"const": "list"},
+                "model": TEXT,
+                "data": list_of(
+                    object_of(
+                        {
+                            "object": {"const": "embedding"},
+                            "index": COUNT,
+                            "embedding": {"anyOf": [list_of({"type": "number"}), TEXT]},
+                        }
+                    )
+                ),
+                "usage": object_of({"prompt_tokens": COUNT, "total_tokens": COUNT}),
+            }
+        ),
+        "Model": object_of({"id": TEXT, "object": {"const": "model"}}),
+        "Models": object_of({"object": {"const": "list"}, "data": list_of(ref("Model"))}),
+        "SystemStatus": object_of(
+            {
+                "status": {"enum": ["operational", "loading", "unavailable"]},
+                "models": list_of(object_of({"id": TEXT, "status": TEXT})),
+                "uptime": {"type": "number"},
+                "performance": object_of(
+                    {
+                        name: {"type": "number", "minimum": 0}
+                        for name in (
+                            "avg_latency_ms",
+                            "requests_per_minute",
+                            "throughput_tokens_per_second",
+                        )
+                    }
+                ),
+            }
+        ),
+        "Tokenize": object_of({"prompt": TEXT}),
+        "Tokens": object_of({"count": COUNT, "max_model_len": COUNT, "tokens": list_of(COUNT)}),
+        "Detokenize": object_of({"tokens": list_of(_TOKEN)}),
+        "Detokenized": object_of({"prompt": TEXT}),
+        "WorkerCall": {"type": "object", "description": "what the worker's route takes"},
+        "WorkerAnswer": {"type": "object", "description": "what the worker's route answers"},
+    }

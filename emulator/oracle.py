@@ -1,0 +1,93 @@
+"""What the oracle's bare routes have beside their dialect: a rate limit and a status (R41, R42)."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from emulator.performance import Performance
+from emulator.responses import JSON, error_response
+from engine import Engine, EngineState
+from handler.errors import Problem, Row
+
+_TOO_MANY = Row(429, "rate_limit_error", retryable=True, name="rate_limit_exceeded")
+_WORDS = {EngineState.READY: "operational", EngineState.LOADING: "loading"}
+
+_Answer = Callable[[Request], Coroutine[Any, Any, Any]]
+
+
+class Oracle:
+    """Counts chat calls of each key, or of each address where there are no keys.
+
+    `rate` is RATE_LIMIT_CHAT, in the words of the library `limits` ("10/minute"); "off",
+    or nothing, is no limit. Owned by the event loop.
+
+    Raises:
+        ValueError: the rate cannot be read.
+    """
+
+    def __init__(self, engine: Engine, model: str, performance: Performance, rate: str) -> None:
+        self._engine = engine
+        self._model = model
+        self._performance = performance
+        self._item: Any = None
+        if rate and rate.strip().lower() != "off":
+            # Its package takes 0.1 s to import.
+            from limits import parse
+            from limits.storage import MemoryStorage
+            from limits.strategies import MovingWindowRateLimiter
+
+            self._item = parse(rate)
+            self._window = MovingWindowRateLimiter(MemoryStorage())
+
+    def limited(self, answer: _Answer) -> _Answer:
+        """Return a route that answers 429 when its caller comes too often, before anything else."""
+        if self._item is None:
+            return answer
+
+        async def counted(request: Request) -> Any:
+            caller = _caller(request)
+            taken = self._window.hit(self._item, caller)
+            stats = self._window.get_window_stats(self._item, caller)
+            wait_s = max(1, math.ceil(stats.reset_time - time.time()))
+            headers = {
+                "X-RateLimit-Limit": str(self._item.amount),
+                "X-RateLimit-Remaining": str(max(0, stats.remaining)),
+                "X-RateLimit-Reset": str(math.ceil(stats.reset_time)),
+            }
+            if taken:
+                response = await answer(request)
+            else:
+                said = f"Rate limit exceeded. Try again in {wait_s} seconds."
+                failure = Problem(said, _TOO_MANY, retry_after_s=wait_s)
+                response = error_response(failure, named=True)
+            response.headers.update(headers)
+            return response
+
+        return counted
+
+    async def status(self, request: Request) -> Response:
+        """Answer how the system is doing."""
+        state = self._engine.state
+        return JSON(
+            {
+                "status": _WORDS.get(state, "unavailable"),
+                "models": [{"id": self._model, "status": state.value}],
+                "uptime": round(self._performance.uptime_s, 3),
+                "performance": self._performance.describe(),
+            }
+        )
+
+
+def _caller(request: Request) -> str:
+    """Return who is counted as one; a key only by its digest."""
+    key = request.headers.get("authorization", "")
+    if key:
+        return hashlib.sha256(key.encode()).hexdigest()
+    return request.client.host if request.client is not None else ""

@@ -1,0 +1,114 @@
+"""A name for every request: taken from its client or made, on the answer and in the log (R55)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import time
+from collections.abc import Awaitable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.contextvars import bind_contextvars, clear_contextvars, reset_contextvars
+
+from emulator.calls import POLLS, Plane, call_of, has_named_errors
+from emulator.disconnect import hang_up
+from emulator.drain import stopped, unavailable
+from emulator.responses import error_response
+from handler.errors import problem
+
+logger = logging.getLogger(__name__)
+
+# Any word of a sane length; what else clients send could forge log lines and headers.
+_SANE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+_LONGEST_PATH = 200
+
+
+class RequestIds:
+    """Names requests, writes one line about each when it is over, and answers for its failures.
+
+    The name is bound to the task that serves the request, so whatever logs there carries it. The
+    outermost of all, so that no answer goes without it: what the routes did not expect is answered
+    and logged here. The SDK's workers put their job's id, and sometimes the one before, into
+    X-Request-ID: it names the request then and is believed in nothing else.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request under its name."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.monotonic()
+        name = _name(scope)
+        status = 0
+
+        # Not a coroutine of its own: a stream sends once for each token.
+        def named(message: Message) -> Awaitable[None]:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message["headers"], (b"x-request-id", name)]}
+            return send(message)
+
+        # A request that was sent before the last was answered begins in the last one's context.
+        clear_contextvars()
+        bound = bind_contextvars(request_id=name.decode())
+        try:
+            await self._app(scope, receive, named)
+        except asyncio.CancelledError:
+            if not stopped(scope):
+                raise
+            if not status:
+                await unavailable(scope)(scope, receive, named)
+            elif not await hang_up(scope, receive):
+                # Half an answer is out, to a client that does not read it.
+                raise
+        except Exception as error:
+            if status:
+                # Half an answer is out; only the end of the connection can say that it is half.
+                raise
+            told = error_response(problem(error), named=has_named_errors(scope))
+            await told(scope, receive, named)
+        finally:
+            _log(scope, status, began)
+            reset_contextvars(**bound)
+
+
+def _name(scope: Scope) -> bytes:
+    for header, value in scope["headers"]:
+        if header == b"x-request-id":
+            given: bytes = value
+            return given if _SANE.fullmatch(given) else _new_name()
+    return _new_name()
+
+
+def _new_name() -> bytes:
+    # A UUID's digits, in a quarter of its time.
+    return os.urandom(16).hex().encode()
+
+
+def _log(scope: Scope, status: int, began: float) -> None:
+    call = call_of(scope)
+    quiet = call.plane is Plane.OPEN or call.operation in POLLS
+    level = logging.DEBUG if quiet else logging.INFO
+    if not logger.isEnabledFor(level):
+        return
+    # As it came, percent-encoded and without the query: nothing in it can end the line.
+    path = scope.get("raw_path", b"").decode("latin-1")[:_LONGEST_PATH]
+    fields: dict[str, object] = {
+        "method": scope["method"],
+        "path": path,
+        # Of a client that left before it was answered.
+        "status": status or 499,
+        "duration_ms": round((time.monotonic() - began) * 1000, 1),
+    }
+    job_id = scope.get("path_params", {}).get("job_id")
+    if job_id is not None:
+        fields["job_id"] = job_id[:_LONGEST_PATH]
+    bound = bind_contextvars(**fields)
+    logger.log(level, "%s %s %s", scope["method"], path, fields["status"])
+    reset_contextvars(**bound)

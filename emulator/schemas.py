@@ -1,0 +1,127 @@
+"""JSON Schemas of jobs, workers and the server on the wire, by their names in /openapi.json."""
+
+from __future__ import annotations
+
+from emulator.schema_parts import (
+    ANY,
+    COUNT,
+    FLAG,
+    TEXT,
+    Schema,
+    list_of,
+    object_of,
+    or_null,
+    ref,
+)
+from jobs import JobStatus
+
+
+def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
+    """Return them; `policy` has the bounds of a job's policy, in milliseconds."""
+    status: Schema = {"type": "string", "enum": [each.value for each in JobStatus]}
+    shown = {
+        "delayTime": {**COUNT, "description": "milliseconds in the queue"},
+        "executionTime": {**COUNT, "description": "milliseconds on a worker"},
+        "workerId": TEXT,
+        "error": TEXT,
+        "output": {"description": "what the worker returned or has reported so far"},
+    }
+    sent = {"input": ANY, "webhook": TEXT}
+    milliseconds = {
+        name: {"type": "integer", "minimum": least, "maximum": most}
+        for name, (least, most) in policy.items()
+    }
+    return {
+        "Error": object_of(
+            {
+                "error": object_of(
+                    {
+                        "message": TEXT,
+                        "type": TEXT,
+                        "param": {"type": ["string", "null"]},
+                        "code": {"type": "integer", "minimum": 400, "maximum": 599},
+                    },
+                    {"request_id": TEXT, "details": {"type": "object"}},
+                )
+            }
+        ),
+        "NamedError": object_of(
+            {
+                "error": object_of(
+                    {"code": TEXT, "message": TEXT},
+                    {"param": TEXT, "request_id": TEXT, "details": {"type": "object"}},
+                )
+            }
+        ),
+        "NewJob": object_of(
+            {"input": {"not": {"type": "null"}, "description": "the worker's own"}},
+            {
+                "webhook": or_null({"type": "string", "pattern": "^https?://", "maxLength": 2000}),
+                "policy": or_null(
+                    object_of({}, {"lowPriority": FLAG, **_each_nullable(milliseconds)})
+                ),
+                "s3Config": {"type": ["object", "null"], "description": "handed to the worker"},
+            },
+        ),
+        "JobStatus": status,
+        "Accepted": object_of({"id": TEXT, "status": ref("JobStatus")}),
+        "Job": object_of({"id": TEXT, "status": ref("JobStatus")}, shown),
+        "JobAndInput": object_of({"id": TEXT, "status": ref("JobStatus")}, shown | sent),
+        "Jobs": object_of({"requests": list_of(ref("Job"))}),
+        "Stream": object_of(
+            {"status": ref("JobStatus"), "stream": list_of(object_of({"output": ANY}))}
+        ),
+        "Purged": object_of({"removed": COUNT, "status": {"const": "completed"}}),
+        "EndpointHealth": object_of(
+            {
+                "jobs": _counts("completed", "failed", "inProgress", "inQueue", "retried"),
+                "workers": _counts(
+                    "idle", "initializing", "ready", "running", "throttled", "unhealthy"
+                ),
+            }
+        ),
+        "Health": object_of(
+            {
+                "status": {"enum": ["ok", "loading", "degraded", "draining", "unavailable"]},
+                "model": TEXT,
+                "engine": object_of(
+                    {
+                        "state": {"enum": ["loading", "ready", "dead"]},
+                        "slots": COUNT,
+                        "running": COUNT,
+                        "waiting": COUNT,
+                        "restarts": COUNT,
+                        "failure": or_null(TEXT),
+                    }
+                ),
+                "jobs": object_of(
+                    {
+                        "database": {"enum": ["ok", "memory", "unavailable"]},
+                        "trouble": or_null(TEXT),
+                    }
+                ),
+            }
+        ),
+        "TakenJob": object_of({"id": TEXT, "input": ANY}, sent | {"s3Config": {"type": "object"}}),
+        "TakenJobs": list_of(ref("TakenJob")),
+        "JobsToStop": object_of({"jobsToStop": list_of(TEXT)}),
+        "Chunk": object_of({}, {"output": ANY}),
+        "Result": object_of(
+            {},
+            {
+                "output": ANY,
+                "error": {"description": "given and not empty: the job has failed"},
+                "status": {"description": "IN_PROGRESS: a report, not the result"},
+                "stopPod": {"description": "true: the worker asks to be replaced"},
+            },
+        ),
+        "Taken": object_of({"ok": {"const": True}}, {"ignored": FLAG}),
+    }
+
+
+def _each_nullable(found: dict[str, Schema]) -> dict[str, Schema]:
+    return {name: or_null(schema) for name, schema in found.items()}
+
+
+def _counts(*names: str) -> Schema:
+    return object_of(dict.fromkeys(names, COUNT))

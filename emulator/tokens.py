@@ -1,0 +1,66 @@
+"""`/tokenize` and `/detokenize`: what a prompt is to the model, as vLLM's servers tell it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from emulator.body import read_json
+from emulator.responses import JSON
+from engine import Chat, Engine
+from handler.errors import InvalidRequest
+from handler.messages import check_text, read_messages
+from handler.sampling import MAX_TOKEN_ID, shown
+
+
+class TokenRoutes:
+    """Asks the engine for tokens and text; holds nothing between calls."""
+
+    def __init__(self, engine: Engine, max_body_bytes: int) -> None:
+        self._engine = engine
+        self._max_body_bytes = max_body_bytes
+
+    def routes(self) -> list[Route]:
+        """Return the routes to mount."""
+        return [
+            Route("/tokenize", self._tokenize, methods=["POST"]),
+            Route("/detokenize", self._detokenize, methods=["POST"]),
+        ]
+
+    async def _tokenize(self, request: Request) -> Response:
+        text = await self._text(await read_json(request, self._max_body_bytes))
+        tokens = await self._engine.tokenize(text)
+        capabilities = await self._engine.ready()
+        return JSON(
+            {
+                "count": len(tokens),
+                "max_model_len": capabilities.context_length,
+                "tokens": tokens,
+            }
+        )
+
+    async def _text(self, body: dict[str, Any]) -> str:
+        """Return a prompt, or what the model's template makes of messages."""
+        if body.get("messages") is not None:
+            return await self._engine.render(Chat(read_messages(body["messages"])))
+        prompt = body.get("prompt")
+        if not isinstance(prompt, str):
+            raise InvalidRequest(f"prompt must be a string, got {shown(prompt)}", "prompt")
+        check_text(prompt, "prompt")
+        return prompt
+
+    async def _detokenize(self, request: Request) -> Response:
+        body = await read_json(request, self._max_body_bytes)
+        tokens = body.get("tokens")
+        if not isinstance(tokens, list) or not all(map(_is_token, tokens)):
+            raise InvalidRequest(
+                f"tokens must be an array of token ids, got {shown(tokens)}", "tokens"
+            )
+        return JSON({"prompt": await self._engine.detokenize(tokens)})
+
+
+def _is_token(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKEN_ID

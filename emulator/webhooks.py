@@ -1,0 +1,104 @@
+"""Telling a job's sender that it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import httpx2
+import orjson
+
+from emulator import shapes
+from jobs import Job, JobStore
+from jobs.failpoints import hit
+
+logger = logging.getLogger(__name__)
+
+# So many are told at a time; the others wait their turn.
+_AT_ONCE = 16
+
+
+class Webhooks:
+    """Posts what ended to where its sender wants it, a few times, until somebody says 200.
+
+    A job is told of at least once: whether it was is on disk, and after a restart those that were
+    not are told again. Owned by the event loop.
+    """
+
+    def __init__(
+        self, store: JobStore, *, tries: int, pause_s: float, answer_s: float = 10.0
+    ) -> None:
+        self._store = store
+        self._tries = tries
+        self._pause_s = pause_s
+        self._answer_s = answer_s
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._client: asyncio.Task[httpx2.AsyncClient] | None = None
+        self._closed = False
+
+    def tell(self, job: Job) -> None:
+        """Take a job that has ended; nothing happens where nobody wants to know."""
+        if job.webhook is None or self._closed:
+            return
+        task = asyncio.create_task(self._tell(job, job.webhook))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tell(self, job: Job, url: str) -> None:
+        said: str | None = None
+        for left in reversed(range(self._tries)):
+            async with self._room:
+                said = await self._post(job, url)
+            if said is None or not left:
+                break
+            logger.warning("the webhook of job %s failed, %s; %d more tries", job.id, said, left)
+            await asyncio.sleep(self._pause_s)
+            if not await self._stands(job):
+                return
+        if said is not None:
+            logger.error("the webhook of job %s was given up: %s", job.id, said)
+        hit("webhook-told")
+        if await self._stands(job):
+            await self._store.webhook_sent(job.id)
+
+    async def _stands(self, job: Job) -> bool:
+        """Whether a job is still as it ended: one that is run again is told of when it ends again.
+
+        A job that is not kept any more has nothing else to tell.
+        """
+        now = await self._store.get(job.id)
+        return now is None or now.ended_at == job.ended_at
+
+    async def _post(self, job: Job, url: str) -> str | None:
+        """Post once; return what went wrong."""
+        if self._client is None:
+            # Reading the certificates takes a while, and streams share this loop.
+            self._client = asyncio.create_task(
+                asyncio.to_thread(httpx2.AsyncClient, timeout=self._answer_s)
+            )
+        client = await asyncio.shield(self._client)
+        hit("webhook-telling")
+        body = orjson.dumps(shapes.request(job))
+        headers = {"content-type": "application/json"}
+        try:
+            # Its head says it all: the body may be long, and may never end.
+            async with (
+                asyncio.timeout(self._answer_s),
+                client.stream("POST", url, content=body, headers=headers) as response,
+            ):
+                status = response.status_code
+        except TimeoutError:
+            return f"it did not answer in {self._answer_s:g} s"
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            return f"{type(error).__name__}: {error}"
+        return None if status == 200 else f"it answered {status}"
+
+    async def close(self) -> None:
+        """Tell nobody any more; who was not told is after the next start."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._client is not None:
+            await (await self._client).aclose()

@@ -1,0 +1,140 @@
+"""A worker as a process behind its keeper, and what it is told of its platform."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shlex
+import signal
+import sys
+from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+from emulator import keeper
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_LINE = 2**16
+# What is meant for this server, or for a worker of another one.
+_NOT_INHERITED = (
+    *("API_KEYS", "HOST", "PORT", "JOB_DB", "LOCAL_WORKER", "SCALER", "WORKERS", "WORKER_"),
+    "RUNPOD_",
+)
+_INHERITED = ("RUNPOD_LOG_LEVEL", "RUNPOD_DEBUG_LEVEL", "RUNPOD_PING_INTERVAL")
+
+
+class Process(Protocol):
+    """One worker's process, as `spawn` returns it."""
+
+    @property
+    def returncode(self) -> int | None:
+        """How it ended; None while it runs."""
+
+    def terminate(self) -> None:
+        """Have it finish what it runs and end."""
+
+    def kill(self) -> None:
+        """End it and all it started, now."""
+
+    async def wait(self) -> int:
+        """Wait for its end."""
+
+
+Spawn = Callable[[str, Sequence[str], Mapping[str, str]], Awaitable[Process]]
+
+
+def worker_environment(
+    url: str, endpoint: str, name: str, api_key: str | None
+) -> Mapping[str, str]:
+    """Return this process's environment as a worker of the server at `url` needs it."""
+    base = f"{url}/v2/{endpoint}"
+    inherited = {
+        key: value
+        for key, value in os.environ.items()
+        if key in _INHERITED or not key.upper().startswith(_NOT_INHERITED)
+    }
+    given = {
+        "RUNPOD_WEBHOOK_GET_JOB": f"{base}/job-take/$ID?gpu=local",
+        "RUNPOD_WEBHOOK_POST_OUTPUT": f"{base}/job-done/$RUNPOD_POD_ID/$ID?gpu=local",
+        "RUNPOD_WEBHOOK_POST_STREAM": f"{base}/job-stream/$RUNPOD_POD_ID/$ID?gpu=local",
+        "RUNPOD_WEBHOOK_PING": f"{base}/ping/$RUNPOD_POD_ID?gpu=local",
+        "RUNPOD_POD_ID": name,
+        "RUNPOD_ENDPOINT_ID": endpoint,
+        # They want a network and a GPU.
+        "RUNPOD_SKIP_AUTO_SYSTEM_CHECKS": "true",
+        "RUNPOD_SKIP_GPU_CHECK": "true",
+        "PYTHONUNBUFFERED": "1",
+    }
+    if api_key is not None:
+        given["RUNPOD_AI_API_KEY"] = api_key
+    # The SDK's own default is DEBUG, which prints prompts and answers.
+    return {"RUNPOD_LOG_LEVEL": "INFO"} | inherited | given
+
+
+def worker_command(written: str) -> list[str]:
+    """Return a command line as arguments. Raises ValueError where it is none."""
+    command = shlex.split(written) or ["python", "-m", "handler"]
+    # The server's own: there may be no other, or one without the SDK.
+    return [sys.executable, *command[1:]] if command[0] in ("python", "python3") else command
+
+
+class Kept:
+    """A worker behind its keeper, with what it writes going to the log."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._reader = asyncio.create_task(_log(name, process.stdout))
+
+    @property
+    def returncode(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self._process.returncode
+
+    def terminate(self) -> None:
+        """Have it finish what it runs and end."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it and all it started: the keeper does so when its stdin ends."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    async def wait(self) -> int:
+        """Wait for its end."""
+        code = await self._process.wait()
+        await asyncio.gather(self._reader, return_exceptions=True)
+        return code
+
+
+async def spawn_kept(name: str, command: Sequence[str], environment: Mapping[str, str]) -> Kept:
+    """Start a worker. Raises OSError."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-I", "-S", keeper.__file__),
+        *command,
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=STDOUT,
+        env=environment,
+        limit=_LONGEST_LINE,
+        # Not of the terminal's group: Ctrl-C is for the server, which ends them in good order.
+        start_new_session=True,
+    )
+    return Kept(name, process)
+
+
+async def _log(name: str, output: asyncio.StreamReader | None) -> None:
+    while output is not None:
+        try:
+            line = await output.readline()
+        except ValueError:
+            # Longer than anybody reads; the reader has dropped it.
+            continue
+        if not line:
+            return
+        if text := line.decode("utf-8", "replace").rstrip():
+            logger.info("%s: %s", name, text)

@@ -1,0 +1,209 @@
+"""Bad input to the client's routes: the documented answer, never a 500, and nothing started."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import pytest
+
+from engine.hooks import RequestStarted
+from tests.integration.emulator.conftest import Serve
+from tests.integration.emulator.serving import Server
+
+INPUT: dict[str, Any] = {"prompt": "hello there"}
+FORMS = ["", "/v2/default", "/v2/other"]
+SENDING = ["run", "runsync"]
+BY_ID = ["status", "status-sync", "stream", "cancel", "retry", "requests"]
+
+
+@asynccontextmanager
+async def nothing_starts(server: Server) -> AsyncIterator[httpx2.AsyncClient]:
+    """Give a client, and check afterwards that no job has come of what it did."""
+    async with server.client() as client:
+        yield client
+        for endpoint in ("default", "other"):
+            shown = (await client.get(f"/v2/{endpoint}/health")).json()["jobs"]
+            assert set(shown.values()) == {0}
+    assert server.events.of(RequestStarted) == []
+
+
+def told(response: httpx2.Response, status: int, kind: str = "invalid_request_error") -> Any:
+    assert response.status_code == status
+    error = response.json()["error"]
+    assert (error["type"], error["code"]) == (kind, status)
+    assert "Traceback" not in response.text
+    return error
+
+
+MALFORMED = [
+    b"",
+    b"{",
+    b"input",
+    b'{"input": NaN}',
+    b'{"input": "\xff"}',
+    b'{"input": "\\ud800"}',
+    b"[" * 10_000,
+    b'{"input":' * 5_000 + b"1" + b"}" * 5_000,
+    b"\x00\x01\x02",
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("route", SENDING)
+async def test_body_that_is_no_json_object(serve: Serve, form: str, route: str) -> None:
+    async with nothing_starts(await serve()) as client:
+
+        async def post(content: bytes, kind: str = "application/json") -> httpx2.Response:
+            return await client.post(
+                f"{form}/{route}", content=content, headers={"content-type": kind}
+            )
+
+        for content in MALFORMED:
+            assert told(await post(content), 400)["message"].startswith("the body is not JSON: ")
+        for content in (b"[]", b"null", b'"text"', b"1", b"true"):
+            message = told(await post(content), 400)["message"]
+            assert message == "the body must be a JSON object"
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+            message = told(await post(b'{"input": {}}', kind), 415)["message"]
+            assert message == f"the content type must be application/json, got {kind}"
+
+
+@pytest.mark.parametrize("route", SENDING)
+async def test_field_that_is_wrong(serve: Serve, route: str) -> None:
+    deep: Any = 1
+    for _ in range(300):
+        deep = [deep]
+    no_url = "webhook must be an http or https URL, got "
+    week = "a whole number of milliseconds from {} to 604800000, got {}"
+    cases: list[tuple[dict[str, Any], str, str]] = [
+        ({"input": None}, "input", "input must be given: the job's own parameters"),
+        ({"input": deep}, "input", "input is nested too deeply"),
+        ({"webhook": "localhost:80"}, "webhook", no_url + '"localhost:80"'),
+        ({"webhook": 5}, "webhook", no_url + "5"),
+        ({"webhook": "http://"}, "webhook", no_url + '"http://"'),
+        ({"s3Config": "bucket"}, "s3Config", 's3Config must be an object, got "bucket"'),
+        ({"s3Config": deep}, "s3Config", "s3Config must be an object"),
+        ({"s3Config": {"a": deep}}, "s3Config", "s3Config is nested too deeply"),
+        ({"policy": 1}, "policy", "policy must be an object, got 1"),
+        (
+            {"policy": {"executionTimeout": 4_999}},
+            "policy.executionTimeout",
+            "policy.executionTimeout must be " + week.format(5_000, 4_999),
+        ),
+        (
+            {"policy": {"ttl": 604_800_001}},
+            "policy.ttl",
+            "policy.ttl must be " + week.format(10_000, 604_800_001),
+        ),
+        ({"policy": {"ttl": 10**400}}, "policy.ttl", "policy.ttl must be a whole number"),
+        ({"policy": {"ttl": deep}}, "policy.ttl", "policy.ttl must be a whole number"),
+        (
+            {"policy": {"lowPriority": "yes"}},
+            "policy.lowPriority",
+            'policy.lowPriority must be true or false, got "yes"',
+        ),
+    ]
+    async with nothing_starts(await serve()) as client:
+        for fields, param, message in cases:
+            content = json.dumps({"input": INPUT} | fields).encode()
+            for form in FORMS:
+                response = await client.post(
+                    f"{form}/{route}", content=content, headers={"content-type": "application/json"}
+                )
+                if response.json()["error"]["param"] is None:
+                    # A number that no JSON reader of ours takes.
+                    assert told(response, 400)["message"].startswith("the body is not JSON")
+                    continue
+                error = told(response, 400)
+                assert error["param"] == param
+                assert error["message"].startswith(message)
+                assert len(error["message"]) < 300
+
+
+async def test_body_that_is_too_large(serve: Serve) -> None:
+    server = await serve(max_run_mb=0.001, max_runsync_mb=0.002)
+    async with server.client() as client:
+        for size, answers in ((900, (200, 200)), (1_500, (413, 200)), (2_500, (413, 413))):
+            padding = "x" * (size - 40)
+            for route, status, limit in zip(SENDING, answers, ("0.001", "0.002"), strict=True):
+                body = json.dumps({"input": INPUT, "x": padding}).encode()
+                for content in (body, parts(body)):
+                    response = await client.post(
+                        f"/{route}", content=content, headers={"content-type": "application/json"}
+                    )
+                    if status == 200:
+                        assert response.status_code == 200
+                    else:
+                        error = told(response, 413)
+                        assert error["message"] == f"the body is larger than {limit} MB"
+
+
+async def parts(body: bytes) -> AsyncIterator[bytes]:
+    """Send a body without saying how long it is."""
+    for start in range(0, len(body), 100):
+        yield body[start : start + 100]
+
+
+STRANGE = ["nobody-u1", "x" * 5_000, "%00", "%E2%98%83", "%FF", "..%5C", "a%20b", "'%22;--", "%0A"]
+
+
+@pytest.mark.parametrize("route", BY_ID)
+async def test_job_that_is_not_there(serve: Serve, route: str) -> None:
+    async with nothing_starts(await serve()) as client:
+        methods = ["POST"] if route in ("cancel", "retry") else ["GET", "POST"]
+        for method in methods:
+            for form, job_ids in zip(FORMS, (STRANGE, STRANGE[:1], STRANGE[:1]), strict=True):
+                for job_id in job_ids:
+                    response = await client.request(method, f"{form}/{route}/{job_id}")
+                    error = told(response, 404, "not_found_error")
+                    assert error["message"].startswith("there is no job ")
+            assert "nobody-u1" in (await client.request(method, f"/{route}/nobody-u1")).text
+
+
+@pytest.mark.parametrize("route", BY_ID)
+async def test_job_of_another_endpoint(serve: Serve, route: str) -> None:
+    server = await serve()
+    async with server.client() as client:
+        accepted = (await client.post("/v2/other/run", json={"input": INPUT})).json()
+        for form in ("", "/v2/default", "/v2/third"):
+            response = await client.post(f"{form}/{route}/{accepted['id']}")
+            assert told(response, 404, "not_found_error")["message"] == (
+                f"there is no job {accepted['id']}"
+            )
+        found = await client.get(f"/v2/other/status/{accepted['id']}")
+        assert found.json() == {"id": accepted["id"], "status": "IN_QUEUE"}
+
+
+async def test_method_that_a_route_has_not(serve: Serve) -> None:
+    async with nothing_starts(await serve()) as client:
+        for form in FORMS:
+            for method, paths in {
+                "GET": ["run", "runsync", "cancel/x", "retry/x", "purge-queue"],
+                "DELETE": ["run", "status/x", "stream/x", "requests", "requests/x"],
+                "PUT": ["status-sync/x", "purge-queue"],
+            }.items():
+                for path in paths:
+                    response = await client.request(method, f"{form}/{path}")
+                    assert response.status_code == 405
+                    assert "allow" in response.headers
+                    assert response.json()["error"]["code"] == 405
+
+
+async def test_body_where_none_is_needed_is_not_looked_at(serve: Serve) -> None:
+    server = await serve(max_run_mb=0.01, stream_hold_s=0.01)
+    async with server.client() as client:
+        job_id = (await client.post("/v2/other/run", json={"input": INPUT})).json()["id"]
+        for path in ("status", "stream", "requests", "cancel"):
+            for content in (b"{", b"x" * 200_000):
+                response = await client.post(
+                    f"/v2/other/{path}/{job_id}",
+                    content=content,
+                    headers={"content-type": "text/nonsense"},
+                )
+                assert response.status_code == 200
+        for path in ("purge-queue", "health", "requests"):
+            assert (await client.post(f"/v2/other/{path}", content=b"[")).status_code == 200

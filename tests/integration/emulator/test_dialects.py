@@ -1,0 +1,142 @@
+"""The other families of routes: /v3, the oracle's bare ones, and what they have beside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from emulator.app import build_app
+from emulator.settings import EmulatorSettings
+from engine import Engine
+from handler.assembly import SettingError
+from tests.conftest import ScriptFactory
+from tests.integration.emulator.conftest import Serve
+from tests.integration.emulator.serving import chunks, joined
+
+TURNS = {"messages": [{"role": "user", "content": "hi"}]}
+SAID = {"pieces": ["Hello", " there"]}
+
+
+@pytest.mark.parametrize("prefix", ["/v1", "/v3", ""])
+async def test_each_family_answers(prefix: str, serve: Serve, script: ScriptFactory) -> None:
+    # R1, R33
+    server = await serve(script(SAID), model_name="tiny")
+    async with server.client() as client:
+        for path, body in (("completions", {"prompt": "hi"}), ("chat/completions", TURNS)):
+            asked: dict[str, Any] = {"model": "tiny", **body}
+            whole = (await client.post(f"{prefix}/{path}", json=asked)).json()
+            streamed = await client.post(f"{prefix}/{path}", json=asked | {"stream": True})
+            found = chunks(streamed.content)
+            assert joined(found) == "Hello there"
+            [choice] = whole["choices"]
+            said = choice["text"] if "text" in choice else choice["message"]["content"]
+            assert said == "Hello there"
+            # R22: unasked only where OpenAI's own text clients look for it.
+            assert ("usage" in found[-1]) is (prefix == "/v1")
+        assert (await client.get(f"{prefix}/models")).json()["data"][0]["id"] == "tiny"
+        assert (await client.get(f"{prefix}/models/tiny")).json()["id"] == "tiny"
+        assert (await client.get(f"{prefix}/models/a/b")).status_code == 404
+
+
+async def test_model_server_wants_a_model(serve: Serve) -> None:
+    # R7
+    server = await serve()
+    async with server.client() as client:
+        refused = await client.post("/v3/completions", json={"prompt": "hi"})
+        assert refused.status_code == 400
+        assert refused.json()["error"]["message"] == "model must be given"
+
+
+async def test_oracle_says_the_role_each_time(serve: Serve, script: ScriptFactory) -> None:
+    # R36
+    server = await serve(script(SAID | {"delay_ms": 5}))
+    async with server.client() as client:
+        found = chunks(
+            (await client.post("/chat/completions", json=TURNS | {"stream": True})).content
+        )
+    said = [chunk["choices"][0]["delta"] for chunk in found]
+    assert {delta["role"] for delta in said if "content" in delta} == {"assistant"}
+    assert said[-1] == {}
+
+
+async def test_oracle_has_names_for_errors(serve: Serve) -> None:
+    # R7, R53
+    server = await serve(model_name="tiny")
+    async with server.client() as client:
+        error = (await client.post("/chat/completions", json=TURNS | {"model": "big"})).json()
+        assert error["error"]["code"] == "model_not_found"
+        assert error["error"]["details"] == {"available_models": ["tiny"]}
+        bad = await client.post("/chat/completions", json={"messages": []})
+        assert (bad.status_code, bad.json()["error"]["code"]) == (400, "invalid_request")
+
+
+async def test_eleventh_chat_of_a_minute_is_refused(serve: Serve, script: ScriptFactory) -> None:
+    # R41
+    server = await serve(script(SAID))
+    async with server.client() as client:
+        key = {"authorization": "Bearer one"}
+        for number in range(10):
+            answer = await client.post("/chat/completions", json=TURNS, headers=key)
+            assert answer.status_code == 200
+            assert answer.headers["x-ratelimit-limit"] == "10"
+            assert answer.headers["x-ratelimit-remaining"] == str(9 - number)
+        stream = TURNS | {"stream": True}
+        refused = await client.post("/chat/completions", json=stream, headers=key)
+        assert refused.status_code == 429
+        assert refused.headers["content-type"] == "application/json"
+        wait_s = int(refused.headers["retry-after"])
+        assert 1 <= wait_s <= 61
+        error = refused.json()["error"]
+        assert error["code"] == "rate_limit_exceeded"
+        assert error["message"] == f"Rate limit exceeded. Try again in {wait_s} seconds."
+        assert error["details"] == {"retry_after": wait_s}
+        # Others have their own, and the other routes none.
+        other = {"authorization": "Bearer two"}
+        answers = [
+            await client.post("/chat/completions", json=TURNS, headers=other),
+            await client.post("/v1/chat/completions", json=TURNS, headers=key),
+            await client.post("/completions", json={"prompt": "x"}, headers=key),
+        ]
+        assert {answer.status_code for answer in answers} == {200}
+
+
+async def test_no_limit_where_none_is_set(serve: Serve) -> None:
+    server = await serve(rate_limit_chat="off")
+    async with server.client() as client:
+        for _ in range(12):
+            assert (await client.post("/chat/completions", json=TURNS)).status_code == 200
+
+
+def test_a_limit_that_cannot_be_read_is_told() -> None:
+    settings = EmulatorSettings(engine="scripted", rate_limit_chat="often", job_db=":memory:")
+    with pytest.raises(SettingError, match="RATE_LIMIT_CHAT: "):
+        build_app(settings, Engine(settings.engine_config()))
+
+
+async def test_system_status_tells_how_it_goes(serve: Serve, script: ScriptFactory) -> None:
+    # R42
+    server = await serve(script(SAID), model_name="tiny")
+    async with server.client() as client:
+        await client.post("/v1/completions", json={"prompt": "x"})
+        said = (await client.get("/system/status")).json()
+    assert said["status"] == "operational"
+    assert said["models"] == [{"id": "tiny", "status": "ready"}]
+    assert said["uptime"] >= 0
+    assert said["performance"]["requests_per_minute"] > 0
+    assert said["performance"]["throughput_tokens_per_second"] > 0
+    assert said["performance"]["avg_latency_ms"] >= 0
+
+
+async def test_text_to_tokens_and_back(serve: Serve) -> None:
+    server = await serve()
+    async with server.client() as client:
+        told = (await client.post("/tokenize", json={"prompt": "one two"})).json()
+        assert (told["count"], len(told["tokens"])) == (2, 2)
+        assert told["max_model_len"] == 4096
+        of_chat = (await client.post("/tokenize", json=TURNS)).json()
+        assert of_chat["count"] > 2
+        back = (await client.post("/detokenize", json={"tokens": [1, 2]})).json()
+        assert back == {"prompt": "1 2"}
+        for path, body in (("/tokenize", {"prompt": 1}), ("/detokenize", {"tokens": ["a"]})):
+            assert (await client.post(path, json=body)).status_code == 400

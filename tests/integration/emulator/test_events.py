@@ -1,0 +1,237 @@
+"""`/stream` over HTTP as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+import emulator.job_routes
+from emulator.job_stream import JobStream
+from tests.conftest import ScriptFactory
+from tests.integration.emulator.asking import sent
+from tests.integration.emulator.conftest import Serve
+from tests.integration.emulator.puppet import Puppet
+from tests.integration.emulator.serving import Server, Wire, head
+from tests.unit.emulator.events import DEADLINE_S
+
+HANG = {"hang_s": 3600}
+TALK: dict[str, Any] = {"prompt": "talk", "sampling_params": {"stream": True}}
+
+
+class Events:
+    """The events of one connection."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._blocks: list[str] = []
+
+    async def next(self) -> str:
+        """Return the next event or comment; empty at the end."""
+        if not self._blocks:
+            text = (await self._wire.chunk()).decode()
+            if not text:
+                return ""
+            assert text.endswith("\n\n")
+            self._blocks = text[:-2].split("\n\n")
+        return self._blocks.pop(0)
+
+    async def rest(self) -> list[str]:
+        found = []
+        while block := await self.next():
+            found.append(block)
+        return found
+
+
+@asynccontextmanager
+async def listening(
+    server: Server, job_id: str, last: str | None = None, path: str = "/v2/other"
+) -> AsyncIterator[Events]:
+    headers = "accept: text/event-stream\r\n"
+    if last is not None:
+        headers += f"last-event-id: {last}\r\n"
+    with await Wire.connect(server.port) as wire:
+        await wire.send(head("GET", f"{path}/stream/{job_id}", headers))
+        status, found = await wire.head()
+        assert status == 200
+        assert found["content-type"] == "text/event-stream; charset=utf-8"
+        assert found["cache-control"] == "no-cache"
+        events = Events(wire)
+        assert await events.next() == ": open"
+        yield events
+
+
+def ended(block: str) -> dict[str, Any]:
+    kind, last, data = block.split("\n")
+    assert (kind, last) == ("event: end", "id: end")
+    shown: dict[str, Any] = json.loads(data.removeprefix("data: "))
+    return shown
+
+
+async def test_events_arrive_while_the_job_runs(serve: Serve) -> None:
+    server = await serve()
+    async with server.client() as client:
+        job_id, worker = await sent(client), Puppet(client)
+        async with listening(server, job_id) as events:
+            job = await worker.take()
+            for number, output in enumerate(["a", {"text": "é\n\n"}, None], 1):
+                await worker.say(job, output)
+                mark, data = (await events.next()).split("\n")
+                assert mark == f"id: 1.{number}"
+                assert json.loads(data.removeprefix("data: ")) == {"output": output}
+            await worker.done(job, output=[1])
+            shown = ended(await events.next())
+            assert shown == (await client.get(f"/v2/other/status/{job_id}")).json()
+            assert await events.next() == ""
+        # Events take nothing from a client that asks for JSON.
+        drained = (await client.get(f"/v2/other/stream/{job_id}")).json()
+        assert [item["output"] for item in drained["stream"]] == ["a", {"text": "é\n\n"}, None]
+
+
+async def test_every_listener_hears_everything(serve: Serve) -> None:
+    server = await serve()
+    async with server.client() as client:
+        job_id, worker = await sent(client), Puppet(client)
+        job = await worker.take()
+        await worker.say(job, *range(5))
+        async with listening(server, job_id) as first, listening(server, job_id) as second:
+            await worker.say(job, *range(5, 10))
+            await worker.done(job, output=None)
+            for events in (first, second):
+                *said, end = await events.rest()
+                assert said == [f'id: 1.{at + 1}\ndata: {{"output":{at}}}' for at in range(10)]
+                assert ended(end)["status"] == "COMPLETED"
+
+
+async def test_client_that_comes_back_goes_on_behind_its_last_event(serve: Serve) -> None:
+    server = await serve()
+    async with server.client() as client:
+        job_id, worker = await sent(client), Puppet(client)
+        job = await worker.take()
+        await worker.say(job, "a", "b")
+        async with listening(server, job_id) as events:
+            assert await events.next() == 'id: 1.1\ndata: {"output":"a"}'
+        await server.quiet()
+        async with listening(server, job_id, last="1.1") as events:
+            assert await events.next() == 'id: 1.2\ndata: {"output":"b"}'
+            await worker.done(job, output=None)
+            assert ended(await events.next())["status"] == "COMPLETED"
+        # As an EventSource does when it is not closed; 204 is what stops it.
+        headers = {"accept": "text/event-stream", "last-event-id": "end"}
+        response = await client.get(f"/v2/other/stream/{job_id}", headers=headers)
+        assert (response.status_code, response.content) == (204, b"")
+
+
+@pytest.mark.parametrize("last", ["x", "1", "1.x", "1.2.3", "-1.1", "9" * 5000 + ".1"])
+async def test_last_event_id_of_another_stream_is_400(serve: Serve, last: str) -> None:
+    server = await serve()
+    async with server.client() as client:
+        headers = {"accept": "text/event-stream", "last-event-id": last}
+        response = await client.get(f"/v2/other/stream/{await sent(client)}", headers=headers)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"].startswith("Last-Event-ID must be the id of")
+
+
+async def test_lost_worker_is_told_by_a_restart(serve: Serve) -> None:
+    server = await serve(worker_grace_s=0)
+    async with server.client() as client:
+        job_id, lost, other = await sent(client), Puppet(client), Puppet(client, name="w2")
+        await lost.say(await lost.take(), "a", "b")
+        async with listening(server, job_id) as events:
+            for number in (1, 2):
+                assert (await events.next()).startswith(f"id: 1.{number}\n")
+            await lost.vanish(server)
+            job = await other.take()
+            assert job["id"] == job_id
+            await other.say(job, "a")
+            assert await events.next() == "event: restart\ndata: {}"
+            # An attempt may have gone to nobody in between.
+            mark, data = (await events.next()).split("\n")
+            assert mark in ("id: 2.1", "id: 3.1")
+            assert data == 'data: {"output":"a"}'
+            await other.done(job, output=["a"])
+            assert ended(await events.next())["workerId"] == "w2"
+
+
+async def test_silence_is_filled_with_comments(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emulator.job_routes, "JobStream", partial(JobStream, keep_alive_s=0.02))
+    server = await serve()
+    async with server.client() as client:
+        job_id = await sent(client)
+        async with listening(server, job_id) as events:
+            assert [await events.next() for _ in range(3)] == [": still here"] * 3
+            await client.post(f"/v2/other/cancel/{job_id}")
+            *comments, end = await events.rest()
+            assert set(comments) <= {": still here"}
+            assert ended(end) == {"id": job_id, "status": "CANCELLED"}
+
+
+async def test_end_tells_what_became_of_the_job(serve: Serve) -> None:
+    server = await serve(min_execution_timeout_ms=1)
+    async with server.client() as client:
+        worker = Puppet(client)
+        failed = await sent(client)
+        async with listening(server, failed) as events:
+            await worker.done(await worker.take(), error="it broke")
+            shown = ended(await events.next())
+            assert (shown["status"], shown["error"]) == ("FAILED", "it broke")
+        late = await sent(client, policy={"executionTimeout": 1_000})
+        async with listening(server, late) as events:
+            await worker.say(await worker.take(), "so far")
+            assert (await events.next()).startswith("id: 1.1\n")
+            shown = ended(await events.next())
+            assert shown["status"] == "TIMED_OUT"
+            assert "executionTimeout" in shown["error"]
+
+
+async def test_job_whose_time_is_over_is_gone(serve: Serve) -> None:
+    server = await serve(min_job_ttl_ms=1)
+    async with server.client() as client:
+        job_id = await sent(client, policy={"ttl": 200})
+        async with listening(server, job_id) as events:
+            assert await events.rest() == ["event: gone\ndata: {}"]
+
+
+async def test_listeners_that_leave_leave_nothing(serve: Serve) -> None:
+    server = await serve()
+    async with server.client() as client:
+        job_id = await sent(client)
+        for reset in (False, True):
+            wires = [await Wire.connect(server.port) for _ in range(10)]
+            for wire in wires:
+                await wire.send(
+                    head("GET", f"/v2/other/stream/{job_id}", "accept: text/event-stream\r\n")
+                )
+                await wire.head()
+            for wire in wires:
+                wire.close(reset=reset)
+            await server.quiet()
+        # The job is as it was.
+        assert (await client.get(f"/v2/other/status/{job_id}")).json()["status"] == "IN_QUEUE"
+
+
+@pytest.mark.parametrize("path", ["", "/v2/default"])
+async def test_local_worker_streams_as_it_generates(
+    serve: Serve, script: ScriptFactory, path: str
+) -> None:
+    server = await serve(script({"pieces": ["one ", HANG]}), stream_mode="generator")
+    async with server.client() as client:
+        job_id = (await client.post("/run", json={"input": TALK})).json()["id"]
+        async with listening(server, job_id, path=path) as events:
+            assert "one " in await events.next()
+            status = (await client.get(f"{path}/status/{job_id}")).json()
+            assert status["status"] == "IN_PROGRESS"
+            drained = (await client.get(f"{path}/stream/{job_id}")).json()
+            assert drained["status"] == "IN_PROGRESS"
+            assert "one " in json.dumps(drained["stream"])
+            await client.post(f"{path}/cancel/{job_id}")
+            assert ended(await events.next())["status"] == "CANCELLED"
+        async with asyncio.timeout(DEADLINE_S):
+            await server.idle()

@@ -1,0 +1,212 @@
+"""What a client can do once a job is sent: take it back, run it again, look at the queue."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.hooks import RequestStarted
+from tests.conftest import ScriptFactory
+from tests.integration.emulator.asking import INPUT, OTHER, becomes, health, sent, status
+from tests.integration.emulator.conftest import Serve
+from tests.integration.emulator.puppet import Puppet
+from tests.unit.emulator.events import DEADLINE_S
+
+HANG = {"hang_s": 3600}
+# The routes' two forms for the endpoint that the local worker serves.
+PREFIXES = ["", "/v2/default"]
+
+
+# -- cancel ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+async def test_cancel_stops_a_job_that_runs(
+    serve: Serve, script: ScriptFactory, prefix: str
+) -> None:
+    server = await serve(script({"pieces": ["a", HANG]}, slots=1))
+    async with server.client() as client:
+        job_id, second = await sent(client, prefix), await sent(client, prefix)
+        await server.events.wait(RequestStarted)
+        response = await client.post(f"{prefix}/cancel/{job_id}")
+        assert response.json() == {"id": job_id, "status": "CANCELLED"}
+        # Its slot is free for the next.
+        await server.events.wait(RequestStarted, 2)
+        await client.post(f"{prefix}/cancel/{second}")
+        async with asyncio.timeout(DEADLINE_S):
+            await server.idle()
+        assert (await status(client, job_id, prefix))["status"] == "CANCELLED"
+
+
+async def test_cancel_again_changes_nothing(serve: Serve) -> None:
+    server = await serve()
+    async with server.client() as client:
+        job_id = await sent(client)
+        cancelled = {"id": job_id, "status": "CANCELLED"}
+        for _ in range(3):
+            response = await client.post(f"{OTHER}/cancel/{job_id}", json={})
+            assert (response.status_code, response.json()) == (200, cancelled)
+        at_once = await asyncio.gather(*(client.post(f"{OTHER}/cancel/{job_id}") for _ in range(5)))
+        assert {response.status_code for response in at_once} == {200}
+        assert await status(client, job_id) == cancelled
+        assert await health(client) == {
+            "completed": 0,
+            "failed": 0,
+            "inProgress": 0,
+            "inQueue": 0,
+            "retried": 0,
+        }
+
+
+async def test_cancel_of_a_job_that_has_ended_leaves_its_result(serve: Serve) -> None:
+    server = await serve()
+    async with server.client() as client:
+        job = (await client.post("/runsync", json={"input": INPUT})).json()
+        response = await client.post(f"/cancel/{job['id']}")
+        assert response.json() == {"id": job["id"], "status": "COMPLETED"}
+        assert await status(client, job["id"], "") == job
+
+
+async def test_worker_is_told_to_stop_and_its_late_result_ignored(serve: Serve) -> None:
+    server = await serve()
+    async with server.client() as client:
+        job_id, worker = await sent(client), Puppet(client)
+        job = await worker.take()
+        await client.post(f"{OTHER}/cancel/{job_id}")
+        stops = await client.get(f"{OTHER}/job-stop/w1")
+        assert stops.json() == {"jobsToStop": [job_id]}
+        late = await client.post(f"{OTHER}/job-done/w1/{job_id}", json={"output": "late"})
+        assert late.status_code == 200
+        shown = await status(client, job["id"])
+        assert shown["status"] == "CANCELLED"
+        assert "output" not in shown
+
+
+# -- retry ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+async def test_failed_job_runs_again_under_its_id(
+    serve: Serve, script: ScriptFactory, prefix: str
+) -> None:
+    bad = {"pieces": ["so far", {"error": "out of memory"}]}
+    server = await serve(script(bad))
+    async with server.client() as client:
+        job_id = await sent(client, prefix)
+        await becomes(client, job_id, "FAILED", prefix)
+        for _ in range(2):
+            response = await client.post(f"{prefix}/retry/{job_id}")
+            assert response.json() == {"id": job_id, "status": "IN_QUEUE"}
+            shown = await becomes(client, job_id, "FAILED", prefix)
+            assert "out of memory" in shown["error"]
+        counts = await health(client, "/v2/default")
+        assert (counts["failed"], counts["retried"]) == (1, 1)
+
+
+async def test_retry_drops_what_there_was(serve: Serve) -> None:
+    server = await serve(min_execution_timeout_ms=1)
+    async with server.client() as client:
+        worker = Puppet(client)
+        job_id = await sent(client, policy={"executionTimeout": 1_000})
+        await worker.say(await worker.take(), "first")
+        shown = await becomes(client, job_id, "TIMED_OUT")
+        assert "executionTimeout" in shown["error"]
+        await client.post(f"{OTHER}/retry/{job_id}")
+        assert await status(client, job_id) == {"id": job_id, "status": "IN_QUEUE"}
+        job = await worker.take()
+        await worker.say(job, "second")
+        await worker.done(job, output="better")
+        assert (await status(client, job_id))["output"] == "better"
+        stream = (await client.get(f"{OTHER}/stream/{job_id}")).json()
+        assert stream == {"status": "COMPLETED", "stream": [{"output": "second"}]}
+
+
+async def test_only_what_failed_can_be_run_again(serve: Serve) -> None:
+    server = await serve()
+    async with server.client() as client:
+        worker = Puppet(client)
+        completed, running, cancelled, waiting = [await sent(client) for _ in range(4)]
+        await worker.done(await worker.take(), output=1)
+        await worker.take()
+        await client.post(f"{OTHER}/cancel/{cancelled}")
+        for job_id, state in (
+            (completed, "COMPLETED"),
+            (running, "IN_PROGRESS"),
+            (cancelled, "CANCELLED"),
+            (waiting, "IN_QUEUE"),
+        ):
+            response = await client.post(f"{OTHER}/retry/{job_id}")
+            assert response.status_code == 400
+            assert response.json()["error"]["message"] == (
+                f"only a job that is FAILED or TIMED_OUT can be run again, this one is {state}"
+            )
+            assert (await status(client, job_id))["status"] == state
+
+
+# -- purge, health, requests ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+async def test_purge_takes_back_what_waits_and_leaves_what_runs(
+    serve: Serve, script: ScriptFactory, prefix: str
+) -> None:
+    server = await serve(script({"pieces": ["a", HANG]}, slots=1))
+    async with server.client() as client:
+        running, *waiting = [await sent(client, prefix) for _ in range(4)]
+        elsewhere = await sent(client)
+        await server.events.wait(RequestStarted)
+        sync = asyncio.create_task(client.post(f"{prefix}/runsync", json={"input": INPUT}))
+        await server.becomes(lambda: len(server.tasks) == 1)
+        response = await client.post(f"{prefix}/purge-queue")
+        assert response.json() == {"removed": 4, "status": "completed"}
+        assert (await sync).json()["status"] == "CANCELLED"
+        for job_id in waiting:
+            assert await status(client, job_id, prefix) == {"id": job_id, "status": "CANCELLED"}
+        assert (await status(client, running, prefix))["status"] == "IN_PROGRESS"
+        assert (await status(client, elsewhere))["status"] == "IN_QUEUE"
+        again = await client.post(f"{prefix}/purge-queue", json={})
+        assert again.json() == {"removed": 0, "status": "completed"}
+        assert server.events.of(RequestStarted)[1:] == []
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_health_counts_jobs_and_workers(serve: Serve, method: str) -> None:
+    server = await serve()
+    async with server.client() as client:
+        worker = Puppet(client)
+        for _ in range(5):
+            await sent(client)
+        await worker.done(await worker.take(), output=1)
+        await worker.done(await worker.take(), error="no")
+        await worker.take()
+        shown = (await client.request(method, f"{OTHER}/health")).json()
+        assert shown["jobs"] == {
+            "completed": 1,
+            "failed": 1,
+            "inProgress": 1,
+            "inQueue": 2,
+            "retried": 0,
+        }
+        assert shown["workers"].keys() >= {"idle", "initializing", "ready", "running", "throttled"}
+        assert shown["workers"]["running"] == 1
+        unknown = (await client.request(method, "/v2/never-named/health")).json()
+        assert set(unknown["jobs"].values()) | set(unknown["workers"].values()) == {0}
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_requests_are_listed_newest_first_and_shown_with_their_input(
+    serve: Serve, method: str
+) -> None:
+    server = await serve()
+    async with server.client() as client:
+        worker = Puppet(client)
+        first, second = await sent(client), await sent(client, webhook="http://127.0.0.1:9/")
+        await sent(client, "/v2/third")
+        await worker.done(await worker.take(), output={"ok": True})
+        shown = (await client.request(method, f"{OTHER}/requests")).json()
+        assert shown == {"requests": [await status(client, second), await status(client, first)]}
+        done = (await client.request(method, f"{OTHER}/requests/{first}")).json()
+        assert done == await status(client, first) | {"input": INPUT}
+        waiting = (await client.request(method, f"{OTHER}/requests/{second}")).json()
+        assert waiting["webhook"] == "http://127.0.0.1:9/"

@@ -1,0 +1,150 @@
+"""The local worker's jobs over HTTP: cancelled, timed out, streamed, and in line."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import httpx2
+import pytest
+
+from engine.hooks import RequestEnded, RequestStarted
+from tests.conftest import ScriptFactory
+from tests.integration.emulator.conftest import Serve
+from tests.integration.emulator.serving import Server
+
+HANG = {"hang_s": 3600}
+TALK = {"pieces": ["bla "], "repeat": -1, "delay_ms": 2}
+
+
+async def run(client: httpx2.AsyncClient, prompt: str = "x", **fields: Any) -> str:
+    body = {"input": {"prompt": prompt, "stream": True}, **fields}
+    return str((await client.post("/run", json=body)).json()["id"])
+
+
+async def ended(client: httpx2.AsyncClient, job_id: str) -> dict[str, Any]:
+    job: dict[str, Any] = (await client.get(f"/status-sync/{job_id}?wait=20000")).json()
+    return job
+
+
+async def workers(client: httpx2.AsyncClient) -> tuple[int, int]:
+    counts = (await client.get("/v2/default/health")).json()["workers"]
+    return counts["idle"], counts["running"]
+
+
+@pytest.mark.parametrize("mode", ["aggregate", "generator"])
+async def test_cancel_frees_the_slot_within_a_tokens_time(
+    serve: Serve, script: ScriptFactory, mode: str
+) -> None:  # R31
+    path = script(TALK, slots=1, context_length=10**6)
+    server = await serve(path, stream_mode=mode)
+    async with server.client() as client:
+        for count in range(1, 4):
+            job_id = await run(client)
+            await server.events.wait(RequestStarted, count)
+            assert await workers(client) == (0, 1)
+            began = time.monotonic()
+            response = await client.post(f"/cancel/{job_id}")
+            assert response.json() == {"id": job_id, "status": "CANCELLED"}
+            end = (await server.events.wait(RequestEnded, count))[-1]
+            assert time.monotonic() - began < 0.5
+            assert end.aborted
+            await becomes_idle(server, client)
+            assert (await ended(client, job_id))["status"] == "CANCELLED"
+
+
+async def becomes_idle(server: Server, client: httpx2.AsyncClient) -> None:
+    await server.becomes(lambda: server.engine.running == 0)
+    async with asyncio.timeout(20):
+        while (await workers(client))[1]:
+            pass
+
+
+async def test_execution_timeout_is_of_the_run_alone(serve: Serve, script: ScriptFactory) -> None:
+    hang = {"when": "hang", "pieces": ["a", HANG]}
+    server = await serve(
+        script(hang, {"pieces": ["ok"]}, slots=1), min_execution_timeout_ms=1, job_db=":memory:"
+    )
+    async with server.client() as client:
+        first = await run(client, "hang", policy={"executionTimeout": 400})
+        # It waits for longer than it may run.
+        second = await run(client, "quick", policy={"executionTimeout": 300})
+        out = await ended(client, first)
+        assert out["status"] == "TIMED_OUT"
+        assert "executionTimeout" in out["error"]
+        done = await ended(client, second)
+        assert done["status"] == "COMPLETED"
+        assert done["delayTime"] >= 350
+        assert done["executionTime"] < 200
+
+
+async def test_generator_mode_is_read_while_it_runs(serve: Serve, script: ScriptFactory) -> None:
+    pieces = ["one", {"text": " two", "delay_ms": 100}, {"text": " three", "delay_ms": 150}]
+    server = await serve(script({"pieces": pieces}), stream_mode="generator")
+    async with server.client() as client:
+        job_id = await run(client)
+        seen: list[tuple[str, str]] = []
+        while True:
+            answer = (await client.get(f"/stream/{job_id}")).json()
+            texts = [item["output"]["choices"][0]["text"] for item in answer["stream"]]
+            seen += [(answer["status"], text) for text in texts]
+            if answer["status"] == "COMPLETED":
+                break
+        assert seen[0] == ("IN_PROGRESS", "one")
+        assert "".join(text for _, text in seen[:-1]) == seen[-1][1] == "one two three"
+        output = (await ended(client, job_id))["output"]
+        assert [each["choices"][0]["text"] for each in output] == [text for _, text in seen]
+
+
+async def test_generator_modes_chunks_keep_their_distance(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    pieces = [{"text": f"{number} ", "delay_ms": 5} for number in range(20)]
+    found = {}
+    for interval_ms in (0, 60_000):
+        server = await serve(
+            script({"pieces": pieces}), stream_mode="generator", stream_interval_ms=interval_ms
+        )
+        async with server.client() as client:
+            job_id = await run(client)
+            if interval_ms:
+                # The first comes at once, the next in a minute.
+                await server.events.wait(RequestEnded)
+                shown = (await client.get(f"/stream/{job_id}")).json()
+                found[interval_ms] = len(shown["stream"])
+            else:
+                found[interval_ms] = len((await ended(client, job_id))["output"])
+    assert found[0] > 3
+    assert found[60_000] == 1
+
+
+async def test_interactive_requests_go_before_jobs_that_wait(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    slow = {"when": "slow", "pieces": ["a", {"text": "b", "delay_ms": 300}]}
+    server = await serve(script(slow, {"pieces": ["ok"]}, slots=1))
+    async with server.client() as client:
+        jobs = [await run(client, prompt) for prompt in ("slow", "second", "third")]
+        await server.events.wait(RequestStarted)
+        chat = await client.post("/v1/completions", json={"prompt": "now"})
+        assert chat.status_code == 200
+        for job_id in jobs:
+            assert (await ended(client, job_id))["status"] == "COMPLETED"
+        started = [event.request_id for event in server.events.of(RequestStarted)]
+        assert [each in jobs for each in started] == [True, False, True, True]
+
+
+async def test_burst_of_both_kinds_loses_nothing(serve: Serve, script: ScriptFactory) -> None:
+    server = await serve(script({"pieces": ["ok", {"text": "!", "delay_ms": 1}]}, slots=3))
+    async with server.client() as client:
+        body = {"input": {"prompt": "x"}}
+        answers = await asyncio.gather(
+            *(client.post("/runsync", json=body) for _ in range(60)),
+            *(client.post("/v1/completions", json={"prompt": "x"}) for _ in range(30)),
+        )
+        assert [answer.status_code for answer in answers] == [200] * 90
+        outputs = [answer.json()["output"] for answer in answers[:60]]
+        assert {each["choices"][0]["text"] for each in outputs} == {"ok!"}
+        await becomes_idle(server, client)
+        assert server.engine.waiting == 0

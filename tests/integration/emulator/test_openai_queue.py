@@ -1,0 +1,445 @@
+"""`/v2/{endpoint}/openai/v1/*` over HTTP: any worker, and clients that stay or leave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from typing import Any
+
+import httpx2
+import pytest
+
+from engine.hooks import RequestEnded, RequestStarted
+from tests.conftest import ScriptFactory
+from tests.integration.emulator.asking import health
+from tests.integration.emulator.conftest import Gate, Serve
+from tests.integration.emulator.puppet import Puppet
+from tests.integration.emulator.serving import Server, Wire, chunks, joined, sse
+
+LOCAL, OTHER = "/v2/default/openai/v1", "/v2/other/openai/v1"
+MODES = ("aggregate", "generator")
+TURNS = [{"role": "user", "content": "say it"}]
+HANG = {"hang_s": 3600}
+# What is another in each answer.
+VARYING = {"id", "created", "request_id"}
+CHAT_CHUNK = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion.chunk",
+    "created": 1,
+    "model": "m",
+    "choices": [{"index": 0, "delta": {"content": "grün"}, "finish_reason": None}],
+}
+
+
+def steady(value: Any) -> Any:
+    """Return an answer without what is another in each."""
+    if isinstance(value, dict):
+        return {key: steady(each) for key, each in value.items() if key not in VARYING}
+    return [steady(each) for each in value] if isinstance(value, list) else value
+
+
+async def settled(server: Server) -> None:
+    """Wait until nothing runs and no job is left that has not ended."""
+    await server.idle()
+    async with server.client() as client:
+        async with asyncio.timeout(10):
+            while True:
+                found = await health(client, "/v2/default")
+                if not found["inProgress"] and not found["inQueue"]:
+                    return
+                await asyncio.sleep(0.005)
+
+
+# -- the worker in the server ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("/completions", {"prompt": "say it"}),
+        ("/completions", {"prompt": "say it", "stop": [" 😀"], "max_tokens": 3, "echo": True}),
+        ("/completions", {"prompt": ["say it", "again"], "n": 2}),
+        ("/chat/completions", {"messages": TURNS}),
+        ("/chat/completions", {"messages": TURNS, "logprobs": True, "top_logprobs": 1}),
+        ("/embeddings", {"input": ["say it", "again"]}),
+    ],
+)
+async def test_answer_is_that_of_the_direct_route(
+    serve: Serve, script: ScriptFactory, mode: str, route: str, body: dict[str, Any]
+) -> None:
+    server = await serve(script({"pieces": ["Good", " day", " you", " 😀"]}), stream_mode=mode)
+    async with server.client() as client:
+        direct = await client.post(f"/v1{route}", json=body)
+        queued = await client.post(LOCAL + route, json=body)
+        assert direct.status_code == queued.status_code == 200
+        assert queued.headers["content-type"] == "application/json"
+        assert steady(queued.json()) == steady(direct.json())
+        if "input" in body or isinstance(body.get("prompt"), list):
+            return
+        streamed = await client.post(LOCAL + route, json=body | {"stream": True})
+        # R19
+        assert streamed.headers["content-type"].startswith("text/event-stream")
+        assert streamed.headers["cache-control"] == "no-cache"
+        assert streamed.headers["x-accel-buffering"] == "no"
+        found = chunks(streamed.content)
+        # R24
+        choice = queued.json()["choices"][0]
+        assert joined(found) == (choice["text"] if "text" in choice else TEXT)
+        assert found[-1]["usage"] == queued.json()["usage"]
+
+
+TEXT = "Good day you 😀"
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_several_prompts_are_streamed_where_that_is_set(
+    serve: Serve, script: ScriptFactory, allowed: bool
+) -> None:  # R28
+    server = await serve(script({"pieces": ["Good", " day"]}), stream_multi_prompt=allowed)
+    body = {"prompt": ["one", "two"], "stream": True}
+    async with server.client() as client:
+        for prefix in ("/v1", LOCAL):
+            answer = await client.post(f"{prefix}/completions", json=body)
+            if not allowed:
+                assert answer.status_code == 400
+                continue
+            said = ["", ""]
+            for chunk in chunks(answer.content):
+                for choice in chunk["choices"]:
+                    said[choice["index"]] += choice["text"]
+            assert said == ["Good day"] * 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_stream_arrives_while_the_job_runs(
+    serve: Serve, script: ScriptFactory, mode: str
+) -> None:  # R29
+    server = await serve(script({"pieces": ["early", HANG, "late"]}), stream_mode=mode)
+    async with server.client() as client:
+        with await Wire.connect(server.port) as wire:
+            await wire.post(f"{LOCAL}/completions", {"prompt": "x", "stream": True})
+            status, headers = await wire.head()
+            assert status == 200
+            assert headers["x-request-id"]
+            (chunk,) = sse(await wire.chunk())
+            assert chunk["choices"][0]["text"] == "early"
+            assert (await health(client, "/v2/default"))["inProgress"] == 1
+            assert server.events.of(RequestEnded) == []
+        # R31: it is stopped when its client leaves.
+        (ended,) = await server.events.wait(RequestEnded)
+        assert ended.aborted
+    await settled(server)
+
+
+async def test_other_jobs_of_an_aggregating_worker_do_not_stream(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    server = await serve(script({"pieces": ["a", "b"]}))
+    call = {"openai_route": "/v1/completions", "openai_input": {"prompt": "x", "stream": True}}
+    async with server.client() as client:
+        await client.post(f"{LOCAL}/completions", json=call["openai_input"])
+        job = (await client.post("/runsync", json={"input": call})).json()
+    assert isinstance(job["output"], str)
+    assert joined(chunks(job["output"].encode())) == "ab"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        ({"prompt": 5}, 400, "prompt"),
+        ({"prompt": "x", "temperature": 3}, 400, "temperature"),
+        ({"prompt": "x", "model": "gpt-4"}, 404, "model"),
+        ({"prompt": "bad"}, 500, None),
+    ],
+)
+async def test_error_is_that_of_the_direct_route(
+    serve: Serve,
+    script: ScriptFactory,
+    body: dict[str, Any],
+    status: int,
+    param: str | None,
+    stream: bool,
+) -> None:  # R30, R53
+    fault = {"when": "bad", "pieces": [{"error": "out of memory"}]}
+    server = await serve(script(fault, {"pieces": ["a"]}))
+    async with server.client() as client:
+        direct = await client.post("/v1/completions", json=body | {"stream": stream})
+        queued = await client.post(f"{LOCAL}/completions", json=body | {"stream": stream})
+    assert direct.status_code == queued.status_code == status
+    assert queued.headers["content-type"] == "application/json"
+    assert steady(queued.json()) == steady(direct.json())
+    assert queued.json()["error"]["param"] == param
+    assert queued.json()["error"]["request_id"] == queued.headers["x-request-id"]
+
+
+async def test_error_in_mid_stream_is_an_event_and_the_end(
+    serve: Serve, script: ScriptFactory
+) -> None:  # R30
+    fault = {"pieces": ["so far", {"error": "out of memory", "delay_ms": 100}]}
+    server = await serve(script(fault))
+    async with server.client() as client:
+        response = await client.post(f"{LOCAL}/completions", json={"prompt": "x", "stream": True})
+    assert response.status_code == 200
+    first, error, done = sse(response.content)
+    assert first["choices"][0]["text"] == "so far"
+    assert (error["error"]["code"], done) == (500, "[DONE]")
+    assert "out of memory" in error["error"]["message"]
+
+
+async def test_engine_that_did_not_start_is_unavailable(
+    serve: Serve, script: ScriptFactory
+) -> None:  # R54
+    server = await serve(script(load_error="no such model"))
+    async with server.client() as client:
+        for stream in (False, True):
+            body = {"prompt": "x", "stream": stream}
+            direct = await client.post("/v1/completions", json=body)
+            queued = await client.post(f"{LOCAL}/completions", json=body)
+            assert direct.status_code == queued.status_code == 503
+            assert steady(queued.json()) == steady(direct.json())
+            assert queued.headers["retry-after"] == direct.headers["retry-after"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_time_limit_of_the_job(serve: Serve, script: ScriptFactory, stream: bool) -> None:
+    server = await serve(
+        script({"pieces": [HANG]}), execution_timeout_ms=200, min_execution_timeout_ms=1
+    )
+    async with server.client() as client:
+        response = await client.post(f"{LOCAL}/completions", json={"prompt": "x", "stream": stream})
+    assert response.status_code == 504
+    assert response.json()["error"]["message"] == "the call took the worker longer than 0.2 s"
+    await settled(server)
+
+
+async def test_models_of_the_local_worker_are_known_while_it_loads(
+    serve: Serve, gate: Gate
+) -> None:
+    server = await serve(gate.path, model_name="org/little")
+    async with server.client() as client:
+        direct, queued = [(await client.get(f"{base}/models")).json() for base in ("/v1", LOCAL)]
+        assert queued == direct
+        one = await client.get(f"{LOCAL}/models/org/little")
+        assert one.json() == direct["data"][0]
+        other = await client.get(f"{LOCAL}/models/gpt-4")
+        assert other.status_code == 404
+        assert "org/little" in other.json()["error"]["message"]
+    await gate.open()
+
+
+async def test_models_by_job_are_the_same(serve: Serve) -> None:
+    server = await serve(model_name="little")
+    async with server.client() as client:
+        job = {"input": {"openai_route": "/v1/models", "openai_input": {}}}
+        by_job = (await client.post("/runsync", json=job)).json()["output"]
+        known = (await client.get(f"{LOCAL}/models")).json()
+    assert steady(by_job) == steady(known)
+
+
+async def test_route_that_the_worker_does_not_know(serve: Serve) -> None:
+    server = await serve()
+    async with server.client() as client:
+        response = await client.post(f"{LOCAL}/audio/speech", json={"input": "x"})
+    assert response.status_code == 404
+    assert "/v1/audio/speech" in response.json()["error"]["message"]
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+async def test_body_is_checked_as_elsewhere(serve: Serve) -> None:  # R53
+    server = await serve(max_body_mb=0.001)
+    async with server.client() as client:
+        path = f"{LOCAL}/completions"
+        labelled = {"content-type": "application/json"}
+        sent = [
+            await client.post(path, content=b"{", headers=labelled),
+            await client.post(path, content=b"{}", headers={"content-type": "text/plain"}),
+            await client.post(path, json={"prompt": "x" * 2000}),
+            await client.post(path, json=[1]),
+            await client.post(f"{path}?wait=5", json={"prompt": "x"}),
+            await client.post(path, content=b'{"a":' * 300 + b"1" + b"}" * 300, headers=labelled),
+        ]
+    assert [each.status_code for each in sent] == [400, 415, 413, 400, 400, 413]
+    assert sent[4].json()["error"]["param"] == "wait"
+
+
+async def test_key_is_needed_where_there_are_keys(serve: Serve) -> None:  # R52
+    server = await serve(api_keys="secret")
+    async with server.client() as client:
+        for method, path in (("POST", "completions"), ("GET", "models"), ("GET", "models/x")):
+            url = f"{LOCAL}/{path}"
+            assert (await client.request(method, url, json={"prompt": "x"})).status_code == 401
+            known = {"authorization": "Bearer secret"}
+            answer = await client.request(method, url, json={"prompt": "x"}, headers=known)
+            assert answer.status_code == (404 if path == "models/x" else 200)
+
+
+async def test_full_queue_is_told(serve: Serve) -> None:  # R54
+    server = await serve(max_jobs=1)
+    async with server.client() as client, asyncio.TaskGroup() as group:
+        waiting = group.create_task(client.post(f"{OTHER}/completions", json={"prompt": "x"}))
+        async with asyncio.timeout(10):
+            while not (await health(client))["inQueue"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        for stream in (False, True):
+            response = await client.post(
+                f"{LOCAL}/completions", json={"prompt": "x", "stream": stream}
+            )
+            assert response.status_code == 429
+            assert response.headers["retry-after"] == "1"
+            assert response.json()["error"]["type"] == "rate_limit_error"
+        job = await Puppet(client).take()
+        await Puppet(client).done(job, output={"a": 1})
+        assert (await waiting).json() == {"a": 1}
+
+
+# -- a worker that has joined ---------------------------------------------------------------------
+
+
+async def test_worker_that_joins_answers(serve: Serve) -> None:
+    server = await serve()
+    async with server.client() as client, asyncio.TaskGroup() as group:
+        puppet = Puppet(client)
+        body = {"messages": TURNS, "unknown": {"to": "us"}}
+        asked = group.create_task(client.post(f"{OTHER}/chat/completions", json=body))
+        job = await puppet.take()
+        assert job["input"] == {"openai_route": "/v1/chat/completions", "openai_input": body}
+        assert job.keys() == {"id", "input"}
+        await puppet.done(job, output=[{"object": "chat.completion", "choices": []}])
+        assert (await asked).json() == {"object": "chat.completion", "choices": []}
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+async def test_workers_chunks_are_whole_events_on_the_wire(serve: Serve, size: int) -> None:  # R29
+    server = await serve()
+    event = f"data: {json.dumps(CHAT_CHUNK, ensure_ascii=False)}\r\n\r\n"
+    text = event * 3 + "data: [DONE]\r\n\r\n"
+    async with server.client() as client:
+        puppet = Puppet(client)
+        with await Wire.connect(server.port) as wire:
+            await wire.post(f"{OTHER}/chat/completions", {"messages": TURNS, "stream": True})
+            job = await puppet.take()
+
+            async def say() -> None:
+                for at in range(0, len(text), size):
+                    await puppet.say(job, text[at : at + size])
+                await puppet.done(job, output=[])
+
+            saying = asyncio.create_task(say())
+            status, _ = await wire.head()
+            assert status == 200
+            found: list[Any] = []
+            while block := await wire.chunk():
+                # Each write alone is something that can be read.
+                found += sse(block)
+            await saying
+    assert found == [CHAT_CHUNK] * 3 + ["[DONE]"]
+
+
+async def test_client_that_leaves_stops_the_worker(serve: Serve) -> None:  # R31
+    server = await serve()
+    async with server.client() as client:
+        puppet = Puppet(client)
+        for body in ({"prompt": "x"}, {"prompt": "x", "stream": True}):
+            with await Wire.connect(server.port) as wire:
+                await wire.post(f"{OTHER}/completions", body)
+                job = await puppet.take()
+                if "stream" in body:
+                    await puppet.say(job, "data: 1\n\n")
+                    await wire.until(b"data: 1\n\n")
+            told = await client.get("/v2/other/job-stop/w1")
+            assert told.json() == {"jobsToStop": [job["id"]]}
+            shown = await client.get(f"/v2/other/status/{job['id']}")
+            assert shown.json()["status"] == "CANCELLED"
+            puppet._has.clear()
+
+
+async def test_job_is_as_any_other_job(serve: Serve) -> None:
+    server = await serve()
+    async with server.client() as client, asyncio.TaskGroup() as group:
+        asked = group.create_task(client.post(f"{OTHER}/completions", json={"prompt": "x"}))
+        job = await Puppet(client).take()
+        shown = (await client.get(f"/v2/other/status/{job['id']}")).json()
+        assert (shown["status"], shown["workerId"]) == ("IN_PROGRESS", "w1")
+        cancelled = await client.post(f"/v2/other/cancel/{job['id']}")
+        assert cancelled.json()["status"] == "CANCELLED"
+        answer = await asked
+        assert answer.status_code == 499
+        assert answer.json()["error"]["type"] == "cancelled_error"
+
+
+# -- clients that leave, or stop reading ----------------------------------------------------------
+
+
+async def test_client_that_reads_nothing_and_leaves(serve: Serve, script: ScriptFactory) -> None:
+    flood = {"when": "leave", "pieces": ["x" * 20_000], "repeat": -1, "delay_ms": 1}
+    server = await serve(script(flood, {}, slots=1, context_length=10**9))
+    with await Wire.connect(server.port, receive_buffer=4096) as wire:
+        await wire.post(f"{LOCAL}/completions", {"prompt": "leave", "stream": True})
+        await wire.head()
+        (connection,) = server.connections
+        await server.becomes(lambda: connection.flow.write_paused)
+    (ended,) = await server.events.wait(RequestEnded)
+    assert ended.aborted
+    await settled(server)
+
+
+async def test_client_that_never_reads_costs_its_own_answer_only(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    flood = {"when": "leave", "pieces": ["x" * 20_000], "repeat": -1, "delay_ms": 1}
+    server = await serve(script(flood, {}, slots=1, context_length=10**9), read_timeout_s=0.5)
+    with await Wire.connect(server.port, receive_buffer=4096) as wire:
+        await wire.post(f"{LOCAL}/completions", {"prompt": "leave", "stream": True})
+        await server.events.wait(RequestEnded)
+        async with server.client() as client:
+            answer = await client.post(f"{LOCAL}/completions", json={"prompt": "all is well"})
+            assert answer.json()["choices"][0]["text"] == "all is well"
+    await settled(server)
+
+
+async def test_random_disconnects_leave_nothing(
+    serve: Serve, script: ScriptFactory, scale: int
+) -> None:  # R31
+    talk = {"when": "leave", "prefill_ms": 3, "pieces": ["bla "], "repeat": 200, "delay_ms": 1}
+    server = await serve(script(talk, {}, slots=3))
+    rng = random.Random(scale)
+
+    async def leave() -> None:
+        with await Wire.connect(server.port) as wire:
+            body = {"prompt": "leave", "stream": rng.random() < 0.7}
+            await wire.post(f"{LOCAL}/completions", body)
+            await asyncio.sleep(rng.random() * 0.1)
+            wire.close(reset=rng.random() < 0.5)
+
+    async def stays(number: int) -> None:
+        async with server.client() as client:
+            body = {"prompt": f"all is well {number}", "stream": True}
+            answer = await client.post(f"{LOCAL}/completions", json=body)
+        assert joined(chunks(answer.content)) == f"all is well {number}"
+
+    for _ in range(10 * scale):
+        await asyncio.gather(*[leave() for _ in range(4)], stays(rng.randrange(1000)))
+    await settled(server)
+    assert server.events.of(RequestStarted)
+
+
+async def test_many_at_a_time_get_each_their_own(serve: Serve, script: ScriptFactory) -> None:
+    server = await serve(script({"delay_ms": 1}, slots=4))
+    async with server.client(limits=httpx2.Limits(max_connections=100)) as client:
+
+        async def ask(number: int) -> None:
+            words = f"number {number} of a hundred"
+            body = {"prompt": words, "stream": number % 2 == 0}
+            answer = await client.post(f"{LOCAL}/completions", json=body)
+            if body["stream"]:
+                assert joined(chunks(answer.content)) == words
+            else:
+                assert answer.json()["choices"][0]["text"] == words
+
+        await asyncio.gather(*[ask(number) for number in range(100)])
+    await settled(server)

@@ -1,0 +1,153 @@
+"""OpenAI's streams on a real connection: when events go out, and what a client may do to them."""
+
+from __future__ import annotations
+
+import socket
+from functools import partial
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+
+import emulator.app
+from emulator.openai_routes import OpenAIRoutes
+from emulator.sse import KEEP_ALIVE
+from engine.hooks import RequestEnded
+from tests.conftest import ScriptFactory
+from tests.integration.emulator.conftest import Serve
+from tests.integration.emulator.serving import Server, Wire, chunks, joined
+
+TURNS: Any = [{"role": "user", "content": "talk"}]
+# Of each family, with the body it wants.
+CALLS: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "talk"},
+    "/v1/chat/completions": {"messages": TURNS},
+    "/v3/completions": {"prompt": "talk", "model": "tiny"},
+    "/v3/chat/completions": {"messages": TURNS, "model": "tiny"},
+    "/completions": {"prompt": "talk"},
+    "/chat/completions": {"messages": TURNS},
+}
+HANG = {"hang_s": 3600}
+
+
+def stream(route: str, **fields: Any) -> dict[str, Any]:
+    return {**CALLS[route], "stream": True, **fields}
+
+
+@pytest.mark.parametrize("route", CALLS)
+async def test_first_event_is_there_while_the_model_still_runs(
+    serve: Serve, script: ScriptFactory, route: str
+) -> None:  # R29
+    server = await serve(script({"pieces": ["first", HANG]}), model_name="tiny")
+    with await Wire.connect(server.port) as wire:
+        await wire.post(route, stream(route))
+        assert (await wire.head())[0] == 200
+        assert b'"first"' in await wire.chunk()
+        assert server.engine.running == 1
+        assert server.events.of(RequestEnded) == []
+    await server.idle()
+
+
+@pytest.mark.parametrize("route", CALLS)
+async def test_text_gathers_while_the_client_lags(
+    serve: Serve, script: ScriptFactory, route: str
+) -> None:  # R29: fewer events than tokens, and no text less.
+    tokens = 400
+    said = {"pieces": ["bla " * 500], "repeat": tokens, "delay_ms": 1}
+    server = await serve(script(said), model_name="tiny")
+    with await Wire.connect(server.port, receive_buffer=4096) as wire:
+        await wire.post(route, stream(route))
+        status, _ = await wire.head()
+        assert status == 200
+        (connection,) = server.connections
+        # The kernel would take megabytes for it.
+        sock = connection.transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        # The model has said all of it before the client reads on.
+        await server.events.wait(RequestEnded)
+        body = b""
+        while part := await wire.chunk():
+            body += part
+    found = chunks(body)
+    assert joined(found) == "bla " * 500 * tokens
+    assert len(found) < tokens / 2
+
+
+@pytest.mark.parametrize("route", CALLS)
+async def test_silence_of_the_model_is_filled_with_comments(
+    serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch, route: str
+) -> None:  # R19
+    monkeypatch.setattr(emulator.app, "OpenAIRoutes", partial(OpenAIRoutes, keep_alive_s=0.01))
+    server = await serve(script({"pieces": ["first", HANG]}), model_name="tiny")
+    with await Wire.connect(server.port) as wire:
+        await wire.post(route, stream(route))
+        await wire.head()
+        assert b'"first"' in await wire.chunk()
+        for _ in range(3):
+            assert await wire.chunk() == KEEP_ALIVE
+    await server.idle()
+
+
+async def test_clients_do_not_see_comments(
+    serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:  # R19, R32
+    monkeypatch.setattr(emulator.app, "OpenAIRoutes", partial(OpenAIRoutes, keep_alive_s=0.01))
+    pieces = ["one ", {"text": "two ", "delay_ms": 60}, {"text": "three", "delay_ms": 60}]
+    server = await serve(script({"pieces": pieces}), model_name="tiny")
+    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as client:
+        given: dict[str, Any] = {"model": "tiny", "stream": True}
+        told = await client.completions.create(prompt="talk", **given)
+        assert "".join([chunk.choices[0].text async for chunk in told]) == "one two three"
+        said: Any = await client.chat.completions.create(messages=TURNS, **given)
+        deltas = [chunk.choices[0].delta.content or "" async for chunk in said]
+        assert "".join(deltas) == "one two three"
+
+
+# -- clients that do not read ----------------------------------------------------------------------
+
+
+async def flooding(serve: Serve, script: ScriptFactory, **settings: Any) -> Server:
+    flood = {"when": "talk", "pieces": ["x" * 50_000], "repeat": -1, "delay_ms": 1}
+    path = script(flood, {}, slots=2, context_length=10**9)
+    return await serve(path, model_name="tiny", **settings)
+
+
+async def assert_answers(server: Server) -> None:
+    """Check that no slot is held, and that the next answer has nothing of the last one."""
+    await server.idle()
+    async with server.client() as client:
+        whole = await client.post("/v1/completions", json={"prompt": "all is well"})
+    assert whole.json()["choices"][0]["text"] == "all is well"
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("route", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("reset", [False, True])
+async def test_client_that_leaves_while_the_server_waits_to_send(
+    serve: Serve, script: ScriptFactory, route: str, n: int, reset: bool
+) -> None:  # R31
+    server = await flooding(serve, script)
+    with await Wire.connect(server.port, receive_buffer=4096) as wire:
+        await wire.post(route, stream(route, n=n))
+        await wire.head()
+        (connection,) = server.connections
+        await server.becomes(lambda: connection.flow.write_paused)
+        assert server.events.of(RequestEnded) == []
+        wire.close(reset=reset)
+        ended = await server.events.wait(RequestEnded, n)
+    assert all(event.aborted for event in ended)
+    await assert_answers(server)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("route", ["/v1/completions", "/v1/chat/completions"])
+async def test_client_that_never_reads_is_cut_off_and_its_slots_are_free(
+    serve: Serve, script: ScriptFactory, route: str, n: int
+) -> None:  # R31: it says nothing of its leaving, and never does.
+    server = await flooding(serve, script, read_timeout_s=0.3)
+    with await Wire.connect(server.port, receive_buffer=4096) as wire:
+        await wire.post(route, stream(route, n=n))
+        ended = await server.events.wait(RequestEnded, n)
+        assert all(event.aborted for event in ended)
+        await server.becomes(lambda: not server.connections)
+        await assert_answers(server)

@@ -1,0 +1,420 @@
+"""What stands around the routes: keys, names, limits and failures on purpose, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import jsonschema_rs
+import openai
+import pytest
+
+from tests.conftest import ScriptFactory
+from tests.integration.emulator.conftest import Serve
+from tests.integration.emulator.serving import Server, Wire, chunks, head, joined
+
+KEY = {"authorization": "Bearer secret-key"}
+TAKE, TAKE_BATCH = "/v2/default/job-take/w", "/v2/default/job-take-batch/w"
+
+
+# -- keys (R52) ------------------------------------------------------------------------------------
+
+
+async def test_every_route_but_the_open_ones_needs_a_key(serve: Serve) -> None:
+    server = await serve(api_keys="secret-key, other", poll_hold_s=0.01, stream_hold_s=0)
+    async with server.client() as client:
+        paths = (await client.get("/openapi.json")).json()["paths"]
+        assert (await client.get("/health")).status_code == 200
+        assert (await client.get("/docs")).status_code == 200
+        for path, methods in paths.items():
+            if path == "/health":
+                continue
+            filled = path.format(endpoint="default", job_id="j", worker="w", model="m", route="r")
+            for method in methods:
+                refused = await client.request(method, filled)
+                assert refused.status_code == 401, path
+                # By its name on the bare routes (R53).
+                assert refused.json()["error"]["code"] in (401, "unauthorized")
+                for value in ("Bearer secret-key", "other"):
+                    let_in = await client.request(method, filled, headers={"authorization": value})
+                    assert let_in.status_code != 401, path
+
+
+async def test_openai_client_with_and_without_the_key(serve: Serve) -> None:
+    server = await serve(api_keys="secret-key")
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="secret-key") as client:
+        answer = await client.completions.create(model="scripted", prompt="hello")
+        assert answer.choices[0].text == "hello"
+    wrong = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0)
+    async with wrong:
+        with pytest.raises(openai.AuthenticationError, match="an API key is needed"):
+            await wrong.completions.create(model="scripted", prompt="hello")
+
+
+async def test_large_body_without_a_key_is_refused_unread(serve: Serve) -> None:
+    server = await serve(api_keys="secret-key")
+    with await Wire.connect(server.port) as wire:
+        await wire.send(head("POST", "/run", "content-length: 9000000\r\n"))
+        assert (await wire.answer())[0] == 401
+
+
+async def test_no_key_reaches_the_log(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    server = await serve(api_keys="secret-key")
+    with caplog.at_level("DEBUG"):
+        async with server.client() as client:
+            await client.get("/v1/models", headers=KEY)
+            await client.get("/v1/models", headers={"authorization": "Bearer nearly-secret-key"})
+    assert "GET /v1/models 401" in caplog.text
+    assert "secret-key" not in caplog.text
+
+
+# -- names (R55) -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/health", 200),
+        ("GET", "/nothing", 404),
+        ("PUT", "/run", 405),
+        ("POST", "/run", 400),
+        ("GET", "/status/none", 404),
+        ("GET", TAKE, 204),
+        ("GET", "/health/", 307),
+    ],
+)
+async def test_every_answer_has_the_name(serve: Serve, method: str, path: str, status: int) -> None:
+    server = await serve(poll_hold_s=0.01, local_worker=False)
+    async with server.client() as client:
+        named = await client.request(method, path, headers={"x-request-id": "my-name"})
+        assert (named.status_code, named.headers["x-request-id"]) == (status, "my-name")
+        made = await client.request(method, path)
+        assert len(made.headers["x-request-id"]) == 32
+        if status >= 400:
+            assert named.json()["error"]["request_id"] == "my-name"
+
+
+async def test_stream_has_the_name_once(serve: Serve) -> None:
+    server = await serve()
+    async with server.client() as client:
+        body = {"prompt": "a b", "stream": True}
+        response = await client.post("/v1/completions", json=body, headers={"x-request-id": "me"})
+    assert response.headers.get_list("x-request-id") == ["me"]
+    assert joined(chunks(response.content)) == "a b"
+
+
+# -- RunPod's limits -------------------------------------------------------------------------------
+
+
+async def test_runpods_limits_are_off_unless_asked_for(serve: Serve) -> None:
+    for on in (False, True):
+        server = await serve(runpod_rate_limits=on)
+        async with server.client() as client:
+            found = [(await client.post("/purge-queue")).status_code for _ in range(5)]
+        assert found == ([200, 200, 429, 429, 429] if on else [200] * 5)
+
+
+# -- failures on purpose ---------------------------------------------------------------------------
+
+
+async def handed_in(server: Server, path: str) -> int:
+    """Post as a worker does, again when the connection breaks; return how often that was."""
+    async with server.client() as client:
+        for broken in range(100):
+            try:
+                response = await client.post(path, content=b'{"output": "done"}')
+            except httpx2.RemoteProtocolError:
+                continue
+            assert response.json() == {"ok": True}
+            return broken
+    raise AssertionError("it was never taken")
+
+
+async def test_dropped_post_was_not_taken_and_is_when_sent_again(serve: Serve) -> None:
+    server = await serve(fault_drop_post=0.7, fault_seed=3, local_worker=False)
+    broken = 0
+    async with server.client() as client:
+        for _ in range(10):
+            sent = (await client.post("/run", json={"input": 1})).json()["id"]
+            assert (await client.get(TAKE)).json()["id"] == sent
+            broken += await handed_in(server, f"/v2/default/job-done/w/{sent}")
+            assert (await client.get(f"/status/{sent}")).json()["output"] == "done"
+    assert broken > 5
+
+
+async def test_lost_lease_goes_to_the_next_and_the_first_is_ignored(serve: Serve) -> None:
+    server = await serve(fault_lose_lease=0.5, fault_seed=4, local_worker=False, max_losses=50)
+    lost = 0
+    async with server.client() as client:
+        for path in (TAKE, TAKE_BATCH) * 5:
+            sent = (await client.post("/run", json={"input": 1})).json()["id"]
+            for number in range(50):
+                await client.get(path)
+                done = await client.post(f"/v2/default/job-done/w/{sent}", json={"output": number})
+                if "ignored" not in done.json():
+                    break
+                lost += 1
+            found = (await client.get(f"/status/{sent}")).json()
+            assert (found["status"], found["output"]) == ("COMPLETED", number)
+    assert lost > 3
+
+
+async def test_openai_client_gets_past_what_fails_now_and_then(serve: Serve) -> None:
+    server = await serve(fault_429=0.2, fault_500=0.2, fault_seed=5)
+    async with openai.AsyncOpenAI(
+        base_url=f"{server.url}/v1", api_key="x", max_retries=8
+    ) as client:
+        client._calculate_retry_timeout = lambda *_: 0.0  # type: ignore[method-assign]
+        for _ in range(10):
+            answer = await client.completions.create(model="scripted", prompt="hi")
+            assert answer.choices[0].text == "hi"
+
+
+# -- the disk --------------------------------------------------------------------------------------
+
+
+async def test_disk_that_takes_nothing_is_503_and_health_says_so(
+    serve: Serve, tmp_path: Path
+) -> None:
+    server = await serve(job_db=str(tmp_path / "jobs.sqlite3"), local_worker=False)
+    await server.engine.ready()
+    # A lock that is held is all of a broken disk that a test can make and mend again.
+    other = sqlite3.connect(tmp_path / "jobs.sqlite3", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with closing(other):
+        async with server.client() as client:
+            before = (await client.get("/health")).json()
+            assert before["jobs"] == {"database": "ok", "trouble": None}
+            response = await client.post("/run", json={"input": 1})
+            assert response.status_code == 503
+            assert int(response.headers["retry-after"]) >= 1
+            said = response.json()["error"]["details"]["reason"]
+            assert "jobs.sqlite3" in said
+            health = await client.get("/health")
+            assert (health.status_code, health.json()["status"]) == (200, "degraded")
+            assert health.json()["jobs"] == {"database": "unavailable", "trouble": said}
+            # What needs no disk goes on.
+            assert (await client.post("/v1/completions", json={"prompt": "x"})).status_code == 200
+            other.rollback()
+            taken = await client.post("/run", json={"input": 1})
+            assert taken.status_code == 200
+            assert (await client.get("/health")).json()["status"] == "ok"
+
+
+async def test_server_that_forgets_says_so(serve: Serve) -> None:
+    server = await serve()
+    async with server.client() as client:
+        assert (await client.get("/health")).json()["jobs"]["database"] == "memory"
+
+
+# -- the description -------------------------------------------------------------------------------
+
+
+class Described:
+    """Checks answers against what /openapi.json says of them."""
+
+    def __init__(self, description: dict[str, Any]) -> None:
+        self._description = description
+        self.seen: set[tuple[str, str, str]] = set()
+
+    def check(self, path: str, response: httpx2.Response) -> None:
+        method = response.request.method.lower()
+        status = str(response.status_code)
+        known = self._description["paths"][path][method]["responses"]
+        assert status in known, (path, status)
+        label = response.headers.get("content-type", "").partition(";")[0]
+        content = known[status].get("content", {})
+        assert (label in content) if response.content else not content, (path, status, label)
+        if label == "application/json":
+            schema = content[label]["schema"] | {"components": self._description["components"]}
+            jsonschema_rs.validate(schema, response.json())
+        self.seen.add((path, method, status))
+
+
+async def test_answers_are_as_described(serve: Serve, script: ScriptFactory) -> None:
+    server = await serve(
+        script({"pieces": ["a", "b"]}), poll_hold_s=0.01, stream_hold_s=0.01, max_run_mb=0.001
+    )
+    async with server.client() as client:
+        found = Described((await client.get("/openapi.json")).json())
+
+        async def ask(method: str, path: str, body: Any = None, **places: str) -> httpx2.Response:
+            content = None if body is None else json.dumps(body).encode()
+            headers = {"content-type": "application/json"}
+            response = await client.request(
+                method, path.format(endpoint="e", **places), content=content, headers=headers
+            )
+            found.check(path, response)
+            return response
+
+        await ask("GET", "/health")
+        await ask("GET", "/v1/models")
+        await ask("POST", "/v1/completions", {"prompt": "x"})
+        await ask("POST", "/v1/completions", {"prompt": "x", "stream": True})
+        await ask("POST", "/v1/completions", {"prompt": 1})
+        await ask("POST", "/v1/completions", {"prompt": "x", "model": "none"})
+        message = {"role": "user", "content": "x"}
+        await ask("POST", "/v1/chat/completions", {"messages": [message]})
+        await ask("POST", "/runsync", {"input": {"prompt": "x"}})
+        job = (await ask("POST", "/run", {"input": {"prompt": "x"}})).json()["id"]
+        await ask("GET", "/status-sync/{job_id}", job_id=job)
+        for path in ("/status", "/stream", "/requests"):
+            await ask("GET", f"{path}/{{job_id}}", job_id=job)
+            await ask("GET", f"{path}/{{job_id}}", job_id="none")
+        await ask("POST", "/cancel/{job_id}", job_id=job)
+        await ask("POST", "/retry/{job_id}", job_id=job)
+        await ask("GET", "/requests")
+        await ask("POST", "/run", {"input": "x" * 2000})
+        await ask("POST", "/run", {})
+        base = "/v2/{endpoint}"
+        await ask("GET", f"{base}/job-take/{{worker}}", worker="w")
+        await ask("GET", f"{base}/job-stop/{{worker}}", worker="w")
+        await ask("GET", f"{base}/ping/{{worker}}", worker="w")
+        for batch in ("", "-batch"):
+            await ask("POST", f"{base}/run", {"input": 1, "policy": {"ttl": 10_000}})
+            taken = (await ask("GET", f"{base}/job-take{batch}/{{worker}}", worker="w")).json()
+            places = {"worker": "w", "job_id": (taken[0] if batch else taken)["id"]}
+            posts = (
+                f"{base}/job-stream/{{worker}}/{{job_id}}",
+                f"{base}/job-done/{{worker}}/{{job_id}}",
+            )
+            await ask("POST", posts[0], {"output": "half"}, **places)
+            await ask("GET", f"{base}/stream/{{job_id}}", job_id=places["job_id"])
+            await ask("POST", posts[1], {"output": 1, "status": "IN_PROGRESS"}, **places)
+            await ask("POST", posts[1], {"error": "no"}, **places)
+            await ask("POST", posts[1], {"output": "late"}, **places)
+            await ask("POST", f"{base}/retry/{{job_id}}", job_id=places["job_id"])
+            await ask("GET", f"{base}/status/{{job_id}}", job_id=places["job_id"])
+        await ask("POST", f"{base}/purge-queue")
+        await ask("GET", f"{base}/health")
+    assert len(found.seen) > 30
+
+
+async def test_page_is_html_that_may_load_nothing(serve: Serve) -> None:
+    server = await serve()
+    async with server.client() as client:
+        response = await client.get("/docs")
+    assert response.headers["content-type"].startswith("text/html")
+    assert response.headers["content-security-policy"].startswith("default-src 'none'")
+
+
+# -- connections that take too long ----------------------------------------------------------------
+
+
+async def closes(wire: Wire, within_s: float) -> bytes:
+    async with asyncio.timeout(within_s):
+        try:
+            return await wire.read_all()
+        except ConnectionResetError:
+            return b""
+
+
+async def test_head_that_does_not_come_to_its_end(serve: Serve) -> None:
+    server = await serve(head_timeout_s=0.3)
+    for start in (b"", b"G", b"\r\n", b"GET / HTTP/1.1\r\nhost: x\r\nx-a: "):
+        with await Wire.connect(server.port) as wire:
+            await wire.send(start)
+            assert await closes(wire, 3) == b""
+
+
+async def test_head_byte_by_byte_gets_no_more_time_for_it(serve: Serve) -> None:
+    server = await serve(head_timeout_s=0.3)
+    with await Wire.connect(server.port) as wire:
+
+        async def drip() -> None:
+            await wire.send(b"GET /health HTTP/1.1\r\n")
+            while True:
+                await wire.send(b"x: y\r\n")
+                await asyncio.sleep(0.01)
+
+        task = asyncio.create_task(drip())
+        assert await closes(wire, 3) == b""
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("start", [b"G", b"\r\n"])
+async def test_next_head_on_a_connection_has_its_time_too(serve: Serve, start: bytes) -> None:
+    server = await serve(head_timeout_s=0.3)
+    with await Wire.connect(server.port) as wire:
+        await wire.send(head("GET", "/health"))
+        assert (await wire.answer())[0] == 200
+        # An idle connection is not late: nothing of a head is there.
+        await asyncio.sleep(0.5)
+        await wire.send(head("GET", "/health") + start)
+        assert (await wire.answer())[0] == 200
+        await wire.send(b"\r\n" if start != b"G" else b"E")
+        assert await closes(wire, 3) == b""
+
+
+async def test_late_next_head_does_not_cut_the_answer_before_it(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    server = await serve(
+        script({"pieces": ["a", {"text": "b", "delay_ms": 700}]}), head_timeout_s=0.2
+    )
+    body = b'{"prompt": "x"}'
+    with await Wire.connect(server.port) as wire:
+        length = f"content-length: {len(body)}\r\n"
+        await wire.send(head("POST", "/v1/completions", length) + body + b"GET /hea")
+        status, _, answer = await wire.answer()
+        assert (status, b'"text":"ab"' in answer) == (200, True)
+        assert await closes(wire, 3) == b""
+
+
+async def test_head_without_end_is_refused_by_its_size(serve: Serve) -> None:
+    server = await serve(head_timeout_s=3600)
+    with await Wire.connect(server.port) as wire:
+        await wire.send(b"GET /health HTTP/1.1\r\n")
+        try:
+            for _ in range(200):
+                await wire.send(b"x-filler: " + b"x" * 10_000 + b"\r\n")
+                await asyncio.sleep(0)
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+        await server.becomes(lambda: not server.connections)
+
+
+async def test_large_head_that_is_still_sane_is_taken(serve: Serve) -> None:
+    server = await serve()
+    with await Wire.connect(server.port) as wire:
+        await wire.send(head("GET", "/health", "x-filler: " + "x" * 30_000 + "\r\n"))
+        assert (await wire.answer())[0] == 200
+
+
+async def test_body_that_does_not_come_to_its_end(serve: Serve) -> None:
+    server = await serve(body_timeout_s=0.3, head_timeout_s=60)
+    for path in ("/run", "/v1/completions", "/v2/default/job-done/w/j"):
+        with await Wire.connect(server.port) as wire:
+            await wire.send(head("POST", path, "content-length: 100\r\n") + b'{"input": ')
+            await closes(wire, 3)
+    await server.quiet()
+
+
+async def test_body_that_comes_slowly_and_in_time(serve: Serve) -> None:
+    server = await serve(body_timeout_s=2, head_timeout_s=0.1)
+    body = b'{"input": 1}'
+    with await Wire.connect(server.port) as wire:
+        await wire.send(head("POST", "/run", f"content-length: {len(body)}\r\n"))
+        for index in range(len(body)):
+            await asyncio.sleep(0.02)
+            await wire.send(body[index : index + 1])
+        assert (await wire.answer())[0] == 200
+
+
+async def test_client_that_never_reads_is_cut_off(serve: Serve, script: ScriptFactory) -> None:
+    flood = {"pieces": ["bla " * 1000], "repeat": 20_000}
+    server = await serve(script(flood, context_length=10**9), read_timeout_s=0.5)
+    wire = await Wire.connect(server.port, receive_buffer=4096)
+    # Where the flood has overrun the loop there is only an error, and that is soon sent.
+    body = {"prompt": "x", "stream": True}
+    await wire.post("/v1/completions", body, "connection: close\r\n")
+    await server.becomes(lambda: bool(server.tasks))
+    await server.becomes(lambda: not server.connections)
+    await server.idle()
+    wire.close()

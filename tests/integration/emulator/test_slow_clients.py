@@ -1,0 +1,81 @@
+"""A thousand clients that are in no hurry, and a server that still answers everybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.conftest import ScriptFactory
+from tests.integration.emulator.processes import emulator
+from tests.integration.emulator.serving import Wire, head
+from tests.waiting import until
+
+IDLE, IN_HEAD, IN_BODY, IN_STREAM = 300, 250, 250, 200
+LIMIT_S = 0.1
+# Slower than this is the machine's: even `true` then takes as long. The median holds anywhere.
+STREAM = {"when": "stream", "pieces": ["bla " * 200], "repeat": -1, "delay_ms": 200}
+
+
+@pytest.fixture(autouse=True)
+def files() -> Iterator[None]:
+    """Room for so many connections, on both sides."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 3000:
+        pytest.fail(f"this machine allows only {hard} open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 3000), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_thousand_slow_clients_hold_nobody_up(script: ScriptFactory) -> None:
+    path = script(STREAM, {"pieces": ["all well"]}, slots=256, context_length=10**9)
+    settings = {
+        "MODEL_PATH": str(path),
+        "MAX_CONCURRENCY": "256",
+        "HEAD_TIMEOUT_S": "60",
+    }
+    body = json.dumps({"prompt": "stream", "stream": True}).encode()
+    async with emulator(settings, "--port", "0", grace_s=0.2) as server:
+        await server.listening()
+        files, _ = server.state
+        with ExitStack() as wires:
+
+            async def connect(start: bytes, receive_buffer: int | None = None) -> None:
+                wire = wires.enter_context(await Wire.connect(server.port, receive_buffer))
+                await wire.send(start)
+
+            for _ in range(IDLE):
+                await connect(b"")
+            for _ in range(IN_HEAD):
+                await connect(b"POST /run HTTP/1.1\r\nhost: x\r\nx-slow: ")
+            for number in range(IN_BODY):
+                target = "/run" if number % 2 else "/v1/completions"
+                await connect(head("POST", target, "content-length: 500\r\n") + b'{"input": "')
+            for _ in range(IN_STREAM):
+                length = f"content-length: {len(body)}\r\n"
+                await connect(head("POST", "/v1/completions", length) + body, 4096)
+            await until(lambda: server.state[0] - files >= 1000)
+            async with server.client() as client:
+                health = (await client.get("/health")).json()["engine"]
+                while health["running"] < IN_STREAM:
+                    await asyncio.sleep(0.05)
+                    health = (await client.get("/health")).json()["engine"]
+                took = []
+                for _ in range(50):
+                    began = time.perf_counter()
+                    assert (await client.get("/health")).status_code == 200
+                    took.append(time.perf_counter() - began)
+                    await asyncio.sleep(0.02)
+                answer = await client.post("/v1/completions", json={"prompt": "x"})
+                assert answer.json()["choices"][0]["text"] == "all well"
+                job = await client.post("/runsync", json={"input": {"prompt": "x"}})
+                assert job.json()["status"] == "COMPLETED"
+            took.sort()
+            assert took[-3] < LIMIT_S, took
+        await until(lambda: server.state[0] <= files + 2)

@@ -1,0 +1,126 @@
+"""`/stream` over HTTP as JSON, which drains."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.conftest import ScriptFactory
+from tests.integration.emulator.asking import sent
+from tests.integration.emulator.conftest import Serve
+from tests.integration.emulator.puppet import Puppet
+from tests.integration.emulator.serving import Wire, head
+from tests.unit.emulator.events import DEADLINE_S
+
+TALK: dict[str, Any] = {"prompt": "talk", "sampling_params": {"stream": True}}
+
+
+async def drained(client: httpx2.AsyncClient, job_id: str, method: str = "GET") -> Any:
+    response = await client.request(method, f"/v2/other/stream/{job_id}")
+    assert response.status_code == 200
+    shown = response.json()
+    assert shown.keys() == {"status", "stream"}
+    return shown["status"], [item["output"] for item in shown["stream"]]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_chunks_are_drained_while_the_job_runs(serve: Serve, method: str) -> None:
+    server = await serve()
+    async with server.client() as client:
+        job_id, worker = await sent(client), Puppet(client)
+        job = await worker.take()
+        await worker.say(job, "a", {"b": [1, None]})
+        assert await drained(client, job_id, method) == ("IN_PROGRESS", ["a", {"b": [1, None]}])
+        asked = asyncio.create_task(drained(client, job_id, method))
+        await server.becomes(lambda: len(server.tasks) == 1)
+        assert not asked.done()
+        await worker.say(job, "c")
+        assert await asked == ("IN_PROGRESS", ["c"])
+        await worker.say(job, "d", "é")
+        await worker.done(job, output=["all"])
+        assert await drained(client, job_id, method) == ("COMPLETED", ["d", "é"])
+        assert await drained(client, job_id, method) == ("COMPLETED", [])
+        status = (await client.get(f"/v2/other/status/{job_id}")).json()
+        assert status["output"] == ["all"]
+
+
+async def test_nothing_new_is_an_empty_answer_in_time(serve: Serve) -> None:
+    server = await serve(stream_hold_s=0.05)
+    async with server.client() as client:
+        job_id = await sent(client)
+        assert await drained(client, job_id) == ("IN_QUEUE", [])
+        job = await Puppet(client).take()
+        assert await drained(client, job_id) == ("IN_PROGRESS", [])
+        await Puppet(client).done(job, error="it broke")
+        assert await drained(client, job_id) == ("FAILED", [])
+
+
+@pytest.mark.parametrize("how", ["cancel", "purge"])
+async def test_cancelled_job_answers_at_once(serve: Serve, how: str) -> None:
+    # RunPod's Python client asks on for ever; it must not wait as well.
+    server = await serve(stream_hold_s=9)
+    async with server.client() as client:
+        job_id = await sent(client)
+        asked = asyncio.create_task(drained(client, job_id))
+        await server.becomes(lambda: len(server.tasks) == 1)
+        path = f"cancel/{job_id}" if how == "cancel" else "purge-queue"
+        await client.post(f"/v2/other/{path}")
+        async with asyncio.timeout(5):
+            assert await asked == ("CANCELLED", [])
+            assert await drained(client, job_id) == ("CANCELLED", [])
+
+
+async def test_reader_that_leaves_takes_nothing_along(serve: Serve) -> None:
+    server = await serve()
+    async with server.client() as client:
+        job_id, worker = await sent(client), Puppet(client)
+        job = await worker.take()
+        with await Wire.connect(server.port) as wire:
+            await wire.send(head("GET", f"/v2/other/stream/{job_id}"))
+            await server.becomes(lambda: len(server.tasks) == 1)
+        await server.quiet()
+        await worker.say(job, "a")
+        assert await drained(client, job_id) == ("IN_PROGRESS", ["a"])
+
+
+async def test_head_takes_nothing(serve: Serve) -> None:
+    server = await serve()
+    async with server.client() as client:
+        job_id, worker = await sent(client), Puppet(client)
+        await worker.say(await worker.take(), "a")
+        for accept in ("*/*", "text/event-stream"):
+            path = f"/v2/other/stream/{job_id}"
+            assert (await client.head(path, headers={"accept": accept})).content == b""
+        assert await drained(client, job_id) == ("IN_PROGRESS", ["a"])
+
+
+async def test_job_of_another_endpoint_is_404(serve: Serve) -> None:
+    server = await serve()
+    async with server.client() as client:
+        job_id = await sent(client)
+        for path in (f"/stream/{job_id}", f"/v2/third/stream/{job_id}", "/stream/nobody"):
+            for accept in ("application/json", "text/event-stream"):
+                response = await client.get(path, headers={"accept": accept})
+                assert response.status_code == 404
+                assert response.json()["error"]["type"] == "not_found_error"
+
+
+async def test_local_workers_last_chunk_is_the_whole(serve: Serve, script: ScriptFactory) -> None:
+    pieces = ["one ", {"text": "two ", "delay_ms": 60}, {"text": "three", "delay_ms": 60}]
+    server = await serve(script({"pieces": pieces}), stream_mode="generator")
+    async with server.client() as client:
+        job_id = (await client.post("/run", json={"input": TALK})).json()["id"]
+        found: list[Any] = []
+        status = ""
+        async with asyncio.timeout(DEADLINE_S):
+            while status != "COMPLETED":
+                shown = (await client.get(f"/stream/{job_id}")).json()
+                status = shown["status"]
+                found += [item["output"] for item in shown["stream"]]
+        job = (await client.get(f"/status/{job_id}")).json()
+    assert job["output"] == found
+    assert len(found) > 1
+    assert found[-1]["choices"][0]["text"] == "one two three"

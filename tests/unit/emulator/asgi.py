@@ -1,0 +1,91 @@
+"""Calls of an ASGI application without a server, one message at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+Answer = Callable[[Scope, Receive, Send], Any]
+
+
+@dataclass
+class Told:
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    scope: Scope = field(default_factory=dict)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        error: dict[str, Any] = json.loads(self.body)["error"]
+        return error
+
+
+class Inner:
+    """An application behind the middleware under test: says ok, and counts."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.entered = asyncio.Event()
+        self.raises: BaseException | None = None
+        self.body: bytes = b"{}"
+
+    async def reached(self, count: int) -> None:
+        """Wait until so many calls have come."""
+        async with asyncio.timeout(5):
+            while len(self.calls) < count:  # noqa: ASYNC110 - looked at in each turn
+                await asyncio.sleep(0)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.calls.append(scope["path"])
+        self.entered.set()
+        await self.gate.wait()
+        if self.raises is not None:
+            raise self.raises
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+async def call(
+    app: ASGIApp,
+    path: str,
+    method: str = "GET",
+    headers: Mapping[str, str] | None = None,
+    scope: Mapping[str, Any] | None = None,
+) -> Told:
+    """Make one call; status 0 is no answer at all."""
+    sent: list[MutableMapping[str, Any]] = []
+    raw = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    whole = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": raw,
+        **(scope or {}),
+    }
+    await app(whole, receive, send)
+    start: MutableMapping[str, Any] = sent[0] if sent else {"status": 0, "headers": []}
+    return Told(
+        start["status"],
+        {name.decode().lower(): value.decode() for name, value in start["headers"]},
+        b"".join(message.get("body", b"") for message in sent),
+        whole,
+    )

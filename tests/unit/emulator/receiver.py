@@ -1,0 +1,78 @@
+"""A webhook's other end: takes posts on loopback and answers as told."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+
+from tests.unit.emulator.events import DEADLINE_S
+
+_LENGTH = re.compile(r"^content-length: (\d+)", re.I | re.M)
+
+
+class Receiver:
+    """Answers with a status each, 200 when no more are given; a str is written as it is.
+
+    A str that is no whole answer leaves the client waiting.
+    """
+
+    def __init__(self, port: int, answers: Sequence[int | str]) -> None:
+        self.url = f"http://127.0.0.1:{port}/told"
+        self.answers = list(answers)
+        self.posts: list[dict[str, Any]] = []
+        self.heads: list[str] = []
+        self.writers: list[asyncio.StreamWriter] = []
+        self.open = self.most_open = 0
+        self._changed = asyncio.Event()
+
+    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            found = _LENGTH.search(head)
+            assert found
+            self.posts.append(orjson.loads(await reader.readexactly(int(found[1]))))
+            self.heads.append(head)
+            self._changed.set()
+            answer = self.answers.pop(0) if self.answers else 200
+            if isinstance(answer, int):
+                answer = f"HTTP/1.1 {answer} Said\r\ncontent-length: 0\r\n\r\n"
+            writer.write(answer.encode())
+            # Until the client has had enough.
+            await reader.read()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self.open -= 1
+            writer.close()
+
+    async def got(self, count: int) -> list[dict[str, Any]]:
+        """Wait for so many posts."""
+        async with asyncio.timeout(DEADLINE_S):
+            while len(self.posts) < count:
+                self._changed.clear()
+                await self._changed.wait()
+        return self.posts
+
+
+@asynccontextmanager
+async def receiving(*answers: int | str, port: int = 0) -> AsyncIterator[Receiver]:
+    """Receive on a free port, or on one that `free_port` has found."""
+    server = await asyncio.start_server(lambda r, w: found.take(r, w), "127.0.0.1", port)
+    found = Receiver(server.sockets[0].getsockname()[1], answers)
+    try:
+        yield found
+    finally:
+        server.close()
+        for writer in found.writers:
+            writer.close()
+        async with asyncio.timeout(DEADLINE_S):
+            while found.open:  # noqa: ASYNC110 - looked at in each turn
+                await asyncio.sleep(0)

@@ -1,0 +1,79 @@
+"""A job whose stream a test fills, and the clients that read it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+
+from emulator.job_stream import JobStream
+from jobs import Job, Limits, MemoryJobStore, NewJob
+from tests.unit.emulator.events import DEADLINE_S
+
+
+class Streamed:
+    """A job on a worker that says what the test says."""
+
+    def __init__(self, keep_alive_s: float = 3600, hold_s: float = 3600) -> None:
+        self.store = MemoryJobStore(Limits(max_losses=9))
+        self.stream = JobStream(self.store, hold_s, keep_alive_s)
+        self.job: Job
+
+    async def begin(self) -> Job:
+        if not hasattr(self, "job"):
+            self.job = await self.store.enqueue(NewJob(endpoint="e", input=b"{}"))
+        (self.job,) = await self.store.receive("e", "e/w", lease_s=3600)
+        return self.job
+
+    async def say(self, *values: Any) -> None:
+        chunks = [orjson.dumps(value) for value in values]
+        assert await self.store.append(self.job.id, self.job.attempt, chunks)
+
+    async def lose(self) -> None:
+        assert await self.store.nack(self.job.id, self.job.attempt, "its worker went away")
+
+    async def end(self, output: bytes = b"null") -> None:
+        assert await self.store.ack(self.job.id, self.job.attempt, output=output)
+
+    def ask(self, peer: Any) -> asyncio.Task[dict[str, Any]]:
+        """Ask for JSON as a client does."""
+
+        async def ask() -> dict[str, Any]:
+            request = peer.request()
+            # The body of a GET, which uvicorn hands on as well.
+            await peer.receive()
+            response = await self.stream.respond(request, self.job)
+            found: dict[str, Any] = orjson.loads(response.body)
+            return found
+
+        return asyncio.create_task(ask())
+
+    async def answered(self, peer: Any) -> tuple[str, list[Any]]:
+        async with asyncio.timeout(DEADLINE_S):
+            shown = await self.ask(peer)
+        assert shown.keys() == {"status", "stream"}
+        return shown["status"], [item["output"] for item in shown["stream"]]
+
+    def listen(self, peer: Any, last: str = "") -> asyncio.Task[None]:
+        """Ask for events, which go to `peer`."""
+
+        async def listen() -> None:
+            headers = {"accept": "text/event-stream", "last_event_id": last}
+            await peer.receive()
+            job = await self.store.get(self.job.id) or self.job
+            response = await self.stream.respond(peer.request(**headers), job)
+            await response(peer.request().scope, peer.receive, peer.send)
+
+        return asyncio.create_task(listen())
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def comes(peer: Any, mark: bytes) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while mark not in peer.body:  # noqa: ASYNC110 - looked at in each turn
+            await asyncio.sleep(0)

@@ -1,0 +1,171 @@
+"""`/stream` as events: all of it, in order, from where the client was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from handler.errors import InvalidRequest
+from jobs import Job, JobStatus, NewJob
+from tests.unit.emulator.streamed import Streamed, comes, turns
+
+Connect = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("no_tasks_left")
+
+
+async def test_events_come_as_they_are_said_and_end(connection: Connect) -> None:
+    at, peer = Streamed(), connection()
+    await at.begin()
+    listening = at.listen(peer)
+    await comes(peer, b": open\n\n")
+    await at.say({"text": "é\n"})
+    await comes(peer, 'id: 1.1\ndata: {"output":{"text":"é\\n"}}\n\n'.encode())
+    await at.say("b", "c")
+    await comes(peer, b'id: 1.3\ndata: {"output":"c"}\n\n')
+    await at.end(b'["all"]')
+    await listening
+    head, *_ = peer.sent
+    assert dict(head["headers"])[b"content-type"] == b"text/event-stream; charset=utf-8"
+    blocks = peer.body.decode().split("\n\n")
+    kind, last, data = blocks[-2].split("\n")
+    assert (kind, last) == ("event: end", "id: end")
+    shown = orjson.loads(data.removeprefix("data: "))
+    assert (shown["status"], shown["output"]) == ("COMPLETED", ["all"])
+    assert "still here" not in peer.body.decode()
+    # Nothing was taken from whoever asks for JSON.
+    assert await at.answered(connection()) == ("COMPLETED", [{"text": "é\n"}, "b", "c"])
+
+
+@pytest.mark.parametrize("between", range(6))
+async def test_end_is_behind_all_that_was_said(connection: Connect, between: int) -> None:
+    at, peer = Streamed(), connection()
+    await at.begin()
+    listening = at.listen(peer)
+    await comes(peer, b": open\n\n")
+    await at.say("a")
+    await turns(between)
+    await at.say("b")
+    await at.end()
+    await listening
+    marks = [line for line in peer.body.decode().split("\n") if line.startswith("id: ")]
+    assert marks == ["id: 1.1", "id: 1.2", "id: end"]
+
+
+async def test_events_go_on_behind_the_last_one_that_was_seen(connection: Connect) -> None:
+    at = Streamed()
+    await at.begin()
+    await at.say("a", "b", "c")
+    await at.end()
+    for last, expected in (
+        ("", ["1.1", "1.2", "1.3", "end"]),
+        ("1.0", ["1.1", "1.2", "1.3", "end"]),
+        ("1.2", ["1.3", "end"]),
+        ("1.3", ["end"]),
+        ("1.999", ["end"]),
+    ):
+        peer = connection()
+        await at.listen(peer, last)
+        lines = peer.body.decode().split("\n")
+        assert [line[4:] for line in lines if line.startswith("id: ")] == expected
+        assert "event: restart" not in lines
+
+
+async def test_who_saw_the_end_need_not_come_again(connection: Connect) -> None:
+    at, peer = Streamed(), connection()
+    await at.begin()
+    await at.say("a")
+    waiting = connection()
+    listening = at.listen(waiting, "end")
+    await comes(waiting, b"id: 1.1\n")
+    await at.end()
+    await listening
+    await at.listen(peer, "end")
+    assert [message.get("status") for message in peer.sent] == [204, None]
+    assert peer.body == b""
+
+
+@pytest.mark.parametrize(
+    "last", ["x", "1", "1.", ".1", "1.x", "-1.2", "1.2.3", "²", "1." + "9" * 5000, "ends"]
+)
+async def test_last_event_id_that_is_none_is_refused(connection: Connect, last: str) -> None:
+    at = Streamed()
+    await at.begin()
+    with pytest.raises(InvalidRequest, match="Last-Event-ID must be the id of an event"):
+        await at.stream.respond(
+            connection().request(accept="text/event-stream", last_event_id=last), at.job
+        )
+
+
+async def test_lost_attempt_is_told_by_a_restart(connection: Connect) -> None:
+    at, peer, late, again = Streamed(), connection(), connection(), connection()
+    await at.begin()
+    listening = at.listen(peer)
+    await at.say("a", "b")
+    await comes(peer, b"id: 1.2\n")
+    await at.lose()
+    await at.begin()
+    await at.say("a")
+    await comes(peer, b'event: restart\ndata: {}\n\nid: 2.1\ndata: {"output":"a"}\n\n')
+    await at.end()
+    await listening
+    assert peer.body.count(b"event: restart") == 1
+    # Whoever comes back from the lost attempt hears of it too, a newcomer does not.
+    await at.listen(again, "1.2")
+    assert b"event: restart\ndata: {}\n\nid: 2.1\n" in again.body
+    await at.listen(late)
+    assert b"restart" not in late.body
+
+
+async def test_lost_attempt_is_told_even_when_the_next_says_nothing(connection: Connect) -> None:
+    at, peer = Streamed(), connection()
+    await at.begin()
+    listening = at.listen(peer)
+    await at.say("a")
+    await comes(peer, b"id: 1.1\n")
+    await at.lose()
+    await at.begin()
+    await at.end()
+    await listening
+    assert b"event: restart\ndata: {}\n\nevent: end\n" in peer.body
+
+
+async def test_silence_is_filled_with_comments(connection: Connect) -> None:
+    at, peer = Streamed(keep_alive_s=0.01), connection()
+    await at.begin()
+    listening = at.listen(peer)
+    await comes(peer, b": open\n\n: still here\n\n: still here\n\n")
+    await at.end()
+    await listening
+
+
+async def test_job_that_is_dropped_ends_the_events(connection: Connect) -> None:
+    at, peer = Streamed(), connection()
+    job = await at.store.enqueue(NewJob(endpoint="e", input=b"{}"))
+    at.job = job
+    listening = at.listen(peer)
+    await comes(peer, b": open\n\n")
+    await at.store.cancel(job.id)
+    await listening
+    assert b'"status":"CANCELLED"' in peer.body
+    at.job = Job(id="gone", endpoint="e", input=b"", created_at=0)
+    dropped = connection()
+    await at.listen(dropped)
+    assert dropped.body == b": open\n\nevent: gone\ndata: {}\n\n"
+
+
+async def test_listener_that_leaves_leaves_nothing(connection: Connect) -> None:
+    at, peer = Streamed(), connection()
+    await at.begin()
+    listening = at.listen(peer)
+    await comes(peer, b": open\n\n")
+    peer.left.set()
+    await listening
+    # The job goes on.
+    await at.say("a")
+    await at.end()
+    found = await at.store.get(at.job.id)
+    assert found is not None
+    assert found.status is JobStatus.COMPLETED

@@ -1,0 +1,77 @@
+"""Who is let in (R52)."""
+
+from __future__ import annotations
+
+import hmac
+
+import pytest
+
+from emulator.keys import Keys
+from tests.unit.emulator.asgi import Inner, call
+
+PATHS = ("/run", "/v2/ep/status/1", "/v1/models", "/v2/ep/job-take/w", "/v2/ep/health", "/nothing")
+
+
+@pytest.fixture
+def inner() -> Inner:
+    return Inner()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "value", ["Bearer one", "bearer one", "BEARER  two", "one", "two", " Bearer two "]
+)
+async def test_key_with_and_without_bearer(inner: Inner, path: str, value: str) -> None:
+    told = await call(Keys(inner, ("one", "two")), path, headers={"authorization": value})
+    assert (told.status, inner.calls) == (200, [path])
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "value", [None, "", "Bearer", "Bearer ", "Bearer on", "Bearer onee", "Basic one", "three", "é"]
+)
+async def test_everybody_else_is_told_401(inner: Inner, path: str, value: str | None) -> None:
+    headers = {} if value is None else {"authorization": value}
+    told = await call(Keys(inner, ("one", "two")), path, headers=headers)
+    assert (told.status, inner.calls) == (401, [])
+    assert told.headers["www-authenticate"] == "Bearer"
+    assert told.headers["content-type"] == "application/json"
+    assert (told.error["type"], told.error["code"]) == ("authentication_error", 401)
+    assert value != "three" or value not in told.body.decode()
+
+
+@pytest.mark.parametrize("path", ["/health", "/docs", "/openapi.json"])
+async def test_what_tells_of_nobodys_jobs_is_open(inner: Inner, path: str) -> None:
+    assert (await call(Keys(inner, ("one",)), path)).status == 200
+
+
+@pytest.mark.parametrize("path", ["/health/", "/health/x", "//health", "/docsy", "/v2/health"])
+async def test_what_only_looks_like_it_is_not(inner: Inner, path: str) -> None:
+    assert (await call(Keys(inner, ("one",)), path)).status == 401
+
+
+async def test_browsers_may_ask_what_they_may_ask(inner: Inner) -> None:
+    assert (await call(Keys(inner, ("one",)), "/run", "OPTIONS")).status == 200
+
+
+async def test_two_keys_at_once_are_none(inner: Inner) -> None:
+    app = Keys(inner, ("one",))
+    raw = [(b"authorization", b"Bearer one"), (b"authorization", b"Bearer two")]
+    sent = await call(lambda s, r, send: app({**s, "headers": raw}, r, send), "/run")
+    assert sent.status == 401
+
+
+async def test_every_key_is_compared_whole(inner: Inner, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(left: bytes, right: bytes) -> bool:
+        compared.append((left, right))
+        return left == right
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    app = Keys(inner, ("first", "a much longer second one", "third"))
+    for key in ("first", "nothing of the kind"):
+        compared.clear()
+        await call(app, "/run", headers={"authorization": key})
+        assert len(compared) == 3
+        assert {len(each) for pair in compared for each in pair} == {32}

@@ -1,0 +1,175 @@
+"""The description of the routes: all of them, and in the words of the standard."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import escape
+from typing import Any
+
+import jsonschema_rs
+import orjson
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from emulator.app import build_app
+from emulator.docs_page import page
+from emulator.openapi import OPERATIONS, describe, plain
+from emulator.routing import ByOperation
+from emulator.settings import EmulatorSettings
+from engine import Engine
+from handler.errors import HandlerError
+from handler.openai.service import OpenAIService
+from handler.pipeline import Pipeline
+
+ROUTES = {"Completion": "/v1/completions", "Chat": "/v1/chat/completions"}
+TURNS = [{"role": "user", "content": "hi"}]
+# They describe the others.
+OF_THE_PAGE = {"/docs", "/openapi.json"}
+
+
+@pytest.fixture(scope="module")
+def app() -> Starlette:
+    settings = EmulatorSettings(engine="scripted", job_db=":memory:")
+    return build_app(settings, Engine(settings.engine_config()))
+
+
+@pytest.fixture(scope="module")
+def description(app: Starlette) -> dict[str, Any]:
+    return describe(app.routes, EmulatorSettings())
+
+
+@pytest.fixture(scope="module")
+def service() -> OpenAIService:
+    settings = EmulatorSettings(engine="scripted")
+    return OpenAIService(Pipeline(Engine(settings.engine_config()), settings.served_model))
+
+
+def test_every_route_is_described(app: Starlette, description: dict[str, Any]) -> None:
+    routes = {
+        (plain(route.path), method.lower())
+        for route in app.routes
+        if isinstance(route, Route)
+        for method in (route.methods or set()) - {"HEAD"}
+        if route.path not in OF_THE_PAGE
+    }
+    described = {
+        (path, method) for path, methods in description["paths"].items() for method in methods
+    }
+    assert described == routes
+    known = [each for each in app.routes if not isinstance(each, ByOperation)]
+    assert len(known) == len({route for route, _ in routes}) + len(OF_THE_PAGE)
+
+
+def test_nothing_is_described_that_is_not_there(description: dict[str, Any]) -> None:
+    for path in OPERATIONS:
+        assert any(known.endswith(path) for known in description["paths"]), path
+
+
+def test_every_schema_is_one_and_is_used(description: dict[str, Any]) -> None:
+    schemas = description["components"]["schemas"]
+    for name, schema in schemas.items():
+        jsonschema_rs.meta.validate(
+            schema | {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+        )
+        assert f"#/components/schemas/{name}'" in str(description), name
+    wanted = set(re.findall(r"#/components/schemas/(\w+)'", str(description)))
+    assert wanted == set(schemas)
+
+
+def bodies(description: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The paths that take a body, and what is said of it under each label."""
+    for path, methods in description["paths"].items():
+        for known in methods.values():
+            for content in known.get("requestBody", {}).get("content", {}).values():
+                yield path, content
+
+
+def test_every_body_has_an_example_that_is_one(description: dict[str, Any]) -> None:
+    html = page(description)
+    found = list(bodies(description))
+    assert found
+    for path, content in found:
+        schema = {**content["schema"], "components": description["components"]}
+        errors = list(jsonschema_rs.validator_for(schema).iter_errors(content["example"]))
+        assert errors == [], path
+        shown = orjson.dumps(content["example"], option=orjson.OPT_INDENT_2).decode()
+        assert escape(shown) in html
+
+
+@pytest.mark.parametrize(
+    ("schema", "body"),
+    [
+        ("Completion", {"prompt": ""}),
+        ("Completion", {"prompt": ["a", 1]}),
+        ("Completion", {"prompt": "a", "model": "another"}),
+        ("Completion", {"prompt": "a", "stream_options": {}}),
+        ("Completion", {"prompt": "a", "stream": True, "stream_options": {"other": True}}),
+        ("Completion", {"prompt": "a", "logit_bias": {"a": 1}}),
+        ("Completion", {"prompt": "a", "n": 129}),
+        ("Completion", {"prompt": "a", "validation": {"other": True}}),
+        ("Chat", {"messages": []}),
+        ("Chat", {"messages": [{"role": "user"}]}),
+        ("Chat", {"messages": [{"role": "user", "content": None}]}),
+        ("Chat", {"messages": [{"role": "king", "content": "a"}]}),
+        ("Chat", {"messages": TURNS, "top_logprobs": 21}),
+        ("Chat", {"messages": TURNS, "tool_choice": "any"}),
+        ("Chat", {"messages": TURNS, "tools": [{"type": "function", "function": {}}]}),
+        ("Chat", {"messages": TURNS, "response_format": {"type": "json_schema"}}),
+    ],
+)
+def test_what_the_server_refuses_is_not_described(
+    description: dict[str, Any], service: OpenAIService, schema: str, body: dict[str, Any]
+) -> None:
+    described = {"components": description["components"], "$ref": f"#/components/schemas/{schema}"}
+    assert not jsonschema_rs.validator_for(described).is_valid(body)
+    with pytest.raises(HandlerError):
+        service.codec(ROUTES[schema], body)
+
+
+def test_every_operation_has_a_name_of_its_own(description: dict[str, Any]) -> None:
+    names = [
+        each["operationId"] for path in description["paths"].values() for each in path.values()
+    ]
+    assert len(set(names)) == len(names)
+
+
+def test_every_place_in_a_path_is_a_parameter(description: dict[str, Any]) -> None:
+    for path, methods in description["paths"].items():
+        for known in methods.values():
+            places = [each["name"] for each in known["parameters"] if each["in"] == "path"]
+            assert places == re.findall(r"\{(\w+)\}", path)
+
+
+def test_keys_are_asked_for_where_there_are_some(app: Starlette) -> None:
+    closed = describe(app.routes, EmulatorSettings(api_keys="one"))
+    assert closed["security"] == [{"key": []}]
+    assert closed["paths"]["/health"]["get"]["security"] == []
+    assert "one" not in str(closed["components"]["securitySchemes"])
+    assert "security" not in describe(app.routes, EmulatorSettings())
+
+
+def test_bounds_are_the_settings(app: Starlette) -> None:
+    found = describe(app.routes, EmulatorSettings(min_job_ttl_ms=77))
+    policy = found["components"]["schemas"]["NewJob"]["properties"]["policy"]["anyOf"][0]
+    assert policy["properties"]["ttl"]["anyOf"][0]["minimum"] == 77
+
+
+def test_page_loads_nothing_and_runs_nothing(description: dict[str, Any]) -> None:
+    html = page(description)
+    assert "<script" not in html
+    assert "src=" not in html
+    assert set(re.findall(r'href="([^"]*)"', html)) <= {
+        "/openapi.json",
+        *(f"#{name}" for name in description["components"]["schemas"]),
+    }
+    for path in description["paths"]:
+        assert path in html
+
+
+def test_page_shows_markup_as_text(description: dict[str, Any]) -> None:
+    info = {"title": "<b>", "description": "<script>alert(1)</script>"}
+    html = page(description | {"info": info})
+    assert "<script" not in html
+    assert "&lt;b&gt;" in html

@@ -1,0 +1,98 @@
+"""How the server listens, and what it says where it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from emulator.drain import Drain
+from emulator.ending import Ending
+from emulator.protocol import ConnectionLimits
+from emulator.server import Server, configured
+from jobs import StoreUnavailable
+from tests.waiting import until
+
+
+class App:
+    """An application that starts, or does not."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        if self.error is not None:
+            # As Starlette says it: all it knows.
+            await send({"type": "lifespan.startup.failed", "message": "Traceback (most recent …"})
+            raise self.error
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def server(app: App, host: str = "127.0.0.1") -> tuple[Server, list[str]]:
+    async def nothing(limit_s: float = 0) -> None:
+        """Nothing runs."""
+
+    urls: list[str] = []
+    config = configured(app, ConnectionLimits(), host)
+    config.load()
+    found = Server(config, Ending(Drain(), 0, nothing, nothing), urls.append)
+    found.lifespan = config.lifespan_class(config)
+    return found, urls
+
+
+@pytest.fixture
+async def listening() -> AsyncIterator[Server]:
+    found, _ = server(App())
+    await found.startup()
+    yield found
+    found.should_exit = True
+    await found.shutdown()
+
+
+async def test_kernel_asks_whether_who_is_connected_is_still_there(listening: Server) -> None:
+    """A worker's machine that loses its power says no goodbye, and its polls stay open."""
+    address = listening.servers[0].sockets[0].getsockname()
+    _, writer = await asyncio.open_connection(*address)
+    (connection,) = await until(lambda: list(listening.server_state.connections))
+    sock = connection.transport.get_extra_info("socket")
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    silent_s, every_s, times = (
+        sock.getsockopt(socket.IPPROTO_TCP, option)
+        for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+    )
+    # No longer than a worker may give no sign of life (LEASE_S).
+    assert silent_s + every_s * times <= 30
+    writer.close()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])  # noqa: S104 - which is the question
+async def test_workers_are_told_an_address_that_can_be_called(host: str) -> None:
+    found, urls = server(App(), host)
+    await found.startup()
+    assert urls[0].startswith("http://127.0.0.1:")
+    await found.shutdown()
+
+
+async def test_database_that_cannot_be_used_is_told_in_a_sentence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    found, _ = server(App(StoreUnavailable("another server uses it")))
+    with caplog.at_level(logging.ERROR), pytest.raises(SystemExit) as left:
+        await found.startup()
+    assert left.value.code == 3
+    assert "the server does not start: another server uses it" in caplog.messages
+    assert "Traceback" not in caplog.text
+
+
+async def test_what_nobody_expected_is_told_at_length(caplog: pytest.LogCaptureFixture) -> None:
+    found, _ = server(App(KeyError("a bug")))
+    with caplog.at_level(logging.ERROR), pytest.raises(SystemExit):
+        await found.startup()
+    assert "Traceback" in caplog.text
