@@ -1,0 +1,54 @@
+"""`python -m batch`: batches of requests from files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from rich.console import Console
+
+from batch.run import Batch, Order
+from batch.settings import BatchSettings
+from handler.assembly import SettingError, leave
+from handler.logs import configure_logging
+from handler.settings import read_settings
+
+_CODES = """exit codes: 0 all lines are answered; 1 some failed and are in the error file;
+2 nothing was begun, and why is said; 3 stopped before the end: the same command goes on"""
+
+
+def main() -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(prog="batch", description="Batches of requests.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser(
+        "run",
+        help="answer a file of requests",
+        description="Answer each line of a file once: OpenAI batch lines or RunPod job inputs.",
+        epilog=_CODES,
+    )
+    run.add_argument("-i", "--input", required=True, help="a file, s3://, http(s)://, or - (stdin)")
+    run.add_argument("-o", "--output", required=True, help="a file, s3://, or - (stdout)")
+    run.add_argument("--errors", help="where failed lines go (OUTPUT with .errors in its name)")
+    run.add_argument(
+        "--unordered", action="store_true", help="answers in the order in which they came"
+    )
+    run.add_argument("--force", action="store_true", help="drop what an earlier run has left")
+    given = parser.parse_args()
+    settings = read_settings(BatchSettings)
+    configure_logging(settings.log_level, settings.log_format)
+    order = Order(
+        input=given.input,
+        output=given.output,
+        errors=given.errors,
+        ordered=not given.unordered,
+        force=given.force,
+    )
+    try:
+        return Batch(order, settings, Console(stderr=True)).run()
+    except SettingError as error:
+        leave(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

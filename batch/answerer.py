@@ -1,0 +1,104 @@
+"""From a line to its answer, through the doors that everybody else uses."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from batch.line import BadLine, Line
+from engine import Engine, EngineState
+from handler.assembly import Doors
+from handler.errors import HandlerError, problem
+from handler.openai.service import EMBEDDINGS, SHAPES
+
+# None is that of a job.
+ROUTES = (*SHAPES, EMBEDDINGS, None)
+_COMPLETED, _FAILED = "COMPLETED", "FAILED"
+
+
+class EngineLost(Exception):
+    """The engine is past helping, so no line can be answered any more; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a line: its line in the output or, where it failed, in the error file.
+
+    `tokens` are those of the answer; `retryable` says that another try may end better.
+    """
+
+    line: bytes
+    ok: bool
+    tokens: int = 0
+    retryable: bool = False
+
+
+class Answerer:
+    """Checks and answers lines; holds nothing between them."""
+
+    def __init__(self, doors: Doors, engine: Engine) -> None:
+        self._doors = doors
+        self._engine = engine
+
+    def check(self, line: Line) -> None:
+        """Find all that can be wrong with a request before there is an engine. Raises BadLine."""
+        if line.route not in ROUTES:
+            raise BadLine(
+                f"url must be one of {', '.join(filter(None, ROUTES))}, got {line.route!r}"
+            )
+        try:
+            if line.route is None:
+                self._doors.jobs.check({"input": line.body})
+            else:
+                self._doors.openai.check(line.route, line.body)
+        except HandlerError as error:
+            raise BadLine(error.message) from None
+        if line.route is not None and line.body.get("stream"):
+            raise BadLine("body.stream must be false: a batch has nobody to stream to")
+
+    async def answer(self, line: Line) -> Outcome:
+        """Return what became of a line, at its first try. Raises EngineLost."""
+        if line.route is None:
+            outcome = await self._run_job(line)
+        else:
+            outcome = await self._call(line, line.route)
+        if not outcome.ok and self._engine.state is EngineState.DEAD:
+            raise EngineLost(str(self._engine.failure))
+        return outcome
+
+    async def _run_job(self, line: Line) -> Outcome:
+        result = await self._doors.jobs.result({"id": line.custom_id, "input": line.body})
+        told: dict[str, Any] = {"id": line.custom_id}
+        if result.output is None:
+            told |= {"status": _FAILED, "error": result.error}
+            return Outcome(orjson.dumps(told), ok=False, retryable=result.retryable)
+        told |= {"status": _COMPLETED, "output": orjson.Fragment(result.output)}
+        return Outcome(orjson.dumps(told), ok=True)
+
+    async def _call(self, line: Line, route: str) -> Outcome:
+        retryable, tokens = False, 0
+        try:
+            service = self._doors.openai
+            body = await service.plain(route, line.body)
+            if body is None:
+                body = await service.whole(service.codec(route, line.body))
+            status = 200
+            tokens = body["usage"].get("completion_tokens", 0)
+        except Exception as error:
+            failure = problem(error)
+            body, status, retryable = (
+                failure.openai_error(),
+                failure.row.status,
+                failure.row.retryable,
+            )
+        request_id = uuid.uuid4().hex
+        told = {
+            "id": f"batch_req_{request_id}",
+            "custom_id": line.custom_id,
+            "response": {"status_code": status, "request_id": request_id, "body": body},
+            "error": None,
+        }
+        return Outcome(orjson.dumps(told), status == 200, tokens, retryable)

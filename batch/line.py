@@ -1,0 +1,86 @@
+"""One line of a batch: what is asked, and who asked it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from handler.sampling import shown
+
+# OpenAI's bound for metadata; an id is copied into every answer and looked for in none.
+MAX_ID_CHARS = 512
+_BOM = b"\xef\xbb\xbf"
+
+
+class BadLine(Exception):
+    """A line that cannot be a request; the message is one sentence without the line's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One request of a batch.
+
+    `number` counts from 1 as editors do. `route` is an OpenAI route, or None for a RunPod job,
+    whose `body` is its `input`.
+    """
+
+    number: int
+    custom_id: str
+    route: str | None
+    body: Mapping[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """What all lines of a file have in common, in a user's words."""
+        return self.route or "job inputs"
+
+
+def read_line(raw: bytes, number: int) -> Line:
+    """Return the request on a line.
+
+    A byte order mark before the first line and a carriage return at the end of any are what
+    editors leave behind, and mean nothing. Raises BadLine.
+    """
+    if number == 1:
+        raw = raw.removeprefix(_BOM)
+    if not raw.strip():
+        raise BadLine("the line is empty")
+    try:
+        found = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise BadLine(f"the line is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BadLine(f"the line must be a JSON object, got {shown(found)}")
+    if "input" in found and "body" not in found:
+        return Line(number, _job_id(found, number), None, _object(found, "input"))
+    for name in ("custom_id", "method", "url", "body"):
+        if name not in found:
+            raise BadLine(f"{name} is missing")
+    if found["method"] != "POST":
+        raise BadLine(f"method must be POST, got {shown(found['method'])}")
+    url = found["url"]
+    if not isinstance(url, str):
+        raise BadLine(f"url must be a string, got {shown(url)}")
+    return Line(number, _id(found["custom_id"], "custom_id"), url, _object(found, "body"))
+
+
+def _object(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = found[name]
+    if not isinstance(value, dict):
+        raise BadLine(f"{name} must be a JSON object, got {shown(value)}")
+    return value
+
+
+def _job_id(found: Mapping[str, Any], number: int) -> str:
+    return _id(found["id"], "id") if found.get("id") is not None else f"line-{number}"
+
+
+def _id(value: object, name: str) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_ID_CHARS:
+        raise BadLine(
+            f"{name} must be a string of 1 to {MAX_ID_CHARS} characters, got {shown(value)}"
+        )
+    return value

@@ -1,0 +1,183 @@
+"""`python -m batch run`: a file of requests to a file of answers."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+from rich.console import Console
+
+from batch.answerer import Answerer, EngineLost
+from batch.display import shown
+from batch.journal import Header, Journal, JournalError
+from batch.manifest import MAX_TOLD, Manifest, digest_of, look_over
+from batch.output import Output, OutputError
+from batch.runner import Runner
+from batch.settings import BatchSettings
+from batch.source import InputError, Source, fetch
+from batch.tally import Tally
+from engine import Engine
+from engine.errors import EngineError
+from handler.assembly import build_checking, open_doors
+from handler.blobs import BlobError
+
+# The command's exit codes.
+DONE, SOME_FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 3
+
+
+class Refused(Exception):
+    """Nothing was begun; the message says why, a problem a line."""
+
+
+class Interrupted(Exception):
+    """Not all lines have been answered; the message says why, and the rest is kept for later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What the command line asks for."""
+
+    input: str
+    output: str
+    errors: str | None = None
+    ordered: bool = True
+    force: bool = False
+
+
+class Batch:
+    """One run of the command, from the input's first look to the output.
+
+    Nothing is loaded before every line has been looked at, and nothing is answered that has an
+    answer. Owned by the thread that calls `run`.
+    """
+
+    def __init__(self, order: Order, settings: BatchSettings, console: Console) -> None:
+        """Read what settings name. Raises SettingError."""
+        self._order = order
+        self._settings = settings
+        self._console = console
+        self._engine = Engine(settings.engine_config())
+        doors = open_doors(settings, self._engine, build_checking(settings))
+        self._answerer = Answerer(doors, self._engine)
+
+    def run(self) -> int:
+        """Answer all that has no answer yet and return the exit code."""
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="worker-rkllm-")))
+            try:
+                output = Output.at(self._order.output, self._order.errors, folder)
+                output.check(self._order.input, force=self._order.force)
+                source = self._source(folder)
+                journal = Journal(output.journal, fresh=self._order.force)
+                stack.callback(journal.close)
+                self._begin(source, journal)
+            except (InputError, OutputError, JournalError, Refused) as error:
+                self._say(str(error))
+                return REFUSED
+            try:
+                uvloop.run(self._answer(source, journal))
+                output.write(journal, ordered=self._order.ordered)
+                journal.remove()
+            except Interrupted as error:
+                done, all_ = journal.done, journal.lines
+                self._say(
+                    f"{error}; {done:,} of {all_:,} lines are answered: the same command goes on"
+                )
+                return INTERRUPTED
+            except BlobError as error:
+                self._say(f"{error}; the same command goes on")
+                return INTERRUPTED
+            except OSError as error:
+                where = error.filename or output.journal
+                self._say(f"{where}: {error.strerror}; the same command goes on")
+                return INTERRUPTED
+            self._sum_up(output, journal)
+            return SOME_FAILED if journal.failed else DONE
+
+    def _source(self, folder: Path) -> Source:
+        settings = self._settings
+        path = fetch(self._order.input, folder / "input", settings.batch_max_mb * 1_000_000)
+        return Source(path, settings.max_body_mb * 1_000_000)
+
+    def _begin(self, source: Source, journal: Journal) -> None:
+        """Look the input over, or see that the journal is of it."""
+        if journal.header is not None:
+            if journal.header.digest != digest_of(source):
+                raise Refused(f"{journal.path} has the answers to another input: --force drops it")
+            self._say(f"{journal.done:,} of {journal.lines:,} lines are answered, going on")
+            return
+        try:
+            with self._console.status("looking over the lines"):
+                found = look_over(source, self._answerer.check, self._settings.batch_max_lines)
+            if found.bad:
+                raise Refused(_told(found))
+            journal.begin(Header(found.digest, found.lines))
+        except BaseException:
+            journal.remove()
+            raise
+
+    async def _answer(self, source: Source, journal: Journal) -> None:
+        """Answer what is missing. Raises Interrupted, or OSError from the journal."""
+        tally = Tally(journal.lines, journal.done, journal.failed, before=journal.done)
+        self.tally = tally
+        if journal.done == journal.lines:
+            return
+        asked_to_stop = ""
+        loop = asyncio.get_running_loop()
+        running = asyncio.current_task()
+        runner: Runner | None = None
+
+        def stop(name: str) -> None:
+            nonlocal asked_to_stop
+            if (asked_to_stop or runner is None) and running is not None:
+                running.cancel()
+            asked_to_stop = asked_to_stop or name
+            if runner is not None:
+                runner.stop()
+
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(each, stop, each.name)
+        try:
+            self._say(f"loading {self._settings.served_model}")
+            await self._engine.ready()
+            at_once = self._settings.batch_at_once or 2 * self._engine.slots
+            runner = Runner(
+                source,
+                journal,
+                self._answerer,
+                tally,
+                at_once=at_once,
+                tries=self._settings.batch_tries,
+            )
+            async with shown(tally, self._console):
+                await runner.run()
+        except (EngineError, EngineLost, InputError) as error:
+            raise Interrupted(str(error)) from None
+        except asyncio.CancelledError:
+            if not asked_to_stop:
+                raise
+        finally:
+            await self._engine.close()
+        if asked_to_stop:
+            raise Interrupted(f"stopped by {asked_to_stop}")
+
+    def _sum_up(self, output: Output, journal: Journal) -> None:
+        answered = journal.done - journal.failed
+        self._say(f"{answered:,} of {journal.lines:,} lines answered, {self.tally.rates()}")
+        if journal.failed:
+            self._say(f"what failed is in {output.errors}")
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _told(found: Manifest) -> str:
+    problems = [f"line {number}: {problem}" for number, problem in found.problems]
+    if found.bad > MAX_TOLD:
+        problems.append(f"and {found.bad - MAX_TOLD:,} problems more")
+    return "\n".join(problems)

@@ -1,0 +1,89 @@
+"""Answering the lines of a batch that have no answer yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from batch.answerer import Answerer, Outcome
+from batch.journal import Journal
+from batch.line import Line, read_line
+from batch.source import Source
+from batch.tally import Tally
+
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
+
+
+class Runner:
+    """Keeps as many lines under way as the engine can use, and writes down what becomes of them.
+
+    A kill costs what is under way and nothing else, so `at_once` is little more than the engine's
+    slots. Lines are read as they are needed. Owned by the event loop, which reads and writes the
+    files as well: both are a few microseconds a line.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        journal: Journal,
+        answerer: Answerer,
+        tally: Tally,
+        *,
+        at_once: int,
+        tries: int,
+    ) -> None:
+        self._journal = journal
+        self._answerer = answerer
+        self._tally = tally
+        self._at_once = at_once
+        self._tries = tries
+        self._lines = self._missing(source)
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Begin no more lines; those under way are answered."""
+        self._stopping = True
+
+    async def run(self) -> None:
+        """Answer all lines, or those under way when `stop` is called.
+
+        Raises:
+            EngineLost: the engine has given up.
+            OSError: the journal cannot be written.
+            InputError: the input cannot be read.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self._at_once):
+                    group.create_task(self._work())
+        except BaseExceptionGroup as failures:
+            # The first one ended the others.
+            raise failures.exceptions[0] from None
+
+    async def _work(self) -> None:
+        for line in self._lines:
+            outcome = await self._answer(line)
+            self._journal.add(line.number, outcome.line, ok=outcome.ok)
+            self._tally.count(ok=outcome.ok, tokens=outcome.tokens)
+            if self._stopping:
+                return
+
+    async def _answer(self, line: Line) -> Outcome:
+        """Return what became of a line in the end: what may pass is tried again, after a pause."""
+        pause_s = _FIRST_PAUSE_S
+        for left in reversed(range(self._tries)):
+            outcome = await self._answerer.answer(line)
+            if outcome.ok or not outcome.retryable or not left or self._stopping:
+                break
+            self._tally.retries += 1
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+        return outcome
+
+    def _missing(self, source: Source) -> Iterator[Line]:
+        for number, raw in enumerate(source.lines(), 1):
+            if self._stopping:
+                return
+            if self._journal.missing(number):
+                yield read_line(raw, number)

@@ -1,0 +1,84 @@
+"""Running `python -m batch` as a person does, on the scripted engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+LIMIT_S = 180
+
+
+def command(*arguments: str | Path) -> list[str]:
+    """Return the command's words."""
+    return [sys.executable, "-m", "batch", "run", *map(str, arguments)]
+
+
+def environment(model: Path, **settings: str) -> dict[str, str]:
+    """Return the variables of a run: the machine's, the model and settings by their names."""
+    return {**os.environ, "MODEL_PATH": str(model), "LOG_LEVEL": "WARNING", **settings}
+
+
+def run(
+    model: Path,
+    *arguments: str | Path,
+    stdin: bytes = b"",
+    cwd: Path = ROOT,
+    variables: Mapping[str, str] | None = None,
+    **settings: str,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run the command to its end, in a folder, with settings and other variables."""
+    return subprocess.run(
+        command(*arguments),
+        input=stdin,
+        env=environment(model, PYTHONPATH=str(ROOT), **settings) | dict(variables or {}),
+        capture_output=True,
+        cwd=cwd,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
+def call(custom_id: str, prompt: str = "a prompt", **body: Any) -> dict[str, Any]:
+    """Return a line for /v1/completions."""
+    return {
+        "custom_id": custom_id,
+        "method": "POST",
+        "url": "/v1/completions",
+        "body": {"prompt": prompt, "max_tokens": 16, **body},
+    }
+
+
+def chat(custom_id: str, content: str = "hi", **body: Any) -> dict[str, Any]:
+    """Return a line for /v1/chat/completions."""
+    return {
+        "custom_id": custom_id,
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": {"messages": [{"role": "user", "content": content}], **body},
+    }
+
+
+def write(path: Path, lines: Iterable[dict[str, Any]]) -> Path:
+    """Write a file of lines."""
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return a file of lines, of which none may be half there."""
+    raw = path.read_bytes()
+    assert raw.endswith(b"\n") or not raw
+    return [json.loads(line) for line in raw.splitlines()]
+
+
+def text(line: dict[str, Any]) -> str:
+    """Return the text that a line of the output has."""
+    [choice] = line["response"]["body"]["choices"]
+    said: str = choice["text"] if "text" in choice else choice["message"]["content"]
+    return said
