@@ -11,14 +11,19 @@ from pathlib import Path
 import orjson
 
 from benchmarks import (
+    batch,
     chain,
     deltas,
     isolation,
     job_overhead,
+    job_store,
+    jobs,
     llamacpp,
+    mixed,
     rkllm,
     stops,
     validation,
+    wire,
 )
 from benchmarks.machine import describe
 from benchmarks.measure import Table
@@ -27,7 +32,10 @@ from benchmarks.render import as_json, markdown, show
 
 BENCHMARKS: dict[str, Callable[[Options], list[Table]]] = {
     each.NAME: each.run
-    for each in (stops, deltas, validation, job_overhead, isolation, chain, rkllm, llamacpp)
+    for each in (
+        *(stops, deltas, validation, job_overhead, isolation, chain, wire),
+        *(rkllm, jobs, job_store, mixed, batch, llamacpp),
+    )
 }
 # The last of the clocks: each wait has a shorter one of its own.
 _LIMIT_S = 3600

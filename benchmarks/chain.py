@@ -19,7 +19,7 @@ from time import perf_counter
 
 import uvloop
 
-from benchmarks.measure import Table, at_least, take_turns_async
+from benchmarks.measure import Table, at_least, take_turns
 from benchmarks.options import Options, say
 from benchmarks.scripts import write_burst, write_stamps
 from benchmarks.servers import serving
@@ -97,7 +97,7 @@ async def _bursts(table: Table, options: Options, ours: int, per_token: int, pee
         for streams in (1, _STREAMS):
             name = f"burst, {streams} stream{'s' if streams > 1 else ''}"
             say(f"{NAME}: {name}, {options.pairs} pairs")
-            pairs = await take_turns_async(
+            pairs = await take_turns(
                 options.pairs,
                 burst_rate(ours, tokens // streams, streams=streams),
                 burst_rate(peer, of_peer // streams, streams=streams),
@@ -106,7 +106,7 @@ async def _bursts(table: Table, options: Options, ours: int, per_token: int, pee
             table.compare(f"{name}, coalesced", "tokens/s", pairs, budget)
         say(f"{NAME}: burst, one event per token, {options.pairs} pairs")
         tokens = options.size(100_000, 20_000)
-        pairs = await take_turns_async(
+        pairs = await take_turns(
             options.pairs,
             burst_rate(per_token, tokens, each_its_own=True),
             burst_rate(peer, of_peer, each_its_own=True),

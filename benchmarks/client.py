@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from bisect import bisect_left
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,6 +22,7 @@ from benchmarks.stamping import STAMP
 HOST = "127.0.0.1"
 _EVENT = b"data: "
 _LAST_EVENT = b"data: [DONE]"
+_FIRST_TEXT = re.compile(rb'"(?:text|content)": ?"[^"]')
 
 
 class WrongAnswer(Exception):
@@ -75,11 +78,21 @@ class Reply:
             raise WrongAnswer(f"no event came: {self.raw[:300]!r}")
         return (self._arrival(at) - self.asked) / 1e6
 
+    @property
+    def first_text_ms(self) -> float:
+        """From the question to the first event with text in it; a chat's role has none."""
+        found = _FIRST_TEXT.search(self.raw)
+        if found is None:
+            raise WrongAnswer(f"no text came: {self.raw[:300]!r}")
+        return (self._arrival(found.end()) - self.asked) / 1e6
+
+    def stamped(self) -> list[tuple[int, int]]:
+        """Return when each stamped token was produced and when it was here."""
+        return [(int(found[1]), self._arrival(found.end())) for found in STAMP.finditer(self.raw)]
+
     def latencies_ms(self) -> list[float]:
         """Return how long each stamped token was on its way from the producer to here."""
-        return [
-            (self._arrival(found.end()) - int(found[1])) / 1e6 for found in STAMP.finditer(self.raw)
-        ]
+        return [(arrived - produced) / 1e6 for produced, arrived in self.stamped()]
 
     def json(self) -> dict[str, Any]:
         """Return the body of an answer that is not streamed."""
@@ -88,15 +101,22 @@ class Reply:
 
     def chunks(self) -> list[dict[str, Any]]:
         """Return the events' JSON. Raises WrongAnswer when the stream was cut short."""
+        return list(self._chunks())
+
+    def _chunks(self) -> Iterator[dict[str, Any]]:
+        """Yield them, for a burst has too many to be held at once."""
         lines = [line for line in self.body.split(b"\n") if line.startswith(_EVENT)]
         if not lines or lines[-1] != _LAST_EVENT:
             raise WrongAnswer(f"the stream did not end with [DONE] but with {lines[-1:]}")
-        return [json.loads(line[len(_EVENT) :]) for line in lines[:-1]]
+        for line in lines[:-1]:
+            yield json.loads(line[len(_EVENT) :])
 
     def text(self) -> str:
-        """Return the text of a stream."""
+        """Return the text of a stream, a completion's or a chat's."""
         return "".join(
-            choice.get("text") or "" for chunk in self.chunks() for choice in chunk["choices"]
+            choice.get("text") or choice.get("delta", {}).get("content") or ""
+            for chunk in self._chunks()
+            for choice in chunk["choices"]
         )
 
     def _arrival(self, offset: int) -> int:
@@ -118,8 +138,25 @@ class _Reader(asyncio.Protocol):
             self.closed.set_result(None)
 
 
+def request_bytes(path: str, body: Mapping[str, Any] | None, accept: str = "*/*") -> bytes:
+    """Return a request as it goes over the wire: a GET, or a POST where there is a body."""
+    content = b"" if body is None else json.dumps(body).encode()
+    head = (
+        f"{'GET' if body is None else 'POST'} {path} HTTP/1.1\r\nHost: {HOST}\r\n"
+        f"Accept: {accept}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    return head.encode() + content
+
+
 async def ask(
-    port: int, path: str, body: dict[str, Any] | None = None, *, timeout_s: float = 60
+    port: int,
+    path: str,
+    body: dict[str, Any] | None = None,
+    *,
+    accept: str = "*/*",
+    timeout_s: float = 60,
 ) -> Reply:
     """Ask a server of this machine; the clock starts when the connection stands.
 
@@ -128,18 +165,12 @@ async def ask(
         OSError: nobody listens.
         WrongAnswer: the server hung up without a word.
     """
-    content = b"" if body is None else json.dumps(body).encode()
-    head = (
-        f"{'GET' if body is None else 'POST'} {path} HTTP/1.1\r\nHost: {HOST}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
-        "Connection: close\r\n\r\n"
-    )
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout_s):
         transport, reader = await loop.create_connection(_Reader, HOST, port)
         try:
             asked = time.monotonic_ns()
-            transport.write(head.encode() + content)
+            transport.write(request_bytes(path, body, accept))
             await reader.closed
         finally:
             transport.abort()

@@ -19,7 +19,8 @@ from pathlib import Path
 import uvloop
 
 from benchmarks.engines import both, consumer_latencies_ms, request, scripted
-from benchmarks.measure import Table, at_most, latencies_in_turns, percentile, take_turns_async
+from benchmarks.machine import MOODS
+from benchmarks.measure import Table, at_most, latencies_in_turns, percentile, take_turns
 from benchmarks.options import Options, say
 from benchmarks.scripts import burst_text, write_burst, write_stamps
 from benchmarks.stamping import installed
@@ -48,7 +49,7 @@ async def _run(options: Options, burst: Path, stamps: Path) -> Table:
             each = tokens // streams
             name = f"burst, {streams} stream{'s' if streams > 1 else ''} of {each:,} tokens"
             say(f"{NAME}: {name}")
-            pairs = await take_turns_async(
+            pairs = await take_turns(
                 options.pairs, _burst(process, each, streams), _burst(thread, each, streams)
             )
             table.compare(name, "tokens/s", pairs)
@@ -57,25 +58,30 @@ async def _run(options: Options, burst: Path, stamps: Path) -> Table:
         table.compare(
             "first token",
             "ms",
-            await take_turns_async(
+            await take_turns(
                 options.pairs, _first_token(process, asks), _first_token(thread, asks)
             ),
         )
         process, thread = await stack.enter_async_context(both(scripted(stamps)))
-        say(f"{NAME}: {_PACE:g} tokens/s, {options.pairs} pairs")
-        await _steady(table, process, thread, options)
+        for mood, cores in MOODS.items():
+            say(f"{NAME}: {_PACE:g} tokens/s, {mood}, {options.pairs} pairs")
+            with cores():
+                await _steady(table, process, thread, options, mood)
     return table
 
 
-async def _steady(table: Table, process: Engine, thread: Engine, options: Options) -> None:
+async def _steady(
+    table: Table, process: Engine, thread: Engine, options: Options, mood: str
+) -> None:
     tokens = options.size(40, 10)
     p50, p95 = await latencies_in_turns(
         options.pairs,
         consumer_latencies_ms(process, tokens),
         consumer_latencies_ms(thread, tokens),
     )
-    table.compare(f"callback to consumer at {_PACE:g} tokens/s, p50", "ms", p50, at_most(0.3))
-    table.compare(f"callback to consumer at {_PACE:g} tokens/s, p95", "ms", p95)
+    name = f"callback to consumer at {_PACE:g} tokens/s, {mood}"
+    table.compare(f"{name}, p50", "ms", p50, at_most(0.3))
+    table.compare(f"{name}, p95", "ms", p95)
 
 
 def _burst(engine: Engine, tokens: int, streams: int) -> Callable[[], Awaitable[float]]:

@@ -18,7 +18,7 @@ from time import perf_counter
 import uvloop
 
 from benchmarks.engines import ISOLATIONS, both, job_seconds, scripted
-from benchmarks.measure import Pairs, Sample, Table, take_turns_async
+from benchmarks.measure import Pairs, Sample, Table, take_turns
 from benchmarks.options import Options, say
 from benchmarks.scripts import write_burst
 from engine import Engine, SamplingParams
@@ -46,7 +46,7 @@ async def _run(options: Options, script: Path) -> Table:
             found: dict[int, Pairs] = {}
             for tokens in (_SHORT, _LONG):
                 say(f"{NAME}: {tokens} tokens, {isolation} isolation")
-                found[tokens] = await take_turns_async(
+                found[tokens] = await take_turns(
                     options.pairs, _ours(engine, tokens, jobs), _bare(backend, tokens, jobs)
                 )
                 table.compare(f"{tokens} tokens, {isolation}", "µs/job", found[tokens])

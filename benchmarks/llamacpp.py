@@ -5,6 +5,9 @@ and its build, the model, slots, context, threads, batch sizes and every samplin
 same, decoding is greedy and never ends early, so both do the same arithmetic. Both stay loaded, and
 only one is asked at a time, in turns. Each turn has prompts of its own that no earlier one begins
 with, and both servers see each of them once: neither finds in its cache what the other computes.
+Chats begin alike, with what the model's template puts there; so they do for both.
+
+Then chats of ten turns (`ten_turns`), where it counts that the cache is used.
 """
 
 from __future__ import annotations
@@ -12,26 +15,31 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections import defaultdict
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import uvloop
 
 from benchmarks.client import Reply, ask_all
-from benchmarks.measure import Budget, Pairs, Table, at_least, at_most
+from benchmarks.greedy import CHAT, COMPLETIONS, chat, completion, text, user
+from benchmarks.measure import Pairs, Table, at_least, at_most
 from benchmarks.options import Options, say
 from benchmarks.servers import serving
+from benchmarks.ten_turns import ten_turns
 from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
 
 NAME = "llamacpp"
-_PATH = "/v1/completions"
+_ROUTES = ("completions", "chat")
 _SLOTS = 4
-_CONTEXT = 1024
-_LIMIT_S = 1800.0
+# Room for the longest chat.
+_CONTEXT = 2048
+_LIMIT_S = 3000.0
 _SUBJECTS = (
     "lighthouses", "tea", "clocks", "rivers", "bridges", "owls", "bread", "maps", "copper", "rain",
     "violins", "ladders", "moss", "trains", "salt", "kites", "windows", "apples", "ships", "glass",
 )  # fmt: skip
+# The route, how many streams, whether streamed.
+_Case = tuple[str, int, bool]
 
 
 def run(options: Options) -> list[Table]:
@@ -40,6 +48,7 @@ def run(options: Options) -> list[Table]:
         say(f"{NAME}: skipped, there is no {DEFAULT_MODEL_PATH.name}; `make bench` fetches it")
         return []
     table = Table(title=NAME, ours="our server", peer="the library's own listener")
+    chats = Table(title=f"{NAME}, ten turns", ours=table.ours, peer=table.peer)
     model = str(DEFAULT_MODEL_PATH)
     with tempfile.TemporaryDirectory() as folder:
         env = {
@@ -57,82 +66,67 @@ def run(options: Options) -> list[Table]:
             serving("llama_listener", [model, str(_SLOTS), str(_CONTEXT)]) as peer,
         ):
             uvloop.run(_run(table, options, ours, peer))
-    return [table]
+            uvloop.run(ten_turns(chats, options, ours, peer))
+    return [table, chats]
 
 
 async def _run(table: Table, options: Options, ours: int, peer: int) -> None:
     tokens = options.size(64, 16)
-    found: dict[tuple[int, bool], Pairs] = defaultdict(Pairs)
-    first: dict[int, Pairs] = defaultdict(Pairs)
+    rates: dict[_Case, Pairs] = defaultdict(Pairs)
+    firsts: dict[_Case, Pairs] = defaultdict(Pairs)
     same = 0
     async with asyncio.timeout(_LIMIT_S):
         # The first turn warms up and is not counted.
         for turn in range(options.pairs + 1):
             say(f"{NAME}: pair {turn} of {options.pairs}" if turn else f"{NAME}: warming up")
-            for streams in (1, _SLOTS):
-                for stream in (True, False):
-                    prompts = [_prompt(turn, streams, stream, each) for each in range(streams)]
-                    bodies = [_body(prompt, tokens, stream=stream) for prompt in prompts]
-                    by_ours, by_peer = [await ask_all(port, _PATH, bodies) for port in (ours, peer)]
-                    texts = [
-                        [_text(reply, stream, tokens) for reply in replies]
-                        for replies in (by_ours, by_peer)
-                    ]
-                    if not turn:
-                        continue
-                    found[streams, stream].add(
-                        _tokens_per_s(by_ours, tokens), _tokens_per_s(by_peer, tokens)
-                    )
-                    if stream:
-                        first[streams].add(_last_first_ms(by_ours), _last_first_ms(by_peer))
-                    if streams == 1:
-                        same += texts[0] == texts[1]
-    for (streams, stream), pairs in found.items():
-        name = f"{streams} stream{'s' if streams > 1 else ''}, {'streamed' if stream else 'whole'}"
-        table.compare(name, "tokens/s", pairs, at_least(0.97, "ratio"))
-    names = {1: "time to first token", _SLOTS: f"the last of {_SLOTS} first tokens"}
-    for streams, pairs in first.items():
-        budget: Budget = at_most(1.1, "ratio")
-        table.compare(names[streams], "ms", pairs, budget)
+            for case in product(_ROUTES, (1, _SLOTS), (True, False)):
+                by_ours, by_peer = [await _ask(port, case, turn, tokens) for port in (ours, peer)]
+                _, streams, streamed = case
+                texts = [
+                    [text(reply, tokens, streamed=streamed) for reply in replies]
+                    for replies in (by_ours, by_peer)
+                ]
+                if not turn:
+                    continue
+                rates[case].add(_tokens_per_s(by_ours, tokens), _tokens_per_s(by_peer, tokens))
+                if streamed:
+                    firsts[case].add(_last_first_ms(by_ours), _last_first_ms(by_peer))
+                if streams == 1:
+                    same += texts[0] == texts[1]
+    for case, pairs in rates.items():
+        route, streams, streamed = case
+        name = f"{route}, {streams} stream{'s' if streams > 1 else ''}"
+        how = "streamed" if streamed else "whole"
+        table.compare(f"{name}, {how}", "tokens/s", pairs, at_least(0.97, "ratio"))
+    for (route, streams, _), pairs in firsts.items():
+        name = "time to first token" if streams == 1 else f"the last of {streams} first tokens"
+        table.compare(f"{route}, {name}", "ms", pairs, at_most(1.1, "ratio"))
     table.notes.append(
-        f"{tokens} tokens a stream, prompt included in the time. Of {2 * options.pairs} greedy "
+        f"{tokens} tokens a stream, prompt included in the time. Of {4 * options.pairs} greedy "
         f"answers to one stream, {same} were the same text on both sides."
     )
 
 
-def _prompt(turn: int, streams: int, stream: bool, each: int) -> str:
+async def _ask(port: int, case: _Case, turn: int, tokens: int) -> list[Reply]:
+    route, streams, streamed = case
+    prompts = [_prompt(turn, case, each) for each in range(streams)]
+    if route == "chat":
+        bodies = [chat([user(prompt)], tokens, streamed=streamed) for prompt in prompts]
+        return await ask_all(port, CHAT, bodies)
+    bodies = [completion(prompt, tokens, streamed=streamed) for prompt in prompts]
+    return await ask_all(port, COMPLETIONS, bodies)
+
+
+def _prompt(turn: int, case: _Case, each: int) -> str:
     """Return a prompt whose first words nothing else has: a shared prefix would not be computed."""
-    number = ((turn * 2 + (streams > 1)) * 2 + stream) * _SLOTS + each
+    route, streams, streamed = case
+    number = (turn * 2 + (streams > 1)) * 2 + streamed
+    number = (number * 2 + (route == "chat")) * _SLOTS + each
     subject = _SUBJECTS[number % len(_SUBJECTS)]
     return (
         f"{number} notes on {subject}. Chapter {number + 7}: how {subject} came to this town, who "
         "brought them, and what the people made of it in the years that followed."
     )
-
-
-def _body(prompt: str, tokens: int, *, stream: bool) -> dict[str, Any]:
-    return {
-        "prompt": prompt,
-        "max_tokens": tokens,
-        "stream": stream,
-        "temperature": 0,
-        "top_p": 1,
-        "top_k": 0,
-        "min_p": 0,
-        "seed": 1,
-        "ignore_eos": True,
-    }
-
-
-def _text(reply: Reply, stream: bool, tokens: int) -> str:
-    """Return an answer's text, once its length is known to be right."""
-    if not stream:
-        whole = reply.json()
-        assert whole["usage"]["completion_tokens"] == tokens, "the answer has another length"
-        return str(whole["choices"][0]["text"])
-    usages = [chunk["usage"] for chunk in reply.chunks() if chunk.get("usage")]
-    assert usages[-1]["completion_tokens"] == tokens, "the answer has another length"
-    return reply.text()
 
 
 def _tokens_per_s(replies: list[Reply], tokens: int) -> float:
@@ -142,4 +136,4 @@ def _tokens_per_s(replies: list[Reply], tokens: int) -> float:
 
 
 def _last_first_ms(replies: list[Reply]) -> float:
-    return max(reply.first_event_ms for reply in replies)
+    return max(reply.first_text_ms for reply in replies)

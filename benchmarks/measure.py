@@ -120,20 +120,10 @@ def at_least(limit: float, of: Literal["ours", "ratio"] = "ours") -> Budget:
     return Budget(limit, "at least", of)
 
 
-def take_turns(pairs: int, ours: Callable[[], float], peer: Callable[[], float]) -> Pairs:
-    """Measure both sides in turns, after one turn of each that warms up and is not counted."""
-    ours()
-    peer()
-    found = Pairs()
-    for _ in range(pairs):
-        found.add(ours(), peer())
-    return found
-
-
-async def take_turns_async(
+async def take_turns(
     pairs: int, ours: Callable[[], Awaitable[float]], peer: Callable[[], Awaitable[float]]
 ) -> Pairs:
-    """Do the same with what must be awaited."""
+    """Measure both sides in turns, after one turn of each that warms up and is not counted."""
     await ours()
     await peer()
     found = Pairs()

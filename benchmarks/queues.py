@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 _TOKEN_TIMEOUT_S = 30.0
 
@@ -32,3 +35,20 @@ def tokens(source: Source, prompt: Sequence[int], max_tokens: int) -> Iterator[s
     threading.Thread(target=generate, daemon=True).start()
     while (token := found.get(timeout=_TOKEN_TIMEOUT_S)) is not None:
         yield token
+
+
+def completion_events(source: Source, body: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the server-sent events of a streamed completion, one for each token."""
+    request_id, created = f"cmpl-{uuid.uuid4().hex}", int(time.time())
+    for text in tokens(source, body["prompt"], body["max_tokens"]):
+        chunk = {
+            "id": request_id,
+            "object": "text_completion",
+            "created": created,
+            "model": body["model"],
+            "choices": [{"index": 0, "text": text, "logprobs": None, "finish_reason": None}],
+        }
+        yield f"data: {json.dumps(chunk)}\n\n"
+    last = {"index": 0, "text": "", "logprobs": None, "finish_reason": "length"}
+    yield f"data: {json.dumps({'id': request_id, 'choices': [last]})}\n\n"
+    yield "data: [DONE]\n\n"

@@ -2,8 +2,9 @@
 
 The runtime is the stand-in of `tests/fake_rkllm`, ABI 1.3, which talks as fast as its callback lets
 it or at 20 tokens/s, always on the thread that called it; how fast that is with a callback that
-only counts, is the first row. The peer is the server most people write over such a callback: plain
-ctypes, a `queue.Queue` per request, one lock (`plain_rkllm`, `queues`, `processes/queue_server`).
+only counts, is the first row. The peer is what the best of the RKLLM servers is: plain ctypes, a
+`queue.Queue` per request, one lock (`plain_rkllm`, `queues`), behind Flask and gunicorn's threads
+(`processes/flask_server`).
 It gets its tokens from the same library and takes turns with ours. A context is at most 16,384
 tokens, so a burst is a long answer asked for several times.
 
@@ -17,7 +18,6 @@ import json
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,14 @@ from benchmarks.engines import (
     job_seconds,
     rkllm,
 )
+from benchmarks.machine import MOODS
 from benchmarks.measure import (
     Pairs,
     Table,
     at_least,
     at_most,
     latencies_in_turns,
-    take_turns_async,
+    take_turns,
 )
 from benchmarks.options import Options, say
 from benchmarks.plain_rkllm import PlainRkllm, RkllmSource
@@ -77,7 +78,7 @@ _NOTES = (
 def run(options: Options) -> list[Table]:
     """Measure in this process, then servers: bursts, first tokens, steady ones."""
     inside = Table(title=f"{NAME}, in process", ours="ours", peer="a queue per request")
-    served = Table(title=NAME, ours="our server", peer="queue-per-request server")
+    served = Table(title=NAME, ours="our server", peer="Flask, a queue per request")
     served.notes.extend(_NOTES)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -123,7 +124,7 @@ async def _inside(table: Table, library: Path, folder: Path, options: Options) -
         async with both(rkllm(library, burst)) as engines:
             for isolation, engine in zip(ISOLATIONS, engines, strict=True):
                 say(f"{NAME}: jobs, {isolation} isolation, {options.pairs} pairs")
-                pairs = await take_turns_async(
+                pairs = await take_turns(
                     options.pairs,
                     job_seconds(engine, _JOB, _TOKENS, jobs),
                     _queued_job_seconds(peer, of_peer),
@@ -137,16 +138,18 @@ async def _inside(table: Table, library: Path, folder: Path, options: Options) -
         paced = options.size(40, 10)
         async with both(rkllm(library, stamps)) as engines:
             for isolation, engine in zip(ISOLATIONS, engines, strict=True):
-                say(f"{NAME}: {PACE:g} tokens/s, {isolation} isolation, {options.pairs} pairs")
-                p50, p95 = await latencies_in_turns(
-                    options.pairs,
-                    consumer_latencies_ms(engine, paced),
-                    _queued_latencies_ms(peer, paced),
-                )
-                name = f"callback to consumer at {PACE:g} tokens/s, {isolation} isolation"
-                budget = at_most(0.3) if isolation == "process" else None
-                table.compare(f"{name}, p50", "ms", p50, budget)
-                table.compare(f"{name}, p95", "ms", p95)
+                for mood, cores in MOODS.items():
+                    what = f"{PACE:g} tokens/s, {isolation} isolation, {mood}"
+                    say(f"{NAME}: {what}, {options.pairs} pairs")
+                    with cores():
+                        p50, p95 = await latencies_in_turns(
+                            options.pairs,
+                            consumer_latencies_ms(engine, paced),
+                            _queued_latencies_ms(peer, paced),
+                        )
+                    budget = at_most(0.3) if isolation == "process" else None
+                    table.compare(f"callback to consumer at {what}, p50", "ms", p50, budget)
+                    table.compare(f"callback to consumer at {what}, p95", "ms", p95)
         peer.close()
 
 
@@ -207,17 +210,23 @@ def _served(table: Table, library: Path, folder: Path, options: Options) -> None
         serving("emulator", env=ours(burst, "process")) as process,
         serving("emulator", env=ours(burst, "thread", "thread")) as thread,
         serving("emulator", ["--event-per-token"], ours(burst, "each")) as per_token,
-        serving("queue_server", peer(burst)) as queued,
+        serving("flask_server", peer(burst)) as flask,
     ):
-        uvloop.run(_bursts(table, options, (process, thread), per_token, queued))
-    no_slower = partial(steady, p95=at_most(1.0, "ratio"))
-    for measure, pace in ((first_tokens, FIRST_PACE), (no_slower, PACE)):
-        stamps = write_rkllm_stamps(folder, pace)
+        uvloop.run(_bursts(table, options, (process, thread), per_token, flask))
+    stamps = write_rkllm_stamps(folder, FIRST_PACE)
+    with (
+        serving("emulator", env=ours(stamps, stamps.stem)) as process,
+        serving("flask_server", peer(stamps)) as flask,
+    ):
+        uvloop.run(first_tokens(table, options, process, flask))
+    stamps = write_rkllm_stamps(folder, PACE)
+    for isolation in ISOLATIONS:
         with (
-            serving("emulator", env=ours(stamps, stamps.stem)) as process,
-            serving("queue_server", peer(stamps)) as queued,
+            serving("emulator", env=ours(stamps, stamps.stem, isolation)) as port,
+            serving("flask_server", peer(stamps)) as flask,
         ):
-            uvloop.run(measure(table, options, process, queued))
+            what, budget = f"{isolation} isolation, ", at_most(1.0, "ratio")
+            uvloop.run(steady(table, options, port, flask, what=what, p95=budget))
 
 
 async def _bursts(
@@ -227,7 +236,7 @@ async def _bursts(
     async with asyncio.timeout(LIMIT_S):
         for isolation, port in zip(ISOLATIONS, ours, strict=True):
             say(f"{NAME}: burst, {isolation} isolation, {options.pairs} pairs")
-            pairs = await take_turns_async(
+            pairs = await take_turns(
                 options.pairs,
                 burst_rate(port, _TOKENS, asks=asks),
                 burst_rate(peer, _TOKENS, asks=of_peer),
@@ -236,7 +245,7 @@ async def _bursts(
             name = f"burst, 1 stream, coalesced, {isolation} isolation"
             table.compare(name, "tokens/s", pairs, budget)
         say(f"{NAME}: burst, one event per token, {options.pairs} pairs")
-        pairs = await take_turns_async(
+        pairs = await take_turns(
             options.pairs,
             burst_rate(per_token, _TOKENS, asks=options.size(10, 1), each_its_own=True),
             burst_rate(peer, _TOKENS, asks=of_peer, each_its_own=True),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tests.fake_rkllm import quoted, write_script
 
@@ -29,16 +31,46 @@ def write_burst(folder: Path, slots: int = 4) -> Path:
     return path
 
 
+def write_bursts(folder: Path, silences_ms: Mapping[str, float], slots: int) -> Path:
+    """Write the burst for prompts with these words in them, after a silence of their own each.
+
+    In the silence all requests of a load can come in before the first token does.
+    """
+    path = folder / "bursts.json"
+    answers = [
+        {"when": rf"\b{words}", "pieces": PIECES, "repeat": -1, "prefill_ms": silence_ms}
+        for words, silence_ms in silences_ms.items()
+    ]
+    path.write_text(
+        json.dumps({"answers": answers, "slots": slots, "context_length": _ENDLESS_CONTEXT})
+    )
+    return path
+
+
 def burst_text(tokens: int) -> str:
     """Return what `tokens` tokens of the burst say."""
     rounds, rest = divmod(tokens, len(PIECES))
     return "".join(PIECES) * rounds + "".join(PIECES[:rest])
 
 
-def write_stamps(folder: Path, tokens_per_s: float) -> Path:
+def write_answer(folder: Path, words: str, *, gap_s: float = 0.0, slots: int = 4) -> Path:
+    """Write a script that gives one answer, word by word."""
+    path = folder / f"{gap_s:g}.answer.json"
+    first, *others = words.split(" ")
+    answer = {"pieces": [first, *(f" {word}" for word in others)], "delay_ms": gap_s * 1000}
+    path.write_text(json.dumps({"answers": [answer], "slots": slots}))
+    return path
+
+
+def job_body(*, stream: bool = False, validated: bool = False) -> dict[str, Any]:
+    """Return a job as `/run` and `/runsync` take it, on both sides."""
+    return {"input": {"prompt": "a prompt", "stream": stream, "enable_validation": validated}}
+
+
+def write_stamps(folder: Path, tokens_per_s: float, slots: int = 4) -> Path:
     """Write the file that makes the scripted engine stamp its tokens (see `stamping`)."""
     path = folder / f"{tokens_per_s:g}.stamps.json"
-    path.write_text(json.dumps({"tokens_per_s": tokens_per_s}))
+    path.write_text(json.dumps({"tokens_per_s": tokens_per_s, "slots": slots}))
     return path
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,11 +21,25 @@ _STOP_S = 15.0
 _INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
 
 
+async def healthy(port: int) -> bool:
+    """Whether a server says that it is, as ours do and most peers."""
+    return (await ask(port, "/health", timeout_s=5)).json().get("status") == "ok"
+
+
+async def answering(port: int) -> bool:
+    """Whether a server runs a job: the SDK's has nothing else to be asked."""
+    return "id" in (await ask(port, "/runsync", {"input": {}}, timeout_s=5)).json()
+
+
 @contextmanager
 def serving(
-    module: str, args: Sequence[str] = (), env: Mapping[str, str] | None = None
+    module: str,
+    args: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    *,
+    ready: Callable[[int], Awaitable[bool]] = healthy,
 ) -> Iterator[int]:
-    """Run a module of `benchmarks.processes` as a server; yields its port once it is ready.
+    """Run a module of `benchmarks.processes` as a server; yields its port once it is `ready`.
 
     It is given its port and this process's id before `args`, and of the environment only what is
     named: settings of the person at the keyboard must not decide a comparison.
@@ -33,7 +47,7 @@ def serving(
     Raises:
         RuntimeError: it ended or was not ready in time; with its last words.
     """
-    port = _free_port()
+    port = free_port()
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     command = [sys.executable, "-m", f"benchmarks.processes.{module}", str(port), str(os.getpid())]
     with tempfile.TemporaryFile() as log:
@@ -48,7 +62,7 @@ def serving(
             stderr=log,
         )
         try:
-            if not asyncio.run(_ready(port, process)):
+            if not asyncio.run(_started(port, process, ready)):
                 log.seek(0)
                 words = log.read()[-2000:].decode("utf-8", "replace")
                 raise RuntimeError(f"the server {module} did not start: {words}")
@@ -62,11 +76,13 @@ def serving(
                 process.wait(_STOP_S)
 
 
-async def _ready(port: int, process: subprocess.Popen[bytes]) -> bool:
+async def _started(
+    port: int, process: subprocess.Popen[bytes], ready: Callable[[int], Awaitable[bool]]
+) -> bool:
     deadline = time.monotonic() + _START_S
     while process.poll() is None and time.monotonic() < deadline:
         try:
-            if (await ask(port, "/health", timeout_s=5)).json().get("status") == "ok":
+            if await ready(port):
                 return True
         except (OSError, TimeoutError, WrongAnswer, ValueError):
             pass
@@ -74,7 +90,31 @@ async def _ready(port: int, process: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-def _free_port() -> int:
+def engine_host(port: int) -> int:
+    """Return the process id of the engine of our server on a port. Raises LookupError."""
+    return _process(b"engine.hosts.child", str(our_server(port)).encode())
+
+
+def our_server(port: int) -> int:
+    """Return the process id of our server on a port. Raises LookupError."""
+    return _process(b"benchmarks.processes.emulator", str(port).encode())
+
+
+def _process(*words: bytes) -> int:
+    """Return the process whose command line has all these words. Raises LookupError."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            given = path.read_bytes().split(b"\0")
+        except OSError:
+            # It has ended in between.
+            continue
+        if all(word in given for word in words):
+            return int(path.parent.name)
+    raise LookupError(f"no process has {words} in its command line")
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]

@@ -15,7 +15,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 import engine.backends
 from engine import Capabilities, Chat, FinishReason, SamplingParams
 from engine.backends.base import Backend, BackendOptions, OnPiece, RunEnd
-from engine.request import Prompt
+from engine.request import Prompt, RenderedPrompt
 
 SUFFIX = ".stamps.json"
 STAMP = re.compile(rb"@(\d+);")
@@ -42,14 +42,16 @@ class StampingBackend:
         self._aborts: dict[int, threading.Event] = {}
 
     def load(self) -> Capabilities:
-        """Read the pace."""
-        self._gap_s = 1 / json.loads(self._path.read_bytes())["tokens_per_s"]
+        """Read the pace, and how many may run at once."""
+        script = json.loads(self._path.read_bytes())
+        self._gap_s = 1 / script["tokens_per_s"]
         return Capabilities(
             backend="scripted",
             model=self._name,
             context_length=2**31,
-            slots=4,
+            slots=script["slots"],
             token_prompts=True,
+            chat_template=True,
         )
 
     def render(self, chat: Chat) -> str:
@@ -59,6 +61,22 @@ class StampingBackend:
     def tokenize(self, text: str) -> list[int]:
         """Return anything: nothing depends on the prompt."""
         return [0]
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Return anything: nothing depends on it."""
+        return ""
+
+    def pieces(self, text: str) -> list[str]:
+        """Return anything: nothing depends on it."""
+        return []
+
+    def infill(self, around: tuple[str, str]) -> str:
+        """Return anything: nothing depends on the prompt."""
+        return ""
+
+    def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
+        """Return anything: nothing depends on it."""
+        return [1.0], 1
 
     def run(
         self, run_id: int, prompt: Prompt, sampling: SamplingParams, on_piece: OnPiece

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.client import ask, ask_all
+from benchmarks.machine import MOODS
 from benchmarks.measure import (
     Budget,
     Table,
     at_most,
     latencies_in_turns,
     percentile,
-    take_turns_async,
+    take_turns,
 )
 from benchmarks.options import Options, say
 from benchmarks.scripts import MODEL, burst_text
@@ -75,7 +76,7 @@ async def first_tokens(table: Table, options: Options, ours: int, peer: int) -> 
     say(f"{table.title}: first token, {options.pairs} pairs")
     asks = options.size(10, 3)
     async with asyncio.timeout(LIMIT_S):
-        pairs = await take_turns_async(
+        pairs = await take_turns(
             options.pairs, _first_token_ms(ours, asks), _first_token_ms(peer, asks)
         )
     table.compare("first token, idle server", "ms", pairs, at_most(3.0))
@@ -92,18 +93,29 @@ def _first_token_ms(port: int, asks: int) -> Callable[[], Awaitable[float]]:
 
 
 async def steady(
-    table: Table, options: Options, ours: int, peer: int, *, p95: Budget | None = None
+    table: Table,
+    options: Options,
+    ours: int,
+    peer: int,
+    *,
+    what: str = "",
+    p95: Budget | None = None,
 ) -> None:
-    """Compare how long a stamped token is on its way to the client at a model's pace."""
-    say(f"{table.title}: {PACE:g} tokens/s, {options.pairs} pairs")
+    """Compare how long a stamped token is on its way to the client at a model's pace.
+
+    `what` sets one of our servers apart from another.
+    """
     tokens = options.size(40, 10)
-    async with asyncio.timeout(LIMIT_S):
-        middle, tail = await latencies_in_turns(
-            options.pairs, _latencies_ms(ours, tokens), _latencies_ms(peer, tokens)
-        )
-    name = f"callback to client at {PACE:g} tokens/s"
-    table.compare(f"{name}, p50", "ms", middle, at_most(1.0, "ratio"))
-    table.compare(f"{name}, p95", "ms", tail, p95)
+    for mood, cores in MOODS.items():
+        name = f"callback to client at {PACE:g} tokens/s, {what}{mood}"
+        say(f"{table.title}: {name}, {options.pairs} pairs")
+        with cores():
+            async with asyncio.timeout(LIMIT_S):
+                middle, tail = await latencies_in_turns(
+                    options.pairs, _latencies_ms(ours, tokens), _latencies_ms(peer, tokens)
+                )
+        table.compare(f"{name}, p50", "ms", middle, at_most(1.0, "ratio"))
+        table.compare(f"{name}, p95", "ms", tail, p95)
 
 
 def _latencies_ms(port: int, tokens: int) -> Callable[[], Awaitable[list[float]]]:

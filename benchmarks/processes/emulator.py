@@ -17,7 +17,7 @@ from benchmarks.client import HOST
 from engine.hosts.child import die_with_parent
 from handler.openai.codec import Codec
 from handler.openai.service import DONE
-from handler.pipeline import Running
+from handler.running import Running
 
 
 async def event_per_token(

@@ -1,0 +1,96 @@
+"""A file of prompts: our command beside the script that everybody writes.
+
+Both get lines of the same kind, have the same engine answer them, and leave a file; a turn is from
+the start of the process to its end. Ours looks every line over first, loads the engine and writes a
+journal as it goes. The script checks nothing, keeps nothing until the end, and finds a server that
+is up: ours, with the same engine behind it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks.measure import Pairs, Table, at_least
+from benchmarks.options import Options, say
+from benchmarks.scripts import write_answer
+from benchmarks.servers import serving
+from benchmarks.streams import settings
+
+NAME = "batch"
+_WORDS = "yes it is so and not otherwise"
+_SLOTS = 8
+_AT_ONCE = 2 * _SLOTS
+_LIMIT_S = 600
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(options: Options) -> list[Table]:
+    """Answer a file, in turns."""
+    table = Table(title=NAME, ours="python -m batch run", peer="asyncio, openai, a semaphore")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model = write_answer(folder, _WORDS, slots=_SLOTS)
+        env = settings("scripted", model, folder, "batch")
+        output = folder / "out.jsonl"
+        lines, of_peer = options.size(10_000, 300), options.size(2_000, 100)
+        command = ["batch", "run", "--force", "-i", _input(folder, lines), "-o", str(output)]
+        with serving("emulator", env=env) as port:
+            script = [
+                "benchmarks.processes.openai_script",
+                f"http://127.0.0.1:{port}/v1",
+                _input(folder, of_peer),
+                str(output),
+                str(_AT_ONCE),
+            ]
+            ours, peer = _turn(command, output, lines, env), _turn(script, output, of_peer, env)
+            say(f"{NAME}: {lines:,} lines and {of_peer:,}, {options.pairs} pairs")
+            ours()
+            peer()
+            pairs = Pairs()
+            for _ in range(options.pairs):
+                pairs.add(ours(), peer())
+    table.compare("a file answered, start to end", "lines/s", pairs, at_least(5_000))
+    return [table]
+
+
+def _turn(
+    command: Sequence[str], output: Path, lines: int, env: dict[str, str]
+) -> Callable[[], float]:
+    """Return a turn that gives the lines a second of a whole process."""
+
+    def once() -> float:
+        output.unlink(missing_ok=True)
+        began = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=_ROOT,
+            env={"PATH": os.environ["PATH"], **env},
+            check=True,
+            capture_output=True,
+            timeout=_LIMIT_S,
+        )
+        seconds = time.perf_counter() - began
+        answers = [json.loads(line) for line in output.read_text().splitlines()]
+        assert [each["custom_id"] for each in answers] == [str(n) for n in range(lines)]
+        texts = {each["response"]["body"]["choices"][0]["text"] for each in answers}
+        assert texts == {_WORDS}, "an answer is not what was said"
+        return lines / seconds
+
+    return once
+
+
+def _input(folder: Path, lines: int) -> str:
+    path = folder / f"{lines}.jsonl"
+    with path.open("w") as file:
+        for number in range(lines):
+            body = {"model": "bench", "prompt": f"prompt number {number}", "max_tokens": 16}
+            line = {"custom_id": str(number), "method": "POST", "url": "/v1/completions"}
+            file.write(json.dumps(line | {"body": body}) + "\n")
+    return str(path)

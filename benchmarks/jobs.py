@@ -1,0 +1,168 @@
+"""Jobs over HTTP: our local RunPod against the SDK's own, with wrk as the client.
+
+Ours is the server as `make serve` runs it: jobs in an SQLite database, the engine in its own
+process. The peer is `--rp_serve_api` of the SDK (`processes/sdk_server.py`), which keeps nothing
+and whose handler only returns what ours answered: same JSON, no work. A job of ours is queued,
+leased, generated from a script and ended; its answer is what `/runsync` returns. The peer validates
+nothing, so neither do ours, but for one row that shows what it costs.
+
+wrk looks at nothing but the status, so what is answered is looked at before and after, and our
+server is asked how many jobs have failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from benchmarks.client import WrongAnswer, ask
+from benchmarks.job_streams import first_chunks
+from benchmarks.measure import Budget, Pairs, Table, at_least
+from benchmarks.options import Options, say
+from benchmarks.scripts import job_body, write_answer
+from benchmarks.servers import answering, serving
+from benchmarks.streams import settings
+from benchmarks.wrk import Load, check_installed, load
+
+NAME = "jobs"
+# An endpoint without workers: its jobs wait.
+WAITING = "/v2/waiting"
+CLIENTS = 32
+# No run of wrk may fill the store: a refusal would be an answer that costs nothing.
+ROOM = {"MAX_JOBS": "2000000", "RESULT_RETENTION_S": "1"}
+# Clients, whether our answers are validated, and what is promised.
+_RUNSYNC: tuple[tuple[int, bool, Budget | None], ...] = (
+    (1, False, at_least(1.0, "ratio")),
+    (CLIENTS, False, at_least(2.5, "ratio")),
+    (CLIENTS, True, None),
+)
+_LIMIT_S = 1800.0
+_EMPTY_S = 60.0
+_CHECKS = 3
+_WORDS = "The quick brown fox jumps over the dog."
+_NOTES = (
+    "Ours keeps its jobs in SQLite; the SDK's server keeps nothing, and its handler returns a JSON "
+    "that it was given.",
+    "/run: jobs of an endpoint without workers, each on disk before it is acknowledged. The SDK's "
+    "own /run has no row: it lists all earlier jobs for each new one, and keeps none of them.",
+)
+
+
+def run(options: Options) -> list[Table]:
+    """Measure `/runsync`, `/run` and the first chunks of `/stream`."""
+    check_installed()
+    table = Table(title=NAME, ours="our server", peer="the SDK's local server")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        script = write_answer(folder, _WORDS)
+        env = settings("scripted", script, folder, "jobs", **ROOM)
+        with serving("emulator", env=env) as ours:
+            answer = folder / "answer.json"
+            answer.write_text(json.dumps(asyncio.run(_output(ours))))
+            with serving("sdk_server", [str(answer)], ready=answering) as peer:
+                uvloop.run(_runsync(table, options, ours, peer))
+            uvloop.run(_run(table, options, ours))
+        first_chunks(table, options, folder)
+    table.notes.extend(_NOTES)
+    return [table]
+
+
+async def _output(port: int) -> dict[str, Any]:
+    """Return a job's output. Raises WrongAnswer when it is not what the script says."""
+    reply = (await ask(port, "/runsync", job_body())).json()
+    if reply["status"] != "COMPLETED" or reply["output"]["choices"][0]["text"] != _WORDS:
+        raise WrongAnswer(f"/runsync answered {reply}")
+    output: dict[str, Any] = reply["output"]
+    return output
+
+
+async def _check(*ports: int) -> None:
+    for port in ports * _CHECKS:
+        await _output(port)
+
+
+async def _runsync(table: Table, options: Options, ours: int, peer: int) -> None:
+    async with asyncio.timeout(_LIMIT_S):
+        await _check(ours, peer)
+        for clients, validated, budget in _RUNSYNC:
+            name = f"/runsync, {clients} client{'s' if clients > 1 else ''}"
+            name += ", ours validated" if validated else ""
+            say(f"{NAME}: {name}, {options.pairs} pairs")
+            rates, p50, p99 = await _loads_in_turns(
+                options.pairs,
+                _loading(ours, "/runsync", clients, options, validated=validated),
+                _loading(peer, "/runsync", clients, options),
+            )
+            table.compare(name, "jobs/s", rates, budget)
+            table.compare(f"{name}, p50", "ms", p50)
+            table.compare(f"{name}, p99", "ms", p99)
+        await _check(ours, peer)
+        jobs = (await ask(ours, "/v2/default/health")).json()["jobs"]
+        if jobs["failed"] or jobs["retried"]:
+            raise WrongAnswer(f"jobs have failed: {jobs}")
+
+
+def _loading(
+    port: int, path: str, clients: int, options: Options, *, validated: bool = False
+) -> Callable[[], Awaitable[Load]]:
+    body = job_body(validated=validated)
+
+    async def once() -> Load:
+        return await load(port, path, body, clients=clients, seconds=options.size(3, 1))
+
+    return once
+
+
+async def _loads_in_turns(
+    pairs: int, ours: Callable[[], Awaitable[Load]], peer: Callable[[], Awaitable[Load]]
+) -> tuple[Pairs, Pairs, Pairs]:
+    """Return rates, p50 and p99 of both sides, after a turn of each that is not counted."""
+    await ours()
+    await peer()
+    rates, p50, p99 = Pairs(), Pairs(), Pairs()
+    for _ in range(pairs):
+        of_ours, of_peer = await ours(), await peer()
+        rates.add(of_ours.rate, of_peer.rate)
+        p50.add(of_ours.p50_ms, of_peer.p50_ms)
+        p99.add(of_ours.p99_ms, of_peer.p99_ms)
+    return rates, p50, p99
+
+
+async def _run(table: Table, options: Options, port: int) -> None:
+    name = f"/run, {CLIENTS} clients, acknowledged durable"
+    say(f"{NAME}: {name}, {options.pairs} turns")
+    once = _loading(port, f"{WAITING}/run", CLIENTS, options)
+    found: list[Load] = []
+    async with asyncio.timeout(_LIMIT_S):
+        for _ in range(options.pairs + 1):
+            found.append(await once())
+            await empty(port, found[-1].requests)
+    del found[0]
+    table.alone(name, "jobs/s", [each.rate for each in found], at_least(4_000))
+    table.alone(f"{name}, p50", "ms", [each.p50_ms for each in found])
+    table.alone(f"{name}, p99", "ms", [each.p99_ms for each in found])
+
+
+async def empty(port: int, acknowledged: int) -> None:
+    """Check that what was acknowledged waits, and have it forgotten: each turn finds the same.
+
+    Raises:
+        WrongAnswer: fewer jobs wait than were acknowledged, or they do not go.
+    """
+    waiting = (await ask(port, f"{WAITING}/health")).json()["jobs"]["inQueue"]
+    # wrk leaves with a request on each connection, which it counts no more.
+    if not acknowledged <= waiting <= acknowledged + CLIENTS:
+        raise WrongAnswer(f"{acknowledged} jobs were acknowledged, {waiting} wait")
+    async with asyncio.timeout(_EMPTY_S):
+        while (await ask(port, f"{WAITING}/requests")).json()["requests"]:
+            # Again each time: what wrk left behind may still have been on its way.
+            await ask(port, f"{WAITING}/purge-queue", {})
+            await asyncio.sleep(0.1)
+    # The last of them is deleted from the disk.
+    await asyncio.sleep(0.5)

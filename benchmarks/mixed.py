@@ -1,0 +1,226 @@
+"""Everything at once: streams that saturate the engine, and still jobs, health and a crash.
+
+Our server as `make serve` runs it, with an engine of 32 slots that talks as fast as it can. 31
+streams are read by a wrk and one by this process, as fast as they come; a second wrk hands in jobs
+for an endpoint whose workers have not come, each on disk before it is acknowledged; `/health` is
+asked all the while. Then the engine's process is killed, with all that still going on. Two wrks,
+this client, server, engine and store share the machine's cores.
+
+How long a disconnect takes to free its slot cannot be seen from outside. So one more stream waits
+in the queue, and what is measured is from closing one to the first words of the next: the slot is
+free before that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from benchmarks.client import WrongAnswer, ask
+from benchmarks.jobs import ROOM, WAITING, empty
+from benchmarks.measure import Table, at_least, at_most
+from benchmarks.open_stream import OpenStream
+from benchmarks.options import Options, say
+from benchmarks.scripts import MODEL, burst_text, job_body, write_burst
+from benchmarks.servers import engine_host, serving
+from benchmarks.streams import PROMPT, settings
+from benchmarks.wrk import Load, Wrk, check_installed, load
+
+NAME = "mixed"
+_SLOTS = 32
+_CLIENTS = 16
+_PATH = "/v1/completions"
+_ENDLESS = {"model": MODEL, "prompt": PROMPT, "stream": True, "max_tokens": 2**30}
+_DISCONNECTS = 5
+_HEALTH_GAP_S = 0.05
+_STREAMS_LIMIT_S = 120
+_READY_S = 30.0
+_TURN_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """One turn's figures; times are the worst of the turn, but for those in the loads."""
+
+    run: Load
+    streams: Load
+    health_ms: float
+    jobs_health_ms: float
+    freed_ms: float
+    run_killed: Load
+    again_ms: float
+
+
+def run(options: Options) -> list[Table]:
+    """Measure the mixed load, turn by turn."""
+    check_installed()
+    table = Table(title=NAME, ours="our server")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        env = settings("scripted", write_burst(folder, _SLOTS), folder, "mixed", **ROOM)
+        with serving("emulator", env=env) as port:
+            _show(table, uvloop.run(_run(options, port)))
+    return [table]
+
+
+def _show(table: Table, found: list[_Found]) -> None:
+    def alone(name: str, unit: str, of: Any, budget: Any = None) -> None:
+        table.alone(name, unit, [of(each) for each in found], budget)
+
+    jobs = f"/run, {_CLIENTS} clients"
+    alone(f"{_SLOTS} streams", "MB/s", lambda each: each.streams.megabytes / each.streams.seconds)
+    alone(jobs, "jobs/s", lambda each: each.run.rate, at_least(1_000))
+    alone(f"{jobs}, p50", "ms", lambda each: each.run.p50_ms)
+    alone(f"{jobs}, p99", "ms", lambda each: each.run.p99_ms, at_most(50))
+    alone("/health, worst", "ms", lambda each: each.health_ms, at_most(100))
+    alone("/v2/{endpoint}/health, worst", "ms", lambda each: each.jobs_health_ms, at_most(100))
+    alone(
+        f"from a disconnect to the next stream's first words, worst of {_DISCONNECTS}",
+        "ms",
+        lambda each: each.freed_ms,
+        at_most(50),
+    )
+    killed = f"{jobs}, engine host killed meanwhile"
+    alone(killed, "jobs/s", lambda each: each.run_killed.rate)
+    alone(f"{killed}, p99", "ms", lambda each: each.run_killed.p99_ms)
+    alone("from the engine host's SIGKILL to the next answer", "ms", lambda each: each.again_ms)
+    table.notes.append(
+        "All of a turn at once. No job was refused or lost in any of it, and the engine was "
+        "restarted once for each time it was killed."
+    )
+
+
+async def _run(options: Options, port: int) -> list[_Found]:
+    found = []
+    for turn in range(options.pairs + 1):
+        say(f"{NAME}: turn {turn} of {options.pairs}")
+        async with asyncio.timeout(_TURN_S):
+            found.append(await _turn(port, options))
+    # The first one warms up.
+    return found[1:]
+
+
+async def _turn(port: int, options: Options) -> _Found:
+    seconds = options.size(5, 2)
+    async with _saturating(port) as streams:
+        own = await OpenStream.ask(port, _PATH, _ENDLESS)
+        await _until(port, running=_SLOTS)
+        jobs = asyncio.create_task(_enqueue(port, seconds))
+        # The probes must not outlast the load.
+        health, jobs_health, (freed_ms, own) = await asyncio.gather(
+            _health_ms(port, "/health", seconds - 0.5),
+            _health_ms(port, f"{WAITING}/health", seconds - 0.5),
+            _disconnects(port, own, seconds - 0.5),
+        )
+        run_load = await jobs
+        own.close()
+        streams.stop()
+        streams_load = await streams.found()
+    run_killed, again_ms = await _kill(port, options)
+    await empty(port, run_load.requests + run_killed.requests)
+    return _Found(
+        run=run_load,
+        streams=streams_load,
+        health_ms=health,
+        jobs_health_ms=jobs_health,
+        freed_ms=freed_ms,
+        run_killed=run_killed,
+        again_ms=again_ms,
+    )
+
+
+@asynccontextmanager
+async def _saturating(port: int) -> AsyncIterator[Wrk]:
+    """Have all slots but one talk, as fast as they are read."""
+    clients = _SLOTS - 1
+    wrk = await Wrk.start(port, _PATH, _ENDLESS, clients=clients, seconds=_STREAMS_LIMIT_S)
+    try:
+        await _until(port, running=clients)
+        yield wrk
+    finally:
+        await wrk.close()
+
+
+async def _enqueue(port: int, seconds: int) -> Load:
+    return await load(port, f"{WAITING}/run", job_body(), clients=_CLIENTS, seconds=seconds)
+
+
+async def _health_ms(port: int, path: str, seconds: float) -> float:
+    """Return the longest that a question took, asked again and again."""
+    worst, deadline = 0.0, time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        reply = await ask(port, path)
+        reply.json()
+        worst = max(worst, reply.seconds * 1000)
+        await asyncio.sleep(_HEALTH_GAP_S)
+    return worst
+
+
+async def _disconnects(port: int, own: OpenStream, seconds: float) -> tuple[float, OpenStream]:
+    """Hang up on a stream while another waits, a few times; return the worst and who is left."""
+    worst = 0.0
+    for _ in range(_DISCONNECTS):
+        await own.first_event()
+        waiting = await OpenStream.ask(port, _PATH, _ENDLESS)
+        await _until(port, running=_SLOTS, waiting=1)
+        await asyncio.sleep(seconds / _DISCONNECTS / 2)
+        closed = own.close()
+        worst = max(worst, (await waiting.first_event() - closed) / 1e6)
+        own = waiting
+    return worst, own
+
+
+async def _kill(port: int, options: Options) -> tuple[Load, float]:
+    """Kill the engine's process under load; return how `/run` did, and when there were answers."""
+    before = (await _engine(port))["restarts"]
+    async with _saturating(port):
+        jobs = asyncio.create_task(_enqueue(port, options.size(3, 2)))
+        await asyncio.sleep(0.5)
+        os.kill(engine_host(port), signal.SIGKILL)
+        killed = time.monotonic_ns()
+        again_ms = (await _answered(port) - killed) / 1e6
+        load_ = await jobs
+    restarts = (await _engine(port))["restarts"] - before
+    if restarts != 1:
+        raise WrongAnswer(f"the engine was killed once and restarted {restarts} times")
+    return load_, again_ms
+
+
+async def _answered(port: int) -> int:
+    """Ask until there is an answer; return when it came. Raises TimeoutError."""
+    body = {"model": MODEL, "prompt": PROMPT, "max_tokens": 8}
+    async with asyncio.timeout(_READY_S):
+        while True:
+            reply = await ask(port, _PATH, body)
+            try:
+                answer = reply.json()
+            except WrongAnswer:
+                # It was sent to the engine that is no more.
+                continue
+            if answer["choices"][0]["text"] != burst_text(8):
+                raise WrongAnswer(f"after the restart the answer was {answer}")
+            return reply.times[-1]
+
+
+async def _engine(port: int) -> dict[str, Any]:
+    """Return what `/health` says of the engine."""
+    engine: dict[str, Any] = (await ask(port, "/health")).json()["engine"]
+    return engine
+
+
+async def _until(port: int, **wanted: int) -> None:
+    """Wait until the engine counts so many. Raises TimeoutError."""
+    async with asyncio.timeout(_READY_S):
+        # It is another process that counts, so it has to be asked again and again (ASYNC110).
+        while not wanted.items() <= (await _engine(port)).items():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

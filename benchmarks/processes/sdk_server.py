@@ -1,0 +1,47 @@
+"""The peer for jobs: the SDK's own local server. `PORT PARENT_PID ANSWER [--stream]`.
+
+What `python handler.py --rp_serve_api` starts, with a handler that has nothing to do: it returns
+what stands in the file ANSWER, so that both sides send the same bytes. With `--stream` ANSWER is
+`{"chunks": […], "gap_s": …}`, and the handler is a generator that yields them at that pace. Spared
+its log lines, a dozen for each job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.client import HOST
+from engine.hosts.child import die_with_parent
+
+
+def main() -> None:
+    """Serve until killed."""
+    port, parent, path, *flags = sys.argv[1:]
+    die_with_parent(int(parent))
+    answer = json.loads(Path(path).read_bytes())
+    os.environ.update(RUNPOD_LOG_LEVEL="ERROR", UVICORN_LOG_LEVEL="warning")
+    sys.argv[1:] = ["--rp_serve_api", "--rp_api_host", HOST, "--rp_api_port", port]
+
+    # It reads its log level when it is imported.
+    import runpod
+
+    def whole(job: dict[str, Any]) -> Any:
+        # The SDK takes keys out of what it is given.
+        return dict(answer)
+
+    async def streamed(job: dict[str, Any]) -> AsyncGenerator[Any, None]:
+        for chunk in answer["chunks"]:
+            await asyncio.sleep(answer["gap_s"])
+            yield chunk
+
+    runpod.serverless.start({"handler": streamed if "--stream" in flags else whole})
+
+
+if __name__ == "__main__":
+    main()

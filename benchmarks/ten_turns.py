@@ -1,0 +1,87 @@
+"""A chat of ten turns over llama.cpp: what the tenth first token costs over the second.
+
+Each turn's prompt is the whole chat so far. What was computed of it is in the engine's cache, and a
+server that asks for it by another prompt, or from another slot, computes it all again. Each server
+gets its own answers back, as its clients would send them. Both are asked turn by turn, one after
+the other, so that neighbours in time are the same turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from benchmarks.client import ask
+from benchmarks.greedy import CHAT, chat, text, user
+from benchmarks.measure import Pairs, Table, at_most
+from benchmarks.options import Options, say
+
+_TURNS = 10
+_ANSWER_TOKENS = 24
+_LIMIT_S = 1800.0
+# The first turn loads what the template says before it, so it is the second that counts.
+_EARLY, _LATE = 2, _TURNS
+_GROWTH = at_most(1.5)
+_BESIDE = at_most(1.1, "ratio")
+
+
+@dataclass(slots=True)
+class _Chat:
+    """One server's side of a chat; `firsts_ms` is when each answer began."""
+
+    port: int
+    messages: list[dict[str, str]] = field(default_factory=list)
+    firsts_ms: list[float] = field(default_factory=list)
+
+    async def say(self, said: str) -> None:
+        """Take the next turn."""
+        self.messages.append(user(said))
+        reply = await ask(self.port, CHAT, chat(self.messages, _ANSWER_TOKENS, streamed=True))
+        answer = text(reply, _ANSWER_TOKENS, streamed=True)
+        self.messages.append({"role": "assistant", "content": answer})
+        self.firsts_ms.append(reply.first_text_ms)
+
+    def first_ms(self, turn: int) -> float:
+        """Return when the answer of a turn began, the first turn being 1."""
+        return self.firsts_ms[turn - 1]
+
+    @property
+    def growth(self) -> float:
+        """How many times as long the late turn took as the early one."""
+        return self.first_ms(_LATE) / self.first_ms(_EARLY)
+
+
+async def ten_turns(table: Table, options: Options, ours: int, peer: int) -> None:
+    """Compare two servers over the same model, which have nothing else to do."""
+    early, late, growth = Pairs(), Pairs(), Pairs()
+    same = 0
+    async with asyncio.timeout(_LIMIT_S):
+        # The first chat warms up and is not counted.
+        for number in range(options.pairs + 1):
+            say(f"{table.title}: chat {number} of {options.pairs}" if number else table.title)
+            of_ours, of_peer = _Chat(ours), _Chat(peer)
+            for turn in range(_TURNS):
+                for each in (of_ours, of_peer):
+                    await each.say(_said(number, turn))
+            if not number:
+                continue
+            early.add(of_ours.first_ms(_EARLY), of_peer.first_ms(_EARLY))
+            late.add(of_ours.first_ms(_LATE), of_peer.first_ms(_LATE))
+            growth.add(of_ours.growth, of_peer.growth)
+            same += of_ours.messages == of_peer.messages
+    table.compare(f"time to first token, turn {_EARLY}", "ms", early, _BESIDE)
+    table.compare(f"time to first token, turn {_LATE}", "ms", late, _BESIDE)
+    table.compare(f"turn {_LATE} over turn {_EARLY}", "x", growth, _GROWTH)
+    table.notes.append(
+        f"Answers of {_ANSWER_TOKENS} tokens; of {options.pairs} chats, {same} were the same on "
+        "both sides to the last word."
+    )
+
+
+def _said(number: int, turn: int) -> str:
+    """Return a turn of a chat, as long as any other and the like of none in its first words."""
+    return (
+        f"Note {number}.{turn}: yesterday we walked from the harbour to the old mill, and on the "
+        f"way somebody counted {number * 17 + turn * 5 + 3} boats, most of them painted blue. What "
+        "would you ask the people who live there, and what would you rather not ask them at all?"
+    )

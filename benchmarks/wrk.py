@@ -1,0 +1,151 @@
+"""wrk as a client: load that costs so little that it is the server which is measured.
+
+A client in Python takes as long for a request as the servers here do, and hides them: on two cores
+both sides of a comparison then look alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.client import HOST, WrongAnswer
+
+# What wrk takes beyond its duration: to connect, to stop, to count.
+_MORE_S = 30.0
+_ANSWER_S = 30
+# The figures as JSON, for its own report is rounded.
+_SCRIPT = """
+wrk.method = "POST"
+wrk.headers["Content-Type"] = "application/json"
+wrk.body = [==[%s]==]
+done = function(summary, latency, requests)
+    local errors = summary.errors
+    io.write(string.format(
+        '\\n{"requests": %%d, "bytes": %%d, "us": %%d, "p50_us": %%d, "p99_us": %%d, '
+        .. '"status": %%d, "socket": %%d}\\n',
+        summary.requests, summary.bytes, summary.duration,
+        latency:percentile(50), latency:percentile(99),
+        errors.status, errors.connect + errors.read + errors.write + errors.timeout))
+end
+"""
+
+
+class WrkMissing(RuntimeError):
+    """There is no wrk on this machine; the message says how to get it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a server did under load: answers, and how long each took.
+
+    `refused` are answers with a status of 400 and above, `broken` connections that failed.
+    """
+
+    requests: int
+    seconds: float
+    megabytes: float
+    p50_ms: float
+    p99_ms: float
+    refused: int
+    broken: int
+
+    @property
+    def rate(self) -> float:
+        """Answers a second."""
+        return self.requests / self.seconds
+
+
+def check_installed() -> None:
+    """Raise WrkMissing where there is none."""
+    if shutil.which("wrk") is None:
+        raise WrkMissing(
+            "wrk, the HTTP load generator, is needed as the client: `apt-get install wrk` on "
+            "Debian and Ubuntu, `brew install wrk` on macOS"
+        )
+
+
+class Wrk:
+    """A wrk at work: so many connections, each with one request at a time."""
+
+    def __init__(self, process: asyncio.subprocess.Process, script: Path, seconds: int) -> None:
+        self._process = process
+        self._script = script
+        self._limit_s = seconds + _MORE_S
+
+    @classmethod
+    async def start(
+        cls, port: int, path: str, body: Mapping[str, Any], *, clients: int, seconds: int
+    ) -> Wrk:
+        """Begin to post a body to a path of this machine."""
+        with tempfile.NamedTemporaryFile("w", suffix=".lua", delete=False) as file:
+            file.write(_SCRIPT % json.dumps(body))
+        process = await asyncio.create_subprocess_exec(
+            *("wrk", "--threads", "1", "--connections", str(clients), "--latency"),
+            *("--duration", f"{seconds}s", "--timeout", f"{_ANSWER_S}s", "--script", file.name),
+            f"http://{HOST}:{port}{path}",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        return cls(process, Path(file.name), seconds)
+
+    def stop(self) -> None:
+        """Have it end before its time; it still tells what it found."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGINT)
+
+    async def found(self) -> Load:
+        """Wait for its end and return what it found. Raises WrongAnswer, TimeoutError."""
+        try:
+            async with asyncio.timeout(self._limit_s):
+                said, _ = await self._process.communicate()
+        finally:
+            await self.close()
+        try:
+            figures: dict[str, int] = json.loads(said[said.rfind(b"{") :])
+        except ValueError:
+            raise WrongAnswer(f"wrk said {said.decode(errors='replace')[-300:]!r}") from None
+        return Load(
+            requests=figures["requests"],
+            seconds=figures["us"] / 1e6,
+            megabytes=figures["bytes"] / 1e6,
+            p50_ms=figures["p50_us"] / 1e3,
+            p99_ms=figures["p99_us"] / 1e3,
+            refused=figures["status"],
+            broken=figures["socket"],
+        )
+
+    async def close(self) -> None:
+        """End it at once, if it has not ended."""
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+        self._script.unlink(missing_ok=True)
+
+
+async def load(
+    port: int, path: str, body: Mapping[str, Any], *, clients: int, seconds: int
+) -> Load:
+    """Load a path of this machine; every answer must be a good one.
+
+    Raises:
+        WrongAnswer: one was refused, or a connection broke.
+        TimeoutError: wrk did not end in time.
+    """
+    wrk = await Wrk.start(port, path, body, clients=clients, seconds=seconds)
+    found = await wrk.found()
+    if found.refused or found.broken or not found.requests:
+        raise WrongAnswer(
+            f"{path}: {found.refused} of {found.requests} answers were refusals, "
+            f"{found.broken} connections broke"
+        )
+    return found

@@ -1,0 +1,101 @@
+"""The client in C: what it is sent arrives whole, in order, with times and processor time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import pytest
+
+from benchmarks.client import HOST, WrongAnswer
+from benchmarks.reader import Read, Reader
+from benchmarks.servers import free_port
+
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+STREAMS = 100
+BLOCK = b"0123456789" * 1_000
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    return Reader(tmp_path_factory.mktemp("reader"))
+
+
+@asynccontextmanager
+async def serving(answer: Answer) -> AsyncIterator[int]:
+    async def one(reading: asyncio.StreamReader, writing: asyncio.StreamWriter) -> None:
+        await reading.readuntil(b'"prompt": "words"}')
+        await answer(reading, writing)
+        writing.close()
+        await writing.wait_closed()
+
+    server = await asyncio.start_server(one, HOST, 0, backlog=STREAMS)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def ask(reader: Reader, port: int, streams: int = STREAMS) -> list[Read]:
+    body = {"prompt": "words"}
+    return await asyncio.to_thread(reader.ask, port, os.getpid(), "/path", body, streams)
+
+
+async def test_every_stream_arrives_whole_and_in_order(reader: Reader) -> None:
+    count = 0
+
+    async def answer(reading: asyncio.StreamReader, writing: asyncio.StreamWriter) -> None:
+        nonlocal count
+        count += 1
+        writing.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        for number in range(40):
+            writing.write(b"<%d>" % number + BLOCK)
+            await writing.drain()
+
+    async with serving(answer) as port:
+        found = await ask(reader, port)
+
+    assert count == len(found) == STREAMS
+    expected = b"".join(b"<%d>" % number + BLOCK for number in range(40))
+    assert {each.reply.body for each in found} == {expected}
+
+
+async def test_reads_have_their_times_and_the_servers_processor_time(reader: Reader) -> None:
+    second = asyncio.Event()
+    waiting = 0
+
+    async def answer(reading: asyncio.StreamReader, writing: asyncio.StreamWriter) -> None:
+        nonlocal waiting
+        waiting += 1
+        writing.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        if waiting == 2:
+            second.set()
+        await second.wait()
+        writing.write(b"end")
+
+    async with serving(answer) as port:
+        found = await ask(reader, port, 2)
+
+    for each in found:
+        reply = each.reply
+        assert reply.asked < each.first <= each.end
+        assert all(one <= other for one, other in pairwise(reply.times))
+        assert reply.ends[-1] == len(reply.raw)
+        assert len(reply.times) == len(reply.ends)
+        assert 0 < each.cpu_before <= each.cpu_first <= each.cpu_end
+
+
+async def test_a_server_that_says_nothing_has_no_figures(reader: Reader) -> None:
+    async def answer(reading: asyncio.StreamReader, writing: asyncio.StreamWriter) -> None:
+        """Hang up."""
+
+    async with serving(answer) as port:
+        with pytest.raises(WrongAnswer, match="without an answer"):
+            await ask(reader, port, 1)
+
+
+async def test_a_port_without_a_server_has_no_figures(reader: Reader) -> None:
+    with pytest.raises(WrongAnswer, match="the reader ended with 1: connect: "):
+        await ask(reader, free_port(), 1)
