@@ -24,6 +24,7 @@ COPY handler handler
 COPY validation validation
 COPY emulator emulator
 COPY jobs jobs
+COPY batch batch
 COPY test_input.json ./
 
 USER 1000

@@ -5,20 +5,28 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
+# What npm writes last: the clients for Node.js that the suite runs against the local server.
+CLIENTS := tests/clients/node_modules/.package-lock.json
 
 # An engine or a model of the user's own makes the download of the default one pointless.
 RUN_MODEL := $(if $(MODEL_PATH)$(filter-out auto llamacpp,$(ENGINE)),,$(MODEL))
 
 CODE := $(wildcard engine handler validation emulator jobs batch tests benchmarks)
 SUITE := $(wildcard tests/unit tests/property tests/integration tests/acceptance)
-LONG_SUITE := $(wildcard tests/property tests/acceptance tests/long)
+# What has a long form: properties, and tests that are told how often (`scale`).
+LONG_SUITE := $(wildcard tests/property tests/long) $(shell grep -rl 'scale: int' tests/unit tests/integration tests/acceptance 2>/dev/null)
 PYTEST_ARGS ?=
-# Most tests wait for a process more than they work; files stay together for what their tests share.
+JOBS ?= 100000
+KILLS ?= 5000
+SOAK_S ?= 1800
+# Most tests wait for a process more than they work; files stay together for what their tests share,
+# in the order they come: those with few tests have the longest ones, and would all be last.
 WORKERS ?= 4
 # As validation/arrays.py would have it; pytest-randomly imports numpy before it can.
 PYTEST = OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-UV_INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python --only-binary :all: --require-hashes
+# A lock is complete: --no-deps takes it as it is, overrides.in and all.
+UV_INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python --only-binary :all: --require-hashes --no-deps
 UV_LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--only-binary :all: --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK_ARGS)
 
@@ -27,19 +35,25 @@ UV_LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: run serve test test-long check bench docs lock clean help
+.PHONY: run serve test test-long crash soak check bench docs lock clean help
 
 run: $(VENV)/.run $(RUN_MODEL) ## set up, then the job in test_input.json on the embedded model
 	@$(BIN)/python -m handler
 
-serve: $(VENV)/.run $(RUN_MODEL) ## the local RunPod, the OpenAI routes and the console on 127.0.0.1:8000
+serve: $(VENV)/.run $(RUN_MODEL) ## the local RunPod and the OpenAI routes on 127.0.0.1:8000
 	@$(BIN)/python -m emulator
 
-test: $(VENV)/.dev $(MODEL) ## the suite
-	@$(PYTEST) -n $(WORKERS) --dist loadfile $(SUITE) $(PYTEST_ARGS)
+test: $(VENV)/.dev $(MODEL) $(CLIENTS) ## the suite
+	@$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(SUITE) $(PYTEST_ARGS)
 
-test-long: $(VENV)/.dev $(MODEL) ## the long forms: fuzz, kills, soak
+test-long: $(VENV)/.dev $(MODEL) $(CLIENTS) ## the long forms: fuzz, kills, soak
 	@$(PYTEST) --long $(LONG_SUITE) $(PYTEST_ARGS)
+
+crash: $(VENV)/.dev ## JOBS=100000 jobs under KILLS=5000 kills, by hand: hours
+	@$(BIN)/python -m tests.crashes $(JOBS) $(KILLS)
+
+soak: $(VENV)/.dev ## half an hour of mixed load; its curves go to SOAK_OUT
+	@SOAK_OUT=$(SOAK_OUT) $(BIN)/python -m tests.crashes.soak $(SOAK_S)
 
 check: $(VENV)/.dev ## format, lint, types, imports, dependencies, spelling, Dockerfile
 	@$(BIN)/ruff format --check .
@@ -56,13 +70,15 @@ bench: $(VENV)/.dev $(MODEL) ## the benchmarks' side-by-side tables
 docs: $(VENV)/.run ## make the pages that are made from code
 	@$(BIN)/python -m emulator.settings_page > docs/settings.md
 	@$(BIN)/python -m validation.rules_page > docs/validation.md
+	@$(BIN)/python -m emulator.openai_page > docs/openai.md
 
 # One file after the other, for dev.txt is held to the versions that run.txt chose.
 lock: $(VENV)/.setup ## pin what requirements/*.in ask for (LOCK_ARGS=--upgrade: the newest that fit)
-	@cd requirements && for name in setup run dev; do ../$(UV_LOCK) $$name.in -o $$name.txt >/dev/null || exit 1; done
+	@cd requirements && for name in setup run; do ../$(UV_LOCK) $$name.in -o $$name.txt >/dev/null || exit 1; done
+	@cd requirements && ../$(UV_LOCK) --override overrides.in dev.in -o dev.txt >/dev/null
 
 clean: ## remove the environment, caches and build output; models/ stays, for it was a download
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
+	@rm -rf $(VENV) tests/clients/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 help: ## this list
@@ -90,3 +106,10 @@ $(VENV)/.dev: requirements/dev.txt requirements/run.txt $(VENV)/.setup
 
 $(MODEL): | $(VENV)/.run
 	@$(BIN)/python -m engine.default_model >&2
+
+$(CLIENTS): tests/clients/package.json tests/clients/package-lock.json
+	@command -v npm >/dev/null || { \
+		echo 'The suite needs Node.js 18 or newer, and npm: `apt-get install nodejs npm` brings both.' >&2; exit 1; }
+	@echo 'Installing tests/clients' >&2
+	@npm ci --prefix tests/clients --ignore-scripts --no-audit --no-fund --loglevel=error >&2
+	@touch $@

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import signal
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import ScriptFactory
-from tests.integration.emulator.processes import becomes, emulator
+from tests.integration.emulator.processes import emulator
 from tests.integration.emulator.serving import Wire, chunks, joined
+from tests.waiting import until, until_told
 
 ROUTE = "/v1/completions"
 SCRIPTED = {"ENGINE": "scripted"}
@@ -63,7 +66,9 @@ async def test_sigterm_lets_a_stream_end(script: ScriptFactory, hosts_of: Hosts)
         assert hosts_of(server.pid) == []
 
 
-async def test_sigterm_cuts_off_what_does_not_end(script: ScriptFactory, hosts_of: Hosts) -> None:
+async def test_sigterm_ends_what_does_not_end_and_says_so(
+    script: ScriptFactory, hosts_of: Hosts
+) -> None:
     forever = {"when": "talk", "pieces": ["bla "], "repeat": -1, "delay_ms": 5}
     hang = {"pieces": ["a", {"hang_s": 3600}]}
     path = str(script(forever, hang, slots=8))
@@ -79,15 +84,104 @@ async def test_sigterm_cuts_off_what_does_not_end(script: ScriptFactory, hosts_o
             assert (await wire.head())[0] == 200
             await wire.chunk()
         server.process.send_signal(signal.SIGTERM)
-        assert await server.ended() == 0
-        assert hosts_of(server.pid) == []
         # Nobody was told that half an answer was a whole one.
         for wire in (talking, hanging):
-            assert b"[DONE]" not in await wire.read_all()
-        for wire in (whole, job):
-            assert b" 200 " not in (await wire.read_all())[:20]
+            body = await wire.read_all()
+            assert b'"error":' in body
+            assert b"shutting down" in body
+            assert b'finish_reason":"' not in body
+        assert (await whole.answer())[0] == 503
+        status, _, told = await job.answer()
+        assert (status, json.loads(told)["status"] in ("IN_PROGRESS", "IN_QUEUE")) == (200, True)
+        assert await server.ended() == 0
+        assert hosts_of(server.pid) == []
+        assert "Traceback" not in server.stderr
         for wire in wires:
             wire.close()
+
+
+async def test_second_signal_ends_it_quickly(script: ScriptFactory, hosts_of: Hosts) -> None:
+    path = str(script({"pieces": ["a", {"hang_s": 3600}]}))
+    async with emulator({"MODEL_PATH": path}, *ANY_PORT, grace_s=600) as server:
+        await server.listening()
+        with await Wire.connect(server.port) as wire:
+            await wire.post(ROUTE, {"prompt": "x", "stream": True})
+            await wire.head()
+            await wire.chunk()
+            server.process.send_signal(signal.SIGTERM)
+            await until(lambda: "shutting down" in server.stderr)
+            async with server.client() as client:
+                assert (await client.get("/health")).json()["status"] == "draining"
+            server.process.send_signal(signal.SIGINT)
+            assert b"shutting down" in await wire.read_all()
+            assert await server.ended() == 0
+        assert hosts_of(server.pid) == []
+
+
+async def test_job_that_was_cut_short_runs_after_the_next_start(
+    script: ScriptFactory, tmp_path: Path
+) -> None:
+    database = ("--db", str(tmp_path / "jobs.sqlite3"))
+    path = script({"pieces": ["a", {"hang_s": 3600}]})
+    body = {"input": {"prompt": "x"}}
+    async with emulator({"MODEL_PATH": str(path)}, *ANY_PORT, *database, grace_s=0.2) as server:
+        await server.listening()
+        async with server.client() as client:
+            sent = (await client.post("/run", json=body)).json()["id"]
+
+            async def begun() -> bool:
+                return bool((await client.get(f"/status/{sent}")).json()["status"] != "IN_QUEUE")
+
+            await until_told(begun)
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.ended() == 0
+    path.write_text(json.dumps({"answers": [{"pieces": ["all of it"]}]}))
+    async with emulator({"MODEL_PATH": str(path)}, *ANY_PORT, *database) as server:
+        await server.listening()
+        async with server.client() as client:
+            found = (await client.get(f"/status-sync/{sent}")).json()
+    assert found["output"]["choices"][0]["text"] == "all of it"
+
+
+async def test_requests_are_logged_with_their_names_and_no_keys() -> None:
+    async with emulator(SCRIPTED | {"API_KEYS": "secret-key"}, *ANY_PORT) as server:
+        await server.listening()
+        async with server.client() as client:
+            for key in ("secret-key", "not-the-secret-key"):
+                headers = {"authorization": f"Bearer {key}", "x-request-id": f"for-{len(key)}"}
+                await client.post(f"{ROUTE}?key={key}", json={"prompt": "x"}, headers=headers)
+            await client.get("/health")
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.ended() == 0
+    lines = [json.loads(line) for line in server.lines]
+    told = [line for line in lines if line["logger"] == "emulator.request_ids"]
+    assert [(line["status"], line["request_id"]) for line in told] == [
+        (200, "for-10"),
+        (401, "for-18"),
+    ]
+    assert all(line["path"] == ROUTE and line["duration_ms"] > 0 for line in told)
+    assert "secret-key" not in server.stderr
+
+
+async def test_faults_are_said_loudly_at_the_start() -> None:
+    async with emulator(SCRIPTED | {"FAULT_429": "1"}, *ANY_PORT) as server:
+        await server.listening()
+        async with server.client() as client:
+            assert (await client.post(ROUTE, json={"prompt": "x"})).status_code == 429
+            assert (await client.get("/health")).status_code == 200
+        (line,) = [line for line in server.lines if "ON PURPOSE" in line]
+        assert json.loads(line)["level"] == "warning"
+
+
+async def test_database_that_cannot_be_opened_ends_it_and_leaves_no_engine(
+    tmp_path: Path, hosts_of: Hosts
+) -> None:
+    (tmp_path / "jobs.sqlite3").mkdir()
+    database = ("--db", str(tmp_path / "jobs.sqlite3"))
+    async with emulator(SCRIPTED, *ANY_PORT, *database) as server:
+        assert await server.ended() > 0
+        assert "jobs.sqlite3" in server.stderr
+        assert hosts_of(server.pid) == []
 
 
 async def test_kill_of_the_server_leaves_no_engine_behind(
@@ -102,7 +196,7 @@ async def test_kill_of_the_server_leaves_no_engine_behind(
             assert len(hosts_of(server.pid)) == 1
             server.process.kill()
             assert await server.ended() == -signal.SIGKILL
-        await becomes(lambda: hosts_of(server.pid) == [])
+        await until(lambda: hosts_of(server.pid) == [])
 
 
 @pytest.mark.parametrize(
@@ -181,7 +275,7 @@ async def test_disconnects_leave_no_memory_files_or_threads(
                 for _ in range(4):
                     response = await client.post(ROUTE, json={"prompt": "x", "stream": True})
                     assert joined(chunks(response.content)) == "all is well"
-            await becomes(lambda: server.state == before)
+            await until(lambda: server.state == before)
 
         await many(50)
         memory = server.resident_bytes

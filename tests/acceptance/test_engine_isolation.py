@@ -16,7 +16,8 @@ import pytest
 from engine import Engine, TokenStream
 from engine.errors import EngineCrashed, GenerationCancelled
 from tests.conftest import EngineFactory, ScriptFactory
-from tests.integration.engine.support import ask, child_pid, request, scripted, until
+from tests.integration.engine.support import ask, child_pid, request, scripted
+from tests.waiting import until
 
 STREAMS = 200
 KILLS = 5

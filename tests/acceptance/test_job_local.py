@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.acceptance.done import Done
 from tests.integration.handler.control_plane import clean_environment
 
 WAIT_S = 50
@@ -21,29 +22,6 @@ COUNTING = {
 }
 HELLO = {"answers": [{"pieces": ["He", "llo", " world"], "delay_ms": 20}]}
 STREAMED = {"prompt": "hi", "sampling_params": {"stream": True}}
-
-
-@dataclass
-class Done:
-    """One ended process."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-    @property
-    def result(self) -> Any:
-        """The last line of stdout, which is JSON."""
-        return json.loads(self.stdout.splitlines()[-1])
-
-    def error(self) -> str:
-        """The one error that a failed run tells, and nothing else."""
-        assert self.code == 1
-        assert "Traceback" not in self.stdout + self.stderr
-        error = self.result["error"]
-        assert type(error) is str
-        assert "\n" not in error
-        return error
 
 
 class Runner:

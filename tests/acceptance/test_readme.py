@@ -4,27 +4,25 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from emulator.settings_page import page
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = re.findall(r"^```sh\n(.+?)\n```$", (ROOT / "README.md").read_text(), re.M | re.S)
+README = (ROOT / "README.md").read_text()
+COMMANDS = re.findall(r"^```sh\n(.+?)\n```$", README, re.M | re.S)
+# What it shows as the output of a command.
+OUTPUTS = dict(re.findall(r"^```sh\n([^\n]+)\n```\n\n```json\n(.+?)\n```$", README, re.M | re.S))
 pytestmark = pytest.mark.timeout(180)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -44,6 +42,15 @@ def run(command: str) -> str:
     )
     assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     return done.stdout
+
+
+def keys(value: Any) -> Any:
+    """Return which keys JSON has, and not what is in them."""
+    if isinstance(value, dict):
+        return {key: keys(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [keys(each) for each in value if isinstance(each, dict)]
+    return None
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +75,8 @@ def port() -> Iterator[int]:
 
 
 def test_it_has_the_commands_that_are_tested_here() -> None:
-    assert len(COMMANDS) == 9, COMMANDS
+    assert len(COMMANDS) == 10, COMMANDS
+    assert len(OUTPUTS) == 1, OUTPUTS
 
 
 # R44, R45, R46, R47
@@ -83,6 +91,8 @@ def test_a_job_ends_with_one_json(command: str) -> None:
     assert choice["tokens"] == choice["deltas"]
     assert output["usage"]["output"] >= len(choice["deltas"])
     assert output["streaming"] is True
+    if command in OUTPUTS:
+        assert keys(output) == keys(json.loads(OUTPUTS[command]))
 
 
 def test_make_run_prints_the_json_last() -> None:
@@ -103,6 +113,17 @@ def test_the_server_answers(command: str, port: int) -> None:
         assert "".join(chunk["choices"][0]["text"] for chunk in chunks)
     else:
         assert "error" not in json.loads(answer)
+
+
+def test_a_batch_is_answered(tmp_path: Path) -> None:
+    [command] = [each for each in COMMANDS if "-m batch" in each]
+    assert command.count("requests.jsonl") == 2
+    assert command.count("answers.jsonl") == 1
+    for name in ("requests.jsonl", "answers.jsonl"):
+        command = command.replace(name, str(tmp_path / name))
+    run(command)
+    lines = (tmp_path / "answers.jsonl").read_text().splitlines()
+    assert [json.loads(line)["custom_id"] for line in lines] == ["a", "b", "c"]
 
 
 def test_the_settings_page_is_what_the_classes_say() -> None:

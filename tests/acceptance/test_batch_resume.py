@@ -1,0 +1,225 @@
+"""A batch that is killed, time and again: the same command goes on, and each line is answered once.
+
+Promises: output lines = input lines, each custom_id once, work redone <= lines under way, memory
+that does not grow with the input.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ScriptFactory
+from tests.integration.batch.runs import ROOT, call, command, environment, read, run, text, write
+
+WITNESS = Path(__file__).with_name("witness")
+PEAK = Path(__file__).with_name("peak")
+KILLS = 10
+AT_ONCE = 8
+LIMIT_S = 120
+
+
+class Witness:
+    """Counts how often each prompt was generated, as the engine processes tell it."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.path = path
+        # For writing too, or it would end whenever nobody has it open.
+        self._pipe = os.open(path, os.O_RDWR)
+        self._rest = b""
+        self.seen: Counter[str] = Counter()
+
+    def wait_for(self, more: int) -> None:
+        """Return when so many more prompts have been begun."""
+        wanted = self.seen.total() + more
+        while self.seen.total() < wanted:
+            self._take(os.read(self._pipe, 65536))
+
+    def drain(self) -> None:
+        """Take what is there without waiting for more."""
+        os.set_blocking(self._pipe, False)
+        try:
+            while True:
+                self._take(os.read(self._pipe, 65536))
+        except BlockingIOError:
+            os.set_blocking(self._pipe, True)
+
+    def close(self) -> None:
+        os.close(self._pipe)
+
+    def _take(self, raw: bytes) -> None:
+        *whole, self._rest = (self._rest + raw).split(b"\n")
+        self.seen.update(line.decode() for line in whole)
+
+
+@pytest.fixture
+def witness(tmp_path: Path) -> Iterator[Witness]:
+    found = Witness(tmp_path / "witness")
+    yield found
+    found.close()
+
+
+@contextmanager
+def begun(model: Path, witness: Witness, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """Start the command, its engine told to report to the witness; kill it if it is left behind."""
+    variables = environment(
+        model,
+        BATCH_AT_ONCE=str(AT_ONCE),
+        WITNESS=str(witness.path),
+        PYTHONPATH=os.pathsep.join((str(WITNESS), str(ROOT))),
+    )
+    with subprocess.Popen(
+        command(*arguments), env=variables, cwd=ROOT, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+@pytest.mark.timeout(600)
+def test_killed_at_ten_points_and_answered_once(
+    script: ScriptFactory, tmp_path: Path, witness: Witness, scale: int
+) -> None:
+    lines = 2_000 if scale == 1 else 50_000
+    model = script({"delay_ms": 0.2}, slots=4)
+    given = write(tmp_path / "in.jsonl", (call(f"id {n}", f"p {n}") for n in range(lines)))
+    out = tmp_path / "out.jsonl"
+    chance = random.Random(lines)
+    left = lines
+    for _ in range(KILLS):
+        with begun(model, witness, "-i", given, "-o", out) as process:
+            wait_for = chance.randrange(1, left // KILLS)
+            witness.wait_for(wait_for)
+            process.send_signal(signal.SIGKILL)
+            process.wait(LIMIT_S)
+        witness.drain()
+        left -= wait_for
+        assert not out.exists()
+    with begun(model, witness, "-i", given, "-o", out) as process:
+        # Read while it runs: a pipe that nobody reads would hold the engine up.
+        witness.wait_for(lines - len(witness.seen))
+        _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, said
+    witness.drain()
+    found = read(out)
+    assert [line["custom_id"] for line in found] == [f"id {n}" for n in range(lines)]
+    assert [text(line) for line in found] == [f"p {n}" for n in range(lines)]
+    assert witness.seen.keys() == {f"p {n}" for n in range(lines)}
+    # Before the process, its engine: each may have begun what was under way, and no more.
+    redone = witness.seen.total() - lines
+    assert 0 <= redone <= KILLS * AT_ONCE
+    assert not out.with_name("out.jsonl.partial").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_what_is_under_way_finish(
+    script: ScriptFactory, tmp_path: Path, witness: Witness, number: signal.Signals
+) -> None:
+    model = script({"delay_ms": 5}, slots=4)
+    given = write(tmp_path / "in.jsonl", (call(f"id {n}", f"p {n}") for n in range(200)))
+    out = tmp_path / "out.jsonl"
+    with begun(model, witness, "-i", given, "-o", out) as process:
+        witness.wait_for(30)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 3
+    witness.drain()
+    done = witness.seen.total()
+    assert f"stopped by {number.name}; {done} of 200 lines are answered: the same command" in said
+    assert not out.exists()
+    ran = run(model, "-i", given, "-o", out)
+    assert ran.returncode == 0, ran.stderr
+    assert f"{done} of 200 lines are answered, going on".encode() in ran.stderr
+    assert [line["custom_id"] for line in read(out)] == [f"id {n}" for n in range(200)]
+
+
+def test_a_journal_of_another_input_is_not_gone_on_with(
+    script: ScriptFactory, tmp_path: Path, witness: Witness
+) -> None:
+    model = script({"delay_ms": 5}, slots=4)
+    given = write(tmp_path / "in.jsonl", (call(f"id {n}") for n in range(200)))
+    out = tmp_path / "out.jsonl"
+    with begun(model, witness, "-i", given, "-o", out) as process:
+        witness.wait_for(20)
+        process.kill()
+    write(given, [call("another")])
+    ran = run(model, "-i", given, "-o", out)
+    assert ran.returncode == 2
+    journal = out.with_name("out.jsonl.partial")
+    assert ran.stderr.decode() == (
+        f"{journal} has the answers to another input: --force drops it\n"
+    )
+    assert journal.exists()
+    assert run(model, "-i", given, "-o", out, "--force").returncode == 0
+    assert [line["custom_id"] for line in read(out)] == ["another"]
+
+
+def test_two_commands_do_not_share_an_output(
+    script: ScriptFactory, tmp_path: Path, witness: Witness
+) -> None:
+    model = script({"delay_ms": 5}, slots=4)
+    given = write(tmp_path / "in.jsonl", (call(f"id {n}") for n in range(2_000)))
+    out = tmp_path / "out.jsonl"
+    with begun(model, witness, "-i", given, "-o", out) as process:
+        witness.wait_for(20)
+        ran = run(model, "-i", given, "-o", out)
+        assert ran.returncode == 2
+        assert b"another run is at work on" in ran.stderr
+        assert process.poll() is None
+
+
+def test_a_disk_that_fills_up_costs_nothing(script: ScriptFactory, tmp_path: Path) -> None:
+    """The journal may grow to a limit and no further, as on a disk that is full."""
+    model = script({"delay_ms": 0}, slots=4)
+    given = write(tmp_path / "in.jsonl", (call(f"id {n}", f"p {n}") for n in range(300)))
+    out = tmp_path / "out.jsonl"
+    words = " ".join(f"'{word}'" for word in command("-i", given, "-o", out))
+    ran = subprocess.run(
+        ["bash", "-c", f"ulimit -f 40; trap '' XFSZ; exec {words}"],
+        env=environment(model),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert ran.returncode == 3
+    assert "out.jsonl.partial: File too large; the same command goes on" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert not out.exists()
+    again = run(model, "-i", given, "-o", out)
+    assert again.returncode == 0, again.stderr
+    assert [text(line) for line in read(out)] == [f"p {n}" for n in range(300)]
+
+
+@pytest.mark.timeout(600)
+def test_memory_does_not_grow_with_the_input(
+    script: ScriptFactory, tmp_path: Path, scale: int
+) -> None:
+    most = 2_000 if scale == 1 else 50_000
+    model = script({}, slots=8)
+
+    def peak_mb(lines: int) -> float:
+        given = write(tmp_path / "in.jsonl", (call(f"id {n}", "word " * 50) for n in range(lines)))
+        told = {
+            "PEAK": str(tmp_path / "peak"),
+            "PYTHONPATH": os.pathsep.join((str(PEAK), str(ROOT))),
+        }
+        ran = run(model, "-i", given, "-o", tmp_path / "out.jsonl", "--force", variables=told)
+        assert ran.returncode == 0, ran.stderr
+        return float((tmp_path / "peak").read_text())
+
+    few, many = peak_mb(most // 10), peak_mb(most)
+    # What is kept of a line is a hash, a place and a length.
+    assert many < few * 1.05 + 2, (few, many)

@@ -1,0 +1,156 @@
+"""Schemas and functions on the embedded model: what it says parses, as it can say nothing else.
+
+A model of 135 million parameters knows neither JSON nor functions well, so nothing but the
+constraint keeps its answers in shape (R39). Hot and with other seeds it may still run into
+`max_tokens` on white space, which JSON allows; what it was let finish has to parse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import pytest_asyncio
+from openai.types.chat import ChatCompletion
+
+from engine import BackendConfig, Engine, EngineConfig
+from handler.openai.service import OpenAIService, events
+from handler.pipeline import Pipeline
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ROUTE = "/v1/chat/completions"
+MANNERS: list[dict[str, Any]] = [
+    {"temperature": 0},
+    *({"temperature": 1.3, "seed": seed} for seed in range(3)),
+]
+COLOUR: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "colour": {"enum": ["red", "green", "blue"]},
+        "count": {"type": "integer", "minimum": 0, "maximum": 99},
+        "sure": {"type": "boolean"},
+    },
+    "required": ["colour", "count", "sure"],
+    "additionalProperties": False,
+}
+CITY: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Oslo", "Lima"]}, "days": {"type": "integer", "maximum": 9}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
+TIME = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object"}}}
+ARGUMENTS = {"weather": CITY, "clock": {"type": "object"}}
+MAX_TOKENS = 300
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(model_path: Path) -> AsyncIterator[OpenAIService]:
+    options = {"model_path": str(model_path), "model_name": "tiny", "context_length": 1024}
+    engine = Engine(EngineConfig(backend=BackendConfig("llamacpp", options)))
+    yield OpenAIService(Pipeline(engine, "tiny"))
+    await engine.close()
+
+
+async def whole(service: OpenAIService, content: str, **given: Any) -> ChatCompletion:
+    body = {
+        "messages": [{"role": "user", "content": content}],
+        "max_tokens": MAX_TOKENS,
+        **given,
+    }
+    async with asyncio.timeout(50):
+        answer = await service.whole(service.codec(ROUTE, body))
+    assert "warnings" not in answer
+    return ChatCompletion.model_validate(answer)
+
+
+def finished(reason: str | None, wanted: str, manner: dict[str, Any]) -> bool:
+    """Whether an answer came to its end; greedy, it has to."""
+    if manner["temperature"] == 0:
+        assert reason == wanted
+    assert reason in {wanted, "length"}
+    return reason == wanted
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+async def test_answer_fits_the_schema(service: OpenAIService, manner: dict[str, Any]) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "colour", "schema": COLOUR}}
+    answer = await whole(service, "Which colour?", response_format=wanted, **manner)
+    [choice] = answer.choices
+    if finished(choice.finish_reason, "stop", manner):
+        jsonschema_rs.validate(COLOUR, json.loads(choice.message.content or ""))
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+async def test_answer_is_an_object(service: OpenAIService, manner: dict[str, Any]) -> None:
+    wanted = {"type": "json_object"}
+    answer = await whole(service, "A short JSON object.", response_format=wanted, **manner)
+    [choice] = answer.choices
+    said = choice.message.content or ""
+    assert said.lstrip().startswith("{")
+    if choice.finish_reason == "stop":
+        assert isinstance(json.loads(said), dict)
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "weather"}}]
+)
+async def test_function_is_called_with_arguments_that_parse(
+    service: OpenAIService, choice: Any, manner: dict[str, Any]
+) -> None:
+    asked = {"tools": [WEATHER, TIME], "tool_choice": choice, **manner}
+    answer = await whole(service, "Is it raining in Oslo?", **asked)
+    [told] = answer.choices
+    if not finished(told.finish_reason, "tool_calls", manner):
+        return
+    calls = told.message.tool_calls or []
+    assert calls
+    for call in calls:
+        assert call.type == "function"
+        if choice != "required":
+            assert call.function.name == "weather"
+        jsonschema_rs.validate(ARGUMENTS[call.function.name], json.loads(call.function.arguments))
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+async def test_streamed_call_is_whole_in_the_end(
+    service: OpenAIService, manner: dict[str, Any]
+) -> None:
+    body = {
+        "messages": [{"role": "user", "content": "Is it raining in Lima?"}],
+        "tools": [WEATHER],
+        "tool_choice": "required",
+        "stream": True,
+        "max_tokens": MAX_TOKENS,
+        **manner,
+    }
+    codec = service.codec(ROUTE, body)
+    name, arguments = "", ""
+    reasons: set[str | None] = set()
+    async with asyncio.timeout(50), await service.open(codec) as running:
+        async for block in events(codec, running):
+            for line in block.decode().splitlines():
+                if not line.startswith("data: {"):
+                    continue
+                for choice in json.loads(line.removeprefix("data: "))["choices"]:
+                    reasons.add(choice["finish_reason"])
+                    for call in choice["delta"].get("tool_calls", ()):
+                        name += call["function"].get("name") or ""
+                        arguments += call["function"].get("arguments") or ""
+    [reason] = reasons - {None}
+    if finished(reason, "tool_calls", manner):
+        assert name == "weather"
+        jsonschema_rs.validate(CITY, json.loads(arguments))
+
+
+async def test_no_function_is_called_where_none_may_be(service: OpenAIService) -> None:
+    answer = await whole(service, "Hello", tools=[WEATHER], tool_choice="none", max_tokens=20)
+    assert not answer.choices[0].message.tool_calls

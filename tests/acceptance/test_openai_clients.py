@@ -1,0 +1,209 @@
+"""What people build on, unmodified, against `python -m emulator`: four OpenAI clients, five ways.
+
+Each is a program in tests/clients that tells what it saw; all have to see the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.integration.emulator.processes import ROOT, emulator
+
+# Two of the clients take seconds to be imported alone, and more on a machine that is busy.
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+
+MODEL = "little"
+KEY, LIMITED = "open-sesame", "but-rarely"
+DEADLINE_S = 120
+CLIENTS = ROOT / "tests" / "clients"
+PROGRAMS: dict[str, list[str]] = {
+    "openai-python": [sys.executable, "-m", "tests.clients.openai_sync"],
+    "openai-python-async": [sys.executable, "-m", "tests.clients.openai_async"],
+    "openai-node": ["node", str(CLIENTS / "openai.mjs")],
+    "langchain": [sys.executable, "-m", "tests.clients.langchain_chat"],
+    "litellm": [sys.executable, "-m", "tests.clients.litellm_chat"],
+}
+
+PIECES = ["Good", " day,", " Z", {"hex": "c3"}, {"hex": "bc"}, "rich\n\n", "\u2028data: [DONE]"]
+TEXT = "Good day, Zürich\n\n\u2028data: [DONE]"
+CALL = [
+    "<tool",
+    '_call>{"name": "get_',
+    'weather", "arguments": {"city": "Zü',
+    'rich"}}</tool_call>',
+]
+SCRIPT: dict[str, Any] = {
+    "answers": [
+        # The engine's process dies in the middle of it.
+        {"when": "user: die", "pieces": ["so", " far", {"signal": "SIGKILL", "delay_ms": 50}]},
+        {"when": "(tool: |<tool_response>\n)sunny", "pieces": ["It", " is", " sunny."]},
+        {"when": "the weather in", "pieces": CALL},
+        {"when": "a city as JSON", "pieces": ['{"name": "Zürich",', ' "people"', ": 443000}"]},
+        {"pieces": PIECES, "delay_ms": 2},
+    ],
+    "slots": 4,
+}
+
+Told = dict[str, list[dict[str, Any]]]
+
+
+class Clients:
+    """Runs each program once, when it is first asked for what that saw."""
+
+    def __init__(self, base_url: str, down_url: str) -> None:
+        refused = {
+            "400": {"temperature": 3},
+            "401": {"key": "wrong"},
+            "404": {"model": "gpt-4"},
+            # The bare routes are limited by key.
+            "429": {"key": LIMITED, "base_url": base_url},
+            "503": {"base_url": f"{down_url}/v1"},
+        }
+        asked = {"base_url": f"{base_url}/v1", "key": KEY, "model": MODEL, "refused": refused}
+        self._asked = json.dumps(asked)
+        self._told: dict[str, Told] = {}
+
+    async def saw(self, client: str) -> Told:
+        """Return what a client's program told, by scenario."""
+        if client not in self._told:
+            self._told[client] = await self._run(client)
+        return self._told[client]
+
+    async def _run(self, client: str) -> Told:
+        assert (CLIENTS / "node_modules").is_dir(), "`make test` installs what tests/clients needs"
+        process = await asyncio.create_subprocess_exec(
+            *PROGRAMS[client],
+            self._asked,
+            cwd=ROOT,
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONUTF8": "1",
+                # It would fetch the prices of models.
+                "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+                "LANGSMITH_TRACING": "false",
+            },
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                out, err = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        assert process.returncode == 0, out.decode() + err.decode()
+        told: Told = {}
+        for line in out.decode().split("\n"):
+            if line.startswith("{"):
+                seen = json.loads(line)
+                told.setdefault(seen.pop("scenario"), []).append(seen)
+        return told
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def clients(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clients]:
+    folder = tmp_path_factory.mktemp("clients")
+    scripts = {"up": SCRIPT, "down": {"load_error": "there is no memory left for the model"}}
+    async with AsyncExitStack() as stack:
+        servers = []
+        for name, script in scripts.items():
+            path = folder / f"{name}.json"
+            path.write_text(json.dumps(script))
+            settings = {
+                "ENGINE": "scripted",
+                "MODEL_PATH": str(path),
+                "MODEL_NAME": MODEL,
+                "API_KEYS": f"{KEY},{LIMITED}",
+                "RATE_LIMIT_CHAT": "1/hour",
+            }
+            servers.append(await stack.enter_async_context(emulator(settings, "--port", "0")))
+        for server in servers:
+            await server.listening()
+        up, down = (f"http://127.0.0.1:{server.port}" for server in servers)
+        async with servers[0].client() as http:
+            taken = await http.post(
+                "/chat/completions",
+                json={"messages": [{"role": "user", "content": "hello"}]},
+                headers={"authorization": f"Bearer {LIMITED}"},
+            )
+            assert taken.status_code == 200
+        yield Clients(up, down)
+
+
+@pytest.fixture(params=PROGRAMS)
+def client(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+async def test_whole_answer(client: str, clients: Clients) -> None:  # R32, R35
+    (seen,) = (await clients.saw(client))["whole"]
+    assert seen == {"text": TEXT, "finish": "stop", "usage": [3, len(PIECES)]}
+
+
+async def test_streamed_answer_with_its_usage(client: str, clients: Clients) -> None:  # R22, R36
+    (seen,) = (await clients.saw(client))["stream"]
+    assert seen.pop("parts") > 3
+    assert seen == {"text": TEXT, "finish": "stop", "usage": [3, len(PIECES)]}
+
+
+async def test_streamed_text_completion(client: str, clients: Clients) -> None:  # R20, R32
+    assert (await clients.saw(client))["completion"] == [{"text": TEXT}]
+
+
+async def test_tools_are_called_whole_and_streamed(client: str, clients: Clients) -> None:  # R39
+    (seen,) = (await clients.saw(client))["tools"]
+    assert seen["called"] == [["get_weather", {"city": "Zürich"}]] * 2
+    assert seen["text"] == "It is sunny."
+
+
+async def test_structured_answer(client: str, clients: Clients) -> None:  # R39
+    (seen,) = (await clients.saw(client))["structured"]
+    assert seen["value"] == {"name": "Zürich", "people": 443_000}
+
+
+# What a program has to catch, by the status (R53); LiteLLM has a class of its own for 503.
+CLASSES = {
+    "400": ("BadRequestError", "temperature must be"),
+    "401": ("AuthenticationError", "an API key is needed"),
+    "404": ("NotFoundError", MODEL),
+    "429": ("RateLimitError", "Rate limit exceeded. Try again in"),
+    "503": ("InternalServerError", "Completion service temporarily unavailable"),
+}
+
+
+@pytest.mark.parametrize("status", CLASSES)
+async def test_refusal_is_the_clients_own_class(
+    status: str, client: str, clients: Clients
+) -> None:  # R7, R9, R40, R41, R54
+    expected, said = CLASSES[status]
+    if (client, status) == ("litellm", "503"):
+        expected = "ServiceUnavailableError"
+    seen = (await clients.saw(client))[status]
+    # R30: before the first text a stream is refused as anything else is.
+    assert [each["stream"] for each in seen] == [False, True]
+    for each in seen:
+        assert expected in each["raised"]
+        assert each["status"] == int(status)
+        assert said in each["said"]
+
+
+async def test_fault_in_mid_stream_is_raised(client: str, clients: Clients) -> None:  # R30
+    told = await clients.saw(client)
+    (seen,) = told["cut"]
+    assert seen["text"] == "so far"
+    assert "APIError" in seen["raised"]
+    assert "the engine process was killed by SIGKILL" in seen["said"]
+    # The server and its next answer are none the worse.
+    assert told["after"] == [{"text": TEXT}]

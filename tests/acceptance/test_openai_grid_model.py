@@ -1,0 +1,155 @@
+"""OpenAI's calls on the embedded model: one text, whether whole, streamed or a job's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from engine import BackendConfig, Engine, EngineConfig
+from handler.job import JobHandler
+from handler.openai.service import OpenAIService
+from handler.pipeline import Pipeline
+from tests.unit.handler.openai.calls import CHAT, COMPLETIONS, tell_streamed, tell_whole
+from tests.unit.handler.openai.reading import Choice, Told
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
+# The last brings characters of several tokens into the answer.
+PROMPTS = ["The capital of France is", "Smileys: 😀 😃 😄 😁 😀 😃 😄"]
+TURNS = [{"role": "user", "content": "What is the capital of France?"}]
+# What a call of ours asks, by the two routes and by a job.
+ASKED = [
+    *((COMPLETIONS, {"prompt": prompt}) for prompt in PROMPTS),
+    (CHAT, {"messages": TURNS}),
+]
+JOB = {"top_p": 1, "top_k": -1}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pipeline(model_path: Path) -> AsyncIterator[Pipeline]:
+    """One slot, one thread, no reuse of an earlier prompt: the same text for the same request."""
+    options = {"model_path": str(model_path), "model_name": "tiny", "deterministic": True}
+    config = EngineConfig(backend=BackendConfig("llamacpp", {**options, "context_length": 512}))
+    engine = Engine(config)
+    yield Pipeline(engine, "tiny")
+    await engine.close()
+
+
+async def both(pipeline: Pipeline, route: str, body: dict[str, Any]) -> Told:
+    """The whole answer, after it was found to be the streamed one as well."""
+    service = OpenAIService(pipeline, stream_several=True)
+    async with asyncio.timeout(50):
+        whole = await tell_whole(service, route, body)
+        streamed = await tell_streamed(service, route, body)
+    assert streamed.choices == whole.choices
+    assert streamed.usage == whole.usage
+    return whole
+
+
+async def job(pipeline: Pipeline, body: dict[str, Any], **sampling: Any) -> str:
+    """The text of the same as a job."""
+    params = {**GREEDY, **JOB, **sampling, "stream": True}
+    given = {**body, "sampling_params": params, "enable_validation": False}
+    output = await JobHandler(pipeline).run({"id": "j", "input": given})
+    assert isinstance(output, dict)
+    (choice,) = output["choices"]
+    assert "".join(choice["deltas"]) == choice["text"]
+    return str(choice["text"])
+
+
+@pytest.mark.parametrize(("route", "body"), ASKED)
+async def test_whole_streamed_or_a_job(
+    pipeline: Pipeline, route: str, body: dict[str, Any]
+) -> None:
+    # R11, R24, R26, R45, R46: cut short at several places as well.
+    (choice,) = (await both(pipeline, route, body | GREEDY)).choices.values()
+    text = choice.text
+    assert text == await job(pipeline, body)
+    for place in (1, len(text) // 2, len(text) - 4):
+        stop = text[place : place + 3]
+        before, _, _ = text.partition(stop)
+        stops = {"stop": ["never said", stop]}
+        (cut,) = (await both(pipeline, route, body | GREEDY | stops)).choices.values()
+        assert (cut.text, cut.finish_reason, cut.stop_reason) == (before, "stop", stop)
+        assert await job(pipeline, body, **stops) == before
+
+
+@pytest.mark.parametrize(("route", "body"), ASKED)
+async def test_two_choices_of_a_seed(pipeline: Pipeline, route: str, body: dict[str, Any]) -> None:
+    # R10, R15, R24: the first is the one that n=1 has.
+    sampling: dict[str, Any] = {"temperature": 1.0, "max_tokens": 8, "ignore_eos": True}
+    told = await both(pipeline, route, {**body, **sampling, "seed": 11, "n": 2})
+    assert told.usage is not None
+    assert told.usage["completion_tokens"] == 16
+    texts = [choice.text for choice in told.choices.values()]
+    assert texts[0] != texts[1]
+    assert texts == [await job(pipeline, body, **sampling, seed=seed) for seed in (11, 12)]
+
+
+def check_logprobs(choice: Choice, prompt: str) -> None:
+    found = choice.logprobs
+    assert found is not None
+    assert len({len(each) for each in found.values()}) == 1
+    echoed = [offset < len(prompt) for offset in found["text_offset"]]
+    assert found["text_offset"] == sorted(found["text_offset"])
+    for told, token, logprob, tops, offset in zip(
+        echoed,
+        found["tokens"],
+        found["token_logprobs"],
+        found["top_logprobs"],
+        found["text_offset"],
+        strict=True,
+    ):
+        if "\ufffd" not in token:
+            assert choice.text[offset:].startswith(token)
+        if told:
+            assert (logprob, tops) == (None, None)
+        else:
+            assert logprob <= 0
+            # Greedy: the sampled one is the likeliest.
+            assert max(tops.values()) == tops[token] == logprob
+
+
+@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize("prompt", PROMPTS)
+async def test_logprobs(pipeline: Pipeline, prompt: str, echo: bool) -> None:
+    # R13, R14
+    body = {"prompt": prompt, "echo": echo, "logprobs": 3, **GREEDY}
+    told = await both(pipeline, COMPLETIONS, body)
+    assert told.choices[0].text.startswith(prompt) or not echo
+    check_logprobs(told.choices[0], prompt if echo else "")
+    ids = await pipeline.engine.tokenize(prompt)
+    of_ids = await both(pipeline, COMPLETIONS, body | {"prompt": ids})
+    assert of_ids.choices == told.choices
+    assert of_ids.usage == told.usage
+
+
+async def test_logprobs_of_a_chat(pipeline: Pipeline) -> None:
+    # R13
+    body = {"messages": TURNS, "logprobs": True, "top_logprobs": 3, **GREEDY}
+    (choice,) = (await both(pipeline, CHAT, body)).choices.values()
+    assert choice.logprobs is not None
+    content = choice.logprobs["content"]
+    assert b"".join(bytes(each["bytes"]) for each in content).decode() == choice.text
+    for each in content:
+        assert each["logprob"] <= 0
+        assert len(each["top_logprobs"]) == 3
+        assert each["top_logprobs"][0]["token"] == each["token"]
+
+
+async def test_several_prompts(pipeline: Pipeline) -> None:
+    # R5, R18, R24
+    body = {"prompt": PROMPTS, "echo": True, **GREEDY}
+    told = await both(pipeline, COMPLETIONS, body)
+    alone = [await both(pipeline, COMPLETIONS, body | {"prompt": prompt}) for prompt in PROMPTS]
+    assert list(told.choices.values()) == [each.choices[0] for each in alone]
+    for key in ("prompt_tokens", "completion_tokens"):
+        usages = [each.usage or {} for each in alone]
+        assert told.usage is not None
+        assert told.usage[key] == sum(usage[key] for usage in usages)

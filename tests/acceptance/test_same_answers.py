@@ -1,0 +1,195 @@
+"""One job, two ways: the worker in the local server, and the same worker under RunPod's SDK.
+
+For each STREAM_MODE a server with its local worker, and `python -m handler` joined to another
+endpoint of it, run the same jobs on the same script. A client must be shown the same, but for ids,
+times and the worker's name, and for how many pieces a stream comes in, which is a matter of time.
+
+What is not the same, because the SDK is in between, is none of it in what a client is shown of one
+job: docs/runpod.md has the table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.acceptance.workers.processes import Job, Platform, SDKWorker, becomes
+
+MODES = ("aggregate", "generator")
+# The local worker's endpoint, and the SDK worker's.
+LOCAL, SDK = "default", "sdk"
+
+ANSWERS: list[dict[str, Any]] = [
+    {"when": "hello", "pieces": ["He", "llo", " wor", "ld"], "delay_ms": 80},
+    {"when": "hang", "pieces": ["again", {"hang_s": 600}]},
+    {"when": "crash", "pieces": ["He", {"signal": "SIGKILL", "delay_ms": 300}]},
+    {"when": "fail", "pieces": ["He", {"error": "out of luck", "delay_ms": 300}]},
+    # Half a megabyte thrice: text, deltas and tokens.
+    {"when": "large", "pieces": ["so " * 1000], "repeat": 170},
+    {},
+]
+
+
+def text(prompt: str, **sampling: Any) -> dict[str, Any]:
+    return {"input": {"prompt": prompt, "sampling_params": {"seed": 1, **sampling}}}
+
+
+def openai(route: str, **body: Any) -> dict[str, Any]:
+    return {"input": {"openai_route": route, "openai_input": {"seed": 1, **body}}}
+
+
+TURNS = [{"role": "user", "content": "hello"}]
+CASES: dict[str, dict[str, Any]] = {
+    "prompt": text("hello"),
+    "prompt, streamed": text("hello", stream=True),
+    "messages": {"input": {"messages": TURNS}},
+    "bad prompt": text(""),
+    "no object": {"input": "hello"},
+    "openai whole": openai("/v1/completions", prompt="hello"),
+    "openai chat whole": openai("/v1/chat/completions", messages=TURNS),
+    "openai stream": openai("/v1/completions", prompt="hello", stream=True),
+    "openai chat stream": openai("/v1/chat/completions", messages=TURNS, stream=True),
+    "openai models": openai("/v1/models"),
+    "openai error": openai("/v1/completions", prompt=5),
+    "engine failure": text("fail", stream=True),
+    "engine death": text("crash", stream=True),
+    "1.5 MB": text("large", stream=True, max_tokens=1000),
+    "time limit": {**text("hang", stream=True), "policy": {"executionTimeout": 600}},
+    "cancel": text("hang", stream=True),
+}
+
+_VARYING = {"id", "created", "timings", "delayTime", "executionTime", "workerId"}
+
+
+def normal(value: Any) -> Any:
+    """Return what a client is shown without ids, times, workers and the cuts between pieces."""
+    if isinstance(value, dict):
+        return {key: normal(each) for key, each in value.items() if key not in _VARYING}
+    if isinstance(value, list):
+        pieces = [event for each in value for event in (_events(each) or [each])]
+        return _merged([normal(piece) for piece in pieces])
+    if (events := _events(value)) is not None:
+        return normal(events)
+    if isinstance(value, str) and value.startswith("{"):
+        return normal(json.loads(value))
+    return value
+
+
+def _events(value: Any) -> list[Any] | None:
+    """Return the events of a text that consists of some."""
+    if not isinstance(value, str) or not value.startswith("data: "):
+        return None
+    assert value.endswith("\n\n")
+    events = [event.removeprefix("data: ") for event in value[:-2].split("\n\n")]
+    return [event if event == "[DONE]" else json.loads(event) for event in events]
+
+
+def _merged(pieces: list[Any]) -> list[Any]:
+    """Join what neighbours say that are otherwise the same."""
+    merged: list[Any] = []
+    said = ""
+    for piece in pieces:
+        new, piece = _taken_out(piece)
+        if new is None or not merged or merged[-1] != piece:
+            merged += [said, piece] if new is None else [piece]
+        said += new or ""
+    return [*merged, said] if said else merged
+
+
+def _taken_out(piece: Any) -> tuple[str | None, Any]:
+    """Return a partial output's text, and the rest of it; None where it is none."""
+    if not isinstance(piece, dict) or "usage" in piece or not piece.get("choices"):
+        return None, piece
+    choice = dict(piece["choices"][0])
+    if "delta" in choice:
+        delta = dict(choice["delta"])
+        said = delta.pop("content", None)
+        choice["delta"] = delta
+    else:
+        said = choice.pop("text", None)
+    choice.pop("tokens", None)
+    return said or "", {**piece, "choices": [choice]}
+
+
+class Pair:
+    """A server with its local worker, and the SDK worker that has joined it."""
+
+    def __init__(self, mode: str, platform: Platform, worker: SDKWorker) -> None:
+        self.mode = mode
+        self.platform = platform
+        self.worker = worker
+
+    def send(self, endpoint: str, case: str) -> Job:
+        return self.platform.send(endpoint, CASES[case])
+
+
+def _pair(mode: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    folder = tmp_path_factory.mktemp(mode)
+    script = folder / "script.json"
+    script.write_text(json.dumps({"answers": ANSWERS, "slots": 2}))
+    settings = {"MODEL_PATH": str(script), "STREAM_MODE": mode}
+    platform = Platform(folder, MIN_EXECUTION_TIMEOUT_MS="1", **settings)
+    worker = SDKWorker(
+        platform, SDK, tmp_path_factory.mktemp(f"{mode}-worker"), ["-m", "handler"], settings
+    )
+    yield Pair(mode, platform, worker)
+    worker.close()
+    platform.close()
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Pair]]:
+    # Both at once, for each worker takes seconds to import the SDK.
+    makers = {mode: _pair(mode, tmp_path_factory) for mode in MODES}
+    yield {mode: next(maker) for mode, maker in makers.items()}
+    for maker in makers.values():
+        assert next(maker, None) is None
+
+
+@pytest.fixture(params=MODES)
+def pair(request: pytest.FixtureRequest, pairs: dict[str, Pair]) -> Pair:
+    """The workers of either mode."""
+    return pairs[request.param]
+
+
+def shown(job: Job) -> dict[str, Any]:
+    """Return all that a client is shown of a job to its end."""
+    streamed = job.streamed()
+    return {"stream": normal(streamed), "status": normal(job.ended())}
+
+
+def _streams(job: Job) -> bool:
+    return bool(job.call("stream")["stream"])
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("case", CASES)
+def test_same_answer(pair: Pair, case: str) -> None:
+    sdk, local = pair.send(SDK, case), pair.send(LOCAL, case)
+    if case == "cancel":
+        for job in (sdk, local):
+            job.started()
+        if pair.mode == "generator":
+            for job in (sdk, local):
+                becomes(partial(_streams, job))
+        answers = [normal(job.call("cancel", "POST")) for job in (sdk, local)]
+        assert answers == [{"status": "CANCELLED"}] * 2
+    seen = shown(local)
+    assert shown(sdk) == seen
+    # The cases are what they are called.
+    failing = {"bad prompt", "no object", "openai error", "engine failure", "engine death"}
+    ends = {"cancel": "CANCELLED", "time limit": "TIMED_OUT"}
+    ends |= dict.fromkeys(failing, "FAILED")
+    assert seen["status"]["status"] == ends.get(case, "COMPLETED")
+    if case == "1.5 MB":
+        assert len(json.dumps(local.output())) > 1_500_000
+
+
+@pytest.mark.parametrize("case", ["prompt", "openai stream", "openai error"])
+def test_same_answer_of_runsync(pair: Pair, case: str) -> None:
+    sdk, local = (normal(pair.platform.call_sync(name, CASES[case])) for name in (SDK, LOCAL))
+    assert sdk == local

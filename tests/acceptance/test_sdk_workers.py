@@ -1,0 +1,306 @@
+"""Unmodified SDK workers at a local RunPod: each kind of handler, its errors, its ends.
+
+Each worker has an endpoint of its own and nothing of ours but environment variables. A test that
+ends one starts another in its place; jobs just wait until it has imported the SDK.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.workers.processes import HANDLERS, Platform, SDKWorker, becomes
+
+KINDS = ("plain", "async", "generator", "async_generator")
+STREAMING = ("generator", "async_generator")
+# Of the async generator's worker; the others have one job at a time, the SDK's default.
+CONCURRENCY = 3
+GRACE_S = 0.5
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    found = Platform(
+        tmp_path_factory.mktemp("platform"),
+        LOCAL_WORKER="off",
+        LOG_LEVEL="DEBUG",
+        MAX_LOSSES="2",
+        MAX_RUN_MB="1.5",
+        MAX_RUNSYNC_MB="1.5",
+        WORKER_GRACE_S=str(GRACE_S),
+    )
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def workers(
+    platform: Platform, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, SDKWorker]]:
+    found = {
+        kind: SDKWorker(
+            platform,
+            kind,
+            tmp_path_factory.mktemp(kind),
+            [str(HANDLERS)],
+            {
+                "KIND": kind,
+                "CONCURRENCY": str(CONCURRENCY) if kind == "async_generator" else "1",
+                # Else it would say all that it does.
+                "RUNPOD_LOG_LEVEL": "INFO",
+            },
+        )
+        for kind in KINDS
+    }
+    yield found
+    for worker in found.values():
+        worker.close()
+
+
+@pytest.fixture(params=KINDS)
+def worker(request: pytest.FixtureRequest, workers: dict[str, SDKWorker]) -> SDKWorker:
+    """Each of the workers."""
+    return workers[request.param]
+
+
+@pytest.fixture(params=STREAMING)
+def streaming(request: pytest.FixtureRequest, workers: dict[str, SDKWorker]) -> SDKWorker:
+    """Each of those that stream."""
+    return workers[request.param]
+
+
+def check_works(platform: Platform, worker: SDKWorker) -> None:
+    said = platform.run(worker.endpoint, {"say": "fine"}).output()
+    assert said in (["fine"], {"said": "fine", "job": ["id", "input"]})
+
+
+# -- what comes back ------------------------------------------------------------------------------
+
+
+def test_output(platform: Platform, worker: SDKWorker) -> None:
+    job = platform.run(worker.endpoint, {"say": "one twö three"})
+    if worker.endpoint in STREAMING:
+        assert job.output() == job.streamed() == ["one", "twö", "three"]
+    else:
+        assert job.output() == {"said": "one twö three", "job": ["id", "input"]}
+        assert job.streamed() == []
+    ended = job.call("status")
+    assert ended["workerId"] == worker.endpoint
+    assert ended["delayTime"] >= 0
+    assert ended["executionTime"] >= 0
+
+
+def test_runsync(platform: Platform, worker: SDKWorker) -> None:
+    ended = platform.call_sync(worker.endpoint, {"input": {"say": "hello"}})
+    assert ended["status"] == "COMPLETED"
+    assert ended["id"].startswith("sync-")
+
+
+def test_error(platform: Platform, worker: SDKWorker) -> None:
+    job = platform.run(worker.endpoint, {"say": "one two", "error": "oh nö"})
+    error = job.error()
+    if worker.endpoint in STREAMING:
+        # The SDK's own words; what was said before stays in the stream.
+        assert error.startswith("handler: oh nö \ntraceback: ")
+        assert job.streamed() == ["one", "two"]
+    else:
+        told = json.loads(error)
+        assert told["error_type"] == "<class 'ValueError'>"
+        assert told["error_message"] == "oh nö"
+        assert told["worker_id"] == worker.endpoint
+    assert "output" not in job.call("status")
+    check_works(platform, worker)
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+@pytest.mark.parametrize(
+    ("whole", "output"), [(None, None), ({}, None), ("text", "text"), ([1], [1]), (False, False)]
+)
+def test_outputs_of_other_kinds(
+    platform: Platform, workers: dict[str, SDKWorker], kind: str, whole: Any, output: Any
+) -> None:
+    assert platform.run(workers[kind].endpoint, {"whole": whole}).output() == output
+
+
+def test_returned_error_and_refresh(platform: Platform, workers: dict[str, SDKWorker]) -> None:
+    given = {"whole": {"error": "soft", "refresh_worker": True, "rest": 1}}
+    ended = platform.run("async", given).ended()
+    assert (ended["status"], ended["error"], ended["output"]) == ("FAILED", "soft", {"rest": 1})
+
+
+def test_result_that_cannot_be_taken_fails_the_job(platform: Platform, worker: SDKWorker) -> None:
+    for odd, said in (
+        ("nan", "NaN and Infinity are no JSON"),
+        ("large", "the body is larger than 1"),
+    ):
+        error = platform.run(worker.endpoint, {"odd": odd}).error()
+        what = "stream" if worker.endpoint in STREAMING else "result"
+        assert error.startswith(f"the job's {what} could not be taken: ")
+        assert said in error
+    check_works(platform, worker)
+
+
+def test_result_that_the_sdk_cannot_write_fails_the_job(
+    platform: Platform, workers: dict[str, SDKWorker]
+) -> None:
+    # The SDK logs a TypeError and posts nothing, ever; then it asks for the next job.
+    job = platform.run("async", {"odd": "bytes", "name": "bytes"})
+    assert job.error() == (
+        "the job was started and lost 2 times; the last time: its worker has it no more and has "
+        "sent no result"
+    )
+    assert workers["async"].noted("began", "bytes") == 2
+    check_works(platform, workers["async"])
+
+
+# -- while it runs --------------------------------------------------------------------------------
+
+
+def test_stream_arrives_while_the_job_runs(platform: Platform, streaming: SDKWorker) -> None:
+    job = platform.run(streaming.endpoint, {"say": "a b c", "sleep_s": 0.4})
+    first: dict[str, Any] = {}
+    while not first.get("stream"):
+        first = job.call("stream")
+    assert first == {"status": "IN_PROGRESS", "stream": [{"output": "a"}]}
+    assert job.streamed() == ["b", "c"]
+    assert job.output() == ["a", "b", "c"]
+
+
+def test_progress_is_shown_and_does_not_outlast_the_result(
+    platform: Platform, workers: dict[str, SDKWorker], tmp_path: Path
+) -> None:
+    until = tmp_path / "until"
+    job = platform.run("plain", {"say": "whole", "progress": True, "until": str(until)})
+    becomes(lambda: job.call("status").get("output") == "half of it")
+    assert job.status() == "IN_PROGRESS"
+    until.touch()
+    assert job.output()["said"] == "whole"
+
+
+@pytest.mark.parametrize("kind", ["async", "async_generator"])
+def test_cancel_reaches_the_handler(
+    platform: Platform, workers: dict[str, SDKWorker], kind: str
+) -> None:
+    job = platform.run(kind, {"say": "x y", "sleep_s": 60, "name": "long"})
+    becomes(lambda: workers[kind].noted("began", "long") == 1)
+    assert job.call("cancel", "POST") == {"id": job.id, "status": "CANCELLED"}
+    becomes(lambda: workers[kind].noted("cancelled", "long") == 1, 5)
+    check_works(platform, workers[kind])
+    assert job.status() == "CANCELLED"
+    workers[kind].notes.unlink()
+
+
+def test_several_at_a_time_are_taken_as_a_batch(
+    platform: Platform, workers: dict[str, SDKWorker]
+) -> None:
+    check_works(platform, workers["async_generator"])
+    jobs = [
+        platform.run("async_generator", {"say": f"{number} x", "sleep_s": 1.5})
+        for number in range(CONCURRENCY)
+    ]
+    becomes(lambda: {job.status() for job in jobs} == {"IN_PROGRESS"})
+    assert [job.output() for job in jobs] == [[str(n), "x"] for n in range(CONCURRENCY)]
+    assert "/v2/async_generator/job-take-batch/async_generator" in platform.log
+    assert "/v2/async/job-take-batch/" not in platform.log
+
+
+# -- ends -----------------------------------------------------------------------------------------
+
+
+def test_sigterm_drains_a_worker(platform: Platform, workers: dict[str, SDKWorker]) -> None:
+    worker = workers["async"]
+    job = platform.run("async", {"say": "last", "sleep_s": 1.5, "name": "drained"})
+    becomes(lambda: worker.noted("began", "drained"))
+    worker.terminate()
+    assert job.output()["said"] == "last"
+    assert worker.process.wait(10) == 0
+    assert worker.noted("began", "drained") == 1
+    worker.restart()
+
+
+def test_worker_that_was_told_to_end_is_given_nothing(
+    platform: Platform, workers: dict[str, SDKWorker]
+) -> None:
+    worker = workers["async_generator"]
+    check_works(platform, worker)
+    # It has its calls for jobs open by now, and lets them stay so.
+    time.sleep(0.5)
+    worker.terminate()
+    time.sleep(0.3)
+    job = platform.run("async_generator", {"say": "later", "name": "later"})
+    assert worker.process.wait(10) == 0
+    assert worker.noted("began", "later") == 0
+    assert job.status() == "IN_QUEUE"
+    worker.restart()
+    assert job.output() == ["later"]
+
+
+def test_killed_worker_is_noticed_and_its_job_redone(
+    platform: Platform, workers: dict[str, SDKWorker], tmp_path: Path
+) -> None:
+    # Its handler blocks its event loop, so nothing of it can be heard, and its heartbeat lives on.
+    worker = workers["plain"]
+    check_works(platform, worker)
+    until = tmp_path / "until"
+    job = platform.run("plain", {"say": "again", "until": str(until), "name": "redone"})
+    becomes(lambda: worker.noted("began", "redone"))
+    # For longer than any call of a worker without jobs is held.
+    time.sleep(2.5)
+    assert job.status() == "IN_PROGRESS"
+    worker.kill()
+    killed_at = time.monotonic()
+    becomes(lambda: job.status() == "IN_QUEUE")
+    assert time.monotonic() - killed_at < GRACE_S + 1
+    worker.restart()
+    becomes(lambda: worker.noted("began", "redone") == 2)
+    until.touch()
+    assert job.output()["said"] == "again"
+    assert worker.noted("began", "redone") == 2
+
+
+def test_job_that_kills_its_workers_fails(
+    platform: Platform, workers: dict[str, SDKWorker]
+) -> None:
+    worker = workers["generator"]
+    job = platform.run("generator", {"say": "a b", "sleep_s": 30, "name": "killer"})
+    becomes(lambda: worker.noted("began", "killer") == 1)
+    worker.kill()
+    worker.restart()
+    becomes(lambda: worker.noted("began", "killer") == 2)
+    worker.kill()
+    assert job.error() == (
+        "the job was started and lost 2 times; the last time: its worker went away"
+    )
+    worker.restart()
+    check_works(platform, worker)
+    assert worker.noted("began", "killer") == 2
+
+
+def test_jobs_outlive_the_server(
+    platform: Platform, workers: dict[str, SDKWorker], tmp_path: Path
+) -> None:
+    until = tmp_path / "until"
+    given = {"say": "still here", "until": str(until), "name": "outlives"}
+    jobs = {kind: platform.run(kind, given) for kind in ("plain", "async")}
+    for kind in jobs:
+        becomes(partial(workers[kind].noted, "began", "outlives"))
+    becomes(lambda: platform.on_disk("IN_PROGRESS") >= len(jobs))
+    platform.kill()
+    platform.start()
+    assert {job.status() for job in jobs.values()} == {"IN_PROGRESS"}
+    # The SDK tries for three seconds to deliver a result, and then it is gone.
+    until.touch()
+    for job in jobs.values():
+        assert job.output()["said"] == "still here"
+    assert workers["async"].noted("began", "outlives") == 1
+    # A blocked event loop does not see that its connections are dead: the SDK may try the old ones,
+    # give the result up and ask for the next job.
+    assert workers["plain"].noted("began", "outlives") <= 2

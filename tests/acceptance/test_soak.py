@@ -1,0 +1,21 @@
+"""Mixed load, and memory, files and threads stay as they are: the shortest form of `make soak`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.crashes.soak import soak
+
+
+@pytest.mark.timeout(300)
+async def test_nothing_grows_in_a_quarter_of_a_minute(tmp_path: Path) -> None:
+    (folder := tmp_path / "server").mkdir()
+    report = await soak(folder, tmp_path, seconds=15)
+    assert report.grown == [], str(report)
+    # Each second was looked at, and each kind of call was made.
+    assert len(report.samples) >= 10
+    assert len(report.done) == 10
+    assert (tmp_path / "soak.csv").is_file()
+    assert (tmp_path / "soak.png").stat().st_size > 10_000

@@ -1,0 +1,116 @@
+"""R17: a draft model guesses ahead, and the answers are the same as without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import Engine
+from engine.errors import ModelLoadFailed
+from handler.openai.dialect import OVMS
+from handler.openai.service import OpenAIService
+from handler.pipeline import Pipeline
+from handler.settings import Settings
+from tests.conftest import EngineFactory
+from tests.unit.handler.openai.calls import COMPLETIONS, tell_streamed, tell_whole
+
+PROMPTS = ["The capital of France is", "def fibonacci(n):"]
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+# Greedy, drawn from a seed, ended by us, held to a schema, and without room for a guess.
+MANNERS: list[dict[str, Any]] = [
+    {"temperature": 0, "max_tokens": 16},
+    {"temperature": 1, "seed": 7, "max_tokens": 8},
+    {"temperature": 0, "max_tokens": 8, "stop": [" a", "\n"]},
+    {
+        "temperature": 0,
+        "max_tokens": 8,
+        "response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}},
+    },
+    {"temperature": 0, "max_tokens": 1},
+]
+
+
+def settings(model_path: Path, **given: Any) -> Settings:
+    return Settings(model_path=model_path, model_name="tiny", context_length=512, **given)
+
+
+def service_of(engine_factory: EngineFactory, given: Settings) -> OpenAIService:
+    config = given.engine_config()
+    engine = engine_factory(config.backend, slots=config.slots)
+    return OpenAIService(Pipeline(engine, given.served_model))
+
+
+@pytest.mark.timeout(180)
+async def test_model_that_drafts_for_itself_says_what_it_says_alone(
+    engine_factory: EngineFactory, model_path: Path
+) -> None:
+    alone = service_of(engine_factory, settings(model_path, deterministic=True))
+    drafted = service_of(
+        engine_factory, settings(model_path, deterministic=True, draft_model_path=model_path)
+    )
+    for manner in MANNERS:
+        for prompt in PROMPTS:
+            body = {"prompt": prompt, **manner}
+            expected = await tell_whole(alone, COMPLETIONS, body)
+            told = await tell_streamed(drafted, COMPLETIONS, body)
+            assert told.choices == expected.choices, body
+            assert told.usage == expected.usage, body
+
+
+@pytest.mark.timeout(180)
+async def test_length_and_threshold_are_those_of_the_request(
+    engine_factory: EngineFactory, model_path: Path
+) -> None:
+    service = service_of(
+        engine_factory, settings(model_path, max_concurrency=2, draft_model_path=model_path)
+    )
+    engine: Engine = service._pipeline.engine
+    capabilities = await engine.ready()
+    assert capabilities.draft
+    reloads = []
+    for asked in (
+        {"num_assistant_tokens": 3},
+        {"num_assistant_tokens": 3},
+        {},
+        {"assistant_confidence_threshold": 0.6},
+        {"num_assistant_tokens": 64},
+    ):
+        body = {"model": "tiny", "prompt": "Once", "max_tokens": 4, "temperature": 0, **asked}
+        codec = service.codec(COMPLETIONS, body, OVMS)
+        answer = await service._pipeline.run(codec.request)
+        assert answer.finish.usage.completion_tokens == 4
+        assert answer.warnings == ()
+        reloads.append(answer.finish.timings.reload_ms > 100)
+    # Whoever asks for nothing takes it as it is.
+    assert reloads == [True, False, False, True, True]
+
+
+async def test_tokens_that_were_drafted_have_no_logprobs_and_it_is_said(
+    engine_factory: EngineFactory, model_path: Path
+) -> None:
+    # R16
+    service = service_of(engine_factory, settings(model_path, draft_model_path=model_path))
+    body = {"prompt": "Once", "max_tokens": 2, "logprobs": 1}
+    told = await tell_whole(service, COMPLETIONS, body)
+    assert told.warnings == ["logprobs is not supported by the llamacpp engine and was ignored"]
+
+
+@pytest.fixture(params=["gone", "damaged", "another"])
+def useless(request: pytest.FixtureRequest, tmp_path: Path, model_path: Path) -> Path:
+    path = tmp_path / "draft.gguf"
+    if request.param != "gone":
+        model = model_path.read_bytes()
+        # One token of its vocabulary is another one.
+        other = model.replace(b"<jupyter_text>", b"<text_jupyter>")
+        path.write_bytes(other if request.param == "another" else model[: len(model) // 2])
+    return path
+
+
+async def test_draft_model_that_is_of_no_use_is_named(
+    engine_factory: EngineFactory, model_path: Path, useless: Path
+) -> None:
+    service = service_of(engine_factory, settings(model_path, draft_model_path=useless))
+    with pytest.raises(ModelLoadFailed, match=r"DRAFT_MODEL_PATH: .*draft\.gguf"):
+        await service._pipeline.engine.ready()

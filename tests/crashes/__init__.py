@@ -1,0 +1,1 @@
+"""The server under kills: what it acknowledged must be there, and be there once."""

@@ -1,0 +1,40 @@
+"""The receiver of webhooks: says 200 and keeps what it was told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+import orjson
+
+
+class Hook:
+    """What was told of each job, in order."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.told: dict[str, list[dict[str, Any]]] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls) -> AsyncIterator[Self]:
+        hook = cls()
+        server = await asyncio.start_server(hook._serve, "127.0.0.1", 0)
+        hook.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        async with server:
+            yield hook
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := (await reader.readuntil(b"\r\n\r\n")).decode().lower():
+                length = int(head.partition("content-length:")[2].split("\r\n")[0])
+                job = orjson.loads(await reader.readexactly(length))
+                self.told.setdefault(job["id"], []).append(job)
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        except (asyncio.IncompleteReadError, ConnectionError):
+            # Who tells may be killed in the middle.
+            pass
+        finally:
+            writer.close()

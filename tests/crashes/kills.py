@@ -1,0 +1,72 @@
+"""Who is killed, in which order, and how."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Callable
+from typing import Literal
+
+from tests.crashes.ledger import Ledger
+from tests.crashes.server import Server
+from tests.crashes.workers import Workers
+from tests.waiting import until
+
+Target = Literal["server", "store", "engine host", "worker"]
+# Of a hundred kills.
+SHARES: dict[Target, int] = {"server": 20, "store": 30, "engine host": 25, "worker": 25}
+_FOUND_S = 30.0
+
+
+def plan(count: int, rng: random.Random) -> list[Target]:
+    """Return the targets of so many kills, in a random order."""
+    targets = [target for target, share in SHARES.items() for _ in range(share)]
+    found = [targets[at % len(targets)] for at in range(0, count)]
+    if count % len(targets):
+        # Less than a hundred, or what is left of the last: by the shares as well.
+        found = [targets[at * len(targets) // count] for at in range(count)]
+    rng.shuffle(found)
+    return found
+
+
+class Killer:
+    """Kills, and starts again what nobody else would."""
+
+    def __init__(
+        self, server: Server, workers: Workers, ledger: Ledger, rng: random.Random
+    ) -> None:
+        self.done: Counter[Target] = Counter()
+        self.orphans: list[int] = []
+        self._server = server
+        self._workers = workers
+        self._ledger = ledger
+        self._generated = -1
+        self._rng = rng
+
+    async def kill(self, target: Target, *, over: Callable[[], bool]) -> None:
+        """Kill one of a kind at a moment nobody has chosen; `over` says that no job is left."""
+        await asyncio.sleep(self._rng.random() * 0.02)
+        if target == "server":
+            await self._server.kill()
+            await self._server.start()
+            self.orphans += await self._server.orphans()
+        elif target == "store":
+            await self._kill_child(lambda: self._server.store_pid)
+        elif target == "engine host":
+            # An engine that dies again and again without an answer in between is given up.
+            await until(lambda: self._ledger.generated > self._generated or over(), _FOUND_S)
+            await self._kill_child(lambda: self._server.engine_pid)
+            self._generated = self._ledger.generated
+        else:
+            self._workers.kill_one(self._rng)
+        self._workers.replace_ended()
+        self.done[target] += 1
+
+    async def _kill_child(self, find: Callable[[], int | None]) -> None:
+        await until(lambda: find() is not None, _FOUND_S)
+        # It may just have been followed by another.
+        if (pid := find()) is not None:
+            os.kill(pid, signal.SIGKILL)

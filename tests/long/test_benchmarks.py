@@ -1,0 +1,64 @@
+"""The benchmarks run; what they find is no matter of tests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 600
+
+
+def tables(name: str, folder: Path) -> list[dict[str, Any]]:
+    """Run one of them as short as it can be; return its tables."""
+    file = folder / "figures.json"
+    command = [sys.executable, "-m", "benchmarks", name, "--quick", "--pairs", "1"]
+    done = subprocess.run(
+        [*command, "--json", str(file)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: list[dict[str, Any]] = json.loads(file.read_bytes())
+    return found
+
+
+@pytest.mark.timeout(LIMIT_S + 60)
+def test_wire_tells_what_a_token_costs_at_1_32_and_256_streams_in_both_routes(
+    tmp_path: Path,
+) -> None:
+    """R57 has a row for each number of streams and each form."""
+    [table] = tables("wire", tmp_path)
+
+    assert (table["ours"], table["peer"]) == ("/v1/completions", "/v1/chat/completions")
+    judged = [row["name"] for row in table["rows"] if row["budget"]]
+    forms = ("coalesced", "one event per token", "20 tokens/s each")
+    counts = ("1 stream", "32 streams", "256 streams")
+    assert judged == [f"{count}, {form}" for form in forms for count in counts]
+    assert all(row["ratio"]["median"] > 0 for row in table["rows"])
+
+
+@pytest.mark.timeout(LIMIT_S + 60)
+def test_llamacpp_tells_of_both_routes_and_of_a_chat_of_ten_turns(
+    tmp_path: Path, model_path: Path
+) -> None:
+    both, chats = tables("llamacpp", tmp_path)
+
+    rates = [row["name"] for row in both["rows"] if row["unit"] == "tokens/s"]
+    assert rates == [
+        f"{route}, {streams}, {how}"
+        for route in ("completions", "chat")
+        for streams in ("1 stream", "4 streams")
+        for how in ("streamed", "whole")
+    ]
+    assert [row["unit"] for row in both["rows"]].count("ms") == 4
+    assert [row["name"] for row in chats["rows"]][-1] == "turn 10 over turn 2"
+    assert chats["rows"][-1]["budget"] == {"limit": 1.5, "kind": "at most", "of": "ours"}

@@ -1,0 +1,96 @@
+"""A real S3: SeaweedFS, which checks credentials, checksums and expiry as a mock does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import BotoCoreError, ClientError
+
+from handler.blobs.s3 import s3_client
+from tests.ports import free_port
+
+KEY, READER, SECRET = "a-key", "a-reader", "a-secret"
+_ALLOWED = {KEY: ["Admin", "Read", "Write", "List", "Tagging"], READER: ["Read", "List"]}
+_START_S = 60.0
+
+
+class Seaweed:
+    """One server with no bucket yet."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def client(self, key: str = KEY, secret: str = SECRET) -> Any:
+        """Return a client with these credentials."""
+        return s3_client(
+            self.url,
+            region_name="us-east-1",
+            aws_access_key_id=key,
+            aws_secret_access_key=secret,
+        )
+
+
+@contextmanager
+def seaweed(folder: Path) -> Iterator[Seaweed]:
+    """Run a server in a folder for as long as this lasts."""
+    identities = [
+        {
+            "name": key,
+            "credentials": [{"accessKey": key, "secretKey": SECRET}],
+            "actions": actions,
+        }
+        for key, actions in _ALLOWED.items()
+    ]
+    config = folder / "s3.json"
+    config.write_text(json.dumps({"identities": identities}))
+    port = free_port()
+    # The other two have fixed ports, and two servers at a time would both want them.
+    ports = [f"-s3.port={port}", f"-s3.port.grpc={free_port()}"]
+    ports += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
+    for part in ("master", "volume", "filer"):
+        ports += [f"-{part}.port={free_port()}", f"-{part}.port.grpc={free_port()}"]
+    command = [
+        str(Path(sys.executable).with_name("weed")),
+        "server",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+        "-s3",
+        f"-s3.config={config}",
+        f"-dir={folder}",
+        "-volume.max=200",
+        "-master.volumeSizeLimitMB=32",
+        *ports,
+    ]
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen(
+            command, stdout=log, stderr=log, cwd=folder, env=dict(os.environ)
+        ) as server,
+    ):
+        try:
+            found = Seaweed(f"http://127.0.0.1:{port}")
+            _wait_for(found, server, folder / "log")
+            yield found
+        finally:
+            server.kill()
+
+
+def _wait_for(found: Seaweed, server: subprocess.Popen[bytes], log: Path) -> None:
+    client = found.client()
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline and server.poll() is None:
+        with suppress(BotoCoreError, ClientError):
+            client.create_bucket(Bucket="ready")
+            client.put_object(Bucket="ready", Key="ready", Body=b"ready")
+            return
+        time.sleep(0.1)
+    pytest.fail(f"SeaweedFS did not start: {log.read_text()[-2000:]}")
