@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engine.hooks import HostLoaded, HostLost, RequestStarted
+from engine.hooks import FirstToken, HostLoaded, HostLost, RequestStarted
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import Server, Wire, chunks, joined
@@ -153,6 +153,8 @@ async def test_engine_deaf_to_an_abort_is_replaced(serve: Serve, script: ScriptF
     with await Wire.connect(server.port) as wire:
         await wire.post(ROUTE, {"prompt": "deaf", "stream": True})
         await wire.head()
+        # Aborted any earlier, it would end before it goes deaf.
+        await server.events.wait(FirstToken)
     await server.events.wait(HostLost)
     async with server.client() as client:
         response = await client.post(ROUTE, json={"prompt": "all is well"})

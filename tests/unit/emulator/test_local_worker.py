@@ -17,7 +17,15 @@ from emulator.fleet import Fleet
 from emulator.local_worker import NAME, LocalWorker
 from emulator.shapes import worker_key
 from engine import BackendConfig, Engine, GenerationRequest, Priority
-from engine.hooks import EngineEvent, Hook, HostLoaded, RequestEnded, RequestQueued, RequestStarted
+from engine.hooks import (
+    EngineEvent,
+    FirstToken,
+    Hook,
+    HostLoaded,
+    RequestEnded,
+    RequestQueued,
+    RequestStarted,
+)
 from handler.job import JobHandler
 from handler.pipeline import Pipeline
 from jobs import (
@@ -209,7 +217,8 @@ async def test_each_job_fails_with_the_reason_when_the_engine_dies_while_they_wa
     path = script({"pieces": ["a", {"hang_s": 3600, "deaf": True}]}, slots=1)
     async with working(engine_factory, path) as at:
         deaf, *waiting = await at.enqueue("a", "b", "c")
-        await at.events.wait(RequestStarted)
+        # Aborted any earlier, it would end before it goes deaf.
+        await at.events.wait(FirstToken)
         await at.store.cancel(deaf.id)
         for job in waiting:
             error = (await at.ended(job)).error
