@@ -4,6 +4,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Where this is set, every process that starts compiles all it imports anew: seconds each time.
+unexport PYTHONDONTWRITEBYTECODE
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 # What npm writes last: the clients for Node.js that the suite runs against the local server.
 CLIENTS := tests/clients/node_modules/.package-lock.json
@@ -12,7 +14,8 @@ CLIENTS := tests/clients/node_modules/.package-lock.json
 RUN_MODEL := $(if $(MODEL_PATH)$(filter-out auto llamacpp,$(ENGINE)),,$(MODEL))
 
 CODE := $(wildcard engine handler validation emulator jobs batch tests benchmarks)
-SUITE := $(wildcard tests/unit tests/property tests/integration tests/acceptance)
+# The longest first: what is begun last should not be waited for.
+SUITE := $(wildcard tests/acceptance tests/integration tests/property tests/unit)
 # What has a long form: properties, and tests that are told how often (`scale`).
 LONG_SUITE := $(wildcard tests/property tests/long) $(shell grep -rl 'scale: int' tests/unit tests/integration tests/acceptance 2>/dev/null)
 PYTEST_ARGS ?=

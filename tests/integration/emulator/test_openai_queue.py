@@ -16,6 +16,7 @@ from tests.integration.emulator.asking import health
 from tests.integration.emulator.conftest import Gate, Serve
 from tests.integration.emulator.puppet import Puppet
 from tests.integration.emulator.serving import Server, Wire, chunks, joined, sse
+from tests.waiting import until_told
 
 LOCAL, OTHER = "/v2/default/openai/v1", "/v2/other/openai/v1"
 MODES = ("aggregate", "generator")
@@ -282,9 +283,11 @@ async def test_full_queue_is_told(serve: Serve) -> None:  # R54
     server = await serve(max_jobs=1)
     async with server.client() as client, asyncio.TaskGroup() as group:
         waiting = group.create_task(client.post(f"{OTHER}/completions", json={"prompt": "x"}))
-        async with asyncio.timeout(10):
-            while not (await health(client))["inQueue"]:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+
+        async def queued() -> bool:
+            return bool((await health(client))["inQueue"])
+
+        await until_told(queued)
         for stream in (False, True):
             response = await client.post(
                 f"{LOCAL}/completions", json={"prompt": "x", "stream": stream}

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs import JobStatus, MemoryJobStore, SqliteJournal, StoreUnavailable
+from jobs import JobStatus, MemoryJobStore, SqliteJournal, StoreUnavailable, store_link
 from jobs import sqlite_journal as module
 from jobs.failpoints import MARK, VARIABLE
 from jobs.schema import VERSION
 from tests.integration.jobs.stores import SOON_S, Stores, begin, job_of, new, soon, take
+from tests.waiting import until
 
 # Some hundred kilobytes: what does not fit in what is left of a small disk.
 MUCH = "x" * 300_000
@@ -98,7 +99,8 @@ async def test_a_store_process_that_dies_while_the_store_starts_is_replaced(
     monkeypatch.setenv(VARIABLE, place)
     monkeypatch.setenv(MARK, str(mark))
     again = await disk.open()
-    assert mark.exists()
+    # The last of these places is passed after it was said that all is loaded.
+    await until(mark.exists)
     assert {(await take(again)).id for _ in sent} == {job.id for job in sent}
     # And it is written as ever.
     assert await again.ack(sent[0].id, 1, output=b"1")
@@ -275,14 +277,14 @@ async def test_a_store_process_that_stands_still_is_given_up(
     disk: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that hangs: whoever waits is told so, and nothing waits for the process to die."""
-    monkeypatch.setattr(module, "_HANGS_S", 0.5)
+    monkeypatch.setattr(store_link, "_HANGS_S", 0.5)
     store = await disk.open()
     pid = disk.journals[-1].pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(StoreUnavailable, match=r"was not written in 0\.5 s"):
         await asyncio.wait_for(store.enqueue(new()), SOON_S)
-    monkeypatch.setattr(module, "_HANGS_S", 10.0)
+    monkeypatch.setattr(store_link, "_HANGS_S", 10.0)
     await asyncio.wait_for(store.enqueue(new()), SOON_S)
     assert disk.journals[-1].pid != pid
 

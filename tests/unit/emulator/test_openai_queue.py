@@ -19,7 +19,8 @@ from emulator.worker_outputs import CallFailed
 from handler.errors import HandlerError
 from jobs import Job, JobStatus, Limits, MemoryJobStore
 from tests.unit.emulator.events import DEADLINE_S
-from tests.unit.emulator.streamed import turns
+from tests.unit.emulator.streamed import comes, turns
+from tests.waiting import until
 
 Connect = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("no_tasks_left")
@@ -92,12 +93,6 @@ def peer(connection: Connect) -> Connect:
         return found
 
     return make
-
-
-async def comes(peer: Any, mark: bytes) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while mark not in peer.body:  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def over(asked: asyncio.Task[None]) -> None:
@@ -322,8 +317,7 @@ async def test_client_that_leaves_takes_its_job_with_it(
             await at.say(ONE)
             await comes(client, ONE.encode())
     else:
-        while not at.store.available("e"):  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await until(lambda: at.store.available("e"))
     client.left.set()
     await asyncio.gather(asked, return_exceptions=True)
     await at.queue.close()
@@ -354,8 +348,7 @@ async def test_server_that_ends_says_so_to_who_waits(peer: Connect, body: dict[s
     at = Queue()
     client = peer(body)
     asked = at.ask(client)
-    while not at.store.available("e"):  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: at.store.available("e"))
     at.drain.begin()
     await over(asked)
     assert status_of(client) == 503

@@ -30,11 +30,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
 
 
 @pytest.fixture
-def of_server(server: Seaweed, request: pytest.FixtureRequest) -> BlobStore:
-    bucket = f"b{abs(hash(request.node.name))}"
-    client = server.client()
-    client.create_bucket(Bucket=bucket)
-    return S3Blobs(bucket, client)
+def bucket(server: Seaweed, request: pytest.FixtureRequest) -> str:
+    name = f"b{abs(hash(request.node.name))}"
+    server.client().create_bucket(Bucket=name)
+    return name
+
+
+@pytest.fixture
+def of_server(server: Seaweed, bucket: str) -> BlobStore:
+    return S3Blobs(bucket, server.client())
 
 
 @pytest.fixture
@@ -142,10 +146,11 @@ def test_a_large_one_does_not_replace_what_is_there_either(blobs: BlobStore) -> 
     assert read(blobs, "a") == b"first"
 
 
-def test_nothing_unfinished_is_kept_of_an_upload(of_server: BlobStore, server: Seaweed) -> None:
+def test_nothing_unfinished_is_kept_of_an_upload(
+    of_server: BlobStore, server: Seaweed, bucket: str
+) -> None:
     of_server.write("a", b"first")
     of_server.upload("a", [b"x" * MB] * 17, absent=True)
-    bucket = of_server._bucket  # type: ignore[attr-defined]
     assert not server.client().list_multipart_uploads(Bucket=bucket).get("Uploads")
 
 

@@ -1,0 +1,64 @@
+"""What S3 answers that no server here can be made to: two conditional writes at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from botocore.stub import Stubber
+
+from handler.blobs import BlobUnavailable
+from handler.blobs import s3 as module
+from handler.blobs.s3 import S3Blobs, s3_client
+
+CONDITION = {"Bucket": "b", "Key": "k", "Body": b"x", "IfNoneMatch": "*"}
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    taken: list[float] = []
+    monkeypatch.setattr(module.time, "sleep", taken.append)
+    return taken
+
+
+@pytest.fixture
+def answers() -> Iterator[Stubber]:
+    client = s3_client(region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
+    with Stubber(client) as stubber:
+        yield stubber
+
+
+def conflict(answers: Stubber) -> None:
+    code = "ConditionalRequestConflict"
+    answers.add_client_error("put_object", code, "", 409, expected_params=CONDITION)
+
+
+def write(answers: Stubber) -> bool:
+    return S3Blobs("b", answers.client).write("k", b"x", absent=True)
+
+
+def test_conflict_is_tried_again(answers: Stubber, pauses: list[float]) -> None:
+    conflict(answers)
+    conflict(answers)
+    answers.add_response("put_object", {}, CONDITION)
+    assert write(answers)
+    answers.assert_no_pending_responses()
+    assert pauses == pytest.approx([0.1, 0.2])
+
+
+def test_conflict_that_the_other_won_is_told_as_there(
+    answers: Stubber, pauses: list[float]
+) -> None:
+    conflict(answers)
+    answers.add_client_error("put_object", "PreconditionFailed", "", 412)
+    assert not write(answers)
+    assert len(pauses) == 1
+
+
+def test_conflict_without_end_is_given_up(answers: Stubber, pauses: list[float]) -> None:
+    for _ in range(6):
+        conflict(answers)
+    with pytest.raises(BlobUnavailable, match="s3://b/k: others write to it at the same time"):
+        write(answers)
+    answers.assert_no_pending_responses()
+    assert len(pauses) == 5
