@@ -17,7 +17,7 @@ CODE := $(wildcard engine handler validation emulator jobs batch tests benchmark
 # The longest first: what is begun last should not be waited for.
 SUITE := $(wildcard tests/acceptance tests/integration tests/property tests/unit)
 # What has a long form: properties, and tests that are told how often (`scale`).
-LONG_SUITE := $(wildcard tests/property tests/long) $(shell grep -rl 'scale: int' tests/unit tests/integration tests/acceptance 2>/dev/null)
+LONG_SUITE := $(shell grep -rl 'scale: int' tests/acceptance tests/integration tests/unit 2>/dev/null) $(wildcard tests/long tests/property)
 PYTEST_ARGS ?=
 JOBS ?= 100000
 KILLS ?= 5000
@@ -50,7 +50,7 @@ test: $(VENV)/.dev $(MODEL) $(CLIENTS) ## the suite
 	@$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(SUITE) $(PYTEST_ARGS)
 
 test-long: $(VENV)/.dev $(MODEL) $(CLIENTS) ## the long forms: fuzz, kills, soak
-	@$(PYTEST) --long $(LONG_SUITE) $(PYTEST_ARGS)
+	@$(PYTEST) --long -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(LONG_SUITE) $(PYTEST_ARGS)
 
 crash: $(VENV)/.dev ## JOBS=100000 jobs under KILLS=5000 kills, by hand: hours
 	@$(BIN)/python -m tests.crashes $(JOBS) $(KILLS)

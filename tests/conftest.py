@@ -19,7 +19,7 @@ from engine.hooks import Hook
 
 # One intent, `weather`, beside `general`; a token and a label that are taken out; one check.
 SMALL_RULES = Path(__file__).with_name("data") / "small_rules.yaml"
-LONG_SCALE = 20
+LONG_SCALE = 5
 LONG_TIMEOUT_S = 900
 
 settings.register_profile(
@@ -44,6 +44,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.timeout = LONG_TIMEOUT_S
     if os.environ.get("CI") == "true":
         config.pluginmanager.register(EveryTestRuns(), "every-test-runs")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out, of files with a long form in them, what has none: the suite has run it."""
+    if config.getoption("--long"):
+        items[:] = [item for item in items if _has_long_form(item)]
+
+
+def _has_long_form(item: pytest.Item) -> bool:
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    return folder in ("property", "long") or "scale" in getattr(item, "fixturenames", ())
 
 
 class EveryTestRuns:
