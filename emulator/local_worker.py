@@ -128,7 +128,8 @@ class LocalWorker:
 
     async def _result(self, job: Job, slot: Slot | None) -> Result:
         try:
-            told = {"id": job.id, "input": orjson.loads(job.input)}
+            extra = orjson.loads(job.extra) if job.extra else {}
+            told = {**extra, "id": job.id, "input": orjson.loads(job.input)}
             if self._mode == "aggregate" and job.id not in self._live:
                 return await self._jobs.result(told, slot)
 

@@ -15,6 +15,15 @@ from emulator.schema_parts import (
 )
 from jobs import JobStatus
 
+# Described only: what is needed is the worker's business.
+_S3_CONFIG = {
+    "accessId": "the access key",
+    "accessSecret": "its secret",
+    "bucketName": "the bucket",
+    "endpointUrl": "the S3 server, as https://s3.eu-central-1.amazonaws.com",
+    "objectPath": "a folder in the bucket",
+}
+
 
 def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
     """Return them; `policy` has the bounds of a job's policy, in milliseconds."""
@@ -27,6 +36,10 @@ def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
         "output": {"description": "what the worker returned or has reported so far"},
     }
     sent = {"input": ANY, "webhook": TEXT}
+    s3_config = {
+        **object_of({}, {name: {"description": said} for name, said in _S3_CONFIG.items()}),
+        "description": "a bucket for the result; handed to the worker and never shown",
+    }
     milliseconds = {
         name: {"type": "integer", "minimum": least, "maximum": most}
         for name, (least, most) in policy.items()
@@ -60,7 +73,7 @@ def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
                 "policy": or_null(
                     object_of({}, {"lowPriority": FLAG, **_each_nullable(milliseconds)})
                 ),
-                "s3Config": {"type": ["object", "null"], "description": "handed to the worker"},
+                "s3Config": or_null(s3_config),
             },
         ),
         "JobStatus": status,
@@ -102,7 +115,7 @@ def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
                 ),
             }
         ),
-        "TakenJob": object_of({"id": TEXT, "input": ANY}, sent | {"s3Config": {"type": "object"}}),
+        "TakenJob": object_of({"id": TEXT, "input": ANY}, sent | {"s3Config": s3_config}),
         "TakenJobs": list_of(ref("TakenJob")),
         "JobsToStop": object_of({"jobsToStop": list_of(TEXT)}),
         "Chunk": object_of({}, {"output": ANY}),

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from handler.bucket import kind
 from handler.errors import InvalidRequest
 from handler.sampling import shown
 from jobs import NewJob, Policy
@@ -41,7 +42,8 @@ def new_job(body: Mapping[str, Any], endpoint: str, limits: PolicyLimits, *, syn
         )
     s3_config = body.get("s3Config")
     if s3_config is not None and not isinstance(s3_config, dict):
-        raise InvalidRequest(f"s3Config must be an object, got {shown(s3_config)}", "s3Config")
+        # Not what it is: there are secrets in it.
+        raise InvalidRequest(f"s3Config must be an object, got {kind(s3_config)}", "s3Config")
     extra = {name: body[name] for name in ("webhook", "s3Config") if body.get(name) is not None}
     return NewJob(
         endpoint=endpoint,

@@ -10,11 +10,13 @@ import orjson
 
 from handler.errors import Problem, Row
 from handler.openai.service import DONE
+from handler.results import pointed_at
 from handler.sampling import shown
 from jobs import Job, JobStatus
 
 _FAILED = 500
 _NO_ANSWER = Row(502, "worker_error")
+_IN_BUCKET = Row(413, "result_too_large_error")
 _TIMEOUT = Row(504, "timeout_error", retryable=True)
 _CANCELLED = Row(499, "cancelled_error")
 # More than any worker's sentence about a failure has.
@@ -151,7 +153,12 @@ def _read(told: str) -> Any:
 
 
 def _failure(value: Any) -> Problem | None:
-    """Return what is wrong where an output is an error, which some workers return as an answer."""
+    """Return what is wrong where an output is an error, which some workers return as an answer.
+
+    Where it is a pointer to a result in a bucket, too: no OpenAI client would follow it.
+    """
+    if (place := pointed_at(value)) is not None:
+        return Problem(f"the answer was put into a bucket: {place['url']}", _IN_BUCKET)
     if not isinstance(value, dict) or not (value.get("error") or value.get("object") == "error"):
         return None
     return _problem(value, orjson.dumps(value).decode())

@@ -9,7 +9,7 @@ import os
 import sys
 
 from engine import Engine
-from handler.assembly import SettingError, build_checking, leave, open_doors
+from handler.assembly import SettingError, build_checking, build_results, leave, open_doors
 from handler.logs import configure_logging
 from handler.settings import WorkerSettings, read_settings
 
@@ -23,7 +23,7 @@ def main() -> int:
         return doctor.main(settings.engine_config())
     configure_logging(settings.log_level, settings.log_format)
     try:
-        checking = build_checking(settings)
+        checking, results = build_checking(settings), build_results(settings)
     except SettingError as error:
         leave(error)
     engine = Engine(settings.engine_config())
@@ -34,7 +34,8 @@ def main() -> int:
 
     from handler import worker
 
-    jobs = open_doors(settings, engine, checking, settings.stream_interval_ms / 1000).jobs
+    interval_s = settings.stream_interval_ms / 1000
+    jobs = open_doors(settings, engine, checking, interval_s, results=results).jobs
     if worker.is_local():
         return worker.run_local(jobs, engine, settings.stream_mode)
     worker.serve(jobs, engine, settings.stream_mode)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,13 +13,15 @@ import orjson
 from pydantic import ValidationError
 
 from engine import Engine
+from handler.bucket import Bucket, check_name, check_secret, check_url
 from handler.errors import InvalidRequest
 from handler.job import JobHandler
 from handler.openai.service import OpenAIService
 from handler.options import PII_KINDS, OptionsInput, OptionsReader
 from handler.pipeline import Pipeline
+from handler.results import Results
 from handler.sampling import shown
-from handler.settings import Settings
+from handler.settings import ResultSettings, Settings
 from validation.options.language import LanguageCheck
 from validation.rules import DEFAULT_RULES, RulesError
 from validation.v3 import V3
@@ -86,6 +89,32 @@ def build_checking(settings: Settings) -> Checking:
     return Checking(validator, options)
 
 
+def build_results(settings: ResultSettings) -> Results:
+    """Return where results go that are too large to be sent. Raises SettingError."""
+    endpoint, name = settings.bucket_endpoint_url, settings.bucket_name
+    key, hidden = settings.bucket_access_key_id, settings.bucket_secret_access_key
+    secret = None if hidden is None else hidden.get_secret_value()
+    max_mb = settings.result_max_mb
+    if (key is None) is not (secret is None):
+        missing = "ACCESS_KEY_ID" if key is None else "SECRET_ACCESS_KEY"
+        raise SettingError(f"BUCKET_{missing} must be set as well, or neither of the two")
+    if endpoint is None and name is None:
+        for variable, value in (("BUCKET_ACCESS_KEY_ID", key), ("RESULT_MAX_MB", max_mb)):
+            if value is not None:
+                raise SettingError(f"{variable} needs BUCKET_ENDPOINT_URL or BUCKET_NAME")
+        return Results()
+    try:
+        bucket = Bucket(
+            name=_checked(check_name, name, "BUCKET_NAME") or "",
+            endpoint_url=_checked(check_url, endpoint, "BUCKET_ENDPOINT_URL"),
+            access_id=_checked(check_secret, key, "BUCKET_ACCESS_KEY_ID"),
+            access_secret=_checked(check_secret, secret, "BUCKET_SECRET_ACCESS_KEY"),
+        )
+    except InvalidRequest as error:
+        raise SettingError(error.message) from None
+    return Results(bucket, None if max_mb is None else int(max_mb * 1e6))
+
+
 def open_doors(
     settings: Settings,
     engine: Engine,
@@ -93,6 +122,7 @@ def open_doors(
     interval_s: float = 0.05,
     *,
     stream_several: bool = False,
+    results: Results | None = None,
 ) -> Doors:
     """Return what answers jobs and OpenAI calls with an engine."""
     pipeline = Pipeline(engine, settings.served_model, checking.validator)
@@ -108,6 +138,7 @@ def open_doors(
         validation=settings.enable_validation,
         interval_s=interval_s,
         openai=openai,
+        results=results,
     )
     return Doors(jobs, openai)
 
@@ -116,6 +147,10 @@ def leave(error: SettingError) -> NoReturn:
     """End the process with what is wrong with a setting, as `read_settings` does."""
     sys.stderr.write(f"{error}\n")
     raise SystemExit(2)
+
+
+def _checked(check: Callable[[str, str], str], value: str | None, name: str) -> str | None:
+    return None if value is None else check(value, name)
 
 
 _SETTINGS = {

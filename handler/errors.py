@@ -6,7 +6,8 @@
     │   └── ModelNotFound        no such model
     ├── UnsupportedMediaType     the body is not labelled JSON
     ├── PayloadTooLarge          the body is larger than MAX_BODY_MB
-    └── ResultTooLarge           the answer is larger than RunPod would take
+    ├── ResultTooLarge           the answer is larger than RunPod would take
+    └── ResultNotKept            the bucket that the answer was to go to did not take it
 
 Engine errors are the other tree, in `engine.errors`. A test walks both and fails when a class has
 no row here. Whatever is in neither is a bug of ours: it is logged with its traceback and told as an
@@ -66,6 +67,10 @@ class ResultTooLarge(HandlerError):
     """The answer is larger than the platform would take; failing here says why."""
 
 
+class ResultNotKept(HandlerError):
+    """The bucket that the answer was to go to did not take it; the sentence says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """How one kind of failure is told: HTTP status, OpenAI's error type, whether to try again.
@@ -87,6 +92,7 @@ TABLE: dict[type[Exception], Row] = {
     UnsupportedMediaType: Row(415, "invalid_request_error"),
     PayloadTooLarge: Row(413, "invalid_request_error"),
     ResultTooLarge: Row(413, "result_too_large_error"),
+    ResultNotKept: Row(502, "result_not_kept_error"),
     engine.EngineError: Row(500, "engine_error"),
     engine.RequestRejected: Row(400, "invalid_request_error"),
     engine.PromptTooLong: Row(400, "invalid_request_error"),

@@ -17,6 +17,7 @@ from handler.options import PLAIN, OptionsReader
 from handler.pipeline import Pipeline
 from handler.request import OpenAIRequest, TextRequest, parse
 from handler.response import encode, encode_partial
+from handler.results import Delivery, Results
 
 _SIZES_NOTE = "deltas and tokens were left out of the final output, which would exceed 1 MB"
 
@@ -50,12 +51,14 @@ class JobHandler:
         validation: bool = True,
         interval_s: float = 0.05,
         openai: OpenAIService | None = None,
+        results: Results | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._options = options
         self._openai = openai or OpenAIService(pipeline, options, max_tokens=max_tokens)
         self._validation = validation
         self._interval_s = interval_s
+        self._results = results or Results()
 
     @property
     def dead(self) -> bool:
@@ -73,8 +76,9 @@ class JobHandler:
         request: TextRequest | OpenAIRequest | None = None
         try:
             request = self._parse(job)
+            delivery = self._delivery(job, request)
             output = await self._output(request, slot)
-            limits.check_result(_id(job), limits.wire_size({"output": output}))
+            output = await delivery.whole(output, limits.wire_size({"output": output}))
         except Exception as error:
             return self._failure(error, request)
         return output
@@ -84,16 +88,19 @@ class JobHandler:
         request: TextRequest | OpenAIRequest | None = None
         try:
             request = self._parse(job)
-            output = orjson.dumps(await self._output(request, slot))
-            limits.check_result(_id(job), len(output))
+            delivery = self._delivery(job, request)
+            output = await self._output(request, slot)
+            body = orjson.dumps(output)
+            sent = await delivery.whole(output, len(body))
         except Exception as error:
             failure = problem(error)
             return Result(error=_told(failure, request), retryable=failure.row.retryable)
-        return Result(output=output)
+        return Result(output=body if sent is output else orjson.dumps(sent))
 
     def check(self, job: Mapping[str, Any]) -> None:
         """Find what is wrong with a job that nobody runs yet. Raises InvalidRequest or NotFound."""
         request = self._parse(job)
+        self._delivery(job, request)
         if isinstance(request, OpenAIRequest):
             self._openai.check(request.route, request.body)
 
@@ -103,28 +110,34 @@ class JobHandler:
         put: Callable[[bytes], Awaitable[object]],
         slot: Slot | None = None,
     ) -> Result:
-        """Hand each of `stream`'s outputs to `put`, encoded once; return the list of them all.
+        """Hand each of `stream`'s outputs to `put`, encoded once; return the list of those kept.
 
         What `put` raises is the job's error.
         """
         request: TextRequest | OpenAIRequest | None = None
-        size, chunks = 0, list[bytes]()
+        chunks: list[bytes] = []
         try:
             request = self._parse(job)
+            delivery = self._delivery(job, request)
             async with aclosing(self._outputs(request, slot)) as outputs:
                 async for output in outputs:
                     chunk = orjson.dumps(output)
-                    size += len(chunk)
                     limits.check_chunk(len(chunk))
-                    limits.check_result(_id(job), size)
-                    chunks.append(chunk)
+                    if delivery.add(output, len(chunk)):
+                        chunks.append(chunk)
                     await put(chunk)
+            if (pointer := await delivery.end()) is not None:
+                chunks.append(orjson.dumps(pointer))
+                await put(chunks[-1])
         except Exception as error:
             return Result(error=_told(problem(error), request))
         return Result(output=b"[%b]" % b",".join(chunks))
 
     def _parse(self, job: Mapping[str, Any]) -> TextRequest | OpenAIRequest:
         return parse(job, self._options, validation=self._validation)
+
+    def _delivery(self, job: Mapping[str, Any], request: TextRequest | OpenAIRequest) -> Delivery:
+        return self._results.delivery(job, openai=isinstance(request, OpenAIRequest))
 
     async def _output(self, request: TextRequest | OpenAIRequest, slot: Slot | None) -> Any:
         if isinstance(request, TextRequest):
@@ -149,27 +162,36 @@ class JobHandler:
         return b"".join(blocks).decode()
 
     async def stream(
-        self, job: Mapping[str, Any], slot: Slot | None = None
+        self,
+        job: Mapping[str, Any],
+        slot: Slot | None = None,
+        *,
+        keep: Callable[[bool], object] = lambda kept: None,
     ) -> AsyncGenerator[Any, None]:
         """Yield partial outputs as they come, the whole JSON last (STREAM_MODE=generator).
 
         A streamed OpenAI call yields text of whole events and nothing else; a call that is not
         streamed yields its one body. A failure is yielded as `{"error": …}`, and the SDK then ends
         the job with it.
+
+        Before each of them `keep` is told whether it belongs to the list that is the job's result:
+        what goes to a bucket does not, and the pointer to it comes last.
         """
         request: TextRequest | OpenAIRequest | None = None
-        size = 0
         try:
             request = self._parse(job)
+            delivery = self._delivery(job, request)
             async with aclosing(self._outputs(request, slot)) as outputs:
                 async for output in outputs:
-                    # The platform's result is the list of all that was yielded.
-                    chunk = limits.wire_size({"output": output})
-                    limits.check_chunk(chunk)
-                    size += chunk
-                    limits.check_result(_id(job), size)
+                    size = limits.wire_size({"output": output})
+                    limits.check_chunk(size)
+                    keep(delivery.add(output, size))
                     yield output
+            if (pointer := await delivery.end()) is not None:
+                keep(True)
+                yield pointer
         except Exception as error:
+            keep(True)
             yield self._failure(error, request)
 
     async def _stream_text(
@@ -218,7 +240,3 @@ def _told(failure: Problem, request: TextRequest | OpenAIRequest | None) -> str:
     if isinstance(request, OpenAIRequest):
         return failure.openai_job_error()
     return failure.job_error()
-
-
-def _id(job: Mapping[str, Any]) -> str:
-    return str(job.get("id") or "")

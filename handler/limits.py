@@ -52,7 +52,8 @@ def check_result(job_id: str, size: int) -> None:
     if size > limit:
         raise ResultTooLarge(
             f"the result is {size / 1e6:.1f} MB and RunPod takes {limit / 1e6:.0f} MB for it: "
-            "lower max_tokens, or send stream=false, which returns the text twice instead of thrice"
+            "lower max_tokens, send stream=false, which returns the text twice instead of thrice, "
+            "or post the job with an s3Config"
         )
 
 

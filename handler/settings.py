@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Literal, NoReturn, TypeVar
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from engine import BackendConfig, Clocks, EngineConfig
@@ -192,7 +192,32 @@ class Settings(BaseSettings):
         }
 
 
-class WorkerSettings(Settings):
+class ResultSettings(Settings):
+    """Where those who run RunPod's jobs put results; the first three are RunPod's own names."""
+
+    bucket_endpoint_url: str | None = Field(
+        None,
+        description="The S3 server of the bucket for large results; unset is Amazon's, or no "
+        "bucket where BUCKET_NAME is unset as well.",
+    )
+    bucket_access_key_id: str | None = Field(
+        None, description="Its access key; unset is the usual chain of credentials, `AWS_*`."
+    )
+    bucket_secret_access_key: SecretStr | None = Field(None, description="The key's secret.")
+    bucket_name: str | None = Field(
+        None, description="The bucket; unset is the month, as `11-26`, as in RunPod's SDK."
+    )
+    result_max_mb: float | None = Field(
+        None,
+        ge=0,
+        le=20,
+        allow_inf_nan=False,
+        description="The largest result that does not go to the bucket, in megabytes; 0 sends all "
+        "there, unset what RunPod would not take: 10, and 20 of /runsync.",
+    )
+
+
+class WorkerSettings(ResultSettings):
     """The settings of `python -m handler`."""
 
     stream_mode: Literal["aggregate", "generator"] = Field(

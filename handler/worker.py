@@ -40,16 +40,19 @@ def make_handler(jobs: JobHandler) -> Handler:
     return handler
 
 
-def make_generator_handler(jobs: JobHandler, on_dead: Callable[[], None]) -> GeneratorHandler:
+def make_generator_handler(
+    jobs: JobHandler, on_dead: Callable[[], None], keep: Callable[[bool], None]
+) -> GeneratorHandler:
     """Return the function for STREAM_MODE=generator.
 
     A real async generator function: the SDK looks at the function itself, and a plain one that
     returns a generator would leave its job in progress for ever. The SDK ignores `refresh_worker`
-    in what a generator yields, so a dead engine is told to `on_dead` instead.
+    in what a generator yields, so a dead engine is told to `on_dead` instead. `keep` is told before
+    each yield whether the SDK is to keep it for the job's result.
     """
 
     async def handler(job: dict[str, Any]) -> AsyncGenerator[Any, None]:
-        outputs = jobs.stream(job)
+        outputs = jobs.stream(job, keep=keep)
         try:
             async for output in outputs:
                 if isinstance(output, dict) and output.pop("refresh_worker", False):
@@ -73,7 +76,13 @@ def run_local(jobs: JobHandler, engine: Engine, mode: str) -> int:
     async def handler(job: dict[str, Any]) -> Any:
         try:
             if mode == "generator":
-                output: Any = [each async for each in jobs.stream(job)]
+                kept = True
+
+                def keep(told: bool) -> None:
+                    nonlocal kept
+                    kept = told
+
+                output: Any = [each async for each in jobs.stream(job, keep=keep) if kept]
                 if output and isinstance(output[-1], dict) and "error" in output[-1]:
                     output = output[-1]
             else:
@@ -120,9 +129,12 @@ def serve(jobs: JobHandler, engine: Engine, mode: str) -> None:
             config["refresh_worker"] = True
             asyncio.get_running_loop().create_task(_exit_when_posted())
 
+    def keep(kept: bool) -> None:
+        # The SDK looks at this key as soon as it has an output, before anything else can run.
+        config["return_aggregate_stream"] = kept
+
     if mode == "generator":
-        config["handler"] = make_generator_handler(jobs, on_dead)
-        config["return_aggregate_stream"] = True
+        config["handler"] = make_generator_handler(jobs, on_dead, keep)
     else:
         config["handler"] = make_handler(jobs)
     runpod.serverless.start(config)

@@ -9,6 +9,7 @@ from handler.blobs.blob import (
     BlobNotFound,
     BlobStore,
     BlobUnavailable,
+    BlobUnsupported,
 )
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "BlobNotFound",
     "BlobStore",
     "BlobUnavailable",
+    "BlobUnsupported",
 ]

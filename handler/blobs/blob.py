@@ -21,6 +21,10 @@ class BlobDenied(BlobError):
     """Whoever asks may not: no credentials, wrong or expired ones, or no permission."""
 
 
+class BlobUnsupported(BlobError):
+    """The place does not know what was asked of it, such as to write only what is absent."""
+
+
 class BlobUnavailable(BlobError):
     """The place does not answer, or says that it cannot now: another time it may."""
 

@@ -22,6 +22,7 @@ from handler.blobs.blob import (
     BlobInfo,
     BlobNotFound,
     BlobUnavailable,
+    BlobUnsupported,
 )
 
 # Above S3's least of 5 MiB; 10,000 parts of it are 80 GB.
@@ -45,16 +46,19 @@ _DENIED = {
 }
 
 
-def s3_client(endpoint_url: str | None = None, **given: Any) -> Any:
+def s3_client(
+    endpoint_url: str | None = None, tries: int = 5, answer_s: float = 60, /, **given: Any
+) -> Any:
     """Return a client with the usual chain of credentials; `endpoint_url` is of another server.
 
-    botocore tries again by itself what may pass, five times in all.
+    botocore tries again by itself what may pass, `tries` times in all, and waits `answer_s` for
+    each answer.
     """
     config = Config(
         signature_version="s3v4",
         connect_timeout=10,
-        read_timeout=60,
-        retries={"mode": "standard", "max_attempts": 5},
+        read_timeout=answer_s,
+        retries={"mode": "standard", "max_attempts": tries},
     )
     return boto3.client("s3", endpoint_url=endpoint_url, config=config, **given)
 
@@ -195,6 +199,8 @@ def _blob_error(name: str, error: ClientError) -> BlobError:
         return BlobNotFound(message)
     if code in _DENIED:
         return BlobDenied(message)
+    if code == "NotImplemented":
+        return BlobUnsupported(message)
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status in {409, 429} or status >= 500 or code in {"SlowDown", "RequestTimeout"}:
         return BlobUnavailable(message)

@@ -219,3 +219,18 @@ def test_other_ends_have_a_status_of_their_own() -> None:
     assert late.message == "the call took the worker longer than 1.5 s"
     cancelled = failure_of(failed_job(None, JobStatus.CANCELLED))
     assert (cancelled.row.status, cancelled.row.type) == (499, "cancelled_error")
+
+
+def test_pointer_to_a_result_in_a_bucket_is_none_and_says_where_it_is() -> None:
+    place = {"url": "http://s3/b/k.json", "bucket": "b", "key": "k.json", "bytes": 1}
+    pointer = {"result": place, "choices": [{"index": 0, "finish_reason": "stop"}]}
+    told = Problem(
+        "the answer was put into a bucket: http://s3/b/k.json", Row(413, "result_too_large_error")
+    )
+    for output in (pointer, [pointer]):
+        for ask in (body_of, Events().feed):
+            with pytest.raises(CallFailed) as failed:
+                ask(output)
+            assert failed.value.problem == told
+    # Behind the end of a stream it is for others.
+    assert fed(TEXT, pointer) == WHOLE

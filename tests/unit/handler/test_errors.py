@@ -41,6 +41,7 @@ STATUSES = {
     "UnsupportedMediaType": 415,
     "PayloadTooLarge": 413,
     "ResultTooLarge": 413,
+    "ResultNotKept": 502,
     "EngineError": 500,
     "RequestRejected": 400,
     "PromptTooLong": 400,

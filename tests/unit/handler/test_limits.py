@@ -134,7 +134,8 @@ def test_result_limit_goes_by_the_kind_of_job(job_id: str, limit: int) -> None:
         limits.check_result(job_id, limit + 100_000)
     assert raised.value.message == (
         f"the result is {limit / 1e6 + 0.1:.1f} MB and RunPod takes {limit // 1_000_000} MB for it:"
-        " lower max_tokens, or send stream=false, which returns the text twice instead of thrice"
+        " lower max_tokens, send stream=false, which returns the text twice instead of thrice,"
+        " or post the job with an s3Config"
     )
     with pytest.raises(ResultTooLarge):
         limits.check_result(job_id, limit + 1)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from engine import Clocks
 from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
@@ -69,6 +70,11 @@ VALUES: dict[str, tuple[str, object]] = {
     "REGENERATE": ("1", True),
     "LOG_LEVEL": ("debug", "DEBUG"),
     "LOG_FORMAT": ("json", "json"),
+    "BUCKET_ENDPOINT_URL": ("https://s3.example.com", "https://s3.example.com"),
+    "BUCKET_ACCESS_KEY_ID": ("id", "id"),
+    "BUCKET_SECRET_ACCESS_KEY": ("secret", SecretStr("secret")),
+    "BUCKET_NAME": ("results", "results"),
+    "RESULT_MAX_MB": ("0.5", 0.5),
     "STREAM_MODE": ("generator", "generator"),
     "STREAM_INTERVAL_MS": ("12.5", 12.5),
 }
@@ -114,6 +120,8 @@ def test_other_variables_are_nobodys_business(monkeypatch: pytest.MonkeyPatch) -
         ("REGENERATE", "twice"),
         ("LOG_LEVEL", "LOUD"),
         ("LOG_FORMAT", "xml"),
+        ("RESULT_MAX_MB", "-1"),
+        ("RESULT_MAX_MB", "21"),
         ("STREAM_MODE", "both"),
         ("STREAM_INTERVAL_MS", "-1"),
         ("STREAM_INTERVAL_MS", "inf"),

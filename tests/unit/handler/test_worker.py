@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,10 +26,10 @@ def worker() -> ModuleType:
     return worker
 
 
-def test_nothing_else_needs_the_sdk() -> None:
+def test_nothing_else_needs_the_sdk_nor_the_client_of_buckets_at_the_start() -> None:
     program = (
         "import sys, handler.__main__, handler.job, handler.logs, handler.openai.service; "
-        "sys.exit('runpod' in sys.modules)"
+        "sys.exit(bool(sys.modules.keys() & {'runpod', 'boto3', 'botocore'}))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=30, check=False)
     assert done.returncode == 0
@@ -70,7 +72,7 @@ async def test_sdk_sees_a_plain_function_and_a_generator(
     from runpod.serverless.modules.rp_handler import is_generator
 
     jobs = job_handler_of()
-    assert is_generator(worker.make_generator_handler(jobs, lambda: None))
+    assert is_generator(worker.make_generator_handler(jobs, lambda: None, lambda kept: None))
     assert not is_generator(worker.make_handler(jobs))
 
 
@@ -80,7 +82,7 @@ async def test_generator_tells_of_a_dead_engine_aside(
     # The SDK ignores refresh_worker in what is yielded, and would post it to the client.
     told = []
     handler = worker.make_generator_handler(
-        job_handler_of(load_error="no NPU"), lambda: told.append(True)
+        job_handler_of(load_error="no NPU"), lambda: told.append(True), lambda kept: None
     )
     outputs = [output async for output in handler({"id": "j", "input": {"prompt": "x"}})]
     assert outputs == [{"error": "no NPU"}]
@@ -92,14 +94,49 @@ async def test_generator_closes_what_it_reads(worker: ModuleType) -> None:
     closed = []
 
     class Jobs:
-        async def stream(self, job: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
+        async def stream(
+            self, job: Mapping[str, Any], *, keep: Callable[[bool], None]
+        ) -> AsyncGenerator[Any, None]:
             try:
                 yield "one"
                 yield "two"
             finally:
                 closed.append(job["id"])
 
-    outputs = worker.make_generator_handler(Jobs(), lambda: None)({"id": "j"})
+    outputs = worker.make_generator_handler(Jobs(), lambda: None, lambda kept: None)({"id": "j"})
     assert await anext(outputs) == "one"
     await outputs.aclose()
     assert closed == ["j"]
+
+
+@pytest.mark.parametrize("mode", ["aggregate", "generator"])
+def test_local_job_prints_the_pointer_where_its_result_went_to_a_bucket(
+    mode: str,
+    worker: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    """The SDK's part is to run what it is handed, and to leave."""
+
+    class Jobs:
+        async def run(self, job: Mapping[str, Any]) -> Any:
+            return "pointer"
+
+        async def stream(
+            self, job: Mapping[str, Any], *, keep: Callable[[bool], None]
+        ) -> AsyncGenerator[Any, None]:
+            for output, kept in (("a", False), ("b", False), ("pointer", True)):
+                keep(kept)
+                yield output
+
+    class Engine:
+        async def close(self) -> None: ...
+
+    def start(config: dict[str, Any]) -> None:
+        asyncio.run(config["handler"]({"id": "local_test"}))
+        sys.exit(0)
+
+    monkeypatch.setattr(worker.runpod.serverless, "start", start)
+    assert worker.run_local(Jobs(), Engine(), mode) == 0
+    expected = ["pointer"] if mode == "generator" else "pointer"
+    assert json.loads(capfdbinary.readouterr().out) == expected

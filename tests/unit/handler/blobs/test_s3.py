@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 from botocore.stub import Stubber
 
-from handler.blobs import BlobUnavailable
-from handler.blobs import s3 as module
+from handler.blobs import BlobUnavailable, BlobUnsupported
 from handler.blobs.s3 import S3Blobs, s3_client
 
 CONDITION = {"Bucket": "b", "Key": "k", "Body": b"x", "IfNoneMatch": "*"}
@@ -17,7 +16,7 @@ CONDITION = {"Bucket": "b", "Key": "k", "Body": b"x", "IfNoneMatch": "*"}
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     taken: list[float] = []
-    monkeypatch.setattr(module.time, "sleep", taken.append)
+    monkeypatch.setattr("handler.blobs.s3.time.sleep", taken.append)
     return taken
 
 
@@ -62,3 +61,10 @@ def test_conflict_without_end_is_given_up(answers: Stubber, pauses: list[float])
         write(answers)
     answers.assert_no_pending_responses()
     assert len(pauses) == 5
+
+
+def test_server_that_knows_no_conditions_is_told_apart(answers: Stubber) -> None:
+    said = "A header you provided implies functionality that is not implemented"
+    answers.add_client_error("put_object", "NotImplemented", said, 501, expected_params=CONDITION)
+    with pytest.raises(BlobUnsupported, match=f"s3://b/k: NotImplemented: {said}"):
+        write(answers)

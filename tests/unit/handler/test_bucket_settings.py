@@ -1,0 +1,130 @@
+"""RunPod's `BUCKET_*` and our two: a bucket, none, or one line that says what is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from handler.assembly import SettingError, build_results
+from handler.blobs import BlobStore
+from handler.bucket import Bucket
+from handler.results import Results
+from handler.settings import WorkerSettings
+
+URL = "https://s3.eu-central-1.amazonaws.com"
+SECRET = "Zm9v/s3cr3t"
+PAIR = {"BUCKET_ACCESS_KEY_ID": "AKIDEXAMPLE", "BUCKET_SECRET_ACCESS_KEY": SECRET}
+
+
+class Opened(Exception):
+    """A bucket was asked for."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        super().__init__(bucket.name)
+        self.bucket = bucket
+
+
+@pytest.fixture(autouse=True)
+def _none_of_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("BUCKET_ENDPOINT_URL", "BUCKET_NAME", "RESULT_MAX_MB", *PAIR):
+        monkeypatch.delenv(name, raising=False)
+
+
+def built(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> Results:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return build_results(WorkerSettings())
+
+
+async def asked(results: Results, size: int) -> Any:
+    """Return the bucket that a result of so many bytes would go to; None for none."""
+
+    def look(bucket: Bucket) -> BlobStore:
+        raise Opened(bucket)
+
+    results._look = look
+    try:
+        return await results.delivery({"id": "j"}).whole(None, size)
+    except Opened as opened:
+        return opened.bucket
+
+
+@pytest.mark.parametrize(
+    ("variables", "bucket"),
+    [
+        ({"BUCKET_NAME": "b"}, Bucket(name="b")),
+        (
+            {"BUCKET_ENDPOINT_URL": f"{URL}/", "BUCKET_NAME": "b", **PAIR},
+            Bucket(name="b", endpoint_url=URL, access_id="AKIDEXAMPLE", access_secret=SECRET),
+        ),
+        # RunPod's console sends empty ones for what was left blank.
+        (
+            {"BUCKET_ENDPOINT_URL": URL, "BUCKET_NAME": "b", **dict.fromkeys(PAIR, "")},
+            Bucket(name="b", endpoint_url=URL),
+        ),
+    ],
+)
+async def test_large_results_go_there(
+    variables: dict[str, str], bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = built(monkeypatch, variables)
+    assert await asked(results, 9_000_000) is None
+    assert await asked(results, 11_000_000) == bucket
+    results = built(monkeypatch, {"RESULT_MAX_MB": "0.5"})
+    assert await asked(results, 500_000) is None
+    assert await asked(results, 500_001) == bucket
+    results = built(monkeypatch, {"RESULT_MAX_MB": "0"})
+    assert await asked(results, 1) == bucket
+
+
+async def test_name_that_is_not_set_is_the_months_as_the_sdk_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    results = built(monkeypatch, {"BUCKET_ENDPOINT_URL": URL, **PAIR, "RESULT_MAX_MB": "0"})
+    bucket = await asked(results, 1)
+    month, year = bucket.name.split("-")
+    assert 1 <= int(month) <= 12
+    assert len(year) == 2
+
+
+async def test_without_any_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await asked(built(monkeypatch, {}), 9_000_000) is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        (
+            {"BUCKET_ENDPOINT_URL": URL, "BUCKET_ACCESS_KEY_ID": "AKIDEXAMPLE"},
+            "BUCKET_SECRET_ACCESS_KEY must be set as well, or neither of the two",
+        ),
+        (
+            {"BUCKET_ENDPOINT_URL": URL, "BUCKET_SECRET_ACCESS_KEY": SECRET},
+            "BUCKET_ACCESS_KEY_ID must be set as well, or neither of the two",
+        ),
+        (PAIR, "BUCKET_ACCESS_KEY_ID needs BUCKET_ENDPOINT_URL or BUCKET_NAME"),
+        ({"RESULT_MAX_MB": "1"}, "RESULT_MAX_MB needs BUCKET_ENDPOINT_URL or BUCKET_NAME"),
+        ({"BUCKET_NAME": "a/b"}, "BUCKET_NAME must be a bucket's name (letters, digits, dots, hyp"),
+        (
+            {"BUCKET_ENDPOINT_URL": "s3.example.com"},
+            f'BUCKET_ENDPOINT_URL must be an http or https address like {URL}, got "s3.exam',
+        ),
+        (
+            {"BUCKET_NAME": "b", **PAIR, "BUCKET_SECRET_ACCESS_KEY": f"{SECRET} \n"},
+            "BUCKET_SECRET_ACCESS_KEY must be up to 1000 ASCII characters without spaces",
+        ),
+    ],
+)
+def test_what_is_missing_or_wrong_is_told(
+    variables: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SettingError) as refused:
+        built(monkeypatch, variables)
+    assert str(refused.value).startswith(said)
+    assert SECRET not in str(refused.value)
+
+
+def test_secret_is_not_in_the_settings_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUCKET_SECRET_ACCESS_KEY", SECRET)
+    assert SECRET not in repr(WorkerSettings())

@@ -1,0 +1,426 @@
+"""Which results go to a bucket, under which key, and what their job's output is then.
+
+The buckets are folders here; what a server makes of it is in the integration tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from handler import limits
+from handler.blobs import BlobDenied, BlobUnavailable, BlobUnsupported
+from handler.blobs.files import FileBlobs
+from handler.bucket import Bucket
+from handler.errors import InvalidRequest
+from handler.job import JobHandler
+from handler.results import LINK_S, POINTER_BYTES, Results, pointed_at
+from tests.unit.handler.conftest import PipelineFactory
+
+SECRET = "Zm9v/s3cr3t"
+GIVEN = {
+    "accessId": "AKIDEXAMPLE",
+    "accessSecret": SECRET,
+    "bucketName": "theirs",
+    "endpointUrl": "http://127.0.0.1:9",
+}
+OURS = Bucket(name="ours")
+TEXT = {"pieces": ["one ", "two"]}
+LONG = {"pieces": ["x" * 2_000] * 3}
+CALL = {"openai_route": "/v1/completions", "openai_input": {"prompt": "p", "stream": True}}
+
+
+class Folders:
+    """Buckets as folders, which remember what was asked of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.asked: list[Bucket] = []
+
+    def __call__(self, bucket: Bucket) -> FileBlobs:
+        self.asked.append(bucket)
+        return FileBlobs(self.folder / bucket.name)
+
+    def found(self, name: str = "theirs") -> dict[str, Any]:
+        """Return all that is in a bucket."""
+        blobs = FileBlobs(self.folder / name)
+        return {each.key: orjson.loads(b"".join(blobs.read(each.key))) for each in blobs.list()}
+
+
+class Handlers:
+    """A job handler, called as the SDK does and as the worker without it."""
+
+    def __init__(self, jobs: JobHandler) -> None:
+        self.jobs = jobs
+        self.streamed: list[Any] = []
+
+    async def whole(self, job: dict[str, Any], how: str = "sdk") -> Any:
+        if how == "sdk":
+            return await self.jobs.run(job)
+        result = await self.jobs.result(job)
+        return orjson.loads(result.output) if result.output is not None else {"error": result.error}
+
+    async def listed(self, job: dict[str, Any], how: str = "sdk") -> Any:
+        """Return a streamed job's result; what was `streamed` is all of it."""
+        self.streamed = []
+        if how == "sdk":
+            told: list[bool] = []
+            kept: list[Any] = []
+            async for output in self.jobs.stream(job, keep=told.append):
+                self.streamed.append(output)
+                if told.pop():
+                    kept.append(output)
+                assert not told
+            return kept
+
+        async def put(chunk: bytes) -> None:
+            self.streamed.append(orjson.loads(chunk))
+
+        result = await self.jobs.streamed_result(job, put)
+        if result.output is None:
+            return [{"error": result.error}]
+        return orjson.loads(result.output)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    return Folders(tmp_path / "buckets")
+
+
+@pytest.fixture(params=["sdk", "local"])
+def how(request: pytest.FixtureRequest) -> str:
+    """Each of the two kinds of worker."""
+    found: str = request.param
+    return found
+
+
+def job(prompt: str = "x", *, job_id: str = "abc-u1", **fields: Any) -> dict[str, Any]:
+    return {"id": job_id, "input": {"prompt": prompt, "stream": True}, **fields}
+
+
+# ---- which ----
+
+
+async def test_job_with_a_bucket_gets_a_pointer(
+    pipeline_of: PipelineFactory, folders: Folders, how: str
+) -> None:
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=Results(look=folders)))
+    output = await run.whole(job(s3Config=GIVEN | {"objectPath": "a/b"}), how)
+    (stored,) = folders.found().values()
+    assert stored["choices"][0]["text"] == "one two"
+    assert output == {
+        "result": {
+            "url": (folders.folder / "theirs/a/b/abc-u1.json").as_uri(),
+            "bucket": "theirs",
+            "key": "a/b/abc-u1.json",
+            "bytes": len(orjson.dumps(stored)),
+            "expires_s": LINK_S,
+        },
+        "id": "abc-u1",
+        "model": "scripted",
+        "usage": stored["usage"],
+        "choices": [{"index": 0, "finish_reason": "stop"}],
+    }
+    assert stored.keys() >= output.keys() - {"result"}
+    assert pointed_at(output) == output["result"]
+    assert pointed_at(stored) is None
+
+
+async def test_without_one_nothing_changes(
+    pipeline_of: PipelineFactory, folders: Folders, how: str
+) -> None:
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=Results(OURS, 10_000, look=folders)))
+    assert (await run.whole(job(), how))["choices"][0]["text"] == "one two"
+    assert (await run.whole(job(s3Config=None), how))["choices"][0]["text"] == "one two"
+    listed = await run.listed(job(), how)
+    assert listed == run.streamed
+    assert listed[-1]["choices"][0]["text"] == "one two"
+    assert folders.asked == []
+
+
+async def test_large_result_goes_to_the_workers_own_bucket(
+    pipeline_of: PipelineFactory, folders: Folders, how: str
+) -> None:
+    run = Handlers(JobHandler(pipeline_of(LONG), results=Results(OURS, 10_000, look=folders)))
+    output = await run.whole(job(), how)
+    assert output["result"]["bucket"] == "ours"
+    assert folders.found("ours")["abc-u1.json"]["choices"][0]["text"] == "x" * 6_000
+    # A job's own bucket comes first.
+    output = await run.whole(job(s3Config=GIVEN), how)
+    assert output["result"]["bucket"] == "theirs"
+
+
+async def test_what_the_platform_would_not_take_goes_there_unless_told_otherwise(
+    pipeline_of: PipelineFactory, folders: Folders, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RUN_RESULT_BYTES", POINTER_BYTES + 15_000)
+    monkeypatch.setattr(limits, "RUNSYNC_RESULT_BYTES", POINTER_BYTES + 30_000)
+    run = Handlers(JobHandler(pipeline_of(LONG), results=Results(OURS, look=folders)))
+    assert "result" in await run.whole(job(), how)
+    assert "choices" in await run.whole(job(job_id="sync-abc-u1"), how)
+    assert folders.found("ours").keys() == {"abc-u1.json"}
+
+
+async def test_bucket_without_a_name_is_the_months(
+    pipeline_of: PipelineFactory, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "strftime", {"%m-%y": "11-26"}.__getitem__)
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=Results(Bucket(), 0, look=folders)))
+    assert (await run.whole(job()))["result"]["bucket"] == "11-26"
+
+
+async def test_openai_call_is_told_of_in_its_own_keys(
+    pipeline_of: PipelineFactory, folders: Folders, how: str
+) -> None:
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=Results(look=folders)))
+    given: dict[str, Any] = {"openai_route": "/v1/completions", "openai_input": {"prompt": "p"}}
+    output = await run.whole({"id": "j", "input": given, "s3Config": GIVEN}, how)
+    stored = folders.found()["j.json"]
+    assert output["usage"] == stored["usage"]
+    assert output["choices"] == [{"index": 0, "finish_reason": "stop"}]
+    assert output["object"] == "text_completion"
+    # One that streams is text, of which nothing is told.
+    output = await run.whole({"id": "k", "input": CALL, "s3Config": GIVEN}, how)
+    assert output.keys() == {"result"}
+    assert folders.found()["k.json"].endswith("data: [DONE]\n\n")
+
+
+async def test_openai_client_is_pointed_only_to_what_it_could_not_get(
+    pipeline_of: PipelineFactory, folders: Folders, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Handlers(JobHandler(pipeline_of(LONG), results=Results(OURS, 0, look=folders)))
+    given = {"openai_route": "/v1/completions", "openai_input": {"prompt": "p"}}
+    call = {"id": "j", "input": given}
+    assert (await run.whole(call, how))["choices"][0]["text"] == "x" * 6_000
+    monkeypatch.setattr(limits, "RUN_RESULT_BYTES", POINTER_BYTES + 1_000)
+    assert "result" in await run.whole(call, how)
+
+
+# ---- streamed ----
+
+
+@pytest.mark.parametrize("given", [job()["input"], CALL], ids=["text", "openai"])
+async def test_outputs_are_streamed_and_their_list_goes_to_the_bucket(
+    pipeline_of: PipelineFactory, folders: Folders, how: str, given: Any
+) -> None:
+    run = Handlers(JobHandler(pipeline_of(TEXT), interval_s=0, results=Results(look=folders)))
+    (output,) = await run.listed({"id": "abc-u1", "input": given, "s3Config": GIVEN}, how)
+    stored = folders.found()["abc-u1.json"]
+    assert run.streamed == [*stored, output]
+    assert len(stored) >= 2
+    if given is not CALL:
+        assert output["usage"] == stored[-1]["usage"]
+        assert output["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_list_that_becomes_too_large_is_kept_as_far_as_it_fits(
+    pipeline_of: PipelineFactory, folders: Folders, how: str
+) -> None:
+    results = Results(OURS, 5_000, look=folders)
+    slow = {"pieces": [{"text": "x" * 1_000, "delay_ms": 5}] * 3}
+    run = Handlers(JobHandler(pipeline_of(slow), interval_s=0, results=results))
+    listed = await run.listed(job(), how)
+    stored = folders.found("ours")["abc-u1.json"]
+    assert run.streamed == [*stored, listed[-1]]
+    assert listed[:-1] == stored[: len(listed) - 1]
+    assert 1 <= len(listed) - 1 < len(stored)
+    assert len(orjson.dumps(listed[:-1])) <= 5_000
+    assert pointed_at(listed[-1]) is not None
+
+
+async def test_failure_is_kept_whatever_was_before_it(
+    pipeline_of: PipelineFactory, folders: Folders, how: str
+) -> None:
+    broken = {"pieces": ["a", {"error": "no more"}]}
+    run = Handlers(JobHandler(pipeline_of(broken), interval_s=0, results=Results(look=folders)))
+    assert await run.listed(job(s3Config=GIVEN), how) == [{"error": "no more"}]
+    assert folders.asked == []
+
+
+# ---- once ----
+
+
+async def test_first_result_of_a_job_stays_and_is_the_one_told_of(
+    pipeline_of: PipelineFactory, folders: Folders, how: str
+) -> None:
+    """A worker that was thought lost and the one in its place: both have one."""
+    results = Results(look=folders)
+    first = Handlers(JobHandler(pipeline_of(TEXT), results=results))
+    second = Handlers(JobHandler(pipeline_of({"pieces": ["three"]}), results=results))
+    told = await first.whole(job(s3Config=GIVEN), how)
+    assert await second.whole(job(s3Config=GIVEN), how) == told
+    assert folders.found()["abc-u1.json"]["choices"][0]["text"] == "one two"
+    (listed,) = await second.listed(job(s3Config=GIVEN), how)
+    assert listed == told
+
+
+async def test_what_is_there_already_and_is_no_result_is_not_pointed_to(
+    pipeline_of: PipelineFactory, folders: Folders
+) -> None:
+    folders(Bucket(name="theirs")).write("abc-u1.json", b"something else")
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=Results(look=folders)))
+    assert (await run.whole(job(s3Config=GIVEN)))["error"] == (
+        "the result could not be put into the bucket: s3://theirs/abc-u1.json is there already, "
+        "and is no result"
+    )
+
+
+async def test_local_jobs_all_have_one_name_and_the_last_one_stays(
+    pipeline_of: PipelineFactory, folders: Folders
+) -> None:
+    results = Results(look=folders)
+    for text in ("first", "second"):
+        run = Handlers(JobHandler(pipeline_of({"pieces": [text]}), results=results))
+        for job_id in ("local_test", ""):
+            output = await run.whole(job(job_id=job_id, s3Config=GIVEN))
+            stored = folders.found()[output["result"]["key"]]
+            assert stored["choices"][0]["text"] == text
+
+
+@pytest.mark.parametrize(
+    ("job_id", "key"),
+    [("a/b c", "a_b_c"), ("../x", ".._x"), ("", "local"), ("x" * 300, "x" * 200)],
+)
+async def test_key_is_the_jobs_id_as_far_as_a_key_can_be(
+    pipeline_of: PipelineFactory, folders: Folders, job_id: str, key: str
+) -> None:
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=Results(look=folders)))
+    output = await run.whole(job(job_id=job_id, s3Config=GIVEN))
+    assert output["result"]["key"] == f"{key}.json"
+
+
+async def test_buckets_are_opened_once_and_not_all_kept(
+    pipeline_of: PipelineFactory, folders: Folders
+) -> None:
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=Results(look=folders)))
+    for number in (0, 0, *range(12), 0, 11):
+        given = GIVEN | {"bucketName": f"b{number}"}
+        await run.whole(job(job_id=f"j{number}", s3Config=given))
+    assert [bucket.name for bucket in folders.asked] == [*(f"b{n}" for n in range(12)), "b0"]
+
+
+# ---- what goes wrong ----
+
+
+@pytest.mark.parametrize("shape", ["whole", "listed"])
+async def test_bad_bucket_is_refused_before_anything_is_generated(
+    pipeline_of: PipelineFactory, how: str, shape: str
+) -> None:
+    pipeline = pipeline_of(TEXT, load_error="nothing may be asked of it")
+    run = Handlers(JobHandler(pipeline))
+    bad = job(s3Config=GIVEN | {"endpointUrl": "here"})
+    output = await getattr(run, shape)(bad, how)
+    error = output["error"] if shape == "whole" else output[0]["error"]
+    assert error.startswith("s3Config.endpointUrl must be an http or https address")
+    with pytest.raises(InvalidRequest, match="s3Config"):
+        run.jobs.check(bad)
+
+
+class Refusing(FileBlobs):
+    """A bucket that takes nothing, or not on condition."""
+
+    def __init__(self, folder: Path, error: Exception, *, always: bool = True) -> None:
+        super().__init__(folder)
+        self.error = error
+        self.always = always
+
+    def write(self, key: str, body: bytes, *, absent: bool = False) -> bool:
+        if self.always or absent:
+            raise self.error
+        return super().write(key, body)
+
+
+@pytest.mark.parametrize("shape", ["whole", "listed"])
+@pytest.mark.parametrize("kind", [BlobDenied, BlobUnavailable, ValueError])
+async def test_bucket_that_takes_nothing_fails_the_job_in_one_sentence_without_keys(
+    pipeline_of: PipelineFactory, tmp_path: Path, how: str, shape: str, kind: type[Exception]
+) -> None:
+    error = kind(f"s3://b/k: AKIDEXAMPLE signed with {SECRET} is wrong")
+    results = Results(look=lambda bucket: Refusing(tmp_path, error))
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=results))
+    output = await getattr(run, shape)(job(s3Config=GIVEN), how)
+    assert (output if shape == "whole" else output[-1]) == {
+        "error": "the result could not be put into the bucket: s3://b/k: *** signed with *** is "
+        "wrong"
+    }
+    # Of an OpenAI call it is OpenAI's error.
+    given = {"openai_route": "/v1/completions", "openai_input": {"prompt": "p"}}
+    output = await run.whole({"id": "j", "input": given, "s3Config": GIVEN}, how)
+    assert orjson.loads(output["error"])["error"]["type"] == "result_not_kept_error"
+
+
+async def test_server_that_knows_no_conditions_is_written_to_without(
+    pipeline_of: PipelineFactory, tmp_path: Path
+) -> None:
+    error = BlobUnsupported("a header you provided implies functionality that is not implemented")
+    results = Results(look=lambda bucket: Refusing(tmp_path, error, always=False))
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=results))
+    output = await run.whole(job(s3Config=GIVEN))
+    assert orjson.loads((tmp_path / output["result"]["key"]).read_bytes())["usage"]
+
+
+class Hanging(FileBlobs):
+    """A bucket that does not answer until it is let go."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.asked = threading.Event()
+        self.go = threading.Event()
+
+    def write(self, key: str, body: bytes, *, absent: bool = False) -> bool:
+        self.asked.set()
+        self.go.wait(30)
+        return super().write(key, body, absent=absent)
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Iterator[Hanging]:
+    blobs = Hanging(tmp_path)
+    yield blobs
+    blobs.go.set()
+
+
+async def test_upload_is_beside_the_loop_and_holds_no_slot(
+    pipeline_of: PipelineFactory, hanging: Hanging, how: str
+) -> None:
+    pipeline = pipeline_of(TEXT, slots=1)
+    run = Handlers(JobHandler(pipeline, results=Results(look=lambda bucket: hanging)))
+    upload = asyncio.create_task(run.whole(job(s3Config=GIVEN), how))
+    await asyncio.to_thread(hanging.asked.wait, 10)
+    # The only slot is free for the next one, and the loop for its words.
+    assert (await run.whole(job(), how))["choices"][0]["text"] == "one two"
+    assert not upload.done()
+    hanging.go.set()
+    assert "result" in await upload
+
+
+async def test_upload_has_its_time(
+    pipeline_of: PipelineFactory, hanging: Hanging, how: str
+) -> None:
+    results = Results(look=lambda bucket: hanging, limit_s=0.1)
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=results))
+    output = await run.whole(job(s3Config=GIVEN), how)
+    assert output["error"] == (
+        "the result could not be put into the bucket: s3://theirs/abc-u1.json: it took longer than "
+        "0.1 s"
+    )
+
+
+async def test_cancelled_job_does_not_wait_for_its_upload(
+    pipeline_of: PipelineFactory, hanging: Hanging
+) -> None:
+    results = Results(look=lambda bucket: hanging)
+    upload = asyncio.create_task(
+        JobHandler(pipeline_of(TEXT), results=results).run(job(s3Config=GIVEN))
+    )
+    await asyncio.to_thread(hanging.asked.wait, 10)
+    upload.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await upload
