@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from batch.line import BadLine, Line
-from engine import Engine, EngineState
+from engine import Engine, EngineState, Priority
 from handler.assembly import Doors
-from handler.errors import HandlerError, problem
+from handler.errors import HandlerError, InvalidRequest, problem
 from handler.openai.service import EMBEDDINGS, SHAPES
 
 # None is that of a job.
 ROUTES = (*SHAPES, EMBEDDINGS, None)
 _COMPLETED, _FAILED = "COMPLETED", "FAILED"
+_STREAMS = "stream must be false: a batch has nobody to stream to"
 
 
 class EngineLost(Exception):
@@ -37,11 +39,16 @@ class Outcome:
 
 
 class Answerer:
-    """Checks and answers lines; holds nothing between them."""
+    """Checks and answers lines; holds nothing between them.
 
-    def __init__(self, doors: Doors, engine: Engine) -> None:
+    With a `priority` a line waits for a slot in that class before its time begins to count, for an
+    engine that others use as well.
+    """
+
+    def __init__(self, doors: Doors, engine: Engine, priority: Priority | None = None) -> None:
         self._doors = doors
         self._engine = engine
+        self._priority = priority
 
     def check(self, line: Line) -> None:
         """Find all that can be wrong with a request before there is an engine. Raises BadLine."""
@@ -57,7 +64,7 @@ class Answerer:
         except HandlerError as error:
             raise BadLine(error.message) from None
         if line.route is not None and line.body.get("stream"):
-            raise BadLine("body.stream must be false: a batch has nobody to stream to")
+            raise BadLine(f"body.{_STREAMS}")
 
     async def answer(self, line: Line) -> Outcome:
         """Return what became of a line, at its first try. Raises EngineLost."""
@@ -81,10 +88,7 @@ class Answerer:
     async def _call(self, line: Line, route: str) -> Outcome:
         retryable, tokens = False, 0
         try:
-            service = self._doors.openai
-            body = await service.plain(route, line.body)
-            if body is None:
-                body = await service.whole(service.codec(route, line.body))
+            body = await self._body(route, line.body)
             status = 200
             tokens = body["usage"].get("completion_tokens", 0)
         except Exception as error:
@@ -102,3 +106,21 @@ class Answerer:
             "error": None,
         }
         return Outcome(orjson.dumps(told), status == 200, tokens, retryable)
+
+    async def _body(self, route: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        service, priority, slot = self._doors.openai, Priority.INTERACTIVE, None
+        if asked.get("stream"):
+            raise InvalidRequest(_STREAMS, "stream")
+        if self._priority is not None:
+            # What cannot be answered needs no slot.
+            service.check(route, asked)
+            priority = self._priority
+            slot = await self._engine.reserve(priority)
+        try:
+            body = await service.plain(route, asked, slot)
+            if body is None:
+                body = await service.whole(service.codec(route, asked, priority=priority), slot)
+            return body
+        finally:
+            if slot is not None:
+                slot.release()

@@ -23,6 +23,10 @@ class JournalError(Exception):
     """The journal cannot be used; the message is one sentence that says what to do."""
 
 
+class JournalDamaged(JournalError):
+    """What is in the file is no journal, or no longer one all through."""
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """Which input a journal has the answers of."""
@@ -140,7 +144,7 @@ class Journal:
             try:
                 self._prepare(Header(**orjson.loads(first)))
             except (TypeError, ValueError):
-                raise JournalError(
+                raise JournalDamaged(
                     f"{self.path} is not the journal of a batch: move it away or use --force"
                 ) from None
             self._end = len(first)
@@ -149,7 +153,7 @@ class Journal:
                     break
             rest = file.read(1)
         if rest:
-            raise JournalError(
+            raise JournalDamaged(
                 f"{self.path} is damaged at byte {self._end}: move it away or use --force"
             )
         os.ftruncate(self._fd, self._end)

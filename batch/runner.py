@@ -64,18 +64,25 @@ class Runner:
     async def _work(self) -> None:
         for line in self._lines:
             outcome = await self._answer(line)
+            if outcome is None:
+                return
             self._journal.add(line.number, outcome.line, ok=outcome.ok)
             self._tally.count(ok=outcome.ok, tokens=outcome.tokens)
             if self._stopping:
                 return
 
-    async def _answer(self, line: Line) -> Outcome:
-        """Return what became of a line in the end: what may pass is tried again, after a pause."""
+    async def _answer(self, line: Line) -> Outcome | None:
+        """Return what became of a line in the end: what may pass is tried again, after a pause.
+
+        None where there is no time left for that: the line is the next run's.
+        """
         pause_s = _FIRST_PAUSE_S
         for left in reversed(range(self._tries)):
             outcome = await self._answerer.answer(line)
-            if outcome.ok or not outcome.retryable or not left or self._stopping:
+            if outcome.ok or not outcome.retryable or not left:
                 break
+            if self._stopping:
+                return None
             self._tally.retries += 1
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)

@@ -16,6 +16,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from emulator.batches.folder import NoRoom
+from emulator.batches.plane import BatchPlane, on_no_room
 from emulator.disconnect import ClientDisconnected
 from emulator.docs_page import DocsRoutes
 from emulator.drain import Drain, DrainGate, DrainingStore
@@ -35,7 +37,7 @@ from emulator.performance import Performance
 from emulator.request_ids import RequestIds
 from emulator.responses import error_response, on_error, on_http_error
 from emulator.routing import ByOperation
-from emulator.settings import EmulatorSettings
+from emulator.settings import IN_MEMORY, EmulatorSettings
 from emulator.shapes import worker_key
 from emulator.tokens import TokenRoutes
 from emulator.webhooks import Webhooks
@@ -43,12 +45,10 @@ from emulator.worker_outputs import CallFailed
 from emulator.worker_routes import WorkerRoutes
 from engine import Engine
 from engine.errors import EngineError
-from handler.assembly import SettingError, build_checking, open_doors
+from handler.assembly import SettingError, build_checking, build_results, open_doors
 from handler.errors import HandlerError, Problem, Row
 from jobs import JobStore, MemoryJobStore, SqliteJournal, StoreFull, StoreUnavailable
 
-# JOB_DB of a server that may forget its jobs.
-IN_MEMORY = ":memory:"
 # What scripts of other origins may read beside the body.
 _EXPOSED = (
     "x-request-id",
@@ -68,7 +68,12 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
     checking = build_checking(settings)
     interval_s = settings.stream_interval_ms / 1000
     doors = open_doors(
-        settings, engine, checking, interval_s, stream_several=settings.stream_multi_prompt
+        settings,
+        engine,
+        checking,
+        interval_s,
+        stream_several=settings.stream_multi_prompt,
+        results=build_results(settings),
     )
     journal = None if settings.job_db == IN_MEMORY else SqliteJournal(Path(settings.job_db))
     store = MemoryJobStore(
@@ -101,6 +106,7 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
         max_body_bytes,
         interval_s,
     )
+    batches = BatchPlane(settings, doors, engine)
     seen = cast("JobStore", DrainingStore(store, drain))
     jobs = JobRoutes(seen, fleet, settings)
     workers = WorkerRoutes(seen, fleet, settings, drain)
@@ -108,7 +114,7 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
     local = worker_key(endpoint, LOCAL)
 
     async def give_back(limit_s: float) -> None:
-        await asyncio.gather(worker.drain(limit_s), launcher.drain(limit_s))
+        await asyncio.gather(worker.drain(limit_s), launcher.drain(limit_s), batches.drain(limit_s))
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -116,6 +122,7 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
             engine.spawn()
             # A worker that is neither in this process nor its own may have lived through its end.
             await store.start(lambda key: key != local and not launched(key), settings.lease_s)
+            await batches.start()
             fleet.start()
             if settings.local_worker:
                 worker.start()
@@ -128,12 +135,14 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
             await fleet.close()
             await webhooks.close()
             await queue.close()
+            await batches.close()
             await engine.close()
             await store.close()
 
     routes = [
         health.route(),
         *openai.routes(),
+        *batches.routes(),
         *queue.routes(),
         *jobs.routes(),
         *workers.routes(),
@@ -149,6 +158,7 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
             EngineError: on_error,
             CallFailed: on_call_failed,
             StoreFull: _on_full,
+            NoRoom: on_no_room,
             StoreUnavailable: _on_unavailable,
             ClientDisconnected: _on_gone,
             # Starlette's own, of a client that left in the middle of its body.

@@ -16,6 +16,8 @@ TAKES = frozenset({"job-take", "job-take-batch"})
 POLLS = TAKES | {"job-stop", "ping"}
 # What would begin something new.
 STARTS = frozenset({"run", "runsync", "retry"})
+# The one call of OpenAI's that is posted and begins nothing.
+BATCH_CANCEL = "batch-cancel"
 # What OpenAI's routes of any dialect begin with.
 _OPENAI = frozenset({"openai", "v1", "v3", "tokenize", "detokenize"})
 # The oracle's have no prefix.
@@ -58,6 +60,8 @@ def _call(path: str) -> Call:
     operation = parts[1]
     if endpoint is not None and (operation in POLLS or operation in WORKER_POSTS):
         return Call(Plane.WORKER, operation, endpoint)
+    if parts[1:3] == ["v1", "batches"] and parts[-1] == "cancel":
+        return Call(Plane.OPENAI, BATCH_CANCEL, endpoint)
     if operation in _OPENAI or operation in _ORACLE:
         return Call(Plane.OPENAI, "openai", endpoint)
     return Call(Plane.CLIENT, operation, endpoint)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from emulator.calls import STARTS, TAKES, Plane, call_of, has_named_errors
+from emulator.calls import BATCH_CANCEL, STARTS, TAKES, Plane, call_of, has_named_errors
 from emulator.responses import JSON, error_response
 from handler.errors import Problem, Row
 from jobs import Job, JobStatus, JobStore
@@ -134,8 +134,10 @@ class DrainGate:
                 refusal = Problem(_SHUTTING_DOWN, _TRY_LATER, retry_after_s=_AGAIN_S)
                 await error_response(refusal)(scope, receive, send)
                 return
-            generates = call.plane is Plane.OPENAI and scope["method"] == "POST"
-            if generates or (call.plane is Plane.CLIENT and call.operation in STARTS):
+            posted = call.plane is Plane.OPENAI and scope["method"] == "POST"
+            if (posted and call.operation != BATCH_CANCEL) or (
+                call.plane is Plane.CLIENT and call.operation in STARTS
+            ):
                 await unavailable(scope)(scope, receive, send)
                 return
         if call.plane is not Plane.OPENAI:

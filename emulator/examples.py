@@ -28,6 +28,16 @@ _EXAMPLES: Mapping[str, Mapping[str, Any]] = {
         "temperature": 0,
     },
     "Embeddings": {"input": ["The capital of France is", "Paris"]},
+    "NewFile": {
+        "purpose": "batch",
+        "file": '{"custom_id": "one", "method": "POST", "url": "/v1/completions", '
+        '"body": {"prompt": "The capital of France is", "max_tokens": 16}}\n',
+    },
+    "NewBatch": {
+        "input_file_id": "file-00000000000100c0ffee00c0ffee",
+        "endpoint": "/v1/completions",
+        "completion_window": "24h",
+    },
     "Tokenize": {"prompt": "The capital of France is"},
     "WorkerCall": {"prompt": "The capital of France is", "max_tokens": 16},
     "Detokenize": {"tokens": [504, 3575, 282, 4649, 314]},

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from emulator.openapi import OPERATIONS
+from emulator.operations import OPERATIONS
 from engine.backends.llamacpp.backend import claims as llamacpp
 from engine.backends.rkllm.abi import ABI_12, ABI_13, Abi
 from engine.backends.rkllm.claims import claims as rkllm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator
@@ -12,15 +13,17 @@ from emulator.protocol import ConnectionLimits
 from emulator.scaling import Scaling
 from emulator.submission import PolicyLimits
 from emulator.worker_process import worker_command
-from handler.settings import Settings
+from handler.settings import ResultSettings
 from jobs import Limits, Policy
 
+# JOB_DB of a server that may forget its jobs.
+IN_MEMORY = ":memory:"
 _DAY_MS = 24 * 3600 * 1000
 # As browsers write it: in lower case, and nothing behind the port. Apps have schemes of their own.
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#*A-Z]+")
 
 
-class EmulatorSettings(Settings):
+class EmulatorSettings(ResultSettings):
     """What the local server needs beside the engine's settings; RunPod's limits by default."""
 
     host: str = Field("127.0.0.1", description="The address to listen on.")
@@ -116,6 +119,41 @@ class EmulatorSettings(Settings):
     poll_hold_s: float = Field(
         5, gt=0, le=80, description="How long a worker's call for jobs is held open."
     )
+    batch_dir: Path | None = Field(
+        None,
+        description="Where files and batches are kept; unset is beside JOB_DB, under its name and "
+        "`.batches`, or nowhere where that is `:memory:`.",
+    )
+    batch_share: float = Field(
+        1,
+        gt=0,
+        le=1,
+        description="The share of the engine's slots that batches may have, one at least; below 1 "
+        "some are always free for what does not wait in a file.",
+    )
+    batch_max_lines: int = Field(
+        50_000, ge=1, le=10_000_000, description="The most lines of a batch."
+    )
+    batch_max_mb: float = Field(
+        200, gt=0, le=100_000, description="The largest file that may be uploaded, in megabytes."
+    )
+    batch_store_mb: float = Field(
+        10_000, gt=0, description="Megabytes of files kept, uploaded and made by batches."
+    )
+    batch_tries: int = Field(
+        3, ge=1, le=100, description="How often a line is tried whose failure may pass."
+    )
+    batch_window_s: float = Field(
+        86_400, gt=0, description='How long a batch may take: what "24h" stands for.'
+    )
+    batch_retention_s: float = Field(
+        30 * 86_400,
+        gt=0,
+        description="How long files are kept that nobody said it of, and batches that have ended.",
+    )
+    max_batches: int = Field(
+        1_000, ge=1, le=100_000, description="Batches that wait or are being answered."
+    )
     webhook_tries: int = Field(3, ge=1, description="How often a webhook is called at most.")
     webhook_pause_s: float = Field(10, ge=0, description="The time between two such calls.")
     drain_s: float = Field(
@@ -190,6 +228,12 @@ class EmulatorSettings(Settings):
     def keys(self) -> tuple[str, ...]:
         """Return the keys of `api_keys`."""
         return _split(self.api_keys)
+
+    def batch_folder(self) -> Path | None:
+        """Return where files and batches are kept; None where they go with the server."""
+        if self.batch_dir is not None:
+            return self.batch_dir
+        return None if self.job_db == IN_MEMORY else Path(f"{self.job_db}.batches")
 
     def scaling(self) -> Scaling:
         """Return how many workers there are to be."""

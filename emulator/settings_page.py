@@ -7,7 +7,7 @@ from typing import get_args
 
 from batch.settings import BatchSettings
 from emulator.settings import EmulatorSettings
-from handler.settings import Settings, WorkerSettings
+from handler.settings import ResultSettings, Settings, WorkerSettings
 
 _INTRODUCTION = (
     "Environment variables, read once at the start. An empty one counts as unset; a bad one ends "
@@ -22,10 +22,12 @@ def page() -> str:
         _INTRODUCTION,
         "## Every entry point",
         _table(Settings, frozenset()),
+        "## A bucket for results, of the RunPod worker and of the local server",
+        _table(ResultSettings, frozenset(Settings.model_fields)),
         "## `python -m handler`, the RunPod worker",
-        _table(WorkerSettings, frozenset(Settings.model_fields)),
+        _table(WorkerSettings, frozenset(ResultSettings.model_fields)),
         "## `python -m emulator`, the local server",
-        _table(EmulatorSettings, frozenset(Settings.model_fields)),
+        _table(EmulatorSettings, frozenset(ResultSettings.model_fields)),
         "## `python -m batch`, batches",
         _table(BatchSettings, frozenset(Settings.model_fields)),
     ]

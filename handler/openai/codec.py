@@ -49,6 +49,7 @@ class Codec:
         dialect: Dialect = OPENAI,
         *,
         stream_several: bool = False,
+        priority: Priority = Priority.INTERACTIVE,
     ) -> None:
         self.shape = shape
         self.dialect = dialect
@@ -66,7 +67,7 @@ class Codec:
         self._validation = body.get("validation")
         wanted, missing = options.read(self._validation)
         template = TextRequest(
-            generation=GenerationRequest(prompt="", priority=Priority.INTERACTIVE),
+            generation=GenerationRequest(prompt="", priority=priority),
             streaming=self.streaming,
             # Not OpenAI's: its clients are told only if they ask.
             validation=read_flag(body, "enable_validation", default=False),

@@ -56,7 +56,13 @@ class OpenAIService:
         self._stream_several = stream_several
         self._created = int(time.time())
 
-    def codec(self, route: str, body: Mapping[str, Any], dialect: Dialect = OPENAI) -> Codec:
+    def codec(
+        self,
+        route: str,
+        body: Mapping[str, Any],
+        dialect: Dialect = OPENAI,
+        priority: Priority = Priority.INTERACTIVE,
+    ) -> Codec:
         """Return what a call to a route asks for. Raises InvalidRequest or NotFound."""
         shape = SHAPES.get(route)
         if shape is None:
@@ -70,6 +76,7 @@ class OpenAIService:
             self._options,
             dialect,
             stream_several=self._stream_several,
+            priority=priority,
         )
 
     def check(self, route: str, body: Mapping[str, Any]) -> None:

@@ -38,6 +38,9 @@ SETTINGS = {
     "LOG_LEVEL": "INFO",
 }
 ANSWER_S = 20.0
+FORM = "multipart/form-data"
+# A prompt that keeps its slot; no more batches are answered while one does.
+FOR_EVER = "wait for ever"
 # What was asked for: an answer that says why, and no internal error.
 ALLOWED = {503: "service_unavailable_error", 504: "timeout_error"}
 # Of webhooks that are nobody's, of workers that share a name, and of those that say they are ill.
@@ -56,6 +59,7 @@ class Fuzzer:
         self.reached: Counter[str] = Counter()
         # Jobs that are there, so that not every question about one is answered 404.
         self._jobs: deque[str] = deque(["none"], maxlen=50)
+        self._kept = {"file_id": self._file(), "batch_id": self._batch()}
 
     def operations(self) -> Iterator[APIOperation]:  # type: ignore[type-arg]
         schema = schemathesis.openapi.from_dict(self._description)
@@ -69,12 +73,20 @@ class Fuzzer:
             for method, known in methods.items():
                 bodies = known.get("requestBody", {}).get("content", {"application/json": {}})
                 for label, content in bodies.items():
+                    body = content.get("example", {})
+                    sent: dict[str, Any] = {"headers": {"content-type": label}}
+                    if label == FORM:
+                        sent = {"data": dict(body), "files": {"file": body["file"]}}
+                        del sent["data"]["file"]
+                    elif "input_file_id" in body:
+                        sent["data"] = json.dumps(body | {"input_file_id": self._file()})
+                    elif content:
+                        sent["data"] = json.dumps(body)
                     response = self._session.request(
                         method,
                         self._url + path.format(**self._places(path, known["parameters"])),
-                        data=json.dumps(content["example"]) if content else None,
-                        headers={"content-type": label},
                         timeout=ANSWER_S,
+                        **sent,
                     )
                     assert response.status_code < 300, (method, path, label, response.text)
                     self.reached[f"{method.upper()} {path}"] += 1
@@ -88,6 +100,10 @@ class Fuzzer:
         for each in parameters:
             if each["name"] == "job_id":
                 places["job_id"] = self._failed_job()
+            elif each["name"] == "file_id":
+                places["file_id"] = self._file()
+            elif each["name"] == "batch_id":
+                places["batch_id"] = self._batch()
             elif "enum" in each["schema"]:
                 places[each["name"]] = each["schema"]["enum"][0]
         return places
@@ -101,6 +117,25 @@ class Fuzzer:
         assert self._session.get(url, timeout=ANSWER_S).json()["status"] == "FAILED"
         return job_id
 
+    def _file(self) -> str:
+        """Return a file of a request that is never answered."""
+        body = {"prompt": FOR_EVER}
+        line = {"custom_id": "one", "method": "POST", "url": "/v1/completions", "body": body}
+        url, form = f"{self._url}/v1/files", {"purpose": "batch"}
+        files = {"file": json.dumps(line)}
+        made = self._session.post(url, data=form, files=files, timeout=ANSWER_S)
+        return str(made.json()["id"])
+
+    def _batch(self) -> str:
+        """Return a batch that has been cancelled, and so may be again."""
+        body = {"endpoint": "/v1/completions", "completion_window": "24h"}
+        url = f"{self._url}/v1/batches"
+        given = body | {"input_file_id": self._file()}
+        made = self._session.post(url, json=given, timeout=ANSWER_S)
+        batch_id = str(made.json()["id"])
+        self._session.post(f"{url}/{batch_id}/cancel", timeout=ANSWER_S)
+        return batch_id
+
     def ask(self, case: Any) -> None:
         """Send a case as it is, and spoilt in each of the ways."""
         tame(case)
@@ -109,6 +144,9 @@ class Fuzzer:
             if "endpoint" in case.path_parameters:
                 case.path_parameters["endpoint"] = "default"
             self._jobs.rotate()
+        for name in {"file_id", "batch_id"} & case.path_parameters.keys():
+            if sum(self.statuses.values()) % 3:
+                case.path_parameters[name] = self._kept[name]
         whole = requests.Request(**case.as_transport_kwargs(base_url=self._url)).prepare()
         for spoilt in spoil(whole):
             response = self._session.send(spoilt, timeout=ANSWER_S)
@@ -185,7 +223,8 @@ def fuzzed(fuzzer: Fuzzer, operation: Any, mode: GenerationMode, count: int, rou
 @pytest.mark.timeout(900)
 async def test_no_request_is_the_servers_fault(script: ScriptFactory) -> None:
     print(f"seed {SEED}")  # noqa: T201
-    path = script({"pieces": ["yes", " it", " is"]}, slots=4)
+    hang = {"when": FOR_EVER, "pieces": ["a", {"hang_s": 3600}]}
+    path = script(hang, {"pieces": ["yes", " it", " is"]}, slots=4)
     async with emulator(SETTINGS | {"MODEL_PATH": str(path)}, "--port", "0") as server:
         await server.listening()
         fuzzer = Fuzzer(server)

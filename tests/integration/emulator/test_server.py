@@ -34,7 +34,8 @@ async def test_every_route_but_the_open_ones_needs_a_key(serve: Serve) -> None:
         for path, methods in paths.items():
             if path == "/health":
                 continue
-            filled = path.format(endpoint="default", job_id="j", worker="w", model="m", route="r")
+            names = ("job_id", "worker", "model", "route", "file_id", "batch_id")
+            filled = path.format(endpoint="default", **dict.fromkeys(names, "x"))
             for method in methods:
                 refused = await client.request(method, filled)
                 assert refused.status_code == 401, path

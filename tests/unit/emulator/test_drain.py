@@ -13,11 +13,21 @@ from emulator.ending import Ending
 from jobs import JobStatus, JobStore, MemoryJobStore, NewJob
 from tests.unit.emulator.asgi import Inner, call
 
-BEGINS = ("/run", "/runsync", "/v2/a/run", "/retry/1", "/v1/completions", "/v1/chat/completions")
+BEGINS = (
+    "/run",
+    "/runsync",
+    "/v2/a/run",
+    "/retry/1",
+    "/v1/completions",
+    "/v1/chat/completions",
+    "/v1/files",
+    "/v1/batches",
+)
 GOES_ON = (
     "/status/1",
     "/stream/1",
     "/cancel/1",
+    "/v1/batches/1/cancel",
     "/purge-queue",
     "/health",
     "/v2/a/health",

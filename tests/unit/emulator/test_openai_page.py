@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from emulator.openai_page import PROGRAMS, page
-from emulator.openapi import OPERATIONS
+from emulator.operations import OPERATIONS
 from handler.errors import TABLE
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from emulator.settings import EmulatorSettings
@@ -117,3 +119,10 @@ def test_rate_limits_are_off_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -
     assert read_settings(EmulatorSettings).runpod_rate_limits is False
     monkeypatch.setenv("RUNPOD_RATE_LIMITS", "on")
     assert read_settings(EmulatorSettings).runpod_rate_limits is True
+
+
+def test_batches_are_beside_the_jobs_or_go_with_the_server() -> None:
+    assert EmulatorSettings(job_db="a/b.sqlite3").batch_folder() == Path("a/b.sqlite3.batches")
+    assert EmulatorSettings(job_db=":memory:").batch_folder() is None
+    kept = EmulatorSettings(job_db=":memory:", batch_dir=Path("c"))
+    assert kept.batch_folder() == Path("c")

@@ -1,0 +1,96 @@
+"""Files and batches as one part of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from batch.answerer import Answerer
+from emulator.batches.batch_routes import BatchRoutes
+from emulator.batches.file_routes import FileRoutes
+from emulator.batches.folder import Folder
+from emulator.batches.looking import LineLimits
+from emulator.batches.store import BatchStore
+from emulator.batches.sweeper import Sweeper
+from emulator.batches.terms import Means, Terms
+from emulator.batches.upload import Uploads
+from emulator.batches.works import Works
+from emulator.responses import error_response
+from emulator.settings import EmulatorSettings
+from engine import Engine, Priority
+from handler.assembly import Doors
+from handler.errors import Problem, Row
+
+_NO_ROOM = Row(507, "insufficient_storage_error", retryable=True)
+
+
+class BatchPlane:
+    """Starts and ends with the server; what it keeps outlives both.
+
+    Without a folder all is kept in a temporary one, which goes with the server.
+    """
+
+    def __init__(self, settings: EmulatorSettings, doors: Doors, engine: Engine) -> None:
+        path = settings.batch_folder()
+        self._scratch = None
+        if path is None:
+            # So named that the next engine host removes it where this process is killed.
+            name = f"worker-rkllm-{os.getpid()}-batches-{secrets.token_hex(4)}"
+            path = self._scratch = Path(tempfile.gettempdir()) / name
+        folder = Folder(path)
+        limits = LineLimits(settings.batch_max_lines, int(settings.max_body_mb * 1e6))
+        kept_s = settings.batch_retention_s
+        self._store = BatchStore(folder, int(settings.batch_store_mb * 1e6))
+        terms = Terms(
+            limits=limits,
+            share=settings.batch_share,
+            tries=settings.batch_tries,
+            window_s=settings.batch_window_s,
+            kept_s=kept_s,
+        )
+        answerer = Answerer(doors, engine, Priority.BATCH)
+        means = Means(self._store, answerer, engine, terms, asyncio.Lock())
+        self._works = Works(means, settings.max_batches)
+        self._sweeper = Sweeper(self._store, kept_s)
+        uploads = Uploads(folder.uploads, int(settings.batch_max_mb * 1e6), limits)
+        self._routes = [
+            *FileRoutes(self._store, uploads, kept_s).routes(),
+            *BatchRoutes(
+                self._store, self._works, settings.served_model, settings.batch_window_s
+            ).routes(),
+        ]
+
+    def routes(self) -> list[Route]:
+        """Return the routes to mount."""
+        return self._routes
+
+    async def start(self) -> None:
+        """Find what is there and go on with it. Raises StoreUnavailable."""
+        await self._store.open()
+        self._works.start()
+        self._sweeper.start()
+
+    async def drain(self, limit_s: float) -> None:
+        """Begin no more lines, and wait for those under way for so long."""
+        await self._works.drain(limit_s)
+
+    async def close(self) -> None:
+        """Let go of the folder; nothing is under way any more."""
+        await self._works.drain(0)
+        await self._sweeper.close()
+        self._store.close()
+        if self._scratch is not None:
+            await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
+
+
+async def on_no_room(request: Request, error: Exception) -> Response:
+    """Answer a call for which there is no room on the disk."""
+    return error_response(Problem(str(error), _NO_ROOM))

@@ -1,0 +1,131 @@
+"""`POST /v1/files`: a form from the network to a file on disk that is known to be good."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.requests import Request
+
+from batch.source import InputError
+from emulator.batches.expiry import read_expiry
+from emulator.batches.folder import NoRoom
+from emulator.batches.form import Form
+from emulator.batches.looking import LineLimits, look, told
+from emulator.batches.stored_file import INPUT
+from handler.errors import InvalidRequest, PayloadTooLarge
+from handler.sampling import shown
+
+# Written at once, so that a thread is not asked for each network read.
+_WRITE_BYTES = 1 << 20
+# What a form has beside its file.
+_FRAME_BYTES = 1 << 18
+# One sentence that fits a terminal; a file of the wrong kind has as many problems as lines.
+_MOST_TOLD = 10
+_ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """A file that has come, synced, and what its sender says of it."""
+
+    path: Path
+    size: int
+    filename: str
+    expires_s: int | None
+
+
+class Uploads:
+    """Receives files, each in bounded memory, and looks at all lines of one at a time."""
+
+    def __init__(self, folder: Path, max_bytes: int, limits: LineLimits) -> None:
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self._limits = limits
+        self._looking = asyncio.Lock()
+
+    @asynccontextmanager
+    async def receive(self, request: Request) -> AsyncIterator[Upload]:
+        """Receive a file; what is not taken away from where it is meanwhile is removed.
+
+        Raises:
+            UnsupportedMediaType: the body is no form.
+            PayloadTooLarge: the file is larger than BATCH_MAX_MB.
+            InvalidRequest: something in the form, or of the lines in the file, is wrong.
+            NoRoom: the disk does not take it.
+        """
+        form = Form(request.headers.get("content-type", ""))
+        path = self._folder / f".upload-{secrets.token_hex(8)}"
+        try:
+            size = await self._write(request, form, path)
+            form.finish()
+            upload = Upload(
+                path=path,
+                size=size,
+                filename=form.filename or "",
+                expires_s=_read(form.fields),
+            )
+            if not size:
+                raise InvalidRequest("the file is empty", "file")
+            await self._look(path)
+            yield upload
+        finally:
+            # Where that fails, the next start does it.
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    async def _write(self, request: Request, form: Form, path: Path) -> int:
+        declared = request.headers.get("content-length", "")
+        if declared.isascii() and declared.isdigit() and len(declared) < 20:
+            self._check(int(declared) - _FRAME_BYTES)
+        size = 0
+        try:
+            with path.open("wb") as file:
+                async for piece in request.stream():
+                    form.feed(piece)
+                    self._check(size + form.held)
+                    if form.held >= _WRITE_BYTES:
+                        size += await asyncio.to_thread(file.write, form.take())
+                size += file.write(form.take())
+                file.flush()
+                await asyncio.to_thread(os.fsync, file.fileno())
+        except OSError as error:
+            raise NoRoom(f"the disk of BATCH_DIR does not take it: {error.strerror}") from None
+        return size
+
+    def _check(self, size: int) -> None:
+        if size > self._max_bytes:
+            most = f"{self._max_bytes / 1e6:g} MB (BATCH_MAX_MB)"
+            raise PayloadTooLarge(f"the file is larger than {most}", "file")
+
+    async def _look(self, path: Path) -> None:
+        async with self._looking:
+            try:
+                found = await asyncio.to_thread(look, path, self._limits)
+            except InputError as error:
+                raise NoRoom(str(error)) from None
+        if found.bad:
+            problems = told(found, _MOST_TOLD)
+            said = [text if line is None else f"line {line}: {text}" for line, text in problems]
+            raise InvalidRequest("; ".join(said), "file")
+
+
+def _read(fields: dict[str, str]) -> int | None:
+    """Return for how long a file is kept by its form. Raises InvalidRequest."""
+    purpose = fields.get("purpose")
+    if purpose != INPUT:
+        raise InvalidRequest(
+            f"purpose must be {INPUT}, there is no use for other files, got {shown(purpose)}",
+            "purpose",
+        )
+    if _ANCHOR not in fields and _SECONDS not in fields:
+        return None
+    seconds = fields.get(_SECONDS, "")
+    number = seconds.isascii() and seconds.isdigit() and len(seconds) < 10
+    given = {"anchor": fields.get(_ANCHOR), "seconds": int(seconds) if number else seconds}
+    return read_expiry(given, "expires_after")

@@ -1,0 +1,118 @@
+"""Batches through the end of one server and the start of the next."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emulator.app import build_app
+from emulator.settings import EmulatorSettings
+from engine import Engine
+from engine.hooks import RequestStarted
+from jobs import StoreUnavailable
+from tests.conftest import ScriptFactory
+from tests.integration.emulator.batches.support import HANG, Clients, calls, client_of, counts, ids
+from tests.integration.emulator.conftest import Serve
+from tests.integration.emulator.serving import serving
+
+
+def settings(folder: Path, model: Path, **options: Any) -> EmulatorSettings:
+    values: dict[str, Any] = {
+        "engine": "scripted",
+        "engine_isolation": "thread",
+        "model_path": model,
+        "job_db": ":memory:",
+        "batch_dir": folder,
+        "drain_s": 0,
+    }
+    return EmulatorSettings(**values | options)
+
+
+async def test_the_servers_end_lets_lines_end_and_its_next_start_goes_on(
+    script: ScriptFactory, tmp_path: Path
+) -> None:
+    given = settings(tmp_path / "kept", script({"delay_ms": 20}, slots=2), drain_s=20)
+    async with serving(given) as server, client_of(server) as client:
+        made = await client.create(calls(40))
+        waits = await client.create(calls(3))
+        await client.until(made, lambda batch: counts(batch)[1] >= 5)
+        async with asyncio.timeout(20):
+            await server.ending.wait()
+        begun = {each.request_id for each in server.events.of(RequestStarted)}
+    journal = tmp_path / "kept" / "batches" / f"{made.id}.partial"
+    kept = len(journal.read_bytes().splitlines()) - 1
+    # What was under way was finished and written down, and nothing was begun anew.
+    assert kept == len(begun)
+    assert 5 <= kept < 40
+    async with serving(given) as server, client_of(server) as client:
+        done = [await client.ended(each) for each in (made, waits)]
+        assert [(each.status, counts(each)) for each in done] == [
+            ("completed", (40, 40, 0)),
+            ("completed", (3, 3, 0)),
+        ]
+        assert len(server.events.of(RequestStarted)) == 40 - kept + 3
+        lines = await client.lines(done[0].output_file_id)
+        assert ids(lines) == sorted(f"id {each}" for each in range(40))
+    assert not journal.exists()
+
+
+async def test_a_damaged_journal_fails_its_batch_at_the_next_start(
+    script: ScriptFactory, tmp_path: Path
+) -> None:
+    given = settings(tmp_path, script(HANG, {}, slots=2))
+    async with serving(given) as server, client_of(server) as client:
+        made = await client.create([*calls(6), *calls(7, "hang")[6:]])
+        await client.until(made, lambda batch: counts(batch)[1] == 6)
+    journal = tmp_path / "batches" / f"{made.id}.partial"
+    journal.write_bytes(journal.read_bytes().replace(b"p 1", b"p 9"))
+    async with serving(given) as server, client_of(server) as client:
+        done = await client.ended(made)
+        assert done.status == "failed"
+        assert done.errors is not None
+        assert [each.code for each in done.errors.data or ()] == ["input_lost"]
+
+
+async def test_an_input_that_somebody_removed_fails_its_batch(
+    serve: Serve, clients: Clients, script: ScriptFactory, tmp_path: Path
+) -> None:
+    client = clients(await serve(script(HANG, {}), batch_dir=tmp_path))
+    first = await client.create(calls(1, "hang"))
+    made = await client.create(calls(2))
+    for each in (first, made):
+        await client.until(each, lambda batch: batch.status == "in_progress")
+    (tmp_path / "files" / made.input_file_id).unlink()
+    await client.openai.batches.cancel(first.id)
+    done = await client.ended(made)
+    assert done.status == "failed"
+    assert done.errors is not None
+    [problem] = list(done.errors.data or ())
+    assert (problem.code, problem.line) == ("input_lost", None)
+    assert "cannot be read any more" in (problem.message or "")
+
+
+async def test_a_clock_that_was_put_back_meanwhile_lets_no_batch_live_for_ever(
+    script: ScriptFactory, tmp_path: Path
+) -> None:
+    given = settings(tmp_path, script(HANG, {}), batch_window_s=0.5)
+    async with serving(given) as server, client_of(server) as client:
+        made = await client.create(calls(1, "hang"))
+        await client.until(made, lambda batch: batch.status == "in_progress")
+    record = tmp_path / "batches" / f"{made.id}.json"
+    known = json.loads(record.read_text())
+    # As a batch looks to a server that believes it is a year ago.
+    record.write_text(json.dumps(known | {"expires_at": known["expires_at"] + 31_536_000}))
+    async with serving(given) as server, client_of(server) as client:
+        assert (await client.ended(made)).status == "expired"
+
+
+async def test_two_servers_do_not_share_a_folder(script: ScriptFactory, tmp_path: Path) -> None:
+    given = settings(tmp_path, script({}))
+    async with serving(given):
+        app = build_app(given, Engine(given.engine_config()))
+        with pytest.raises(StoreUnavailable, match="another server uses"):
+            async with app.router.lifespan_context(app):
+                pass
