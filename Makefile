@@ -9,6 +9,8 @@ unexport PYTHONDONTWRITEBYTECODE
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 # What npm writes last: the clients for Node.js that the suite runs against the local server.
 CLIENTS := tests/clients/node_modules/.package-lock.json
+# Servers that want other versions than the rest, for tests that start them.
+SERVERS := tests/servers/.venv
 
 # An engine or a model of the user's own makes the download of the default one pointless.
 RUN_MODEL := $(if $(MODEL_PATH)$(filter-out auto llamacpp,$(ENGINE)),,$(MODEL))
@@ -46,10 +48,10 @@ run: $(VENV)/.run $(RUN_MODEL) ## set up, then the job in test_input.json on the
 serve: $(VENV)/.run $(RUN_MODEL) ## the local RunPod and the OpenAI routes on 127.0.0.1:8000
 	@$(BIN)/python -m emulator
 
-test: $(VENV)/.dev $(MODEL) $(CLIENTS) ## the suite
+test: $(VENV)/.dev $(MODEL) $(CLIENTS) $(SERVERS)/.installed ## the suite
 	@$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(SUITE) $(PYTEST_ARGS)
 
-test-long: $(VENV)/.dev $(MODEL) $(CLIENTS) ## the long forms: fuzz, kills, soak
+test-long: $(VENV)/.dev $(MODEL) $(CLIENTS) $(SERVERS)/.installed ## the long forms: fuzz, kills, soak
 	@$(PYTEST) --long -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(LONG_SUITE) $(PYTEST_ARGS)
 
 crash: $(VENV)/.dev ## JOBS=100000 jobs under KILLS=5000 kills, by hand: hours
@@ -75,13 +77,13 @@ docs: $(VENV)/.run ## make the pages that are made from code
 	@$(BIN)/python -m validation.rules_page > docs/validation.md
 	@$(BIN)/python -m emulator.openai_page > docs/openai.md
 
-# One file after the other, for dev.txt is held to the versions that run.txt chose.
+# One file after the other, for lambda.txt and dev.txt are held to the versions that run.txt chose.
 lock: $(VENV)/.setup ## pin what requirements/*.in ask for (LOCK_ARGS=--upgrade: the newest that fit)
-	@cd requirements && for name in setup run; do ../$(UV_LOCK) $$name.in -o $$name.txt >/dev/null || exit 1; done
+	@cd requirements && for name in setup run lambda servers; do ../$(UV_LOCK) $$name.in -o $$name.txt >/dev/null || exit 1; done
 	@cd requirements && ../$(UV_LOCK) --override overrides.in dev.in -o dev.txt >/dev/null
 
 clean: ## remove the environment, caches and build output; models/ stays, for it was a download
-	@rm -rf $(VENV) tests/clients/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
+	@rm -rf $(VENV) $(SERVERS) tests/clients/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 help: ## this list
@@ -115,4 +117,10 @@ $(CLIENTS): tests/clients/package.json tests/clients/package-lock.json
 		echo 'The suite needs Node.js 18 or newer, and npm: `apt-get install nodejs npm` brings both.' >&2; exit 1; }
 	@echo 'Installing tests/clients' >&2
 	@npm ci --prefix tests/clients --ignore-scripts --no-audit --no-fund --loglevel=error >&2
+	@touch $@
+
+$(SERVERS)/.installed: requirements/servers.txt $(VENV)/.setup
+	@echo 'Installing $<' >&2
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(SERVERS) >&2
+	@$(BIN)/uv pip install --quiet --python $(SERVERS)/bin/python --only-binary :all: --require-hashes --no-deps -r $< >&2
 	@touch $@

@@ -1,4 +1,4 @@
-"""`python -m batch`: batches of requests from files."""
+"""`python -m batch`: batches of requests, from files and through queues."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 
 from rich.console import Console
 
+from batch import collect, submit, worker_command
 from batch.run import Batch, Order
 from batch.settings import BatchSettings
 from handler.assembly import SettingError, leave
@@ -19,6 +20,17 @@ _CODES = """exit codes: 0 all lines are answered; 1 some failed and are in the e
 
 def main() -> int:
     """Run the command and return its exit code."""
+    given = _parser().parse_args()
+    settings = read_settings(BatchSettings)
+    configure_logging(settings.log_level, settings.log_format)
+    console = Console(stderr=True)
+    try:
+        return int(given.run(given, settings, console))
+    except SettingError as error:
+        leave(error)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="batch", description="Batches of requests.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser(
@@ -34,9 +46,35 @@ def main() -> int:
         "--unordered", action="store_true", help="answers in the order in which they came"
     )
     run.add_argument("--force", action="store_true", help="drop what an earlier run has left")
-    given = parser.parse_args()
-    settings = read_settings(BatchSettings)
-    configure_logging(settings.log_level, settings.log_format)
+    run.set_defaults(run=_run)
+    worker = commands.add_parser(
+        "worker",
+        help="answer what comes through a queue",
+        description="Answer the messages of a queue of SQS, beside as many others as one likes.",
+        epilog=worker_command.EXITS,
+    )
+    worker_command.add_arguments(worker)
+    worker.set_defaults(run=worker_command.run)
+    send = commands.add_parser(
+        "submit",
+        help="send a file of requests to a queue",
+        description="Send each line of a file to a queue of SQS, for workers to answer.",
+        epilog=submit.EXITS,
+    )
+    submit.add_arguments(send)
+    send.set_defaults(run=submit.run)
+    merge = commands.add_parser(
+        "collect",
+        help="merge the answers of a queue's batch into one file",
+        description="Write the answers to a batch in the order of its input.",
+        epilog=collect.EXITS,
+    )
+    collect.add_arguments(merge)
+    merge.set_defaults(run=collect.run)
+    return parser
+
+
+def _run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
     order = Order(
         input=given.input,
         output=given.output,
@@ -44,10 +82,7 @@ def main() -> int:
         ordered=not given.unordered,
         force=given.force,
     )
-    try:
-        return Batch(order, settings, Console(stderr=True)).run()
-    except SettingError as error:
-        leave(error)
+    return Batch(order, settings, console).run()
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ class Batch:
             with self._console.status("looking over the lines"):
                 found = look_over(source, self._answerer.check, self._settings.batch_max_lines)
             if found.bad:
-                raise Refused(_told(found))
+                raise Refused(told(found))
             journal.begin(Header(found.digest, found.lines))
         except BaseException:
             journal.remove()
@@ -176,7 +176,8 @@ class Batch:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _told(found: Manifest) -> str:
+def told(found: Manifest) -> str:
+    """Return what is wrong with an input, a problem a line."""
     problems = [f"line {number}: {problem}" for number, problem in found.problems]
     if found.bad > MAX_TOLD:
         problems.append(f"and {found.bad - MAX_TOLD:,} problems more")

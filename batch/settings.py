@@ -21,3 +21,26 @@ class BatchSettings(Settings):
     batch_at_once: int = Field(
         0, ge=0, le=10_000, description="Lines under way; 0 is twice the engine's slots."
     )
+    batch_lease_s: float = Field(
+        60,
+        ge=3,
+        le=43_200,
+        description="How long a message of a queue is a worker's; it is renewed at a third.",
+    )
+    batch_poll_s: float = Field(
+        10,
+        ge=1,
+        le=20,
+        description="How long a worker waits for messages; a stop takes as long if none comes.",
+    )
+    batch_receives: int = Field(
+        5,
+        ge=2,
+        le=1_000,
+        description="Receives of a message, the last one for its error, where the queue has no "
+        "redrive policy.",
+    )
+    batch_queue_url: str = Field("", description="On AWS Lambda: the queue that calls.")
+    batch_results: str = Field(
+        "", description="On AWS Lambda: s3://BUCKET/PREFIX, where answers go."
+    )

@@ -34,6 +34,9 @@ class JobQueue(Protocol):
     A lease is a job in progress: its `id` and `attempt` say which. `ack`, `nack` and `extend` under
     an attempt that is over change nothing and answer False, so a worker that was given up, and is
     not dead, does no harm.
+
+    On SQS a job may be given to two at the same time, its order is about that in which it was sent,
+    counts are about right and every lease counts as a loss: `jobs.sqs.queue` says what of this is lost.
     """
 
     async def enqueue(self, new: NewJob) -> Job:

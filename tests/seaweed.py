@@ -18,7 +18,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from handler.blobs.s3 import s3_client
 from tests.ports import free_port
 
-KEY, READER, SECRET = "a-key", "a-reader", "a-secret"
+# The second is one that MiniStack lets in as well.
+KEY, READER, SECRET = "a-key", "test", "a-secret"
 _ALLOWED = {KEY: ["Admin", "Read", "Write", "List", "Tagging"], READER: ["Read", "List"]}
 _START_S = 60.0
 

@@ -1,0 +1,124 @@
+"""A worker that AWS Lambda calls with the messages of a queue: `batch.aws_lambda.handler`.
+
+Settings as for `python -m batch worker`, with BATCH_QUEUE_URL and BATCH_RESULTS for its options.
+The event source mapping needs ReportBatchItemFailures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from aws_lambda_powertools.utilities.batch import (
+    BatchProcessor,
+    EventType,
+    process_partial_response,
+)
+from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
+
+from batch.answerer import Answerer
+from batch.event_queue import EventQueue, jobs_of
+from batch.place import Place
+from batch.results import Results
+from batch.settings import BatchSettings
+from batch.tally import Tally
+from batch.worker import Terms, Worker
+from batch.worker_terms import terms_of
+from engine import Engine
+from handler.assembly import build_checking, open_doors
+from handler.logs import configure_logging
+from handler.settings import read_settings
+from jobs.sqs.calls import sqs_client
+from jobs.sqs.queue import SqsQueue
+
+# Left of the function's time when what is still under way is given up, to tell what has ended.
+_MARGIN_S = 5.0
+
+
+class NotEnded(Exception):
+    """A message has no answer yet and is to come again."""
+
+
+class Context(Protocol):
+    """What is needed of Lambda's context."""
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Return how long the call may last."""
+
+
+class LambdaWorker:
+    """An engine that outlives the calls, and answers the messages of each.
+
+    Its event loop has a thread of its own, for Lambda calls from another; one call at a time.
+    """
+
+    def __init__(self, settings: BatchSettings) -> None:
+        """Load the model. Raises SettingError, JobsError, ValueError, EngineError."""
+        self._settings = settings
+        self._place = Place.at(settings.batch_results)
+        self._results = Results(self._place, settings.served_model)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="worker", daemon=True)
+        self._thread.start()
+        self._engine = Engine(settings.engine_config())
+        doors = open_doors(settings, self._engine, build_checking(settings))
+        self._answerer = Answerer(doors, self._engine)
+        self._terms = asyncio.run_coroutine_threadsafe(self._begin(), self._loop).result()
+
+    def answer(self, event: Mapping[str, Any], context: Context) -> dict[str, Any]:
+        """Answer an event's messages and return which of them are to come again."""
+        left_s = context.get_remaining_time_in_millis() / 1000 - _MARGIN_S
+        work = self._work(event, left_s)
+        ended = asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+        def settle(record: SQSRecord) -> None:
+            if record.message_id not in ended:
+                raise NotEnded(record.message_id)
+
+        # That none has ended is no reason for Lambda to see an error where there is none.
+        processor = BatchProcessor(EventType.SQS, raise_on_entire_batch_failure=False)
+        return dict(process_partial_response(dict(event), settle, processor))
+
+    def close(self) -> None:
+        """End the engine and the event loop."""
+        asyncio.run_coroutine_threadsafe(self._engine.close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _begin(self) -> Terms:
+        queue = SqsQueue(sqs_client(self._settings.batch_queue_url))
+        try:
+            facts = await queue.facts(self._settings.batch_queue_url)
+        finally:
+            queue.close()
+        await self._engine.ready()
+        return terms_of(self._settings, facts, self._engine.slots, until_empty=True)
+
+    async def _work(self, event: Mapping[str, Any], left_s: float) -> set[str]:
+        jobs = await asyncio.to_thread(jobs_of, event["Records"], self._place)
+        queue = EventQueue(jobs, self._results)
+        model = self._settings.served_model
+        worker = Worker(queue, self._results, self._answerer, Tally(0), model, self._terms)
+        try:
+            async with asyncio.timeout(left_s):
+                await worker.run()
+        except TimeoutError:
+            # What has ended is kept and told; the rest comes again.
+            pass
+        return queue.ended
+
+
+_worker: LambdaWorker | None = None
+
+
+def handler(event: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """Answer an event of SQS: Lambda's entry point."""
+    global _worker
+    if _worker is None:
+        settings = read_settings(BatchSettings)
+        configure_logging(settings.log_level, settings.log_format)
+        _worker = LambdaWorker(settings)
+    return _worker.answer(event, context)

@@ -1,0 +1,179 @@
+"""`python -m batch collect`: the answers of a batch that went through a queue, in one file."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from batch.batch_manifest import BatchHeader, BatchManifest
+from batch.message import batch_name, result_key, results_of, succeeded
+from batch.output import Output, OutputError
+from batch.place import Place
+from batch.run import DONE, INTERRUPTED, REFUSED, SOME_FAILED, Refused
+from batch.settings import BatchSettings
+from batch.telling import say
+from handler.blobs import BlobError
+from jobs import JobsError, StoreUnavailable
+
+EXITS = """exit codes: 0 all lines are answered; 1 some failed and are in the error file;
+2 nothing was begun, and why is said; 3 lines have no answer yet, or it was stopped"""
+
+# Reads under way: an answer is small, and takes a bucket some ten milliseconds.
+_THREADS = 16
+_AHEAD = 4 * _THREADS
+_TOLD = 5
+# A look lists every answer, a thousand a request: it is to take a tenth of the time at most.
+_LEAST_PAUSE_S = 2.0
+_PAUSE = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    parser.add_argument("--results", required=True, help="s3://BUCKET/PREFIX, as for submit")
+    parser.add_argument("--batch", required=True, help="the batch's name, as submit said it")
+    parser.add_argument("-o", "--output", required=True, help="a file, s3://, or - (stdout)")
+    parser.add_argument("--errors", help="where failed lines go (OUTPUT with .errors in its name)")
+    parser.add_argument("--wait", action="store_true", help="wait until every line has its answer")
+    parser.add_argument("--force", action="store_true", help="replace what is there")
+
+
+def run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
+    """Collect the answers and return the exit code."""
+    with tempfile.TemporaryDirectory(prefix="worker-rkllm-") as folder:
+        try:
+            return Collection(given, console, Path(folder)).run()
+        except (Refused, OutputError) as error:
+            say(console, str(error))
+            return REFUSED
+        except (JobsError, BlobError) as error:
+            say(console, f"{error}; nothing was written")
+            return INTERRUPTED
+        except OSError as error:
+            say(console, f"{error.filename or given.output}: {error.strerror}")
+            return INTERRUPTED
+        except KeyboardInterrupt:
+            say(console, "stopped by SIGINT; nothing was written")
+            return INTERRUPTED
+
+
+class Collection:
+    """One run of the command: the output is written when every line has its answer, or not at all.
+
+    Owned by the thread that calls `run`; others read.
+    """
+
+    def __init__(self, given: argparse.Namespace, console: Console, folder: Path) -> None:
+        """Look at what is asked for. Raises Refused, OutputError, JobsError."""
+        self._given = given
+        self._console = console
+        self._folder = folder
+        try:
+            self._batch = batch_name(given.batch)
+            self._place = Place.at(given.results)
+        except ValueError as error:
+            raise Refused(str(error)) from None
+        self._manifest = BatchManifest(self._place, self._batch)
+        self._output = Output.at(given.output, given.errors, folder)
+        self._output.check(self._manifest.url, force=given.force)
+
+    def run(self) -> int:
+        """Collect, and return the exit code.
+
+        Raises Refused, OutputError: nothing was begun. Raises JobsError, BlobError, OSError.
+        """
+        try:
+            header = self._manifest.header()
+        except StoreUnavailable:
+            raise
+        except JobsError as error:
+            raise Refused(str(error)) from None
+        if header is None:
+            raise Refused(f"{self._manifest.url} is not there: no such batch was submitted")
+        if self._given.wait:
+            self._wait(header)
+        elif missing := header.lines - self._answered():
+            say(self._console, self._told_missing(header, missing))
+            return INTERRUPTED
+        failed = self._write(header)
+        say(self._console, f"{header.lines - failed:,} of {header.lines:,} lines answered")
+        if failed:
+            say(self._console, f"what failed is in {self._output.errors}")
+        return SOME_FAILED if failed else DONE
+
+    def _answered(self) -> int:
+        return sum(1 for _ in self._place.list(results_of(self._batch)))
+
+    def _wait(self, header: BatchHeader) -> None:
+        """Return when every line has its answer."""
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("lines"))
+        bar = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
+        with bar:
+            task = bar.add_task("", total=header.lines)
+            before = -1
+            while True:
+                begun_s = time.monotonic()
+                answered = self._answered()
+                bar.update(task, completed=answered)
+                if answered != before and not self._console.is_terminal:
+                    say(self._console, f"{answered:,} of {header.lines:,} lines")
+                before = answered
+                if answered >= header.lines:
+                    return
+                time.sleep(max(_LEAST_PAUSE_S, _PAUSE * (time.monotonic() - begun_s)))
+
+    def _told_missing(self, header: BatchHeader, missing: int) -> str:
+        there = {each.key.rpartition("/")[2] for each in self._place.list(results_of(self._batch))}
+        first: list[str] = []
+        for custom_id in self._manifest.ids():
+            if result_key(self._batch, custom_id).rpartition("/")[2] not in there:
+                first.append(custom_id)
+            if len(first) == _TOLD:
+                break
+        names = ", ".join(first) + (", …" if missing > len(first) else "")
+        return f"{missing:,} of {header.lines:,} lines have no answer yet: {names}"
+
+    def _write(self, header: BatchHeader) -> int:
+        """Write the output and the error file; return how many failed."""
+        answers, errors = self._folder / "answers", self._folder / "errors"
+        done = failed = 0
+        with answers.open("wb") as good, errors.open("wb") as bad:
+            for line in self._lines():
+                done += 1
+                ok = succeeded(line)
+                failed += not ok
+                (good if ok else bad).write(line + b"\n")
+        if done != header.lines:
+            raise OutputError(f"{self._manifest.url} names {done:,} lines of {header.lines:,}")
+        if failed:
+            with errors.open("rb") as lines:
+                self._output.errors.write(lines)
+        else:
+            self._output.errors.remove()
+        with answers.open("rb") as lines:
+            self._output.answers.write(lines)
+        return failed
+
+    def _lines(self) -> Iterator[bytes]:
+        """Yield the answers in the input's order, some read ahead."""
+        with ThreadPoolExecutor(_THREADS, "collect") as threads:
+            reading: deque[Future[bytes]] = deque()
+            for custom_id in self._manifest.ids():
+                reading.append(threads.submit(self._read, custom_id))
+                if len(reading) >= _AHEAD:
+                    yield reading.popleft().result()
+            for each in reading:
+                yield each.result()
+
+    def _read(self, custom_id: str) -> bytes:
+        found = self._place.find(result_key(self._batch, custom_id))
+        if found is None:
+            raise StoreUnavailable(f"the answer to {custom_id} has gone")
+        return found

@@ -1,0 +1,42 @@
+"""What Ctrl-C and SIGTERM do to a command that has work under way."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Stop:
+    """The first signal asks for an end, the second one does not wait for it.
+
+    `name` is of the first one, and empty before. Owned by the event loop.
+    """
+
+    def __init__(self) -> None:
+        self.name = ""
+        # None while there is nothing that could be ended in order.
+        self.act: Callable[[], object] | None = None
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Listen to signals while this lasts, in the task that is to be ended."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+        def stop(name: str) -> None:
+            at_once = bool(self.name) or self.act is None
+            self.name = self.name or name
+            if at_once and task is not None:
+                task.cancel()
+            elif self.act is not None:
+                self.act()
+
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        for each in numbers:
+            loop.add_signal_handler(each, stop, each.name)
+        try:
+            yield
+        finally:
+            for each in numbers:
+                loop.remove_signal_handler(each)

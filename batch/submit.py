@@ -1,0 +1,191 @@
+"""`python -m batch submit`: a file of requests into a queue."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from rich.console import Console
+
+from batch.answerer import Answerer
+from batch.batch_manifest import BatchHeader, BatchManifest
+from batch.display import shown
+from batch.line import read_line
+from batch.manifest import Manifest, look_over
+from batch.message import batch_name, result_key, results_of, write_message
+from batch.place import Place
+from batch.run import DONE, INTERRUPTED, REFUSED, Refused, told
+from batch.settings import BatchSettings
+from batch.source import InputError, Source, fetch
+from batch.tally import Tally
+from batch.telling import say
+from engine import Engine
+from handler.assembly import build_checking, open_doors
+from jobs import JobsError, Json, NewJob
+from jobs.failpoints import hit
+from jobs.sqs.calls import sqs_client
+from jobs.sqs.queue import SqsQueue
+
+EXITS = """exit codes: 0 all lines are in the queue; 2 nothing was sent, and why is said;
+3 stopped before the end: the same command goes on"""
+
+# Under way together, in requests of ten; what was sent is noted after each lot.
+_LOT = 500
+# Of SHA-256, in a batch's name: two files of one name are refused.
+_NAME_DIGITS = 16
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    parser.add_argument("-i", "--input", required=True, help="a file, s3://, http(s)://, or -")
+    parser.add_argument("--queue-url", required=True, help="the queue of SQS, standard or FIFO")
+    parser.add_argument("--results", required=True, help="s3://BUCKET/PREFIX, where answers go")
+    parser.add_argument("--batch", help="the batch's name (made of the input's SHA-256)")
+    parser.add_argument(
+        "--again", action="store_true", help="send once more what has no answer yet"
+    )
+
+
+def run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
+    """Send what was not sent and return the exit code. Raises SettingError."""
+    # Nothing is loaded: a line is looked over by what will answer it.
+    engine = Engine(settings.engine_config())
+    answerer = Answerer(open_doors(settings, engine, build_checking(settings)), engine)
+    with tempfile.TemporaryDirectory(prefix="worker-rkllm-") as folder:
+        submission = Submission(given, settings, console, answerer)
+        try:
+            return submission.run(Path(folder))
+        except (InputError, JobsError, Refused) as error:
+            say(console, str(error))
+            return REFUSED
+        except KeyboardInterrupt:
+            say(console, "stopped by SIGINT; nothing was sent")
+            return INTERRUPTED
+
+
+class Submission:
+    """One run of the command.
+
+    The input's manifest is in the bucket before the first line is in the queue. A line that is sent
+    twice, as by a run that was killed, is answered once: its answer has one place. Owned by the
+    thread that calls `run`.
+    """
+
+    def __init__(
+        self,
+        given: argparse.Namespace,
+        settings: BatchSettings,
+        console: Console,
+        answerer: Answerer,
+    ) -> None:
+        self._given = given
+        self._settings = settings
+        self._console = console
+        self._answerer = answerer
+
+    def run(self, folder: Path) -> int:
+        """Look the input over, write its manifest and send its lines.
+
+        Raises InputError, JobsError, Refused: nothing was sent.
+        """
+        settings = self._settings
+        try:
+            place = Place.at(self._given.results)
+            if self._given.batch is not None:
+                batch_name(self._given.batch)
+        except ValueError as error:
+            raise Refused(str(error)) from None
+        client = sqs_client(self._given.queue_url)
+        path = fetch(self._given.input, folder / "input", settings.batch_max_mb * 1_000_000)
+        source = Source(path, settings.max_body_mb * 1_000_000)
+        with self._console.status("looking over the lines"):
+            found = look_over(source, self._answerer.check, settings.batch_max_lines)
+        if found.bad:
+            raise Refused(told(found))
+        batch = self._given.batch or found.digest[:_NAME_DIGITS]
+        queue = SqsQueue(client, bodies=place)
+        try:
+            # A queue that is not there is found before the manifest says that it has a batch.
+            asyncio.run(self._ask(queue))
+        finally:
+            queue.close()
+        manifest = self._begin(place, batch, source, found)
+        skip = 0 if self._given.again else manifest.sent
+        messages = self._messages(source, batch, skip, self._answered(place, batch))
+        say(self._console, f"batch {batch}: {found.lines:,} lines, {skip:,} are sent already")
+        tally = Tally(found.lines, skip, before=skip)
+        try:
+            asyncio.run(self._send(SqsQueue(client, bodies=place), messages, manifest, tally))
+        except KeyboardInterrupt:
+            return self._stopped(tally, "stopped by SIGINT")
+        except (JobsError, InputError) as error:
+            return self._stopped(tally, str(error))
+        say(self._console, f"{tally.done:,} of {found.lines:,} lines are sent")
+        return DONE
+
+    async def _ask(self, queue: SqsQueue) -> None:
+        await queue.facts(self._given.queue_url)
+
+    def _begin(self, place: Place, batch: str, source: Source, found: Manifest) -> BatchManifest:
+        manifest = BatchManifest(place, batch)
+        ids = (read_line(raw, number).custom_id for number, raw in enumerate(source.lines(), 1))
+        header = BatchHeader(found.digest, found.lines, self._given.queue_url)
+        if not manifest.begin(header, ids):
+            known = manifest.header()
+            if known is None or known.digest != found.digest:
+                raise Refused(f"{manifest.url} is of another input: choose another --batch")
+        return manifest
+
+    def _answered(self, place: Place, batch: str) -> set[str]:
+        """Return the keys' ends of what has an answer, where that matters."""
+        if not self._given.again:
+            return set()
+        return {each.key.rpartition("/")[2] for each in place.list(results_of(batch))}
+
+    def _messages(
+        self, source: Source, batch: str, skip: int, answered: set[str]
+    ) -> Iterator[Json | None]:
+        """Yield a message for each line after `skip`, None where it has its answer."""
+        for number, raw in enumerate(islice(source.lines(), skip, None), skip + 1):
+            line = read_line(raw, number)
+            name = result_key(batch, line.custom_id).rpartition("/")[2]
+            yield None if name in answered else write_message(batch, raw, line)
+
+    async def _send(
+        self,
+        queue: SqsQueue,
+        messages: Iterator[Json | None],
+        manifest: BatchManifest,
+        tally: Tally,
+    ) -> None:
+        url = self._given.queue_url
+
+        async def send(message: Json | None) -> None:
+            if message is not None:
+                await queue.enqueue(NewJob(endpoint=url, input=message))
+            tally.count(ok=True, tokens=0)
+
+        try:
+            async with shown(tally, self._console):
+                while lot := [*islice(messages, _LOT)]:
+                    async with asyncio.TaskGroup() as group:
+                        for message in lot:
+                            group.create_task(send(message))
+                    await asyncio.to_thread(manifest.note_sent, tally.done)
+                    hit("sent-noted")
+        except BaseExceptionGroup as failures:
+            # The first one ended the others.
+            raise failures.exceptions[0] from None
+        finally:
+            queue.close()
+
+    def _stopped(self, tally: Tally, why: str) -> int:
+        say(
+            self._console,
+            f"{why}; {tally.done:,} of {tally.total:,} lines are sent: the same command goes on",
+        )
+        return INTERRUPTED

@@ -1,0 +1,117 @@
+"""`python -m batch worker`: answers what comes through a queue."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+import uvloop
+from rich.console import Console
+
+from batch.answerer import Answerer
+from batch.place import Place
+from batch.results import Results
+from batch.run import DONE, INTERRUPTED, REFUSED, Refused
+from batch.settings import BatchSettings
+from batch.signals import Stop
+from batch.tally import Tally
+from batch.telling import say
+from batch.worker import Worker, WorkerStopped
+from batch.worker_display import shown
+from batch.worker_terms import terms_of
+from engine import Engine
+from engine.errors import EngineError
+from handler.assembly import build_checking, open_doors
+from jobs import JobsError
+from jobs.sqs.calls import sqs_client
+from jobs.sqs.queue import SqsQueue
+
+EXITS = """exit codes: 0 it was told to stop, or the queue is empty (--until-empty);
+2 nothing was begun, and why is said; 3 it could not go on, or was told twice to stop:
+what it had comes again"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    parser.add_argument("--queue-url", required=True, help="the queue of SQS, standard or FIFO")
+    parser.add_argument("--results", required=True, help="s3://BUCKET/PREFIX, where answers go")
+    parser.add_argument(
+        "--until-empty", action="store_true", help="end when nothing is in the queue any more"
+    )
+
+
+def run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
+    """Work until told to stop and return the exit code. Raises SettingError."""
+    engine = Engine(settings.engine_config())
+    doors = open_doors(settings, engine, build_checking(settings))
+    return uvloop.run(
+        WorkerCommand(given, settings, console, engine, Answerer(doors, engine)).run()
+    )
+
+
+class WorkerCommand:
+    """One worker, from the first look at its queue and bucket to its end.
+
+    Owned by the event loop that runs it.
+    """
+
+    def __init__(
+        self,
+        given: argparse.Namespace,
+        settings: BatchSettings,
+        console: Console,
+        engine: Engine,
+        answerer: Answerer,
+    ) -> None:
+        self._given = given
+        self._settings = settings
+        self._console = console
+        self._engine = engine
+        self._answerer = answerer
+        self._tally = Tally(0)
+        self._stop = Stop()
+
+    async def run(self) -> int:
+        """Work and return the exit code."""
+        code = DONE
+        with self._stop.heard():
+            try:
+                await self._work()
+            except Refused as error:
+                say(self._console, str(error))
+                return REFUSED
+            except (EngineError, WorkerStopped) as error:
+                say(self._console, f"{error}; what was under way comes again")
+                code = INTERRUPTED
+            except asyncio.CancelledError:
+                if not self._stop.name:
+                    raise
+                code = INTERRUPTED
+            finally:
+                await self._engine.close()
+        if self._stop.name:
+            say(self._console, f"stopped by {self._stop.name}")
+        say(self._console, f"{self._tally.done:,} messages answered, {self._tally.rates()}")
+        return code
+
+    async def _work(self) -> None:
+        url, model = self._given.queue_url, self._settings.served_model
+        try:
+            place = Place.at(self._given.results)
+            results = Results(place, model)
+            queue = SqsQueue(sqs_client(url), results, place)
+            facts = await queue.facts(url)
+            until_empty = self._given.until_empty
+            terms = terms_of(self._settings, facts, self._engine.slots, until_empty=until_empty)
+            await asyncio.to_thread(place.check)
+        except (JobsError, ValueError) as error:
+            raise Refused(str(error)) from None
+        say(self._console, f"loading {model}")
+        await self._engine.ready()
+        worker = Worker(queue, results, self._answerer, self._tally, model, terms)
+        self._stop.act = worker.stop
+        try:
+            async with shown(self._tally, self._console):
+                await worker.run()
+        finally:
+            queue.close()

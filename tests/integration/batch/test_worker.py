@@ -1,0 +1,286 @@
+"""A worker when its engine, its bucket or its lease fails it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
+from typing import cast
+
+import pytest
+from moto import mock_aws
+
+import batch.worker
+import jobs.memory
+from batch.answerer import Answerer, EngineLost, Outcome
+from batch.line import Line
+from batch.place import Place
+from batch.results import Results
+from batch.tally import Tally
+from batch.worker import Terms, Worker, WorkerStopped
+from handler.blobs.s3 import s3_client
+from jobs import Job, JobStatus, MemoryJobStore, NewJob, StoreUnavailable
+from tests.waiting import until, until_told
+
+TERMS = Terms(
+    queue_url="q",
+    worker_id="w",
+    slots=2,
+    at_once=4,
+    lease_s=30.0,
+    poll_s=1.0,
+    tries=3,
+    last=4,
+    dead_letters=False,
+    until_empty=True,
+)
+Act = Callable[[Line], Awaitable[Outcome]]
+
+
+class Answering:
+    """Answers as it is told to, and keeps what it was asked."""
+
+    def __init__(self, act: Act) -> None:
+        self.act = act
+        self.asked: list[str] = []
+
+    def check(self, line: Line) -> None:
+        """Every line will do."""
+
+    async def answer(self, line: Line) -> Outcome:
+        self.asked.append(line.custom_id)
+        return await self.act(line)
+
+
+async def good(line: Line) -> Outcome:
+    return Outcome(b'{"status": "COMPLETED"}', ok=True, tokens=2)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs.memory, "TICK_S", 0.02)
+    monkeypatch.setattr(batch.worker, "_FIRST_PAUSE_S", 0.01)
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    with mock_aws():
+        given = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+        client = s3_client(region_name="us-east-1", **given)
+        client.create_bucket(Bucket="bucket")
+        yield Place.at("s3://bucket/here", client)
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryJobStore]:
+    found = MemoryJobStore()
+    await found.start()
+    yield found
+    await found.close()
+
+
+async def send(store: MemoryJobStore, *names: str) -> list[Job]:
+    bodies = [json.dumps({"id": name, "batch": "b", "input": {}}).encode() for name in names]
+    return [await store.enqueue(NewJob(endpoint="q", input=body)) for body in bodies]
+
+
+def worker_of(
+    store: MemoryJobStore, place: Place, answering: Answering, terms: Terms = TERMS
+) -> tuple[Worker, Tally]:
+    tally = Tally(0)
+    answerer = cast("Answerer", answering)
+    return Worker(store, Results(place, "m"), answerer, tally, "m", terms), tally
+
+
+async def status(store: MemoryJobStore, job: Job) -> JobStatus:
+    found = await store.get(job.id)
+    assert found is not None
+    return found.status
+
+
+async def test_all_is_answered(store: MemoryJobStore, place: Place) -> None:
+    sent = await send(store, *(f"n{number}" for number in range(10)))
+    worker, tally = worker_of(store, place, Answering(good))
+    await worker.run()
+    assert {await status(store, job) for job in sent} == {JobStatus.COMPLETED}
+    assert (tally.done, tally.failed, tally.tokens) == (10, 0, 20)
+
+
+async def test_a_lease_is_renewed_for_as_long_as_an_answer_takes(
+    store: MemoryJobStore, place: Place
+) -> None:
+    async def slow(line: Line) -> Outcome:
+        await asyncio.sleep(1.0)
+        return await good(line)
+
+    (job,) = await send(store, "a")
+    answering = Answering(slow)
+    worker, _ = worker_of(store, place, answering, replace(TERMS, lease_s=0.3))
+    await worker.run()
+    assert answering.asked == ["a"]
+    assert await status(store, job) is JobStatus.COMPLETED
+
+
+async def test_what_another_has_been_given_is_not_gone_on_with(
+    store: MemoryJobStore, place: Place
+) -> None:
+    stopped: list[str] = []
+
+    async def endless(line: Line) -> Outcome:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            stopped.append(line.custom_id)
+            raise
+        return await good(line)
+
+    (job,) = await send(store, "a")
+    terms = replace(TERMS, lease_s=0.3, until_empty=False)
+    answering = Answering(endless)
+    worker, tally = worker_of(store, place, answering, terms)
+    working = asyncio.create_task(worker.run())
+    await until(lambda: answering.asked)
+    worker.stop()
+    assert await store.lose("w", "it was thought dead")
+    async with asyncio.timeout(10):
+        await working
+    assert (stopped, tally.done) == (["a"], 0)
+    assert await status(store, job) is JobStatus.IN_QUEUE
+
+
+async def test_a_failure_that_may_pass_is_tried_again_and_written_off_in_the_end(
+    store: MemoryJobStore, place: Place
+) -> None:
+    async def bad(line: Line) -> Outcome:
+        return Outcome(b'{"status": "FAILED"}', ok=False, retryable=True)
+
+    (job,) = await send(store, "a")
+    answering = Answering(bad)
+    # One try less than the store allows before it fails a job itself.
+    worker, tally = worker_of(store, place, answering, replace(TERMS, last=3))
+    await worker.run()
+    assert answering.asked == ["a", "a"]
+    assert (tally.done, tally.failed, tally.retries) == (1, 1, 1)
+    ended = await store.get(job.id)
+    assert ended is not None
+    assert ended.output == b'{"status": "FAILED"}'
+
+
+async def test_an_engine_that_has_given_up_ends_the_worker_and_costs_no_message(
+    store: MemoryJobStore, place: Place
+) -> None:
+    async def lost(line: Line) -> Outcome:
+        raise EngineLost("the engine has given up")
+
+    sent = await send(store, "a", "b", "c")
+    worker, _ = worker_of(store, place, Answering(lost))
+    with pytest.raises(WorkerStopped, match="the engine has given up"):
+        await worker.run()
+    assert {await status(store, job) for job in sent} == {JobStatus.IN_QUEUE}
+    assert [job.losses for job in await store.recent("q", 9)] == [0, 0, 0]
+
+
+async def test_a_bucket_that_refuses_ends_the_worker_before_it_answers(
+    store: MemoryJobStore, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"aws_access_key_id": "x", "aws_secret_access_key": "x", "region_name": "us-east-1"}
+
+    async def kept_nowhere(line: Line) -> Outcome:
+        await asyncio.to_thread(Place.at("s3://none", s3_client(**given)).put_first, "a", b"")
+        return await good(line)
+
+    sent = await send(store, "a")
+    worker, _ = worker_of(store, place, Answering(kept_nowhere))
+    with pytest.raises(WorkerStopped, match="NoSuchBucket"):
+        await worker.run()
+    assert await status(store, sent[0]) is JobStatus.IN_QUEUE
+
+
+async def test_an_answer_is_not_given_up_for_a_request_that_fails(
+    store: MemoryJobStore, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = 2
+    ack = store.ack
+
+    async def failing(job_id: str, attempt: int, *, output: bytes | None = None) -> bool:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise StoreUnavailable("s3://bucket: SlowDown")
+        return await ack(job_id, attempt, output=output)
+
+    monkeypatch.setattr(store, "ack", failing)
+    (job,) = await send(store, "a")
+    answering = Answering(good)
+    worker, tally = worker_of(store, place, answering)
+    await worker.run()
+    assert (answering.asked, tally.done) == (["a"], 1)
+    assert await status(store, job) is JobStatus.COMPLETED
+
+
+async def test_a_network_that_is_away_is_waited_for(
+    store: MemoryJobStore, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = 3
+    receive = store.receive
+
+    async def failing(*given: object, **named: object) -> list[Job]:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise StoreUnavailable("q: Could not connect")
+        return await receive(*given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store, "receive", failing)
+    (job,) = await send(store, "a")
+    worker, _ = worker_of(store, place, Answering(good))
+    await worker.run()
+    assert await status(store, job) is JobStatus.COMPLETED
+
+
+async def test_what_has_an_answer_is_not_answered_again(
+    store: MemoryJobStore, place: Place
+) -> None:
+    (job,) = await send(store, "a")
+    Results(place, "m").keep(job.but(output=b'{"status": "COMPLETED", "output": 1}'))
+    answering = Answering(good)
+    worker, tally = worker_of(store, place, answering)
+    await worker.run()
+    assert (answering.asked, tally.done) == ([], 0)
+    assert await status(store, job) is JobStatus.COMPLETED
+
+
+async def test_what_waits_for_a_slot_is_given_back_before_others_have_finished(
+    store: MemoryJobStore, place: Place
+) -> None:
+    finish = asyncio.Event()
+
+    async def long(line: Line) -> Outcome:
+        await finish.wait()
+        return await good(line)
+
+    sent = await send(store, "a", "b", "c", "d")
+    answering = Answering(long)
+    worker, tally = worker_of(store, place, answering, replace(TERMS, slots=1, until_empty=False))
+    working = asyncio.create_task(worker.run())
+    await until(lambda: answering.asked)
+
+    async def waiting() -> int:
+        return (await store.stats("q")).counts[JobStatus.IN_QUEUE]
+
+    async def all_taken() -> bool:
+        return await waiting() == 0
+
+    async def all_back() -> bool:
+        return await waiting() == 3
+
+    await until_told(all_taken)
+    worker.stop()
+    assert await until_told(all_back)
+    assert not finish.is_set()
+    finish.set()
+    async with asyncio.timeout(10):
+        await working
+    assert (answering.asked, tally.done) == (["a"], 1)
+    assert await status(store, sent[0]) is JobStatus.COMPLETED

@@ -1,0 +1,100 @@
+"""A server for SQS that checks receipt handles and keys as a mock does not: MiniStack."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from botocore.exceptions import BotoCoreError, ClientError
+
+from jobs.sqs.calls import sqs_client
+from tests.ports import free_port
+from tests.seaweed import KEY, SECRET
+
+# It wants another botocore than the rest, so it lives by itself.
+PROGRAM = Path(__file__).with_name("servers") / ".venv" / "bin" / "ministack"
+_START_S = 60.0
+
+
+class MiniStack:
+    """One server with no queue yet; it knows the same key as the server of buckets."""
+
+    def __init__(self, url: str, pid: int) -> None:
+        self.url = url
+        self.pid = pid
+
+    def client(self, key: str = KEY) -> Any:
+        """Return a client with this key."""
+        return sqs_client(
+            f"{self.url}/queue",
+            region_name="us-east-1",
+            aws_access_key_id=key,
+            aws_secret_access_key=SECRET,
+        )
+
+
+def make_queue(client: Any, name: str, max_receives: int = 0, **attributes: str) -> str:
+    """Return the URL of a new queue, with a dead-letter queue where `max_receives` says so."""
+    if name.endswith(".fifo"):
+        attributes["FifoQueue"] = "true"
+    if max_receives:
+        stem, dot, kind = name.partition(".")
+        dead = make_queue(client, f"{stem}-dead{dot}{kind}")
+        arn = client.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])
+        policy = {
+            "deadLetterTargetArn": arn["Attributes"]["QueueArn"],
+            "maxReceiveCount": str(max_receives),
+        }
+        attributes["RedrivePolicy"] = orjson.dumps(policy).decode()
+    url: str = client.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
+    return url
+
+
+@contextmanager
+def ministack(folder: Path) -> Iterator[MiniStack]:
+    """Run a server in a folder for as long as this lasts."""
+    if not PROGRAM.exists():
+        pytest.fail("MiniStack is not installed: `make test` does it", pytrace=False)
+    port = free_port()
+    variables = {
+        **os.environ,
+        "GATEWAY_PORT": str(port),
+        # It would listen to everybody, and for three services more.
+        "BIND_HOST": "127.0.0.1",
+        "SERVICES": "sqs",
+        "SFTP_ENABLED": "0",
+        "IOT_MTLS_ENABLED": "0",
+        "AUTH": "true",
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "LOG_LEVEL": "WARNING",
+        "TMPDIR": str(folder),
+    }
+    with (
+        (folder / "ministack.log").open("wb") as log,
+        subprocess.Popen([PROGRAM], stdout=log, stderr=log, cwd=folder, env=variables) as server,
+    ):
+        try:
+            found = MiniStack(f"http://127.0.0.1:{port}", server.pid)
+            _wait_for(found, server, folder / "ministack.log")
+            yield found
+        finally:
+            server.kill()
+
+
+def _wait_for(found: MiniStack, server: subprocess.Popen[bytes], log: Path) -> None:
+    client = found.client()
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline and server.poll() is None:
+        with suppress(BotoCoreError, ClientError):
+            client.list_queues()
+            return
+        time.sleep(0.1)
+    pytest.fail(f"MiniStack did not start: {log.read_text()[-2000:]}")
