@@ -36,7 +36,7 @@ class JobQueue(Protocol):
     not dead, does no harm.
 
     On SQS a job may be given to two at the same time, its order is about that in which it was sent,
-    counts are about right and every lease counts as a loss: `jobs.sqs.queue` says what of this is lost.
+    counts are about right and every lease counts as a loss: `SqsQueue` says what of this is lost.
     """
 
     async def enqueue(self, new: NewJob) -> Job:
