@@ -16,8 +16,7 @@ SERVERS := tests/servers/.venv
 RUN_MODEL := $(if $(MODEL_PATH)$(filter-out auto llamacpp,$(ENGINE)),,$(MODEL))
 
 CODE := $(wildcard engine handler validation emulator jobs batch tests benchmarks)
-# The longest first: what is begun last should not be waited for.
-SUITE := $(wildcard tests/acceptance tests/integration tests/property tests/unit)
+SUITE := $(wildcard tests/unit tests/property tests/integration tests/acceptance)
 # What has a long form: properties, and tests that are told how often (`scale`).
 LONG_SUITE := $(shell grep -rl 'scale: int' tests/acceptance tests/integration tests/unit 2>/dev/null) $(wildcard tests/long tests/property)
 PYTEST_ARGS ?=

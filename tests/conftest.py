@@ -21,6 +21,7 @@ from engine.hooks import Hook
 SMALL_RULES = Path(__file__).with_name("data") / "small_rules.yaml"
 LONG_SCALE = 5
 LONG_TIMEOUT_S = 900
+_FOLDERS = ("long", "acceptance", "integration", "property", "unit")
 
 settings.register_profile(
     "default",
@@ -47,14 +48,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out, of files with a long form in them, what has none: the suite has run it."""
+    """Leave out, of files with a long form in them, what has none: the suite has run it.
+
+    What takes longest comes first, or all workers but one would wait for it in the end.
+    """
     if config.getoption("--long"):
         items[:] = [item for item in items if _has_long_form(item)]
+    items.sort(key=lambda item: _FOLDERS.index(_folder(item)))
 
 
 def _has_long_form(item: pytest.Item) -> bool:
-    folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    return folder in ("property", "long") or "scale" in getattr(item, "fixturenames", ())
+    return _folder(item) in ("property", "long") or "scale" in getattr(item, "fixturenames", ())
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).parts[0]
 
 
 class EveryTestRuns:
