@@ -22,6 +22,7 @@ from tests.integration.batch.runs import ROOT, call, command, environment, read,
 
 WITNESS = Path(__file__).with_name("witness")
 PEAK = Path(__file__).with_name("peak")
+JUMPS = Path(__file__).with_name("jumps")
 KILLS = 10
 AT_ONCE = 8
 LIMIT_S = 120
@@ -223,3 +224,12 @@ def test_memory_does_not_grow_with_the_input(
     few, many = peak_mb(most // 10), peak_mb(most)
     # What is kept of a line is a hash, a place and a length.
     assert many < few * 1.05 + 2, (few, many)
+
+
+def test_a_clock_that_jumps_costs_nothing(script: ScriptFactory, tmp_path: Path) -> None:
+    given = write(tmp_path / "in.jsonl", (call(f"id {n}", f"p {n}") for n in range(200)))
+    out = tmp_path / "out.jsonl"
+    told = {"PYTHONPATH": os.pathsep.join((str(JUMPS), str(ROOT)))}
+    ran = run(script({}, slots=4), "-i", given, "-o", out, variables=told)
+    assert (ran.returncode, b"Traceback" in ran.stderr) == (0, False), ran.stderr
+    assert [text(line) for line in read(out)] == [f"p {n}" for n in range(200)]

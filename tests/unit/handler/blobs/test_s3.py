@@ -7,7 +7,13 @@ from collections.abc import Iterator
 import pytest
 from botocore.stub import Stubber
 
-from handler.blobs import BlobUnavailable, BlobUnsupported
+from handler.blobs import (
+    BlobDenied,
+    BlobError,
+    BlobNotFound,
+    BlobUnavailable,
+    BlobUnsupported,
+)
 from handler.blobs.s3 import S3Blobs, s3_client
 
 CONDITION = {"Bucket": "b", "Key": "k", "Body": b"x", "IfNoneMatch": "*"}
@@ -61,6 +67,30 @@ def test_conflict_without_end_is_given_up(answers: Stubber, pauses: list[float])
         write(answers)
     answers.assert_no_pending_responses()
     assert len(pauses) == 5
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "told"),
+    [
+        ("ExpiredToken", 400, BlobDenied),
+        ("AccessDenied", 403, BlobDenied),
+        ("InvalidAccessKeyId", 403, BlobDenied),
+        ("SignatureDoesNotMatch", 403, BlobDenied),
+        ("RequestTimeTooSkewed", 403, BlobDenied),
+        ("NoSuchBucket", 404, BlobNotFound),
+        ("SlowDown", 503, BlobUnavailable),
+        ("InternalError", 500, BlobUnavailable),
+        ("EntityTooLarge", 400, BlobError),
+    ],
+)
+def test_every_refusal_has_its_kind_and_one_sentence(
+    answers: Stubber, code: str, status: int, told: type[BlobError]
+) -> None:
+    answers.add_client_error("put_object", code, "so it is", status)
+    with pytest.raises(BlobError) as said:
+        S3Blobs("b", answers.client).write("k", b"x")
+    assert type(said.value) is told
+    assert str(said.value) == f"s3://b/k: {code}: so it is"
 
 
 def test_server_that_knows_no_conditions_is_told_apart(answers: Stubber) -> None:
