@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import StringIO
@@ -145,10 +145,7 @@ class Cloud:
 
     def wait_for(self, batch: str, answered: int) -> None:
         """Return when so many lines have an answer."""
-        deadline = time.monotonic() + LIMIT_S
-        while self.answered(batch) < answered:
-            assert time.monotonic() < deadline
-            time.sleep(LOOK_S)
+        look_until(lambda: self.answered(batch) >= answered)
 
     def get(self, key: str) -> bytes:
         found = self.buckets.client().get_object(Bucket=BUCKET, Key=f"{self.name}/{key}")
@@ -158,19 +155,17 @@ class Cloud:
     def wait_until_dead(self, url: str, messages: int) -> None:
         """Return when so many messages are in a queue's dead-letter queue."""
         client = self.queues.client()
-        deadline = time.monotonic() + LIMIT_S
-        while sum(self.left(f"{url}-dead")) < messages:
+
+        def dead() -> bool:
             # SQS moves them when somebody asks for one.
             client.receive_message(QueueUrl=url, VisibilityTimeout=0)
-            assert time.monotonic() < deadline
-            time.sleep(LOOK_S)
+            return sum(self.left(f"{url}-dead")) >= messages
+
+        look_until(dead)
 
     def wait_until_empty(self, url: str) -> None:
         """Return when a queue has no message, leased ones included."""
-        deadline = time.monotonic() + LIMIT_S
-        while self.left(url) != (0, 0):
-            assert time.monotonic() < deadline
-            time.sleep(LOOK_S)
+        look_until(lambda: self.left(url) == (0, 0))
 
     def left(self, url: str) -> tuple[int, int]:
         """Return how many messages wait and how many are leased."""
@@ -178,6 +173,14 @@ class Cloud:
         said = self.queues.client().get_queue_attributes(QueueUrl=url, AttributeNames=names)
         waiting, leased = (int(said["Attributes"][name]) for name in names)
         return waiting, leased
+
+
+def look_until(true: Callable[[], bool]) -> None:
+    """Return when something is so: neither queues nor buckets tell when it happens."""
+    deadline = time.monotonic() + LIMIT_S
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(LOOK_S)
 
 
 def command(*arguments: str | Path) -> list[str]:
