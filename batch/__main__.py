@@ -17,6 +17,25 @@ from handler.settings import read_settings
 _CODES = """exit codes: 0 all lines are answered; 1 some failed and are in the error file;
 2 nothing was begun, and why is said; 3 stopped before the end: the same command goes on"""
 
+# What goes through a queue: the module, what the list says of it, and its own page.
+_QUEUED = {
+    "worker": (
+        worker_command,
+        "answer what comes through a queue",
+        "Answer the messages of a queue of SQS, beside as many others as one likes.",
+    ),
+    "submit": (
+        submit,
+        "send a file of requests to a queue",
+        "Send each line of a file to a queue of SQS, for workers to answer.",
+    ),
+    "collect": (
+        collect,
+        "merge the answers of a queue's batch into one file",
+        "Write the answers to a batch in the order of its input.",
+    ),
+}
+
 
 def main() -> int:
     """Run the command and return its exit code."""
@@ -47,30 +66,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--force", action="store_true", help="drop what an earlier run has left")
     run.set_defaults(run=_run)
-    worker = commands.add_parser(
-        "worker",
-        help="answer what comes through a queue",
-        description="Answer the messages of a queue of SQS, beside as many others as one likes.",
-        epilog=worker_command.EXITS,
-    )
-    worker_command.add_arguments(worker)
-    worker.set_defaults(run=worker_command.run)
-    send = commands.add_parser(
-        "submit",
-        help="send a file of requests to a queue",
-        description="Send each line of a file to a queue of SQS, for workers to answer.",
-        epilog=submit.EXITS,
-    )
-    submit.add_arguments(send)
-    send.set_defaults(run=submit.run)
-    merge = commands.add_parser(
-        "collect",
-        help="merge the answers of a queue's batch into one file",
-        description="Write the answers to a batch in the order of its input.",
-        epilog=collect.EXITS,
-    )
-    collect.add_arguments(merge)
-    merge.set_defaults(run=collect.run)
+    for name, (module, told, description) in _QUEUED.items():
+        command = commands.add_parser(name, help=told, description=description, epilog=module.EXITS)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
     return parser
 
 
