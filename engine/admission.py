@@ -49,14 +49,19 @@ class Admission:
         """Whether a request that came now would run at once."""
         return self._used < self._slots and not self._waiting
 
+    def enter(self) -> bool:
+        """Take a slot if one is free; the caller then owes one `release`."""
+        free = self.free()
+        self._used += free
+        return free
+
     async def acquire(self, priority: Priority) -> None:
         """Wait for a slot; the caller owes one `release`.
 
         Raises:
             QueueFull: it is interactive, and `max_queue` of them wait already.
         """
-        if self.free():
-            self._used += 1
+        if self.enter():
             return
         if priority is Priority.INTERACTIVE:
             ahead = sum(each is Priority.INTERACTIVE for each, _, _ in self._waiting)

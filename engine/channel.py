@@ -39,6 +39,10 @@ class DeltaChannel(Generic[T]):
             self._armed = True
             self._wake()
 
+    def put_quietly(self, item: T) -> None:
+        """Append one item for whoever drains next, and wake nobody; producer side."""
+        self._items.append(item)
+
     def put_many(self, items: Sequence[T]) -> None:
         """Append several items with one wake-up at the most; producer side."""
         self._items.extend(items)

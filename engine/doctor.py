@@ -24,7 +24,8 @@ from engine.backends import build
 from engine.backends.base import Backend
 from engine.capabilities import Capabilities
 from engine.errors import EngineError
-from engine.hosts.child import die_with_parent, exit_now, ignore_signals
+from engine.hosts.child import die_with_parent, ignore_signals
+from engine.hosts.outbox import exit_now
 from engine.watched import Watched, watch
 
 # The names of a step's first finding and of its last, where it fails.

@@ -114,8 +114,13 @@ class Engine:
                 return Slot(self._admission.release)
             self._admission.release()
 
-    async def generate(self, request: GenerationRequest, slot: Slot | None = None) -> TokenStream:
+    async def generate(
+        self, request: GenerationRequest, slot: Slot | None = None, *, whole: bool = False
+    ) -> TokenStream:
         """Wait for a slot, if none is brought, and start; iterate the stream inside `async with`.
+
+        Where the answer is wanted `whole`, for nobody reads along, its deltas come in few parts,
+        which takes less time from the model.
 
         Raises:
             QueueFull: too many wait already.
@@ -125,12 +130,21 @@ class Engine:
         """
         loop = asyncio.get_running_loop()
         limit_s = self._clocks.request_timeout_s if request.timeout_s is None else request.timeout_s
-        asked, deadline = loop.time(), loop.time() + limit_s
+        asked = loop.time()
+        deadline = asked + limit_s
+        if not self._enter(slot):
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._admit(request, slot)
+            except TimeoutError as error:
+                raise timed_out(request, self._clocks) from error
         try:
-            async with asyncio.timeout_at(deadline):
-                capabilities, warnings = await self._admit(request, slot)
-        except TimeoutError as error:
-            raise timed_out(request, self._clocks) from error
+            # Nothing is waited for any more; a host that dies now is found out by its stream.
+            capabilities = await self._host.ready()
+            warnings = capabilities.check(request.prompt, request.sampling)
+        except BaseException:
+            self._admission.release()
+            raise
         queued_s = loop.time() - asked
         self._hooks(RequestStarted(request.request_id, request.priority, queued_s))
         stream = TokenStream(
@@ -145,28 +159,31 @@ class Engine:
             warnings=warnings,
             on_over=self._on_over,
             hooks=self._hooks,
+            whole=whole,
         )
         self._streams.add(stream)
         self._host.run(stream)
         return stream
 
-    async def _admit(
-        self, request: GenerationRequest, slot: Slot | None
-    ) -> tuple[Capabilities, tuple[str, ...]]:
+    def _enter(self, slot: Slot | None) -> bool:
+        """Take the slot that was brought, or a free one, where nothing has to be waited for."""
         if self._host.failure is not None:
             raise self._host.failure.with_traceback(None)
+        if not self._host.loaded:
+            return False
+        return (slot is not None and slot.take()) or self._admission.enter()
+
+    async def _admit(self, request: GenerationRequest, slot: Slot | None) -> None:
         if slot is None or not slot.take():
             if not self._admission.free():
                 waiting = self._admission.waiting + 1
                 self._hooks(RequestQueued(request.request_id, request.priority, waiting))
             await self._admission.acquire(request.priority)
         try:
-            capabilities = await self._host.ready()
-            warnings = capabilities.check(request.prompt, request.sampling)
+            await self._host.ready()
         except BaseException:
             self._admission.release()
             raise
-        return capabilities, warnings
 
     async def render(self, chat: Chat) -> str:
         """Return the prompt the model's chat template makes of a chat. Raises EngineError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -26,7 +27,9 @@ class Generation:
         "_decode",
         "_done",
         "_emit",
+        "_first_s",
         "_max_tokens",
+        "_started_s",
         "_stop_ids",
         "_stops",
         "_tokens",
@@ -45,6 +48,7 @@ class Generation:
         self._max_tokens = sampling.max_tokens
         self._emit = emit
         self._tokens = 0
+        self._started_s = self._first_s = time.monotonic()
         # Of the text before stop strings were looked for.
         self._chars = 0
         self._done = False
@@ -56,6 +60,8 @@ class Generation:
         if self._done:
             return True
         self._tokens += 1
+        if self._tokens == 1:
+            self._first_s = time.monotonic()
         if token_id in self._stop_ids:
             self._release()
             self._end(FinishReason.STOP, token_id)
@@ -99,7 +105,11 @@ class Generation:
             reason=self.reason or end.reason,
             stop_reason=self.stop_reason,
             usage=Usage(end.prompt_tokens, completion, end.cached_tokens),
-            timings=Timings(prefill_ms=end.prefill_ms, reload_ms=end.reload_ms),
+            timings=Timings(
+                prefill_ms=end.prefill_ms,
+                reload_ms=end.reload_ms,
+                first_token_ms=(self._first_s - self._started_s) * 1000,
+            ),
         )
 
     def _release(self) -> None:

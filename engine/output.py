@@ -101,15 +101,18 @@ class Finish:
             [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens],
             self.timings.prefill_ms,
             self.timings.reload_ms,
+            self.timings.first_token_ms,
         ]
 
     @classmethod
     def from_wire(cls, wire: list[Any]) -> Finish:
-        """Rebuild a finish that `to_wire` made; only the engine's own timing crosses."""
-        reason, stop_reason, usage, prefill_ms, reload_ms = wire
+        """Rebuild a finish that `to_wire` made; only the engine's own timings cross."""
+        reason, stop_reason, usage, prefill_ms, reload_ms, first_token_ms = wire
         return cls(
             reason=FinishReason(reason),
             stop_reason=stop_reason,
             usage=Usage(*usage),
-            timings=Timings(prefill_ms=prefill_ms, reload_ms=reload_ms),
+            timings=Timings(
+                prefill_ms=prefill_ms, reload_ms=reload_ms, first_token_ms=first_token_ms
+            ),
         )

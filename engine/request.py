@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum
+from operator import attrgetter
+from secrets import token_hex
 from typing import Any
 
 
@@ -92,22 +93,35 @@ class SamplingParams:
     draft_threshold: float | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the fields as JSON-ready values, the inverse of `from_wire`."""
-        # Not asdict, which copies deeply: 12 µs a request against 0.8.
-        wire = {name: getattr(self, name) for name in _SAMPLING_FIELDS}
-        wire["logit_bias"] = [[token, bias] for token, bias in self.logit_bias.items()]
+        """Return what is not as it is by default as JSON-ready values, the inverse of `from_wire`.
+
+        Most requests set a few of these, and each takes its time on either side.
+        """
+        wire = {
+            name: value
+            for name, value, default in zip(
+                _SAMPLING_FIELDS, _sampling_values(self), _SAMPLING_DEFAULTS, strict=True
+            )
+            if value != default
+        }
+        if self.logit_bias:
+            wire["logit_bias"] = [[token, bias] for token, bias in self.logit_bias.items()]
         return wire
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> SamplingParams:
         """Rebuild parameters that `to_wire` made."""
-        wire["stop"] = tuple(wire["stop"])
-        wire["stop_token_ids"] = tuple(wire["stop_token_ids"])
-        wire["logit_bias"] = dict(wire["logit_bias"])
+        for name in _TUPLES & wire.keys():
+            wire[name] = tuple(wire[name])
+        if "logit_bias" in wire:
+            wire["logit_bias"] = dict(wire["logit_bias"])
         return cls(**wire)
 
 
+_TUPLES = {"stop", "stop_token_ids"}
 _SAMPLING_FIELDS = tuple(each.name for each in fields(SamplingParams))
+_sampling_values = attrgetter(*_SAMPLING_FIELDS)
+_SAMPLING_DEFAULTS = _sampling_values(SamplingParams())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +133,7 @@ class GenerationRequest:
 
     prompt: Prompt
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    request_id: str = field(default_factory=lambda: token_hex(16))
     priority: Priority = Priority.JOB
     timeout_s: float | None = None
 

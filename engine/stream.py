@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Protocol, Self
 
@@ -62,10 +61,13 @@ class TokenStream(AbortedOnExit):
         warnings: tuple[str, ...],
         on_over: Callable[[TokenStream], None],
         hooks: Hooks,
+        whole: bool = False,
     ) -> None:
         self.run_id = run_id
         self.request = request
         self.warnings = warnings
+        # Nobody reads along: its deltas may come together, in a few parts.
+        self.whole = whole
         self.result: Finish | None = None
         self.error: EngineError | None = None
         self._control = control
@@ -91,7 +93,9 @@ class TokenStream(AbortedOnExit):
         self._delivered_chars = 0
         self._too_slow = False
         self._deadline = deadline
-        self._timer = self._loop.call_at(self._due()[0], self._tick)
+        # No later than a token that comes at once could be missed: later ones re-arm no timer.
+        silence_s = min(clocks.prefill_timeout_s, clocks.stall_timeout_s)
+        self._timer = self._loop.call_at(min(self._started + silence_s, deadline), self._tick)
 
     # -- the host's side ------------------------------------------------------------------------
 
@@ -100,10 +104,6 @@ class TokenStream(AbortedOnExit):
         now = self._last_token = self._loop.time()
         if self._first_token is None:
             self._first_token = now
-            if self._threaded:
-                self._loop.call_soon_threadsafe(self._arm)
-            else:
-                self._arm()
         if self._aborted is not None or self._too_slow:
             return
         for delta in deltas:
@@ -125,7 +125,12 @@ class TokenStream(AbortedOnExit):
         self._timer.cancel()
         if self._aborted is None:
             self.error = error
-            self.result = finish and replace(finish, timings=self._timings(finish))
+            self.result = finish and Finish(
+                reason=finish.reason,
+                usage=finish.usage,
+                stop_reason=finish.stop_reason,
+                timings=self._timings(finish),
+            )
         now = self._loop.time()
         if self._first_token is not None:
             self._hooks(FirstToken(self.request.request_id, self._first_token - self._started))
@@ -180,7 +185,9 @@ class TokenStream(AbortedOnExit):
         self.error = error or GenerationCancelled("the request was cancelled")
         self._wake()
         self._control.abort(self.run_id)
-        self._arm()
+        if not self._over.is_set():
+            self._timer.cancel()
+            self._timer = self._loop.call_at(self._due(), self._tick)
 
     async def wait_over(self) -> None:
         """Wait until the run has returned and its slot is free; bounded by the clocks."""
@@ -188,45 +195,40 @@ class TokenStream(AbortedOnExit):
 
     # -- the clocks -----------------------------------------------------------------------------
 
-    def _due(self) -> tuple[float, EngineError]:
+    def _due(self) -> float:
+        """Return when a clock will have run out, as far as is known by now."""
         clocks = self._clocks
         if self._aborted is not None:
             since = self._aborted
             if self._first_token is None and not self._abort_in_prefill:
                 # A prefill that cannot be interrupted gets its own time before it counts as deaf.
                 since = max(since, self._started + clocks.prefill_timeout_s)
-            return since + clocks.abort_grace_s, EngineStalled(
-                f"the engine did not stop within {clocks.abort_grace_s:g} s of an abort"
-            )
+            return since + clocks.abort_grace_s
         if self._first_token is None:
-            due = self._started + clocks.prefill_timeout_s
-            error: EngineError = EngineStalled(
-                f"no first token came within {clocks.prefill_timeout_s:g} s (PREFILL_TIMEOUT_S)"
-            )
-        else:
-            due = self._last_token + clocks.stall_timeout_s
-            error = EngineStalled(
-                f"no token came for {clocks.stall_timeout_s:g} s (STALL_TIMEOUT_S)"
-            )
-        if self._deadline < due:
-            return self._deadline, timed_out(self.request, clocks)
-        return due, error
-
-    def _arm(self) -> None:
-        """Set the timer anew, where the date may have come nearer: first token, abort."""
-        if not self._over.is_set():
-            self._timer.cancel()
-            self._timer = self._loop.call_at(self._due()[0], self._tick)
+            return min(self._deadline, self._started + clocks.prefill_timeout_s)
+        return min(self._deadline, self._last_token + clocks.stall_timeout_s)
 
     def _tick(self) -> None:
-        """Look whether a clock has run out; later tokens only put it off, they re-arm no timer."""
-        due, error = self._due()
+        """Look whether a clock has run out; tokens only put it off."""
+        due = self._due()
         if self._loop.time() < due:
             self._timer = self._loop.call_at(due, self._tick)
         elif self._aborted is None:
-            self.abort(error)
+            self.abort(self._overdue(due))
         else:
+            grace_s = self._clocks.abort_grace_s
+            error = EngineStalled(f"the engine did not stop within {grace_s:g} s of an abort")
             self._control.wedged(self.run_id, error)
+
+    def _overdue(self, due: float) -> EngineError:
+        clocks = self._clocks
+        if due == self._deadline:
+            return timed_out(self.request, clocks)
+        if self._first_token is None:
+            return EngineStalled(
+                f"no first token came within {clocks.prefill_timeout_s:g} s (PREFILL_TIMEOUT_S)"
+            )
+        return EngineStalled(f"no token came for {clocks.stall_timeout_s:g} s (STALL_TIMEOUT_S)")
 
     def _abort_too_slow(self) -> None:
         self.abort(
@@ -238,6 +240,9 @@ class TokenStream(AbortedOnExit):
     def _timings(self, finish: Finish) -> Timings:
         end = self._loop.time()
         first = end if self._first_token is None else self._first_token
+        if self.whole and finish.timings.first_token_ms:
+            # What came together here did not there.
+            first = min(first, self._started + finish.timings.first_token_ms / 1000)
         generate_s = max(end - first, 0.0)
         # The first token is paid for by prefill, so the rate is over the others.
         others = finish.usage.completion_tokens - 1

@@ -29,17 +29,20 @@ class Pipeline:
         self.model_name = model_name
         self._validator = validator
 
-    async def open(self, request: TextRequest, slot: Slot | None = None) -> Running:
+    async def open(
+        self, request: TextRequest, slot: Slot | None = None, *, whole: bool = False
+    ) -> Running:
         """Start a request, on a slot of its own or one it brings, and wait for its first text.
+
+        `whole` says that nobody will read before its end.
 
         Raises:
             EngineError: what kept it from starting.
             InvalidRequest: it cannot be told whether the request is blocked.
         """
-        refusal = await self._refuse(request)
-        if refusal is not None:
+        if request.options.blockers and (refusal := await self._refuse(request)) is not None:
             return Running(request, Refusal(), [], self.model_name, self._validator, refusal)
-        stream = await self.engine.generate(request.generation, slot)
+        stream = await self.engine.generate(request.generation, slot, whole=whole)
         try:
             first: list[Delta] = await anext(stream, [])
         except BaseException:
@@ -50,7 +53,7 @@ class Pipeline:
     async def _refuse(self, request: TextRequest) -> Verdict | None:
         """Return why a request is not to be answered; asked before anything is generated (R56)."""
         options, validator = request.options, self._validator
-        if not options.blockers or validator is None:
+        if validator is None:
             return None
         if isinstance(request.generation.prompt, tuple):
             raise InvalidRequest(
@@ -87,10 +90,8 @@ class Pipeline:
         return replace(second, discarded=answer)
 
     async def _whole(self, request: TextRequest, slot: Slot | None = None) -> Answer:
-        async with await self.open(request, slot) as running:
-            async for _ in running.batches():
-                pass
-            return await running.answer()
+        async with await self.open(request, slot, whole=True) as running:
+            return await running.whole()
 
 
 def _issues(answer: Answer) -> tuple[Issue, ...]:

@@ -87,12 +87,26 @@ class Running(AbortedOnExit):
         loop = asyncio.get_running_loop()
         while batch:
             sent = loop.time()
-            self._texts += [delta.text for delta in batch if delta.text]
-            self._logprobs += [delta.logprob for delta in batch if delta.logprob is not None]
+            self._keep(batch)
             yield batch
             if interval_s and (rest := sent + interval_s - loop.time()) > 0:
                 await asyncio.sleep(rest)
             batch = await anext(self._stream, [])
+
+    async def whole(self) -> Answer:
+        """Return the finished answer, of which nothing was read before. Raises EngineError."""
+        if self.request.options.redactor is not None:
+            async for _ in self.batches():
+                pass
+        else:
+            self._keep(self._first)
+            async for batch in self._stream:
+                self._keep(batch)
+        return await self.answer()
+
+    def _keep(self, batch: list[Delta]) -> None:
+        self._texts += [delta.text for delta in batch if delta.text]
+        self._logprobs += [delta.logprob for delta in batch if delta.logprob is not None]
 
     async def answer(self) -> Answer:
         """Return the finished answer, validated; only after `batches` has ended."""

@@ -40,6 +40,7 @@ class Underway:
                     "run": stream.run_id,
                     "prompt": prompt_to_wire(stream.request.prompt),
                     "sampling": stream.request.sampling.to_wire(),
+                    "whole": stream.whole,
                 }
             )
         except TypeError as error:

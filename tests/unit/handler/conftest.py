@@ -113,7 +113,9 @@ class Tries:
         self.asked: list[GenerationRequest] = []
         self._generate = engine.generate
 
-    async def __call__(self, request: GenerationRequest, slot: Slot | None = None) -> TokenStream:
+    async def __call__(
+        self, request: GenerationRequest, slot: Slot | None = None, *, whole: bool = False
+    ) -> TokenStream:
         self.asked.append(request)
         told = replace(request, prompt=f"{request.prompt} try {len(self.asked)}")
-        return await self._generate(told, slot)
+        return await self._generate(told, slot, whole=whole)

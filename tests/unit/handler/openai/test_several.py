@@ -89,8 +89,8 @@ async def test_no_more_at_a_time_than_there_are_slots(
     await pipeline.engine.ready()
     generate, seen = pipeline.engine.generate, list[tuple[Any, int, int]]()
 
-    async def watched(request: Any, slot: Any = None) -> Any:
-        stream = await generate(request, slot)
+    async def watched(request: Any, slot: Any = None, **how: Any) -> Any:
+        stream = await generate(request, slot, **how)
         seen.append((request.prompt, pipeline.engine.running, pipeline.engine.waiting))
         return stream
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-import engine.hosts.child
+import engine.hosts.outbox
 from engine.errors import BackendFailed
-from engine.hosts.child import Outbox
 from engine.hosts.frames import FrameDecoder
+from engine.hosts.outbox import Outbox
 from engine.output import Delta, Finish, FinishReason, TokenLogprob, Usage
 
 FINISH = Finish(reason=FinishReason.STOP, usage=Usage(1, 2))
@@ -75,7 +75,7 @@ def test_end_of_a_run_comes_after_its_text(office: Office) -> None:
 def test_logprobs_travel_with_the_index_of_their_delta(office: Office) -> None:
     logprob = TokenLogprob("b", -0.5, (("b", -0.5), ("c", -1.5)), b"\xff", 1)
     batch = [(4, Delta("a")), (4, Delta("b", logprob)), (5, Delta("x"))]
-    assert engine.hosts.child._frame(batch) == {
+    assert engine.hosts.outbox._frame(batch) == {
         "deltas": [
             [4, ["a", "b"], [[1, "b", -0.5, (("b", -0.5), ("c", -1.5)), "ÿ", 1]]],
             [5, ["x"], None],
@@ -88,8 +88,8 @@ def test_producers_wait_for_a_slow_reader_and_nothing_is_lost(
     office: Office, monkeypatch: pytest.MonkeyPatch, scale: int, quiet_s: float
 ) -> None:
     # Below zero every token is sent by its own thread if that can be done without waiting.
-    monkeypatch.setattr(engine.hosts.child, "QUIET_S", quiet_s)
-    monkeypatch.setattr(engine.hosts.child, "MAX_PENDING", 3)
+    monkeypatch.setattr(engine.hosts.outbox, "QUIET_S", quiet_s)
+    monkeypatch.setattr(engine.hosts.outbox, "MAX_PENDING", 3)
     office.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     count = 5000 * scale
     interval = sys.getswitchinterval()
@@ -120,7 +120,7 @@ def test_producers_wait_for_a_slow_reader_and_nothing_is_lost(
 def test_reader_that_went_away_holds_no_producer_up(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.hosts.child, "MAX_PENDING", 3)
+    monkeypatch.setattr(engine.hosts.outbox, "MAX_PENDING", 3)
 
     def produce() -> None:
         for _ in range(100_000):
@@ -137,7 +137,7 @@ def test_reader_that_went_away_holds_no_producer_up(
 def test_room_that_is_made_at_the_last_moment_is_noticed(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.hosts.child, "MAX_PENDING", 0)
+    monkeypatch.setattr(engine.hosts.outbox, "MAX_PENDING", 0)
     outbox = office.outbox
 
     class Room(threading.Event):
@@ -166,7 +166,7 @@ def test_sender_that_cannot_go_on_ends_the_process(
         ended.set()
         raise SystemExit(code)
 
-    monkeypatch.setattr(engine.hosts.child, "exit_now", leave)
+    monkeypatch.setattr(engine.hosts.outbox, "exit_now", leave)
     office.outbox.message({"what": object()})
     assert ended.wait(10)
     assert "TypeError" in capfd.readouterr().err
@@ -184,7 +184,7 @@ def test_a_lone_token_is_sent_by_the_thread_that_brings_it(
 def test_a_token_does_not_overtake_what_is_being_sent(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.hosts.child, "QUIET_S", -1.0)
+    monkeypatch.setattr(engine.hosts.outbox, "QUIET_S", -1.0)
     with office.outbox._sending:
         office.outbox.delta(1, Delta("one"))
         office.outbox.delta(1, Delta("two"))
@@ -195,3 +195,63 @@ def test_a_token_does_not_overtake_what_is_being_sent(
         if len(texts) == 3:
             break
     assert texts == ["one", "two", "three"]
+
+
+def test_an_end_is_sent_with_all_before_it_by_the_thread_that_brings_it(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The sender is kept from doing it.
+    monkeypatch.setattr(office.outbox._awake, "set", lambda: None)
+    office.outbox.gather(1)
+    for text in ("one", "two"):
+        office.outbox.delta(1, Delta(text))
+    office.outbox.finished(1, FINISH)
+    assert next(office.frames()) == {
+        "deltas": [[1, ["one", "two"], None]],
+        "finished": [[1, FINISH.to_wire()]],
+    }
+
+
+def test_what_nobody_reads_along_comes_in_few_frames(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.hosts.outbox, "WHOLE_S", 20.0)
+    office.outbox.gather(1)
+    for number in range(500):
+        office.outbox.delta(1, Delta(str(number)))
+    office.outbox.finished(1, FINISH)
+    texts: list[str] = []
+    count = 0
+    for frame in office.frames():
+        count += 1
+        texts += [text for _, of_run, _ in frame.get("deltas", ()) for text in of_run]
+        if "finished" in frame:
+            break
+    assert texts == [str(number) for number in range(500)]
+    # The first token, which wakes the sender, what had come by then, and the rest.
+    assert count <= 3
+
+
+def test_what_nobody_reads_along_is_told_of_before_its_end(office: Office) -> None:
+    # The clocks of the other side count from the last token.
+    office.outbox.gather(1)
+    frames = office.frames()
+    for text in ("one", "two", "three"):
+        office.outbox.delta(1, Delta(text))
+        assert next(frames) == {"deltas": [[1, [text], None]]}
+
+
+def test_more_than_should_gather_is_sent_at_once(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.hosts.outbox, "WHOLE_S", 1000.0)
+    monkeypatch.setattr(engine.hosts.outbox, "MOST_GATHERED", 10)
+    office.outbox.gather(1)
+    for number in range(100):
+        office.outbox.delta(1, Delta(str(number)))
+    texts: list[str] = []
+    for frame in office.frames():
+        texts += frame["deltas"][0][1]
+        if len(texts) > 80:
+            break
+    assert texts == [str(number) for number in range(len(texts))]

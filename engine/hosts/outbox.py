@@ -1,0 +1,198 @@
+"""The way out of the engine's process: what its runs say, gathered into frames."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import traceback
+from typing import Any, NoReturn
+
+from engine.channel import DeltaChannel
+from engine.errors import EngineError
+from engine.hosts.frames import encode
+from engine.output import Delta, Finish
+
+# Deltas that may wait for the parent to read. All that is said waits in one line, ends too, so a
+# long one keeps a request's end, and its slot, from everybody while others chatter.
+MAX_PENDING = 8_000
+# A token after so long a silence is sent by the thread that brings it: at a reader's pace there is
+# nothing to gather, and waking another thread costs half of what is left of a token's way.
+QUIET_S = 0.001
+# More in one frame is a burst: the sender then lets more gather, and leaves the interpreter, which
+# they share, to the producer.
+BURST = 16
+GATHER_S = 0.001
+# What nobody reads along gathers for so long: a frame for each token of it would take time from the
+# model, whose threads wait for each other.
+WHOLE_S = 0.05
+# So much of it is sent sooner.
+MOST_GATHERED = 1_000
+
+
+class Outbox:
+    """Sends what the runs produce, as much as has gathered in one frame.
+
+    Threads of the runner put, one sender thread drains: under a burst the frames grow instead of
+    the number of wake-ups. A lone token, and a run's end with all that waits by then, are sent by
+    the thread that puts them, if that can be done without waiting; whoever sends holds `_sending`,
+    so order is kept. Answers that are wanted `whole` are sent in few frames. When the parent does
+    not read for a while the producers wait, which slows the model down and nobody else: clients
+    are read from in the parent, never here.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._awake = threading.Event()
+        self._room = threading.Event()
+        self._room.set()
+        self._parted = False
+        self._sending = threading.Lock()
+        self._sent_s = 0.0
+        # The end of a frame that the socket had no room for.
+        self._rest = b""
+        # Runs that nobody reads along.
+        self._whole: set[int] = set()
+        # Whether the sender looks again after WHOLE_S by itself.
+        self._ticking = False
+        self._channel: DeltaChannel[tuple[int, Any]] = DeltaChannel(self._awake.set)
+        threading.Thread(target=self._send_forever, name="outbox", daemon=True).start()
+
+    def gather(self, run_id: int) -> None:
+        """Send the tokens of a run in few frames, for its answer is wanted whole."""
+        self._whole.add(run_id)
+
+    def delta(self, run_id: int, delta: Delta) -> None:
+        """One token's text."""
+        if run_id in self._whole:
+            self._channel.put_quietly((run_id, delta))
+            if not self._ticking or len(self._channel) > MOST_GATHERED:
+                self._ticking = True
+                self._awake.set()
+        else:
+            lone = delta.logprob is None and time.monotonic() - self._sent_s > QUIET_S
+            if lone and not len(self._channel) and self._send_now([(run_id, delta)]):
+                return
+            self._channel.put((run_id, delta))
+        if len(self._channel) > MAX_PENDING:
+            self._room.clear()
+            # Looked at again: room made before the line above would be waited for in vain.
+            if len(self._channel) > MAX_PENDING and not self._parted:
+                self._room.wait()
+
+    def finished(self, run_id: int, finish: Finish) -> None:
+        """The run has ended."""
+        self._end(run_id, finish)
+
+    def failed(self, run_id: int, error: EngineError) -> None:
+        """The run has failed."""
+        self._end(run_id, error)
+
+    def _end(self, run_id: int, end: Finish | EngineError) -> None:
+        self._whole.discard(run_id)
+        self._channel.put_quietly((run_id, end))
+        if not self._send_now():
+            self._awake.set()
+
+    def _send_now(self, lone: list[tuple[int, Any]] | None = None) -> bool:
+        """Send a lone token, or all that waits, on this thread; False where it might have to wait.
+
+        What waits and was not sent still does.
+        """
+        if not self._sending.acquire(blocking=False):
+            return False
+        try:
+            # A lone one: looked at again, for what was put a moment ago comes first.
+            if self._rest or self._parted or (lone and len(self._channel)):
+                return False
+            frame = encode(_frame(lone or self._channel.drain()))
+            self._room.set()
+            self._rest = frame
+            sent = self._sock.send(frame, socket.MSG_DONTWAIT)
+            self._rest = frame[sent:]
+            self._sent_s = time.monotonic()
+        except OSError:
+            # No room, or nobody there: the sender waits, or finds out as well.
+            self._awake.set()
+        except Exception:
+            _fail()
+        finally:
+            self._sending.release()
+        if self._rest:
+            self._awake.set()
+        return True
+
+    def message(self, message: dict[str, Any]) -> None:
+        """Send something that belongs to no run."""
+        self._channel.put((0, message))
+
+    def _send_forever(self) -> None:
+        while True:
+            self._wait()
+            try:
+                with self._sending:
+                    batch = self._channel.drain()
+                    self._room.set()
+                    rest, self._rest = self._rest, b""
+                    self._sock.sendall(rest + encode(_frame(batch)) if batch else rest)
+                    self._sent_s = time.monotonic()
+                if len(batch) > BURST:
+                    time.sleep(GATHER_S)
+            except OSError:
+                # Nobody reads any more; the main thread finds out too and unloads.
+                self._parted = True
+                self._room.set()
+                return
+            except Exception:
+                _fail()
+
+    def _wait(self) -> None:
+        """Return when there is something to send, or what was not urgent has gathered enough."""
+        while not self._awake.wait(WHOLE_S if self._ticking else None):
+            if len(self._channel):
+                return
+            self._ticking = False
+            # Looked at again: who put something before the line above has woken nobody.
+            if len(self._channel):
+                self._ticking = True
+        self._awake.clear()
+
+
+def _frame(batch: list[tuple[int, Any]]) -> dict[str, Any]:
+    """Group a batch by run; a run's end always comes after its deltas, so order is kept."""
+    texts: dict[int, list[str]] = {}
+    logprobs: dict[int, list[Any]] = {}
+    frame: dict[str, Any] = {}
+    for run_id, item in batch:
+        if type(item) is Delta:
+            of_run = texts.get(run_id)
+            if of_run is None:
+                of_run = texts[run_id] = []
+            of_run.append(item.text)
+            if (logprob := item.logprob) is not None:
+                # JSON has no bytes; Latin-1 has a character for each.
+                raw = logprob.raw.decode("latin-1")
+                said = (logprob.token, logprob.logprob, logprob.top, raw, logprob.offset)
+                entry = [len(of_run) - 1, *said]
+                logprobs.setdefault(run_id, []).append(entry)
+        elif isinstance(item, Finish):
+            frame.setdefault("finished", []).append([run_id, item.to_wire()])
+        elif isinstance(item, EngineError):
+            frame.setdefault("failed", []).append([run_id, item.to_wire()])
+        else:
+            frame.setdefault("messages", []).append(item)
+    if texts:
+        frame["deltas"] = [[key, of_run, logprobs.get(key)] for key, of_run in texts.items()]
+    return frame
+
+
+def _fail() -> NoReturn:
+    """End a host that cannot tell what it does: it is of no use, and the parent starts another."""
+    traceback.print_exc()
+    exit_now(1)
+
+
+def exit_now(code: int) -> NoReturn:
+    """End the process at once: threads that are stuck in a native library cannot be joined."""
+    os._exit(code)
