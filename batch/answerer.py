@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import Any
 
 import orjson
@@ -98,7 +98,7 @@ class Answerer:
                 failure.row.status,
                 failure.row.retryable,
             )
-        request_id = uuid.uuid4().hex
+        request_id = token_hex(16)
         told = {
             "id": f"batch_req_{request_id}",
             "custom_id": line.custom_id,

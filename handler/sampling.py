@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 import orjson
@@ -157,9 +158,17 @@ def read_sampling(
     Raises:
         InvalidRequest: naming the field, the value and what is allowed.
     """
+    if not body:
+        return _of_nothing(defaults), False, ()
     given = validate(SamplingInput, body, path)
     sampling, warnings = sampling_of(given, body, defaults, path)
     return sampling, bool(given.stream), warnings
+
+
+@lru_cache(maxsize=8)
+def _of_nothing(defaults: Defaults) -> SamplingParams:
+    """Return what most jobs ask for: made once, for nobody changes it."""
+    return sampling_of(SamplingInput(), {}, defaults)[0]
 
 
 def sampling_of(
@@ -171,15 +180,6 @@ def sampling_of(
         InvalidRequest: `logit_bias` has a key that is no token id.
     """
     stop = given.stop
-    bias = {}
-    for key, value in (given.logit_bias or {}).items():
-        if not _is_token_id(key):
-            raise InvalidRequest(
-                f"{path}logit_bias must be {_words(SamplingInput, 'logit_bias')}, "
-                f"got the key {shown(key)}",
-                f"{path}logit_bias",
-            )
-        bias[int(key)] = value
     sampling = SamplingParams(
         max_tokens=_or(given.max_completion_tokens, _or(given.max_tokens, defaults.max_tokens)),
         temperature=_or(given.temperature, defaults.temperature),
@@ -194,17 +194,37 @@ def sampling_of(
         stop_token_ids=tuple(given.stop_token_ids or ()),
         include_stop_str_in_output=bool(given.include_stop_str_in_output),
         ignore_eos=bool(given.ignore_eos),
-        logit_bias=bias,
+        logit_bias=_bias(given.logit_bias, path) if given.logit_bias else {},
         draft_tokens=given.num_assistant_tokens,
         draft_threshold=given.assistant_confidence_threshold,
     )
-    ignored = IGNORED - type(given).model_fields.keys()
-    warnings = tuple(
+    # Most bodies have none of them, and the look at each of these costs more than all of the above.
+    suspects = IGNORED & body.keys()
+    return sampling, _warnings(type(given), suspects, body, path) if suspects else ()
+
+
+def _bias(given: Mapping[str, float], path: str) -> dict[int, float]:
+    bias: dict[int, float] = {}
+    for key, value in given.items():
+        if not _is_token_id(key):
+            raise InvalidRequest(
+                f"{path}logit_bias must be {_words(SamplingInput, 'logit_bias')}, "
+                f"got the key {shown(key)}",
+                f"{path}logit_bias",
+            )
+        bias[int(key)] = value
+    return bias
+
+
+def _warnings(
+    model: type[SamplingInput], suspects: Set[str], body: Mapping[str, Any], path: str
+) -> tuple[str, ...]:
+    ignored = suspects - model.model_fields.keys()
+    return tuple(
         f"{path}{key} is not supported and was ignored"
         for key, value in body.items()
         if key in ignored and value is not None and (value is not False or key in _ON_UNLESS_SAID)
     )
-    return sampling, warnings
 
 
 def validate(model: type[M], body: Mapping[str, Any], path: str = "") -> M:

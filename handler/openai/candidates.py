@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from engine import SamplingParams
+from engine import GenerationRequest, Priority, SamplingParams
 from engine.request import Prompt
 from handler.answer import Answer
 from handler.errors import InvalidRequest
@@ -18,9 +18,15 @@ MAX_GENERATIONS = 2048
 
 
 def requests_of(
-    call_id: str, template: TextRequest, prompts: Sequence[Prompt], parameters: Parameters
+    call_id: str,
+    of_call: Callable[..., TextRequest],
+    prompts: Sequence[Prompt],
+    parameters: Parameters,
+    priority: Priority,
 ) -> tuple[TextRequest, ...]:
     """Return a request for each candidate of each prompt, in the prompts' order.
+
+    `of_call` makes one of its generation: what else is in it is the same for all.
 
     Raises:
         InvalidRequest: they are too many for one call.
@@ -36,13 +42,13 @@ def requests_of(
     for prompt in prompts:
         for candidate in range(parameters.candidates):
             number = len(found)
-            generation = replace(
-                template.generation,
+            generation = GenerationRequest(
                 prompt=prompt,
                 sampling=_seeded(parameters.sampling, candidate),
                 request_id=call_id if not number else f"{call_id}-{number}",
+                priority=priority,
             )
-            found.append(replace(template, generation=generation))
+            found.append(of_call(generation=generation))
     return tuple(found)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
+from secrets import token_hex
 from typing import Any
 
-from engine import Capabilities, Delta, GenerationRequest, Priority, SamplingParams
+from engine import Capabilities, Delta, Priority, SamplingParams
 from handler.answer import Answer
 from handler.errors import InvalidRequest
 from handler.openai.candidates import MAX_GENERATIONS, best, requests_of
@@ -62,12 +62,12 @@ class Codec:
         self.streaming = self.parameters.streaming
         if self.streaming and len(self.prompts) > 1 and not stream_several:
             raise InvalidRequest("Streaming is only supported for single prompts", "prompt")  # R28
-        self.id = f"{shape.id_prefix}-{uuid.uuid4().hex}"
+        self.id = f"{shape.id_prefix}-{token_hex(16)}"
         self._options = options
         self._validation = body.get("validation")
         wanted, missing = options.read(self._validation)
-        template = TextRequest(
-            generation=GenerationRequest(prompt="", priority=priority),
+        of_call = partial(
+            TextRequest,
             streaming=self.streaming,
             # Not OpenAI's: its clients are told only if they ask.
             validation=read_flag(body, "enable_validation", default=False),
@@ -75,7 +75,7 @@ class Codec:
             warnings=(*self.parameters.warnings, *missing),
             tells_logprobs=self.parameters.logprobs is not None,
         )
-        self.requests = requests_of(self.id, template, self.prompts, self.parameters)
+        self.requests = requests_of(self.id, of_call, self.prompts, self.parameters, priority)
         self._include_usage = read_include_usage(body, dialect, streaming=self.streaming)
         # One for each prompt, once it is known how its text is written.
         self.echoes: Sequence[Echo] = [NO_ECHO] * len(self.prompts)
