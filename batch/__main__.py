@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib import import_module
 
 from rich.console import Console
 
-from batch import collect, submit, worker_command
 from batch.run import Batch, Order
 from batch.settings import BatchSettings
 from handler.assembly import SettingError, leave
@@ -17,20 +17,21 @@ from handler.settings import read_settings
 _CODES = """exit codes: 0 all lines are answered; 1 some failed and are in the error file;
 2 nothing was begun, and why is said; 3 stopped before the end: the same command goes on"""
 
-# What goes through a queue: the module, what the list says of it, and its own page.
+# What goes through a queue: the module, which is imported when it is named, what the list says of
+# it, and its own page.
 _QUEUED = {
     "worker": (
-        worker_command,
+        "worker_command",
         "answer what comes through a queue",
         "Answer the messages of a queue of SQS, beside as many others as one likes.",
     ),
     "submit": (
-        submit,
+        "submit",
         "send a file of requests to a queue",
         "Send each line of a file to a queue of SQS, for workers to answer.",
     ),
     "collect": (
-        collect,
+        "collect",
         "merge the answers of a queue's batch into one file",
         "Write the answers to a batch in the order of its input.",
     ),
@@ -66,10 +67,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--force", action="store_true", help="drop what an earlier run has left")
     run.set_defaults(run=_run)
-    for name, (module, told, description) in _QUEUED.items():
-        command = commands.add_parser(name, help=told, description=description, epilog=module.EXITS)
-        module.add_arguments(command)
-        command.set_defaults(run=module.run)
+    for name, (module_name, told, description) in _QUEUED.items():
+        command = commands.add_parser(name, help=told, description=description)
+        if name in sys.argv[1:2]:
+            module = import_module(f"batch.{module_name}")
+            command.epilog = module.EXITS
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
     return parser
 
 

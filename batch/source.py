@@ -6,8 +6,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import httpx2
-
 from batch.target import is_blob, open_blob
 from handler.blobs import BlobError
 
@@ -59,23 +57,31 @@ def fetch(given: str, spool: Path, max_bytes: int) -> Path:
             blobs, key = open_blob(given)
             return _copy(blobs.read(key), spool, max_bytes, given)
         if given.startswith(_WEB):
-            with httpx2.stream("GET", given, timeout=_TIMEOUT_S, follow_redirects=True) as answer:
-                if answer.status_code != 200:
-                    raise InputError(f"{given} answered with {answer.status_code}")
-                return _copy(answer.iter_bytes(), spool, max_bytes, given)
+            return _download(given, spool, max_bytes)
         path = Path(given)
         if not path.is_file():
             raise InputError(f"{path} is {'not a file' if path.exists() else 'not there'}")
         size = path.stat().st_size
     except (BlobError, ValueError) as error:
         raise InputError(str(error)) from None
-    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise InputError(f"{given} cannot be read: {error}") from None
     except OSError as error:
         raise InputError(f"{given} cannot be read: {error.strerror}") from None
     if size > max_bytes:
         raise InputError(_too_large(given, max_bytes))
     return path
+
+
+def _download(url: str, spool: Path, max_bytes: int) -> Path:
+    # Most inputs are files.
+    import httpx2
+
+    try:
+        with httpx2.stream("GET", url, timeout=_TIMEOUT_S, follow_redirects=True) as answer:
+            if answer.status_code != 200:
+                raise InputError(f"{url} answered with {answer.status_code}")
+            return _copy(answer.iter_bytes(), spool, max_bytes, url)
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise InputError(f"{url} cannot be read: {error}") from None
 
 
 def _copy(chunks: Iterable[bytes], spool: Path, max_bytes: int, name: str) -> Path:

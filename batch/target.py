@@ -9,7 +9,6 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from handler.blobs import BlobStore
-from handler.blobs.s3 import S3Blobs, s3_client
 
 STDOUT = "-"
 _S3 = "s3://"
@@ -137,4 +136,7 @@ def open_blob(url: str) -> tuple[BlobStore, str]:
     bucket, _, key = url.removeprefix(_S3).partition("/")
     if not bucket or not key or key.endswith("/"):
         raise ValueError(f"{url} must be s3://BUCKET/KEY")
+    # Its packages take longer to import than all the rest, and most batches stay on the disk.
+    from handler.blobs.s3 import S3Blobs, s3_client
+
     return S3Blobs(bucket, s3_client()), key

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
-import httpx2
 import orjson
 
 from emulator import shapes
 from jobs import Job, JobStore
 from jobs.failpoints import hit
+
+if TYPE_CHECKING:
+    from httpx2 import AsyncClient
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +37,7 @@ class Webhooks:
         self._answer_s = answer_s
         self._tasks: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(_AT_ONCE)
-        self._client: asyncio.Task[httpx2.AsyncClient] | None = None
+        self._client: asyncio.Task[AsyncClient] | None = None
         self._closed = False
 
     def tell(self, job: Job) -> None:
@@ -73,11 +76,11 @@ class Webhooks:
     async def _post(self, job: Job, url: str) -> str | None:
         """Post once; return what went wrong."""
         if self._client is None:
-            # Reading the certificates takes a while, and streams share this loop.
-            self._client = asyncio.create_task(
-                asyncio.to_thread(httpx2.AsyncClient, timeout=self._answer_s)
-            )
+            # The package and the certificates take a while, and streams share this loop.
+            self._client = asyncio.create_task(asyncio.to_thread(_client, self._answer_s))
         client = await asyncio.shield(self._client)
+        from httpx2 import HTTPError, InvalidURL
+
         hit("webhook-telling")
         body = orjson.dumps(shapes.request(job))
         headers = {"content-type": "application/json"}
@@ -90,7 +93,7 @@ class Webhooks:
                 status = response.status_code
         except TimeoutError:
             return f"it did not answer in {self._answer_s:g} s"
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        except (HTTPError, InvalidURL) as error:
             return f"{type(error).__name__}: {error}"
         return None if status == 200 else f"it answered {status}"
 
@@ -102,3 +105,10 @@ class Webhooks:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._client is not None:
             await (await self._client).aclose()
+
+
+def _client(answer_s: float) -> AsyncClient:
+    # Most servers have nobody to tell.
+    from httpx2 import AsyncClient
+
+    return AsyncClient(timeout=answer_s)

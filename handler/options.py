@@ -13,11 +13,8 @@ from handler.errors import InvalidRequest
 from handler.sampling import shown
 from validation import Options
 from validation.options import MissingPart
-from validation.options.blocked import Blocklist
 from validation.options.language import LanguageCheck
-from validation.options.pii import PiiRedactor
-from validation.options.schema import SchemaCheck
-from validation.verdict import AnswerCheck
+from validation.verdict import AnswerCheck, Blocker, Redactor
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -156,7 +153,11 @@ def _kinds(*asked: bool | list[PiiKind] | None) -> frozenset[str] | None:
     return frozenset(kinds) or None
 
 
-def _schema(schema: dict[str, Any]) -> SchemaCheck:
+# What these make is imported when it is asked for: few do, and it takes as long to compile as all
+# the rest of the pipeline.
+
+
+def _schema(schema: dict[str, Any]) -> AnswerCheck:
     try:
         return _compiled_schema(orjson.dumps(schema))
     except TypeError as error:
@@ -164,23 +165,33 @@ def _schema(schema: dict[str, Any]) -> SchemaCheck:
 
 
 @lru_cache(maxsize=32)
-def _compiled_schema(schema: bytes) -> SchemaCheck:
+def _compiled_schema(schema: bytes) -> AnswerCheck:
+    from validation.options.schema import SchemaCheck
+
     return SchemaCheck(orjson.loads(schema))
 
 
 @lru_cache(maxsize=32)
-def _redactor(kinds: frozenset[str]) -> PiiRedactor:
+def _redactor(kinds: frozenset[str]) -> Redactor:
+    from validation.options.pii import PiiRedactor
+
     return PiiRedactor(kinds)
 
 
 # A thousand long terms take half a second to read, and up to 400 MB once they were looked for.
 @lru_cache(maxsize=1)
-def _of_terms(terms: tuple[str, ...]) -> Blocklist:
-    return Blocklist(terms)
+def _of_terms(terms: tuple[str, ...]) -> Blocker:
+    return _blocklist(terms=terms)
 
 
-def _of_intents(intents: tuple[str, ...]) -> Blocklist:
-    return Blocklist(intents=intents)
+def _of_intents(intents: tuple[str, ...]) -> Blocker:
+    return _blocklist(intents=intents)
+
+
+def _blocklist(**blocked: tuple[str, ...]) -> Blocker:
+    from validation.options.blocked import Blocklist
+
+    return Blocklist(**blocked)
 
 
 PLAIN = OptionsReader(OptionsInput())
