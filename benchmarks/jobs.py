@@ -1,10 +1,10 @@
 """Jobs over HTTP: our local RunPod against the SDK's own, with wrk as the client.
 
 Ours is the server as `make serve` runs it: jobs in an SQLite database, the engine in its own
-process. The peer is `--rp_serve_api` of the SDK (`processes/sdk_server.py`), which keeps nothing
-and whose handler only returns what ours answered: same JSON, no work. A job of ours is queued,
-leased, generated from a script and ended; its answer is what `/runsync` returns. The peer validates
-nothing, so neither do ours, but for one row that shows what it costs.
+process. The peer is `--rp_serve_api` of the SDK, which keeps nothing, with the same worker behind
+it (`processes/sdk_worker.py`): what differs is the server. Beside that, `processes/sdk_server.py`
+is the SDK's server alone, whose handler only returns what ours answered: same JSON, no work. A job
+of ours is queued, leased, generated from a script and ended, and `/runsync` returns its answer.
 
 wrk looks at nothing but the status, so what is answered is looked at before and after, and our
 server is asked how many jobs have failed.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +36,21 @@ WAITING = "/v2/waiting"
 CLIENTS = 32
 # No run of wrk may fill the store: a refusal would be an answer that costs nothing.
 ROOM = {"MAX_JOBS": "2000000", "RESULT_RETENTION_S": "1"}
-# Clients, whether our answers are validated, and what is promised.
+# Clients, whether answers are validated, and what is promised.
 _RUNSYNC: tuple[tuple[int, bool, Budget | None], ...] = (
     (1, False, at_least(1.0, "ratio")),
     (CLIENTS, False, at_least(2.5, "ratio")),
     (CLIENTS, True, None),
 )
+# Against a handler that does nothing.
+_NO_WORK: tuple[tuple[int, bool, Budget | None], ...] = ((1, False, None), (CLIENTS, False, None))
 _LIMIT_S = 1800.0
 _EMPTY_S = 60.0
 _CHECKS = 3
 _WORDS = "The quick brown fox jumps over the dog."
 _NOTES = (
-    "Ours keeps its jobs in SQLite; the SDK's server keeps nothing, and its handler returns a JSON "
-    "that it was given.",
+    "Ours keeps its jobs in SQLite; the SDK's server keeps nothing. Behind both is the same "
+    "worker, but in the rows without work: there the SDK's handler returns what it was given.",
     "/run: jobs of an endpoint without workers, each on disk before it is acknowledged. The SDK's "
     "own /run has no row: it lists all earlier jobs for each new one, and keeps none of them.",
 )
@@ -65,8 +67,11 @@ def run(options: Options) -> list[Table]:
         with serving("emulator", env=env) as ours:
             answer = folder / "answer.json"
             answer.write_text(json.dumps(asyncio.run(_output(ours))))
+            alone = {name: value for name, value in env.items() if name != "JOB_DB"}
+            with serving("sdk_worker", env=alone, ready=answering) as peer:
+                uvloop.run(_runsync(table, options, ours, peer, _RUNSYNC))
             with serving("sdk_server", [str(answer)], ready=answering) as peer:
-                uvloop.run(_runsync(table, options, ours, peer))
+                uvloop.run(_runsync(table, options, ours, peer, _NO_WORK, ", handler without work"))
             uvloop.run(_run(table, options, ours))
         first_chunks(table, options, folder)
     table.notes.extend(_NOTES)
@@ -87,17 +92,24 @@ async def _check(*ports: int) -> None:
         await _output(port)
 
 
-async def _runsync(table: Table, options: Options, ours: int, peer: int) -> None:
+async def _runsync(
+    table: Table,
+    options: Options,
+    ours: int,
+    peer: int,
+    rows: Sequence[tuple[int, bool, Budget | None]],
+    of_peer: str = "",
+) -> None:
     async with asyncio.timeout(_LIMIT_S):
         await _check(ours, peer)
-        for clients, validated, budget in _RUNSYNC:
-            name = f"/runsync, {clients} client{'s' if clients > 1 else ''}"
-            name += ", ours validated" if validated else ""
+        for clients, validated, budget in rows:
+            name = f"/runsync, {clients} client{'s' if clients > 1 else ''}{of_peer}"
+            name += ", validated" if validated else ""
             say(f"{NAME}: {name}, {options.pairs} pairs")
             rates, p50, p99 = await _loads_in_turns(
                 options.pairs,
                 _loading(ours, "/runsync", clients, options, validated=validated),
-                _loading(peer, "/runsync", clients, options),
+                _loading(peer, "/runsync", clients, options, validated=validated),
             )
             table.compare(name, "jobs/s", rates, budget)
             table.compare(f"{name}, p50", "ms", p50)
