@@ -85,6 +85,7 @@ class TokenStream(AbortedOnExit):
         self._started = self._loop.time()
         self._first_token: float | None = None
         self._last_token = self._started
+        self._tokens = 0
         self._aborted: float | None = None
         self._over = asyncio.Event()
         self._pending_chars = 0
@@ -98,12 +99,13 @@ class TokenStream(AbortedOnExit):
     def feed(self, deltas: Sequence[Delta]) -> None:
         """Take deltas from the host, in order; never waits, never raises."""
         now = self._last_token = self._loop.time()
+        self._tokens += len(deltas)
         if self._first_token is None:
             self._first_token = now
             if self._threaded:
-                self._loop.call_soon_threadsafe(self._arm)
+                self._loop.call_soon_threadsafe(self._on_first_token, now)
             else:
-                self._arm()
+                self._on_first_token(now)
         if self._aborted is not None or self._too_slow:
             return
         for delta in deltas:
@@ -126,20 +128,27 @@ class TokenStream(AbortedOnExit):
         if self._aborted is None:
             self.error = error
             self.result = finish and replace(finish, timings=self._timings(finish))
-        now = self._loop.time()
-        if self._first_token is not None:
-            self._hooks(FirstToken(self.request.request_id, self._first_token - self._started))
+        first = self._first_token
         self._hooks(
             RequestEnded(
                 self.request.request_id,
                 self.result,
                 self.error,
                 self._aborted is not None,
-                now - self._started,
+                self._loop.time() - self._started,
+                self.request.priority,
+                self.result.usage.completion_tokens if self.result else self._tokens,
+                0.0 if first is None else self._last_token - first,
             )
         )
         self._wake()
         self._on_over(self)
+
+    def _on_first_token(self, at: float) -> None:
+        # From another thread it may be told of too late.
+        if not self._over.is_set():
+            self._arm()
+            self._hooks(FirstToken(self.request.request_id, at - self._started))
 
     def _wake(self) -> None:
         """Have the consumer look again, if it waits."""
