@@ -32,6 +32,9 @@ class EmulatorSettings(ResultSettings):
         "",
         description="Keys that clients and workers must send, separated by commas; none is open.",
     )
+    metrics_open: bool = Field(
+        False, description="on: /metrics needs no key, where API_KEYS has some."
+    )
     cors_origins: str = Field(
         "",
         description="Origins whose pages may call the server from a browser, separated by commas, "

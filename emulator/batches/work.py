@@ -165,7 +165,7 @@ class Work:
                     self._source,
                     journal,
                     means.answerer,
-                    Tally(journal.lines),
+                    Tally(journal.lines, told=means.on_line),
                     at_once=means.terms.at_once(means.engine.slots),
                     tries=means.terms.tries,
                 )
