@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 
 from emulator.fleet import Fleet
@@ -24,7 +25,8 @@ def page() -> str:
     return TEXT.read_text().replace("{metrics}", _table())
 
 
-def specs() -> list[Spec]:
+@cache
+def specs() -> tuple[Spec, ...]:
     """Return what every metric of a server is, but for those of its process."""
     # Not what this machine's environment says.
     settings = EmulatorSettings.model_construct(engine="scripted", engine_isolation="thread")
@@ -34,7 +36,7 @@ def specs() -> list[Spec]:
         *Metrics(V3.from_file().issue_rules).families,
         *readings(settings, Engine(settings.engine_config()), store, fleet, None, list),
     ]
-    return [metric.spec for metric in metrics]
+    return tuple(metric.spec for metric in metrics)
 
 
 def _table() -> str:
