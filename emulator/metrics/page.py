@@ -1,4 +1,4 @@
-"""`python -m emulator.metrics.page`: docs/metrics.md, its table made from the metrics themselves."""
+"""`python -m emulator.metrics.page`: docs/metrics.md, its table made from the metrics."""
 
 from __future__ import annotations
 
