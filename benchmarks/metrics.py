@@ -111,7 +111,7 @@ async def _scrape(port: int) -> None:
 
 
 def _counting(options: Options) -> list[float]:
-    """Return how long it takes to count all that happens around one job of /runsync."""
+    """Return the CPU time it takes to count all that happens around one job of /runsync."""
     metrics = Metrics(())
     finish = Finish(reason=FinishReason.STOP, usage=Usage(8, 32))
     events = (

@@ -9,6 +9,7 @@ from collections.abc import Container
 from typing import Literal
 
 import orjson
+from structlog.contextvars import bind_contextvars
 
 from emulator.fleet import Fleet
 from emulator.shapes import worker_key
@@ -109,6 +110,8 @@ class LocalWorker:
             return None
 
     async def _run(self, job: Job, slot: Slot | None) -> None:
+        # All that is logged of it from here on says so: the task is its own.
+        bind_contextvars(job_id=job.id)
         await self._end(job, await self._result(job, slot))
 
     def _over(self, task: asyncio.Task[None], slot: Slot | None) -> None:

@@ -7,6 +7,7 @@ import logging
 
 import httpx2
 import orjson
+from structlog.contextvars import bind_contextvars
 
 from emulator import shapes
 from jobs import Job, JobStore
@@ -46,6 +47,7 @@ class Webhooks:
         task.add_done_callback(self._tasks.discard)
 
     async def _tell(self, job: Job, url: str) -> None:
+        bind_contextvars(job_id=job.id)
         said: str | None = None
         for left in reversed(range(self._tries)):
             async with self._room:

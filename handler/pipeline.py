@@ -12,6 +12,7 @@ from handler.errors import InvalidRequest
 from handler.offload import in_thread
 from handler.request import TextRequest
 from handler.running import Refusal, Running
+from handler.texts import log_prompt
 from validation import Issue, Validator, Verdict
 
 __all__ = ["Answer", "Pipeline", "Running"]
@@ -36,6 +37,7 @@ class Pipeline:
             EngineError: what kept it from starting.
             InvalidRequest: it cannot be told whether the request is blocked.
         """
+        log_prompt(request)
         refusal = await self._refuse(request)
         if refusal is not None:
             return Running(request, Refusal(), [], self.model_name, self._validator, refusal)
