@@ -46,6 +46,7 @@ from emulator.routing import ByOperation
 from emulator.settings import IN_MEMORY, EmulatorSettings
 from emulator.shapes import worker_key
 from emulator.tokens import TokenRoutes
+from emulator.traces.choice import Tracing, choose
 from emulator.webhooks import Webhooks
 from emulator.worker_outputs import CallFailed
 from emulator.worker_routes import WorkerRoutes
@@ -74,6 +75,7 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
     checking = build_checking(settings)
     metrics = Metrics(checking.validator.issue_rules)
     engine.subscribe(metrics)
+    tracing = choose(settings, engine)
     interval_s = settings.stream_interval_ms / 1000
     doors = open_doors(
         settings,
@@ -88,6 +90,7 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
 
     def on_ended(job: Job) -> None:
         webhooks.tell(job)
+        tracing.job_ended(job)
         if begun:
             metrics.job_ended(job)
 
@@ -98,9 +101,17 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
     fleet = Fleet(store, lease_s=settings.lease_s, grace_s=settings.worker_grace_s)
     endpoint = settings.endpoint_id
     drain = Drain()
-    queue = OpenAIQueue(store, doors.openai, drain, settings)
+    sent = tracing.store(store)
+    queue = OpenAIQueue(sent, doors.openai, drain, settings)
     worker = LocalWorker(
-        store, doors.jobs, engine, fleet, endpoint, settings.stream_mode, queue.live
+        store,
+        doors.jobs,
+        engine,
+        fleet,
+        endpoint,
+        settings.stream_mode,
+        queue.live,
+        tracing.enter,
     )
     launcher = Launcher(
         store,
@@ -126,7 +137,7 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
         max_body_bytes,
         interval_s,
     )
-    seen = cast("JobStore", DrainingStore(store, drain))
+    seen = cast("JobStore", DrainingStore(sent, drain))
     jobs = JobRoutes(seen, fleet, settings)
     workers = WorkerRoutes(seen, fleet, settings, drain)
     health = Health(engine, settings.served_model, journal, drain)
@@ -159,6 +170,7 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
             await batches.close()
             await engine.close()
             await store.close()
+            await tracing.close()
 
     routes = [
         health.route(),
@@ -171,7 +183,7 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
     ]
     app = Starlette(
         routes=[ByOperation(routes), *routes, *DocsRoutes(routes, settings).routes()],
-        middleware=_middleware(settings, drain, store, metrics),
+        middleware=_middleware(settings, drain, store, metrics, tracing),
         lifespan=lifespan,
         # What is none of these is answered by RequestIds.
         exception_handlers={
@@ -205,10 +217,18 @@ def _oracle(
 
 
 def _middleware(
-    settings: EmulatorSettings, drain: Drain, store: JobStore, metrics: Metrics
+    settings: EmulatorSettings,
+    drain: Drain,
+    store: JobStore,
+    metrics: Metrics,
+    tracing: Tracing,
 ) -> list[Middleware]:
     """Return what every call passes through, the outermost first."""
-    found = [Middleware(RequestIds, on_over=metrics.request), Middleware(DrainGate, drain=drain)]
+    found = [
+        Middleware(RequestIds, on_over=metrics.request),
+        *tracing.middleware(),
+        Middleware(DrainGate, drain=drain),
+    ]
     if origins := settings.origins():
         # Outermost: a browser shows its script no answer without these headers, not even a
         # refusal. What it asks beforehand, without a key, ends here and has no name.
