@@ -75,6 +75,7 @@ docs: $(VENV)/.run ## make the pages that are made from code
 	@$(BIN)/python -m emulator.settings_page > docs/settings.md
 	@$(BIN)/python -m validation.rules_page > docs/validation.md
 	@$(BIN)/python -m emulator.openai_page > docs/openai.md
+	@$(BIN)/python -m emulator.metrics.page > docs/metrics.md
 
 # One file after the other, for lambda.txt and dev.txt are held to the versions that run.txt chose.
 lock: $(VENV)/.setup ## pin what requirements/*.in ask for (LOCK_ARGS=--upgrade: the newest that fit)

@@ -42,7 +42,7 @@ def main() -> int:
     """Run the command and return its exit code."""
     given = _parser().parse_args()
     settings = read_settings(BatchSettings)
-    configure_logging(settings.log_level, settings.log_format)
+    configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
     console = Console(stderr=True)
     try:
         return int(given.run(given, settings, console))

@@ -119,6 +119,6 @@ def handler(event: Mapping[str, Any], context: Context) -> dict[str, Any]:
     global _worker
     if _worker is None:
         settings = read_settings(BatchSettings)
-        configure_logging(settings.log_level, settings.log_format)
+        configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
         _worker = LambdaWorker(settings)
     return _worker.answer(event, context)

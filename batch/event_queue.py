@@ -29,7 +29,9 @@ def jobs_of(records: Sequence[Mapping[str, Any]], place: Place) -> list[Job]:
         try:
             found.append(job_of(record["eventSourceARN"], None, message, place))
         except JobsError as error:
-            logger.error("message %s cannot be read: %s", record["messageId"], error)
+            message_id = record["messageId"]
+            told = {"job_id": message_id}
+            logger.error("message %s cannot be read: %s", message_id, error, extra=told)
     return found
 
 
@@ -65,5 +67,5 @@ class EventQueue:
     async def nack(self, job_id: str, attempt: int, reason: str | None = None) -> bool:
         """Let a message come again."""
         if reason is not None:
-            logger.warning("message %s comes again: %s", job_id, reason)
+            logger.warning("message %s comes again: %s", job_id, reason, extra={"job_id": job_id})
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -10,7 +11,8 @@ from dataclasses import dataclass, field
 class Tally:
     """Counts lines as they are answered; whoever shows it looks now and then.
 
-    `before` were answered by earlier runs and are part of `done`, but not of any rate.
+    `before` were answered by earlier runs and are part of `done`, but not of any rate. `told` hears
+    of each line whether it was answered well.
     """
 
     total: int
@@ -19,6 +21,7 @@ class Tally:
     tokens: int = 0
     retries: int = 0
     before: int = 0
+    told: Callable[[bool], object] = lambda ok: None
     begun_s: float = field(default_factory=time.monotonic)
 
     def count(self, *, ok: bool, tokens: int) -> None:
@@ -26,6 +29,7 @@ class Tally:
         self.done += 1
         self.failed += not ok
         self.tokens += tokens
+        self.told(ok)
 
     @property
     def seconds(self) -> float:

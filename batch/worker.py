@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from structlog.contextvars import bind_contextvars
+
 from batch.answerer import Answerer, EngineLost, Outcome
 from batch.line import BadLine
 from batch.message import Message, failure_line, read_message, succeeded
@@ -164,6 +166,7 @@ class Worker:
                 await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
 
     async def _handle(self, job: Job) -> None:
+        bind_contextvars(job_id=job.id)
         try:
             await self._settle(job, read_message(job.input, self._model))
         except StoreUnavailable as error:
@@ -259,10 +262,11 @@ class Worker:
         try:
             held = await self._queue.extend(job.id, job.attempt, self._terms.lease_s)
         except JobsError as error:
-            logger.warning("the lease of message %s was not renewed: %s", job.id, error)
+            said, told = "the lease of message %s was not renewed: %s", {"job_id": job.id}
+            logger.warning(said, job.id, error, extra=told)
             return
         if not held and task in self._under_way:
-            logger.warning("message %s is another's by now", job.id)
+            logger.warning("message %s is another's by now", job.id, extra={"job_id": job.id})
             task.cancel()
 
     def _fail(self, error: Exception) -> None:

@@ -27,7 +27,7 @@ def main() -> int:
     )
     given = {key: value for key, value in vars(parser.parse_args()).items() if value is not None}
     settings = read_settings(EmulatorSettings).model_copy(update=given)
-    configure_logging(settings.log_level, settings.log_format)
+    configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
     try:
         app = build_app(settings, Engine(settings.engine_config()))
     except SettingError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from emulator.batches.folder import NoRoom
 from emulator.batches.plane import BatchPlane, on_no_room
+from emulator.calls import METRICS
 from emulator.disconnect import ClientDisconnected
 from emulator.docs_page import DocsRoutes
 from emulator.drain import Drain, DrainGate, DrainingStore
@@ -30,6 +31,11 @@ from emulator.keys import Keys
 from emulator.launcher import Launcher, launched
 from emulator.local_worker import NAME as LOCAL
 from emulator.local_worker import LocalWorker
+from emulator.metrics.catalogue import Metrics
+from emulator.metrics.counted import CountedValidator
+from emulator.metrics.instruments import Metric
+from emulator.metrics.readings import readings
+from emulator.metrics.route import MetricsRoute
 from emulator.openai_queue import OpenAIQueue, on_call_failed
 from emulator.openai_routes import OpenAIRoutes
 from emulator.oracle import Oracle
@@ -40,6 +46,7 @@ from emulator.routing import ByOperation
 from emulator.settings import IN_MEMORY, EmulatorSettings
 from emulator.shapes import worker_key
 from emulator.tokens import TokenRoutes
+from emulator.traces.choice import Tracing, choose
 from emulator.webhooks import Webhooks
 from emulator.worker_outputs import CallFailed
 from emulator.worker_routes import WorkerRoutes
@@ -47,7 +54,7 @@ from engine import Engine
 from engine.errors import EngineError
 from handler.assembly import SettingError, build_checking, build_results, open_doors
 from handler.errors import HandlerError, Problem, Row
-from jobs import JobStore, MemoryJobStore, SqliteJournal, StoreFull, StoreUnavailable
+from jobs import Job, JobStore, MemoryJobStore, SqliteJournal, StoreFull, StoreUnavailable
 
 # What scripts of other origins may read beside the body.
 _EXPOSED = (
@@ -66,6 +73,9 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
         SettingError: what a setting names cannot be used.
     """
     checking = build_checking(settings)
+    metrics = Metrics(checking.validator.issue_rules)
+    engine.subscribe(metrics)
+    tracing = choose(settings, engine)
     interval_s = settings.stream_interval_ms / 1000
     doors = open_doors(
         settings,
@@ -74,18 +84,34 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
         interval_s,
         stream_several=settings.stream_multi_prompt,
         results=build_results(settings),
+        validator=CountedValidator(checking.validator, metrics.verdict),
     )
     journal = None if settings.job_db == IN_MEMORY else SqliteJournal(Path(settings.job_db))
-    store = MemoryJobStore(
-        settings.store_limits(), journal, on_ended=lambda job: webhooks.tell(job)
-    )
+
+    def on_ended(job: Job) -> None:
+        webhooks.tell(job)
+        tracing.job_ended(job)
+        if begun:
+            metrics.job_ended(job)
+
+    # Until then jobs are told of that an earlier server has ended, for their webhooks.
+    begun = False
+    store = MemoryJobStore(settings.store_limits(), journal, on_ended=on_ended)
     webhooks = Webhooks(store, tries=settings.webhook_tries, pause_s=settings.webhook_pause_s)
     fleet = Fleet(store, lease_s=settings.lease_s, grace_s=settings.worker_grace_s)
     endpoint = settings.endpoint_id
     drain = Drain()
-    queue = OpenAIQueue(store, doors.openai, drain, settings)
+    sent = tracing.store(store)
+    queue = OpenAIQueue(sent, doors.openai, drain, settings)
     worker = LocalWorker(
-        store, doors.jobs, engine, fleet, endpoint, settings.stream_mode, queue.live
+        store,
+        doors.jobs,
+        engine,
+        fleet,
+        endpoint,
+        settings.stream_mode,
+        queue.live,
+        tracing.enter,
     )
     launcher = Launcher(
         store,
@@ -99,15 +125,19 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
     max_body_bytes = int(settings.max_body_mb * 1e6)
     performance = Performance()
     engine.subscribe(performance)
+    batches = BatchPlane(settings, doors, engine, metrics.line)
+    told = [
+        *metrics.families,
+        *readings(settings, engine, store, fleet, journal, batches.batches),
+    ]
     openai = OpenAIRoutes(
         doors.openai,
-        _oracle(settings, engine, performance),
+        _oracle(settings, engine, performance, told),
         TokenRoutes(engine, max_body_bytes),
         max_body_bytes,
         interval_s,
     )
-    batches = BatchPlane(settings, doors, engine)
-    seen = cast("JobStore", DrainingStore(store, drain))
+    seen = cast("JobStore", DrainingStore(sent, drain))
     jobs = JobRoutes(seen, fleet, settings)
     workers = WorkerRoutes(seen, fleet, settings, drain)
     health = Health(engine, settings.served_model, journal, drain)
@@ -118,10 +148,12 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        nonlocal begun
         try:
             engine.spawn()
             # A worker that is neither in this process nor its own may have lived through its end.
             await store.start(lambda key: key != local and not launched(key), settings.lease_s)
+            begun = True
             await batches.start()
             fleet.start()
             if settings.local_worker:
@@ -138,9 +170,11 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
             await batches.close()
             await engine.close()
             await store.close()
+            await tracing.close()
 
     routes = [
         health.route(),
+        MetricsRoute(told).route(),
         *openai.routes(),
         *batches.routes(),
         *queue.routes(),
@@ -149,7 +183,7 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
     ]
     app = Starlette(
         routes=[ByOperation(routes), *routes, *DocsRoutes(routes, settings).routes()],
-        middleware=_middleware(settings, drain, store),
+        middleware=_middleware(settings, drain, store, metrics, tracing),
         lifespan=lifespan,
         # What is none of these is answered by RequestIds.
         exception_handlers={
@@ -170,24 +204,38 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
     return app
 
 
-def _oracle(settings: EmulatorSettings, engine: Engine, performance: Performance) -> Oracle:
+def _oracle(
+    settings: EmulatorSettings, engine: Engine, performance: Performance, told: Sequence[Metric]
+) -> Oracle:
+    rate = settings.rate_limit_chat
     try:
-        return Oracle(engine, settings.served_model, performance, settings.rate_limit_chat)
+        return Oracle(engine, settings.served_model, performance, told, rate)
     except ValueError as error:
         raise SettingError(
             f'RATE_LIMIT_CHAT: {error}; it is written like "10/minute", and off for none'
         ) from None
 
 
-def _middleware(settings: EmulatorSettings, drain: Drain, store: JobStore) -> list[Middleware]:
+def _middleware(
+    settings: EmulatorSettings,
+    drain: Drain,
+    store: JobStore,
+    metrics: Metrics,
+    tracing: Tracing,
+) -> list[Middleware]:
     """Return what every call passes through, the outermost first."""
-    found = [Middleware(RequestIds), Middleware(DrainGate, drain=drain)]
+    found = [
+        Middleware(RequestIds, on_over=metrics.request),
+        *tracing.middleware(),
+        Middleware(DrainGate, drain=drain),
+    ]
     if origins := settings.origins():
         # Outermost: a browser shows its script no answer without these headers, not even a
         # refusal. What it asks beforehand, without a key, ends here and has no name.
         found.insert(0, _cors(origins))
     if keys := settings.keys():
-        found.append(Middleware(Keys, keys=keys))
+        opened = (METRICS,) if settings.metrics_open else ()
+        found.append(Middleware(Keys, keys=keys, opened=opened))
     if settings.runpod_rate_limits:
         # Its package takes 0.1 s to import, and most do without.
         from emulator.rates import Rates

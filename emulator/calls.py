@@ -10,6 +10,8 @@ from starlette.types import Scope
 
 # What says nothing of anybody's jobs: whether the server is up, and what can be asked of it.
 OPEN = frozenset({"/health", "/docs", "/openapi.json"})
+# How it is doing, in numbers.
+METRICS = "/metrics"
 # A worker's calls; those that wait for something to do are held open.
 WORKER_POSTS = frozenset({"job-stream", "job-done"})
 TAKES = frozenset({"job-take", "job-take-batch"})
@@ -50,7 +52,7 @@ def call_of(scope: Scope) -> Call:
 # Each request is asked about a few times, and most are like the one before.
 @lru_cache(maxsize=64)
 def _call(path: str) -> Call:
-    if path in OPEN:
+    if path in OPEN or path == METRICS:
         return Call(Plane.OPEN, path[1:])
     parts = path.split("/")
     endpoint = None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Literal
 
 import orjson
+from structlog.contextvars import bind_contextvars
 
 from emulator.fleet import Fleet
 from emulator.shapes import worker_key
@@ -35,8 +36,8 @@ class LocalWorker:
 
     One task waits for a job, then for a slot, then takes the job and starts a task that runs it.
     It takes none before the model is loaded; when the model cannot be loaded it takes them all, so
-    that each job fails with the reason. Jobs that are `live` are streamed in any mode. Owned by the
-    event loop.
+    that each job fails with the reason. Jobs that are `live` are streamed in any mode; `enter` is
+    told of each in its own task. Owned by the event loop.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class LocalWorker:
         endpoint: str,
         mode: Literal["aggregate", "generator"],
         live: Container[str] = frozenset(),
+        enter: Callable[[str], object] = lambda job_id: None,
     ) -> None:
         self._store = store
         self._jobs = jobs
@@ -56,6 +58,7 @@ class LocalWorker:
         self._endpoint = endpoint
         self._mode = mode
         self._live = live
+        self._enter = enter
         self._key = worker_key(endpoint, NAME)
         self._running: dict[asyncio.Task[None], Job] = {}
         self._returning: set[asyncio.Task[None]] = set()
@@ -109,6 +112,9 @@ class LocalWorker:
             return None
 
     async def _run(self, job: Job, slot: Slot | None) -> None:
+        # All that is logged of it from here on says so: the task is its own.
+        bind_contextvars(job_id=job.id)
+        self._enter(job.id)
         await self._end(job, await self._result(job, slot))
 
     def _over(self, task: asyncio.Task[None], slot: Slot | None) -> None:

@@ -174,7 +174,8 @@ class OpenAIQueue:
         try:
             await self._store.cancel(job_id)
         except StoreUnavailable as error:
-            logger.warning("job %s goes on, though its client has left: %s", job_id, error)
+            said, told = "job %s goes on, though its client has left: %s", {"job_id": job_id}
+            logger.warning(said, job_id, error, extra=told)
 
 
 async def _events(call: QueuedCall, first: bytes) -> AsyncGenerator[bytes, None]:

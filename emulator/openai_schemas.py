@@ -186,6 +186,7 @@ def openai_schemas(model: str) -> dict[str, Schema]:
                         )
                     }
                 ),
+                "metrics": {"type": "object", "description": "what /metrics has, by its names"},
             }
         ),
         "Tokenize": object_of({"prompt": TEXT}),

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from emulator.calls import METRICS
+
 ENDPOINT = "/v2/{endpoint}"
 JSON = "application/json"
 FORM = "multipart/form-data"
 BYTES = "application/octet-stream"
+TEXT = "text/plain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +216,9 @@ OPERATIONS = {
     ),
     "/tokenize": _openai("Turn text into tokens", "Tokens", "Tokenize"),
     "/detokenize": _openai("Turn tokens into text", "Detokenized", "Detokenize"),
+    METRICS: Operation(
+        summary="Tell what is counted, for Prometheus", tag=_SERVER, answer="Metrics", label=TEXT
+    ),
     "/health": Operation(summary="Tell how the server is", tag=_SERVER, answer="Health"),
 }
 

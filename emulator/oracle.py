@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from emulator.metrics.described import described
+from emulator.metrics.instruments import Metric
 from emulator.performance import Performance
 from emulator.responses import JSON, error_response
 from engine import Engine, EngineState
@@ -32,10 +34,18 @@ class Oracle:
         ValueError: the rate cannot be read.
     """
 
-    def __init__(self, engine: Engine, model: str, performance: Performance, rate: str) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        model: str,
+        performance: Performance,
+        metrics: Sequence[Metric],
+        rate: str,
+    ) -> None:
         self._engine = engine
         self._model = model
         self._performance = performance
+        self._metrics = metrics
         self._item: Any = None
         if rate and rate.strip().lower() != "off":
             # Its package takes 0.1 s to import.
@@ -81,6 +91,7 @@ class Oracle:
                 "models": [{"id": self._model, "status": state.value}],
                 "uptime": round(self._performance.uptime_s, 3),
                 "performance": self._performance.describe(),
+                "metrics": described(self._metrics),
             }
         )
 

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars, clear_contextvars, reset_contextvars
@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 _SANE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _LONGEST_PATH = 200
 
+# Told of each request that is over: what it was, its status, how many seconds it took.
+OnOver = Callable[[Scope, int, float], object]
+
 
 class RequestIds:
     """Names requests, writes one line about each when it is over, and answers for its failures.
@@ -34,8 +37,9 @@ class RequestIds:
     X-Request-ID: it names the request then and is believed in nothing else.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, on_over: OnOver = lambda scope, status, seconds: None) -> None:
         self._app = app
+        self._on_over = on_over
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request under its name."""
@@ -74,7 +78,10 @@ class RequestIds:
             told = error_response(problem(error), named=has_named_errors(scope))
             await told(scope, receive, named)
         finally:
-            _log(scope, status, began)
+            # Of a client that left before it was answered it is what proxies say.
+            status, seconds = status or 499, time.monotonic() - began
+            self._on_over(scope, status, seconds)
+            _log(scope, status, seconds)
             reset_contextvars(**bound)
 
 
@@ -91,7 +98,7 @@ def _new_name() -> bytes:
     return os.urandom(16).hex().encode()
 
 
-def _log(scope: Scope, status: int, began: float) -> None:
+def _log(scope: Scope, status: int, seconds: float) -> None:
     call = call_of(scope)
     quiet = call.plane is Plane.OPEN or call.operation in POLLS
     level = logging.DEBUG if quiet else logging.INFO
@@ -102,13 +109,12 @@ def _log(scope: Scope, status: int, began: float) -> None:
     fields: dict[str, object] = {
         "method": scope["method"],
         "path": path,
-        # Of a client that left before it was answered.
-        "status": status or 499,
-        "duration_ms": round((time.monotonic() - began) * 1000, 1),
+        "status": status,
+        "duration_ms": round(seconds * 1000, 1),
     }
     job_id = scope.get("path_params", {}).get("job_id")
     if job_id is not None:
         fields["job_id"] = job_id[:_LONGEST_PATH]
     bound = bind_contextvars(**fields)
-    logger.log(level, "%s %s %s", scope["method"], path, fields["status"])
+    logger.log(level, "%s %s %s", scope["method"], path, status)
     reset_contextvars(**bound)

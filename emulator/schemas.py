@@ -115,6 +115,7 @@ def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
                 ),
             }
         ),
+        "Metrics": {"type": "string", "description": "Prometheus's text format"},
         "TakenJob": object_of({"id": TEXT, "input": ANY}, sent | {"s3Config": s3_config}),
         "TakenJobs": list_of(ref("TakenJob")),
         "JobsToStop": object_of({"jobsToStop": list_of(TEXT)}),

@@ -32,6 +32,15 @@ class EmulatorSettings(ResultSettings):
         "",
         description="Keys that clients and workers must send, separated by commas; none is open.",
     )
+    metrics_open: bool = Field(
+        False, description="on: /metrics needs no key, where API_KEYS has some."
+    )
+    otel_exporter_otlp_endpoint: str | None = Field(
+        None,
+        pattern="^https?://",
+        description="Where traces go by OTLP over HTTP, as `http://127.0.0.1:4318`; unset is no "
+        "traces. Other `OTEL_` variables mean what they mean to OpenTelemetry's SDK.",
+    )
     cors_origins: str = Field(
         "",
         description="Origins whose pages may call the server from a browser, separated by commas, "

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 import orjson
+from structlog.contextvars import bind_contextvars
 
 from emulator import shapes
 from jobs import Job, JobStore
@@ -49,6 +50,7 @@ class Webhooks:
         task.add_done_callback(self._tasks.discard)
 
     async def _tell(self, job: Job, url: str) -> None:
+        bind_contextvars(job_id=job.id)
         said: str | None = None
         for left in reversed(range(self._tries)):
             async with self._room:

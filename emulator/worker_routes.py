@@ -184,7 +184,7 @@ class WorkerRoutes:
         gone, the job COMPLETED (runpod-python#309).
         """
         said = f"the job's {what} could not be taken: {error}"
-        logger.warning("job %s: %s", job.id, said)
+        logger.warning("job %s: %s", job.id, said, extra={"job_id": job.id})
         if await self._store.ack(job.id, job.attempt, error=said):
             # It may have hours of it left.
             self._store.stop(self._worker(request).key, job.id)

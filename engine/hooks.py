@@ -33,7 +33,7 @@ class RequestStarted:
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:
-    """The first token came `after_s` after the start on a slot."""
+    """The first token came, now, `after_s` after the start on a slot."""
 
     request_id: str
     after_s: float
@@ -41,13 +41,20 @@ class FirstToken:
 
 @dataclass(frozen=True, slots=True)
 class RequestEnded:
-    """A run is over and its slot free: a finish, or an error, which of an abort is its reason."""
+    """A run is over and its slot free: a finish, or an error, which of an abort is its reason.
+
+    `tokens` are those that came, which for a run without a finish is all that is known of it;
+    `decode_s` is from the first of them to the last.
+    """
 
     request_id: str
     finish: Finish | None
     error: EngineError | None
     aborted: bool
     duration_s: float
+    priority: Priority
+    tokens: int
+    decode_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,9 @@ class TokenStream(AbortedOnExit):
         self._channel: DeltaChannel[Delta] = DeltaChannel(wake)
         self._started = self._loop.time()
         self._first_token: float | None = None
+        self._first_told = False
         self._last_token = self._started
+        self._tokens = 0
         self._aborted: float | None = None
         self._over = asyncio.Event()
         self._pending_chars = 0
@@ -102,8 +104,14 @@ class TokenStream(AbortedOnExit):
     def feed(self, deltas: Sequence[Delta]) -> None:
         """Take deltas from the host, in order; never waits, never raises."""
         now = self._last_token = self._loop.time()
+        self._tokens += len(deltas)
         if self._first_token is None:
             self._first_token = now
+            if self._threaded:
+                self._loop.call_soon_threadsafe(self._tell_first_token)
+            elif not self.whole:
+                # What comes together here did not there, and the end says when it was.
+                self._tell_first_token()
         if self._aborted is not None or self._too_slow:
             return
         for delta in deltas:
@@ -125,26 +133,41 @@ class TokenStream(AbortedOnExit):
         self._timer.cancel()
         if self._aborted is None:
             self.error = error
-            self.result = finish and Finish(
-                reason=finish.reason,
-                usage=finish.usage,
-                stop_reason=finish.stop_reason,
-                timings=self._timings(finish),
-            )
-        now = self._loop.time()
-        if self._first_token is not None:
-            self._hooks(FirstToken(self.request.request_id, self._first_token - self._started))
+            if finish is not None:
+                self._end_with(finish)
+        self._tell_first_token()
+        first = self._first_token
         self._hooks(
             RequestEnded(
                 self.request.request_id,
                 self.result,
                 self.error,
                 self._aborted is not None,
-                now - self._started,
+                self._loop.time() - self._started,
+                self.request.priority,
+                self.result.usage.completion_tokens if self.result else self._tokens,
+                0.0 if first is None else self._last_token - first,
             )
         )
         self._wake()
         self._on_over(self)
+
+    def _end_with(self, finish: Finish) -> None:
+        if self.whole and self._first_token is not None:
+            there = self._started + finish.timings.first_token_ms / 1000
+            self._first_token = min(self._first_token, there)
+        self.result = Finish(
+            reason=finish.reason,
+            usage=finish.usage,
+            stop_reason=finish.stop_reason,
+            timings=self._timings(finish),
+        )
+
+    def _tell_first_token(self) -> None:
+        if self._first_token is not None and not self._first_told:
+            self._first_told = True
+            after_s = self._first_token - self._started
+            self._hooks(FirstToken(self.request.request_id, after_s))
 
     def _wake(self) -> None:
         """Have the consumer look again, if it waits."""
@@ -240,9 +263,6 @@ class TokenStream(AbortedOnExit):
     def _timings(self, finish: Finish) -> Timings:
         end = self._loop.time()
         first = end if self._first_token is None else self._first_token
-        if self.whole and finish.timings.first_token_ms:
-            # What came together here did not there.
-            first = min(first, self._started + finish.timings.first_token_ms / 1000)
         generate_s = max(end - first, 0.0)
         # The first token is paid for by prefill, so the rate is over the others.
         others = finish.usage.completion_tokens - 1

@@ -21,16 +21,14 @@ def main() -> int:
         from handler import doctor
 
         return doctor.main(settings.engine_config())
-    configure_logging(settings.log_level, settings.log_format)
+    configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
     try:
         checking, results = build_checking(settings), build_results(settings)
     except SettingError as error:
         leave(error)
     engine = Engine(settings.engine_config())
     engine.spawn()
-    # The SDK's own default is DEBUG, which prints prompts and answers.
-    sdk_level = "WARN" if settings.log_level == "WARNING" else settings.log_level
-    os.environ.setdefault("RUNPOD_LOG_LEVEL", sdk_level)
+    os.environ.setdefault("RUNPOD_LOG_LEVEL", _sdk_level(settings))
 
     from handler import worker
 
@@ -40,6 +38,13 @@ def main() -> int:
         return worker.run_local(jobs, engine, settings.stream_mode)
     worker.serve(jobs, engine, settings.stream_mode)
     return 0
+
+
+def _sdk_level(settings: WorkerSettings) -> str:
+    """Return the SDK's level: its DEBUG, which is its default, prints prompts and answers."""
+    if settings.log_level == "DEBUG":
+        return "DEBUG" if settings.log_texts else "INFO"
+    return "WARN" if settings.log_level == "WARNING" else settings.log_level
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from handler.pipeline import Pipeline
 from handler.results import Results
 from handler.sampling import shown
 from handler.settings import ResultSettings, Settings
+from validation import Validator
 from validation.options.language import LanguageCheck
 from validation.rules import DEFAULT_RULES, RulesError
 from validation.v3 import V3
@@ -123,9 +124,13 @@ def open_doors(
     *,
     stream_several: bool = False,
     results: Results | None = None,
+    validator: Validator | None = None,
 ) -> Doors:
-    """Return what answers jobs and OpenAI calls with an engine."""
-    pipeline = Pipeline(engine, settings.served_model, checking.validator)
+    """Return what answers jobs and OpenAI calls with an engine.
+
+    A `validator` takes the place of the one in `checking`, as for whoever counts its verdicts.
+    """
+    pipeline = Pipeline(engine, settings.served_model, validator or checking.validator)
     openai = OpenAIService(
         pipeline,
         checking.options,

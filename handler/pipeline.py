@@ -12,6 +12,7 @@ from handler.errors import InvalidRequest
 from handler.offload import in_thread
 from handler.request import TextRequest
 from handler.running import Refusal, Running
+from handler.texts import log_prompt
 from validation import Issue, Validator, Verdict
 
 __all__ = ["Answer", "Pipeline", "Running"]
@@ -40,6 +41,7 @@ class Pipeline:
             EngineError: what kept it from starting.
             InvalidRequest: it cannot be told whether the request is blocked.
         """
+        log_prompt(request)
         if request.options.blockers and (refusal := await self._refuse(request)) is not None:
             return Running(request, Refusal(), [], self.model_name, self._validator, refusal)
         stream = await self.engine.generate(request.generation, slot, whole=whole)

@@ -15,6 +15,7 @@ from handler.answer import Answer
 from handler.offload import in_thread
 from handler.redaction import redacted
 from handler.request import TextRequest
+from handler.texts import log_answer
 from validation import Removal, Subject, Validator, Verdict
 
 logger = logging.getLogger(__name__)
@@ -119,7 +120,7 @@ class Running(AbortedOnExit):
         if verdict is not None and verdict.text != raw:
             # What the sanitiser took out may have stood in the middle of something personal.
             text, _ = await self._redact(verdict.text)
-        return Answer(
+        answer = Answer(
             id=request.generation.request_id,
             model=self.model,
             created=self.created,
@@ -133,6 +134,8 @@ class Running(AbortedOnExit):
             verdict=verdict,
             redacted=dict(self._redacted),
         )
+        log_answer(answer)
+        return answer
 
     async def _judge(self, text: str, finish: Finish) -> Verdict | None:
         validator, options = self._validator, self.request.options

@@ -123,6 +123,10 @@ class Settings(BaseSettings):
     log_format: Literal["auto", "json", "console"] = Field(
         "auto", description="auto is readable on a terminal and JSON elsewhere."
     )
+    log_texts: bool = Field(
+        False,
+        description="on: prompts and answers are written to the log, whatever LOG_LEVEL is.",
+    )
 
     @field_validator("log_level", mode="before")
     @classmethod

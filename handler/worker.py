@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import runpod
 from runpod.serverless.modules.worker_state import JobsProgress
+from structlog.contextvars import bind_contextvars
 
 from engine import Engine
 from handler.job import JobHandler
@@ -35,6 +36,8 @@ def make_handler(jobs: JobHandler) -> Handler:
     """Return the function for STREAM_MODE=aggregate: a plain async one, one JSON out."""
 
     async def handler(job: dict[str, Any]) -> Any:
+        # The SDK runs each job in a task of its own.
+        bind_contextvars(job_id=job.get("id"))
         return await jobs.run(job)
 
     return handler
@@ -52,6 +55,7 @@ def make_generator_handler(
     """
 
     async def handler(job: dict[str, Any]) -> AsyncGenerator[Any, None]:
+        bind_contextvars(job_id=job.get("id"))
         outputs = jobs.stream(job, keep=keep)
         try:
             async for output in outputs:

@@ -95,7 +95,8 @@ class Leases:
                 job.but(status=JobStatus.FAILED, ended_at=self._now(), error=error, losses=losses)
             ]
         if reason is not None:
-            logger.warning("job %s was lost and waits again: %s", job.id, reason)
+            told = {"job_id": job.id}
+            logger.warning("job %s was lost and waits again: %s", job.id, reason, extra=told)
         waiting = job.but(
             status=JobStatus.IN_QUEUE,
             losses=losses,

@@ -27,6 +27,7 @@ class Ledger:
         self._workers = workers
         self._entries: dict[str, Entry] = {}
         self._endpoints: dict[str, Endpoint] = {}
+        self.totals = dict.fromkeys(JobStatus, 0)
         self._bytes = 0
         self._arriving = 0
         # Results that their sender has got, oldest first: they make room for new jobs.
@@ -60,7 +61,7 @@ class Ledger:
         """Return an endpoint, which exists as soon as it is named by who sends or takes jobs."""
         endpoint = self._endpoints.get(name)
         if endpoint is None:
-            endpoint = self._endpoints[name] = Endpoint()
+            endpoint = self._endpoints[name] = Endpoint(self.totals)
         return endpoint
 
     def known(self, name: str) -> Endpoint | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from jobs.core import Core
@@ -167,12 +167,21 @@ class SenderSide(Core):
         known = self._ledger.known(endpoint)
         if known is None:
             return Stats()
-        oldest = self._ledger.get(known.line.oldest() or "")
         return Stats(
             counts=dict(known.counts),
             retried=known.retried,
-            oldest_queued_at=oldest.job.queued_at if oldest is not None else None,
+            oldest_queued_at=self.oldest_queued_at(endpoint),
         )
+
+    def oldest_queued_at(self, endpoint: str) -> float | None:
+        """Return since when the job waits that has waited longest; None where none does."""
+        known = self._ledger.known(endpoint)
+        oldest = self._ledger.get(known.line.oldest() or "") if known is not None else None
+        return oldest.job.queued_at if oldest is not None else None
+
+    def totals(self) -> Mapping[JobStatus, int]:
+        """Count the jobs of all endpoints, however many there are of those."""
+        return dict(self._ledger.totals)
 
     def endpoints(self) -> Sequence[str]:
         """Return the endpoints that have jobs, or workers that wait for some."""

@@ -16,6 +16,9 @@ from validation.verdict import Options, Verdict
 
 logger = logging.getLogger(__name__)
 
+# The rules of issues that only options find.
+_ASKED = ("schema_not_json", "schema_mismatch", "language", "blocked_intent", "blocked_term")
+
 
 class V3:
     """The validator that comes with the product; all it knows is in its rules.
@@ -45,6 +48,11 @@ class V3:
     def intents(self) -> tuple[str, ...]:
         """The names of all intents there are."""
         return tuple(self._rules.intents)
+
+    @property
+    def issue_rules(self) -> tuple[str, ...]:
+        """The rules of all issues there may be, those of what a request may ask for included."""
+        return (*self._rules.checks, *_ASKED)
 
     def intent(self, prompt: str) -> str:
         """Return what a prompt wants to know."""

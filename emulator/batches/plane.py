@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from starlette.requests import Request
@@ -19,6 +20,7 @@ from emulator.batches.file_routes import FileRoutes
 from emulator.batches.folder import Folder
 from emulator.batches.looking import LineLimits
 from emulator.batches.store import BatchStore
+from emulator.batches.stored_batch import StoredBatch
 from emulator.batches.sweeper import Sweeper
 from emulator.batches.terms import Means, Terms
 from emulator.batches.upload import Uploads
@@ -38,7 +40,13 @@ class BatchPlane:
     Without a folder all is kept in a temporary one, which goes with the server.
     """
 
-    def __init__(self, settings: EmulatorSettings, doors: Doors, engine: Engine) -> None:
+    def __init__(
+        self,
+        settings: EmulatorSettings,
+        doors: Doors,
+        engine: Engine,
+        on_line: Callable[[bool], object] = lambda ok: None,
+    ) -> None:
         path = settings.batch_folder()
         self._scratch = None
         if path is None:
@@ -57,7 +65,7 @@ class BatchPlane:
             kept_s=kept_s,
         )
         answerer = Answerer(doors, engine, Priority.BATCH)
-        means = Means(self._store, answerer, engine, terms, asyncio.Lock())
+        means = Means(self._store, answerer, engine, terms, asyncio.Lock(), on_line)
         self._works = Works(means, settings.max_batches)
         self._sweeper = Sweeper(self._store, kept_s)
         uploads = Uploads(folder.uploads, int(settings.batch_max_mb * 1e6), limits)
@@ -71,6 +79,10 @@ class BatchPlane:
     def routes(self) -> list[Route]:
         """Return the routes to mount."""
         return self._routes
+
+    def batches(self) -> list[StoredBatch]:
+        """Return all batches there are."""
+        return self._store.batches
 
     async def start(self) -> None:
         """Find what is there and go on with it. Raises StoreUnavailable."""

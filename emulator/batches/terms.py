@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from batch.answerer import Answerer
@@ -33,10 +34,14 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What all batches share: `turn` is had by the one that is being answered."""
+    """What all batches share: `turn` is had by the one that is being answered.
+
+    `on_line` is told of each line whether it was answered well.
+    """
 
     store: BatchStore
     answerer: Answerer
     engine: Engine
     terms: Terms
     turn: asyncio.Lock
+    on_line: Callable[[bool], object]

@@ -7,6 +7,8 @@ import logging
 from dataclasses import replace
 from typing import Any
 
+from structlog.contextvars import bind_contextvars
+
 from batch.answerer import EngineLost
 from batch.journal import Header, Journal, JournalDamaged, JournalError
 from batch.runner import Runner
@@ -74,6 +76,8 @@ class Work:
 
     async def run(self) -> None:
         """Return when the batch has ended, or nothing is under way after a `stop`."""
+        # Its lines are answered in tasks that inherit this.
+        bind_contextvars(batch_id=self.id)
         try:
             while not await self._tried():
                 # What was not synced will not be: what is on disk is looked at anew.
@@ -165,7 +169,7 @@ class Work:
                     self._source,
                     journal,
                     means.answerer,
-                    Tally(journal.lines),
+                    Tally(journal.lines, told=means.on_line),
                     at_once=means.terms.at_once(means.engine.slots),
                     tries=means.terms.tries,
                 )

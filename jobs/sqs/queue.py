@@ -203,7 +203,8 @@ class SqsQueue:
         pause_s = 0.0
         if reason is not None:
             pause_s = min(self._pause_s * 2.0 ** min(attempt - 1, 20), _LONGEST_PAUSE_S)
-            logger.warning("job %s was lost and waits again: %s", job_id, reason)
+            told = {"job_id": job_id}
+            logger.warning("job %s was lost and waits again: %s", job_id, reason, extra=told)
         self._leases.end(lease)
         try:
             await self._show_after(lease, pause_s)
@@ -263,7 +264,8 @@ class SqsQueue:
             job = await self._calls.run(partial(job_of, endpoint, worker_id, message, self._bodies))
         except JobsError as error:
             # It comes again, and after too many times it is dead.
-            logger.error("message %s cannot be read: %s", job_id, error)
+            told = {"job_id": job_id}
+            logger.error("message %s cannot be read: %s", job_id, error, extra=told)
             return None
         self._leases.begin(Lease(job, handle, until))
         return job

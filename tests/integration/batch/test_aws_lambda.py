@@ -149,7 +149,7 @@ def test_the_entry_point(
         ("BATCH_RESULTS", RESULTS),
     ):
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(aws_lambda, "configure_logging", lambda *_: None)
+    monkeypatch.setattr(aws_lambda, "configure_logging", lambda *_, **__: None)
     monkeypatch.setattr(aws_lambda, "_worker", None)
     for number in "12":
         event = {"Records": [record(number, in_batch(number, "one"))]}

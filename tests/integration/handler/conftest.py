@@ -41,6 +41,7 @@ def _factory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerFactory
             STREAM_MODE=mode,
             STREAM_INTERVAL_MS="1",
             LOG_FORMAT="json",
+            LOG_LEVEL="DEBUG",
         )
         workers.append(worker)
         return worker

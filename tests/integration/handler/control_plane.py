@@ -28,6 +28,7 @@ from handler.settings import WorkerSettings
 ROOT = Path(__file__).parents[3]
 HOLD_S = 2.0
 WAIT_S = 30.0
+API_KEY = "plugh-key"
 
 
 @dataclass
@@ -228,6 +229,11 @@ class Worker:
         return self.process.pid
 
     @property
+    def stdout(self) -> str:
+        """What it, and the SDK in it, has printed so far."""
+        return self._stdout.read_text()
+
+    @property
     def stderr(self) -> str:
         """What the worker has logged so far."""
         return self._stderr.read_text()
@@ -251,7 +257,7 @@ def variables(url: str) -> dict[str, str]:
         "RUNPOD_WEBHOOK_POST_STREAM": f"{url}/job-stream/$RUNPOD_POD_ID/$ID?gpu=none",
         "RUNPOD_WEBHOOK_PING": f"{url}/ping/$RUNPOD_POD_ID?gpu=none",
         "RUNPOD_PING_INTERVAL": "1000",
-        "RUNPOD_AI_API_KEY": "key",
+        "RUNPOD_AI_API_KEY": API_KEY,
         "RUNPOD_POD_ID": "pod",
         "RUNPOD_SKIP_AUTO_SYSTEM_CHECKS": "true",
         "RUNPOD_SKIP_GPU_CHECK": "true",

@@ -13,7 +13,7 @@ import pytest
 from openai._streaming import SSEDecoder
 
 from tests.integration.handler.conftest import SLOTS, WorkerFactory
-from tests.integration.handler.control_plane import WAIT_S, Job, Worker, text_of
+from tests.integration.handler.control_plane import API_KEY, WAIT_S, Job, Worker, text_of
 
 HANGING = {"prompt": "hang"}
 SLOW = {"prompt": "slow"}
@@ -208,6 +208,21 @@ def test_logs_are_json_and_the_platform_is_pinged(worker: Worker) -> None:
     for line in worker.stderr.splitlines():
         assert "event" in json.loads(line)
     assert any(path == "ping" for path, _ in worker.plane.queries)
+
+
+def test_no_text_and_no_key_is_logged_and_a_job_has_its_id(worker: Worker) -> None:
+    # R52, R55: at our most talkative level; the SDK's own would print jobs and answers.
+    mark = "xyzzy-prompt"
+    odd = {"prompt": f"fine {mark}", "sampling_params": {"logit_bias": {"1": 5}, mark: mark}}
+    job = worker.plane.submit(odd)
+    assert mark in text(job)
+    assert worker.plane.submit({"prompt": f"fail {mark}"}).error() == "out of luck"
+    assert mark in worker.plane.submit({"prompt": "x", "enable_validation": mark}).error()
+    for said in (worker.stdout, worker.stderr):
+        assert mark not in said
+        assert API_KEY not in said
+    warned = [line for line in map(json.loads, worker.stderr.splitlines()) if "job_id" in line]
+    assert {line["job_id"] for line in warned if "logit_bias" in line["event"]} >= {job.id}
 
 
 @pytest.mark.parametrize(("mode", "terminate"), [("aggregate", os.kill), ("generator", os.killpg)])

@@ -305,6 +305,23 @@ async def test_endpoints_know_nothing_of_each_other(store: MemoryJobStore) -> No
     assert sorted(store.endpoints()) == ["a", "b"]
 
 
+async def test_totals_are_of_all_endpoints(store: MemoryJobStore) -> None:
+    for endpoint in ("a", "b", "b"):
+        await store.enqueue(new(endpoint=endpoint))
+    done = await take(store, endpoint="a")
+    await store.ack(done.id, done.attempt, output=b"1")
+    await store.cancel((await take(store, endpoint="b")).id)
+    totals = store.totals()
+    assert {status: many for status, many in totals.items() if many} == {
+        JobStatus.COMPLETED: 1,
+        JobStatus.CANCELLED: 1,
+        JobStatus.IN_QUEUE: 1,
+    }
+    for status in JobStatus:
+        each = [(await store.stats(name)).counts[status] for name in store.endpoints()]
+        assert totals[status] == sum(each)
+
+
 async def test_asking_about_an_endpoint_does_not_make_it(store: MemoryJobStore) -> None:
     await store.stats("x")
     await store.purge("x")

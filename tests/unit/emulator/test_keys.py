@@ -75,3 +75,11 @@ async def test_every_key_is_compared_whole(inner: Inner, monkeypatch: pytest.Mon
         await call(app, "/run", headers={"authorization": key})
         assert len(compared) == 3
         assert {len(each) for pair in compared for each in pair} == {32}
+
+
+async def test_a_path_that_is_opened_needs_none_and_opens_no_other(inner: Inner) -> None:
+    app = Keys(inner, ("one",), opened=("/metrics",))
+    assert (await call(app, "/metrics")).status == 200
+    for path in ("/metrics/", "/metrics/x", "/v2/ep/metrics", "/run"):
+        assert (await call(app, path)).status == 401
+    assert (await call(Keys(inner, ("one",)), "/metrics")).status == 401

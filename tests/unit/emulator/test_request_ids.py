@@ -213,3 +213,13 @@ async def test_nothing_is_added_for_each_token(inner: Inner) -> None:
 
     await call(RequestIds(app), "/run")
     assert not asyncio.iscoroutinefunction(seen[0])
+
+
+async def test_end_of_a_request_is_told_with_its_status_and_time(inner: Inner) -> None:
+    told: list[tuple[str, int, float]] = []
+    app = RequestIds(inner, lambda scope, status, s: told.append((scope["path"], status, s)))
+    await call(app, "/run")
+    inner.raises = KeyError("x")
+    await call(app, "/status/1")
+    assert [(path, status) for path, status, _ in told] == [("/run", 200), ("/status/1", 500)]
+    assert all(seconds >= 0 for _, _, seconds in told)

@@ -358,3 +358,42 @@ async def test_end_of_an_aborted_request_is_told_as_one(desk: Desk) -> None:
     assert ended.aborted
     assert ended.finish is None
     assert type(ended.error) is GenerationCancelled
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_first_token_is_told_when_it_comes_and_once(desk: Desk, threaded: bool) -> None:
+    stream = desk.open(threaded=threaded)
+    stream.feed(deltas("a"))
+    await asyncio.sleep(0)
+    (first,) = desk.events
+    assert isinstance(first, FirstToken)
+    assert first.after_s >= 0
+    stream.feed(deltas("b"))
+    await asyncio.sleep(0)
+    assert desk.events == [first]
+
+
+async def test_first_token_is_not_told_after_the_end(desk: Desk) -> None:
+    stream = desk.open(threaded=True)
+    stream.feed(deltas("a"))
+    # Before the loop has heard of the token, as when a host is given up.
+    stream.over(None, EngineStalled("gone"))
+    await asyncio.sleep(0)
+    assert [type(event) for event in desk.events] == [RequestEnded]
+
+
+async def test_end_tells_how_much_came_and_in_what_time(desk: Desk) -> None:
+    whole, cut, silent = desk.open(), desk.open(), desk.open()
+    for stream in (whole, cut):
+        stream.feed(deltas("a", "b"))
+        await asyncio.sleep(0.01)
+        stream.feed(deltas("c"))
+    whole.over(FINISH, None)
+    cut.abort()
+    cut.over(FINISH, None)
+    silent.over(None, BackendFailed("broken"))
+    ends = [event for event in desk.events if isinstance(event, RequestEnded)]
+    # The engine's count, where there is one.
+    assert [end.tokens for end in ends] == [11, 3, 0]
+    assert [end.decode_s >= 0.01 for end in ends] == [True, True, False]
+    assert {end.priority for end in ends} == {whole.request.priority}

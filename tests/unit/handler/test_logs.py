@@ -10,7 +10,11 @@ from typing import Literal
 import pytest
 import structlog
 
+from engine import BackendConfig
 from handler.logs import configure_logging
+from handler.pipeline import Pipeline
+from handler.request import TextRequest, parse
+from tests.conftest import EngineFactory, ScriptFactory
 
 logger = logging.getLogger("some.module")
 
@@ -111,3 +115,56 @@ def test_console_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert out == ""
     assert "hello" in err
     assert not err.startswith("{")
+
+
+@pytest.mark.parametrize("texts", [True, False])
+async def test_prompts_and_answers_are_written_only_where_that_is_asked_for(
+    engine_factory: EngineFactory,
+    script: ScriptFactory,
+    capsys: pytest.CaptureFixture[str],
+    texts: bool,
+) -> None:
+    # R52: whatever the level is.
+    configure_logging("ERROR" if texts else "DEBUG", "json", texts=texts)
+    path = script({"pieces": ["the ", "answer"]})
+    backend = BackendConfig("scripted", {"model_path": str(path)})
+    pipeline = Pipeline(engine_factory(backend, isolation="thread"), "tiny")
+    for given in ({"prompt": "a plain one"}, {"messages": [{"role": "user", "content": "hi"}]}):
+        request = parse({"id": "j-1", "input": given})
+        assert isinstance(request, TextRequest)
+        await pipeline.run(request)
+    err = capsys.readouterr().err
+    found = [json.loads(line) for line in err.splitlines() if "handler.texts" in line]
+    if not texts:
+        assert not found
+        assert "plain" not in err
+        assert "answer" not in err
+        return
+    assert [line["event"] for line in found] == ["asked", "answered"] * 2
+    assert {line["generation_id"] for line in found} == {"j-1"}
+    assert found[0]["prompt"] == "a plain one"
+    assert (found[2]["prompt"][0]["role"], found[2]["prompt"][0]["content"]) == ("user", "hi")
+    assert found[1]["answer"] == "the answer"
+
+
+def test_ids_that_a_record_brings_are_fields_and_nothing_else_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # R55
+    configure_logging("INFO", "json")
+    logger.warning("lost", extra={"job_id": "j-1", "secret": "hunter2"})
+    (line,) = map(json.loads, capsys.readouterr().err.splitlines())
+    assert line["job_id"] == "j-1"
+    assert "secret" not in line
+
+
+@pytest.mark.parametrize("name", ["httpx2", "botocore.auth", "urllib3.connectionpool"])
+def test_libraries_do_not_write_down_what_they_send(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # R52: URLs of webhooks and headers with keys, at INFO and DEBUG.
+    configure_logging("DEBUG", "json")
+    logging.getLogger(name).info("HTTP Request: POST http://host/?token=hunter2")
+    logging.getLogger(name).warning("gone")
+    assert "hunter2" not in (err := capsys.readouterr().err)
+    assert "gone" in err

@@ -70,6 +70,7 @@ VALUES: dict[str, tuple[str, object]] = {
     "REGENERATE": ("1", True),
     "LOG_LEVEL": ("debug", "DEBUG"),
     "LOG_FORMAT": ("json", "json"),
+    "LOG_TEXTS": ("on", True),
     "BUCKET_ENDPOINT_URL": ("https://s3.example.com", "https://s3.example.com"),
     "BUCKET_ACCESS_KEY_ID": ("id", "id"),
     "BUCKET_SECRET_ACCESS_KEY": ("secret", SecretStr("secret")),

@@ -1,0 +1,145 @@
+"""What being watched costs: our server with `/metrics` scraped every second, and without.
+
+One server as `make serve` runs it, loaded in turns, each turn with a scrape a second or with none;
+so whatever else the machine does drops out of the ratio. A scrape is read to its end and must have
+what was asked of it. Counting itself cannot be switched off: the last row is what it takes for one
+job, all of its events together, in this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import uvloop
+
+from benchmarks.client import WrongAnswer, ask
+from benchmarks.jobs import CLIENTS
+from benchmarks.measure import Budget, Pairs, Table, at_least, take_turns
+from benchmarks.options import Options, say
+from benchmarks.scripts import job_body, write_answer, write_burst
+from benchmarks.servers import serving
+from benchmarks.streams import burst_rate, settings
+from benchmarks.wrk import check_installed, load
+from emulator.metrics.catalogue import PREFIX, Metrics
+from engine import Finish, FinishReason, Priority, Usage
+from engine.hooks import FirstToken, RequestEnded, RequestStarted
+from jobs import Job, JobStatus
+from validation import Verdict
+
+NAME = "metrics"
+_EVERY_S = 1.0
+_LIMIT_S = 1800.0
+_COUNTED = f"{PREFIX}generations_total".encode()
+_BUDGET: Budget = at_least(0.98, "ratio")
+
+
+def run(options: Options) -> list[Table]:
+    """Measure jobs and a stream, each scraped and not, and what counting one job takes."""
+    check_installed()
+    table = Table(title=NAME, ours="scraped every second", peer="not scraped")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        answer = write_answer(folder, "The quick brown fox jumps over the dog.")
+        with serving("emulator", env=settings("scripted", answer, folder, "jobs")) as port:
+            uvloop.run(_jobs(table, options, port))
+        burst = write_burst(folder)
+        with serving("emulator", env=settings("scripted", burst, folder, "burst")) as port:
+            uvloop.run(_stream(table, options, port))
+    table.alone("counting one job", "µs/job", _counting(options))
+    return [table]
+
+
+async def _jobs(table: Table, options: Options, port: int) -> None:
+    # Several scrapes to a turn.
+    seconds = options.size(5, 2)
+
+    async def rate() -> float:
+        found = await load(port, "/runsync", job_body(), clients=CLIENTS, seconds=seconds)
+        return found.rate
+
+    name = f"/runsync, {CLIENTS} clients"
+    say(f"{NAME}: {name}, {options.pairs} pairs")
+    table.compare(name, "jobs/s", await _in_turns(options, port, rate), _BUDGET)
+
+
+async def _stream(table: Table, options: Options, port: int) -> None:
+    tokens = options.size(400_000, 40_000)
+    # As long as several scrapes take to come by.
+    rate = burst_rate(port, tokens, asks=options.size(6, 2))
+    name = f"one stream after the other, of {tokens:,} tokens"
+    say(f"{NAME}: {name}, {options.pairs} pairs")
+    table.compare(name, "tokens/s", await _in_turns(options, port, rate), _BUDGET)
+
+
+async def _in_turns(options: Options, port: int, rate: Callable[[], Awaitable[float]]) -> Pairs:
+    async def scraped() -> float:
+        async with _scraping(port):
+            return await rate()
+
+    async with asyncio.timeout(_LIMIT_S):
+        return await take_turns(options.pairs, scraped, rate)
+
+
+@asynccontextmanager
+async def _scraping(port: int) -> AsyncIterator[None]:
+    """Scrape while this lasts. Raises WrongAnswer where a scrape has not what it must have."""
+    await _scrape(port)
+    task = asyncio.create_task(_scrape_on(port))
+    try:
+        yield
+    finally:
+        task.cancel()
+        done = await asyncio.gather(task, return_exceptions=True)
+    if not isinstance(done[0], asyncio.CancelledError):
+        raise WrongAnswer(f"a scrape failed: {done[0]}")
+
+
+async def _scrape_on(port: int) -> None:
+    while True:
+        await asyncio.sleep(_EVERY_S)
+        await _scrape(port)
+
+
+async def _scrape(port: int) -> None:
+    if _COUNTED not in (await ask(port, "/metrics")).body:
+        raise WrongAnswer(f"/metrics has no {_COUNTED.decode()}")
+
+
+def _counting(options: Options) -> list[float]:
+    """Return the CPU time it takes to count all that happens around one job of /runsync."""
+    metrics = Metrics(())
+    finish = Finish(reason=FinishReason.STOP, usage=Usage(8, 32))
+    events = (
+        RequestStarted("id", Priority.JOB, 0.0),
+        FirstToken("id", 0.003),
+        RequestEnded("id", finish, None, False, 0.1, Priority.JOB, 32, 0.09),
+    )
+    job = Job(
+        id="id",
+        endpoint="default",
+        input=b"{}",
+        created_at=1.0,
+        queued_at=1.0,
+        started_at=1.1,
+        ended_at=1.2,
+        status=JobStatus.COMPLETED,
+    )
+    verdict = Verdict(text="", intent="general")
+    scope = {"type": "http", "path": "/runsync"}
+    jobs = options.size(20_000, 1_000)
+    found = []
+    for _ in range(options.pairs):
+        started = time.thread_time()
+        for _ in range(jobs):
+            for event in events:
+                metrics(event)
+            metrics.verdict(verdict)
+            metrics.job_ended(job)
+            metrics.request(scope, 200, 0.1)
+        found.append((time.thread_time() - started) / jobs * 1e6)
+    return found

@@ -1,0 +1,60 @@
+"""`python -m emulator.metrics.page`: docs/metrics.md, its table made from the metrics."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+
+from emulator.fleet import Fleet
+from emulator.metrics.catalogue import Metrics
+from emulator.metrics.instruments import Metric, Spec
+from emulator.metrics.readings import readings
+from emulator.settings import EmulatorSettings
+from engine import Engine
+from jobs import MemoryJobStore
+from validation.v3 import V3
+
+TEXT = Path(__file__).with_suffix(".md")
+# More values of a label are told as how many there are.
+_MOST_SHOWN = 12
+
+
+def page() -> str:
+    """Return the whole page."""
+    return TEXT.read_text().replace("{metrics}", _table())
+
+
+@cache
+def specs() -> tuple[Spec, ...]:
+    """Return what every metric of a server is, but for those of its process."""
+    # Not what this machine's environment says.
+    settings = EmulatorSettings.model_construct(engine="scripted", engine_isolation="thread")
+    store = MemoryJobStore()
+    fleet = Fleet(store, lease_s=1, grace_s=1)
+    metrics: list[Metric] = [
+        *Metrics(V3.from_file().issue_rules).families,
+        *readings(settings, Engine(settings.engine_config()), store, fleet, None, list),
+    ]
+    return tuple(metric.spec for metric in metrics)
+
+
+def _table() -> str:
+    rows = ["| metric | type | labels | is |", "|---|---|---|---|"]
+    for spec in specs():
+        labels = "; ".join(_label(spec, name) for name in spec.labels)
+        rows.append(f"| `{spec.name}` | {spec.kind} | {labels} | {spec.help} |")
+    return "\n".join(rows)
+
+
+def _label(spec: Spec, name: str) -> str:
+    values = spec.labels[name]
+    if len(values) == 1:
+        return f"`{name}`"
+    if len(values) > _MOST_SHOWN:
+        return f"`{name}`: one of {len(values)}"
+    return f"`{name}`: {', '.join(f'`{value}`' for value in values)}"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

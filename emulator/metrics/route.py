@@ -1,0 +1,43 @@
+"""`/metrics`, as Prometheus asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from emulator.calls import METRICS
+from emulator.metrics.instruments import Metric
+
+if TYPE_CHECKING:
+    from emulator.metrics.text import Text
+
+
+class MetricsRoute:
+    """Answers scrapes. Owned by the event loop, as all that is read for it is."""
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
+        self._text: Text | None = None
+
+    def route(self) -> Route:
+        """Return the route to mount."""
+        return Route(METRICS, self._answer, methods=["GET"])
+
+    async def _answer(self, request: Request) -> Response:
+        if self._text is None:
+            # The library takes 0.1 s to import, and streams share this loop.
+            self._text = await asyncio.to_thread(_text, self._metrics)
+        from emulator.metrics.text import MEDIA_TYPE
+
+        return Response(self._text.render(), media_type=MEDIA_TYPE)
+
+
+def _text(metrics: Sequence[Metric]) -> Text:
+    from emulator.metrics.text import Text
+
+    return Text(metrics)

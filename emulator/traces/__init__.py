@@ -1,0 +1,1 @@
+"""Traces for OpenTelemetry, from a request to its tokens; nothing of it is imported when off."""

@@ -1,0 +1,202 @@
+"""One trace from a request to its tokens, at a real collector's end of the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from emulator.traces import export
+from tests.conftest import ScriptFactory
+from tests.integration.batch.runs import call
+from tests.integration.emulator.asking import becomes, sent
+from tests.integration.emulator.collector import Collector, Spanned, collecting
+from tests.integration.emulator.conftest import Serve
+from tests.integration.emulator.serving import Wire
+from tests.waiting import until, until_told
+
+ROUTE = "/v1/completions"
+MARK = "xyzzy-prompt"
+STEADY = {"when": "steady", "pieces": ["a", "b", "c"], "delay_ms": 10, "prefill_ms": 30}
+BROKEN = {"when": "broken", "pieces": ["a", {"error": "no luck"}]}
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+HEADERS = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The SDK's own variable: it gathers for 5 s otherwise.
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+
+
+async def trace(collector: Collector, root: str, *names: str) -> dict[str, Spanned]:
+    """Wait for a trace of one span by each of these names; return them by their names.
+
+    On a busy machine a run may wait a moment for its slot, where a test does not want it to.
+    """
+
+    def there() -> bool:
+        return all(collector.named(name) for name in (root, *names))
+
+    await until(there)
+    spans = {name: collector.one(name) for name in (root, *names)}
+    assert {span.name for span in collector.spans} <= {root, *names, "slot"}
+    assert {span.trace for span in collector.spans} == {spans[root].trace}
+    return spans
+
+
+async def test_a_job_is_one_trace_from_its_client_to_its_tokens(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    async with collecting() as collector:
+        server = await serve(script(STEADY), otel_exporter_otlp_endpoint=collector.url)
+        async with server.client() as client:
+            body = {"input": {"prompt": f"steady {MARK}"}}
+            response = await client.post("/runsync", json=body, headers=HEADERS)
+            job = response.json()
+            assert (await client.get("/health")).status_code == 200
+        found = await trace(collector, "POST runsync", "job", "queue", "generation")
+    request, sent_job, queue, run = (
+        found[name] for name in ("POST runsync", "job", "queue", "generation")
+    )
+    assert (request.trace, request.parent) == (TRACE, PARENT)
+    assert (sent_job.parent, queue.parent, run.parent) == (request.id, sent_job.id, sent_job.id)
+    assert request.begun <= sent_job.begun + 10**6
+    assert sent_job.begun == queue.begun <= queue.ended <= sent_job.ended
+    assert run.begun <= run.events["first_token"] - 25 * 10**6
+    assert run.events["first_token"] < run.ended
+    assert request.about["http.response.status_code"] == 200
+    assert request.about["worker_rkllm.request.id"] == response.headers["x-request-id"]
+    assert sent_job.about["worker_rkllm.job.id"] == job["id"]
+    assert sent_job.about["worker_rkllm.job.status"] == "COMPLETED"
+    assert run.about["gen_ai.usage.output_tokens"] == 3
+    assert run.about["gen_ai.response.finish_reasons"] == ["stop"]
+    assert not any(span.failed for span in found.values())
+    assert collector.service == "worker-rkllm"
+    assert MARK not in str(collector.spans)
+
+
+async def test_streams_failures_and_waits(serve: Serve, script: ScriptFactory) -> None:
+    async with collecting() as collector:
+        path = script(STEADY, BROKEN, slots=1)
+        server = await serve(path, otel_exporter_otlp_endpoint=collector.url)
+        async with server.client() as client:
+            steady = {"prompt": "steady", "stream": True}
+            both = (client.post(ROUTE, json=steady), client.post(ROUTE, json=steady))
+            await asyncio.gather(*both)
+            await until(lambda: len(collector.named("POST completions")) == 2)
+            slot = max(collector.named("slot"), key=lambda span: span.ended - span.begun)
+            requests = {span.id: span for span in collector.named("POST completions")}
+            runs = {span.parent: span for span in collector.named("generation")}
+            # Two calls, two traces, and one had to wait for the other.
+            assert requests.keys() == runs.keys()
+            assert len({span.trace for span in requests.values()}) == 2
+            assert slot.ended - slot.begun > 20 * 10**6
+            for span_id, run in runs.items():
+                assert requests[span_id].ended >= run.ended - 10**6
+            collector.spans.clear()
+            # No trace, or one that cannot be: one of its own begins.
+            wrong = {"traceparent": "00-zz-yy-01"}
+            response = await client.post(ROUTE, json={"prompt": "broken"}, headers=wrong)
+            assert response.status_code == 500
+            found = await trace(collector, "POST completions", "generation")
+            assert found["POST completions"].parent == ""
+            assert all(span.failed for span in found.values())
+            assert found["generation"].about["error.type"] == "BackendFailed"
+
+
+async def test_jobs_that_outlive_their_call_and_calls_by_way_of_the_queue(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    async with collecting() as collector:
+        server = await serve(script(STEADY), otel_exporter_otlp_endpoint=collector.url)
+        async with server.client() as client:
+            job_id = await sent(client, "", input={"prompt": "steady"})
+            await becomes(client, job_id, "COMPLETED", "")
+            await until(lambda: bool(collector.named("job") and collector.named("POST run")))
+            job, run = collector.one("job"), collector.one("generation")
+            accepted = collector.one("POST run")
+            assert {accepted.trace} == {job.trace, run.trace}
+            assert accepted.ended < run.ended
+            collector.spans.clear()
+            body = {"prompt": "steady", "stream": True}
+            await client.post("/v2/default/openai/v1/completions", json=body)
+            found = await trace(collector, "POST completions", "job", "queue", "generation")
+            assert found["job"].parent == found["POST completions"].id
+            assert found["generation"].parent == found["job"].id
+            collector.spans.clear()
+            await lines_of_a_batch(client, collector)
+
+
+async def lines_of_a_batch(client: httpx2.AsyncClient, collector: Collector) -> None:
+    """Each is a trace of its own: the call that made them may be hours ago."""
+    data = "\n".join(json.dumps(call(name, "steady")) for name in "ab").encode()
+    files = {"file": ("in.jsonl", data)}
+    upload = await client.post("/v1/files", files=files, data={"purpose": "batch"})
+    body = {"input_file_id": upload.json()["id"], "endpoint": ROUTE, "completion_window": "24h"}
+    batch_id = (await client.post("/v1/batches", json=body)).json()["id"]
+
+    async def ended() -> bool:
+        return bool((await client.get(f"/v1/batches/{batch_id}")).json()["completed_at"])
+
+    await until_told(ended)
+    await until(lambda: len(collector.named("generation")) == 2)
+    assert {run.parent for run in collector.named("generation")} == {""}
+
+
+async def test_a_client_that_leaves_ends_its_spans(serve: Serve, script: ScriptFactory) -> None:
+    hang = script({"pieces": ["a", {"hang_s": 3600}]})
+    async with collecting() as collector:
+        server = await serve(hang, otel_exporter_otlp_endpoint=collector.url)
+        with await Wire.connect(server.port) as wire:
+            await wire.post(ROUTE, {"prompt": "x", "stream": True})
+            await wire.head()
+            await wire.chunk()
+        found = await trace(collector, "POST completions", "generation")
+    assert found["generation"].about["error.type"] == "GenerationCancelled"
+
+
+async def test_a_collector_that_is_not_there_costs_nothing_but_a_moment_at_the_end(
+    serve: Serve, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "_FAREWELL_S", 0.2)
+    server = await serve(otel_exporter_otlp_endpoint="http://127.0.0.1:9")
+    async with server.client() as client:
+        assert (await client.post(ROUTE, json={"prompt": "x"})).status_code == 200
+    async with asyncio.timeout(10):
+        await server.uvicorn.lifespan.shutdown()
+    assert "not all traces were sent" in caplog.text
+
+
+def test_nothing_of_it_is_imported_while_it_is_off_and_what_is_missing_is_named() -> None:
+    # As if it were not installed: Python finds None where its modules would be.
+    look = """
+import sys
+sys.modules["opentelemetry"] = None
+from emulator.app import build_app
+from emulator.settings import EmulatorSettings
+from engine import Engine
+from handler.assembly import SettingError
+for endpoint in (None, "http://127.0.0.1:4318"):
+    settings = EmulatorSettings(
+        engine="scripted", job_db=":memory:", otel_exporter_otlp_endpoint=endpoint
+    )
+    try:
+        build_app(settings, Engine(settings.engine_config()))
+        print("built")
+    except SettingError as error:
+        print(error)
+"""
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", look], cwd=root, capture_output=True, text=True, timeout=60
+    )
+    built, told = done.stdout.splitlines()
+    assert built == "built", done.stderr
+    assert told.startswith("OTEL_EXPORTER_OTLP_ENDPOINT: traces need opentelemetry")
+    assert "pip install opentelemetry-sdk" in told

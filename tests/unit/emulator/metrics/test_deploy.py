@@ -1,0 +1,202 @@
+"""The dashboard and the alerts name nothing that is not there, and each alert has its page."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from emulator.metrics.page import specs
+from emulator.metrics.text import Text
+from tests.promql import COUNTING, Expression, read
+
+ROOT = Path(__file__).resolve().parents[4]
+ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"
+DASHBOARD = ROOT / "deploy" / "grafana" / "worker-rkllm.json"
+# What Prometheus adds to all that it scrapes, and says of the scrape itself.
+ADDED, UP = {"job", "instance"}, "up"
+
+
+class Known:
+    """Every series there can be: its labels with their values, and whether it only grows."""
+
+    def __init__(self) -> None:
+        self.labels: dict[str, Mapping[str, tuple[str, ...]]] = {UP: {}}
+        self.counters: set[str] = set()
+        for spec in specs():
+            values = {name: tuple(found) for name, found in spec.labels.items()}
+            if spec.kind == "histogram":
+                self.labels[f"{spec.name}_bucket"] = {**values, "le": ()}
+                self.labels |= {f"{spec.name}{end}": values for end in ("_sum", "_count")}
+                self.counters |= {f"{spec.name}{end}" for end in ("_bucket", "_sum", "_count")}
+            else:
+                self.labels[spec.name] = values
+                self.counters |= {spec.name} if spec.kind == "counter" else set()
+        for family in text_string_to_metric_families(Text([]).render().decode()):
+            self.labels |= {sample.name: {} for sample in family.samples}
+
+    def check(self, expression: Expression) -> None:
+        grouped = expression.labels - ADDED
+        for selector in expression.selectors:
+            labels = self.labels[selector.name]
+            counting = selector.function in COUNTING
+            assert counting == selector.ranged, selector
+            assert counting == (selector.name in self.counters), selector
+            for label, operator, value in selector.conditions:
+                assert label in labels or label in ADDED, selector
+                values = labels.get(label, ())
+                # Each alternative means something that there is.
+                for part in value.split("|") if "~" in operator else [re.escape(value)]:
+                    assert not values or any(re.fullmatch(part, each) for each in values), selector
+            assert grouped <= labels.keys(), selector
+
+
+@pytest.fixture(scope="module")
+def known() -> Known:
+    return Known()
+
+
+def alerts() -> list[dict[str, Any]]:
+    [group] = yaml.safe_load(ALERTS.read_text())["groups"]
+    return list(group["rules"])
+
+
+def panels() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(DASHBOARD.read_text())["panels"]
+    return [each for each in found if each["type"] != "row"]
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
+def test_an_alert_names_what_there_is_and_says_what_to_do(
+    alert: dict[str, Any], known: Known
+) -> None:
+    expression = read(alert["expr"])
+    assert expression.selectors
+    known.check(expression)
+    assert alert["labels"]["severity"] in ("critical", "warning", "info")
+    assert re.fullmatch(r"\d+m", alert.get("for", "0m"))
+    annotations = alert["annotations"]
+    assert "{{ $labels.instance }}" in annotations["summary"]
+    # Its instance is told, so it must be left in the result.
+    assert not expression.labels or "instance" in expression.labels
+    name = alert["alert"]
+    assert annotations["runbook"] == f"docs/metrics.md#{name.lower()}"
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    said = re.search(rf"^### {name}\n\n(.+?)\n\n", page, re.M | re.S)
+    assert said is not None, f"{name} has no page"
+    assert len(said[1]) > 80
+
+
+def test_alerts_have_names_of_their_own_and_none_is_only_on_the_page() -> None:
+    names = [alert["alert"] for alert in alerts()]
+    assert len(names) == len(set(names))
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    assert re.findall(r"^### (WorkerRkllm\w+)$", page, re.M) == names
+
+
+@pytest.mark.parametrize("panel", panels(), ids=lambda panel: panel["title"])
+def test_a_panel_names_what_there_is(panel: dict[str, Any], known: Known) -> None:
+    assert panel["title"]
+    assert panel["description"]
+    assert panel["targets"]
+    for target in panel["targets"]:
+        expression = read(target["expr"])
+        known.check(expression)
+        # One server can be chosen, in every curve.
+        for selector in expression.selectors:
+            assert ("instance", "=~", "$instance") in selector.conditions
+        told = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+        first = expression.selectors[0]
+        assert told <= expression.labels | ADDED | known.labels[first.name].keys()
+
+
+def test_every_metric_but_a_few_is_on_the_dashboard() -> None:
+    shown = {
+        re.sub("_(bucket|sum|count)$", "", selector.name)
+        for panel in panels()
+        for target in panel["targets"]
+        for selector in read(target["expr"]).selectors
+    }
+    missing = {spec.name.removeprefix("worker_rkllm_") for spec in specs()} - {
+        name.removeprefix("worker_rkllm_") for name in shown
+    }
+    assert missing == {"info", "jobs_max"}
+
+
+def test_the_dashboard_is_one_that_grafana_takes() -> None:
+    board = json.loads(DASHBOARD.read_text())
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(ids) == len(set(ids))
+    for panel in panels():
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+    variables = {each["name"]: each for each in board["templating"]["list"]}
+    assert variables.keys() == {"datasource", "job", "instance"}
+    names = {spec.name for spec in specs()}
+    for variable in ("job", "instance"):
+        metric, label = re.findall(
+            r"label_values\((\w+)(?:\{.*\})?, (\w+)\)", variables[variable]["query"]
+        )[0]
+        assert metric in names
+        assert label == variable
+
+
+def test_the_scrape_configuration_of_the_page_is_for_the_alerts() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    documents = [
+        yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.+?)^```", page, re.M | re.S)
+    ]
+    [scrape] = [each["scrape_configs"][0] for each in documents if "scrape_configs" in each]
+    named = {
+        value
+        for alert in alerts()
+        for selector in read(alert["expr"]).selectors
+        for label, _, value in selector.conditions
+        if label == "job"
+    }
+    assert named == {scrape["job_name"]}
+    # The default, which need not be written.
+    assert scrape.get("metrics_path", "/metrics") == "/metrics"
+
+
+WRONG = (
+    "rate(worker_rkllm_jobs_ended_total)",
+    "rate(worker_rkllm_jobs[5m])",
+    "worker_rkllm_completion_tokens_total > 3",
+    'worker_rkllm_jobs{state="IN_QUEUE"}',
+    'worker_rkllm_jobs{status="WAITING"}',
+    'worker_rkllm_jobs{status=~"IN_QUEUE|WAITING"}',
+    "sum by (endpoint) (worker_rkllm_jobs)",
+    "worker_rkllm_made_up",
+    "sum(worker_rkllm_jobs",
+    "sum(worker_rkllm_jobs))",
+    "average(worker_rkllm_jobs)",
+    "rate(worker_rkllm_jobs_ended_total[$__rate])",
+    "worker_rkllm_jobs{status}",
+    "worker_rkllm_jobs ~ 3",
+)
+
+
+@pytest.mark.parametrize("expression", WRONG)
+def test_what_is_wrong_is_found(expression: str, known: Known) -> None:
+    with pytest.raises((AssertionError, KeyError, ValueError, IndexError)):
+        known.check(read(expression))
+
+
+def test_an_expression_is_understood_whole() -> None:
+    found = read(
+        'histogram_quantile(0.9, sum by (le, a) (rate(x_bucket{b="c", d=~"e|f"}[5m]))) / on (g) y'
+    )
+    assert [(each.name, each.function, each.ranged) for each in found.selectors] == [
+        ("x_bucket", "rate", True),
+        ("y", "", False),
+    ]
+    assert found.selectors[0].conditions == [("b", "=", "c"), ("d", "=~", "e|f")]
+    assert found.labels == {"le", "a", "g"}

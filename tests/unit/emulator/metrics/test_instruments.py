@@ -1,0 +1,58 @@
+"""Numbers that only grow, spread over bounds, and never have more labels than were named."""
+
+from __future__ import annotations
+
+from emulator.metrics.instruments import Counter, Family, Histogram, Reading, Spec
+
+
+def spec(**labels: tuple[str, ...]) -> Spec:
+    return Spec(name="n", kind="counter", help="h", labels=labels)
+
+
+def test_an_observation_is_in_the_first_bucket_whose_bound_it_does_not_pass() -> None:
+    histogram = Histogram((0.1, 1.0))
+    for value in (0.05, 0.1, 0.5, 1.0, 3.0):
+        histogram.observe(value)
+    assert histogram.counts == [2, 2, 1]
+    assert histogram.count == 5
+    assert round(histogram.total, 9) == 4.65
+
+
+def test_many_alike_are_taken_down_at_once() -> None:
+    histogram = Histogram((0.1,))
+    histogram.observe(0.05, 99)
+    assert (histogram.counts, round(histogram.total, 9)) == ([99, 0], 4.95)
+
+
+def test_every_combination_is_there_from_the_start() -> None:
+    family = Family(spec(a=("x", "y"), b=("1", "2")), Counter)
+    assert [values for values, _ in family.samples()] == [
+        ("x", "1"),
+        ("x", "2"),
+        ("y", "1"),
+        ("y", "2"),
+    ]
+    assert [values for values, _ in Family(spec(), Counter).samples()] == [()]
+
+
+def test_sparse_ones_are_there_once_they_happened() -> None:
+    family = Family(spec(a=("x", "y")), Counter, sparse=True)
+    assert list(family.samples()) == []
+    family.of("y").add(2)
+    assert [(values, each.value) for values, each in family.samples()] == [(("y",), 2)]
+
+
+def test_what_was_not_named_never_makes_more_of_them() -> None:
+    family = Family(spec(a=("x", "other"), b=("1", "other")), Counter)
+    for number in range(1_000):
+        family.of(f"made up {number}", "1").add()
+        family.of("x", f"{number}!").add()
+    found = {values: each.value for values, each in family.samples()}
+    assert found == {("x", "1"): 0, ("x", "other"): 1_000, ("other", "1"): 1_000, ("other",) * 2: 0}
+
+
+def test_readings_are_looked_up_each_time() -> None:
+    numbers = iter([1.0, 2.0])
+    reading = Reading(spec(), lambda: next(numbers))
+    assert [list(reading.samples()) for _ in range(2)] == [[((), 1.0)], [((), 2.0)]]
+    assert list(Reading(spec(a=("x",)), lambda: {("x",): 3}).samples()) == [(("x",), 3)]
