@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -55,6 +55,7 @@ class Desk:
         abort_in_prefill: bool = True,
         deadline_s: float = 100,
         timeout_s: float | None = None,
+        whole: bool = False,
         **clocks: float,
     ) -> TokenStream:
         request = GenerationRequest(prompt="x", request_id="r", timeout_s=timeout_s)
@@ -70,6 +71,7 @@ class Desk:
             warnings=("seed was ignored",),
             on_over=self.on_over,
             hooks=Hooks([self.events.append]),
+            whole=whole,
         )
 
 
@@ -373,13 +375,27 @@ async def test_first_token_is_told_when_it_comes_and_once(desk: Desk, threaded: 
     assert desk.events == [first]
 
 
+async def test_first_token_of_what_nobody_reads_along_came_when_the_host_says(desk: Desk) -> None:
+    stream = desk.open(whole=True)
+    await asyncio.sleep(0.05)
+    stream.feed(deltas("a"))
+    assert desk.events == []
+    stream.over(replace(FINISH, timings=Timings(first_token_ms=1.5)), None)
+    first, _ = desk.events
+    assert isinstance(first, FirstToken)
+    assert first.after_s == pytest.approx(0.0015)
+    assert stream.result is not None
+    assert stream.result.timings.first_token_ms == 1.5
+    assert stream.result.timings.generate_ms > 40
+
+
 async def test_first_token_is_not_told_after_the_end(desk: Desk) -> None:
     stream = desk.open(threaded=True)
     stream.feed(deltas("a"))
     # Before the loop has heard of the token, as when a host is given up.
     stream.over(None, EngineStalled("gone"))
     await asyncio.sleep(0)
-    assert [type(event) for event in desk.events] == [RequestEnded]
+    assert [type(event) for event in desk.events] == [FirstToken, RequestEnded]
 
 
 async def test_end_tells_how_much_came_and_in_what_time(desk: Desk) -> None:
