@@ -34,12 +34,15 @@ UV_INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python --only-binary 
 UV_LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--only-binary :all: --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK_ARGS)
 
+# Without its advertisement for a successor.
+SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 # stdout belongs to the job alone, so that `make run | tail -n 1` is JSON: all set-up speaks on stderr.
 # Two installs into one environment at a time would step on each other.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: run serve test test-long crash soak check bench docs lock clean help
+.PHONY: run serve test test-long crash soak check bench docs docs-site lock clean help
 
 run: $(VENV)/.run $(RUN_MODEL) ## set up, then the job in test_input.json on the embedded model
 	@$(BIN)/python -m handler
@@ -59,7 +62,7 @@ crash: $(VENV)/.dev ## JOBS=100000 jobs under KILLS=5000 kills, by hand: hours
 soak: $(VENV)/.dev ## half an hour of mixed load; its curves go to SOAK_OUT
 	@SOAK_OUT=$(SOAK_OUT) $(BIN)/python -m tests.crashes.soak $(SOAK_S)
 
-check: $(VENV)/.dev ## format, lint, types, imports, dependencies, spelling, Dockerfile
+check: $(VENV)/.dev ## format, lint, types, imports, dependencies, spelling, Dockerfile, pages
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy $(CODE)
@@ -67,6 +70,7 @@ check: $(VENV)/.dev ## format, lint, types, imports, dependencies, spelling, Doc
 	@$(BIN)/deptry .
 	@$(BIN)/codespell
 	@$(BIN)/hadolint Dockerfile
+	@$(SITE)
 
 bench: $(VENV)/.dev $(MODEL) ## the benchmarks' side-by-side tables
 	@$(BIN)/python -m benchmarks
@@ -76,6 +80,9 @@ docs: $(VENV)/.run ## make the pages that are made from code
 	@$(BIN)/python -m validation.rules_page > docs/validation.md
 	@$(BIN)/python -m emulator.openai_page > docs/openai.md
 	@$(BIN)/python -m emulator.metrics.page > docs/metrics.md
+
+docs-site: $(VENV)/.dev ## the pages as a site, in build/site; what is wrong with them is an error
+	@$(SITE)
 
 # One file after the other, for lambda.txt and dev.txt are held to the versions that run.txt chose.
 lock: $(VENV)/.setup ## pin what requirements/*.in ask for (LOCK_ARGS=--upgrade: the newest that fit)

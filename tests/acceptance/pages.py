@@ -1,0 +1,67 @@
+"""The README and docs/ as blocks of code, and which of them no test can run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_RUN_PAGE = ROOT / "docs" / "not-run.md"
+RUN = ("sh", "python", "javascript", "json")
+# What is shown, and not meant to be run.
+SHOWN = ("text", "markdown", "ini", "yaml", "dockerfile")
+
+_FENCE = re.compile(r"^(`{3,})([^\n`]*)\n(.*?)^\1 *$", re.M | re.S)
+_ROW = re.compile(r"^\| ([^ |]+\.md) \| `(.+?)` \| (.+) \|$", re.M)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block of a page: where it begins, and whether it shows what the one before it prints."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    is_output: bool
+
+    @property
+    def first_line(self) -> str:
+        """What it is listed by."""
+        return self.text.split("\n", 1)[0]
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def pages() -> Sequence[Path]:
+    """Return the README and all of docs/."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: Path) -> Sequence[Block]:
+    """Return a page's blocks in their order."""
+    text = page.read_text(encoding="utf-8")
+    found: list[Block] = []
+    end = 0
+    for match in _FENCE.finditer(text):
+        between = text[end : match.start()]
+        after_command = bool(found) and found[-1].language == "sh" and not between.strip()
+        found.append(
+            Block(
+                page=page.relative_to(ROOT).as_posix(),
+                line=text.count("\n", 0, match.start()) + 1,
+                language=match[2],
+                text=match[3],
+                is_output=after_command and match[2] == "json",
+            )
+        )
+        end = match.end()
+    return found
+
+
+def not_run() -> Sequence[tuple[str, str]]:
+    """Return page and first line of each block that the table lists."""
+    return [(page, begins) for page, begins, _ in _ROW.findall(NOT_RUN_PAGE.read_text("utf-8"))]
