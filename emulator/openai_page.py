@@ -14,7 +14,7 @@ from engine.backends.scripted import ScriptedBackend
 from engine.capabilities import Capabilities
 from handler.errors import TABLE
 from handler.openai.embeddings import EmbeddingsInput
-from handler.openai.matrix import Engines, Matrix, dialect_table, in_markdown
+from handler.openai.matrix import ADAPTERS, Engines, Matrix, dialect_table, in_markdown
 from handler.openai.probes import CHAT, COMPLETIONS
 from handler.sampling import IGNORED
 
@@ -95,13 +95,24 @@ def engines() -> Engines:
 
 
 def _rkllm(abi: Abi) -> Mapping[str, Capabilities]:
-    def able(*, reloads: bool = False, tokenizer: bool = True) -> Capabilities:
-        return rkllm(_MODEL, 4096, abi, reloads=reloads, tokenizes=tokenizer, renders=tokenizer)
+    def able(
+        *, reloads: bool = False, tokenizer: bool = True, adapters: Sequence[str] = ()
+    ) -> Capabilities:
+        return rkllm(
+            _MODEL,
+            4096,
+            abi,
+            reloads=reloads,
+            tokenizes=tokenizer,
+            renders=tokenizer,
+            adapters=adapters,
+        )
 
     return {
         "": able(),
         "`RKLLM_SAMPLING=reload`": able(reloads=True),
         "without a tokenizer": able(tokenizer=False),
+        "`RKLLM_LORA`": able(adapters=ADAPTERS),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -21,7 +21,8 @@ class Capabilities:
     it is, without a template around it. `abort_in_prefill` tells the clocks whether an abort can be
     expected to work before the first token. `embeddings`, `infill` and `draft`: whether texts have
     vectors, `embedding_size` numbers long, gaps in a text can be filled, and a draft model guesses
-    ahead. `runtime` is what was loaded, for people.
+    ahead. `adapters` are the names of the LoRAs that requests may ask for. `runtime` is what was
+    loaded, for people.
     """
 
     backend: str
@@ -47,6 +48,7 @@ class Capabilities:
     infill: bool = False
     draft: bool = False
     abort_in_prefill: bool = False
+    adapters: Sequence[str] = ()
     runtime: str = ""
 
     def to_wire(self) -> dict[str, Any]:
@@ -70,6 +72,12 @@ class Capabilities:
             raise UnsupportedParameter(
                 f"messages: {self.model} has no chat template, send a prompt instead",
                 param="messages",
+            )
+        if sampling.lora is not None and sampling.lora not in self.adapters:
+            there = f"there are: {', '.join(self.adapters)}" if self.adapters else "there are none"
+            raise UnsupportedParameter(
+                f"lora: the {self.backend} engine has no adapter {sampling.lora!r}, {there}",
+                param="lora",
             )
         for name in ("grammar", "json_schema"):
             if getattr(sampling, name) is not None and not getattr(self, name):

@@ -125,7 +125,8 @@ def open_doors(
     results: Results | None = None,
 ) -> Doors:
     """Return what answers jobs and OpenAI calls with an engine."""
-    pipeline = Pipeline(engine, settings.served_model, checking.validator)
+    served, *adapters = settings.served_models
+    pipeline = Pipeline(engine, served, checking.validator, adapters)
     openai = OpenAIService(
         pipeline,
         checking.options,

@@ -77,6 +77,7 @@ class OpenAIService:
             dialect,
             stream_several=self._stream_several,
             priority=priority,
+            adapters=self._pipeline.adapters,
         )
 
     def check(self, route: str, body: Mapping[str, Any]) -> None:
@@ -115,14 +116,15 @@ class OpenAIService:
         return call.answer(await engine.embed(call.texts, priority, slot))
 
     def models(self) -> dict[str, Any]:
-        """Return the list of models: the one that is served."""
-        return {"object": "list", "data": [self.model(self._pipeline.model_name)]}
+        """Return the list of models: the one that is served, then its adapters."""
+        names = (self._pipeline.model_name, *self._pipeline.adapters)
+        return {"object": "list", "data": [self.model(name) for name in names]}
 
     def model(self, name: str) -> dict[str, Any]:
         """Return one model. Raises ModelNotFound."""
         served = self._pipeline.model_name
-        check_model(name, served)
-        return describe_model(served, self._created)
+        check_model(name, served, self._pipeline.adapters)
+        return describe_model(name, served, self._created)
 
     async def whole(self, codec: Codec, slot: Slot | None = None) -> dict[str, Any]:
         """Return the body of a call that is not streamed. Raises EngineError."""

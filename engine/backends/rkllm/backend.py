@@ -13,6 +13,7 @@ from typing import Literal
 from engine.backends.base import OnPiece, RunEnd
 from engine.backends.rkllm import detect, driver, library
 from engine.backends.rkllm.abi import MissingSymbols, bind
+from engine.backends.rkllm.adapters import Adapter, check_adapters, read_adapters
 from engine.backends.rkllm.claims import FIXED, SAMPLING, claims
 from engine.backends.rkllm.inputs import Input, input_for
 from engine.backends.rkllm.prompts import ChatTokenizer, folder_for
@@ -43,8 +44,8 @@ class RkllmBackend:
     Where tokenizer files are there, prompts are rendered and tokenised here and sent as tokens;
     without them the runtime puts one user's turn into its own template. `sampling` says what to do
     where the runtime takes sampling at init only (1.2): "fixed" warns of requests that differ,
-    "reload" loads the model again for them. Runs come one at a time, on one thread; `abort` may be
-    called from any.
+    "reload" loads the model again for them. `lora` are its adapters, as RKLLM_LORA names them. Runs
+    come one at a time, on one thread; `abort` may be called from any.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class RkllmBackend:
         tokenizer: str | None = None,
         cpu_mask: int = 0,
         base_domain_id: int = 0,
+        lora: str = "",
     ) -> None:
         self._name = model_name
         self._lib_path = lib_path
@@ -72,6 +74,8 @@ class RkllmBackend:
             cpu_mask=cpu_mask,
             base_domain_id=base_domain_id,
         )
+        self._lora = lora
+        self._adapters: tuple[Adapter, ...] = ()
         self._lock = threading.Lock()
         self._aborted: dict[int, threading.Event] = {}
         self._current: int | None = None
@@ -83,6 +87,11 @@ class RkllmBackend:
         setup = self._setup
         _check_model(setup.model)
         _check_context(setup.context_length)
+        try:
+            self._adapters = read_adapters(self._lora)
+        except ValueError as error:
+            raise ModelLoadFailed(f"RKLLM_LORA: {error}") from error
+        check_adapters(self._adapters, self._name)
         folder = folder_for(setup.model, self._tokenizer_path)
         if folder is not None:
             self._tokenizer = ChatTokenizer(folder)
@@ -108,6 +117,7 @@ class RkllmBackend:
             reloads=self._reloads,
             tokenizes=tokenizer is not None,
             renders=tokenizer is not None and tokenizer.has_template,
+            adapters=[adapter.name for adapter in self._adapters],
         )
 
     def _init(self, setup: Setup) -> None:
@@ -120,6 +130,7 @@ class RkllmBackend:
                 "for this chip and for a runtime of this version, fit into memory, and have a "
                 f"context of {setup.context_length} tokens (CONTEXT_LENGTH); {driver.told()}"
             ) from error
+        self._runtime.load_adapters(self._adapters)
         self._setup = setup
 
     def render(self, chat: Chat) -> str:

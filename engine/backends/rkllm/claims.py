@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.backends.rkllm.abi import Abi
 from engine.capabilities import Capabilities
 from engine.request import SamplingParams
@@ -27,11 +29,13 @@ def claims(
     reloads: bool,
     tokenizes: bool,
     renders: bool,
+    adapters: Sequence[str] = (),
 ) -> Capabilities:
     """Return what can be asked of it.
 
     `reloads` says whether the model is loaded again for other sampling, `tokenizes` that there is a
-    tokenizer beside it and `renders` that this one has a chat template.
+    tokenizer beside it and `renders` that this one has a chat template; `adapters` are the LoRAs by
+    name.
     """
     per_run = abi.sampling_per_run or reloads
     return Capabilities(
@@ -47,5 +51,6 @@ def claims(
         turns=renders,
         plain_prompts=tokenizes,
         tokenize=tokenizes,
+        adapters=tuple(adapters),
         runtime=runtime,
     )

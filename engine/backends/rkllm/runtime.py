@@ -11,7 +11,13 @@ from typing import Any
 
 from engine.backends.base import OnPiece
 from engine.backends.rkllm.abi import Abi, Functions
-from engine.backends.rkllm.structs import LLMCallState, RKLLMInputType
+from engine.backends.rkllm.adapters import Adapter
+from engine.backends.rkllm.structs import (
+    LLMCallState,
+    RKLLMInputType,
+    RKLLMLoraAdapter,
+    RKLLMLoraParam,
+)
 from engine.errors import BackendFailed, ModelLoadFailed
 from engine.request import SamplingParams
 
@@ -79,6 +85,7 @@ class Runtime:
         self._handle: ctypes.c_void_p | None = None
         # Held by the library for as long as the handle lives.
         self._callback = abi.init_callback(self._on_result)
+        self._adapters: list[RKLLMLoraAdapter] = []
         self._runs = 0
         self._run: Run | None = None
         # Between a run's return and an abort of it: the next run must not be hit.
@@ -114,6 +121,23 @@ class Runtime:
         if code != 0 or not handle.value:
             raise ModelLoadFailed(f"rkllm_init failed with {code}")
         self._handle = handle
+
+    def load_adapters(self, adapters: tuple[Adapter, ...]) -> None:
+        """Load the LoRAs that runs may name, once after each `init`. Raises ModelLoadFailed."""
+        assert self._handle is not None  # noqa: S101 - only called after `init`
+        self._adapters = [
+            RKLLMLoraAdapter(bytes(adapter.path), adapter.name.encode(), adapter.scale)
+            for adapter in adapters
+        ]
+        for adapter, given in zip(adapters, self._adapters, strict=True):
+            code = self._functions.load_lora(self._handle, given)
+            if code != 0:
+                # Without it, requests that name it would be answered by the bare model.
+                self._destroy()
+                raise ModelLoadFailed(
+                    f"RKLLM_LORA: {adapter.name} was not loaded: rkllm_load_lora failed with "
+                    f"{code}. {adapter.path} must be made for this very model and this chip"
+                )
 
     def run(
         self,
@@ -193,13 +217,18 @@ class Runtime:
 
     def _infer(self, sampling: SamplingParams, limit: int) -> tuple[Any, Any]:
         infer = self._abi.infer_param()
+        lora = None
+        if sampling.lora is not None:
+            # Named anew for every run: what is NULL is the bare model.
+            lora = RKLLMLoraParam(sampling.lora.encode())
+            infer.lora_params = ctypes.pointer(lora)
         if self._abi.sampling is None:
-            return infer, None
+            return infer, lora
         own = self._abi.sampling()
         fill_sampling(own, sampling)
         infer.sampling_params = ctypes.pointer(own)
         infer.max_new_tokens = limit
-        return infer, own
+        return infer, (own, lora)
 
     def _on_result(self, result: Any, number: int | None, state: int) -> int:
         run = self._run

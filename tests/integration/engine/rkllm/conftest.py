@@ -36,6 +36,7 @@ _BACKEND_OPTIONS = {
     "context_length",
     "cpu_mask",
     "lib_path",
+    "lora",
     "sampling",
     "tokenizer",
 }
