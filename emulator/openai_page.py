@@ -126,16 +126,18 @@ def _routes() -> str:
 
 
 def _embeddings() -> str:
-    able = {name: [one.embeddings for one in ways.values()] for name, ways in engines().items()}
+    able = {name: _has_vectors(ways) for name, ways in engines().items()}
     given = {name: field.description or "" for name, field in EmbeddingsInput.model_fields.items()}
     takes = {"input": "a string, an array of strings, of token ids, of arrays of token ids"} | given
     return in_markdown(
         ["parameter", "takes", *able],
-        [
-            [f"`{name}`", said, *("yes" if all(ways) else "400" for ways in able.values())]
-            for name, said in takes.items()
-        ],
+        [[f"`{name}`", said, *able.values()] for name, said in takes.items()],
     )
+
+
+def _has_vectors(ways: Mapping[str, Capabilities]) -> str:
+    usual, *others = ((way, "yes" if able.embeddings else "400") for way, able in ways.items())
+    return "; ".join([usual[1], *(f"{way}: {told}" for way, told in others if told != usual[1])])
 
 
 def _errors() -> str:

@@ -80,6 +80,11 @@ class Settings(BaseSettings):
         description="LoRA adapters of the model as name=path, or name=path:scale, separated by "
         "commas.",
     )
+    rkllm_pooling: Literal["last", "mean", "cls"] = Field(
+        "last",
+        description="Which of a text's tokens is its vector: the last one, the first (cls), or the "
+        "mean of all.",
+    )
     threads: int = Field(0, ge=0, le=1024, description="CPU threads of llamacpp; 0 is every core.")
     default_max_tokens: int | None = Field(
         None, ge=1, description="max_tokens of OpenAI calls that set none; unset is no limit."
@@ -207,6 +212,7 @@ class Settings(BaseSettings):
             "cpu_mask": self.rkllm_cpu_mask,
             "base_domain_id": self.rkllm_base_domain_id,
             "lora": self.rkllm_lora,
+            "pooling": self.rkllm_pooling,
             **{name: None if path is None else str(path) for name, path in paths.items()},
         }
 

@@ -88,7 +88,7 @@ class OpenAIService:
             NotFound: there is no such route, or no such model.
         """
         if route == EMBEDDINGS:
-            EmbeddingsCall.read(body, self._pipeline.model_name, OPENAI)
+            self._embeddings(body, OPENAI)
         elif route != MODELS:
             self.codec(route, body)
 
@@ -109,11 +109,15 @@ class OpenAIService:
         self, body: Mapping[str, Any], dialect: Dialect = OPENAI, slot: Slot | None = None
     ) -> dict[str, Any]:
         """Return the vectors of texts. Raises InvalidRequest, ModelNotFound or EngineError."""
-        call = EmbeddingsCall.read(body, self._pipeline.model_name, dialect)
+        call = self._embeddings(body, dialect)
         engine = self._pipeline.engine
         call.check(await engine.ready())
         priority = Priority.INTERACTIVE if slot is None else Priority.JOB
         return call.answer(await engine.embed(call.texts, priority, slot))
+
+    def _embeddings(self, body: Mapping[str, Any], dialect: Dialect) -> EmbeddingsCall:
+        pipeline = self._pipeline
+        return EmbeddingsCall.read(body, pipeline.model_name, dialect, pipeline.adapters)
 
     def models(self) -> dict[str, Any]:
         """Return the list of models: the one that is served, then its adapters."""

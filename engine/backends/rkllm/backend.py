@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -14,10 +15,13 @@ from engine.backends.base import OnPiece, RunEnd
 from engine.backends.rkllm import detect, driver, library
 from engine.backends.rkllm.abi import MissingSymbols, bind
 from engine.backends.rkllm.adapters import Adapter, check_adapters, read_adapters
+from engine.backends.rkllm.checks import check_context, check_model
 from engine.backends.rkllm.claims import FIXED, SAMPLING, claims
-from engine.backends.rkllm.inputs import Input, input_for
+from engine.backends.rkllm.inputs import Input, input_for, input_to_embed
 from engine.backends.rkllm.prompts import ChatTokenizer, folder_for
 from engine.backends.rkllm.runtime import Run, Runtime, Setup
+from engine.backends.rkllm.structs import RKLLMInferMode
+from engine.backends.rkllm.vectors import HiddenStates, Pooling
 from engine.capabilities import Capabilities
 from engine.errors import (
     BackendFailed,
@@ -30,9 +34,6 @@ from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 
 logger = logging.getLogger(__name__)
 
-# The SDK's manual: a context of up to 16384 tokens, a multiple of 32.
-_MAX_CONTEXT = 16_384
-_CONTEXT_STEP = 32
 # What the runtime itself would take for no length at all.
 _DEFAULT_CONTEXT = 4_096
 _MAX_MS = 1e9
@@ -61,6 +62,7 @@ class RkllmBackend:
         cpu_mask: int = 0,
         base_domain_id: int = 0,
         lora: str = "",
+        pooling: Pooling = "last",
     ) -> None:
         self._name = model_name
         self._lib_path = lib_path
@@ -75,7 +77,10 @@ class RkllmBackend:
             base_domain_id=base_domain_id,
         )
         self._lora = lora
+        self._pooling = pooling
         self._adapters: tuple[Adapter, ...] = ()
+        # Around whatever runs on the handle: a vector is asked for beside the runs.
+        self._running = threading.Lock()
         self._lock = threading.Lock()
         self._aborted: dict[int, threading.Event] = {}
         self._current: int | None = None
@@ -85,8 +90,8 @@ class RkllmBackend:
     def load(self) -> Capabilities:
         """Find and examine the library, load the model. Raises ModelLoadFailed."""
         setup = self._setup
-        _check_model(setup.model)
-        _check_context(setup.context_length)
+        check_model(setup.model)
+        check_context(setup.context_length)
         try:
             self._adapters = read_adapters(self._lora)
         except ValueError as error:
@@ -159,11 +164,11 @@ class RkllmBackend:
         """Return the text of each token. Raises UnsupportedParameter."""
         return self._known_tokenizer().pieces(text)
 
-    def _known_tokenizer(self) -> ChatTokenizer:
+    def _known_tokenizer(self, param: str = "prompt") -> ChatTokenizer:
         if self._tokenizer is None:
             raise UnsupportedParameter(
-                "prompt: there is no tokenizer.json beside the model (RKLLM_TOKENIZER)",
-                param="prompt",
+                f"{param}: there is no tokenizer.json beside the model (RKLLM_TOKENIZER)",
+                param=param,
             )
         return self._tokenizer
 
@@ -172,8 +177,20 @@ class RkllmBackend:
         raise UnsupportedParameter("suffix: the rkllm engine cannot fill gaps", param="suffix")
 
     def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
-        """Refuse: the runtime is loaded to generate. Raises UnsupportedParameter."""
-        raise UnsupportedParameter("input: the rkllm engine has no embeddings", param="input")
+        """Return a text's vector, pooled from the last layer, and how many tokens it has.
+
+        Waits for a run that is under way. Raises UnsupportedParameter, RequestRejected or
+        BackendFailed.
+        """
+        tokens = input_to_embed(text, self._known_tokenizer("input"), self._setup.context_length)
+        states = HiddenStates(self._pooling)
+        runtime = self._runtime
+        assert runtime is not None  # noqa: S101 - loaded before it runs
+        with self._running:
+            if not runtime.ready:
+                self._init(self._setup)
+            runtime.compute(tokens, RKLLMInferMode.RKLLM_INFER_GET_LAST_HIDDEN_LAYER, states.take)
+        return states.vector(len(tokens)), len(tokens)
 
     def run(
         self, run_id: int, prompt: Prompt, sampling: SamplingParams, on_piece: OnPiece
@@ -183,27 +200,37 @@ class RkllmBackend:
         assert runtime is not None  # noqa: S101 - loaded before it runs
         with self._lock:
             aborted = self._aborted.setdefault(run_id, threading.Event())
-            self._current = run_id
         try:
             given = input_for(prompt, self._tokenizer, self._setup.context_length)
-            reload_ms = self._reload_for(sampling)
-            # The runtime would shift its window and go on (R8). How long a text is, only it knows.
-            room = self._setup.context_length - (len(given) if isinstance(given, list) else 0)
-            limit = min(sampling.max_tokens or room, room)
-            run = runtime.run(given, sampling, limit, on_piece, aborted)
+            with self._running, self._abortable(run_id):
+                reload_ms = self._reload_for(sampling)
+                # The runtime would shift its window and go on (R8). How long a text is, only it
+                # knows.
+                room = self._setup.context_length - (len(given) if isinstance(given, list) else 0)
+                limit = min(sampling.max_tokens or room, room)
+                run = runtime.run(given, sampling, limit, on_piece, aborted)
+                return self._end(run, given, reload_ms)
+        finally:
+            with self._lock:
+                del self._aborted[run_id]
+
+    @contextmanager
+    def _abortable(self, run_id: int) -> Iterator[None]:
+        """Let an abort reach the runtime for as long as this run is what it runs."""
+        with self._lock:
+            self._current = run_id
+        try:
+            yield
         finally:
             with self._lock:
                 self._current = None
-                del self._aborted[run_id]
-        return self._end(run, given, reload_ms)
 
     def abort(self, run_id: int) -> None:
         """Make the run end as soon as the runtime lets it: prefill cannot be interrupted."""
         with self._lock:
             self._aborted.setdefault(run_id, threading.Event()).set()
-            current = self._current == run_id
-        if current and self._runtime is not None:
-            self._runtime.abort()
+            if self._current == run_id and self._runtime is not None:
+                self._runtime.abort()
 
     def close(self) -> None:
         """Destroy the handle, once."""
@@ -261,27 +288,4 @@ class RkllmBackend:
             # Also where it is no number, which max does not take.
             prefill_ms=min(max(0.0, run.prefill_ms), _MAX_MS),
             reload_ms=reload_ms,
-        )
-
-
-def _check_model(path: Path) -> None:
-    if not path.name:
-        raise ModelLoadFailed("MODEL_PATH must name a .rkllm model: there is no default one")
-    if not path.exists():
-        raise ModelLoadFailed(f"MODEL_PATH: there is no file {path}")
-    if not path.is_file():
-        raise ModelLoadFailed(f"MODEL_PATH: {path} is not a file")
-    try:
-        with path.open("rb") as file:
-            if not file.read(1):
-                raise ModelLoadFailed(f"MODEL_PATH: {path} is empty")
-    except OSError as error:
-        raise ModelLoadFailed(f"MODEL_PATH: {path} cannot be read: {error.strerror}") from error
-
-
-def _check_context(tokens: int) -> None:
-    if tokens % _CONTEXT_STEP or tokens > _MAX_CONTEXT:
-        raise ModelLoadFailed(
-            f"CONTEXT_LENGTH must be a multiple of {_CONTEXT_STEP} and at most {_MAX_CONTEXT} for "
-            f"the RKLLM runtime, got {tokens}"
         )

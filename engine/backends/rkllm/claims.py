@@ -51,6 +51,8 @@ def claims(
         turns=renders,
         plain_prompts=tokenizes,
         tokenize=tokenizes,
+        # Without a tokenizer the runtime would put texts into its template.
+        embeddings=tokenizes,
         adapters=tuple(adapters),
         runtime=runtime,
     )
