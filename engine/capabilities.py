@@ -21,8 +21,9 @@ class Capabilities:
     it is, without a template around it. `abort_in_prefill` tells the clocks whether an abort can be
     expected to work before the first token. `embeddings`, `infill` and `draft`: whether texts have
     vectors, `embedding_size` numbers long, gaps in a text can be filled, and a draft model guesses
-    ahead. `adapters` are the names of the LoRAs that requests may ask for. `runtime` is what was
-    loaded, for people.
+    ahead. `opens_thoughts`: whether the chat template begins every answer in the model's thoughts.
+    `adapters` are the names of the LoRAs that requests may ask for. `runtime` is what was loaded,
+    for people.
     """
 
     backend: str
@@ -41,6 +42,7 @@ class Capabilities:
     token_prompts: bool = False
     chat_template: bool = False
     turns: bool = True
+    opens_thoughts: bool = False
     plain_prompts: bool = True
     tokenize: bool = False
     embeddings: bool = False
@@ -99,7 +101,7 @@ class Capabilities:
             )
         if isinstance(prompt, Chat) and not self.turns:
             alone = len(prompt.messages) == 1 and prompt.messages[0].role == "user"
-            if not alone:
+            if prompt.tools or not alone:
                 yield (
                     f"messages were given to the {self.backend} engine as the text of one turn, "
                     "for there is no chat template beside the model"

@@ -136,22 +136,29 @@ class OpenAIService:
         if codec.parameters.sampling.max_tokens == 0:
             return codec.whole(*await self._nothing(codec))
         if len(codec.requests) == 1:
-            return codec.whole(await self._pipeline.run(codec.request, slot))
-        if slot is not None:
-            # They take one each, as they come.
-            slot.release()
-        return codec.whole(*await run_all(self._pipeline, codec.requests))
+            answers = [await self._pipeline.run(codec.request, slot)]
+        else:
+            if slot is not None:
+                # They take one each, as they come.
+                slot.release()
+            answers = await run_all(self._pipeline, codec.requests)
+        self._see_thoughts(codec)
+        return codec.whole(*answers)
 
     async def open(self, codec: Codec, slot: Slot | None = None) -> Running | Several | Finished:
         """Start a streamed call and wait for its first text. Raises EngineError."""
         await self._prepare(codec)
         if codec.parameters.sampling.max_tokens == 0:
             return Finished(await self._nothing(codec))
+        opened: Running | Several
         if len(codec.requests) == 1:
-            return await self._pipeline.open(codec.request, slot)
-        if slot is not None:
-            slot.release()
-        return await Several(self._pipeline, codec.requests).open()
+            opened = await self._pipeline.open(codec.request, slot)
+        else:
+            if slot is not None:
+                slot.release()
+            opened = await Several(self._pipeline, codec.requests).open()
+        self._see_thoughts(codec)
+        return opened
 
     async def _prepare(self, codec: Codec) -> None:
         """Find out what only the engine knows and the answer depends on. Raises EngineError."""
@@ -163,7 +170,7 @@ class OpenAIService:
                 texts = [await text_of(prompt, engine) for prompt in codec.prompts]
                 codec.fill([await engine.infill(text, suffix) for text in texts])
         [first, *_] = codec.prompts
-        if isinstance(first, Chat) and first.template_kwargs.get("enable_thinking"):
+        if isinstance(first, Chat) and first.template_kwargs:
             with suppress(UnsupportedParameter):
                 rendered = await engine.render(first)
                 codec.manner = replace(manner, thinking=rendered.rstrip().endswith("<think>"))
@@ -172,6 +179,18 @@ class OpenAIService:
                 await echo_of(prompt, engine, pieces=codec.parameters.logprobs is not None)
                 for prompt in codec.prompts
             ]
+
+    def _see_thoughts(self, codec: Codec) -> None:
+        """Read answers as begun in the model's thoughts where its template always does that.
+
+        After they have been started, for then the engine has told what it can do. Where a call has
+        words of its own for the template, `_prepare` has looked at what it makes of them.
+        """
+        able = self._pipeline.engine.capabilities
+        [first, *_] = codec.prompts
+        if isinstance(first, Chat) and not first.template_kwargs:
+            thinking = able is not None and able.opens_thoughts
+            codec.manner = replace(codec.manner, thinking=thinking)
 
     async def _nothing(self, codec: Codec) -> list[Answer]:
         """Return the answers of no tokens, which only count their prompts' (R8)."""

@@ -122,6 +122,7 @@ class RkllmBackend:
             reloads=self._reloads,
             tokenizes=tokenizer is not None,
             renders=tokenizer is not None and tokenizer.has_template,
+            opens_thoughts=tokenizer is not None and tokenizer.opens_thoughts,
             adapters=[adapter.name for adapter in self._adapters],
         )
 

@@ -29,12 +29,14 @@ def claims(
     reloads: bool,
     tokenizes: bool,
     renders: bool,
+    opens_thoughts: bool = False,
     adapters: Sequence[str] = (),
 ) -> Capabilities:
     """Return what can be asked of it.
 
     `reloads` says whether the model is loaded again for other sampling, `tokenizes` that there is a
-    tokenizer beside it and `renders` that this one has a chat template; `adapters` are the LoRAs by
+    tokenizer beside it and `renders` that this one has a chat template, which begins
+    with the model's thoughts if it `opens_thoughts`; `adapters` are the LoRAs by
     name.
     """
     per_run = abi.sampling_per_run or reloads
@@ -49,6 +51,7 @@ def claims(
         token_prompts=True,
         chat_template=True,
         turns=renders,
+        opens_thoughts=opens_thoughts,
         plain_prompts=tokenizes,
         tokenize=tokenizes,
         # Without a tokenizer the runtime would put texts into its template.

@@ -16,6 +16,7 @@ from engine.tool_prompt import rendered
 _TOKENIZER = "tokenizer.json"
 _CONFIG = "tokenizer_config.json"
 _TEMPLATE = "chat_template.jinja"
+_THINK = "<think>"
 
 
 class ChatTokenizer:
@@ -83,6 +84,17 @@ class ChatTokenizer:
     def has_template(self) -> bool:
         """Whether there is a chat template; without one there are only plain prompts."""
         return self._template is not None
+
+    @property
+    def opens_thoughts(self) -> bool:
+        """Whether the template itself begins the thoughts of every answer, asked for or not."""
+        if not self.has_template:
+            return False
+        try:
+            return self.render(Chat((Message("user", "a"),))).rstrip().endswith(_THINK)
+        except RequestRejected:
+            # One that wants more than a question, and says so when it is asked one.
+            return False
 
     def render(self, chat: Chat) -> str:
         """Return the prompt that the model's template makes of a chat.
