@@ -96,7 +96,11 @@ def engines() -> Engines:
 
 def _rkllm(abi: Abi) -> Mapping[str, Capabilities]:
     def able(
-        *, reloads: bool = False, tokenizer: bool = True, adapters: Sequence[str] = ()
+        *,
+        reloads: bool = False,
+        tokenizer: bool = True,
+        adapters: Sequence[str] = (),
+        logits: bool = False,
     ) -> Capabilities:
         return rkllm(
             _MODEL,
@@ -106,6 +110,7 @@ def _rkllm(abi: Abi) -> Mapping[str, Capabilities]:
             tokenizes=tokenizer,
             renders=tokenizer,
             adapters=adapters,
+            logits=logits,
         )
 
     return {
@@ -113,6 +118,7 @@ def _rkllm(abi: Abi) -> Mapping[str, Capabilities]:
         "`RKLLM_SAMPLING=reload`": able(reloads=True),
         "without a tokenizer": able(tokenizer=False),
         "`RKLLM_LORA`": able(adapters=ADAPTERS),
+        "`RKLLM_MODE=logits`": able(logits=True),
     }
 
 

@@ -80,6 +80,11 @@ class Settings(BaseSettings):
         description="LoRA adapters of the model as name=path, or name=path:scale, separated by "
         "commas.",
     )
+    rkllm_mode: Literal["generate", "logits"] = Field(
+        "generate",
+        description="Who chooses the tokens: the runtime, or logits: this worker, which is slower "
+        "and honours every sampling parameter.",
+    )
     rkllm_pooling: Literal["last", "mean", "cls"] = Field(
         "last",
         description="Which of a text's tokens is its vector: the last one, the first (cls), or the "
@@ -213,6 +218,7 @@ class Settings(BaseSettings):
             "base_domain_id": self.rkllm_base_domain_id,
             "lora": self.rkllm_lora,
             "pooling": self.rkllm_pooling,
+            "mode": self.rkllm_mode,
             **{name: None if path is None else str(path) for name, path in paths.items()},
         }
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from engine.backends.base import OnPiece, RunEnd
 from engine.backends.rkllm import detect, driver, library
@@ -17,8 +17,9 @@ from engine.backends.rkllm.abi import MissingSymbols, bind
 from engine.backends.rkllm.adapters import Adapter, check_adapters, read_adapters
 from engine.backends.rkllm.checks import check_context, check_model
 from engine.backends.rkllm.claims import FIXED, SAMPLING, claims
-from engine.backends.rkllm.inputs import Input, input_for, input_to_embed
-from engine.backends.rkllm.prompts import ChatTokenizer, folder_for
+from engine.backends.rkllm.inputs import Input, input_for, input_to_embed, tokens_of
+from engine.backends.rkllm.mode import stepwise_for
+from engine.backends.rkllm.prompts import ChatTokenizer, folder_for, known
 from engine.backends.rkllm.runtime import Run, Runtime, Setup
 from engine.backends.rkllm.structs import RKLLMInferMode
 from engine.backends.rkllm.vectors import HiddenStates, Pooling
@@ -31,6 +32,9 @@ from engine.errors import (
 )
 from engine.output import FinishReason
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
+
+if TYPE_CHECKING:
+    from engine.backends.rkllm.stepwise import Stepwise
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +50,8 @@ class RkllmBackend:
     without them the runtime puts one user's turn into its own template. `sampling` says what to do
     where the runtime takes sampling at init only (1.2): "fixed" warns of requests that differ,
     "reload" loads the model again for them. `lora` are its adapters, as RKLLM_LORA names them. Runs
-    come one at a time, on one thread; `abort` may be called from any.
+    come one at a time, on one thread; `abort` may be called from any. With a `mode` of "logits" the
+    runtime only computes, and every token is chosen here.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class RkllmBackend:
         base_domain_id: int = 0,
         lora: str = "",
         pooling: Pooling = "last",
+        mode: Literal["generate", "logits"] = "generate",
     ) -> None:
         self._name = model_name
         self._lib_path = lib_path
@@ -78,6 +84,8 @@ class RkllmBackend:
         )
         self._lora = lora
         self._pooling = pooling
+        self._mode = mode
+        self._stepwise: Stepwise | None = None
         self._adapters: tuple[Adapter, ...] = ()
         # Around whatever runs on the handle: a vector is asked for beside the runs.
         self._running = threading.Lock()
@@ -112,6 +120,10 @@ class RkllmBackend:
         self._runtime = Runtime(functions, abi)
         found = f"{path}, ABI {abi.name} ({abi.versions}): {evidence.told()}"
         logger.info("%s", found)
+        if self._mode == "logits":
+            self._stepwise = stepwise_for(
+                self._runtime, self._tokenizer, folder, setup.context_length
+            )
         self._init(setup)
         tokenizer = self._tokenizer
         return claims(
@@ -124,6 +136,7 @@ class RkllmBackend:
             renders=tokenizer is not None and tokenizer.has_template,
             opens_thoughts=tokenizer is not None and tokenizer.opens_thoughts,
             adapters=[adapter.name for adapter in self._adapters],
+            logits=self._stepwise is not None,
         )
 
     def _init(self, setup: Setup) -> None:
@@ -151,11 +164,11 @@ class RkllmBackend:
 
     def tokenize(self, text: str) -> list[int]:
         """Return token ids, as of a plain prompt. Raises UnsupportedParameter."""
-        return self._known_tokenizer().encode(text, special=True)
+        return known(self._tokenizer).encode(text, special=True)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids. Raises UnsupportedParameter or RequestRejected."""
-        tokenizer = self._known_tokenizer()
+        tokenizer = known(self._tokenizer)
         for token in tokens:
             if not tokenizer.has_token(token):
                 raise RequestRejected(f"prompt: there is no token {token}")
@@ -163,15 +176,7 @@ class RkllmBackend:
 
     def pieces(self, text: str) -> list[str]:
         """Return the text of each token. Raises UnsupportedParameter."""
-        return self._known_tokenizer().pieces(text)
-
-    def _known_tokenizer(self, param: str = "prompt") -> ChatTokenizer:
-        if self._tokenizer is None:
-            raise UnsupportedParameter(
-                f"{param}: there is no tokenizer.json beside the model (RKLLM_TOKENIZER)",
-                param=param,
-            )
-        return self._tokenizer
+        return known(self._tokenizer).pieces(text)
 
     def infill(self, around: tuple[str, str]) -> str:
         """Refuse: nothing tells how the model was trained to do it. Raises UnsupportedParameter."""
@@ -183,7 +188,7 @@ class RkllmBackend:
         Waits for a run that is under way. Raises UnsupportedParameter, RequestRejected or
         BackendFailed.
         """
-        tokens = input_to_embed(text, self._known_tokenizer("input"), self._setup.context_length)
+        tokens = input_to_embed(text, known(self._tokenizer, "input"), self._setup.context_length)
         states = HiddenStates(self._pooling)
         runtime = self._runtime
         assert runtime is not None  # noqa: S101 - loaded before it runs
@@ -204,6 +209,8 @@ class RkllmBackend:
         try:
             given = input_for(prompt, self._tokenizer, self._setup.context_length)
             with self._running, self._abortable(run_id):
+                if self._stepwise is not None:
+                    return self._stepwise.run(tokens_of(given), sampling, on_piece, aborted)
                 reload_ms = self._reload_for(sampling)
                 # The runtime would shift its window and go on (R8). How long a text is, only it
                 # knows.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.backends.rkllm.runtime import Turn
-from engine.errors import PromptTooLong, RequestRejected
+from engine.errors import PromptTooLong, RequestRejected, UnsupportedParameter
 from engine.request import Chat, Prompt, RenderedPrompt
 from engine.tool_prompt import told_as_text
 
@@ -59,6 +59,16 @@ def input_to_embed(
             param="input",
         )
     return tokens
+
+
+def tokens_of(given: Input) -> list[int]:
+    """Return an input that is tokens. Raises UnsupportedParameter for a turn of the runtime's."""
+    if isinstance(given, Turn):
+        raise UnsupportedParameter(
+            "messages: there is no chat template beside the model (RKLLM_TOKENIZER)",
+            param="messages",
+        )
+    return given
 
 
 def _tokens(given: Sequence[int], known: Callable[[int], bool], param: str) -> list[int]:

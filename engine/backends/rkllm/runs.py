@@ -53,6 +53,22 @@ class Run:
     prefill_ms: float = 0.0
     peak_mb: float = 0.0
 
+    def end(self, result: Any, *, finished: bool) -> None:
+        """Take the runtime's word that it is over, and its numbers if it finished."""
+        if not finished:
+            self.failed = True
+            return
+        self.finished = True
+        if result:
+            perf = result.contents.perf
+            self.prefill_tokens, self.generate_tokens = perf.prefill_tokens, perf.generate_tokens
+            self.prefill_ms, self.peak_mb = perf.prefill_time_ms, perf.memory_usage_mb
+
+
+def no_pieces(piece: bytes, token_id: int, logprob: object) -> bool:
+    """Take the tokens of a run that is to bring none."""
+    return False
+
 
 def fill_sampling(struct: Any, sampling: SamplingParams) -> None:
     """Write sampling into the fields that an init's and a run's struct have in common."""

@@ -11,7 +11,7 @@ from typing import Any
 from engine.backends.base import OnPiece
 from engine.backends.rkllm.abi import Abi, Functions
 from engine.backends.rkllm.adapters import Adapter
-from engine.backends.rkllm.runs import ALL_TOKENS, Run, Setup, Turn, fill_sampling
+from engine.backends.rkllm.runs import ALL_TOKENS, Run, Setup, Turn, fill_sampling, no_pieces
 from engine.backends.rkllm.structs import (
     CallbackAnswer,
     LLMCallState,
@@ -130,17 +130,31 @@ class Runtime:
         del keep
         return run
 
-    def compute(self, tokens: list[int], mode: RKLLMInferMode, take: Callable[[Any], None]) -> Run:
+    def compute(
+        self,
+        tokens: list[int],
+        mode: RKLLMInferMode,
+        take: Callable[[Any], None],
+        *,
+        keep: bool = False,
+        lora: str | None = None,
+    ) -> Run:
         """Run tokens through the model for what it computes of them; `take` copies it.
+
+        `keep` has them come after those that were kept before, and be kept; `forget` ends that.
 
         Raises:
             BackendFailed: no model is loaded, or the run failed.
         """
-        run = self._begun(Run(self._runs + 1, _nothing, ALL_TOKENS, take))
+        run = self._begun(Run(self._runs + 1, no_pieces, ALL_TOKENS, take))
         infer = self._abi.infer_param()
         infer.mode = mode
+        infer.keep_history = int(keep)
+        named = self._named(infer, lora)
         self._call(run, tokens, infer)
-        if run.failed or run.code:
+        # What the struct points to has to live until here.
+        del named
+        if (run.failed or run.code) and not run.stopped:
             said = f"rkllm_run answered {run.code}" if run.code else "it reported an error"
             raise BackendFailed(f"the RKLLM runtime failed and gave no reason ({said})")
         return run
@@ -169,6 +183,17 @@ class Runtime:
         if run is not None:
             run.stopped = True
             self._abort_wanted.set()
+
+    def forget(self) -> None:
+        """Drop all that runs have kept. Raises BackendFailed."""
+        code = 0
+        if self._handle is not None:
+            code = self._functions.clear_kv_cache(self._handle, 0, None, None)
+        if code != 0:
+            raise BackendFailed(
+                "the RKLLM runtime did not forget the request before: rkllm_clear_kv_cache "
+                f"answered {code}"
+            )
 
     def cached_tokens(self) -> int:
         """Return how many tokens the key-value cache holds: the prompt's and the answer's."""
@@ -206,11 +231,7 @@ class Runtime:
 
     def _infer(self, sampling: SamplingParams, limit: int) -> tuple[Any, Any]:
         infer = self._abi.infer_param()
-        lora = None
-        if sampling.lora is not None:
-            # Named anew for every run: what is NULL is the bare model.
-            lora = RKLLMLoraParam(sampling.lora.encode())
-            infer.lora_params = ctypes.pointer(lora)
+        lora = self._named(infer, sampling.lora)
         if self._abi.sampling is None:
             return infer, lora
         own = self._abi.sampling()
@@ -218,6 +239,15 @@ class Runtime:
         infer.sampling_params = ctypes.pointer(own)
         infer.max_new_tokens = limit
         return infer, (own, lora)
+
+    @staticmethod
+    def _named(infer: Any, lora: str | None) -> Any:
+        """Have a run use an adapter; named anew for each, since NULL is the bare model."""
+        if lora is None:
+            return None
+        named = RKLLMLoraParam(lora.encode())
+        infer.lora_params = ctypes.pointer(named)
+        return named
 
     def _on_result(self, result: Any, number: int | None, state: int) -> int:
         run = self._run
@@ -233,7 +263,7 @@ class Runtime:
             # Its bytes come with a later token.
             piece, token_id = b"", -1
         else:
-            _end(run, result, state)
+            run.end(result, finished=state == _FINISH)
             return 0
         tokens = run.tokens = run.tokens + 1
         if run.stopped:
@@ -263,18 +293,3 @@ class Runtime:
                 self._functions.abort(handle)
             time.sleep(_ABORT_AGAIN_S)
             self._abort_wanted.set()
-
-
-def _nothing(piece: bytes, token_id: int, logprob: object) -> bool:
-    return False
-
-
-def _end(run: Run, result: Any, state: int) -> None:
-    if state != _FINISH:
-        run.failed = True
-        return
-    run.finished = True
-    if result:
-        perf = result.contents.perf
-        run.prefill_tokens, run.generate_tokens = perf.prefill_tokens, perf.generate_tokens
-        run.prefill_ms, run.peak_mb = perf.prefill_time_ms, perf.memory_usage_mb

@@ -51,6 +51,7 @@ VALUES: dict[str, tuple[str, object]] = {
     "RKLLM_TOKENIZER": ("some/folder", Path("some/folder")),
     "RKLLM_CPU_MASK": ("240", 240),
     "RKLLM_BASE_DOMAIN_ID": ("1", 1),
+    "RKLLM_MODE": ("logits", "logits"),
     "RKLLM_POOLING": ("mean", "mean"),
     "RKLLM_LORA": ("one=some/one.rkllm", "one=some/one.rkllm"),
     "THREADS": ("3", 3),

@@ -37,6 +37,7 @@ _BACKEND_OPTIONS = {
     "cpu_mask",
     "lib_path",
     "lora",
+    "mode",
     "pooling",
     "sampling",
     "tokenizer",
