@@ -53,6 +53,10 @@ class Capabilities:
     adapters: Sequence[str] = ()
     runtime: str = ""
 
+    def __post_init__(self) -> None:
+        # JSON brings them as a list.
+        object.__setattr__(self, "adapters", tuple(self.adapters))
+
     def to_wire(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values; `Capabilities(**wire)` is the inverse."""
         return asdict(self)
