@@ -19,6 +19,7 @@ from benchmarks import (
     job_store,
     jobs,
     llamacpp,
+    logits,
     metrics,
     mixed,
     rkllm,
@@ -35,7 +36,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Table]]] = {
     each.NAME: each.run
     for each in (
         *(stops, deltas, validation, job_overhead, isolation, chain, wire),
-        *(rkllm, jobs, job_store, mixed, metrics, batch, llamacpp),
+        *(rkllm, logits, jobs, job_store, mixed, metrics, batch, llamacpp),
     )
 }
 # The last of the clocks: each wait has a shorter one of its own.

@@ -14,7 +14,7 @@ from engine.backends.scripted import ScriptedBackend
 from engine.capabilities import Capabilities
 from handler.errors import TABLE
 from handler.openai.embeddings import EmbeddingsInput
-from handler.openai.matrix import Engines, Matrix, dialect_table, in_markdown
+from handler.openai.matrix import ADAPTERS, Engines, Matrix, dialect_table, in_markdown
 from handler.openai.probes import CHAT, COMPLETIONS
 from handler.sampling import IGNORED
 
@@ -95,13 +95,30 @@ def engines() -> Engines:
 
 
 def _rkllm(abi: Abi) -> Mapping[str, Capabilities]:
-    def able(*, reloads: bool = False, tokenizer: bool = True) -> Capabilities:
-        return rkllm(_MODEL, 4096, abi, reloads=reloads, tokenizes=tokenizer, renders=tokenizer)
+    def able(
+        *,
+        reloads: bool = False,
+        tokenizer: bool = True,
+        adapters: Sequence[str] = (),
+        logits: bool = False,
+    ) -> Capabilities:
+        return rkllm(
+            _MODEL,
+            4096,
+            abi,
+            reloads=reloads,
+            tokenizes=tokenizer,
+            renders=tokenizer,
+            adapters=adapters,
+            logits=logits,
+        )
 
     return {
         "": able(),
         "`RKLLM_SAMPLING=reload`": able(reloads=True),
         "without a tokenizer": able(tokenizer=False),
+        "`RKLLM_LORA`": able(adapters=ADAPTERS),
+        "`RKLLM_MODE=logits`": able(logits=True),
     }
 
 
@@ -115,16 +132,18 @@ def _routes() -> str:
 
 
 def _embeddings() -> str:
-    able = {name: [one.embeddings for one in ways.values()] for name, ways in engines().items()}
+    able = {name: _has_vectors(ways) for name, ways in engines().items()}
     given = {name: field.description or "" for name, field in EmbeddingsInput.model_fields.items()}
     takes = {"input": "a string, an array of strings, of token ids, of arrays of token ids"} | given
     return in_markdown(
         ["parameter", "takes", *able],
-        [
-            [f"`{name}`", said, *("yes" if all(ways) else "400" for ways in able.values())]
-            for name, said in takes.items()
-        ],
+        [[f"`{name}`", said, *able.values()] for name, said in takes.items()],
     )
+
+
+def _has_vectors(ways: Mapping[str, Capabilities]) -> str:
+    usual, *others = ((way, "yes" if able.embeddings else "400") for way, able in ways.items())
+    return "; ".join([usual[1], *(f"{way}: {told}" for way, told in others if told != usual[1])])
 
 
 def _errors() -> str:

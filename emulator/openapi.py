@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from starlette.routing import BaseRoute, Route
@@ -58,7 +58,7 @@ def describe(routes: Iterable[BaseRoute], settings: EmulatorSettings) -> dict[st
         path = plain(route.path)
         for method in sorted((route.methods or set()) - {"HEAD"}):
             if (known := operation(path, method)) is not None:
-                described = _described(known, method, path, settings.served_model)
+                described = _described(known, method, path, settings.served_models)
                 paths.setdefault(path, {})[method.lower()] = described
     description: dict[str, Any] = {
         "openapi": "3.1.0",
@@ -70,7 +70,7 @@ def describe(routes: Iterable[BaseRoute], settings: EmulatorSettings) -> dict[st
         },
         "paths": paths,
         "components": {
-            "schemas": schemas(policy) | openai_schemas(settings.served_model) | batch_schemas()
+            "schemas": schemas(policy) | openai_schemas(settings.served_models) | batch_schemas()
         },
     }
     if settings.keys():
@@ -80,13 +80,13 @@ def describe(routes: Iterable[BaseRoute], settings: EmulatorSettings) -> dict[st
     return description
 
 
-def _described(known: Operation, method: str, path: str, model: str) -> dict[str, Any]:
+def _described(known: Operation, method: str, path: str, models: Sequence[str]) -> dict[str, Any]:
     parameters: list[dict[str, Any]] = [
         {
             "name": name,
             "in": "path",
             "required": True,
-            "schema": {"enum": [model]}
+            "schema": {"enum": [*models]}
             if name == "model"
             else {"type": "string", "minLength": 1, "pattern": "^[^/]+$"},
         }
@@ -116,9 +116,12 @@ def _described(known: Operation, method: str, path: str, model: str) -> dict[str
         if path.startswith("/v3/"):
             # The only family that does not take the model for granted (R7).
             body = {
-                "allOf": [body, {"required": ["model"], "properties": {"model": {"const": model}}}]
+                "allOf": [
+                    body,
+                    {"required": ["model"], "properties": {"model": {"enum": [*models]}}},
+                ]
             }
-        given = {"schema": body, "example": example(known.body, model)}
+        given = {"schema": body, "example": example(known.body, models[0])}
         content = dict.fromkeys(known.labels, given)
         described["requestBody"] = {"required": True, "content": content}
     return described

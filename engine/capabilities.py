@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -21,7 +21,9 @@ class Capabilities:
     it is, without a template around it. `abort_in_prefill` tells the clocks whether an abort can be
     expected to work before the first token. `embeddings`, `infill` and `draft`: whether texts have
     vectors, `embedding_size` numbers long, gaps in a text can be filled, and a draft model guesses
-    ahead. `runtime` is what was loaded, for people.
+    ahead. `opens_thoughts`: whether the chat template begins every answer in the model's thoughts.
+    `adapters` are the names of the LoRAs that requests may ask for. `runtime` is what was loaded,
+    for people.
     """
 
     backend: str
@@ -40,6 +42,7 @@ class Capabilities:
     token_prompts: bool = False
     chat_template: bool = False
     turns: bool = True
+    opens_thoughts: bool = False
     plain_prompts: bool = True
     tokenize: bool = False
     embeddings: bool = False
@@ -47,7 +50,12 @@ class Capabilities:
     infill: bool = False
     draft: bool = False
     abort_in_prefill: bool = False
+    adapters: Sequence[str] = ()
     runtime: str = ""
+
+    def __post_init__(self) -> None:
+        # JSON brings them as a list.
+        object.__setattr__(self, "adapters", tuple(self.adapters))
 
     def to_wire(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values; `Capabilities(**wire)` is the inverse."""
@@ -71,6 +79,12 @@ class Capabilities:
                 f"messages: {self.model} has no chat template, send a prompt instead",
                 param="messages",
             )
+        if sampling.lora is not None and sampling.lora not in self.adapters:
+            there = f"there are: {', '.join(self.adapters)}" if self.adapters else "there are none"
+            raise UnsupportedParameter(
+                f"lora: the {self.backend} engine has no adapter {sampling.lora!r}, {there}",
+                param="lora",
+            )
         for name in ("grammar", "json_schema"):
             if getattr(sampling, name) is not None and not getattr(self, name):
                 raise UnsupportedParameter(
@@ -91,7 +105,7 @@ class Capabilities:
             )
         if isinstance(prompt, Chat) and not self.turns:
             alone = len(prompt.messages) == 1 and prompt.messages[0].role == "user"
-            if not alone:
+            if prompt.tools or not alone:
                 yield (
                     f"messages were given to the {self.backend} engine as the text of one turn, "
                     "for there is no chat template beside the model"

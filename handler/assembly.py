@@ -130,7 +130,8 @@ def open_doors(
 
     A `validator` takes the place of the one in `checking`, as for whoever counts its verdicts.
     """
-    pipeline = Pipeline(engine, settings.served_model, validator or checking.validator)
+    served, *adapters = settings.served_models
+    pipeline = Pipeline(engine, served, validator or checking.validator, adapters)
     openai = OpenAIService(
         pipeline,
         checking.options,

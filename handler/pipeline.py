@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from engine import Delta, Engine, GenerationRequest, Slot
@@ -22,12 +23,20 @@ class Pipeline:
     """Joins an engine and a validator; holds nothing between requests.
 
     Jobs, the emulator, batches and the OpenAI routes all enter here, so what is tested through one
-    of them is what runs in the others.
+    of them is what runs in the others. `adapters` are the LoRAs of the model, by the names that
+    requests have for them.
     """
 
-    def __init__(self, engine: Engine, model_name: str, validator: Validator | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        model_name: str,
+        validator: Validator | None = None,
+        adapters: Sequence[str] = (),
+    ) -> None:
         self.engine = engine
         self.model_name = model_name
+        self.adapters = adapters
         self._validator = validator
 
     async def open(
@@ -42,15 +51,16 @@ class Pipeline:
             InvalidRequest: it cannot be told whether the request is blocked.
         """
         log_prompt(request)
+        name = request.generation.sampling.lora or self.model_name
         if request.options.blockers and (refusal := await self._refuse(request)) is not None:
-            return Running(request, Refusal(), [], self.model_name, self._validator, refusal)
+            return Running(request, Refusal(), [], name, self._validator, refusal)
         stream = await self.engine.generate(request.generation, slot, whole=whole)
         try:
             first: list[Delta] = await anext(stream, [])
         except BaseException:
             stream.abort()
             raise
-        return Running(request, stream, first, self.model_name, self._validator)
+        return Running(request, stream, first, name, self._validator)
 
     async def _refuse(self, request: TextRequest) -> Verdict | None:
         """Return why a request is not to be answered; asked before anything is generated (R56)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine import Chat, GenerationRequest, Message, Priority
@@ -92,6 +92,7 @@ def parse(
             f"input.sampling_params must be an object, got {shown(params)}", "input.sampling_params"
         )
     sampling, streaming, warnings = read_sampling(params, JOB_DEFAULTS, f"{_INPUT}sampling_params.")
+    sampling = replace(sampling, lora=_adapter(given))
     wanted, missing = options.read(given.get("validation"), f"{_INPUT}validation")
     job_id = str(job.get("id") or "local")
     return TextRequest(
@@ -118,6 +119,19 @@ def _prompt(given: Mapping[str, Any]) -> Prompt:
     if read_flag(given, "apply_chat_template", default=False, path=_INPUT):
         return Chat((Message("user", prompt),))
     return prompt
+
+
+def _adapter(given: Mapping[str, Any]) -> str | None:
+    """Return the adapter to generate with; whether there is one of that name, the engine knows."""
+    name = given.get("lora")
+    if name is None:
+        return None
+    if not isinstance(name, str) or not name:
+        raise InvalidRequest(
+            f"input.lora must be an adapter's name, got {shown(name)}", "input.lora"
+        )
+    check_text(name, "input.lora")
+    return name
 
 
 def read_flag(given: Mapping[str, Any], name: str, *, default: bool, path: str = "") -> bool:

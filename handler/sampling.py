@@ -122,6 +122,7 @@ IGNORED = frozenset(
         "length_penalty",
         "logits_processors",
         "logprobs",
+        "lora",
         "min_tokens",
         "prompt_logprobs",
         "reasoning_effort",

@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from engine import BackendConfig, Clocks, EngineConfig
+from engine.backends.rkllm.adapters import read_adapters
 from engine.config import BackendName
 from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
 
@@ -74,6 +75,21 @@ class Settings(BaseSettings):
     rkllm_base_domain_id: int = Field(
         0, ge=0, le=63, description="The NPU's memory domain, one for each process beyond 4 GB."
     )
+    rkllm_lora: str = Field(
+        "",
+        description="LoRA adapters of the model as name=path, or name=path:scale, separated by "
+        "commas.",
+    )
+    rkllm_mode: Literal["generate", "logits"] = Field(
+        "generate",
+        description="Who chooses the tokens: the runtime, or logits: this worker, which is slower "
+        "and honours every sampling parameter.",
+    )
+    rkllm_pooling: Literal["last", "mean", "cls"] = Field(
+        "last",
+        description="Which of a text's tokens is its vector: the last one, the first (cls), or the "
+        "mean of all.",
+    )
     threads: int = Field(0, ge=0, le=1024, description="CPU threads of llamacpp; 0 is every core.")
     default_max_tokens: int | None = Field(
         None, ge=1, description="max_tokens of OpenAI calls that set none; unset is no limit."
@@ -132,6 +148,18 @@ class Settings(BaseSettings):
     @classmethod
     def _upper(cls, value: object) -> object:
         return value.upper() if isinstance(value, str) else value
+
+    @field_validator("rkllm_lora")
+    @classmethod
+    def _adapters(cls, value: str) -> str:
+        read_adapters(value)
+        return value
+
+    @property
+    def served_models(self) -> tuple[str, ...]:
+        """The names that requests may ask for: the model's, then those of its adapters."""
+        adapters = read_adapters(self.rkllm_lora) if self.backend == "rkllm" else ()
+        return (self.served_model, *(adapter.name for adapter in adapters))
 
     @property
     def served_model(self) -> str:
@@ -192,6 +220,9 @@ class Settings(BaseSettings):
             "sampling": self.rkllm_sampling,
             "cpu_mask": self.rkllm_cpu_mask,
             "base_domain_id": self.rkllm_base_domain_id,
+            "lora": self.rkllm_lora,
+            "pooling": self.rkllm_pooling,
+            "mode": self.rkllm_mode,
             **{name: None if path is None else str(path) for name, path in paths.items()},
         }
 

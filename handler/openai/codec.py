@@ -36,7 +36,7 @@ class Codec:
 
     Raises:
         InvalidRequest: naming the parameter that is wrong.
-        ModelNotFound: the model asked for is not the one that is served.
+        ModelNotFound: the model asked for is neither the one that is served nor an adapter of it.
     """
 
     def __init__(
@@ -50,15 +50,19 @@ class Codec:
         *,
         stream_several: bool = False,
         priority: Priority = Priority.INTERACTIVE,
+        adapters: Sequence[str] = (),
     ) -> None:
         self.shape = shape
         self.dialect = dialect
-        self._model = read_model(body, served, dialect)
+        self._model = read_model(body, served, dialect, adapters)
         self.prompts = shape.prompts(body)
         self.manner = shape.manner(body)
         self.parameters = read_parameters(
             shape.parameters, body, dialect, max_tokens, self.manner.schema
         )
+        if self._model != served:
+            sampling = replace(self.parameters.sampling, lora=self._model)
+            self.parameters = replace(self.parameters, sampling=sampling)
         self.streaming = self.parameters.streaming
         if self.streaming and len(self.prompts) > 1 and not stream_several:
             raise InvalidRequest("Streaming is only supported for single prompts", "prompt")  # R28

@@ -48,9 +48,20 @@ class EmbeddingsCall:
     in_base64: bool
 
     @classmethod
-    def read(cls, body: Mapping[str, Any], served: str, dialect: Dialect) -> EmbeddingsCall:
+    def read(
+        cls,
+        body: Mapping[str, Any],
+        served: str,
+        dialect: Dialect,
+        adapters: Sequence[str] = (),
+    ) -> EmbeddingsCall:
         """Return what a body asks for. Raises InvalidRequest or ModelNotFound."""
-        model = read_model(body, served, dialect)
+        model = read_model(body, served, dialect, adapters)
+        if model != served:
+            raise InvalidRequest(
+                f"model must be {served} for vectors, which adapters do not make, got {model}",
+                "model",
+            )
         texts = _texts(body.get("input"))
         given = validate(EmbeddingsInput, body)
         return cls(model, texts, given.dimensions, given.encoding_format == "base64")
@@ -61,7 +72,9 @@ class EmbeddingsCall:
         Those of a model that was trained for it could be cut; no file says which ones were, and the
         others' lose their meaning. Raises InvalidRequest.
         """
-        size = capabilities.embedding_size
+        self._check_length(capabilities.embedding_size)
+
+    def _check_length(self, size: int) -> None:
         if self.dimensions is not None and size and self.dimensions != size:
             raise InvalidRequest(
                 f"dimensions must be {size}, the length of {self.model}'s vectors, "
@@ -70,7 +83,14 @@ class EmbeddingsCall:
             )
 
     def answer(self, found: Sequence[Embedding]) -> dict[str, Any]:
-        """Return the body that tells the vectors, in the order of the texts."""
+        """Return the body that tells the vectors, in the order of the texts.
+
+        Raises:
+            InvalidRequest: they turn out to be of another length than was asked for, on an engine
+                that does not know theirs before.
+        """
+        for each in found:
+            self._check_length(len(each.vector))
         tokens = sum(each.tokens for each in found)
         return {
             "object": "list",

@@ -7,7 +7,7 @@ from typing import Any
 
 from engine import Capabilities
 from engine.errors import UnsupportedParameter
-from handler.errors import InvalidRequest
+from handler.errors import InvalidRequest, ModelNotFound
 from handler.openai import chat, completions
 from handler.openai.codec import Codec
 from handler.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
@@ -23,12 +23,20 @@ SHAPES: Mapping[str, tuple[Shape, Mapping[str, Any]]] = {
     CHAT: (chat.CHAT, {"model": "m", "messages": [{"role": "user", "content": "hi"}]}),
 }
 _YES = "yes"
+# What probes call an adapter, where there is one.
+ADAPTERS = ("an-adapter",)
 
 
-def codec_of(route: str, body: Mapping[str, Any], dialect: Dialect = OPENAI) -> Codec:
+def codec_of(
+    route: str,
+    body: Mapping[str, Any],
+    dialect: Dialect = OPENAI,
+    adapters: Sequence[str] = ADAPTERS,
+) -> Codec:
     """Return what a route makes of a body and of what it cannot do without."""
     shape, least = SHAPES[route]
-    return Codec(shape, {**least, **body}, "m", None, dialect=dialect, stream_several=True)
+    given = {**least, **body}
+    return Codec(shape, given, "m", None, dialect=dialect, stream_several=True, adapters=adapters)
 
 
 class Matrix:
@@ -96,7 +104,10 @@ class Matrix:
 
     def _of_way(self, route: str, probe: Probe, capabilities: Capabilities) -> str:
         try:
-            said = _said(codec_of(route, probe.bodies[0]), capabilities)
+            codec = codec_of(route, probe.bodies[0], adapters=capabilities.adapters)
+            said = _said(codec, capabilities)
+        except ModelNotFound as error:
+            return f"404 {self._noted([f'404: {error.message}'])}"
         except UnsupportedParameter as error:
             return f"400 {self._noted([f'400: {error.message}'])}"
         if probe.name in ("messages", "prompt"):

@@ -1,8 +1,8 @@
-"""The one model that is served, as calls name it and the list shows it (R7)."""
+"""The model that is served and its adapters, as calls name them and the list shows them (R7)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from handler.errors import InvalidRequest, ModelNotFound
@@ -10,12 +10,14 @@ from handler.openai.dialect import Dialect
 from handler.sampling import shown
 
 
-def read_model(body: Mapping[str, Any], served: str, dialect: Dialect) -> str:
-    """Return the name of the model a body asks for, which is the one that is served.
+def read_model(
+    body: Mapping[str, Any], served: str, dialect: Dialect, adapters: Sequence[str] = ()
+) -> str:
+    """Return the name a body asks for: that of the model, or of one of its adapters.
 
     Raises:
         InvalidRequest: it is no name, or there is none where the dialect needs one.
-        ModelNotFound: it is another one.
+        ModelNotFound: it is neither.
     """
     model = body.get("model")
     if model is None:
@@ -24,20 +26,22 @@ def read_model(body: Mapping[str, Any], served: str, dialect: Dialect) -> str:
         return served
     if not isinstance(model, str):
         raise InvalidRequest(f"model must be a string, got {shown(model)}", "model")
-    check_model(model, served)
+    check_model(model, served, adapters)
     return model
 
 
-def check_model(name: str, served: str) -> None:
-    """Refuse any model but the one that is served. Raises ModelNotFound, naming it."""
-    if name != served:
+def check_model(name: str, served: str, adapters: Sequence[str] = ()) -> None:
+    """Refuse any name but those that are served. Raises ModelNotFound, with a list of them."""
+    if name != served and name not in adapters:
+        there = [served, *adapters]
         raise ModelNotFound(
-            f"the model {shown(name)} does not exist, there is: {served}",
+            f"the model {shown(name)} does not exist, there is: {', '.join(there)}",
             "model",
-            {"available_models": [served]},
+            {"available_models": there},
         )
 
 
-def describe_model(served: str, created: int) -> dict[str, Any]:
-    """Return the model as `/models` shows it."""
-    return {"id": served, "object": "model", "created": created, "owned_by": "worker-rkllm"}
+def describe_model(name: str, served: str, created: int) -> dict[str, Any]:
+    """Return a model as `/models` shows it; an adapter names the model it is for (vLLM's word)."""
+    described = {"id": name, "object": "model", "created": created, "owned_by": "worker-rkllm"}
+    return described if name == served else described | {"parent": served}

@@ -33,6 +33,9 @@ def _values(name: str, *values: Any, takes: str = "", routes: Sequence[str] = BO
 
 PROBES: Sequence[Probe] = (
     _values("model", "m", None, takes="the name of the model that is served"),
+    Probe(
+        "model", [{"model": "an-adapter"}], "the name of a LoRA of that model", kind="an adapter"
+    ),
     _values(
         "prompt",
         "a",

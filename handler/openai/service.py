@@ -77,6 +77,7 @@ class OpenAIService:
             dialect,
             stream_several=self._stream_several,
             priority=priority,
+            adapters=self._pipeline.adapters,
         )
 
     def check(self, route: str, body: Mapping[str, Any]) -> None:
@@ -87,7 +88,7 @@ class OpenAIService:
             NotFound: there is no such route, or no such model.
         """
         if route == EMBEDDINGS:
-            EmbeddingsCall.read(body, self._pipeline.model_name, OPENAI)
+            self._embeddings(body, OPENAI)
         elif route != MODELS:
             self.codec(route, body)
 
@@ -108,21 +109,26 @@ class OpenAIService:
         self, body: Mapping[str, Any], dialect: Dialect = OPENAI, slot: Slot | None = None
     ) -> dict[str, Any]:
         """Return the vectors of texts. Raises InvalidRequest, ModelNotFound or EngineError."""
-        call = EmbeddingsCall.read(body, self._pipeline.model_name, dialect)
+        call = self._embeddings(body, dialect)
         engine = self._pipeline.engine
         call.check(await engine.ready())
         priority = Priority.INTERACTIVE if slot is None else Priority.JOB
         return call.answer(await engine.embed(call.texts, priority, slot))
 
+    def _embeddings(self, body: Mapping[str, Any], dialect: Dialect) -> EmbeddingsCall:
+        pipeline = self._pipeline
+        return EmbeddingsCall.read(body, pipeline.model_name, dialect, pipeline.adapters)
+
     def models(self) -> dict[str, Any]:
-        """Return the list of models: the one that is served."""
-        return {"object": "list", "data": [self.model(self._pipeline.model_name)]}
+        """Return the list of models: the one that is served, then its adapters."""
+        names = (self._pipeline.model_name, *self._pipeline.adapters)
+        return {"object": "list", "data": [self.model(name) for name in names]}
 
     def model(self, name: str) -> dict[str, Any]:
         """Return one model. Raises ModelNotFound."""
         served = self._pipeline.model_name
-        check_model(name, served)
-        return describe_model(served, self._created)
+        check_model(name, served, self._pipeline.adapters)
+        return describe_model(name, served, self._created)
 
     async def whole(self, codec: Codec, slot: Slot | None = None) -> dict[str, Any]:
         """Return the body of a call that is not streamed. Raises EngineError."""
@@ -130,22 +136,29 @@ class OpenAIService:
         if codec.parameters.sampling.max_tokens == 0:
             return codec.whole(*await self._nothing(codec))
         if len(codec.requests) == 1:
-            return codec.whole(await self._pipeline.run(codec.request, slot))
-        if slot is not None:
-            # They take one each, as they come.
-            slot.release()
-        return codec.whole(*await run_all(self._pipeline, codec.requests))
+            answers = [await self._pipeline.run(codec.request, slot)]
+        else:
+            if slot is not None:
+                # They take one each, as they come.
+                slot.release()
+            answers = await run_all(self._pipeline, codec.requests)
+        self._see_thoughts(codec)
+        return codec.whole(*answers)
 
     async def open(self, codec: Codec, slot: Slot | None = None) -> Running | Several | Finished:
         """Start a streamed call and wait for its first text. Raises EngineError."""
         await self._prepare(codec)
         if codec.parameters.sampling.max_tokens == 0:
             return Finished(await self._nothing(codec))
+        opened: Running | Several
         if len(codec.requests) == 1:
-            return await self._pipeline.open(codec.request, slot)
-        if slot is not None:
-            slot.release()
-        return await Several(self._pipeline, codec.requests).open()
+            opened = await self._pipeline.open(codec.request, slot)
+        else:
+            if slot is not None:
+                slot.release()
+            opened = await Several(self._pipeline, codec.requests).open()
+        self._see_thoughts(codec)
+        return opened
 
     async def _prepare(self, codec: Codec) -> None:
         """Find out what only the engine knows and the answer depends on. Raises EngineError."""
@@ -157,7 +170,7 @@ class OpenAIService:
                 texts = [await text_of(prompt, engine) for prompt in codec.prompts]
                 codec.fill([await engine.infill(text, suffix) for text in texts])
         [first, *_] = codec.prompts
-        if isinstance(first, Chat) and first.template_kwargs.get("enable_thinking"):
+        if isinstance(first, Chat) and first.template_kwargs:
             with suppress(UnsupportedParameter):
                 rendered = await engine.render(first)
                 codec.manner = replace(manner, thinking=rendered.rstrip().endswith("<think>"))
@@ -166,6 +179,18 @@ class OpenAIService:
                 await echo_of(prompt, engine, pieces=codec.parameters.logprobs is not None)
                 for prompt in codec.prompts
             ]
+
+    def _see_thoughts(self, codec: Codec) -> None:
+        """Read answers as begun in the model's thoughts where its template always does that.
+
+        After they have been started, for then the engine has told what it can do. Where a call has
+        words of its own for the template, `_prepare` has looked at what it makes of them.
+        """
+        able = self._pipeline.engine.capabilities
+        [first, *_] = codec.prompts
+        if isinstance(first, Chat) and not first.template_kwargs:
+            thinking = able is not None and able.opens_thoughts
+            codec.manner = replace(codec.manner, thinking=thinking)
 
     async def _nothing(self, codec: Codec) -> list[Answer]:
         """Return the answers of no tokens, which only count their prompts' (R8)."""

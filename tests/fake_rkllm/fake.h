@@ -27,6 +27,9 @@ typedef RKLLMCallback *InitCallback;
 
 enum { MOST_LORAS = 16, EMBEDDING = 8, VOCABULARY = 16 };
 
+/* What is left of no tokens. */
+#define NO_HASH 2166136261u
+
 /* Where in an answer the next token is. */
 typedef struct {
     size_t step;
@@ -60,6 +63,8 @@ typedef struct {
 
     Buffer history;
     size_t history_tokens;
+    /* Of the tokens that were kept. */
+    uint32_t history_hash;
     /* The answer whose callback returned 1, and where the next run takes it up. */
     const Answer *paused;
     Cursor resume;

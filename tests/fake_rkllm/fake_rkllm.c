@@ -106,6 +106,7 @@ static Instance *new_instance(Script *script, const RKLLMParam *param)
     instance->magic = ALIVE;
     instance->script = script;
     instance->param = *param;
+    instance->history_hash = NO_HASH;
     pthread_mutex_init(&instance->lock, NULL);
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);

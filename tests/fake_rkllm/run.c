@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "deliver.h"
+#include "logits.h"
 #include "speak.h"
 
 /* ---- before and after the tokens ---- */
@@ -92,11 +93,16 @@ static bool use_own_layers(Run *run)
 static void give_numbers(Run *run)
 {
     bool hidden = run->seen.mode == RKLLM_INFER_GET_LAST_HIDDEN_LAYER;
-    int columns = hidden ? EMBEDDING : VOCABULARY, rows = (int)run->seen.tokens;
+    long vocabulary = run->seen.ids == NULL ? 0 : run->instance->script->vocabulary;
+    int columns = hidden ? EMBEDDING : vocabulary > 0 ? (int)vocabulary : VOCABULARY;
+    int rows = (int)run->seen.tokens;
     size_t count = (size_t)columns * (size_t)rows;
     float *numbers = take(count * sizeof *numbers);
-    for (size_t i = 0; i < count; i++)
-        numbers[i] = (float)(i / (size_t)columns) + (float)(i % (size_t)columns) / 100;
+    if (!hidden && vocabulary > 0)
+        fill_logits(run, numbers, columns);
+    else
+        for (size_t i = 0; i < count; i++)
+            numbers[i] = (float)(i / (size_t)columns) + (float)(i % (size_t)columns) / 100;
     RKLLMResult result = result_of(nothing(run), -1);
     if (hidden)
         result.last_hidden_layer = (RKLLMResultLastHiddenLayer){numbers, columns, rows};
@@ -113,6 +119,7 @@ void forget_history(Instance *instance)
     instance->history.length = 0;
     buffer_add(&instance->history, "", 0);
     instance->history_tokens = 0;
+    instance->history_hash = NO_HASH;
 }
 
 static void remember(Run *run)
@@ -123,6 +130,8 @@ static void remember(Run *run)
     buffer_format(&instance->history, "%s\n%s\n", run->seen.prompt,
                   run->said.bytes == NULL ? "" : run->said.bytes);
     instance->history_tokens += run->seen.tokens + (size_t)run->generated;
+    if (run->seen.ids != NULL)
+        instance->history_hash = hash_of(instance->history_hash, run->seen.ids, run->seen.tokens);
 }
 
 static void save_cache(const Run *run)

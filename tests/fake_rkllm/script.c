@@ -52,6 +52,8 @@ static bool read_global(Reader *reader, const Item *verb)
                                         -1}[CHOICE(reader, "stdout", "stderr", "none")];
     else if (is_word(verb, "overflow"))
         script->overflow_error = CHOICE(reader, "silent", "error");
+    else if (is_word(verb, "vocabulary"))
+        script->vocabulary = argument(reader, 1);
     else if (is_word(verb, "window"))
         script->window_ends = CHOICE(reader, "shifts", "ends") == 1;
     else

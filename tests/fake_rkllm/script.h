@@ -95,6 +95,9 @@ typedef struct {
     long overflow_error;
     /* Whether an answer that outgrows the context ends, or the oldest tokens are forgotten. */
     bool window_ends;
+    /* How many numbers a row of logits has that depends on the tokens before; 0 for rows that do
+     * not. */
+    long vocabulary;
     Answer *answers;
     size_t count;
     /* Everything that was allocated for it. */

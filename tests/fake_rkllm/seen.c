@@ -71,6 +71,8 @@ Seen seen_of(const Instance *instance, const RKLLMInput *input, const RKLLMInfer
     case RKLLM_INPUT_TOKEN:
         seen.prompt = numbers(&input->token_input);
         seen.tokens = input->token_input.n_tokens;
+        seen.ids = take(seen.tokens * sizeof *seen.ids);
+        memcpy(seen.ids, input->token_input.input_ids, seen.tokens * sizeof *seen.ids);
         break;
     case RKLLM_INPUT_EMBED:
         seen.prompt = copy_of("");
@@ -87,6 +89,7 @@ void seen_free(Seen *seen)
 {
     free(seen->role);
     free(seen->prompt);
+    free(seen->ids);
     free(seen->lora);
     free(seen->cache_path);
 }

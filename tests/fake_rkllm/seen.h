@@ -23,6 +23,8 @@ typedef struct {
     /* The prompt's text; of token ids, their numbers. */
     char *prompt;
     size_t tokens;
+    /* The token ids, of an input that is such. */
+    int32_t *ids;
     RKLLMInferMode mode;
     char *lora;
     bool saves_cache;

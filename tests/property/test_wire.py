@@ -113,6 +113,7 @@ def test_errors(kind: Any, message: str, details: dict[str, Any]) -> None:
         slots=st.integers(1, 100),
         seed=st.booleans(),
         max_logprobs=st.integers(0, 20),
+        adapters=st.lists(TEXT).map(tuple),
         grammar=st.booleans(),
         abort_in_prefill=st.booleans(),
     )

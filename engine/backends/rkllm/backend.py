@@ -5,18 +5,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from engine.backends.base import OnPiece, RunEnd
 from engine.backends.rkllm import detect, driver, library
 from engine.backends.rkllm.abi import MissingSymbols, bind
+from engine.backends.rkllm.adapters import Adapter, check_adapters, read_adapters
+from engine.backends.rkllm.checks import check_context, check_model
 from engine.backends.rkllm.claims import FIXED, SAMPLING, claims
-from engine.backends.rkllm.inputs import Input, input_for
-from engine.backends.rkllm.prompts import ChatTokenizer, folder_for
+from engine.backends.rkllm.inputs import Input, input_for, input_to_embed, tokens_of
+from engine.backends.rkllm.mode import stepwise_for
+from engine.backends.rkllm.prompts import ChatTokenizer, folder_for, known
 from engine.backends.rkllm.runtime import Run, Runtime, Setup
+from engine.backends.rkllm.structs import RKLLMInferMode
+from engine.backends.rkllm.vectors import HiddenStates, Pooling
 from engine.capabilities import Capabilities
 from engine.errors import (
     BackendFailed,
@@ -27,11 +33,11 @@ from engine.errors import (
 from engine.output import FinishReason
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 
+if TYPE_CHECKING:
+    from engine.backends.rkllm.stepwise import Stepwise
+
 logger = logging.getLogger(__name__)
 
-# The SDK's manual: a context of up to 16384 tokens, a multiple of 32.
-_MAX_CONTEXT = 16_384
-_CONTEXT_STEP = 32
 # What the runtime itself would take for no length at all.
 _DEFAULT_CONTEXT = 4_096
 _MAX_MS = 1e9
@@ -43,8 +49,9 @@ class RkllmBackend:
     Where tokenizer files are there, prompts are rendered and tokenised here and sent as tokens;
     without them the runtime puts one user's turn into its own template. `sampling` says what to do
     where the runtime takes sampling at init only (1.2): "fixed" warns of requests that differ,
-    "reload" loads the model again for them. Runs come one at a time, on one thread; `abort` may be
-    called from any.
+    "reload" loads the model again for them. `lora` are its adapters, as RKLLM_LORA names them. Runs
+    come one at a time, on one thread; `abort` may be called from any. With a `mode` of "logits" the
+    runtime only computes, and every token is chosen here.
     """
 
     def __init__(
@@ -59,6 +66,9 @@ class RkllmBackend:
         tokenizer: str | None = None,
         cpu_mask: int = 0,
         base_domain_id: int = 0,
+        lora: str = "",
+        pooling: Pooling = "last",
+        mode: Literal["generate", "logits"] = "generate",
     ) -> None:
         self._name = model_name
         self._lib_path = lib_path
@@ -72,6 +82,13 @@ class RkllmBackend:
             cpu_mask=cpu_mask,
             base_domain_id=base_domain_id,
         )
+        self._lora = lora
+        self._pooling = pooling
+        self._mode = mode
+        self._stepwise: Stepwise | None = None
+        self._adapters: tuple[Adapter, ...] = ()
+        # Around whatever runs on the handle: a vector is asked for beside the runs.
+        self._running = threading.Lock()
         self._lock = threading.Lock()
         self._aborted: dict[int, threading.Event] = {}
         self._current: int | None = None
@@ -81,8 +98,13 @@ class RkllmBackend:
     def load(self) -> Capabilities:
         """Find and examine the library, load the model. Raises ModelLoadFailed."""
         setup = self._setup
-        _check_model(setup.model)
-        _check_context(setup.context_length)
+        check_model(setup.model)
+        check_context(setup.context_length)
+        try:
+            self._adapters = read_adapters(self._lora)
+        except ValueError as error:
+            raise ModelLoadFailed(f"RKLLM_LORA: {error}") from error
+        check_adapters(self._adapters, self._name)
         folder = folder_for(setup.model, self._tokenizer_path)
         if folder is not None:
             self._tokenizer = ChatTokenizer(folder)
@@ -98,6 +120,10 @@ class RkllmBackend:
         self._runtime = Runtime(functions, abi)
         found = f"{path}, ABI {abi.name} ({abi.versions}): {evidence.told()}"
         logger.info("%s", found)
+        if self._mode == "logits":
+            self._stepwise = stepwise_for(
+                self._runtime, self._tokenizer, folder, setup.context_length
+            )
         self._init(setup)
         tokenizer = self._tokenizer
         return claims(
@@ -108,6 +134,9 @@ class RkllmBackend:
             reloads=self._reloads,
             tokenizes=tokenizer is not None,
             renders=tokenizer is not None and tokenizer.has_template,
+            opens_thoughts=tokenizer is not None and tokenizer.opens_thoughts,
+            adapters=[adapter.name for adapter in self._adapters],
+            logits=self._stepwise is not None,
         )
 
     def _init(self, setup: Setup) -> None:
@@ -120,6 +149,7 @@ class RkllmBackend:
                 "for this chip and for a runtime of this version, fit into memory, and have a "
                 f"context of {setup.context_length} tokens (CONTEXT_LENGTH); {driver.told()}"
             ) from error
+        self._runtime.load_adapters(self._adapters)
         self._setup = setup
 
     def render(self, chat: Chat) -> str:
@@ -134,11 +164,11 @@ class RkllmBackend:
 
     def tokenize(self, text: str) -> list[int]:
         """Return token ids, as of a plain prompt. Raises UnsupportedParameter."""
-        return self._known_tokenizer().encode(text, special=True)
+        return known(self._tokenizer).encode(text, special=True)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids. Raises UnsupportedParameter or RequestRejected."""
-        tokenizer = self._known_tokenizer()
+        tokenizer = known(self._tokenizer)
         for token in tokens:
             if not tokenizer.has_token(token):
                 raise RequestRejected(f"prompt: there is no token {token}")
@@ -146,23 +176,27 @@ class RkllmBackend:
 
     def pieces(self, text: str) -> list[str]:
         """Return the text of each token. Raises UnsupportedParameter."""
-        return self._known_tokenizer().pieces(text)
-
-    def _known_tokenizer(self) -> ChatTokenizer:
-        if self._tokenizer is None:
-            raise UnsupportedParameter(
-                "prompt: there is no tokenizer.json beside the model (RKLLM_TOKENIZER)",
-                param="prompt",
-            )
-        return self._tokenizer
+        return known(self._tokenizer).pieces(text)
 
     def infill(self, around: tuple[str, str]) -> str:
         """Refuse: nothing tells how the model was trained to do it. Raises UnsupportedParameter."""
         raise UnsupportedParameter("suffix: the rkllm engine cannot fill gaps", param="suffix")
 
     def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
-        """Refuse: the runtime is loaded to generate. Raises UnsupportedParameter."""
-        raise UnsupportedParameter("input: the rkllm engine has no embeddings", param="input")
+        """Return a text's vector, pooled from the last layer, and how many tokens it has.
+
+        Waits for a run that is under way. Raises UnsupportedParameter, RequestRejected or
+        BackendFailed.
+        """
+        tokens = input_to_embed(text, known(self._tokenizer, "input"), self._setup.context_length)
+        states = HiddenStates(self._pooling)
+        runtime = self._runtime
+        assert runtime is not None  # noqa: S101 - loaded before it runs
+        with self._running:
+            if not runtime.ready:
+                self._init(self._setup)
+            runtime.compute(tokens, RKLLMInferMode.RKLLM_INFER_GET_LAST_HIDDEN_LAYER, states.take)
+        return states.vector(len(tokens)), len(tokens)
 
     def run(
         self, run_id: int, prompt: Prompt, sampling: SamplingParams, on_piece: OnPiece
@@ -172,27 +206,39 @@ class RkllmBackend:
         assert runtime is not None  # noqa: S101 - loaded before it runs
         with self._lock:
             aborted = self._aborted.setdefault(run_id, threading.Event())
-            self._current = run_id
         try:
             given = input_for(prompt, self._tokenizer, self._setup.context_length)
-            reload_ms = self._reload_for(sampling)
-            # The runtime would shift its window and go on (R8). How long a text is, only it knows.
-            room = self._setup.context_length - (len(given) if isinstance(given, list) else 0)
-            limit = min(sampling.max_tokens or room, room)
-            run = runtime.run(given, sampling, limit, on_piece, aborted)
+            with self._running, self._abortable(run_id):
+                if self._stepwise is not None:
+                    return self._stepwise.run(tokens_of(given), sampling, on_piece, aborted)
+                reload_ms = self._reload_for(sampling)
+                # The runtime would shift its window and go on (R8). How long a text is, only it
+                # knows.
+                room = self._setup.context_length - (len(given) if isinstance(given, list) else 0)
+                limit = min(sampling.max_tokens or room, room)
+                run = runtime.run(given, sampling, limit, on_piece, aborted)
+                return self._end(run, given, reload_ms)
+        finally:
+            with self._lock:
+                del self._aborted[run_id]
+
+    @contextmanager
+    def _abortable(self, run_id: int) -> Iterator[None]:
+        """Let an abort reach the runtime for as long as this run is what it runs."""
+        with self._lock:
+            self._current = run_id
+        try:
+            yield
         finally:
             with self._lock:
                 self._current = None
-                del self._aborted[run_id]
-        return self._end(run, given, reload_ms)
 
     def abort(self, run_id: int) -> None:
         """Make the run end as soon as the runtime lets it: prefill cannot be interrupted."""
         with self._lock:
             self._aborted.setdefault(run_id, threading.Event()).set()
-            current = self._current == run_id
-        if current and self._runtime is not None:
-            self._runtime.abort()
+            if self._current == run_id and self._runtime is not None:
+                self._runtime.abort()
 
     def close(self) -> None:
         """Destroy the handle, once."""
@@ -250,27 +296,4 @@ class RkllmBackend:
             # Also where it is no number, which max does not take.
             prefill_ms=min(max(0.0, run.prefill_ms), _MAX_MS),
             reload_ms=reload_ms,
-        )
-
-
-def _check_model(path: Path) -> None:
-    if not path.name:
-        raise ModelLoadFailed("MODEL_PATH must name a .rkllm model: there is no default one")
-    if not path.exists():
-        raise ModelLoadFailed(f"MODEL_PATH: there is no file {path}")
-    if not path.is_file():
-        raise ModelLoadFailed(f"MODEL_PATH: {path} is not a file")
-    try:
-        with path.open("rb") as file:
-            if not file.read(1):
-                raise ModelLoadFailed(f"MODEL_PATH: {path} is empty")
-    except OSError as error:
-        raise ModelLoadFailed(f"MODEL_PATH: {path} cannot be read: {error.strerror}") from error
-
-
-def _check_context(tokens: int) -> None:
-    if tokens % _CONTEXT_STEP or tokens > _MAX_CONTEXT:
-        raise ModelLoadFailed(
-            f"CONTEXT_LENGTH must be a multiple of {_CONTEXT_STEP} and at most {_MAX_CONTEXT} for "
-            f"the RKLLM runtime, got {tokens}"
         )

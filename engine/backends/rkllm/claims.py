@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.backends.rkllm.abi import Abi
 from engine.capabilities import Capabilities
 from engine.request import SamplingParams
 
+_MAX_LOGPROBS = 20
 # Sampling that is fixed at the load (R49's defaults, so that plain jobs get what they ask for).
 FIXED = SamplingParams(temperature=0.7, top_p=0.9, top_k=50)
 SAMPLING = (
@@ -27,25 +30,39 @@ def claims(
     reloads: bool,
     tokenizes: bool,
     renders: bool,
+    opens_thoughts: bool = False,
+    adapters: Sequence[str] = (),
+    logits: bool = False,
 ) -> Capabilities:
     """Return what can be asked of it.
 
     `reloads` says whether the model is loaded again for other sampling, `tokenizes` that there is a
-    tokenizer beside it and `renders` that this one has a chat template.
+    tokenizer beside it and `renders` that this one has a chat template, which begins
+    with the model's thoughts if it `opens_thoughts`; `adapters` are the LoRAs by
+    name.
     """
-    per_run = abi.sampling_per_run or reloads
+    per_run = abi.sampling_per_run or reloads or logits
     return Capabilities(
         backend="rkllm",
         model=model,
         context_length=context_length,
         fixed_sampling={} if per_run else {name: getattr(FIXED, name) for name in SAMPLING},
-        min_p=False,
-        seed=False,
-        ignore_eos=abi.sampling_per_run and reloads,
+        min_p=logits,
+        seed=logits,
+        ignore_eos=logits or (abi.sampling_per_run and reloads),
+        max_logprobs=_MAX_LOGPROBS if logits else 0,
+        logit_bias=logits,
         token_prompts=True,
-        chat_template=True,
+        # Logits come of tokens alone: there the runtime's own template is out of reach.
+        chat_template=renders or not logits,
         turns=renders,
+        opens_thoughts=opens_thoughts,
         plain_prompts=tokenizes,
         tokenize=tokenizes,
+        # Without a tokenizer the runtime would put texts into its template.
+        embeddings=tokenizes,
+        adapters=tuple(adapters),
+        # Between two runs, of which a long prompt takes several.
+        abort_in_prefill=logits,
         runtime=runtime,
     )

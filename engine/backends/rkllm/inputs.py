@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.backends.rkllm.runtime import Turn
-from engine.errors import PromptTooLong, RequestRejected
-from engine.request import Chat, Prompt
+from engine.errors import PromptTooLong, RequestRejected, UnsupportedParameter
+from engine.request import Chat, Prompt, RenderedPrompt
 from engine.tool_prompt import told_as_text
 
 # More than any vocabulary has; how many tokens this one has, only a tokenizer tells.
@@ -34,13 +36,52 @@ def input_for(prompt: Prompt, tokenizer: ChatTokenizer | None, context_length: i
     return given
 
 
+def input_to_embed(
+    text: RenderedPrompt, tokenizer: ChatTokenizer, context_length: int
+) -> list[int]:
+    """Return the tokens of a text to make a vector of, begun and ended as the tokenizer does.
+
+    Raises:
+        PromptTooLong: they do not fit the context.
+        RequestRejected: there are none, or one of them is not in the vocabulary.
+    """
+    if isinstance(text, str):
+        tokens = tokenizer.encode(text, special=True)
+    else:
+        tokens = _tokens(text, tokenizer.has_token, "input")
+    if not tokens:
+        raise RequestRejected("input: there must be at least one token", param="input")
+    if len(tokens) > context_length:
+        raise PromptTooLong(
+            f"input: {len(tokens)} tokens do not fit the context of {context_length} tokens",
+            prompt_tokens=len(tokens),
+            context_length=context_length,
+            param="input",
+        )
+    return tokens
+
+
+def tokens_of(given: Input) -> list[int]:
+    """Return an input that is tokens. Raises UnsupportedParameter for a turn of the runtime's."""
+    if isinstance(given, Turn):
+        raise UnsupportedParameter(
+            "messages: there is no chat template beside the model (RKLLM_TOKENIZER)",
+            param="messages",
+        )
+    return given
+
+
+def _tokens(given: Sequence[int], known: Callable[[int], bool], param: str) -> list[int]:
+    for token in given:
+        if not known(token):
+            raise RequestRejected(f"{param}: there is no token {token}", param=param)
+    return list(given)
+
+
 def _given(prompt: Prompt, tokenizer: ChatTokenizer | None) -> Input:
     if isinstance(prompt, tuple):
         known = tokenizer.has_token if tokenizer is not None else _may_be_token
-        for token in prompt:
-            if not known(token):
-                raise RequestRejected(f"prompt: there is no token {token}")
-        return list(prompt)
+        return _tokens(prompt, known, "prompt")
     if tokenizer is not None:
         if isinstance(prompt, str):
             return tokenizer.encode(prompt, special=True)

@@ -9,13 +9,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from engine.errors import ModelLoadFailed, RequestRejected
+from engine.errors import ModelLoadFailed, RequestRejected, UnsupportedParameter
 from engine.request import Chat, Message
 from engine.tool_prompt import rendered
 
 _TOKENIZER = "tokenizer.json"
 _CONFIG = "tokenizer_config.json"
 _TEMPLATE = "chat_template.jinja"
+_THINK = "<think>"
 
 
 class ChatTokenizer:
@@ -84,6 +85,17 @@ class ChatTokenizer:
         """Whether there is a chat template; without one there are only plain prompts."""
         return self._template is not None
 
+    @property
+    def opens_thoughts(self) -> bool:
+        """Whether the template itself begins the thoughts of every answer, asked for or not."""
+        if not self.has_template:
+            return False
+        try:
+            return self.render(Chat((Message("user", "a"),))).rstrip().endswith(_THINK)
+        except RequestRejected:
+            # One that wants more than a question, and says so when it is asked one.
+            return False
+
     def render(self, chat: Chat) -> str:
         """Return the prompt that the model's template makes of a chat.
 
@@ -128,9 +140,38 @@ class ChatTokenizer:
             ends[-1] = len(text)
         return [text[start:end] for start, end in zip(starts, ends, strict=True)]
 
+    @property
+    def end_token(self) -> str:
+        """The token that ends an answer, "" where tokenizer_config.json does not say."""
+        return self._special["eos_token"]
+
+    def vocabulary(self) -> dict[str, int]:
+        """Return every token as the tokenizer writes it, with its number."""
+        known: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        return known
+
+    def added_tokens(self) -> dict[int, tuple[str, bool]]:
+        """Return by number those that stand for themselves: their text, whether it is special."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {number: (token.content, token.special) for number, token in added.items()}
+
+    def decoder(self) -> Any:
+        """Return how tokens become text, as tokenizer.json has it; None where it does not say."""
+        decoder = self._tokenizer.decoder
+        return None if decoder is None else json.loads(decoder.__getstate__())
+
     def has_token(self, number: int) -> bool:
         """Whether there is a token of that number."""
         return 0 <= number < 2**32 and self._tokenizer.id_to_token(number) is not None
+
+
+def known(tokenizer: ChatTokenizer | None, param: str = "prompt") -> ChatTokenizer:
+    """Return the tokenizer that a side call needs. Raises UnsupportedParameter without one."""
+    if tokenizer is None:
+        raise UnsupportedParameter(
+            f"{param}: there is no tokenizer.json beside the model (RKLLM_TOKENIZER)", param=param
+        )
+    return tokenizer
 
 
 def folder_for(model: Path, given: str | None) -> Path | None:

@@ -5,63 +5,34 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from engine.backends.base import OnPiece
 from engine.backends.rkllm.abi import Abi, Functions
-from engine.backends.rkllm.structs import LLMCallState, RKLLMInputType
+from engine.backends.rkllm.adapters import Adapter
+from engine.backends.rkllm.runs import ALL_TOKENS, Run, Setup, Turn, fill_sampling, no_pieces
+from engine.backends.rkllm.structs import (
+    CallbackAnswer,
+    LLMCallState,
+    RKLLMInferMode,
+    RKLLMInputType,
+    RKLLMLoraAdapter,
+    RKLLMLoraParam,
+)
 from engine.errors import BackendFailed, ModelLoadFailed
 from engine.request import SamplingParams
 
+# What a caller needs beside the class is named here as well.
+__all__ = ["Run", "Runtime", "Setup", "Turn", "fill_sampling"]
+
 # An abort that comes before the run has got going is lost, so it is said again until it works.
 _ABORT_AGAIN_S = 0.02
-# What stands for "all tokens": the runtime takes the smaller of it and the vocabulary.
-_ALL_TOKENS = 1_000_000
 
 _NORMAL = int(LLMCallState.RKLLM_RUN_NORMAL)
 _WAITING = int(LLMCallState.RKLLM_RUN_WAITING)
 _FINISH = int(LLMCallState.RKLLM_RUN_FINISH)
 _USER = b"user"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """What a model is initialised with; in 1.2 also all there is to say about sampling."""
-
-    model: Path
-    context_length: int
-    sampling: SamplingParams
-    cpu_mask: int = 0
-    base_domain_id: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One user's turn as text, which the runtime puts into the model's template by itself."""
-
-    text: str
-    enable_thinking: bool = False
-
-
-@dataclass(slots=True)
-class Run:
-    """What is known of one run; written by the callback, read when `rkllm_run` has returned."""
-
-    number: int
-    on_piece: OnPiece
-    # As many tokens are taken; what comes after them is only counted.
-    limit: int
-    tokens: int = 0
-    stopped: bool = False
-    finished: bool = False
-    failed: bool = False
-    code: int = 0
-    prefill_tokens: int = 0
-    generate_tokens: int = 0
-    prefill_ms: float = 0.0
-    peak_mb: float = 0.0
 
 
 class Runtime:
@@ -79,6 +50,9 @@ class Runtime:
         self._handle: ctypes.c_void_p | None = None
         # Held by the library for as long as the handle lives.
         self._callback = abi.init_callback(self._on_result)
+        self._adapters: list[RKLLMLoraAdapter] = []
+        # 1.2 has no such answer, and frees them in its own time.
+        self._released = int(CallbackAnswer.RELEASE_OUTPUT if abi.sampling_per_run else 0)
         self._runs = 0
         self._run: Run | None = None
         # Between a run's return and an abort of it: the next run must not be hit.
@@ -115,6 +89,23 @@ class Runtime:
             raise ModelLoadFailed(f"rkllm_init failed with {code}")
         self._handle = handle
 
+    def load_adapters(self, adapters: tuple[Adapter, ...]) -> None:
+        """Load the LoRAs that runs may name, once after each `init`. Raises ModelLoadFailed."""
+        assert self._handle is not None  # noqa: S101 - only called after `init`
+        self._adapters = [
+            RKLLMLoraAdapter(bytes(adapter.path), adapter.name.encode(), adapter.scale)
+            for adapter in adapters
+        ]
+        for adapter, given in zip(adapters, self._adapters, strict=True):
+            code = self._functions.load_lora(self._handle, given)
+            if code != 0:
+                # Without it, requests that name it would be answered by the bare model.
+                self._destroy()
+                raise ModelLoadFailed(
+                    f"RKLLM_LORA: {adapter.name} was not loaded: rkllm_load_lora failed with "
+                    f"{code}. {adapter.path} must be made for this very model and this chip"
+                )
+
     def run(
         self,
         prompt: Turn | list[int],
@@ -128,27 +119,63 @@ class Runtime:
         Raises:
             BackendFailed: no model is loaded.
         """
-        handle = self._handle
-        if handle is None:
-            raise BackendFailed("no model is loaded")
-        with self._lock:
-            self._runs += 1
-            run = Run(self._runs, on_piece, limit)
-            self._run = run
+        run = self._begun(Run(self._runs + 1, on_piece, limit))
         if aborted.is_set():
             run.stopped = True
             self._run = None
             return run
-        given, keep = self._input(prompt)
-        infer, keep_too = self._infer(sampling, limit)
+        infer, keep = self._infer(sampling, limit)
+        self._call(run, prompt, infer)
+        # What the struct points to has to live until here.
+        del keep
+        return run
+
+    def compute(
+        self,
+        tokens: list[int],
+        mode: RKLLMInferMode,
+        take: Callable[[Any], None],
+        *,
+        keep: bool = False,
+        lora: str | None = None,
+    ) -> Run:
+        """Run tokens through the model for what it computes of them; `take` copies it.
+
+        `keep` has them come after those that were kept before, and be kept; `forget` ends that.
+
+        Raises:
+            BackendFailed: no model is loaded, or the run failed.
+        """
+        run = self._begun(Run(self._runs + 1, no_pieces, ALL_TOKENS, take))
+        infer = self._abi.infer_param()
+        infer.mode = mode
+        infer.keep_history = int(keep)
+        named = self._named(infer, lora)
+        self._call(run, tokens, infer)
+        # What the struct points to has to live until here.
+        del named
+        if (run.failed or run.code) and not run.stopped:
+            said = f"rkllm_run answered {run.code}" if run.code else "it reported an error"
+            raise BackendFailed(f"the RKLLM runtime failed and gave no reason ({said})")
+        return run
+
+    def _begun(self, run: Run) -> Run:
+        with self._lock:
+            self._runs = run.number
+            self._run = run
+        return run
+
+    def _call(self, run: Run, prompt: Turn | list[int], infer: Any) -> None:
         try:
-            run.code = self._functions.run(handle, given, infer, run.number)
+            if self._handle is None:
+                raise BackendFailed("no model is loaded")
+            given, keep = self._input(prompt)
+            run.code = self._functions.run(self._handle, given, infer, run.number)
+            # What the struct points to has to live until here.
+            del keep
         finally:
             with self._lock:
                 self._run = None
-        # What the structs point to has to live until here.
-        del keep, keep_too
-        return run
 
     def abort(self) -> None:
         """Make the run that is under way end; harmless if there is none. Any thread may call it."""
@@ -156,6 +183,17 @@ class Runtime:
         if run is not None:
             run.stopped = True
             self._abort_wanted.set()
+
+    def forget(self) -> None:
+        """Drop all that runs have kept. Raises BackendFailed."""
+        code = 0
+        if self._handle is not None:
+            code = self._functions.clear_kv_cache(self._handle, 0, None, None)
+        if code != 0:
+            raise BackendFailed(
+                "the RKLLM runtime did not forget the request before: rkllm_clear_kv_cache "
+                f"answered {code}"
+            )
 
     def cached_tokens(self) -> int:
         """Return how many tokens the key-value cache holds: the prompt's and the answer's."""
@@ -193,13 +231,23 @@ class Runtime:
 
     def _infer(self, sampling: SamplingParams, limit: int) -> tuple[Any, Any]:
         infer = self._abi.infer_param()
+        lora = self._named(infer, sampling.lora)
         if self._abi.sampling is None:
-            return infer, None
+            return infer, lora
         own = self._abi.sampling()
         fill_sampling(own, sampling)
         infer.sampling_params = ctypes.pointer(own)
         infer.max_new_tokens = limit
-        return infer, own
+        return infer, (own, lora)
+
+    @staticmethod
+    def _named(infer: Any, lora: str | None) -> Any:
+        """Have a run use an adapter; named anew for each, since NULL is the bare model."""
+        if lora is None:
+            return None
+        named = RKLLMLoraParam(lora.encode())
+        infer.lora_params = ctypes.pointer(named)
+        return named
 
     def _on_result(self, result: Any, number: int | None, state: int) -> int:
         run = self._run
@@ -207,12 +255,15 @@ class Runtime:
             return 0
         if state == _NORMAL:
             found = result.contents
+            if run.take is not None:
+                run.take(found)
+                return self._released
             piece, token_id = found.text or b"", found.token_id
         elif state == _WAITING:
             # Its bytes come with a later token.
             piece, token_id = b"", -1
         else:
-            _end(run, result, state)
+            run.end(result, finished=state == _FINISH)
             return 0
         tokens = run.tokens = run.tokens + 1
         if run.stopped:
@@ -242,29 +293,3 @@ class Runtime:
                 self._functions.abort(handle)
             time.sleep(_ABORT_AGAIN_S)
             self._abort_wanted.set()
-
-
-def _end(run: Run, result: Any, state: int) -> None:
-    if state != _FINISH:
-        run.failed = True
-        return
-    run.finished = True
-    if result:
-        perf = result.contents.perf
-        run.prefill_tokens, run.generate_tokens = perf.prefill_tokens, perf.generate_tokens
-        run.prefill_ms, run.peak_mb = perf.prefill_time_ms, perf.memory_usage_mb
-
-
-def fill_sampling(struct: Any, sampling: SamplingParams) -> None:
-    """Write sampling into the fields that an init's and a run's struct have in common."""
-    greedy = sampling.temperature == 0 or sampling.top_p == 0
-    top_k = min(sampling.top_k, _ALL_TOKENS) if sampling.top_k > 0 else _ALL_TOKENS
-    struct.top_k = 1 if greedy else top_k
-    struct.top_p = 1.0 if greedy else sampling.top_p
-    # Zero is divided by somewhere; one token to choose from is as greedy.
-    struct.temperature = 1.0 if greedy else sampling.temperature
-    struct.repeat_penalty = sampling.repetition_penalty
-    struct.frequency_penalty = sampling.frequency_penalty
-    struct.presence_penalty = sampling.presence_penalty
-    # Its documented defaults; off.
-    struct.mirostat, struct.mirostat_tau, struct.mirostat_eta = 0, 5.0, 0.1

@@ -72,6 +72,19 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "input.sampling_params.temperature",
         'input.sampling_params.temperature must be a number from 0 to 2, got "hot"',
     ),
+    *(
+        (
+            {"input": {"prompt": "a", "lora": name}},
+            "input.lora",
+            f"input.lora must be an adapter's name, got {json.dumps(name)}",
+        )
+        for name in ("", 5, True)
+    ),
+    (
+        {"input": {"prompt": "a", "lora": "ok \ud83d"}},
+        "input.lora",
+        "input.lora must be Unicode text, got half a surrogate pair at character 3",
+    ),
     (
         {"input": {"prompt": "a", "enable_validation": "yes"}},
         "input.enable_validation",
@@ -267,3 +280,8 @@ def test_arbitrary_json_raises_nothing_but_invalid_request(given: Any) -> None:
         return
     assert str(refused.param).startswith("input")
     refused.message.encode()
+
+
+def test_adapter_is_asked_of_the_engine() -> None:
+    assert text({"prompt": "a"}).generation.sampling.lora is None
+    assert text({"prompt": "a", "lora": "french"}).generation.sampling.lora == "french"

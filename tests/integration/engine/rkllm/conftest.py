@@ -36,6 +36,9 @@ _BACKEND_OPTIONS = {
     "context_length",
     "cpu_mask",
     "lib_path",
+    "lora",
+    "mode",
+    "pooling",
     "sampling",
     "tokenizer",
 }

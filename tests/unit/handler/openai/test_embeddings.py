@@ -241,3 +241,16 @@ async def test_bad_job_is_found_before_it_runs(job_handler_of: JobHandlerFactory
     with pytest.raises(InvalidRequest, match="input must be a non-empty string"):
         jobs.check(job)
     assert "input must be a non-empty string" in (await jobs.run(job))["error"]
+
+
+async def test_adapters_are_listed_with_the_model_they_are_for(
+    pipeline_of: PipelineFactory,
+) -> None:
+    # R7
+    pipeline = pipeline_of()
+    pipeline.adapters = ("french",)
+    service = OpenAIService(pipeline)
+    base, adapter = service.models()["data"]
+    assert (adapter["id"], adapter["parent"]) == ("french", base["id"])
+    assert "parent" not in base
+    assert service.model("french") == adapter

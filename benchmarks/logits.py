@@ -1,0 +1,136 @@
+"""RKLLM_MODE=logits: what choosing each token here costs, beside what the runtime computes.
+
+The vocabulary is Qwen's, 151,936 tokens: a row of logits has 608 kB, which is copied while the
+callback lasts and then looked through. The runtime is the stand-in of `tests/fake_rkllm`, ABI 1.3;
+what it takes to make up a row is in the lines of answers, and stands alone before them. What an NPU
+takes for a token is in none. It is processor time, of one thread, so others at work do not count.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from time import process_time
+from typing import Any, cast
+
+import numpy as np
+
+from benchmarks.measure import Table
+from benchmarks.options import Options, say
+from engine.backends.rkllm.abi import ABI_13, bind
+from engine.backends.rkllm.library import load
+from engine.backends.rkllm.runtime import Runtime, Setup
+from engine.backends.rkllm.sampler import Sampler
+from engine.backends.rkllm.stepwise import Stepwise
+from engine.backends.rkllm.structs import RKLLMInferMode
+from engine.backends.rkllm.vocabulary import Vocabulary
+from engine.request import SamplingParams
+from tests.fake_rkllm import build, write_script
+
+NAME = "logits"
+SIZE = 151_936
+_TOKENS = 100
+_PROMPT = list(range(100))
+_JOB: Mapping[str, Any] = {"temperature": 0.7, "top_k": 50, "top_p": 0.9}
+_WAYS: Mapping[str, Mapping[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "a job's defaults": _JOB,
+    "temperature alone": {"temperature": 1.0},
+    "top_p 0.9 alone": {"top_p": 0.9},
+    "min_p 0.05": {"min_p": 0.05},
+    "a job's defaults and all penalties": {
+        **_JOB,
+        "repetition_penalty": 1.1,
+        "frequency_penalty": 0.5,
+        "presence_penalty": 0.5,
+    },
+    "a job's defaults and 20 logprobs": {**_JOB, "logprobs": 20},
+}
+
+
+class _Tokens:
+    """A vocabulary of nothing but its size."""
+
+    size = SIZE
+    ends = frozenset[int]()
+
+    def piece(self, token: int) -> bytes:
+        return b"a"
+
+    def text(self, token: int) -> str:
+        return "a"
+
+
+def run(options: Options) -> list[Table]:
+    """Measure the sampler alone, then whole answers on the stand-in."""
+    table = Table(title=NAME, ours="ours")
+    repeats = max(options.pairs, 3)
+    for way, sampling in _WAYS.items():
+        say(f"{NAME}: {way}")
+        params = SamplingParams(seed=1, **sampling)
+        table.alone(
+            f"choosing, {way}", "CPU ms/token", [_choosing_ms(params) for _ in range(repeats)]
+        )
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        runtime = _runtime(Path(folder))
+        table.alone(
+            "bare stand-in, a row of logits that nobody reads",
+            "CPU ms/token",
+            [_bare_ms(runtime) for _ in range(repeats)],
+        )
+        for way in ("greedy", "a job's defaults"):
+            say(f"{NAME}: an answer, {way}")
+            params = SamplingParams(seed=1, **_WAYS[way])
+            table.alone(
+                f"an answer's token, {way}",
+                "CPU ms/token",
+                [_answer_ms(runtime, params) for _ in range(repeats)],
+            )
+        runtime.close()
+    table.notes.append(f"{SIZE:,} tokens in the vocabulary, a prompt of {len(_PROMPT)}.")
+    return [table]
+
+
+def _choosing_ms(params: SamplingParams) -> float:
+    """Rows as models have them: most tokens are out of the question, a few are near the best."""
+    dice = np.random.default_rng(1)
+    rows = (dice.standard_normal((8, SIZE)) * 3).astype(np.float32)
+    rows[:, :20] = 22 - np.arange(20) / 2
+    chooses = Sampler(params, _PROMPT, SIZE)
+    started = process_time()
+    for number in range(_TOKENS):
+        chooses.pick(rows[number % len(rows)])
+    return (process_time() - started) * 1000 / _TOKENS
+
+
+def _runtime(folder: Path) -> Runtime:
+    model = write_script(
+        folder / "model.rkllm", f"chatter none\nvocabulary {SIZE}\nanswer\n  thread caller\n"
+    )
+    runtime = Runtime(bind(load(build("1.3", folder)), ABI_13), ABI_13)
+    runtime.init(Setup(model=model, context_length=4096, sampling=SamplingParams()))
+    return runtime
+
+
+def _bare_ms(runtime: Runtime) -> float:
+    runtime.forget()
+    started = process_time()
+    for token in range(_TOKENS):
+        mode = RKLLMInferMode.RKLLM_INFER_GET_LOGITS
+        runtime.compute([token], mode, lambda result: None, keep=True)
+    return (process_time() - started) * 1000 / _TOKENS
+
+
+def _answer_ms(runtime: Runtime, params: SamplingParams) -> float:
+    """The tokens after the first, which is paid for by the prompt."""
+    stamps: list[float] = []
+
+    def on_piece(piece: bytes, token: int, logprob: object) -> bool:
+        stamps.append(process_time())
+        return len(stamps) > _TOKENS
+
+    stepwise = Stepwise(runtime, cast("Vocabulary", _Tokens()), 4096)
+    stepwise.run(_PROMPT, params, on_piece, threading.Event())
+    return (stamps[-1] - stamps[0]) * 1000 / _TOKENS

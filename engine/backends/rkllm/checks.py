@@ -1,0 +1,36 @@
+"""What can be said of a model's settings before the runtime is asked to load it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.errors import ModelLoadFailed
+
+# The SDK's manual: a context of up to 16384 tokens, a multiple of 32.
+_MAX_CONTEXT = 16_384
+_CONTEXT_STEP = 32
+
+
+def check_model(path: Path) -> None:
+    """Refuse what is no file with something in it. Raises ModelLoadFailed."""
+    if not path.name:
+        raise ModelLoadFailed("MODEL_PATH must name a .rkllm model: there is no default one")
+    if not path.exists():
+        raise ModelLoadFailed(f"MODEL_PATH: there is no file {path}")
+    if not path.is_file():
+        raise ModelLoadFailed(f"MODEL_PATH: {path} is not a file")
+    try:
+        with path.open("rb") as file:
+            if not file.read(1):
+                raise ModelLoadFailed(f"MODEL_PATH: {path} is empty")
+    except OSError as error:
+        raise ModelLoadFailed(f"MODEL_PATH: {path} cannot be read: {error.strerror}") from error
+
+
+def check_context(tokens: int) -> None:
+    """Refuse a length that no model of this runtime has. Raises ModelLoadFailed."""
+    if tokens % _CONTEXT_STEP or tokens > _MAX_CONTEXT:
+        raise ModelLoadFailed(
+            f"CONTEXT_LENGTH must be a multiple of {_CONTEXT_STEP} and at most {_MAX_CONTEXT} for "
+            f"the RKLLM runtime, got {tokens}"
+        )

@@ -1,0 +1,143 @@
+"""Answers made here token by token: the runtime computes logits, and the sampler chooses."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from engine.backends.base import OnPiece, RunEnd
+from engine.backends.rkllm.runtime import Runtime
+from engine.backends.rkllm.sampler import Floats, Picked, Sampler
+from engine.backends.rkllm.structs import RKLLMInferMode
+from engine.backends.rkllm.vocabulary import Vocabulary
+from engine.errors import BackendFailed
+from engine.output import FinishReason, TokenLogprob
+from engine.request import SamplingParams
+
+# Tokens of a prompt in one run. The runtime has a row of logits for each of them, of which the last
+# is wanted: with a vocabulary of 150,000 that is 77 MB, and gigabytes of a whole long prompt.
+CHUNK = 128
+_FLOAT_BYTES = ctypes.sizeof(ctypes.c_float)
+
+
+class LastRow:
+    """Copies the logits that come after the last token, while they are there."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._copied = b""
+
+    def take(self, result: Any) -> None:
+        """Copy what a callback brings."""
+        logits = result.logits
+        rows, width = logits.num_tokens, logits.vocab_size
+        if not logits.logits or rows <= 0 or width <= 0:
+            return
+        size = width * _FLOAT_BYTES
+        address = ctypes.addressof(logits.logits.contents)
+        self._copied = ctypes.string_at(address + (rows - 1) * size, size)
+        self._rows += rows
+
+    def row(self, tokens: int, size: int) -> Floats:
+        """Return them, one for each of the `size` tokens there are.
+
+        Raises:
+            BackendFailed: there are rows for another number of tokens, and not for the last alone.
+        """
+        if self._rows not in (1, tokens):
+            raise BackendFailed(
+                f"the RKLLM runtime gave {self._rows} rows of logits for {tokens} tokens"
+            )
+        found: Floats = np.frombuffer(self._copied, np.float32)[:size]
+        if len(found) == size:
+            return found
+        # A token that the model knows nothing of never comes.
+        return np.concatenate((found, np.full(size - len(found), -np.inf, np.float32)))
+
+
+class Stepwise:
+    """Generates on a runtime that is asked for logits alone, one run for each token.
+
+    The key-value cache is kept from step to step and dropped before and after an answer, so nothing
+    of one is in another. Owned by the thread of the run; only one at a time.
+    """
+
+    def __init__(self, runtime: Runtime, vocabulary: Vocabulary, context_length: int) -> None:
+        self._runtime = runtime
+        self._vocabulary = vocabulary
+        self._context_length = context_length
+
+    def run(
+        self,
+        prompt: list[int],
+        sampling: SamplingParams,
+        on_piece: OnPiece,
+        aborted: threading.Event,
+    ) -> RunEnd:
+        """Generate until the end, the context's end, or until no more is wanted.
+
+        Raises:
+            RequestRejected: the sampling names a token that is not there.
+            BackendFailed: the runtime failed.
+        """
+        sampler = Sampler(sampling, prompt, self._vocabulary.size)
+        ends = frozenset() if sampling.ignore_eos else self._vocabulary.ends
+        started = time.monotonic()
+        self._runtime.forget()
+        try:
+            row = self._prefilled(prompt, sampling.lora, aborted)
+            prefill_ms = (time.monotonic() - started) * 1000
+            said, reason = 0, FinishReason.STOP
+            while row is not None:
+                picked = sampler.pick(row)
+                if picked.token in ends:
+                    break
+                said += 1
+                piece = self._vocabulary.piece(picked.token)
+                if on_piece(piece, picked.token, self._told(picked, sampling)):
+                    break
+                if len(prompt) + said >= self._context_length:
+                    reason = FinishReason.LENGTH
+                    break
+                row = self._next([picked.token], sampling.lora, aborted)
+        finally:
+            self._runtime.forget()
+        return RunEnd(
+            reason=reason,
+            prompt_tokens=len(prompt),
+            completion_tokens=said,
+            prefill_ms=prefill_ms,
+        )
+
+    def _prefilled(
+        self, prompt: list[int], lora: str | None, aborted: threading.Event
+    ) -> Floats | None:
+        """Return the logits after the prompt, None if it was aborted on the way."""
+        row = None
+        for start in range(0, len(prompt), CHUNK):
+            row = self._next(prompt[start : start + CHUNK], lora, aborted)
+            if row is None:
+                break
+        return row
+
+    def _next(self, tokens: list[int], lora: str | None, aborted: threading.Event) -> Floats | None:
+        if aborted.is_set():
+            return None
+        last = LastRow()
+        run = self._runtime.compute(
+            tokens, RKLLMInferMode.RKLLM_INFER_GET_LOGITS, last.take, keep=True, lora=lora
+        )
+        return None if run.stopped else last.row(len(tokens), self._vocabulary.size)
+
+    def _told(self, picked: Picked, sampling: SamplingParams) -> TokenLogprob | None:
+        if sampling.logprobs is None:
+            return None
+        return TokenLogprob(
+            self._vocabulary.text(picked.token),
+            picked.logprob,
+            tuple((self._vocabulary.text(token), logprob) for token, logprob in picked.top),
+        )

@@ -1,0 +1,175 @@
+"""Vectors from the runtime's last layer, with both ABIs: pooled, counted, beside generations.
+
+The stand-in's row of the token r is r, r + 0.01, r + 0.02 and so on to 8 numbers, so that a row
+tells which token it is of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from engine import Engine, Priority
+from engine.backends.rkllm.abi import ABI_13, Abi
+from engine.errors import BackendFailed, PromptTooLong, RequestRejected, UnsupportedParameter
+from engine.request import RenderedPrompt
+from handler.errors import InvalidRequest, ModelNotFound
+from handler.openai.service import OpenAIService
+from handler.pipeline import Pipeline
+from tests.fake_rkllm import read_log
+from tests.fake_rkllm.tokenizer import write_tokenizer
+from tests.integration.engine.rkllm.conftest import RkllmMaker
+from tests.integration.engine.support import ask
+from tests.waiting import until
+
+only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
+
+WIDTH = 8
+COUNT = 'answer\n  say "\\{i} " times=3\n'
+
+
+def normalised(row: Sequence[float]) -> list[float]:
+    length = math.hypot(*row)
+    return [number / length for number in row]
+
+
+def row_of(token: float) -> list[float]:
+    return [token + column / 100 for column in range(WIDTH)]
+
+
+async def embed(engine: Engine, *texts: RenderedPrompt) -> list[tuple[Sequence[float], int]]:
+    found = await engine.embed(texts, Priority.INTERACTIVE)
+    return [(each.vector, each.tokens) for each in found]
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    """The files beside every model that this test writes; one token a byte, and one before all."""
+    return write_tokenizer(tmp_path)
+
+
+@pytest.mark.usefixtures("tokenizer")
+async def test_vector_is_the_last_tokens(rkllm_of: RkllmMaker, call_log: Path, abi: Abi) -> None:
+    engine = rkllm_of(COUNT)
+    assert (await engine.ready()).embeddings
+    (vector, tokens), (other, fewer) = await embed(engine, "four!", (7, 8, 9))
+    assert (tokens, fewer) == (6, 3)
+    assert vector == pytest.approx(normalised(row_of(5)), abs=1e-6)
+    assert other == pytest.approx(normalised(row_of(2)), abs=1e-6)
+    # What generates goes on as before, and nothing of it is kept in between.
+    assert (await ask(engine))[0] == "0 1 2 "
+    assert [call.name for call in read_log(call_log)].count("rkllm_run") == 3
+
+
+@only_threads
+@pytest.mark.usefixtures("tokenizer")
+@pytest.mark.parametrize(("pooling", "token"), [("last", 5), ("mean", 2.5), ("cls", 0)])
+async def test_pooling_is_a_setting(rkllm_of: RkllmMaker, pooling: str, token: float) -> None:
+    [(vector, _)] = await embed(rkllm_of(COUNT, pooling=pooling), "four!")
+    assert vector == pytest.approx(normalised(row_of(token)), abs=1e-6)
+
+
+@only_threads
+@pytest.mark.usefixtures("tokenizer")
+async def test_text_beyond_the_context_is_refused_before_the_run(
+    rkllm_of: RkllmMaker, call_log: Path
+) -> None:
+    # R54
+    engine = rkllm_of(COUNT, context_length=64)
+    assert [tokens for _, tokens in await embed(engine, "x" * 63)] == [64]
+    with pytest.raises(
+        PromptTooLong, match=r"input: 65 tokens do not fit .* of 64 tokens"
+    ) as caught:
+        await embed(engine, "x" * 64)
+    assert caught.value.details["param"] == "input"
+    for bad in ((), (260,), (-1,)):
+        with pytest.raises(RequestRejected, match="input: "):
+            await embed(engine, bad)
+    assert [call.name for call in read_log(call_log)].count("rkllm_run") == 1
+
+
+@only_threads
+async def test_without_a_tokenizer_there_are_no_vectors(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(COUNT)
+    assert not (await engine.ready()).embeddings
+    with pytest.raises(UnsupportedParameter, match="the rkllm engine has no embeddings"):
+        await embed(engine, (1, 2))
+
+
+@pytest.mark.usefixtures("tokenizer")
+async def test_vectors_and_generations_never_run_at_once(
+    rkllm_of: RkllmMaker, call_log: Path
+) -> None:
+    # A second run on a handle ends the process; a vector that nobody waits for any more is one.
+    engine = rkllm_of(f'answer when="1 2 3"\n  prefill_ms 300\n{COUNT}')
+    await engine.ready()
+    left = asyncio.create_task(embed(engine, (1, 2, 3)))
+    await until(lambda: call_log.read_text().count(" rkllm_run ") == 1)
+    left.cancel()
+    await asyncio.gather(left, return_exceptions=True)
+    assert (await ask(engine))[0] == "0 1 2 "
+    texts = await asyncio.gather(*(ask(engine) for _ in range(4)), embed(engine, "a", "b"))
+    assert [each[0] for each in texts[:4]] == ["0 1 2 "] * 4
+    runs = [call.name for call in read_log(call_log) if call.name in ("rkllm_run", "run_end")]
+    assert runs == ["rkllm_run", "run_end"] * (len(runs) // 2)
+    assert engine.restarts == 0
+
+
+@only_threads
+@pytest.mark.usefixtures("tokenizer")
+async def test_aborted_run_that_waits_leaves_a_vector_alone(
+    rkllm_of: RkllmMaker, call_log: Path
+) -> None:
+    engine = rkllm_of(f'answer when="1 2 3"\n  prefill_ms 300 hears\n{COUNT}')
+    await engine.ready()
+    backend = engine._host._runner._backend  # type: ignore[attr-defined]
+    vector = asyncio.create_task(asyncio.to_thread(backend.embed, (1, 2, 3)))
+    await until(lambda: call_log.read_text().count(" rkllm_run ") == 1)
+    waits = asyncio.create_task(ask(engine))
+    await until(lambda: engine.running == 1)
+    waits.cancel()
+    await asyncio.gather(waits, return_exceptions=True)
+    assert (await vector)[1] == 3
+    assert not any(call.name == "rkllm_abort" for call in read_log(call_log))
+
+
+@only_threads
+@pytest.mark.usefixtures("tokenizer")
+async def test_failure_of_the_runtime_is_told(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(f'answer when="1 2"\n  returns 3\n{COUNT}')
+    with pytest.raises(BackendFailed, match="rkllm_run answered 3"):
+        await embed(engine, (1, 2))
+    assert len(await embed(engine, (1, 3))) == 1
+
+
+@only_threads
+@pytest.mark.usefixtures("tokenizer")
+async def test_openai_call_is_counted_and_answered(rkllm_of: RkllmMaker) -> None:
+    service = OpenAIService(Pipeline(rkllm_of(COUNT), "fake", adapters=("legal",)))
+    body = await service.embeddings({"model": "fake", "input": ["ab", "c"], "dimensions": WIDTH})
+    assert [len(each["embedding"]) for each in body["data"]] == [WIDTH] * 2
+    assert body["usage"] == {"prompt_tokens": 5, "total_tokens": 5}
+    for bad, said in (
+        ({"dimensions": 4}, "dimensions must be 8, the length of fake's vectors, got 4"),
+        ({"model": "legal"}, "model must be fake for vectors, which adapters do not make"),
+    ):
+        with pytest.raises(InvalidRequest, match=said):
+            await service.embeddings({"input": "a", **bad})
+    with pytest.raises(ModelNotFound, match="there is: fake, legal"):
+        await service.embeddings({"input": "a", "model": "other"})
+
+
+@only_threads
+@pytest.mark.usefixtures("tokenizer")
+async def test_memory_is_given_back_where_the_runtime_takes_it(
+    rkllm_of: RkllmMaker, abi: Abi
+) -> None:
+    # The stand-in ends the process at an answer that its version does not know.
+    engine = rkllm_of(COUNT)
+    backend = (await engine.ready(), engine._host._runner._backend)[1]  # type: ignore[attr-defined]
+    assert backend._runtime._released == (2 if abi is ABI_13 else 0)
+    assert len(await embed(engine, "a")) == 1

@@ -1,0 +1,297 @@
+"""RKLLM_MODE=logits with both ABIs: what is chosen here, of a model whose every number is known.
+
+The stand-in's logits depend on each token before them, so an answer shows whether the runtime was
+given the prompt whole, each token once and in order, and nothing of another request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine import Chat, Engine, FinishReason, Message, Priority
+from engine.backends.rkllm.sampler import Sampler
+from engine.backends.rkllm.stepwise import CHUNK
+from engine.errors import (
+    BackendFailed,
+    ModelLoadFailed,
+    PromptTooLong,
+    RequestRejected,
+    UnsupportedParameter,
+)
+from engine.request import RenderedPrompt, SamplingParams
+from handler.openai.service import OpenAIService
+from handler.pipeline import Pipeline
+from tests.fake_rkllm import Call, read_log
+from tests.fake_rkllm.oracle import logits_after
+from tests.fake_rkllm.tokenizer import id_of, tokenizer, write_tokenizer
+from tests.integration.engine.rkllm.conftest import RkllmMaker
+from tests.integration.engine.support import ask, first_text, read, request
+from tests.waiting import until
+
+only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
+
+SIZE = 260
+MODEL = f"vocabulary {SIZE}\nanswer\n"
+END = id_of("</s>")
+GREEDY: dict[str, Any] = {"temperature": 0.0}
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path) -> Path:
+    """The tokenizer files beside every model that this test writes; one token a byte."""
+    return write_tokenizer(tmp_path)
+
+
+def logits_engine(rkllm_of: RkllmMaker, script: str = MODEL, **options: Any) -> Engine:
+    return rkllm_of(script, mode="logits", **options)
+
+
+def expected(
+    prompt: RenderedPrompt, *, lora: str = "", context: int = 4096, **sampling: Any
+) -> list[int]:
+    """The tokens of an answer, each from a look at all that comes before it."""
+    tokens = list(prompt) if isinstance(prompt, tuple) else tokenizer().encode(prompt).ids
+    params = SamplingParams(**sampling)
+    chooses = Sampler(params, tokens, SIZE)
+    answer: list[int] = []
+    while len(tokens) + len(answer) < context and len(answer) != params.max_tokens:
+        token = chooses.pick(logits_after([*tokens, *answer], SIZE, lora)).token
+        if token == END and not params.ignore_eos:
+            break
+        answer.append(token)
+    return answer
+
+
+def said(tokens: Sequence[int]) -> str:
+    """The text of tokens, as it comes in a stream."""
+    decode = tokenizer().decoder.decode
+    plain = [tokenizer().id_to_token(token) for token in tokens if token < 256]
+    return str(decode([piece for piece in plain if piece is not None]))
+
+
+def calls(log: Path, name: str) -> list[Call]:
+    return [call for call in read_log(log) if call.name == name]
+
+
+async def answer(engine: Engine, prompt: RenderedPrompt = "hi", **sampling: Any) -> str:
+    text, _ = await ask(engine, prompt, **sampling)
+    # A stream leaves out what is cut off at its end, a decoder of whole texts does not.
+    return text.rstrip("\N{REPLACEMENT CHARACTER}")
+
+
+async def agrees(engine: Engine, prompt: RenderedPrompt = "hi", **sampling: Any) -> bool:
+    found = await answer(engine, prompt, **sampling)
+    return found == said(expected(prompt, **sampling)).rstrip("\N{REPLACEMENT CHARACTER}")
+
+
+@only_threads
+async def test_claims(rkllm_of: RkllmMaker) -> None:
+    able = await logits_engine(rkllm_of).ready()
+    assert (able.seed, able.min_p, able.logit_bias, able.penalties, able.ignore_eos) == (True,) * 5
+    assert (able.max_logprobs, able.fixed_sampling, able.abort_in_prefill) == (20, {}, True)
+    assert not able.grammar
+    assert not able.json_schema
+
+
+@only_threads
+async def test_answer_is_the_models_step_by_step(rkllm_of: RkllmMaker, call_log: Path) -> None:
+    engine = logits_engine(rkllm_of)
+    prompt = "x" * (2 * CHUNK + 44)
+    assert await agrees(engine, prompt, **GREEDY, max_tokens=30)
+    # Its beginning in parts, then one token at a time, and nothing left of it.
+    fed = [int(call.values["tokens"]) for call in calls(call_log, "rkllm_run")]
+    assert fed[:3] == [CHUNK, CHUNK, 45]
+    assert set(fed[3:]) <= {1}
+    assert len(calls(call_log, "rkllm_clear_kv_cache")) == 2
+
+
+SAMPLINGS: list[dict[str, Any]] = [
+    {"seed": 5},
+    {"seed": 6, "temperature": 0.4, "top_p": 0.8},
+    {"seed": 7, "top_k": 5, "min_p": 0.3},
+    {"seed": 8, "repetition_penalty": 1.4, "presence_penalty": 0.5, "frequency_penalty": 1.5},
+    {"seed": 9, "logit_bias": {65: 4.0, 66: 4.0, 67: -100.0}},
+]
+
+
+@only_threads
+async def test_sampling_is_honoured(rkllm_of: RkllmMaker) -> None:
+    # R9, R10: and the same seed says the same again.
+    engine = logits_engine(rkllm_of)
+    for sampling in SAMPLINGS:
+        async with await engine.generate(request("hi", **sampling, max_tokens=40)) as stream:
+            text = "".join(delta.text for delta in await read(stream))
+        assert stream.warnings == ()
+        text = text.rstrip("\N{REPLACEMENT CHARACTER}")
+        assert text == said(expected("hi", **sampling, max_tokens=40)).rstrip(
+            "\N{REPLACEMENT CHARACTER}"
+        )
+        assert await answer(engine, **sampling, max_tokens=40) == text
+        assert await answer(engine, **{**sampling, "seed": 99}, max_tokens=40) != text
+
+
+@only_threads
+async def test_logprobs_are_the_models(rkllm_of: RkllmMaker) -> None:
+    # R13
+    engine = logits_engine(rkllm_of)
+    sampling: dict[str, Any] = {"seed": 3, "max_tokens": 12, "logprobs": 3, "ignore_eos": True}
+    async with await engine.generate(request("hi", **sampling)) as stream:
+        deltas = await read(stream)
+    tokens = expected("hi", **sampling)
+    told = [delta.logprob for delta in deltas if delta.logprob is not None]
+    assert len(told) == len(tokens) == 12
+    before = tokenizer().encode("hi").ids
+    for each, token in zip(told, tokens, strict=True):
+        row = logits_after(before, SIZE).astype(np.float64)
+        logs = row - row.max() - np.log(np.exp(row - row.max()).sum())
+        assert each.logprob == pytest.approx(logs[token], abs=1e-4)
+        assert [logprob for _, logprob in each.top] == pytest.approx(
+            sorted(logs, reverse=True)[:3], abs=1e-4
+        )
+        before.append(token)
+
+
+@only_threads
+async def test_end_of_sequence_ends_the_answer(rkllm_of: RkllmMaker) -> None:
+    # R4, R10: it is no token of the answer, unless it is to be ignored.
+    engine = logits_engine(rkllm_of)
+    text, finish = await ask(engine, logit_bias={END: 100.0})
+    assert (text, finish.reason, finish.usage.completion_tokens) == ("", FinishReason.STOP, 0)
+    text, finish = await ask(engine, logit_bias={END: 100.0}, ignore_eos=True, max_tokens=7)
+    assert (text, finish.reason, finish.usage.completion_tokens) == ("", FinishReason.LENGTH, 7)
+
+
+@only_threads
+async def test_limits_and_stops_are_exact(rkllm_of: RkllmMaker, call_log: Path) -> None:
+    # R8, R11
+    engine = logits_engine(rkllm_of, context_length=64)
+    just = {"logit_bias": {id_of("a"): 100.0}, **GREEDY}
+    text, finish = await ask(engine, "x" * 50, **just)
+    assert (text, finish.reason) == ("a" * 13, FinishReason.LENGTH)
+    assert (finish.usage.prompt_tokens, finish.usage.completion_tokens) == (51, 13)
+    text, finish = await ask(engine, "hi", **just, max_tokens=5)
+    assert (text, finish.reason) == ("aaaaa", FinishReason.LENGTH)
+    text, finish = await ask(engine, "hi", **just, stop=("aaaa",))
+    assert (text, finish.reason, finish.stop_reason) == ("", FinishReason.STOP, "aaaa")
+    assert finish.usage.completion_tokens == 4
+    with pytest.raises(PromptTooLong):
+        await ask(engine, "x" * 64)
+    # Not a token is computed that nobody gets.
+    fed = sum(int(call.values["tokens"]) for call in calls(call_log, "rkllm_run"))
+    assert fed == (51 + 12) + (3 + 4) + (3 + 3)
+
+
+async def test_nothing_of_one_answer_is_in_another(rkllm_of: RkllmMaker, call_log: Path) -> None:
+    engine = logits_engine(rkllm_of)
+    sampling: dict[str, Any] = {**GREEDY, "max_tokens": 12}
+    alone = {prompt: said(expected(prompt, **sampling)) for prompt in ("a", "ab", "b")}
+    found = await asyncio.gather(*(answer(engine, prompt, **sampling) for prompt in [*alone] * 3))
+    for prompt, text in zip([*alone] * 3, found, strict=True):
+        assert text == alone[prompt].rstrip("\N{REPLACEMENT CHARACTER}")
+    # Nor of one that was left in the middle, or refused.
+    forever: dict[str, Any] = {"logit_bias": {id_of("a"): 100.0}, "ignore_eos": True}
+    async with await engine.generate(request("left", **forever)) as stream:
+        await first_text(stream)
+    await until(lambda: not engine.running)
+    with pytest.raises(RequestRejected, match="logit_bias: there is no token 260"):
+        await ask(engine, "a", logit_bias={SIZE: 1.0})
+    assert await agrees(engine, "a", **sampling)
+    runs = [call.name for call in read_log(call_log) if call.name in ("rkllm_run", "run_end")]
+    assert runs == ["rkllm_run", "run_end"] * (len(runs) // 2)
+
+
+@only_threads
+async def test_abort_is_heard_between_the_parts_of_a_prompt(
+    rkllm_of: RkllmMaker, call_log: Path
+) -> None:
+    engine = logits_engine(rkllm_of, f"vocabulary {SIZE}\nanswer\n  prefill_ms 100\n")
+    await engine.ready()
+    left = asyncio.create_task(ask(engine, "x" * (10 * CHUNK)))
+    await until(lambda: call_log.exists() and bool(calls(call_log, "rkllm_run")))
+    left.cancel()
+    await asyncio.gather(left, return_exceptions=True)
+    await until(lambda: not engine.running)
+    assert len(calls(call_log, "rkllm_run")) < 5
+    assert await agrees(engine, **GREEDY, max_tokens=2)
+
+
+@only_threads
+async def test_failures_cost_their_request(rkllm_of: RkllmMaker) -> None:
+    engine = logits_engine(
+        rkllm_of,
+        f'vocabulary {SIZE}\nanswer when="1 2"\n  returns 3\nanswer when="3 4"\n  prefill_ms 0\n'
+        "answer\n",
+    )
+    with pytest.raises(BackendFailed, match="rkllm_run answered 3"):
+        await ask(engine, (1, 2), **GREEDY)
+    assert await agrees(engine, (3, 4), **GREEDY, max_tokens=5)
+
+
+@only_threads
+async def test_adapter_is_used_in_every_step(rkllm_of: RkllmMaker, tmp_path: Path) -> None:
+    (tmp_path / "one.lora").touch()
+    engine = logits_engine(rkllm_of, lora=f"french={tmp_path}/one.lora")
+    sampling: dict[str, Any] = {**GREEDY, "max_tokens": 12}
+    wanted = said(expected("hi", lora="french", **sampling))
+    assert wanted != said(expected("hi", **sampling))
+    found = await answer(engine, **sampling, lora="french")
+    assert found == wanted.rstrip("\N{REPLACEMENT CHARACTER}")
+    assert await agrees(engine, **sampling)
+
+
+@only_threads
+async def test_vectors_beside_answers(rkllm_of: RkllmMaker) -> None:
+    engine = logits_engine(rkllm_of)
+    [vector] = await engine.embed(["hi"], Priority.INTERACTIVE)
+    assert vector.tokens == 3
+    assert await agrees(engine, **GREEDY, max_tokens=5)
+
+
+@only_threads
+async def test_grammars_are_refused_and_schemas_looked_at_afterwards(rkllm_of: RkllmMaker) -> None:
+    # R39: nothing here can make a mask of one.
+    engine = logits_engine(rkllm_of)
+    constraints: list[dict[str, Any]] = [{"grammar": 'root ::= "a"'}, {"json_schema": {}}]
+    for constraint in constraints:
+        with pytest.raises(UnsupportedParameter, match="cannot constrain its output"):
+            await ask(engine, **constraint)
+    service = OpenAIService(Pipeline(engine, "fake"))
+    body = {
+        "messages": [{"role": "user", "content": "hi"}],
+        "response_format": {"type": "json_object"},
+        "max_tokens": 3,
+        "logprobs": True,
+        "top_logprobs": 2,
+    }
+    whole = await service.whole(service.codec("/v1/chat/completions", body))
+    assert len(whole["choices"][0]["logprobs"]["content"]) <= 3
+    assert any("cannot hold its answers to a schema" in each for each in whole["warnings"])
+
+
+@only_threads
+async def test_chat_needs_its_template(rkllm_of: RkllmMaker, tmp_path: Path) -> None:
+    chat = Chat((Message("user", "hi"),))
+    assert (await ask(logits_engine(rkllm_of), chat, **GREEDY, max_tokens=2))[1]
+    write_tokenizer(tmp_path, None)
+    with pytest.raises(UnsupportedParameter, match="fake has no chat template"):
+        await ask(logits_engine(rkllm_of), chat)
+
+
+@only_threads
+async def test_what_it_needs_is_named(
+    rkllm_of: RkllmMaker, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "engine.backends.rkllm.stepwise", None)
+        with pytest.raises(ModelLoadFailed, match="RKLLM_MODE=logits needs numpy: `pip install"):
+            await logits_engine(rkllm_of).ready()
+    (files / "tokenizer.json").unlink()
+    with pytest.raises(ModelLoadFailed, match="RKLLM_MODE=logits needs the tokenizer files"):
+        await logits_engine(rkllm_of).ready()

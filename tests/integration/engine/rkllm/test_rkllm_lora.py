@@ -1,0 +1,129 @@
+"""LoRA adapters by name, with both ABIs: each run has the one it names, and no other's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import Engine
+from engine.backends.rkllm.abi import Abi
+from engine.errors import ModelLoadFailed, UnsupportedParameter
+from handler.errors import ModelNotFound, problem
+from handler.openai.service import OpenAIService
+from handler.pipeline import Pipeline
+from tests.fake_rkllm import read_log
+from tests.integration.engine.rkllm.conftest import RkllmMaker
+from tests.integration.engine.support import ask, first_text, request
+from tests.waiting import until
+
+only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
+
+SEEN = 'answer\n  say "\\{seen}"\n'
+NAMES = ("french", "legal")
+
+
+@pytest.fixture
+def lora(tmp_path: Path) -> str:
+    """Two adapters' files, as the setting names them."""
+    for name in NAMES:
+        (tmp_path / f"{name}.lora").write_text("weights")
+    return ",".join(f"{name}={tmp_path / name}.lora" for name in NAMES)
+
+
+async def seen(engine: Engine, **sampling: Any) -> str | None:
+    """The adapter that a run was given."""
+    adapter: str | None = json.loads((await ask(engine, **sampling))[0])["lora"]
+    return adapter
+
+
+async def test_each_run_has_the_adapter_it_names(
+    rkllm_of: RkllmMaker, lora: str, call_log: Path
+) -> None:
+    engine = rkllm_of(SEEN, lora=lora)
+    assert list((await engine.ready()).adapters) == [*NAMES]
+    for name in ("french", None, "legal", "french", None):
+        assert await seen(engine, lora=name) == name
+    loaded = [call.values["name"] for call in read_log(call_log) if call.name == "rkllm_load_lora"]
+    assert loaded == [*NAMES]
+
+
+@only_threads
+async def test_adapter_of_a_run_that_was_left_is_not_the_next_ones(
+    rkllm_of: RkllmMaker, lora: str
+) -> None:
+    engine = rkllm_of(
+        'answer when="long"\n  say "x" us=1000 times=100000\n' + SEEN,
+        lora=lora,
+    )
+    async with await engine.generate(request("long", lora="legal")) as stream:
+        await first_text(stream)
+    await until(lambda: not engine.running)
+    assert await seen(engine) is None
+
+
+@only_threads
+async def test_unknown_adapter_is_refused_with_those_that_there_are(
+    rkllm_of: RkllmMaker, lora: str, call_log: Path
+) -> None:
+    engine = rkllm_of(SEEN, lora=lora)
+    with pytest.raises(UnsupportedParameter) as caught:
+        await ask(engine, lora="german")
+    assert caught.value.message == (
+        "lora: the rkllm engine has no adapter 'german', there are: french, legal"
+    )
+    assert (problem(caught.value).row.status, problem(caught.value).param) == (400, "lora")
+    assert not any(call.name == "rkllm_run" for call in read_log(call_log))
+    with pytest.raises(UnsupportedParameter, match="there are none"):
+        await ask(rkllm_of(SEEN), lora="german")
+
+
+@only_threads
+async def test_adapters_are_loaded_again_with_the_model(
+    rkllm_of: RkllmMaker, lora: str, abi: Abi, call_log: Path
+) -> None:
+    engine = rkllm_of(SEEN, lora=lora, sampling="reload")
+    differs: dict[str, Any] = {"ignore_eos": True} if abi.sampling_per_run else {"top_k": 3}
+    assert await seen(engine, lora="legal", **differs) == "legal"
+    names = [call.name for call in read_log(call_log)]
+    assert names.count("rkllm_init") == 2
+    assert names.count("rkllm_load_lora") == 2 * len(NAMES)
+
+
+@only_threads
+async def test_adapter_that_does_not_load_is_named(rkllm_of: RkllmMaker, tmp_path: Path) -> None:
+    # As many as this library takes, and one more.
+    path = tmp_path / "one.lora"
+    path.write_text("weights")
+    engine = rkllm_of(SEEN, lora=",".join(f"n{number}={path}" for number in range(17)))
+    with pytest.raises(ModelLoadFailed) as caught:
+        await engine.ready()
+    assert caught.value.message.startswith(
+        "RKLLM_LORA: n16 was not loaded: rkllm_load_lora failed with -1"
+    )
+    with pytest.raises(ModelLoadFailed, match="RKLLM_LORA: there is no file"):
+        await rkllm_of(SEEN, lora="one=/nowhere/one.lora").ready()
+
+
+@only_threads
+@pytest.mark.parametrize(
+    ("route", "prompt"),
+    [
+        ("/v1/completions", {"prompt": "hi"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+    ],
+)
+async def test_openai_calls_name_an_adapter_as_their_model(
+    rkllm_of: RkllmMaker, lora: str, route: str, prompt: dict[str, Any]
+) -> None:
+    service = OpenAIService(Pipeline(rkllm_of(SEEN, lora=lora), "fake", adapters=NAMES))
+    for model, adapter in (("legal", "legal"), ("fake", None), (None, None), ("french", "french")):
+        body = await service.whole(service.codec(route, {**prompt, "model": model}))
+        choice = body["choices"][0]
+        text = choice["text"] if "text" in choice else choice["message"]["content"]
+        assert json.loads(text)["lora"] == adapter
+        assert body["model"] == (model or "fake")
+    with pytest.raises(ModelNotFound, match='"german" does not exist, there is: fake, french, le'):
+        service.codec(route, {**prompt, "model": "german"})

@@ -1,0 +1,229 @@
+"""Functions and thoughts through the RKLLM engine, with both ABIs: told, called, taken apart.
+
+In each way a prompt can come about: by the model's template, by one without a place for functions,
+and by the runtime's own, where everything is one turn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai.types.chat import ChatCompletion
+
+from handler.openai.service import OpenAIService, events
+from handler.options import PLAIN
+from handler.pipeline import Pipeline
+from tests.fake_rkllm import quoted
+from tests.fake_rkllm.tokenizer import CHATML, text_of, write_tokenizer
+from tests.integration.engine.rkllm.conftest import RkllmMaker
+from validation.rules import DEFAULT_RULES
+from validation.v3 import V3
+
+pytestmark = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
+
+ROUTE = "/v1/chat/completions"
+# As Qwen's begins.
+WITH_TOOLS = (
+    "{% if tools %}<|im_start|>system\n<tools>{% for tool in tools %}\n{{ tool | tojson }}"
+    "{% endfor %}\n</tools><|im_end|>\n{% endif %}" + CHATML
+)
+OPENS = CHATML.replace("assistant\n{%", "assistant\n<think>\n{%")
+# Qwen3's, with its default the other way round.
+MAY_OPEN = CHATML.replace(
+    "assistant\n{%", "assistant\n{% if enable_thinking %}<think>\n{% endif %}{%"
+)
+WAYS: dict[str, Callable[[Path], object]] = {
+    "template": lambda folder: write_tokenizer(folder, WITH_TOOLS),
+    "template without a place": write_tokenizer,
+    "runtime": lambda folder: None,
+}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "Köln?"}], "tools": [TOOL]}
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Lays what a way needs beside the model."""
+    WAYS[request.param](tmp_path)
+    return str(request.param)
+
+
+@pytest.fixture
+def template(tmp_path: Path) -> None:
+    """Lays a template with a place for functions beside the model."""
+    WAYS["template"](tmp_path)
+
+
+def says(*texts: str) -> str:
+    """A script that says these tokens, whatever it is asked."""
+    return f"answer\n  say {' '.join(map(quoted, texts))}\n"
+
+
+def in_turn(*answers: list[str]) -> str:
+    """A script that gives one answer to each run."""
+    return "".join(
+        says(*texts).replace("answer", f"answer run={number}", 1)
+        for number, texts in enumerate(answers, 1)
+    )
+
+
+def service_of(engine: Any) -> OpenAIService:
+    return OpenAIService(Pipeline(engine, "fake", V3.from_file(DEFAULT_RULES)), PLAIN)
+
+
+async def whole(service: OpenAIService, body: dict[str, Any]) -> dict[str, Any]:
+    told = await service.whole(service.codec(ROUTE, body))
+    ChatCompletion.model_validate(told, strict=True)
+    return told
+
+
+async def message(service: OpenAIService, body: dict[str, Any]) -> dict[str, Any]:
+    [choice] = (await whole(service, body))["choices"]
+    said: dict[str, Any] = choice["message"]
+    return said
+
+
+async def deltas(service: OpenAIService, body: dict[str, Any]) -> list[dict[str, Any]]:
+    codec = service.codec(ROUTE, body | {"stream": True})
+    async with await service.open(codec) as running:
+        said = b"".join([block async for block in events(codec, running)])
+    lines = [line.removeprefix("data: ") for line in said.decode().split("\n\n") if line]
+    return [json.loads(line)["choices"][0] for line in lines[:-1]]
+
+
+async def prompt_of(service: OpenAIService, body: dict[str, Any]) -> str:
+    """What the runtime was given, as text."""
+    given = json.loads((await message(service, body))["content"])
+    if given["input_type"] == "token":
+        return text_of([int(word) for word in given["prompt"].split()])
+    return str(given["prompt"])
+
+
+async def test_model_is_told_of_functions(rkllm_of: RkllmMaker, way: str) -> None:
+    service = service_of(rkllm_of('answer\n  say "\\{seen}"\n'))
+    told = await prompt_of(service, BODY)
+    assert json.dumps(TOOL["function"]["name"]) in told  # type: ignore[index]
+    assert '"city"' in told
+    # Where the template has a place, in its words and not in ours.
+    assert ("You may call functions" in told) is (way != "template")
+    assert "weather" not in await prompt_of(service, BODY | {"tool_choice": "none"})
+
+
+async def test_one_turn_with_functions_is_said_to_be_no_template(
+    rkllm_of: RkllmMaker, way: str
+) -> None:
+    # R16
+    service = service_of(rkllm_of(says("a")))
+    warnings = (await whole(service, BODY)).get("warnings", [])
+    assert any("as the text of one turn" in each for each in warnings) is (way == "runtime")
+
+
+@pytest.mark.usefixtures("template")
+async def test_call_is_told_whole_and_streamed(rkllm_of: RkllmMaker) -> None:
+    # R39: cut wherever the tokens cut it, here between any two characters.
+    at_once, bit_by_bit = ["Let me see. ", CALL], ["Let me see. ", *CALL]
+    service = service_of(rkllm_of(in_turn(at_once, at_once, bit_by_bit, bit_by_bit)))
+    for _ in range(2):
+        [choice] = (await whole(service, BODY))["choices"]
+        assert (choice["finish_reason"], choice["message"]["content"]) == (
+            "tool_calls",
+            "Let me see.",
+        )
+        [called] = choice["message"]["tool_calls"]
+        assert called["function"] == {"name": "weather", "arguments": '{"city":"Köln"}'}
+
+        streamed = await deltas(service, BODY)
+        assert "".join(each["delta"].get("content") or "" for each in streamed) == "Let me see."
+        [again] = [call for each in streamed for call in each["delta"].get("tool_calls", ())]
+        assert again["function"] == called["function"]
+        assert [each["finish_reason"] for each in streamed][-1] == "tool_calls"
+
+
+async def test_result_of_a_call_goes_back_to_the_model(rkllm_of: RkllmMaker, way: str) -> None:
+    service = service_of(rkllm_of('answer\n  say "\\{seen}"\n'))
+    called = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "weather", "arguments": '{"city": "Köln"}'},
+    }
+    turns = [
+        *BODY["messages"],
+        {"role": "assistant", "content": None, "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "call_1", "content": '{"celsius": 9}'},
+    ]
+    told = await prompt_of(service, BODY | {"messages": turns})
+    assert '{"celsius": 9}' in told
+    assert ("<tool_response>" in told) is (way != "template")
+
+
+@pytest.mark.usefixtures("template")
+async def test_call_that_must_be_is_looked_at(rkllm_of: RkllmMaker) -> None:
+    # R39: it cannot be held to one, so the answer is compared, and a second one tried.
+    body = BODY | {"tool_choice": "required"}
+    refuses, calls = ["I will not."], ['{"name": "weather", "arguments": {}}']
+    service = service_of(rkllm_of(in_turn(refuses, refuses, calls)))
+    refused = await whole(service, body)
+    assert refused["validation"]["valid"] is False
+    assert refused["regenerated"]
+    assert any("cannot hold its answers to a schema" in each for each in refused["warnings"])
+    assert (await whole(service, body))["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.usefixtures("template")
+async def test_thoughts_are_a_part_of_their_own(rkllm_of: RkllmMaker) -> None:
+    # R39
+    text = "<think>\nHm, <b>.\n</think>\n\nYes"
+    service = service_of(rkllm_of(in_turn([text], [text], [*text], [*text])))
+    body = {"messages": BODY["messages"]}
+    for _ in range(2):
+        said = await message(service, body)
+        assert (said["reasoning_content"], said["content"]) == ("Hm, <b>.\n", "Yes")
+        streamed = [each["delta"] for each in await deltas(service, body)]
+        assert "".join(each.get("reasoning_content", "") for each in streamed) == "Hm, <b>.\n"
+        assert "".join(each.get("content", "") for each in streamed) == "Yes"
+
+
+async def test_template_that_opens_the_thoughts_is_noticed(
+    rkllm_of: RkllmMaker, tmp_path: Path
+) -> None:
+    # As DeepSeek-R1's: the first mark is in the prompt, and only the second one is said.
+    write_tokenizer(tmp_path, OPENS)
+    service = service_of(rkllm_of(says("Hm.", "</thi", "nk>", "Yes")))
+    body = {"messages": BODY["messages"]}
+    for asked in (body, body | {"n": 2}, body | {"chat_template_kwargs": {"a": 1}}):
+        for choice in (await whole(service, asked))["choices"]:
+            assert choice["message"]["reasoning_content"] == "Hm."
+            assert choice["message"]["content"] == "Yes"
+    streamed = [each["delta"] for each in await deltas(service, body)]
+    assert "".join(each.get("reasoning_content", "") for each in streamed) == "Hm."
+    assert "".join(each.get("content", "") for each in streamed) == "Yes"
+
+
+async def test_thoughts_that_a_call_asks_for_are_noticed(
+    rkllm_of: RkllmMaker, tmp_path: Path
+) -> None:
+    write_tokenizer(tmp_path, MAY_OPEN)
+    service = service_of(rkllm_of(says("Hm.</think>Yes")))
+    body = {"messages": BODY["messages"]}
+    said = await message(service, body | {"enable_thinking": True})
+    assert (said["reasoning_content"], said["content"]) == ("Hm.", "Yes")
+    for asked in (body, body | {"enable_thinking": False}):
+        assert (await message(service, asked))["content"] == "Hm.</think>Yes"
+
+
+async def test_template_that_refuses_one_turn_opens_nothing(
+    rkllm_of: RkllmMaker, tmp_path: Path
+) -> None:
+    write_tokenizer(tmp_path, "{{ raise_exception('system first') }}")
+    assert not (await rkllm_of(says("a")).ready()).opens_thoughts

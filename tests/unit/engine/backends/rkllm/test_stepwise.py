@@ -1,0 +1,118 @@
+"""Generation step by step, over a runtime that is written here: what it is asked and refused."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from engine.backends.rkllm.runtime import Runtime
+from engine.backends.rkllm.stepwise import LastRow, Stepwise
+from engine.backends.rkllm.structs import RKLLMResult, RKLLMResultLogits
+from engine.backends.rkllm.vocabulary import Vocabulary
+from engine.errors import BackendFailed
+from engine.request import SamplingParams
+
+GREEDY = SamplingParams(temperature=0)
+WORDS = cast(
+    "Vocabulary",
+    SimpleNamespace(size=3, ends={2}, piece=lambda token: b"ab"[token : token + 1]),
+)
+
+
+def result(rows: list[list[float]]) -> RKLLMResult:
+    """A callback's result; its memory lives as long as it does."""
+    numbers = [number for row in rows for number in row]
+    memory = (ctypes.c_float * len(numbers))(*numbers)
+    pointer = ctypes.cast(memory, ctypes.POINTER(ctypes.c_float))
+    return RKLLMResult(logits=RKLLMResultLogits(pointer, len(rows[0]), len(rows)))
+
+
+class Fed:
+    """A runtime whose logits are the next of these rows; it says what was asked of it."""
+
+    def __init__(self, *rows: list[float]) -> None:
+        self._rows = list(rows)
+        self.asked: list[Any] = []
+
+    def forget(self) -> None:
+        self.asked.append("forget")
+
+    def compute(
+        self, tokens: list[int], mode: int, take: Callable[[Any], None], *, keep: bool, lora: Any
+    ) -> Any:
+        assert keep
+        self.asked.append(tokens)
+        take(result([self._rows.pop(0)]))
+        return SimpleNamespace(stopped=False)
+
+
+def run(fed: Fed, *, enough: int = 0, sampling: SamplingParams = GREEDY) -> list[bytes]:
+    pieces: list[bytes] = []
+
+    def on_piece(piece: bytes, token: int, logprob: object) -> bool:
+        pieces.append(piece)
+        return len(pieces) == enough
+
+    steps = Stepwise(cast("Runtime", fed), WORDS, 64)
+    steps.run([0, 1], sampling, on_piece, threading.Event())
+    return pieces
+
+
+def test_each_token_goes_in_once_and_nothing_is_kept() -> None:
+    fed = Fed([0, 5, 0], [5, 0, 0], [0, 0, 5])
+    assert run(fed) == [b"b", b"a"]
+    assert fed.asked == ["forget", [0, 1], [1], [0], "forget"]
+
+
+def test_token_that_nobody_wants_to_follow_is_not_computed() -> None:
+    fed = Fed([0, 5, 0], [5, 0, 0])
+    assert run(fed, enough=2) == [b"b", b"a"]
+    assert fed.asked == ["forget", [0, 1], [1], "forget"]
+
+
+def test_failure_is_forgotten_too() -> None:
+    fed = Fed([0, math.nan, 0])
+    with pytest.raises(BackendFailed, match="logits that are no numbers"):
+        run(fed)
+    assert fed.asked[-1] == "forget"
+
+
+def test_runtime_that_does_not_forget_is_not_asked() -> None:
+    class Library:
+        def clear_kv_cache(self, *given: object) -> int:
+            return -1
+
+    runtime = Runtime.__new__(Runtime)
+    runtime._handle, runtime._functions = ctypes.c_void_p(1), cast("Any", Library())
+    with pytest.raises(BackendFailed, match=r"did not forget the request before: .* answered -1"):
+        runtime.forget()
+
+
+def test_last_row_is_kept_and_cut_or_filled_to_the_vocabulary() -> None:
+    last = LastRow()
+    last.take(result([[1, 2, 3], [4, 5, 6]]))
+    assert last.row(2, 3).tolist() == [4, 5, 6]
+    # Columns that are only there to make it a round number; tokens that the model has no column of.
+    assert last.row(2, 2).tolist() == [4, 5]
+    assert last.row(2, 4).tolist() == [4, 5, 6, -math.inf]
+
+
+@pytest.mark.parametrize(("rows", "tokens", "fits"), [(1, 5, True), (5, 5, True), (2, 5, False)])
+def test_rows_are_of_all_tokens_or_the_last(rows: int, tokens: int, fits: bool) -> None:
+    last = LastRow()
+    last.take(RKLLMResult())
+    for row in range(rows):
+        last.take(result([[row, 0.0]]))
+    if fits:
+        assert last.row(tokens, 2).tolist() == [rows - 1, 0]
+    else:
+        with pytest.raises(BackendFailed, match="gave 2 rows of logits for 5 tokens"):
+            last.row(tokens, 2)
+    with pytest.raises(BackendFailed, match="gave 0 rows"):
+        LastRow().row(1, 2)
