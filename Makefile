@@ -87,10 +87,12 @@ docs: $(VENV)/.run ## make the pages that are made from code
 	@$(BIN)/python -m validation.rules_page > docs/validation.md
 	@$(BIN)/python -m emulator.openai_page > docs/openai.md
 
-# One file after the other, for lambda.txt and dev.txt are held to the versions that run.txt chose.
+# One file after the other, for lambda.txt and dev.txt are held to the versions that run.txt chose,
+# and arm64.txt to those of dev.txt.
 lock: $(VENV)/.setup ## pin what requirements/*.in ask for (LOCK_ARGS=--upgrade: the newest that fit)
 	@cd requirements && for name in setup run lambda servers; do ../$(UV_LOCK) $$name.in -o $$name.txt >/dev/null || exit 1; done
 	@cd requirements && ../$(UV_LOCK) --override overrides.in dev.in -o dev.txt >/dev/null
+	@cd requirements && ../$(UV_LOCK) arm64.in -o arm64.txt >/dev/null
 
 clean: ## remove the environment, caches and build output; models/ stays, for it was a download
 	@rm -rf $(VENV) $(SERVERS) $(ARM64) tests/clients/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
@@ -140,11 +142,11 @@ $(ARM64)/.root: tests/arm64/root.sh
 	@$< $(ARM64) >&2
 	@touch $@
 
-$(ARM64)/.installed: requirements/arm64.in requirements/dev.txt $(ARM64)/.root $(VENV)/.setup
+$(ARM64)/.installed: requirements/arm64.txt $(ARM64)/.root $(VENV)/.setup
 	@echo 'Installing $<' >&2
 	@rm -rf $(ARM64)/lib
 	@version=$$(readlink $(ARM64)/root/usr/bin/python3) && version=$${version#python} && \
-		$(BIN)/uv pip install --quiet --only-binary :all: --python-version $$version \
+		$(BIN)/uv pip install --quiet --only-binary :all: --require-hashes --no-deps --python-version $$version \
 		--python-platform aarch64-unknown-linux-gnu \
 		--target $(ARM64)/lib/python$$version/site-packages -r $< >&2
 	@touch $@
