@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from engine import BackendConfig, Engine, FinishReason, GenerationRequest, SamplingParams
 from engine.errors import BackendFailed, EngineCrashed, EngineError, EngineStalled
 from engine.request import Prompt
+from tests.waiting import PATIENCE
 
 # Every token says which request it is of. Only a FINISH tells how long a text was, so that an
 # aborted one has it; of all else the dice decide.
@@ -53,14 +53,12 @@ FAULTS: dict[str, type[EngineError]] = {
     "unfinished": BackendFailed,
 }
 # Short, for what is faulty waits them out.
-# The test of arm64 multiplies them: an emulated machine is slow.
-_PATIENCE = float(os.environ.get("PATIENCE", "1"))
 CLOCKS: dict[str, Any] = {
-    "stall_timeout_s": 0.5 * _PATIENCE,
-    "abort_grace_s": 0.5 * _PATIENCE,
-    "prefill_timeout_s": 20.0 * _PATIENCE,
+    "stall_timeout_s": 0.5 * PATIENCE,
+    "abort_grace_s": 0.5 * PATIENCE,
+    "prefill_timeout_s": 20.0 * PATIENCE,
 }
-BOUND_S = 60 * _PATIENCE
+BOUND_S = 60 * PATIENCE
 
 
 def backend(model: Path, library: Path) -> BackendConfig:
