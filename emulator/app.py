@@ -43,7 +43,7 @@ from emulator.tokens import TokenRoutes
 from emulator.webhooks import Webhooks
 from emulator.worker_outputs import CallFailed
 from emulator.worker_routes import WorkerRoutes
-from engine import Engine
+from engine import AnyEngine, by_model
 from engine.errors import EngineError
 from handler.assembly import SettingError, build_checking, build_results, open_doors
 from handler.errors import HandlerError, Problem, Row
@@ -59,7 +59,7 @@ _EXPOSED = (
 )
 
 
-def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
+def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
     """Return the application around an engine, which it starts and closes with itself.
 
     Raises:
@@ -102,7 +102,7 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
     openai = OpenAIRoutes(
         doors.openai,
         _oracle(settings, engine, performance),
-        TokenRoutes(engine, max_body_bytes),
+        TokenRoutes(doors.models, max_body_bytes),
         max_body_bytes,
         interval_s,
     )
@@ -110,7 +110,7 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
     seen = cast("JobStore", DrainingStore(store, drain))
     jobs = JobRoutes(seen, fleet, settings)
     workers = WorkerRoutes(seen, fleet, settings, drain)
-    health = Health(engine, settings.served_model, journal, drain)
+    health = Health(engine, by_model(engine, settings.served_model), journal, drain)
     local = worker_key(endpoint, LOCAL)
 
     async def give_back(limit_s: float) -> None:
@@ -170,9 +170,10 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
     return app
 
 
-def _oracle(settings: EmulatorSettings, engine: Engine, performance: Performance) -> Oracle:
+def _oracle(settings: EmulatorSettings, engine: AnyEngine, performance: Performance) -> Oracle:
     try:
-        return Oracle(engine, settings.served_model, performance, settings.rate_limit_chat)
+        engines = by_model(engine, settings.served_model)
+        return Oracle(engines, performance, settings.rate_limit_chat)
     except ValueError as error:
         raise SettingError(
             f'RATE_LIMIT_CHAT: {error}; it is written like "10/minute", and off for none'

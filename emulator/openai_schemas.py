@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from emulator.schema_parts import (
     COUNT,
     FLAG,
@@ -90,7 +92,7 @@ _ONLY_STREAMED: Schema = {
 
 
 def _generation(
-    prompt: dict[str, Schema], parameters: type[OpenAIInput], model: str, **rest: Schema
+    prompt: dict[str, Schema], parameters: type[OpenAIInput], models: Sequence[str], **rest: Schema
 ) -> Schema:
     """Return a body: its prompt, and the parameters that the handler itself checks."""
     known = fields_of(parameters)
@@ -103,7 +105,7 @@ def _generation(
             {
                 **known,
                 **rest,
-                "model": {"enum": [model, None]},
+                "model": {"enum": [*models, None]},
                 "response_format": _FORMAT,
                 "stream_options": _STREAMED | {"description": "only with stream: true"},
                 "validation": or_null(checks | {"additionalProperties": False}) | said,
@@ -114,8 +116,8 @@ def _generation(
     )
 
 
-def openai_schemas(model: str) -> dict[str, Schema]:
-    """Return them; `model` is the one that is served."""
+def openai_schemas(models: Sequence[str]) -> dict[str, Schema]:
+    """Return them; `models` are those that are served."""
     prompts = [
         _NOT_EMPTY,
         list_of(_NOT_EMPTY) | {"minItems": 1, "description": "several prompts"},
@@ -127,11 +129,11 @@ def openai_schemas(model: str) -> dict[str, Schema]:
     answer = {"id": TEXT, "created": {"type": "integer"}, "model": TEXT, "usage": usage}
     message = object_of({"role": {"const": "assistant"}, "content": or_null(TEXT)})
     return {
-        "Completion": _generation({"prompt": {"anyOf": prompts}}, CompletionInput, model),
+        "Completion": _generation({"prompt": {"anyOf": prompts}}, CompletionInput, models),
         "Chat": _generation(
             {"messages": list_of(_MESSAGE) | {"minItems": 1}},
             ChatInput,
-            model,
+            models,
             **_TOOLS,
             **_TEMPLATE,
         ),
@@ -151,7 +153,7 @@ def openai_schemas(model: str) -> dict[str, Schema]:
         ),
         "Embeddings": object_of(
             {"input": {"anyOf": prompts}},
-            {**fields_of(EmbeddingsInput), "model": {"enum": [model, None]}},
+            {**fields_of(EmbeddingsInput), "model": {"enum": [*models, None]}},
         ),
         "EmbeddingsAnswer": object_of(
             {

@@ -25,7 +25,7 @@ from emulator.batches.upload import Uploads
 from emulator.batches.works import Works
 from emulator.responses import error_response
 from emulator.settings import EmulatorSettings
-from engine import Engine, Priority
+from engine import AnyEngine, Priority
 from handler.assembly import Doors
 from handler.errors import Problem, Row
 
@@ -38,7 +38,7 @@ class BatchPlane:
     Without a folder all is kept in a temporary one, which goes with the server.
     """
 
-    def __init__(self, settings: EmulatorSettings, doors: Doors, engine: Engine) -> None:
+    def __init__(self, settings: EmulatorSettings, doors: Doors, engine: AnyEngine) -> None:
         path = settings.batch_folder()
         self._scratch = None
         if path is None:

@@ -1,8 +1,8 @@
-"""The one model that is served, as calls name it and the list shows it (R7)."""
+"""A model that is served, as calls name it and the list shows it (R7)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from handler.errors import InvalidRequest, ModelNotFound
@@ -24,18 +24,18 @@ def read_model(body: Mapping[str, Any], served: str, dialect: Dialect) -> str:
         return served
     if not isinstance(model, str):
         raise InvalidRequest(f"model must be a string, got {shown(model)}", "model")
-    check_model(model, served)
+    if model != served:
+        raise unknown_model(model, [served])
     return model
 
 
-def check_model(name: str, served: str) -> None:
-    """Refuse any model but the one that is served. Raises ModelNotFound, naming it."""
-    if name != served:
-        raise ModelNotFound(
-            f"the model {shown(name)} does not exist, there is: {served}",
-            "model",
-            {"available_models": [served]},
-        )
+def unknown_model(name: str, served: Sequence[str], param: str = "model") -> ModelNotFound:
+    """Return the error of a model that is not served, which names those that are."""
+    return ModelNotFound(
+        f"the model {shown(name)} does not exist, there is: {', '.join(served)}",
+        param,
+        {"available_models": list(served)},
+    )
 
 
 def describe_model(served: str, created: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from engine.errors import UnsupportedParameter
 from engine.request import Chat
 from handler.answer import Answer
 from handler.errors import NotFound
+from handler.models import Models
 from handler.openai.chat import CHAT
 from handler.openai.codec import Codec
 from handler.openai.completions import COMPLETIONS
@@ -20,7 +21,7 @@ from handler.openai.dialect import OPENAI, Dialect
 from handler.openai.echo import echo_of, text_of
 from handler.openai.embeddings import EmbeddingsCall
 from handler.openai.events import DONE, error_event, events
-from handler.openai.models import check_model, describe_model
+from handler.openai.models import describe_model
 from handler.openai.several import Finished, Several, run_all
 from handler.openai.shape import Shape
 from handler.options import PLAIN, OptionsReader
@@ -36,7 +37,7 @@ MODELS = "/v1/models"
 
 
 class OpenAIService:
-    """Answers OpenAI calls from the pipeline; holds nothing between them.
+    """Answers OpenAI calls from their models' pipelines; holds nothing between them.
 
     `max_tokens` is what DEFAULT_MAX_TOKENS sets where a call says nothing, None for no limit but
     the context; `stream_several` is STREAM_MULTI_PROMPT.
@@ -44,13 +45,13 @@ class OpenAIService:
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        models: Pipeline | Models,
         options: OptionsReader = PLAIN,
         *,
         max_tokens: int | None = None,
         stream_several: bool = False,
     ) -> None:
-        self._pipeline = pipeline
+        self._models = models if isinstance(models, Models) else Models(models)
         self._options = options
         self._max_tokens = max_tokens
         self._stream_several = stream_several
@@ -71,7 +72,7 @@ class OpenAIService:
         return Codec(
             shape,
             body,
-            self._pipeline.model_name,
+            self._models.asked(body).model_name,
             self._max_tokens,
             self._options,
             dialect,
@@ -87,7 +88,7 @@ class OpenAIService:
             NotFound: there is no such route, or no such model.
         """
         if route == EMBEDDINGS:
-            EmbeddingsCall.read(body, self._pipeline.model_name, OPENAI)
+            EmbeddingsCall.read(body, self._models.asked(body).model_name, OPENAI)
         elif route != MODELS:
             self.codec(route, body)
 
@@ -108,21 +109,20 @@ class OpenAIService:
         self, body: Mapping[str, Any], dialect: Dialect = OPENAI, slot: Slot | None = None
     ) -> dict[str, Any]:
         """Return the vectors of texts. Raises InvalidRequest, ModelNotFound or EngineError."""
-        call = EmbeddingsCall.read(body, self._pipeline.model_name, dialect)
-        engine = self._pipeline.engine
+        pipeline = self._models.asked(body)
+        call = EmbeddingsCall.read(body, pipeline.model_name, dialect)
+        engine = pipeline.engine
         call.check(await engine.ready())
         priority = Priority.INTERACTIVE if slot is None else Priority.JOB
         return call.answer(await engine.embed(call.texts, priority, slot))
 
     def models(self) -> dict[str, Any]:
-        """Return the list of models: the one that is served."""
-        return {"object": "list", "data": [self.model(self._pipeline.model_name)]}
+        """Return the list of the models that are served, the default first."""
+        return {"object": "list", "data": [self.model(name) for name in self._models.names]}
 
     def model(self, name: str) -> dict[str, Any]:
         """Return one model. Raises ModelNotFound."""
-        served = self._pipeline.model_name
-        check_model(name, served)
-        return describe_model(served, self._created)
+        return describe_model(self._models.find(name).model_name, self._created)
 
     async def whole(self, codec: Codec, slot: Slot | None = None) -> dict[str, Any]:
         """Return the body of a call that is not streamed. Raises EngineError."""
@@ -130,11 +130,11 @@ class OpenAIService:
         if codec.parameters.sampling.max_tokens == 0:
             return codec.whole(*await self._nothing(codec))
         if len(codec.requests) == 1:
-            return codec.whole(await self._pipeline.run(codec.request, slot))
+            return codec.whole(await self._pipeline(codec).run(codec.request, slot))
         if slot is not None:
             # They take one each, as they come.
             slot.release()
-        return codec.whole(*await run_all(self._pipeline, codec.requests))
+        return codec.whole(*await run_all(self._pipeline(codec), codec.requests))
 
     async def open(self, codec: Codec, slot: Slot | None = None) -> Running | Several | Finished:
         """Start a streamed call and wait for its first text. Raises EngineError."""
@@ -142,14 +142,17 @@ class OpenAIService:
         if codec.parameters.sampling.max_tokens == 0:
             return Finished(await self._nothing(codec))
         if len(codec.requests) == 1:
-            return await self._pipeline.open(codec.request, slot)
+            return await self._pipeline(codec).open(codec.request, slot)
         if slot is not None:
             slot.release()
-        return await Several(self._pipeline, codec.requests).open()
+        return await Several(self._pipeline(codec), codec.requests).open()
+
+    def _pipeline(self, codec: Codec) -> Pipeline:
+        return self._models.find(codec.model)
 
     async def _prepare(self, codec: Codec) -> None:
         """Find out what only the engine knows and the answer depends on. Raises EngineError."""
-        manner, engine = codec.manner, self._pipeline.engine
+        manner, engine = codec.manner, self._pipeline(codec).engine
         if codec.particular:
             capabilities = await engine.ready()
             codec.suit(capabilities)
@@ -176,10 +179,10 @@ class OpenAIService:
             if isinstance(prompt, tuple):
                 tokens = len(prompt)
             elif isinstance(prompt, str):
-                tokens = len(await self._pipeline.engine.tokenize(prompt))
+                tokens = len(await self._pipeline(codec).engine.tokenize(prompt))
             answer = Answer(
                 id=codec.id,
-                model=self._pipeline.model_name,
+                model=codec.model,
                 created=int(time.time()),
                 text="",
                 deltas=(),
