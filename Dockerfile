@@ -1,4 +1,4 @@
-FROM python:3.11-slim
+FROM python:3.11-slim AS worker
 
 # llama.cpp's threads come from the system's OpenMP library, which slim images lack. Not pinned: a
 # pin to one Debian release's build would break with the next security update.
@@ -29,3 +29,12 @@ COPY test_input.json ./
 
 USER 1000
 CMD ["python", "-u", "-m", "handler"]
+
+# For boards, by --platform linux/arm64 --target rkllm: with the library of Rockchip's that whoever
+# builds it has put beside this file (docs/rkllm.md).
+FROM worker AS rkllm
+COPY librkllmrt.so /usr/lib/
+ENV ENGINE=rkllm
+
+# Without --target: nothing that has to be brought along.
+FROM worker

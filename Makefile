@@ -11,6 +11,12 @@ MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 CLIENTS := tests/clients/node_modules/.package-lock.json
 # Servers that want other versions than the rest, for tests that start them.
 SERVERS := tests/servers/.venv
+# A Python for arm64, as boards have it, which qemu runs, and the tests that say what is different
+# there: the layouts, the calls and callbacks, the host's processes.
+ARM64 := .arm64
+ARM64_SUITE := tests/arm64 tests/unit/engine/backends/rkllm tests/unit/engine/hosts \
+	$(wildcard tests/integration/engine/rkllm/test_fake_*.py) \
+	tests/integration/engine/rkllm/test_rkllm_many.py tests/integration/engine/test_orphans.py
 
 # An engine or a model of the user's own makes the download of the default one pointless.
 RUN_MODEL := $(if $(MODEL_PATH)$(filter-out auto llamacpp,$(ENGINE)),,$(MODEL))
@@ -42,7 +48,7 @@ SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: run serve test test-long crash soak check bench docs docs-site lock clean help
+.PHONY: run serve test test-long test-arm64 crash soak check bench docs docs-site lock clean help
 
 run: $(VENV)/.run $(RUN_MODEL) ## set up, then the job in test_input.json on the embedded model
 	@$(BIN)/python -m handler
@@ -55,6 +61,11 @@ test: $(VENV)/.dev $(MODEL) $(CLIENTS) $(SERVERS)/.installed ## the suite
 
 test-long: $(VENV)/.dev $(MODEL) $(CLIENTS) $(SERVERS)/.installed ## the long forms: fuzz, kills, soak
 	@$(PYTEST) --long -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(LONG_SUITE) $(PYTEST_ARGS)
+
+# PATIENCE: in qemu all takes some ten times as long, limits of time that tests set included.
+test-arm64: $(ARM64)/.installed ## what boards do otherwise, under qemu with an arm64 Python
+	@CC=aarch64-linux-gnu-gcc RUNNER="$(abspath $(ARM64))/bin/run" PATIENCE=8 $(ARM64)/bin/python -m pytest \
+		-n 2 --dist loadfile --no-loadscope-reorder --timeout 300 $(ARM64_SUITE) $(PYTEST_ARGS)
 
 crash: $(VENV)/.dev ## JOBS=100000 jobs under KILLS=5000 kills, by hand: hours
 	@$(BIN)/python -m tests.crashes $(JOBS) $(KILLS)
@@ -84,13 +95,15 @@ docs: $(VENV)/.run ## make the pages that are made from code
 docs-site: $(VENV)/.dev ## the pages as a site, in build/site; what is wrong with them is an error
 	@$(SITE)
 
-# One file after the other, for lambda.txt and dev.txt are held to the versions that run.txt chose.
+# One file after the other, for lambda.txt and dev.txt are held to the versions that run.txt chose,
+# and arm64.txt to those of dev.txt.
 lock: $(VENV)/.setup ## pin what requirements/*.in ask for (LOCK_ARGS=--upgrade: the newest that fit)
 	@cd requirements && for name in setup run lambda servers; do ../$(UV_LOCK) $$name.in -o $$name.txt >/dev/null || exit 1; done
 	@cd requirements && ../$(UV_LOCK) --override overrides.in dev.in -o dev.txt >/dev/null
+	@cd requirements && ../$(UV_LOCK) arm64.in -o arm64.txt >/dev/null
 
 clean: ## remove the environment, caches and build output; models/ stays, for it was a download
-	@rm -rf $(VENV) $(SERVERS) tests/clients/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
+	@rm -rf $(VENV) $(SERVERS) $(ARM64) tests/clients/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 help: ## this list
@@ -130,4 +143,18 @@ $(SERVERS)/.installed: requirements/servers.txt $(VENV)/.setup
 	@echo 'Installing $<' >&2
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(SERVERS) >&2
 	@$(BIN)/uv pip install --quiet --python $(SERVERS)/bin/python --only-binary :all: --require-hashes --no-deps -r $< >&2
+	@touch $@
+
+$(ARM64)/.root: tests/arm64/root.sh
+	@echo 'Setting up $(ARM64)' >&2
+	@$< $(ARM64) >&2
+	@touch $@
+
+$(ARM64)/.installed: requirements/arm64.txt $(ARM64)/.root $(VENV)/.setup
+	@echo 'Installing $<' >&2
+	@rm -rf $(ARM64)/lib
+	@version=$$(readlink $(ARM64)/root/usr/bin/python3) && version=$${version#python} && \
+		$(BIN)/uv pip install --quiet --only-binary :all: --require-hashes --no-deps --python-version $$version \
+		--python-platform aarch64-unknown-linux-gnu \
+		--target $(ARM64)/lib/python$$version/site-packages -r $< >&2
 	@touch $@

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from batch.line import BadLine, Line
-from engine import Engine, EngineState, Priority
+from engine import AnyEngine, EngineState, Priority
 from handler.assembly import Doors
 from handler.errors import HandlerError, InvalidRequest, problem
 from handler.openai.service import EMBEDDINGS, SHAPES
@@ -45,7 +45,7 @@ class Answerer:
     engine that others use as well.
     """
 
-    def __init__(self, doors: Doors, engine: Engine, priority: Priority | None = None) -> None:
+    def __init__(self, doors: Doors, engine: AnyEngine, priority: Priority | None = None) -> None:
         self._doors = doors
         self._engine = engine
         self._priority = priority

@@ -26,8 +26,7 @@ from batch.settings import BatchSettings
 from batch.tally import Tally
 from batch.worker import Terms, Worker
 from batch.worker_terms import terms_of
-from engine import Engine
-from handler.assembly import build_checking, open_doors
+from handler.assembly import build_checking, build_engine, open_doors
 from handler.logs import configure_logging
 from handler.settings import read_settings
 from jobs.sqs.calls import sqs_client
@@ -62,7 +61,7 @@ class LambdaWorker:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="worker", daemon=True)
         self._thread.start()
-        self._engine = Engine(settings.engine_config())
+        self._engine = build_engine(settings)
         doors = open_doors(settings, self._engine, build_checking(settings))
         self._answerer = Answerer(doors, self._engine)
         self._terms = asyncio.run_coroutine_threadsafe(self._begin(), self._loop).result()

@@ -21,9 +21,8 @@ from batch.runner import Runner
 from batch.settings import BatchSettings
 from batch.source import InputError, Source, fetch
 from batch.tally import Tally
-from engine import Engine
 from engine.errors import EngineError
-from handler.assembly import build_checking, open_doors
+from handler.assembly import build_checking, build_engine, open_doors
 from handler.blobs import BlobError
 
 # The command's exit codes.
@@ -61,7 +60,7 @@ class Batch:
         self._order = order
         self._settings = settings
         self._console = console
-        self._engine = Engine(settings.engine_config())
+        self._engine = build_engine(settings)
         doors = open_doors(settings, self._engine, build_checking(settings))
         self._answerer = Answerer(doors, self._engine)
 

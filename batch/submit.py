@@ -23,8 +23,7 @@ from batch.settings import BatchSettings
 from batch.source import InputError, Source, fetch
 from batch.tally import Tally
 from batch.telling import say
-from engine import Engine
-from handler.assembly import build_checking, open_doors
+from handler.assembly import build_checking, build_engine, open_doors
 from jobs import JobsError, Json, NewJob
 from jobs.failpoints import hit
 from jobs.sqs.calls import sqs_client
@@ -53,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
     """Send what was not sent and return the exit code. Raises SettingError."""
     # Nothing is loaded: a line is looked over by what will answer it.
-    engine = Engine(settings.engine_config())
+    engine = build_engine(settings)
     answerer = Answerer(open_doors(settings, engine, build_checking(settings)), engine)
     with tempfile.TemporaryDirectory(prefix="worker-rkllm-") as folder:
         submission = Submission(given, settings, console, answerer)

@@ -19,9 +19,9 @@ from batch.telling import say
 from batch.worker import Worker, WorkerStopped
 from batch.worker_display import shown
 from batch.worker_terms import terms_of
-from engine import Engine
+from engine import AnyEngine
 from engine.errors import EngineError
-from handler.assembly import build_checking, open_doors
+from handler.assembly import build_checking, build_engine, open_doors
 from jobs import JobsError
 from jobs.sqs.calls import sqs_client
 from jobs.sqs.queue import SqsQueue
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
     """Work until told to stop and return the exit code. Raises SettingError."""
-    engine = Engine(settings.engine_config())
+    engine = build_engine(settings)
     doors = open_doors(settings, engine, build_checking(settings))
     return uvloop.run(
         WorkerCommand(given, settings, console, engine, Answerer(doors, engine)).run()
@@ -60,7 +60,7 @@ class WorkerCommand:
         given: argparse.Namespace,
         settings: BatchSettings,
         console: Console,
-        engine: Engine,
+        engine: AnyEngine,
         answerer: Answerer,
     ) -> None:
         self._given = given

@@ -9,8 +9,7 @@ from emulator.app import build_app
 from emulator.server import Server, allow_files, configured
 from emulator.settings import EmulatorSettings
 from emulator.worker_process import worker_command
-from engine import Engine
-from handler.assembly import SettingError, leave
+from handler.assembly import SettingError, build_engine, leave
 from handler.logs import configure_logging
 from handler.settings import read_settings
 
@@ -29,7 +28,7 @@ def main() -> int:
     settings = read_settings(EmulatorSettings).model_copy(update=given)
     configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
     try:
-        app = build_app(settings, Engine(settings.engine_config()))
+        app = build_app(settings, build_engine(settings))
     except SettingError as error:
         leave(error)
     allow_files()

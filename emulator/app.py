@@ -50,7 +50,7 @@ from emulator.traces.choice import Tracing, choose
 from emulator.webhooks import Webhooks
 from emulator.worker_outputs import CallFailed
 from emulator.worker_routes import WorkerRoutes
-from engine import Engine
+from engine import AnyEngine, by_model
 from engine.errors import EngineError
 from handler.assembly import SettingError, build_checking, build_results, open_doors
 from handler.errors import HandlerError, Problem, Row
@@ -66,7 +66,7 @@ _EXPOSED = (
 )
 
 
-def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
+def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
     """Return the application around an engine, which it starts and closes with itself.
 
     Raises:
@@ -133,14 +133,14 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
     openai = OpenAIRoutes(
         doors.openai,
         _oracle(settings, engine, performance, told),
-        TokenRoutes(engine, max_body_bytes),
+        TokenRoutes(doors.models, max_body_bytes),
         max_body_bytes,
         interval_s,
     )
     seen = cast("JobStore", DrainingStore(sent, drain))
     jobs = JobRoutes(seen, fleet, settings)
     workers = WorkerRoutes(seen, fleet, settings, drain)
-    health = Health(engine, settings.served_model, journal, drain)
+    health = Health(engine, by_model(engine, settings.served_model), journal, drain)
     local = worker_key(endpoint, LOCAL)
 
     async def give_back(limit_s: float) -> None:
@@ -205,11 +205,14 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
 
 
 def _oracle(
-    settings: EmulatorSettings, engine: Engine, performance: Performance, told: Sequence[Metric]
+    settings: EmulatorSettings,
+    engine: AnyEngine,
+    performance: Performance,
+    told: Sequence[Metric],
 ) -> Oracle:
-    rate = settings.rate_limit_chat
     try:
-        return Oracle(engine, settings.served_model, performance, told, rate)
+        engines = by_model(engine, settings.served_model)
+        return Oracle(engines, performance, told, settings.rate_limit_chat)
     except ValueError as error:
         raise SettingError(
             f'RATE_LIMIT_CHAT: {error}; it is written like "10/minute", and off for none'

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from emulator.drain import Drain
 from emulator.responses import JSON
-from engine import Engine, EngineState
+from engine import AnyEngine, Engine, EngineState
 from jobs import SqliteJournal
 
 _WORDS = {"ready": "ok", "loading": "loading", "dead": "unavailable"}
 
 
 class Health:
-    """Tells of the engine, of the disk that jobs are kept on, and of the server's end.
+    """Tells of each model's engine, of the disk that jobs are kept on, and of the server's end.
 
     503 when nothing will be answered any more. A disk that takes no jobs is told and is no 503:
-    the OpenAI routes need none.
+    the OpenAI routes need none; nor is a model that is dead beside one that is not.
     """
 
     def __init__(
-        self, engine: Engine, model: str, journal: SqliteJournal | None, drain: Drain
+        self,
+        engine: AnyEngine,
+        models: Mapping[str, Engine],
+        journal: SqliteJournal | None,
+        drain: Drain,
     ) -> None:
         self._engine = engine
-        self._model = model
+        self._models = models
         self._journal = journal
         self._drain = drain
 
@@ -34,24 +42,25 @@ class Health:
         return Route("/health", self._answer, methods=["GET"])
 
     async def _answer(self, request: Request) -> Response:
-        engine, failure = self._engine, self._engine.failure
+        engine = self._engine
         trouble = self._journal.trouble if self._journal is not None else None
         word = _WORDS[engine.state]
         if self._drain.begun.is_set():
             word = "draining"
-        elif trouble is not None and word == "ok":
+        elif word == "ok" and (trouble is not None or self._part_is_dead()):
             word = "degraded"
         body = {
             "status": word,
-            "model": self._model,
-            "engine": {
-                "state": engine.state.value,
-                "slots": engine.slots,
-                "running": engine.running,
-                "waiting": engine.waiting,
-                "restarts": engine.restarts,
-                "failure": failure.message if failure else None,
-            },
+            "model": next(iter(self._models)),
+            "engine": _told(engine),
+            "models": [
+                {
+                    "id": name,
+                    **_told(each),
+                    "instances": [asdict(instance) for instance in each.instances],
+                }
+                for name, each in self._models.items()
+            ],
             "jobs": {
                 "database": self._database(trouble),
                 "trouble": trouble,
@@ -60,7 +69,26 @@ class Health:
         ends = engine.state is EngineState.DEAD or self._drain.begun.is_set()
         return JSON(body, 503 if ends else 200)
 
+    def _part_is_dead(self) -> bool:
+        return any(
+            instance.state is EngineState.DEAD
+            for engine in self._models.values()
+            for instance in engine.instances
+        )
+
     def _database(self, trouble: str | None) -> str:
         if self._journal is None:
             return "memory"
         return "ok" if trouble is None else "unavailable"
+
+
+def _told(engine: AnyEngine) -> dict[str, Any]:
+    failure = engine.failure
+    return {
+        "state": engine.state.value,
+        "slots": engine.slots,
+        "running": engine.running,
+        "waiting": engine.waiting,
+        "restarts": engine.restarts,
+        "failure": failure.message if failure else None,
+    }

@@ -13,7 +13,7 @@ from structlog.contextvars import bind_contextvars
 
 from emulator.fleet import Fleet
 from emulator.shapes import worker_key
-from engine import Engine, Priority, Slot
+from engine import AnyEngine, Priority, Slot
 from engine.errors import EngineError
 from handler.errors import ResultTooLarge
 from handler.job import JobHandler, Result
@@ -44,7 +44,7 @@ class LocalWorker:
         self,
         store: JobStore,
         jobs: JobHandler,
-        engine: Engine,
+        engine: AnyEngine,
         fleet: Fleet,
         endpoint: str,
         mode: Literal["aggregate", "generator"],

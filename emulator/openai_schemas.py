@@ -116,8 +116,9 @@ def _generation(
     )
 
 
-def openai_schemas(models: Sequence[str]) -> dict[str, Schema]:
-    """Return them; `models` are the one that is served and its adapters."""
+def openai_schemas(models: Sequence[str], adapters: Sequence[str] = ()) -> dict[str, Schema]:
+    """Return them; `models` are all names that are served, `adapters` those without vectors."""
+    meant = [name for name in models if name not in adapters]
     prompts = [
         _NOT_EMPTY,
         list_of(_NOT_EMPTY) | {"minItems": 1, "description": "several prompts"},
@@ -153,7 +154,7 @@ def openai_schemas(models: Sequence[str]) -> dict[str, Schema]:
         ),
         "Embeddings": object_of(
             {"input": {"anyOf": prompts}},
-            {**fields_of(EmbeddingsInput), "model": {"enum": [models[0], None]}},
+            {**fields_of(EmbeddingsInput), "model": {"enum": [*meant, None]}},
         ),
         "EmbeddingsAnswer": object_of(
             {

@@ -70,7 +70,9 @@ def describe(routes: Iterable[BaseRoute], settings: EmulatorSettings) -> dict[st
         },
         "paths": paths,
         "components": {
-            "schemas": schemas(policy) | openai_schemas(settings.served_models) | batch_schemas()
+            "schemas": schemas(policy)
+            | openai_schemas(settings.served_models, settings.served_adapters)
+            | batch_schemas()
         },
     }
     if settings.keys():

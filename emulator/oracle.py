@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -19,7 +19,9 @@ from engine import Engine, EngineState
 from handler.errors import Problem, Row
 
 _TOO_MANY = Row(429, "rate_limit_error", retryable=True, name="rate_limit_exceeded")
+# The first that a model is in: one that answers is an operational system.
 _WORDS = {EngineState.READY: "operational", EngineState.LOADING: "loading"}
+_DEAD = "unavailable"
 
 _Answer = Callable[[Request], Coroutine[Any, Any, Any]]
 
@@ -36,14 +38,12 @@ class Oracle:
 
     def __init__(
         self,
-        engine: Engine,
-        model: str,
+        engines: Mapping[str, Engine],
         performance: Performance,
         metrics: Sequence[Metric],
         rate: str,
     ) -> None:
-        self._engine = engine
-        self._model = model
+        self._engines = engines
         self._performance = performance
         self._metrics = metrics
         self._item: Any = None
@@ -84,11 +84,11 @@ class Oracle:
 
     async def status(self, request: Request) -> Response:
         """Answer how the system is doing."""
-        state = self._engine.state
+        states = {name: engine.state for name, engine in self._engines.items()}
         return JSON(
             {
-                "status": _WORDS.get(state, "unavailable"),
-                "models": [{"id": self._model, "status": state.value}],
+                "status": next((_WORDS[each] for each in _WORDS if each in states.values()), _DEAD),
+                "models": [{"id": name, "status": each.value} for name, each in states.items()],
                 "uptime": round(self._performance.uptime_s, 3),
                 "performance": self._performance.describe(),
                 "metrics": described(self._metrics),

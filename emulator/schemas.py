@@ -36,6 +36,14 @@ def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
         "output": {"description": "what the worker returned or has reported so far"},
     }
     sent = {"input": ANY, "webhook": TEXT}
+    engine: dict[str, Schema] = {
+        "state": {"enum": ["loading", "ready", "dead"]},
+        "slots": COUNT,
+        "running": COUNT,
+        "waiting": COUNT,
+        "restarts": COUNT,
+        "failure": or_null(TEXT),
+    }
     s3_config = {
         **object_of({}, {name: {"description": said} for name, said in _S3_CONFIG.items()}),
         "description": "a bucket for the result; handed to the worker and never shown",
@@ -97,15 +105,22 @@ def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
             {
                 "status": {"enum": ["ok", "loading", "degraded", "draining", "unavailable"]},
                 "model": TEXT,
-                "engine": object_of(
-                    {
-                        "state": {"enum": ["loading", "ready", "dead"]},
-                        "slots": COUNT,
-                        "running": COUNT,
-                        "waiting": COUNT,
-                        "restarts": COUNT,
-                        "failure": or_null(TEXT),
-                    }
+                "engine": object_of(engine),
+                "models": list_of(
+                    object_of(
+                        {
+                            "id": TEXT,
+                            **engine,
+                            "instances": list_of(
+                                object_of(
+                                    {
+                                        name: engine[name]
+                                        for name in ("state", "running", "restarts", "failure")
+                                    }
+                                )
+                            ),
+                        }
+                    )
                 ),
                 "jobs": object_of(
                     {

@@ -39,7 +39,7 @@ def _table(cls: type[Settings], told: frozenset[str]) -> str:
     for name, field in cls.model_fields.items():
         if name in told:
             continue
-        default = "unset" if field.default in (None, "") else f"`{_written(field.default)}`"
+        default = "unset" if field.default in (None, "", ()) else f"`{_written(field.default)}`"
         choices = [value for value in get_args(field.annotation) if isinstance(value, str)]
         allowed = f" One of {', '.join(f'`{each}`' for each in choices)}." if choices else ""
         rows.append(f"| `{name.upper()}` | {default} | {field.description}{allowed} |")

@@ -13,14 +13,15 @@ from emulator.responses import JSON
 from engine import Chat, Engine
 from handler.errors import InvalidRequest
 from handler.messages import check_text, read_messages
+from handler.models import Models
 from handler.sampling import MAX_TOKEN_ID, shown
 
 
 class TokenRoutes:
-    """Asks the engine for tokens and text; holds nothing between calls."""
+    """Asks a model's engine for tokens and text; holds nothing between calls."""
 
-    def __init__(self, engine: Engine, max_body_bytes: int) -> None:
-        self._engine = engine
+    def __init__(self, models: Models, max_body_bytes: int) -> None:
+        self._models = models
         self._max_body_bytes = max_body_bytes
 
     def routes(self) -> list[Route]:
@@ -31,9 +32,10 @@ class TokenRoutes:
         ]
 
     async def _tokenize(self, request: Request) -> Response:
-        text = await self._text(await read_json(request, self._max_body_bytes))
-        tokens = await self._engine.tokenize(text)
-        capabilities = await self._engine.ready()
+        body = await read_json(request, self._max_body_bytes)
+        engine = self._models.asked(body).engine
+        tokens = await engine.tokenize(await self._text(body, engine))
+        capabilities = await engine.ready()
         return JSON(
             {
                 "count": len(tokens),
@@ -42,10 +44,10 @@ class TokenRoutes:
             }
         )
 
-    async def _text(self, body: dict[str, Any]) -> str:
+    async def _text(self, body: dict[str, Any], engine: Engine) -> str:
         """Return a prompt, or what the model's template makes of messages."""
         if body.get("messages") is not None:
-            return await self._engine.render(Chat(read_messages(body["messages"])))
+            return await engine.render(Chat(read_messages(body["messages"])))
         prompt = body.get("prompt")
         if not isinstance(prompt, str):
             raise InvalidRequest(f"prompt must be a string, got {shown(prompt)}", "prompt")
@@ -59,7 +61,8 @@ class TokenRoutes:
             raise InvalidRequest(
                 f"tokens must be an array of token ids, got {shown(tokens)}", "tokens"
             )
-        return JSON({"prompt": await self._engine.detokenize(tokens)})
+        engine = self._models.asked(body).engine
+        return JSON({"prompt": await engine.detokenize(tokens)})
 
 
 def _is_token(value: object) -> bool:

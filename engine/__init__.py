@@ -7,12 +7,15 @@ from engine.admission import Slot
 from engine.capabilities import Capabilities
 from engine.clocks import Clocks
 from engine.config import BackendConfig, EngineConfig
-from engine.engine import Engine, EngineState
+from engine.engine import Engine
+from engine.instance import EngineState, Instance
 from engine.output import Delta, Embedding, Finish, FinishReason, Timings, TokenLogprob, Usage
+from engine.pool import AnyEngine, EnginePool, by_model
 from engine.request import Chat, GenerationRequest, Message, Priority, SamplingParams
 from engine.stream import TokenStream
 
 __all__ = [
+    "AnyEngine",
     "BackendConfig",
     "Capabilities",
     "Chat",
@@ -21,10 +24,12 @@ __all__ = [
     "Embedding",
     "Engine",
     "EngineConfig",
+    "EnginePool",
     "EngineState",
     "Finish",
     "FinishReason",
     "GenerationRequest",
+    "Instance",
     "Message",
     "Priority",
     "SamplingParams",
@@ -33,4 +38,5 @@ __all__ = [
     "TokenLogprob",
     "TokenStream",
     "Usage",
+    "by_model",
 ]

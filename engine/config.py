@@ -24,11 +24,13 @@ class BackendConfig:
 class EngineConfig:
     """A whole engine.
 
+    `copies` are further backends with the same model, each in a process of its own like the first.
     `slots` is the number to assume until the backend has told its own; `max_queue` bounds how many
     interactive requests wait for one.
     """
 
     backend: BackendConfig
+    copies: tuple[BackendConfig, ...] = ()
     isolation: Isolation = "process"
     slots: int = 1
     max_queue: int = 256

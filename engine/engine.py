@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from enum import StrEnum
 
 from engine.admission import Admission, Slot
 from engine.capabilities import Capabilities
@@ -13,19 +12,13 @@ from engine.config import EngineConfig
 from engine.errors import EngineClosed, EngineError, GenerationTimeout, UnsupportedParameter
 from engine.hooks import Hook, Hooks, RequestQueued, RequestStarted
 from engine.hosts.base import Host
+from engine.hosts.pool import PoolHost
 from engine.hosts.process import ProcessHost
 from engine.hosts.thread import ThreadHost
+from engine.instance import EngineState, Instance, state_of
 from engine.output import Embedding
 from engine.request import Chat, GenerationRequest, Priority, RenderedPrompt
 from engine.stream import TokenStream, timed_out
-
-
-class EngineState(StrEnum):
-    """Whether requests are answered, will be after a load or restart, or never again."""
-
-    LOADING = "loading"
-    READY = "ready"
-    DEAD = "dead"
 
 
 class Engine:
@@ -39,7 +32,10 @@ class Engine:
         self._clocks = config.clocks
         self._hooks = Hooks(hooks)
         host = ProcessHost if config.isolation == "process" else ThreadHost
-        self._host: Host = host(config.backend, config.clocks, self._hooks)
+        self._hosts: tuple[Host, ...] = tuple(
+            host(each, config.clocks, self._hooks) for each in (config.backend, *config.copies)
+        )
+        self._host = self._hosts[0] if len(self._hosts) == 1 else PoolHost(self._hosts)
         self._host.on_change(self._on_host_change)
         self._admission = Admission(config.slots, config.max_queue)
         self._run_ids = itertools.count(1)
@@ -48,9 +44,7 @@ class Engine:
     @property
     def state(self) -> EngineState:
         """Ready, on the way there, or given up (`failure` says why)."""
-        if self._host.failure is not None:
-            return EngineState.DEAD
-        return EngineState.READY if self._host.loaded else EngineState.LOADING
+        return state_of(self._host)
 
     @property
     def failure(self) -> EngineError | None:
@@ -86,6 +80,11 @@ class Engine:
     def restarts(self) -> int:
         """How often the host process was started again after a crash."""
         return self._host.restarts
+
+    @property
+    def instances(self) -> tuple[Instance, ...]:
+        """How each copy of the model is doing; one where there are no copies."""
+        return tuple(Instance.of(host) for host in self._hosts)
 
     def subscribe(self, hook: Hook) -> None:
         """Tell a hook of all events from here on."""

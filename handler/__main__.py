@@ -8,8 +8,15 @@ from __future__ import annotations
 import os
 import sys
 
-from engine import Engine
-from handler.assembly import SettingError, build_checking, build_results, leave, open_doors
+from handler.assembly import (
+    SettingError,
+    build_checking,
+    build_engine,
+    build_results,
+    leave,
+    open_doors,
+)
+from handler.engine_configs import engine_configs
 from handler.logs import configure_logging
 from handler.settings import WorkerSettings, read_settings
 
@@ -20,13 +27,13 @@ def main() -> int:
     if sys.argv[1:2] == ["doctor"]:
         from handler import doctor
 
-        return doctor.main(settings.engine_config())
+        return doctor.main([*engine_configs(settings).values()])
     configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
     try:
         checking, results = build_checking(settings), build_results(settings)
     except SettingError as error:
         leave(error)
-    engine = Engine(settings.engine_config())
+    engine = build_engine(settings)
     engine.spawn()
     os.environ.setdefault("RUNPOD_LOG_LEVEL", _sdk_level(settings))
 

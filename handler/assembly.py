@@ -12,10 +12,12 @@ from typing import Any, NoReturn
 import orjson
 from pydantic import ValidationError
 
-from engine import Engine
+from engine import AnyEngine, Engine, EnginePool, by_model
 from handler.bucket import Bucket, check_name, check_secret, check_url
+from handler.engine_configs import engine_configs
 from handler.errors import InvalidRequest
 from handler.job import JobHandler
+from handler.models import Models
 from handler.openai.service import OpenAIService
 from handler.options import PII_KINDS, OptionsInput, OptionsReader
 from handler.pipeline import Pipeline
@@ -44,10 +46,11 @@ class Checking:
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """What entry points hand requests to; both share one pipeline."""
+    """What entry points hand requests to; both share a pipeline for each model."""
 
     jobs: JobHandler
     openai: OpenAIService
+    models: Models
 
 
 def build_checking(settings: Settings) -> Checking:
@@ -116,9 +119,15 @@ def build_results(settings: ResultSettings) -> Results:
     return Results(bucket, None if max_mb is None else int(max_mb * 1e6))
 
 
+def build_engine(settings: Settings) -> AnyEngine:
+    """Return the engine of the one model, or a pool of engines for several."""
+    configs = engine_configs(settings)
+    return EnginePool(configs) if len(configs) > 1 else Engine(configs[settings.served_model])
+
+
 def open_doors(
     settings: Settings,
-    engine: Engine,
+    engine: AnyEngine,
     checking: Checking,
     interval_s: float = 0.05,
     *,
@@ -130,23 +139,28 @@ def open_doors(
 
     A `validator` takes the place of the one in `checking`, as for whoever counts its verdicts.
     """
-    served, *adapters = settings.served_models
-    pipeline = Pipeline(engine, served, validator or checking.validator, adapters)
+    judge = validator or checking.validator
+    models = Models(
+        *(
+            Pipeline(each, name, judge, settings.served_adapters)
+            for name, each in by_model(engine, settings.served_model).items()
+        )
+    )
     openai = OpenAIService(
-        pipeline,
+        models,
         checking.options,
         max_tokens=settings.default_max_tokens,
         stream_several=stream_several,
     )
     jobs = JobHandler(
-        pipeline,
+        models,
         checking.options,
         validation=settings.enable_validation,
         interval_s=interval_s,
         openai=openai,
         results=results,
     )
-    return Doors(jobs, openai)
+    return Doors(jobs, openai, models)
 
 
 def leave(error: SettingError) -> NoReturn:

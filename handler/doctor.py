@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,8 +28,19 @@ _LINES = 20
 _KEPT_BYTES = 64 * 1024
 
 
-def main(config: EngineConfig) -> int:
-    """Print the report; 0 if every step was done and 1 otherwise, which the report says too."""
+def main(configs: Sequence[EngineConfig]) -> int:
+    """Print a report of each copy of each model, examined one after the other.
+
+    Returns 0 if every step was done and 1 otherwise, which the reports say too.
+    """
+    whole = True
+    for config in configs:
+        for backend in (config.backend, *config.copies):
+            whole &= _examine_one(backend, config.clocks)
+    return 0 if whole else 1
+
+
+def _examine_one(backend: BackendConfig, clocks: Clocks) -> bool:
     progress = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -40,12 +51,10 @@ def main(config: EngineConfig) -> int:
     )
     task = progress.add_task("starting", total=None)
     with progress:
-        examination = examine(
-            config.backend, config.clocks, lambda step: progress.reset(task, description=step)
-        )
+        examination = examine(backend, clocks, lambda step: progress.reset(task, description=step))
     # Only now, for what is written while it spins would go to stderr with it.
-    sys.stdout.write(report(config.backend, examination))
-    return 0 if examination.whole else 1
+    sys.stdout.write(report(backend, examination))
+    return examination.whole
 
 
 def examine(

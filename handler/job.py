@@ -9,9 +9,10 @@ from typing import Any
 
 import orjson
 
-from engine import EngineState, Slot
+from engine import Slot
 from handler import limits
 from handler.errors import Problem, problem
+from handler.models import Models
 from handler.openai.service import OpenAIService, events
 from handler.options import PLAIN, OptionsReader
 from handler.pipeline import Pipeline
@@ -44,7 +45,7 @@ class JobHandler:
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        models: Pipeline | Models,
         options: OptionsReader = PLAIN,
         *,
         max_tokens: int | None = None,
@@ -53,17 +54,17 @@ class JobHandler:
         openai: OpenAIService | None = None,
         results: Results | None = None,
     ) -> None:
-        self._pipeline = pipeline
+        self._models = models if isinstance(models, Models) else Models(models)
         self._options = options
-        self._openai = openai or OpenAIService(pipeline, options, max_tokens=max_tokens)
+        self._openai = openai or OpenAIService(self._models, options, max_tokens=max_tokens)
         self._validation = validation
         self._interval_s = interval_s
         self._results = results or Results()
 
     @property
     def dead(self) -> bool:
-        """Whether the engine is past helping, so that the worker should be replaced."""
-        return self._pipeline.engine.state is EngineState.DEAD
+        """Whether no model will answer any more, so that the worker should be replaced."""
+        return self._models.dead
 
     async def run(self, job: Mapping[str, Any], slot: Slot | None = None) -> Any:
         """Return a job's whole output (STREAM_MODE=aggregate), or `{"error": …}`.
@@ -103,6 +104,8 @@ class JobHandler:
         self._delivery(job, request)
         if isinstance(request, OpenAIRequest):
             self._openai.check(request.route, request.body)
+        else:
+            self._pipeline(request)
 
     async def streamed_result(
         self,
@@ -134,14 +137,18 @@ class JobHandler:
         return Result(output=b"[%b]" % b",".join(chunks))
 
     def _parse(self, job: Mapping[str, Any]) -> TextRequest | OpenAIRequest:
-        return parse(job, self._options, validation=self._validation)
+        several = self._models.several
+        return parse(job, self._options, validation=self._validation, chooses_model=several)
+
+    def _pipeline(self, request: TextRequest) -> Pipeline:
+        return self._models.find(request.model, "input.model")
 
     def _delivery(self, job: Mapping[str, Any], request: TextRequest | OpenAIRequest) -> Delivery:
         return self._results.delivery(job, openai=isinstance(request, OpenAIRequest))
 
     async def _output(self, request: TextRequest | OpenAIRequest, slot: Slot | None) -> Any:
         if isinstance(request, TextRequest):
-            return encode(await self._pipeline.run(request, slot))
+            return encode(await self._pipeline(request).run(request, slot))
         return await self._run_openai(request, slot)
 
     def _outputs(
@@ -198,13 +205,13 @@ class JobHandler:
         self, request: TextRequest, slot: Slot | None
     ) -> AsyncGenerator[Any, None]:
         if request.streaming:
-            async with await self._pipeline.open(request, slot) as running:
+            async with await self._pipeline(request).open(request, slot) as running:
                 async for batch in running.batches(self._interval_s):
                     for part in limits.split(batch):
                         yield encode_partial(part)
                 final = encode(await running.answer())
         else:
-            final = encode(await self._pipeline.run(request, slot))
+            final = encode(await self._pipeline(request).run(request, slot))
         if limits.wire_size({"output": final}) > limits.STREAM_CHUNK_BYTES:
             choice = final["choices"][0]
             choice.pop("deltas", None)

@@ -23,7 +23,8 @@ class TextRequest:
 
     `validation` asks for a verdict, `options` for more than the rules look at; `warnings` are
     sentences for the client about what was ignored on the way here. `tells_logprobs` is false where
-    log-probabilities are asked of the engine only to rank the answer among others.
+    log-probabilities are asked of the engine only to rank the answer among others. `model` is the
+    one that a job names where there are several, None for the default.
     """
 
     generation: GenerationRequest
@@ -32,6 +33,7 @@ class TextRequest:
     options: Options = NO_OPTIONS
     warnings: tuple[str, ...] = ()
     tells_logprobs: bool = True
+    model: str | None = None
 
     @property
     def prompt_text(self) -> str:
@@ -69,9 +71,15 @@ class OpenAIRequest:
 
 
 def parse(
-    job: Mapping[str, Any], options: OptionsReader = PLAIN, *, validation: bool = True
+    job: Mapping[str, Any],
+    options: OptionsReader = PLAIN,
+    *,
+    validation: bool = True,
+    chooses_model: bool = False,
 ) -> TextRequest | OpenAIRequest:
     """Return what a job asks for (R44); `validation` is the default of `enable_validation`.
+
+    Its `model` is read where there is one to choose.
 
     Raises:
         InvalidRequest: one sentence naming the field, its value and what is allowed.
@@ -92,7 +100,8 @@ def parse(
             f"input.sampling_params must be an object, got {shown(params)}", "input.sampling_params"
         )
     sampling, streaming, warnings = read_sampling(params, JOB_DEFAULTS, f"{_INPUT}sampling_params.")
-    sampling = replace(sampling, lora=_adapter(given))
+    if (adapter := _adapter(given)) is not None:
+        sampling = replace(sampling, lora=adapter)
     wanted, missing = options.read(given.get("validation"), f"{_INPUT}validation")
     job_id = str(job.get("id") or "local")
     return TextRequest(
@@ -103,7 +112,15 @@ def parse(
         validation=read_flag(given, "enable_validation", default=validation, path=_INPUT),
         options=wanted,
         warnings=(*warnings, *missing),
+        model=_model(given) if chooses_model else None,
     )
+
+
+def _model(given: Mapping[str, Any]) -> str | None:
+    model = given.get("model")
+    if model is not None and not isinstance(model, str):
+        raise InvalidRequest(f"input.model must be a string, got {shown(model)}", "input.model")
+    return model
 
 
 def _prompt(given: Mapping[str, Any]) -> Prompt:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NoReturn, TypeVar
+from typing import Annotated, Literal, NoReturn, Self, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from engine import BackendConfig, Clocks, EngineConfig
 from engine.backends.rkllm.adapters import read_adapters
 from engine.config import BackendName
 from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
+from handler.model_list import ModelEntry, check_models, domains, read_models
 
 DEFAULT_SLOTS = 4
 _BACKENDS: dict[str, BackendName] = {".json": "scripted", ".rkllm": "rkllm"}
@@ -42,6 +44,13 @@ class Settings(BaseSettings):
     )
     model_name: str | None = Field(
         None, description="The model's name in answers and requests; unset is the file's."
+    )
+    models: Annotated[tuple[ModelEntry, ...], NoDecode] = Field(
+        (),
+        description="Several models, or copies, in place of MODEL_PATH and MODEL_NAME: a JSON list "
+        'as `[{"path": "/models/a.rkllm", "copies": 2}, {"path": "/models/b.rkllm"}]`, each with '
+        "name, copies, base_domain_id, context_length and tokenizer if wanted; the first is the "
+        "default.",
     )
     context_length: int = Field(
         4096, ge=0, description="Tokens of prompt and answer in one slot; 0 is the model's own."
@@ -155,15 +164,29 @@ class Settings(BaseSettings):
         read_adapters(value)
         return value
 
-    @property
-    def served_models(self) -> tuple[str, ...]:
-        """The names that requests may ask for: the model's, then those of its adapters."""
-        adapters = read_adapters(self.rkllm_lora) if self.backend == "rkllm" else ()
-        return (self.served_model, *(adapter.name for adapter in adapters))
+    @field_validator("models", mode="before")
+    @classmethod
+    def _models(cls, value: object) -> object:
+        return read_models(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_or_several(self) -> Self:
+        if not self.models:
+            return self
+        alone = ("model_path", "model_name", "draft_model_path", "rkllm_lora")
+        check_models(
+            self.models,
+            [name.upper() for name in alone if getattr(self, name)],
+            in_threads=self.engine_isolation == "thread",
+        )
+        self.npu_domains()
+        return self
 
     @property
     def served_model(self) -> str:
-        """The one model's name."""
+        """The name of the one model, or of the default among several."""
+        if self.models:
+            return self.models[0].served_name
         if self.model_name is not None:
             return self.model_name
         if self.model_path is not None:
@@ -171,15 +194,34 @@ class Settings(BaseSettings):
         return "scripted" if self.backend == "scripted" else DEFAULT_MODEL_NAME
 
     @property
+    def served_models(self) -> tuple[str, ...]:
+        """All names that a request may give, the default's first, those of adapters last."""
+        models = tuple(each.served_name for each in self.models) or (self.served_model,)
+        return models + self.served_adapters
+
+    @property
+    def served_adapters(self) -> tuple[str, ...]:
+        """The names of the one model's adapters."""
+        adapters = read_adapters(self.rkllm_lora) if self.backend == "rkllm" else ()
+        return tuple(adapter.name for adapter in adapters)
+
+    @property
     def backend(self) -> BackendName:
         """Which backend `engine` comes down to."""
+        return self._backend_of(self.model_path)
+
+    def _backend_of(self, path: Path | None) -> BackendName:
         if self.engine != "auto":
             return self.engine
-        kind = self.model_path.suffix if self.model_path is not None else ""
-        return _BACKENDS.get(kind, "llamacpp")
+        return _BACKENDS.get(path.suffix if path is not None else "", "llamacpp")
+
+    def npu_domains(self) -> Mapping[str, Sequence[int]]:
+        """Return the `base_domain_id` of each copy of the list's models that run on an NPU."""
+        on_npu = [each for each in self.models if self._backend_of(each.path) == "rkllm"]
+        return domains(on_npu, self.rkllm_base_domain_id)
 
     def engine_config(self) -> EngineConfig:
-        """Return what the engine is built from."""
+        """Return what the engine of one model is built from; `engine_configs` has all of a list."""
         name = self.served_model
         slots = self.max_concurrency or DEFAULT_SLOTS
         options: dict[str, object] = {"model_name": name}
@@ -275,8 +317,13 @@ def read_settings(cls: type[S]) -> S:
         return cls()
     except ValidationError as error:
         for each in error.errors(include_url=False):
-            name = "_".join(map(str, each["loc"][:1])).upper()
-            sys.stderr.write(f"{name}: {each['msg']}, got {each['input']!r}\n")
+            if not each["loc"]:
+                # What is wrong with several of them together.
+                sys.stderr.write(each["msg"].removeprefix("Value error, ") + "\n")
+                continue
+            name, *inner = each["loc"]
+            place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in inner)
+            sys.stderr.write(f"{str(name).upper()}{place}: {each['msg']}, got {each['input']!r}\n")
         _leave()
 
 

@@ -14,7 +14,7 @@ import runpod
 from runpod.serverless.modules.worker_state import JobsProgress
 from structlog.contextvars import bind_contextvars
 
-from engine import Engine
+from engine import AnyEngine
 from handler.job import JobHandler
 
 # How long a worker with a dead engine waits for its last results to be posted before it exits.
@@ -68,7 +68,7 @@ def make_generator_handler(
     return handler
 
 
-def run_local(jobs: JobHandler, engine: Engine, mode: str) -> int:
+def run_local(jobs: JobHandler, engine: AnyEngine, mode: str) -> int:
     """Run one job through the SDK's local test path and print its output as JSON, last on stdout.
 
     The job is `--test_input` or `test_input.json`. The SDK alone prints a Python repr, and for a
@@ -119,7 +119,7 @@ def run_local(jobs: JobHandler, engine: Engine, mode: str) -> int:
     return code
 
 
-def serve(jobs: JobHandler, engine: Engine, mode: str) -> None:
+def serve(jobs: JobHandler, engine: AnyEngine, mode: str) -> None:
     """Take jobs from RunPod until told to stop; SIGTERM lets running ones finish first."""
     config: dict[str, Any] = {
         # One more than there are slots: the SDK asks for its next job only once a second while it

@@ -27,7 +27,7 @@ from emulator.batches.upload import Uploads
 from emulator.batches.works import Works
 from emulator.responses import error_response
 from emulator.settings import EmulatorSettings
-from engine import Engine, Priority
+from engine import AnyEngine, Priority
 from handler.assembly import Doors
 from handler.errors import Problem, Row
 
@@ -44,7 +44,7 @@ class BatchPlane:
         self,
         settings: EmulatorSettings,
         doors: Doors,
-        engine: Engine,
+        engine: AnyEngine,
         on_line: Callable[[bool], object] = lambda ok: None,
     ) -> None:
         path = settings.batch_folder()

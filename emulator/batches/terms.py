@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from batch.answerer import Answerer
 from emulator.batches.looking import LineLimits
 from emulator.batches.store import BatchStore
-from engine import Engine
+from engine import AnyEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Means:
 
     store: BatchStore
     answerer: Answerer
-    engine: Engine
+    engine: AnyEngine
     terms: Terms
     turn: asyncio.Lock
     on_line: Callable[[bool], object]

@@ -12,7 +12,7 @@ from emulator.fleet import Fleet
 from emulator.metrics.catalogue import PREFIX
 from emulator.metrics.instruments import Reading, Spec
 from emulator.settings import EmulatorSettings
-from engine import Engine, EngineState
+from engine import AnyEngine, EngineState
 from jobs import JobStatus, MemoryJobStore, SqliteJournal
 
 _WORKERS = ("idle", "initializing", "running")
@@ -20,7 +20,7 @@ _WORKERS = ("idle", "initializing", "running")
 
 def readings(
     settings: EmulatorSettings,
-    engine: Engine,
+    engine: AnyEngine,
     store: MemoryJobStore,
     fleet: Fleet,
     journal: SqliteJournal | None,

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from starlette.middleware import Middleware
 
 from emulator.settings import EmulatorSettings
-from engine import Engine
+from engine import AnyEngine
 from handler.assembly import SettingError
 from jobs import Job, JobStore
 
@@ -52,7 +52,7 @@ class Untraced:
         """Do nothing."""
 
 
-def choose(settings: EmulatorSettings, engine: Engine) -> Tracing:
+def choose(settings: EmulatorSettings, engine: AnyEngine) -> Tracing:
     """Return traces that go where OTEL_EXPORTER_OTLP_ENDPOINT says, none where it says nothing.
 
     Raises:

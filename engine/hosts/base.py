@@ -19,12 +19,26 @@ class Host(Protocol):
 
     # Whether runs feed their stream from a thread other than the loop's.
     threaded: bool
-    # What ended the host for good; None while it lives or is being restarted.
-    failure: EngineError | None
-    capabilities: Capabilities | None
-    # Whether a request would be run now: false while loading and between a crash and the restart.
-    loaded: bool
-    restarts: int
+
+    @property
+    def failure(self) -> EngineError | None:
+        """What ended the host for good; None while it lives or is being restarted."""
+
+    @property
+    def capabilities(self) -> Capabilities | None:
+        """What the backend can do; None until it has been loaded once."""
+
+    @property
+    def loaded(self) -> bool:
+        """Whether a request would be run now: not while loading or between crash and restart."""
+
+    @property
+    def restarts(self) -> int:
+        """How often it was started again after a crash."""
+
+    @property
+    def running(self) -> int:
+        """How many runs are under way on it."""
 
     def spawn(self) -> None:
         """Begin loading at once, without a running loop; harmless the second time.
@@ -51,4 +65,4 @@ class Host(Protocol):
         """Stop the runs, unload, leave nothing behind; bounded in time."""
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back when the capabilities or `failure` have changed."""
+        """Call back when the capabilities, `loaded` or `failure` have changed."""

@@ -80,8 +80,13 @@ class ProcessHost:
         """The child's process id, while there is one."""
         return self._process.pid if self._process else None
 
+    @property
+    def running(self) -> int:
+        """How many runs are under way on it."""
+        return len(self._underway)
+
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back when the capabilities or `failure` have changed."""
+        """Call back when the capabilities, `loaded` or `failure` have changed."""
         self._callbacks.append(callback)
 
     def spawn(self) -> None:
@@ -222,6 +227,8 @@ class ProcessHost:
 
     def _on_lost(self) -> None:
         self.loaded = False
+        # Before its requests end: their slots are gone with it where there are other hosts.
+        self._notify()
         if not self._closing and self._burial is None:
             self._burial = asyncio.get_running_loop().create_task(self._bury())
 

@@ -48,8 +48,13 @@ class ThreadHost:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._callbacks: list[Callable[[], None]] = []
 
+    @property
+    def running(self) -> int:
+        """How many runs are under way on it."""
+        return len(self._streams)
+
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back when the capabilities or `failure` have changed."""
+        """Call back when the capabilities, `loaded` or `failure` have changed."""
         self._callbacks.append(callback)
 
     def spawn(self) -> None:

@@ -31,6 +31,10 @@ class Underway:
         """Whether a run has not ended."""
         return run_id in self._streams
 
+    def __len__(self) -> int:
+        """Return how many runs have not ended."""
+        return len(self._streams)
+
     def run(self, stream: TokenStream) -> None:
         """Ask for the stream's run."""
         self._streams[stream.run_id] = stream

@@ -85,6 +85,11 @@ class Codec:
         self.echoes: Sequence[Echo] = [NO_ECHO] * len(self.prompts)
 
     @property
+    def model(self) -> str:
+        """The name of the model that the call is for."""
+        return self._model
+
+    @property
     def request(self) -> TextRequest:
         """The only request of a call that has one, the first of another's."""
         return self.requests[0]

@@ -1,4 +1,4 @@
-"""The model that is served and its adapters, as calls name them and the list shows them (R7)."""
+"""A model that is served and its adapters, as calls name them and the list shows them (R7)."""
 
 from __future__ import annotations
 
@@ -26,19 +26,18 @@ def read_model(
         return served
     if not isinstance(model, str):
         raise InvalidRequest(f"model must be a string, got {shown(model)}", "model")
-    check_model(model, served, adapters)
+    if model != served and model not in adapters:
+        raise unknown_model(model, [served, *adapters])
     return model
 
 
-def check_model(name: str, served: str, adapters: Sequence[str] = ()) -> None:
-    """Refuse any name but those that are served. Raises ModelNotFound, with a list of them."""
-    if name != served and name not in adapters:
-        there = [served, *adapters]
-        raise ModelNotFound(
-            f"the model {shown(name)} does not exist, there is: {', '.join(there)}",
-            "model",
-            {"available_models": there},
-        )
+def unknown_model(name: str, served: Sequence[str], param: str = "model") -> ModelNotFound:
+    """Return the error of a model that is not served, which names those that are."""
+    return ModelNotFound(
+        f"the model {shown(name)} does not exist, there is: {', '.join(served)}",
+        param,
+        {"available_models": list(served)},
+    )
 
 
 def describe_model(name: str, served: str, created: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from engine.errors import UnsupportedParameter
 from engine.request import Chat
 from handler.answer import Answer
 from handler.errors import NotFound
+from handler.models import Models
 from handler.openai.chat import CHAT
 from handler.openai.codec import Codec
 from handler.openai.completions import COMPLETIONS
@@ -20,7 +21,7 @@ from handler.openai.dialect import OPENAI, Dialect
 from handler.openai.echo import echo_of, text_of
 from handler.openai.embeddings import EmbeddingsCall
 from handler.openai.events import DONE, error_event, events
-from handler.openai.models import check_model, describe_model
+from handler.openai.models import describe_model
 from handler.openai.several import Finished, Several, run_all
 from handler.openai.shape import Shape
 from handler.options import PLAIN, OptionsReader
@@ -36,7 +37,7 @@ MODELS = "/v1/models"
 
 
 class OpenAIService:
-    """Answers OpenAI calls from the pipeline; holds nothing between them.
+    """Answers OpenAI calls from their models' pipelines; holds nothing between them.
 
     `max_tokens` is what DEFAULT_MAX_TOKENS sets where a call says nothing, None for no limit but
     the context; `stream_several` is STREAM_MULTI_PROMPT.
@@ -44,13 +45,13 @@ class OpenAIService:
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        models: Pipeline | Models,
         options: OptionsReader = PLAIN,
         *,
         max_tokens: int | None = None,
         stream_several: bool = False,
     ) -> None:
-        self._pipeline = pipeline
+        self._models = models if isinstance(models, Models) else Models(models)
         self._options = options
         self._max_tokens = max_tokens
         self._stream_several = stream_several
@@ -68,16 +69,17 @@ class OpenAIService:
         if shape is None:
             known = ", ".join([*SHAPES, EMBEDDINGS, MODELS])
             raise NotFound(f"there is no route {shown(route)}, there are: {known}", "openai_route")
+        pipeline = self._models.asked(body)
         return Codec(
             shape,
             body,
-            self._pipeline.model_name,
+            pipeline.model_name,
             self._max_tokens,
             self._options,
             dialect,
             stream_several=self._stream_several,
             priority=priority,
-            adapters=self._pipeline.adapters,
+            adapters=pipeline.adapters,
         )
 
     def check(self, route: str, body: Mapping[str, Any]) -> None:
@@ -88,7 +90,7 @@ class OpenAIService:
             NotFound: there is no such route, or no such model.
         """
         if route == EMBEDDINGS:
-            self._embeddings(body, OPENAI)
+            self._embeddings(body, self._models.asked(body), OPENAI)
         elif route != MODELS:
             self.codec(route, body)
 
@@ -109,26 +111,25 @@ class OpenAIService:
         self, body: Mapping[str, Any], dialect: Dialect = OPENAI, slot: Slot | None = None
     ) -> dict[str, Any]:
         """Return the vectors of texts. Raises InvalidRequest, ModelNotFound or EngineError."""
-        call = self._embeddings(body, dialect)
-        engine = self._pipeline.engine
+        pipeline = self._models.asked(body)
+        call = self._embeddings(body, pipeline, dialect)
+        engine = pipeline.engine
         call.check(await engine.ready())
         priority = Priority.INTERACTIVE if slot is None else Priority.JOB
         return call.answer(await engine.embed(call.texts, priority, slot))
 
-    def _embeddings(self, body: Mapping[str, Any], dialect: Dialect) -> EmbeddingsCall:
-        pipeline = self._pipeline
+    def _embeddings(
+        self, body: Mapping[str, Any], pipeline: Pipeline, dialect: Dialect
+    ) -> EmbeddingsCall:
         return EmbeddingsCall.read(body, pipeline.model_name, dialect, pipeline.adapters)
 
     def models(self) -> dict[str, Any]:
-        """Return the list of models: the one that is served, then its adapters."""
-        names = (self._pipeline.model_name, *self._pipeline.adapters)
-        return {"object": "list", "data": [self.model(name) for name in names]}
+        """Return the list of the models that are served, the default first, and of adapters."""
+        return {"object": "list", "data": [self.model(name) for name in self._models.names]}
 
     def model(self, name: str) -> dict[str, Any]:
         """Return one model. Raises ModelNotFound."""
-        served = self._pipeline.model_name
-        check_model(name, served, self._pipeline.adapters)
-        return describe_model(name, served, self._created)
+        return describe_model(name, self._models.find(name).model_name, self._created)
 
     async def whole(self, codec: Codec, slot: Slot | None = None) -> dict[str, Any]:
         """Return the body of a call that is not streamed. Raises EngineError."""
@@ -136,12 +137,12 @@ class OpenAIService:
         if codec.parameters.sampling.max_tokens == 0:
             return codec.whole(*await self._nothing(codec))
         if len(codec.requests) == 1:
-            answers = [await self._pipeline.run(codec.request, slot)]
+            answers = [await self._pipeline(codec).run(codec.request, slot)]
         else:
             if slot is not None:
                 # They take one each, as they come.
                 slot.release()
-            answers = await run_all(self._pipeline, codec.requests)
+            answers = await run_all(self._pipeline(codec), codec.requests)
         self._see_thoughts(codec)
         return codec.whole(*answers)
 
@@ -152,17 +153,20 @@ class OpenAIService:
             return Finished(await self._nothing(codec))
         opened: Running | Several
         if len(codec.requests) == 1:
-            opened = await self._pipeline.open(codec.request, slot)
+            opened = await self._pipeline(codec).open(codec.request, slot)
         else:
             if slot is not None:
                 slot.release()
-            opened = await Several(self._pipeline, codec.requests).open()
+            opened = await Several(self._pipeline(codec), codec.requests).open()
         self._see_thoughts(codec)
         return opened
 
+    def _pipeline(self, codec: Codec) -> Pipeline:
+        return self._models.find(codec.model)
+
     async def _prepare(self, codec: Codec) -> None:
         """Find out what only the engine knows and the answer depends on. Raises EngineError."""
-        manner, engine = codec.manner, self._pipeline.engine
+        manner, engine = codec.manner, self._pipeline(codec).engine
         if codec.particular:
             capabilities = await engine.ready()
             codec.suit(capabilities)
@@ -186,7 +190,7 @@ class OpenAIService:
         After they have been started, for then the engine has told what it can do. Where a call has
         words of its own for the template, `_prepare` has looked at what it makes of them.
         """
-        able = self._pipeline.engine.capabilities
+        able = self._pipeline(codec).engine.capabilities
         [first, *_] = codec.prompts
         if isinstance(first, Chat) and not first.template_kwargs:
             thinking = able is not None and able.opens_thoughts
@@ -201,10 +205,10 @@ class OpenAIService:
             if isinstance(prompt, tuple):
                 tokens = len(prompt)
             elif isinstance(prompt, str):
-                tokens = len(await self._pipeline.engine.tokenize(prompt))
+                tokens = len(await self._pipeline(codec).engine.tokenize(prompt))
             answer = Answer(
                 id=codec.id,
-                model=self._pipeline.model_name,
+                model=codec.model,
                 created=int(time.time()),
                 text="",
                 deltas=(),

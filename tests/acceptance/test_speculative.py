@@ -66,7 +66,7 @@ async def test_length_and_threshold_are_those_of_the_request(
     service = service_of(
         engine_factory, settings(model_path, max_concurrency=2, draft_model_path=model_path)
     )
-    engine: Engine = service._pipeline.engine
+    engine: Engine = service._models.default.engine
     capabilities = await engine.ready()
     assert capabilities.draft
     reloads = []
@@ -79,7 +79,7 @@ async def test_length_and_threshold_are_those_of_the_request(
     ):
         body = {"model": "tiny", "prompt": "Once", "max_tokens": 4, "temperature": 0, **asked}
         codec = service.codec(COMPLETIONS, body, OVMS)
-        answer = await service._pipeline.run(codec.request)
+        answer = await service._models.default.run(codec.request)
         assert answer.finish.usage.completion_tokens == 4
         assert answer.warnings == ()
         reloads.append(answer.finish.timings.reload_ms > 100)
@@ -113,4 +113,4 @@ async def test_draft_model_that_is_of_no_use_is_named(
 ) -> None:
     service = service_of(engine_factory, settings(model_path, draft_model_path=useless))
     with pytest.raises(ModelLoadFailed, match=r"DRAFT_MODEL_PATH: .*draft\.gguf"):
-        await service._pipeline.engine.ready()
+        await service._models.default.engine.ready()

@@ -34,6 +34,11 @@ def compiler() -> list[str]:
     )
 
 
+def runner() -> list[str]:
+    """Return what runs the compiler's programs, as a command: nothing, or $RUNNER."""
+    return shlex.split(os.environ.get("RUNNER", ""))
+
+
 def build(abi: str, directory: Path, **defines: str | int) -> Path:
     """Compile the stand-in for one of `ABIS` and return the library, in a folder of its own.
 

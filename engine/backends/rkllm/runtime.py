@@ -251,7 +251,8 @@ class Runtime:
 
     def _on_result(self, result: Any, number: int | None, state: int) -> int:
         run = self._run
-        if run is None or run.number != number:
+        # Between FINISH and the return of `rkllm_run` the run is still there, and is over.
+        if run is None or run.number != number or run.finished:
             return 0
         if state == _NORMAL:
             found = result.contents

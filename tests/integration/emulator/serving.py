@@ -21,6 +21,7 @@ from emulator.ending import Ending
 from emulator.server import configured
 from emulator.settings import EmulatorSettings
 from engine import Engine
+from handler.assembly import build_engine
 from tests.unit.emulator.events import DEADLINE_S, Events
 
 _NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -110,7 +111,9 @@ class _Uvicorn(uvicorn.Server):
 async def serving(settings: EmulatorSettings) -> AsyncIterator[Server]:
     """Serve the application with these settings on a free port."""
     events = Events()
-    engine = Engine(settings.engine_config(), [events])
+    # An engine, but of tests that serve several models.
+    engine: Any = build_engine(settings)
+    engine.subscribe(events)
     app = build_app(settings, engine)
     server = _Uvicorn(configured(app, settings.connection_limits()))
     # TCP by name: asyncio turns Nagle's delay off only where it knows that it is.

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ScriptFactory
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -65,11 +66,11 @@ class Program:
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
-            assert selector.select(30), "the program said nothing"
+            assert selector.select(30 * PATIENCE), "the program said nothing"
         return self.process.stdout.readline().decode().strip()
 
     def child_is_gone(self, within_s: float) -> bool:
-        deadline = time.monotonic() + within_s
+        deadline = time.monotonic() + within_s * PATIENCE
         while time.monotonic() < deadline:
             try:
                 # A process that has ended but was not waited for has no command line.

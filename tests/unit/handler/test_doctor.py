@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from engine import BackendConfig
+from engine import BackendConfig, EngineConfig
 from engine.doctor import BEGINS, FAILED
+from handler import doctor
 from handler.doctor import _death, _ends
 from handler.doctor_report import ASSUMPTIONS, Examination, Finding, report
 
@@ -220,3 +221,24 @@ def test_of_much_that_was_printed_both_ends_are_kept(width: int) -> None:
 def test_of_little_all_is_kept() -> None:
     assert _ends(BytesIO(b"one\n \ntwo")) == ["one", "two"]
     assert _ends(BytesIO()) == []
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_every_copy_of_every_model_has_a_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], whole: bool
+) -> None:
+    asked: list[object] = []
+
+    def examine(backend: BackendConfig, *rest: object) -> Examination:
+        asked.append(backend.options["base_domain_id"])
+        return Examination(ended="" if whole or len(asked) != 2 else "it was interrupted")
+
+    monkeypatch.setattr(doctor, "examine", examine)
+    first, second, other = (
+        BackendConfig("rkllm", {"model_path": path, "base_domain_id": domain})
+        for domain, path in enumerate(["/m/a.rkllm", "/m/a.rkllm", "/m/b.rkllm"])
+    )
+    code = doctor.main([EngineConfig(backend=first, copies=(second,)), EngineConfig(backend=other)])
+    assert (asked, code) == ([0, 1, 2], 0 if whole else 1)
+    out = capsys.readouterr().out
+    assert (out.count("a.rkllm"), out.count("b.rkllm")) == (2, 1)

@@ -12,6 +12,7 @@ from pydantic import SecretStr
 
 from engine import Clocks
 from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
+from handler.model_list import ModelEntry
 from handler.settings import DEFAULT_SLOTS, Settings, WorkerSettings, read_settings
 
 ROOT = Path(__file__).parents[3]
@@ -42,6 +43,7 @@ VALUES: dict[str, tuple[str, object]] = {
     "MODEL_PATH": ("some/model.gguf", Path("some/model.gguf")),
     "DRAFT_MODEL_PATH": ("some/draft.gguf", Path("some/draft.gguf")),
     "MODEL_NAME": ("tiny", "tiny"),
+    "MODELS": ('[{"path": "a.rkllm", "copies": 2}]', (ModelEntry(path=Path("a.rkllm"), copies=2),)),
     "CONTEXT_LENGTH": ("2048", 2048),
     "MAX_CONCURRENCY": ("7", 7),
     "MAX_QUEUE": ("0", 0),
@@ -211,7 +213,7 @@ def test_engine_config_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         **{
             name: text
             for name, (text, _) in VALUES.items()
-            if name not in ("ENGINE", "DETERMINISTIC")
+            if name not in ("ENGINE", "DETERMINISTIC", "MODELS")
         },
     )
     config = settings.engine_config()

@@ -11,6 +11,7 @@ from typing import Any
 from engine import BackendConfig, Engine, FinishReason, GenerationRequest, SamplingParams
 from engine.errors import BackendFailed, EngineCrashed, EngineError, EngineStalled
 from engine.request import Prompt
+from tests.waiting import PATIENCE
 
 # Every token says which request it is of. Only a FINISH tells how long a text was, so that an
 # aborted one has it; of all else the dice decide.
@@ -52,8 +53,12 @@ FAULTS: dict[str, type[EngineError]] = {
     "unfinished": BackendFailed,
 }
 # Short, for what is faulty waits them out.
-CLOCKS: dict[str, Any] = {"stall_timeout_s": 0.5, "abort_grace_s": 0.5, "prefill_timeout_s": 20.0}
-BOUND_S = 60
+CLOCKS: dict[str, Any] = {
+    "stall_timeout_s": 0.5 * PATIENCE,
+    "abort_grace_s": 0.5 * PATIENCE,
+    "prefill_timeout_s": 20.0 * PATIENCE,
+}
+BOUND_S = 60 * PATIENCE
 
 
 def backend(model: Path, library: Path) -> BackendConfig:

@@ -15,6 +15,7 @@ from engine.errors import BackendFailed
 from engine.hosts.frames import FrameDecoder
 from engine.hosts.outbox import Outbox
 from engine.output import Delta, Finish, FinishReason, TokenLogprob, Usage
+from tests.waiting import WAIT_S
 
 FINISH = Finish(reason=FinishReason.STOP, usage=Usage(1, 2))
 
@@ -24,7 +25,7 @@ class Office:
 
     def __init__(self) -> None:
         self.ours, self.theirs = socket.socketpair()
-        self.theirs.settimeout(20)
+        self.theirs.settimeout(WAIT_S)
         self.outbox = Outbox(self.ours)
         self._decoder = FrameDecoder()
 
@@ -130,7 +131,7 @@ def test_reader_that_went_away_holds_no_producer_up(
     producer.start()
     next(office.frames())
     office.close()
-    producer.join(20)
+    producer.join(WAIT_S)
     assert not producer.is_alive()
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from engine.backends.rkllm import abi12, abi13, structs
 from engine.backends.rkllm.abi import ABI_12, ABI_13, ABIS, Abi, MissingSymbols, bind
-from tests.fake_rkllm import FLAGS, SOURCES, run
+from tests.fake_rkllm import FLAGS, SOURCES, run, runner
 
 SPECIFIC: dict[str, ModuleType] = {"1.2": abi12, "1.3": abi13}
 SCALARS = {
@@ -176,7 +176,7 @@ def test_every_size_and_offset_is_the_compilers(abi: Abi, header: Header, tmp_pa
     program.write_text(f"{include}int main(void)\n{{\n" + "\n".join(lines) + "\n}\n")
     run(*FLAGS, f"-I{SOURCES}", str(program), "-o", str(tmp_path / "layout"))
     printed = subprocess.run(
-        [tmp_path / "layout"], capture_output=True, text=True, timeout=30, check=True
+        [*runner(), tmp_path / "layout"], capture_output=True, text=True, timeout=30, check=True
     )
     theirs = {
         name: (int(offset), int(size))

@@ -410,6 +410,24 @@ def test_late_callbacks_reach_nobody(library: Library, runtime: Runtime) -> None
     assert (run.tokens, run.finished, run.failed) == (1, False, False)
 
 
+def test_callbacks_between_the_end_and_the_return_reach_nobody(
+    library: Library, runtime: Runtime
+) -> None:
+    # R31: whoever called `rkllm_run` may be long in taking note that it has returned.
+    def script(number: int | None) -> int:
+        library.says(number, text=b"mine")
+        library.says(number, FINISH)
+        library.says(number, text=b"late")
+        library.says(number, ERROR)
+        return 0
+
+    library.script = script
+    taken = Pieces()
+    run = run_of(runtime, taken)
+    assert taken == [b"mine"]
+    assert (run.tokens, run.finished, run.failed) == (1, True, False)
+
+
 def test_callbacks_from_another_thread(library: Library, runtime: Runtime) -> None:
     def script(number: int | None) -> int:
         thread = threading.Thread(target=library.says, args=(number,), kwargs={"text": b"there"})

@@ -1,0 +1,160 @@
+"""Copies of one model, each in a process of its own, as one host."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+from engine.backends.base import SideCall
+from engine.capabilities import Capabilities
+from engine.errors import EngineClosed, EngineError
+from engine.hosts.base import Host
+from engine.stream import TokenStream
+
+logger = logging.getLogger(__name__)
+
+
+class PoolHost:
+    """Gives each run to the loaded copy with the fewest under way.
+
+    `capabilities.slots` are those of the copies that are loaded. They are told anew when a copy
+    dies, before what ran on it ends, so that nobody is let in for a slot that is gone; one that
+    comes back brings its slots with it. `failure` is set when the last copy has failed for good.
+    The hosts are processes: one that is asked about a run of another's does nothing. Owned by the
+    event loop, like the hosts in it.
+    """
+
+    threaded = False
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        self._hosts = tuple(hosts)
+        self._callbacks: list[Callable[[], None]] = []
+        self._changed: asyncio.Event | None = None
+        self._starting: list[asyncio.Task[None]] = []
+        # Vectors hold a slot as runs do, and are no runs.
+        self._embeds: Counter[int] = Counter()
+        for host in self._hosts:
+            host.on_change(self._on_change)
+
+    @property
+    def failure(self) -> EngineError | None:
+        """What ended the first copy, once all have ended; None while one lives."""
+        failures = [host.failure for host in self._hosts]
+        return failures[0] if all(failures) else None
+
+    @property
+    def capabilities(self) -> Capabilities | None:
+        """What a copy can do, with the slots of all that are loaded; None until one was."""
+        known = [host.capabilities for host in self._loaded() or self._hosts]
+        found = [each for each in known if each is not None]
+        if not found:
+            return None
+        # Where none is loaded, those who are let in wait for the first that will be.
+        slots = sum(each.slots for each in found) if self.loaded else found[0].slots
+        return replace(found[0], slots=slots)
+
+    @property
+    def loaded(self) -> bool:
+        """Whether a request would be run now by one of them."""
+        return any(host.loaded for host in self._hosts)
+
+    @property
+    def restarts(self) -> int:
+        """How often any of them was started again."""
+        return sum(host.restarts for host in self._hosts)
+
+    @property
+    def running(self) -> int:
+        """How many runs are under way on all of them."""
+        return sum(host.running for host in self._hosts)
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back when the capabilities, `loaded` or `failure` have changed."""
+        self._callbacks.append(callback)
+
+    def spawn(self) -> None:
+        """Begin loading all of them."""
+        for host in self._hosts:
+            host.spawn()
+
+    async def ready(self) -> Capabilities:
+        """Wait until the first copy is loaded. Raises ModelLoadFailed, EngineDead, EngineClosed."""
+        if not self._starting:
+            self._starting = [asyncio.create_task(self._start(host)) for host in self._hosts]
+        while True:
+            if (failure := self.failure) is not None:
+                # The same error for everyone who asks: its traceback must not grow with each.
+                raise failure.with_traceback(None)
+            if self.loaded and (capabilities := self.capabilities) is not None:
+                return capabilities
+            if self._changed is None:
+                self._changed = asyncio.Event()
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _start(self, host: Host) -> None:
+        try:
+            await host.ready()
+        except EngineClosed:
+            return
+        except EngineError as error:
+            logger.error("copy %d of a model is not there: %s", self._hosts.index(host), error)
+
+    def run(self, stream: TokenStream) -> None:
+        """Start the stream's run on the least busy copy."""
+        self._least_busy().run(stream)
+
+    def abort(self, run_id: int) -> None:
+        """Stop a run as soon as its backend can."""
+        for host in self._hosts:
+            host.abort(run_id)
+
+    def wedged(self, run_id: int, error: EngineError) -> None:
+        """Get rid of the process that holds the run, and of no other."""
+        for host in self._hosts:
+            host.wedged(run_id, error)
+
+    async def call(self, op: SideCall, payload: Any) -> Any:
+        """Ask one of the backend's side calls of the least busy copy. Raises EngineError."""
+        await self.ready()
+        host = self._least_busy()
+        if op != "embed":
+            return await host.call(op, payload)
+        with self._embedding(self._hosts.index(host)):
+            return await host.call(op, payload)
+
+    @contextmanager
+    def _embedding(self, index: int) -> Any:
+        self._embeds[index] += 1
+        try:
+            yield
+        finally:
+            self._embeds[index] -= 1
+
+    async def close(self) -> None:
+        """Close all of them at once; bounded like one."""
+        await asyncio.gather(*(host.close() for host in self._hosts))
+        for task in self._starting:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    def _loaded(self) -> list[Host]:
+        return [host for host in self._hosts if host.loaded]
+
+    def _least_busy(self) -> Host:
+        def busy(host: Host) -> int:
+            return host.running + self._embeds[self._hosts.index(host)]
+
+        return min(self._loaded() or self._hosts, key=busy)
+
+    def _on_change(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+        for callback in self._callbacks:
+            callback()

@@ -1,0 +1,144 @@
+"""Several models at once: an engine for each, seen as one by those who start, count and close."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from engine.admission import Admission, Slot
+from engine.capabilities import Capabilities
+from engine.config import EngineConfig
+from engine.engine import Engine
+from engine.errors import EngineClosed, EngineError
+from engine.hooks import EngineEvent, Hook, HostLoaded, HostLost
+from engine.instance import EngineState
+from engine.request import Priority
+
+
+class Place(Slot):
+    """A place among the jobs of all models: whoever has it waits for a slot of its model."""
+
+    def take(self) -> bool:
+        """Return False: it is no slot of an engine, and its owner keeps it to the job's end."""
+        return False
+
+
+class EnginePool:
+    """Engines by the names of their models; the first one's is the default.
+
+    Each has an admission and hosts of its own, so that a model which is busy, loads or is dead
+    costs the others nothing. What is asked here is asked of all of them: ready as soon as one is,
+    dead when all are. Requests are brought to the `engines` themselves. Owned by one event loop,
+    like they are.
+
+    Raises:
+        ValueError: there is no model.
+    """
+
+    def __init__(self, configs: Mapping[str, EngineConfig], hooks: Sequence[Hook] = ()) -> None:
+        if not configs:
+            raise ValueError("a pool needs a model")
+        self.engines: Mapping[str, Engine] = {
+            name: Engine(config, hooks) for name, config in configs.items()
+        }
+        first = next(iter(configs.values()))
+        # Only jobs and batches come through it, which are never refused.
+        self._places = Admission(self.slots, first.max_queue)
+        self.subscribe(self._on_event)
+
+    @property
+    def state(self) -> EngineState:
+        """Ready when one engine is, dead when all are."""
+        states = {engine.state for engine in self.engines.values()}
+        for state in (EngineState.READY, EngineState.LOADING):
+            if state in states:
+                return state
+        return EngineState.DEAD
+
+    @property
+    def failure(self) -> EngineError | None:
+        """Why the first engine is dead, when all are."""
+        failures = [engine.failure for engine in self.engines.values()]
+        return failures[0] if all(failures) else None
+
+    @property
+    def slots(self) -> int:
+        """How many generations run side by side, on engines that are not dead."""
+        alive = [engine for engine in self.engines.values() if engine.failure is None]
+        return sum(engine.slots for engine in alive) or 1
+
+    @property
+    def running(self) -> int:
+        """How many generations hold a slot."""
+        return sum(engine.running for engine in self.engines.values())
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for a slot, or for a place."""
+        return self._places.waiting + sum(engine.waiting for engine in self.engines.values())
+
+    @property
+    def restarts(self) -> int:
+        """How often any host process was started again after a crash."""
+        return sum(engine.restarts for engine in self.engines.values())
+
+    def subscribe(self, hook: Hook) -> None:
+        """Tell a hook of all events of all engines from here on."""
+        for engine in self.engines.values():
+            engine.subscribe(hook)
+
+    def spawn(self) -> None:
+        """Begin loading all models at once, without waiting and without a running loop."""
+        for engine in self.engines.values():
+            engine.spawn()
+
+    async def ready(self) -> Capabilities:
+        """Wait until the first model is loaded, and have all load. Raises EngineUnavailable."""
+        tasks = [asyncio.create_task(engine.ready()) for engine in self.engines.values()]
+        try:
+            for task in asyncio.as_completed(tasks):
+                with suppress(EngineError):
+                    return await task
+        finally:
+            for each in tasks:
+                each.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        assert self.failure is not None  # noqa: S101 - none is ready, and each said why
+        raise self.failure.with_traceback(None)
+
+    async def reserve(self, priority: Priority) -> Slot:
+        """Wait for a place for a job that has yet to be read, whatever its model will be.
+
+        There are as many as slots. Its generation waits for a slot of its model in the same class,
+        so two jobs of one model may hold the places of two. Raises EngineUnavailable.
+        """
+        await self.ready()
+        self._places.resize(self.slots)
+        await self._places.acquire(priority)
+        return Place(self._places.release)
+
+    async def close(self) -> None:
+        """Abort what runs, refuse what waits, unload everything; bounded by the clocks."""
+        self._places.fail_waiting(EngineClosed("the engine is shutting down"))
+        await asyncio.gather(*(engine.close() for engine in self.engines.values()))
+
+    def _on_event(self, event: EngineEvent) -> None:
+        if isinstance(event, HostLoaded | HostLost):
+            # After the engine has taken note of it itself.
+            asyncio.get_running_loop().call_soon(self._count)
+
+    def _count(self) -> None:
+        if (failure := self.failure) is not None:
+            self._places.fail_waiting(failure)
+        else:
+            self._places.resize(self.slots)
+
+
+# What entry points start and close: one model or several.
+AnyEngine = Engine | EnginePool
+
+
+def by_model(engine: AnyEngine, name: str) -> Mapping[str, Engine]:
+    """Return the engines by their models' names; `name` is the one's where there is no pool."""
+    return engine.engines if isinstance(engine, EnginePool) else {name: engine}

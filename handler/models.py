@@ -1,0 +1,67 @@
+"""The models that are served, by name, each with the pipeline that leads to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine import EngineState
+from handler.errors import InvalidRequest
+from handler.openai.models import unknown_model
+from handler.pipeline import Pipeline
+from handler.sampling import shown
+
+
+class Models:
+    """Finds the pipeline of the model that a request names; the first one is the default's.
+
+    An adapter's name finds the model it is for. `several` tells whether there is a choice of
+    models. Immutable, and shared by all doors.
+
+    Raises:
+        ValueError: there is none, or two have the same name.
+    """
+
+    def __init__(self, *pipelines: Pipeline) -> None:
+        self._by_name = {each.model_name: each for each in pipelines}
+        if not pipelines or len(self._by_name) < len(pipelines):
+            raise ValueError("models must be one or more, with a name of its own each")
+        self.several = len(pipelines) > 1
+        self.default = pipelines[0]
+        for each in pipelines:
+            self._by_name |= dict.fromkeys(each.adapters, each)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The models' names, the default's first, and those of their adapters."""
+        return tuple(self._by_name)
+
+    @property
+    def dead(self) -> bool:
+        """Whether none of them will answer any more."""
+        return all(each.engine.state is EngineState.DEAD for each in self._by_name.values())
+
+    def find(self, name: str | None, param: str = "model") -> Pipeline:
+        """Return a model's pipeline, the default's for None. Raises ModelNotFound, naming all."""
+        if name is None:
+            return self.default
+        if (found := self._by_name.get(name)) is None:
+            raise unknown_model(name, self.names, param)
+        return found
+
+    def asked(self, body: Mapping[str, Any], path: str = "") -> Pipeline:
+        """Return the pipeline that a body is for, the only one where there is no choice.
+
+        `path` comes before the field's name in messages. Where there is one model, its name is
+        left to those who know whether it has to be given and right.
+
+        Raises:
+            InvalidRequest: the name is none.
+            ModelNotFound: there is no such model.
+        """
+        if not self.several:
+            return self.default
+        name, param = body.get("model"), f"{path}model"
+        if name is not None and not isinstance(name, str):
+            raise InvalidRequest(f"{param} must be a string, got {shown(name)}", param)
+        return self.find(name, param)

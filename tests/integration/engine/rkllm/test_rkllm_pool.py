@@ -1,0 +1,127 @@
+"""Two copies of a model and two models over the stand-in, each in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine import BackendConfig, Engine, EngineConfig, EnginePool, EngineState, Priority
+from engine.errors import EngineCrashed, ModelLoadFailed
+from tests.conftest import EngineFactory
+from tests.integration.engine.support import ask, first_text, read, request
+from tests.waiting import until
+
+# Every answer tells what the runtime was initialised with; "on" has no end of its own.
+SCRIPT = r"""
+answer when="on"
+  say "\{ns} " us=1000 times=10000000
+answer
+  say "\{seen}"
+"""
+SLOTS = 2
+
+
+def backend(model: Path, library: Path, domain: int) -> BackendConfig:
+    fields = {"model_path": str(model), "model_name": model.stem, "lib_path": str(library)}
+    return BackendConfig("rkllm", {**fields, "base_domain_id": domain})
+
+
+@pytest.fixture
+async def pair(
+    engine_factory: EngineFactory,
+    library: Path,
+    model: Callable[[str], Path],
+    fast_restarts: None,
+) -> Engine:
+    """Two copies of one model, both loaded."""
+    path = model(SCRIPT)
+    first, second = (backend(path, library, domain) for domain in (3, 4))
+    engine = engine_factory(first, copies=(second,))
+    await engine.ready()
+    await until(lambda: engine.slots == SLOTS)
+    return engine
+
+
+def pids(engine: Engine) -> list[int]:
+    return [host.pid for host in engine._hosts]  # type: ignore[attr-defined]
+
+
+async def domain_of(engine: Engine) -> int:
+    text, _ = await ask(engine, "who?")
+    domain: int = json.loads(text)["base_domain_id"]
+    return domain
+
+
+async def test_copies_run_side_by_side_each_in_its_domain(pair: Engine) -> None:
+    assert len(set(pids(pair))) == SLOTS
+    async with await pair.generate(request("on and on")) as stream:
+        await first_text(stream)
+        assert [instance.running for instance in pair.instances] == [1, 0]
+        # The first is busy, so it is the other's turn.
+        assert await domain_of(pair) == 4
+    await until(lambda: pair.running == 0)
+    assert await domain_of(pair) == 3
+
+
+async def test_admission_is_one_for_all_copies(pair: Engine) -> None:
+    # R40: by priority, whichever copy becomes free.
+    streams = [await pair.generate(request("on and on")) for _ in range(SLOTS)]
+    order: list[Priority] = []
+
+    async def wait(priority: Priority) -> None:
+        await ask(pair, "who?", priority=priority)
+        order.append(priority)
+
+    waiting = [
+        asyncio.create_task(wait(each))
+        for each in (Priority.BATCH, Priority.JOB, Priority.INTERACTIVE)
+    ]
+    await until(lambda: pair.waiting == 3)
+    assert [instance.running for instance in pair.instances] == [1, 1]
+    streams[1].abort()
+    await asyncio.gather(*waiting)
+    assert order == sorted(Priority)
+    streams[0].abort()
+    await until(lambda: pair.running == 0)
+
+
+async def test_a_copy_that_is_killed_costs_its_own_request_alone(pair: Engine) -> None:
+    first, second = [await pair.generate(request("on and on")) for _ in range(SLOTS)]
+    for stream in (first, second):
+        await first_text(stream)
+    os.kill(pids(pair)[0], signal.SIGKILL)
+    with pytest.raises(EngineCrashed):
+        await read(first)
+    # Nobody is let in for the slot that is gone.
+    assert (pair.state, pair.slots) == (EngineState.READY, 1)
+    assert [instance.state for instance in pair.instances] == ["loading", "ready"]
+    await first_text(second)
+    second.abort()
+    await until(lambda: pair.slots == SLOTS)
+    assert pair.restarts == 1
+    assert await domain_of(pair) == 3
+
+
+async def test_one_models_death_does_not_stop_the_other(
+    library: Path, model: Callable[[str], Path], fast_restarts: None
+) -> None:
+    fine, broken = model(SCRIPT), model("init fails=-7\nanswer\n  say null\n")
+    configs = {
+        name: EngineConfig(backend=backend(path, library, domain))
+        for domain, (name, path) in enumerate({"broken": broken, "fine": fine}.items())
+    }
+    pool = EnginePool(configs)
+    try:
+        await pool.ready()
+        with pytest.raises(ModelLoadFailed, match="rkllm_init failed with -7"):
+            await ask(pool.engines["broken"])
+        assert await domain_of(pool.engines["fine"]) == 1
+        assert (pool.state, pool.slots) == (EngineState.READY, 1)
+    finally:
+        await pool.close()

@@ -1,0 +1,117 @@
+"""Several engines as one, for those who start, count and close them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from engine import BackendConfig, EngineConfig, EnginePool, EngineState, Priority, by_model
+from engine.errors import EngineClosed, ModelLoadFailed
+from engine.hooks import EngineEvent, HostLoaded
+from tests.conftest import ScriptFactory
+from tests.unit.engine.test_reserve import said
+from tests.waiting import until
+
+DEADLINE_S = 20.0
+PoolMaker = Callable[..., EnginePool]
+
+
+@pytest.fixture
+async def pool_of(script: ScriptFactory) -> AsyncIterator[PoolMaker]:
+    """Builds pools of scripts on threads, by their models' names, and closes them."""
+    pools: list[EnginePool] = []
+
+    def make(**scripts: dict[str, Any]) -> EnginePool:
+        configs = {
+            name: EngineConfig(
+                backend=BackendConfig("scripted", {"model_path": str(script({}, **fields))}),
+                isolation="thread",
+            )
+            for name, fields in scripts.items()
+        }
+        pools.append(EnginePool(configs))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        await pool.close()
+
+
+async def test_what_is_asked_of_it_is_asked_of_all(pool_of: PoolMaker) -> None:
+    pool = pool_of(a={"slots": 2}, b={"slots": 3})
+    loaded: list[EngineEvent] = []
+    pool.subscribe(lambda event: loaded.append(event) if isinstance(event, HostLoaded) else None)
+    assert (pool.state, pool.failure) == (EngineState.LOADING, None)
+    for engine in pool.engines.values():
+        await engine.ready()
+    assert (pool.state, pool.slots, len(loaded)) == (EngineState.READY, 5, 2)
+    assert (pool.running, pool.waiting, pool.restarts) == (0, 0, 0)
+    assert by_model(pool, "other") == pool.engines
+
+
+async def test_a_model_that_does_not_load_stops_no_other(pool_of: PoolMaker) -> None:
+    pool = pool_of(broken={"load_error": "no such chip"}, fine={"slots": 2})
+    await pool.ready()
+    with pytest.raises(ModelLoadFailed, match="no such chip"):
+        await pool.engines["broken"].ready()
+    assert (pool.state, pool.failure, pool.slots) == (EngineState.READY, None, 2)
+    assert await said(pool.engines["fine"], "hello") == "hello"
+
+
+async def test_it_is_dead_when_all_are(pool_of: PoolMaker) -> None:
+    pool = pool_of(a={"load_error": "first"}, b={"load_error": "second"})
+    with pytest.raises(ModelLoadFailed, match="first"):
+        await pool.ready()
+    assert pool.state is EngineState.DEAD
+    with pytest.raises(ModelLoadFailed, match="first"):
+        await pool.reserve(Priority.JOB)
+
+
+async def test_places_are_as_many_as_slots_and_go_by_priority(pool_of: PoolMaker) -> None:
+    pool = pool_of(a={"slots": 1}, b={"slots": 1})
+    for engine in pool.engines.values():
+        await engine.ready()
+    held = [await pool.reserve(Priority.JOB) for _ in range(2)]
+    order: list[Priority] = []
+
+    async def wait(priority: Priority) -> None:
+        place = await pool.reserve(priority)
+        order.append(priority)
+        place.release()
+
+    waiting = [asyncio.create_task(wait(each)) for each in (Priority.BATCH, Priority.JOB)]
+    await until(lambda: pool.waiting == 2)
+    for place in held:
+        place.release()
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.gather(*waiting)
+    assert order == [Priority.JOB, Priority.BATCH]
+
+
+async def test_a_place_is_no_slot(pool_of: PoolMaker) -> None:
+    # Whoever has one waits for a slot of the model that it turns out to want.
+    pool = pool_of(a={"slots": 1}, b={"slots": 1})
+    place = await pool.reserve(Priority.JOB)
+    async with asyncio.timeout(DEADLINE_S):
+        assert await said(pool.engines["a"], "one", place) == "one"
+        assert await said(pool.engines["b"], "two", place) == "two"
+    place.release()
+    await until(lambda: pool.running == 0)
+
+
+async def test_closing_sends_away_who_waits(pool_of: PoolMaker) -> None:
+    pool = pool_of(a={"slots": 1})
+    await pool.reserve(Priority.JOB)
+    waiting = asyncio.create_task(pool.reserve(Priority.JOB))
+    await until(lambda: pool.waiting == 1)
+    await pool.close()
+    with pytest.raises(EngineClosed):
+        await waiting
+
+
+def test_a_pool_of_nothing_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="needs a model"):
+        EnginePool({})

@@ -1,0 +1,137 @@
+"""MODELS: how it is written, what is wrong with it, and the engines it comes down to."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import EngineConfig
+from handler.engine_configs import engine_configs
+from handler.settings import Settings, read_settings
+
+ONE = {"path": "/models/qwen.rkllm"}
+OTHER = {"path": "/models/tiny.rkllm", "name": "small"}
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.lower() in Settings.model_fields:
+            monkeypatch.delenv(name)
+
+
+def configs(monkeypatch: pytest.MonkeyPatch, *models: dict[str, Any], **more: str) -> Any:
+    for name, value in {"MODELS": json.dumps(models), **more}.items():
+        monkeypatch.setenv(name, value)
+    return engine_configs(read_settings(Settings))
+
+
+def options(config: EngineConfig, name: str) -> list[object]:
+    return [backend.options[name] for backend in (config.backend, *config.copies)]
+
+
+def test_without_a_list_there_is_the_one_model() -> None:
+    settings = Settings(model_path=Path("/models/a.rkllm"), model_name="mine")
+    assert engine_configs(settings) == {"mine": settings.engine_config()}
+    assert settings.served_models == ("mine",)
+
+
+def test_each_model_has_its_engine_and_the_first_is_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = configs(monkeypatch, ONE, OTHER, MAX_QUEUE="3")
+    assert list(found) == ["qwen", "small"]
+    assert options(found["small"], "model_path") == ["/models/tiny.rkllm"]
+    assert options(found["small"], "model_name") == ["small"]
+    assert {config.backend.backend for config in found.values()} == {"rkllm"}
+    assert [config.max_queue for config in found.values()] == [3, 3]
+    settings = read_settings(Settings)
+    assert (settings.served_model, settings.served_models) == ("qwen", ("qwen", "small"))
+
+
+def test_every_copy_has_a_memory_domain_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = configs(
+        monkeypatch, ONE | {"copies": 2}, OTHER, {"path": "c.rkllm"}, RKLLM_BASE_DOMAIN_ID="4"
+    )
+    taken = [options(config, "base_domain_id") for config in found.values()]
+    assert taken == [[4, 5], [6], [7]]
+
+
+def test_a_model_may_choose_its_domain(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = configs(
+        monkeypatch, ONE, OTHER | {"base_domain_id": 8, "copies": 2}, {"path": "c.rkllm"}
+    )
+    taken = [options(config, "base_domain_id") for config in found.values()]
+    assert taken == [[0], [8, 9], [10]]
+
+
+def test_what_a_model_does_not_say_is_as_the_settings_have_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = {"context_length": 512, "tokenizer": "/t"}
+    found = configs(monkeypatch, ONE | own, OTHER, CONTEXT_LENGTH="1024", RKLLM_ABI="1.3")
+    assert [options(each, "context_length") for each in found.values()] == [[512], [1024]]
+    assert [options(each, "tokenizer") for each in found.values()] == [["/t"], [None]]
+    assert [options(each, "abi") for each in found.values()] == [["1.3"], ["1.3"]]
+
+
+def test_models_of_other_engines_may_stand_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = configs(monkeypatch, ONE, {"path": "a.gguf"}, {"path": "b.json", "copies": 3})
+    assert [each.backend.backend for each in found.values()] == ["rkllm", "llamacpp", "scripted"]
+    assert [len(each.copies) for each in found.values()] == [0, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("written", "more", "said"),
+    [
+        ("qwen.rkllm", {}, "MODELS: Value error, must be a JSON list: "),
+        ("{}", {}, "MODELS: Value error, must be a JSON list of one or more like "),
+        ("[]", {}, "MODELS: Value error, must be a JSON list of one or more like "),
+        ('[{"name": "a"}]', {}, "MODELS[0].path: Field required"),
+        ('[{"path": "a", "copy": 2}]', {}, "MODELS[0].copy: Extra inputs are not permitted"),
+        ('[{"path": "a", "copies": 0}]', {}, "MODELS[0].copies: Input should be greater than or"),
+        ('[{"path": "a", "name": ""}]', {}, "MODELS[0].name: String should have at least 1"),
+        ('[{"path": "a"}]', {"MODEL_PATH": "b"}, "MODELS and MODEL_PATH cannot both be set\n"),
+        ('[{"path": "a"}]', {"RKLLM_LORA": "b=c"}, "MODELS and RKLLM_LORA cannot both be set\n"),
+        ('[{"path": "a"}]', {"MODEL_NAME": "b"}, "MODELS and MODEL_NAME cannot both be set\n"),
+        (
+            '[{"path": "a"}, {"path": "b/a.x"}]',
+            {},
+            "MODELS has two models named a: give one another name, or set its copies\n",
+        ),
+        (
+            '[{"path": "a"}, {"path": "b"}]',
+            {"ENGINE_ISOLATION": "thread"},
+            "MODELS must be one model with one copy where ENGINE_ISOLATION is thread\n",
+        ),
+        (
+            '[{"path": "a.rkllm", "copies": 2}]',
+            {"RKLLM_BASE_DOMAIN_ID": "63"},
+            "MODELS: the copies of a would have base_domain_id 63 to 64, and 63 is the last\n",
+        ),
+        (
+            '[{"path": "a.rkllm"}, {"path": "b.rkllm", "base_domain_id": 0}]',
+            {},
+            "MODELS: a and b would both have base_domain_id 0\n",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    written: str,
+    more: dict[str, str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in {"MODELS": written, **more}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as leaving:
+        read_settings(Settings)
+    assert leaving.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(said)
+    assert error.count("\n") == 1

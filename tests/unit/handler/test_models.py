@@ -1,0 +1,136 @@
+"""Which model a request is for, and that it answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine import EngineState
+from handler.errors import InvalidRequest, ModelNotFound
+from handler.job import JobHandler
+from handler.models import Models
+from handler.openai.service import EMBEDDINGS, MODELS, OpenAIService
+from handler.pipeline import Pipeline
+from tests.unit.handler.conftest import PipelineFactory
+
+COMPLETIONS = "/v1/completions"
+
+
+@pytest.fixture
+def models(pipeline_of: PipelineFactory) -> Models:
+    """Two: each answers with its name."""
+    return Models(*(named(pipeline_of, name) for name in ("big", "small")))
+
+
+def named(pipeline_of: PipelineFactory, name: str, **script: Any) -> Pipeline:
+    made = pipeline_of({"pieces": [f"I am {name}."]}, **script)
+    return Pipeline(made.engine, name)
+
+
+async def told(service: OpenAIService, **body: Any) -> tuple[str, str]:
+    answer = await service.whole(service.codec(COMPLETIONS, {"prompt": "who?", **body}))
+    return answer["model"], answer["choices"][0]["text"]
+
+
+async def test_openai_calls_go_to_the_model_they_name(models: Models) -> None:
+    # R7
+    service = OpenAIService(models)
+    assert await told(service) == ("big", "I am big.")
+    assert await told(service, model="small") == ("small", "I am small.")
+    assert await told(service, model="big") == ("big", "I am big.")
+
+
+async def test_streams_and_several_answers_go_there_too(models: Models) -> None:
+    service = OpenAIService(models)
+    codec = service.codec(COMPLETIONS, {"prompt": "who?", "model": "small", "stream": True})
+    async with await service.open(codec) as running:
+        texts = [delta.text async for batch in running.batches() for delta in batch]  # type: ignore[union-attr]
+    assert "".join(texts) == "I am small."
+    body = {"prompt": ["who?", "you?"], "model": "small"}
+    answer = await service.whole(service.codec(COMPLETIONS, body))
+    assert [choice["text"] for choice in answer["choices"]] == ["I am small."] * 2
+
+
+@pytest.mark.parametrize("route", [COMPLETIONS, EMBEDDINGS])
+def test_an_unknown_model_is_told_which_there_are(models: Models, route: str) -> None:
+    # R7
+    service = OpenAIService(models)
+    with pytest.raises(ModelNotFound, match="does not exist, there is: big, small") as caught:
+        service.check(route, {"prompt": "x", "input": "x", "model": "gpt"})
+    assert (caught.value.param, caught.value.details) == (
+        "model",
+        {"available_models": ["big", "small"]},
+    )
+    with pytest.raises(InvalidRequest, match="model must be a string, got 5"):
+        service.check(route, {"prompt": "x", "input": "x", "model": 5})
+
+
+async def test_all_are_listed_the_default_first(models: Models) -> None:
+    service = OpenAIService(models)
+    listed = await service.plain(MODELS, {})
+    assert listed is not None
+    assert [model["id"] for model in listed["data"]] == ["big", "small"]
+    assert service.model("small")["id"] == "small"
+    with pytest.raises(ModelNotFound, match="there is: big, small"):
+        service.model("gpt")
+
+
+async def test_jobs_go_to_the_model_they_name(models: Models) -> None:
+    jobs = JobHandler(models)
+    for given, name in (({}, "big"), ({"model": "small"}, "small")):
+        output = await jobs.run({"id": "j", "input": {"prompt": "who?", **given}})
+        assert (output["model"], output["choices"][0]["text"]) == (name, f"I am {name}.")
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("gpt", 'the model "gpt" does not exist, there is: big, small'),
+        (5, "input.model must be a string, got 5"),
+    ],
+)
+async def test_a_job_for_no_model_fails_and_says_so(
+    models: Models, model: object, said: str
+) -> None:
+    jobs = JobHandler(models)
+    job = {"id": "j", "input": {"prompt": "who?", "model": model}}
+    assert said in (await jobs.run(job))["error"]
+    with pytest.raises((ModelNotFound, InvalidRequest), match=said) as caught:
+        jobs.check(job)
+    assert caught.value.param == "input.model"
+
+
+async def test_where_there_is_one_model_a_jobs_is_not_looked_at(
+    pipeline_of: PipelineFactory,
+) -> None:
+    jobs = JobHandler(named(pipeline_of, "big"))
+    output = await jobs.run({"id": "j", "input": {"prompt": "who?", "model": "whatever"}})
+    assert output["model"] == "big"
+
+
+async def test_one_that_is_dead_stops_no_other(pipeline_of: PipelineFactory) -> None:
+    # R54
+    models = Models(named(pipeline_of, "dead", load_error="no memory"), named(pipeline_of, "alive"))
+    jobs = JobHandler(models)
+    failed = await jobs.run({"id": "j", "input": {"prompt": "who?"}})
+    assert "no memory" in failed["error"]
+    assert "refresh_worker" not in failed
+    assert models.default.engine.state is EngineState.DEAD
+    output = await jobs.run({"id": "j", "input": {"prompt": "who?", "model": "alive"}})
+    assert output["choices"][0]["text"] == "I am alive."
+
+
+def test_models_need_names_of_their_own(models: Models) -> None:
+    for pipelines in ((), (models.default, models.default)):
+        with pytest.raises(ValueError, match="a name of its own"):
+            Models(*pipelines)
+
+
+def test_an_adapter_finds_the_model_it_is_for(pipeline_of: PipelineFactory) -> None:
+    pipeline = pipeline_of()
+    adapted = Pipeline(pipeline.engine, "one", adapters=("french",))
+    models = Models(adapted)
+    assert models.names == ("one", "french")
+    assert models.find("french") is adapted
+    assert not models.several
