@@ -65,5 +65,4 @@ def blocks(page: Path) -> Sequence[Block]:
 def not_run() -> Sequence[tuple[str, str]]:
     """Return page and first line of each block that the table lists."""
     rows = _ROW.findall(NOT_RUN_PAGE.read_text(encoding="utf-8"))
-    # A pipe would end the cell.
-    return [(page, begins.replace("\\|", "|")) for page, begins, _ in rows]
+    return [(page, begins) for page, begins, _ in rows]
