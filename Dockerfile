@@ -1,4 +1,7 @@
-FROM python:3.11-slim AS worker
+# For amd64 and arm64: all that requirements/run.txt pins has wheels for both. Another image with
+# Python 3.11 or newer as `python` will do as well, as one with CUDA's libraries (docs/container.md).
+ARG BASE_IMAGE=python:3.11-slim
+FROM ${BASE_IMAGE} AS worker
 
 # llama.cpp's threads come from the system's OpenMP library, which slim images lack. Not pinned: a
 # pin to one Debian release's build would break with the next security update.
@@ -7,11 +10,19 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends libgomp1 \
     && rm -rf /var/lib/apt/lists/*
 
-RUN useradd --uid 1000 --create-home worker
+# /data is the one folder that a server writes to: its jobs.
+RUN useradd --uid 1000 --create-home worker && install -d -o 1000 /data
 WORKDIR /app
 
 COPY requirements/run.txt requirements/
-RUN pip install --no-cache-dir --only-binary :all: --require-hashes -r requirements/run.txt
+RUN pip install --no-cache-dir --only-binary :all: --require-hashes --no-deps -r requirements/run.txt
+
+# With an index of xllamacpp's CUDA wheels, the same version from there in place of the CPU's.
+ARG XLLAMACPP_INDEX=
+RUN if [ -n "$XLLAMACPP_INDEX" ]; then \
+        pip install --no-cache-dir --only-binary :all: --no-deps --force-reinstall \
+            --index-url "$XLLAMACPP_INDEX" "$(grep -o '^xllamacpp==[0-9.]*' requirements/run.txt)"; \
+    fi
 
 # Before the code, for the model's layer to survive every change but one of the model.
 # BAKE_MODEL=no leaves it out: mount one and name it in MODEL_PATH.
@@ -27,7 +38,10 @@ COPY jobs jobs
 COPY batch batch
 COPY test_input.json ./
 
+ENV JOB_DB=/data/jobs.sqlite3
 USER 1000
+# A server is asked; a worker has no port, and ends by itself where it can do nothing any more.
+HEALTHCHECK --interval=30s --timeout=10s --start-period=60s CMD ["python", "-m", "emulator.healthcheck"]
 CMD ["python", "-u", "-m", "handler"]
 
 # For boards, by --platform linux/arm64 --target rkllm: with the library of Rockchip's that whoever

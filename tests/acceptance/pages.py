@@ -64,4 +64,5 @@ def blocks(page: Path) -> Sequence[Block]:
 
 def not_run() -> Sequence[tuple[str, str]]:
     """Return page and first line of each block that the table lists."""
-    return [(page, begins) for page, begins, _ in _ROW.findall(NOT_RUN_PAGE.read_text("utf-8"))]
+    rows = _ROW.findall(NOT_RUN_PAGE.read_text(encoding="utf-8"))
+    return [(page, begins) for page, begins, _ in rows]

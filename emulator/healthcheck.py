@@ -1,0 +1,57 @@
+"""`python -m emulator.healthcheck`: what a container's HEALTHCHECK asks, whatever runs in it.
+
+With the standard library alone, since it is started every half minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_TIMEOUT_S = 5.0
+_PORT = 8000
+_SERVER = "emulator"
+
+
+def main(command_line: Path = Path("/proc/1/cmdline")) -> int:
+    """Return 0 if the container's own process is well, else 1, and say why."""
+    arguments = command_line.read_bytes().decode(errors="replace").split("\0")
+    if _SERVER not in arguments:
+        # A worker: it asks others for work, so nobody can ask it, but it ends with a dead engine.
+        return 0
+    trouble = ask(*address(arguments[arguments.index(_SERVER) + 1 :], os.environ))
+    if trouble is not None:
+        sys.stderr.write(f"{trouble}\n")
+    return 0 if trouble is None else 1
+
+
+def address(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[str, int]:
+    """Return where a server that was started like this is asked from inside of its container."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--host", default=environment.get("HOST") or "127.0.0.1")
+    parser.add_argument("--port", type=int, default=int(environment.get("PORT") or _PORT))
+    given, _ = parser.parse_known_args([each for each in arguments if each])
+    everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where it listens, not we
+    return everywhere.get(given.host, given.host), given.port
+
+
+def ask(host: str, port: int) -> str | None:
+    """Return what is wrong with the server; None where it is well, or still loads its model."""
+    connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", "/health")
+        answer = connection.getresponse()
+        body = answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        return f"/health does not answer: {error}"
+    finally:
+        connection.close()
+    return None if answer.status == 200 else body.decode(errors="replace")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

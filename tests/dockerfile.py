@@ -1,0 +1,61 @@
+"""A Dockerfile as a list of instructions, for tests that do what it says without a daemon."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_STAGE = re.compile(r"FROM\s+(?:--platform=\S+\s+)?(\S+)(?:\s+AS\s+(\S+))?", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction, its lines joined: `RUN` and what is run."""
+
+    name: str
+    text: str
+
+    def words(self) -> list[str]:
+        """Return the words of a form that is written as JSON."""
+        found: list[str] = json.loads(self.text)
+        return found
+
+
+@dataclass(slots=True)
+class Stage:
+    """What follows a FROM: the image or stage that it begins with, and its instructions."""
+
+    base: str
+    name: str | None
+    instructions: list[Instruction] = field(default_factory=list)
+
+
+def default_build(path: Path) -> Sequence[Instruction]:
+    """Return what `docker build` does without --target: the last stage, and those it stands on."""
+    before: list[Instruction] = []
+    stages: list[Stage] = []
+    for each in _instructions(path.read_text(encoding="utf-8")):
+        if each.name == "FROM":
+            match = _STAGE.fullmatch(f"FROM {each.text}")
+            assert match is not None, each
+            stages.append(Stage(match[1], match[2]))
+        else:
+            (stages[-1].instructions if stages else before).append(each)
+    chain = [stages[-1]]
+    named = {stage.name: stage for stage in stages if stage.name}
+    while (below := named.get(chain[0].base)) is not None:
+        chain.insert(0, below)
+    return [*before, *(each for stage in chain for each in stage.instructions)]
+
+
+def _instructions(text: str) -> list[Instruction]:
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    joined = re.sub(r"\\\n", "", "\n".join(lines))
+    found = []
+    for line in joined.splitlines():
+        name, _, rest = line.strip().partition(" ")
+        found.append(Instruction(name.upper(), rest.strip()))
+    return found

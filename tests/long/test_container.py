@@ -1,0 +1,230 @@
+"""The image, without a daemon: what the Dockerfile says, done in a clean Debian.
+
+No container engine runs where this project is tested, so no image is built. Instead debootstrap
+makes a Debian with Python in a folder, as the base image has it, and each instruction is done there
+by chroot, as root: packages from the mirror and the index that this machine is configured for.
+Nothing is mounted, so there is no /proc but while debootstrap runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.dockerfile import Instruction, default_build
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 600
+JOB = {"input": {"prompt": "Once upon a time", "sampling_params": {"max_tokens": 8}}}
+# What `python` and `pip` are in the base image, and where a build's packages come from.
+_PACKAGES = "python3,python3-pip"
+_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+_PASSED_ON = ("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "TRUSTED_HOST")
+
+
+@dataclass(slots=True)
+class Image:
+    """A root that an image's instructions are done in, one after the other."""
+
+    root: Path
+    variables: dict[str, str] = field(default_factory=dict)
+    arguments: dict[str, str] = field(default_factory=dict)
+    folder: str = "/"
+    user: str = "0"
+    command: list[str] = field(default_factory=list)
+    health: str = ""
+
+    def do(self, each: Instruction) -> None:
+        """Do one instruction. Raises: KeyError: it is one that is not known here."""
+        {
+            "ARG": self._arg,
+            "ENV": self._env,
+            "RUN": self._run,
+            "COPY": self._copy,
+            "WORKDIR": self._workdir,
+            "USER": self._user,
+            "HEALTHCHECK": self._healthcheck,
+            "CMD": self._cmd,
+        }[each.name](each)
+
+    def run(self, *command: str, user: str = "0", **variables: str) -> str:
+        """Run a command in the image; return its output."""
+        done = subprocess.run(
+            ["chroot", f"--userspec={user}:{user}", self.root, "env", "-C", self.folder, *command],
+            env={
+                "PATH": "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin",
+                "HOME": "/home/worker" if user != "0" else "/root",
+                **self.variables,
+                **variables,
+            },
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout[-1000:]}\n{done.stderr[-2000:]}"
+        return done.stdout
+
+    def _arg(self, each: Instruction) -> None:
+        name, _, default = each.text.partition("=")
+        self.arguments[name] = default
+
+    def _env(self, each: Instruction) -> None:
+        name, _, value = each.text.partition("=")
+        self.variables[name] = value
+
+    def _run(self, each: Instruction) -> None:
+        self.run("sh", "-c", each.text, **self.arguments, **of_the_builder())
+
+    def _copy(self, each: Instruction) -> None:
+        assert "--" not in each.text, "a COPY with options is not known here"
+        *sources, target = each.text.split()
+        into = self.root / self.folder[1:] / target
+        for source in sources:
+            path = ROOT / source
+            if path.is_dir():
+                ignored = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(path, into, ignore=ignored, dirs_exist_ok=True)
+            else:
+                if target.endswith("/"):
+                    into.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, into)
+
+    def _workdir(self, each: Instruction) -> None:
+        self.folder = each.text
+        (self.root / self.folder[1:]).mkdir(parents=True, exist_ok=True)
+
+    def _user(self, each: Instruction) -> None:
+        self.user = each.text
+
+    def _healthcheck(self, each: Instruction) -> None:
+        self.health = each.text
+
+    def _cmd(self, each: Instruction) -> None:
+        self.command = each.words()
+
+
+def of_the_builder() -> Mapping[str, str]:
+    """Return what a build needs to reach the index that pip is configured for on this machine."""
+    listed = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    given = {
+        name.rpartition(".")[2].upper().replace("-", "_"): value
+        for name, value in re.findall(r"^([\w.:-]+)='(.*)'$", listed, re.M)
+    }
+    # A folder of this machine is not there in the image.
+    found = {
+        f"PIP_{name}": " ".join(each for each in given[name].split() if each.startswith("http"))
+        for name in _PASSED_ON
+        if name in given
+    }
+    proxies = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+    return {
+        **proxies,
+        **{name: value for name, value in found.items() if value},
+        "PIP_CERT": str(_CERTIFICATES),
+        "SSL_CERT_FILE": str(_CERTIFICATES),
+        "PIP_BREAK_SYSTEM_PACKAGES": "1",
+        "PIP_ROOT_USER_ACTION": "ignore",
+        "PIP_NO_COMPILE": "1",
+        "DEBIAN_FRONTEND": "noninteractive",
+    }
+
+
+def mirror() -> tuple[str, str]:
+    """Return suite and address of the Debian that apt is configured for."""
+    texts = [path.read_text() for path in Path("/etc/apt").rglob("*.sources")]
+    for paragraph in re.split(r"\n\s*\n", "\n\n".join(texts)):
+        fields = dict(re.findall(r"^(\S+): (.+)$", paragraph, re.M))
+        if "debian-archive-keyring" in fields.get("Signed-By", ""):
+            return fields["Suites"].split()[0], fields["URIs"].split()[0]
+    lists = [Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("*.list")]
+    for line in "\n".join(path.read_text() for path in lists if path.is_file()).splitlines():
+        if match := re.match(r"deb (?:\[.*?\] )?(\S*debian/?) (\w+) .*main", line):
+            return match[2], match[1]
+    raise AssertionError("apt is configured for no mirror of Debian")
+
+
+def mounts(folder: Path) -> list[str]:
+    return [line for line in Path("/proc/mounts").read_text().splitlines() if str(folder) in line]
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
+    assert os.geteuid() == 0, "chroot needs root"
+    root = tmp_path_factory.mktemp("image")
+    suite, address = mirror()
+    subprocess.run(
+        ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", suite, root, address],
+        env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"},
+        stdout=subprocess.DEVNULL,
+        check=True,
+        timeout=LIMIT_S,
+    )
+    try:
+        # Whoever is not root has to get in as well.
+        root.chmod(0o755)
+        (root / "usr/local/bin/python").symlink_to("/usr/bin/python3")
+        (root / "etc/ssl/certs").mkdir(parents=True, exist_ok=True)
+        shutil.copy(_CERTIFICATES, root / "etc/ssl/certs")
+        shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
+        # A container has it for semaphores.
+        (root / "dev/shm").mkdir(exist_ok=True)
+        (root / "dev/shm").chmod(0o1777)
+        built = Image(root)
+        for each in default_build(ROOT / "Dockerfile"):
+            built.do(each)
+        yield built
+    finally:
+        assert mounts(root) == []
+        shutil.rmtree(root)
+
+
+@pytest.mark.timeout(3 * LIMIT_S)
+def test_a_job_is_answered_in_the_image_by_its_own_command(image: Image) -> None:
+    assert image.command == ["python", "-u", "-m", "handler"]
+    printed = image.run(*image.command, "--test_input", json.dumps(JOB), user=image.user)
+    output = json.loads(printed.splitlines()[-1])
+    assert output["choices"][0]["text"]
+    assert output["usage"]["output"] <= 8
+    assert output["validation"]["intent"]
+
+
+@pytest.mark.timeout(3 * LIMIT_S)
+def test_the_image_is_nobody_s_root_and_has_what_it_needs_alone(image: Image) -> None:
+    assert image.user == "1000"
+    said = image.run(
+        "python",
+        "-c",
+        "import os; print(os.getuid(), os.access('.', os.W_OK), os.access('/data', os.W_OK))",
+        user=image.user,
+    )
+    assert said.split() == ["1000", "False", "True"]
+    there = {path.name for path in (image.root / image.folder[1:]).iterdir()}
+    packages = {"engine", "handler", "validation", "emulator", "jobs", "batch"}
+    assert there == packages | {"models", "requirements", "test_input.json"}
+
+
+@pytest.mark.timeout(3 * LIMIT_S)
+def test_the_health_check_is_a_command_of_the_image(image: Image) -> None:
+    assert json.loads(image.health.partition("CMD ")[2]) == ["python", "-m", "emulator.healthcheck"]
+    program = (
+        "from pathlib import Path; from emulator.healthcheck import main; "
+        "here = Path('/tmp/command'); here.write_bytes(b'python\\0-m\\0handler\\0'); "
+        "raise SystemExit(main(here))"
+    )
+    image.run("python", "-c", program, user=image.user)

@@ -1,0 +1,140 @@
+"""The files in deploy/, and the image's default build, against the settings that they name."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from emulator.settings import EmulatorSettings
+from tests.dockerfile import default_build
+
+ROOT = Path(__file__).resolve().parents[3]
+DEPLOY = ROOT / "deploy"
+SETTINGS = {name.upper(): field for name, field in EmulatorSettings.model_fields.items()}
+COMPOSE: Mapping[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+SERVER: Mapping[str, Any] = COMPOSE["services"]["server"]
+UNIT = (DEPLOY / "worker-rkllm.service").read_text()
+IMAGE = default_build(ROOT / "Dockerfile")
+# The compose specification's, as far as they are used.
+KEYS = set(
+    "build command environment ports volumes devices group_add read_only tmpfs cap_drop "
+    "security_opt restart stop_grace_period".split()
+)
+
+
+def seconds(text: str) -> float:
+    return float(text.removesuffix("s"))
+
+
+def of_the_unit(name: str) -> list[str]:
+    return re.findall(rf"^{name}=(.+)$", UNIT, re.M)
+
+
+def of_the_image(name: str) -> list[str]:
+    return [each.text for each in IMAGE if each.name == name]
+
+
+def read(variables: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> EmulatorSettings:
+    for name in SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return EmulatorSettings()
+
+
+def filled_in(value: str) -> str:
+    """Return what compose makes of a value where nothing but what must be is set."""
+    value = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", value)
+    return re.sub(r"\$\{(\w+):\?.*?\}", "given", value)
+
+
+def test_the_compose_file_has_keys_that_there_are() -> None:
+    assert set(COMPOSE) == {"services", "volumes"}
+    assert set(SERVER) <= KEYS
+    assert set(SERVER["environment"]) <= set(SETTINGS)
+    arguments = {each.partition("=")[0] for each in of_the_image("ARG")}
+    assert set(SERVER["build"]["args"]) <= arguments
+    assert (DEPLOY / SERVER["build"]["context"] / "Dockerfile").is_file()
+    named = {each.partition(":")[0] for each in SERVER["volumes"] if each[0] not in "./"}
+    assert named == set(COMPOSE["volumes"])
+
+
+def test_its_server_is_asked_for_a_key_and_answers_the_machine_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    variables = {name: filled_in(str(value)) for name, value in SERVER["environment"].items()}
+    settings = read(variables, monkeypatch)
+    assert settings.keys() == ("given",)
+    assert SERVER["ports"] == [f"127.0.0.1:{settings.port}:{settings.port}"]
+    assert seconds(SERVER["stop_grace_period"]) > settings.drain_s
+
+
+def test_its_server_writes_where_the_image_lets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    [variable] = of_the_image("ENV")
+    name, _, value = variable.partition("=")
+    settings = read({name: value}, monkeypatch)
+    folder = str(Path(settings.job_db).parent)
+    assert SERVER["read_only"] is True
+    assert f"jobs:{folder}" in SERVER["volumes"]
+    assert any(
+        f"install -d -o {of_the_image('USER')[0]} {folder}" in run for run in of_the_image("RUN")
+    )
+
+
+def test_the_unit_waits_longer_than_the_server_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = (DEPLOY / "worker-rkllm.env").read_text().splitlines()
+    variables = dict(
+        each.split("=", 1) for each in [*lines, *of_the_unit("Environment")] if each[0] != "#"
+    )
+    assert set(variables) <= set(SETTINGS)
+    settings = read(variables, monkeypatch)
+    assert settings.backend == "rkllm"
+    [state] = of_the_unit("StateDirectory")
+    assert Path(settings.job_db).parent == Path("/var/lib", state)
+    [limit] = of_the_unit("TimeoutStopSec")
+    assert seconds(limit) > settings.drain_s
+
+
+def test_systemd_takes_the_unit_where_there_is_one(tmp_path: Path) -> None:
+    verifier = shutil.which("systemd-analyze")
+    [command] = of_the_unit("ExecStart")
+    program, _, arguments = command.partition(" ")
+    assert program == f"{of_the_unit('WorkingDirectory')[0]}/.venv/bin/python"
+    assert arguments == "-u -m emulator"
+    if verifier is None:
+        return
+    unit = tmp_path / "worker-rkllm.service"
+    unit.write_text(UNIT.replace(program, sys.executable))
+    done = subprocess.run(
+        [verifier, "verify", "--recursive-errors=no", unit],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_image_runs_the_worker_as_nobody_s_root() -> None:
+    assert of_the_image("CMD") == ['["python", "-u", "-m", "handler"]']
+    assert of_the_image("USER") == ["1000"]
+    assert of_the_image("HEALTHCHECK")[0].endswith('CMD ["python", "-m", "emulator.healthcheck"]')
+
+
+def test_the_image_has_every_package_and_nothing_that_is_not_sent_to_its_build() -> None:
+    sent = {
+        line.removeprefix("!")
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
+    copied = [source for text in of_the_image("COPY") for source in text.split()[:-1]]
+    assert all(any(each == one or each.startswith(f"{one}/") for one in sent) for each in copied)
+    assert {"engine", "handler", "validation", "emulator", "jobs", "batch"} <= set(copied)

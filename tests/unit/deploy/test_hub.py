@@ -1,0 +1,147 @@
+"""RunPod's Hub: `.runpod/` in the Hub's own fields, and against the worker's settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic_core import PydanticUndefined
+
+from handler.request import parse
+from handler.settings import WorkerSettings
+
+ROOT = Path(__file__).resolve().parents[3]
+HUB: Mapping[str, Any] = json.loads((ROOT / ".runpod" / "hub.json").read_bytes())
+TESTS: Mapping[str, Any] = json.loads((ROOT / ".runpod" / "tests.json").read_bytes())
+ENV: Mapping[str, Any] = {each["key"]: each for each in HUB["config"]["env"]}
+INPUTS = {key: each["input"] for key, each in ENV.items() if "input" in each}
+FIELDS = {name.upper(): field for name, field in WorkerSettings.model_fields.items()}
+
+# The Hub's publishing guide.
+GENERAL = {"title", "description", "type", "category", "iconUrl", "config"}
+CONFIG = {"runsOn", "containerDiskInGb", "cpuFlavor", "presets", "env"}
+INPUT = {"name", "type", "description", "default", "advanced", "required"}
+OF_TYPE: Mapping[str, set[str]] = {
+    "string": {"options"},
+    "number": {"min", "max"},
+    "boolean": {"trueValue", "falseValue"},
+}
+
+
+def written(given: Mapping[str, Any], value: object) -> str:
+    """Return what the Hub makes of a value: the variable's text."""
+    if given["type"] == "boolean":
+        return str(given["trueValue"] if value else given["falseValue"])
+    return str(value)
+
+
+def read(variables: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> WorkerSettings:
+    for name in FIELDS:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return WorkerSettings()
+
+
+def test_the_listing_has_the_hub_s_fields_and_no_others() -> None:
+    assert GENERAL - set(HUB) <= {"iconUrl"}
+    assert set(HUB) <= GENERAL
+    assert (HUB["type"], HUB["category"]) == ("serverless", "language")
+    assert set(HUB["config"]) == CONFIG
+    # No host of RunPod's has an NPU of Rockchip's.
+    assert HUB["config"]["runsOn"] == "CPU"
+    assert all(set(each) in ({"key", "value"}, {"key", "input"}) for each in ENV.values())
+    assert len(ENV) == len(HUB["config"]["env"])
+
+
+@pytest.mark.parametrize("key", INPUTS)
+def test_an_input_is_of_a_kind_that_the_hub_has(key: str) -> None:
+    given = INPUTS[key]
+    assert {"name", "type", "description", "default"} <= set(given)
+    assert set(given) <= INPUT | OF_TYPE[given["type"]]
+    for option in given.get("options", []):
+        assert set(option) == {"label", "value"}
+
+
+@pytest.mark.parametrize("key", ENV)
+def test_a_variable_is_a_setting_of_the_worker(key: str) -> None:
+    assert key in FIELDS
+
+
+@pytest.mark.parametrize("key", INPUTS)
+def test_what_is_left_as_it_is_changes_nothing(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = read({key: written(INPUTS[key], INPUTS[key]["default"])}, monkeypatch)
+    assert FIELDS[key].default is not PydanticUndefined
+    assert getattr(settings, key.lower()) == FIELDS[key].default
+
+
+@pytest.mark.parametrize("key", INPUTS)
+def test_what_can_be_chosen_is_what_the_setting_takes(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = INPUTS[key]
+    choices = {each for each in get_args(FIELDS[key].annotation) if isinstance(each, str)}
+    assert {each["value"] for each in given.get("options", [])} == choices
+    for value in (True, False) if given["type"] == "boolean" else (given.get("min"),):
+        if value is not None:
+            read({key: written(given, value)}, monkeypatch)
+    if "max" in given:
+        read({key: str(given["max"])}, monkeypatch)
+
+
+@pytest.mark.parametrize("preset", HUB["config"]["presets"], ids=lambda each: each["name"])
+def test_a_preset_sets_inputs_that_there_are(
+    preset: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert set(preset) == {"name", "defaults"}
+    assert set(preset["defaults"]) <= set(INPUTS)
+    read({key: written(INPUTS[key], each) for key, each in preset["defaults"].items()}, monkeypatch)
+
+
+def test_what_is_set_for_everybody_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed = {key: each["value"] for key, each in ENV.items() if "value" in each}
+    settings = read(fixed, monkeypatch)
+    assert settings.backend == "llamacpp"
+
+
+def test_the_hub_s_tests_are_jobs_on_the_machine_of_the_listing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert set(TESTS) == {"tests", "config"}
+    assert set(TESTS["config"]) == {"cpuFlavor", "env"}
+    assert TESTS["config"]["cpuFlavor"] == HUB["config"]["cpuFlavor"]
+    read({each["key"]: each["value"] for each in TESTS["config"]["env"]}, monkeypatch)
+    assert {each["key"] for each in TESTS["config"]["env"]} <= set(FIELDS)
+    for each in TESTS["tests"]:
+        assert set(each) == {"name", "input", "timeout"}
+        assert each["timeout"] <= 10 * 60_000
+        parse({"input": each["input"]})
+
+
+# R44, R50
+@pytest.mark.timeout(120)
+def test_the_file_that_the_hub_looks_for_is_the_worker(tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    script.write_text('{"answers": [{"pieces": ["It ", "works."]}]}')
+    done = subprocess.run(
+        [
+            sys.executable,
+            ROOT / ".runpod" / "handler.py",
+            "--test_input",
+            json.dumps({"input": {"prompt": "?"}}),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "MODEL_PATH": str(script)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["choices"][0]["text"] == "It works."
