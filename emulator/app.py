@@ -18,6 +18,9 @@ from starlette.responses import Response
 
 from emulator.batches.folder import NoRoom
 from emulator.batches.plane import BatchPlane, on_no_room
+from emulator.console.answers import Answers
+from emulator.console.page_routes import PageRoutes
+from emulator.console.routes import ConsoleRoutes
 from emulator.disconnect import ClientDisconnected
 from emulator.docs_page import DocsRoutes
 from emulator.drain import Drain, DrainGate, DrainingStore
@@ -66,6 +69,7 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
         SettingError: what a setting names cannot be used.
     """
     checking = build_checking(settings)
+    answers = Answers()
     interval_s = settings.stream_interval_ms / 1000
     doors = open_doors(
         settings,
@@ -74,6 +78,7 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
         interval_s,
         stream_several=settings.stream_multi_prompt,
         results=build_results(settings),
+        on_open=answers.add,
     )
     journal = None if settings.job_db == IN_MEMORY else SqliteJournal(Path(settings.job_db))
     store = MemoryJobStore(
@@ -110,6 +115,7 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
     seen = cast("JobStore", DrainingStore(store, drain))
     jobs = JobRoutes(seen, fleet, settings)
     workers = WorkerRoutes(seen, fleet, settings, drain)
+    console = ConsoleRoutes(seen, fleet, engine, answers, settings)
     health = Health(engine, settings.served_model, journal, drain)
     local = worker_key(endpoint, LOCAL)
 
@@ -146,9 +152,11 @@ def build_app(settings: EmulatorSettings, engine: Engine) -> Starlette:
         *queue.routes(),
         *jobs.routes(),
         *workers.routes(),
+        *console.routes(),
     ]
+    page = PageRoutes().routes()
     app = Starlette(
-        routes=[ByOperation(routes), *routes, *DocsRoutes(routes, settings).routes()],
+        routes=[ByOperation(routes), *routes, *DocsRoutes(routes, settings).routes(), *page],
         middleware=_middleware(settings, drain, store),
         lifespan=lifespan,
         # What is none of these is answered by RequestIds.

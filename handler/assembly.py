@@ -20,6 +20,7 @@ from handler.openai.service import OpenAIService
 from handler.options import PII_KINDS, OptionsInput, OptionsReader
 from handler.pipeline import Pipeline
 from handler.results import Results
+from handler.running import Running
 from handler.sampling import shown
 from handler.settings import ResultSettings, Settings
 from validation.options.language import LanguageCheck
@@ -123,9 +124,10 @@ def open_doors(
     *,
     stream_several: bool = False,
     results: Results | None = None,
+    on_open: Callable[[Running], object] = lambda running: None,
 ) -> Doors:
-    """Return what answers jobs and OpenAI calls with an engine."""
-    pipeline = Pipeline(engine, settings.served_model, checking.validator)
+    """Return what answers jobs and OpenAI calls with an engine; `on_open` hears of each answer."""
+    pipeline = Pipeline(engine, settings.served_model, checking.validator, on_open)
     openai = OpenAIService(
         pipeline,
         checking.options,

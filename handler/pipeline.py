@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from engine import Delta, Engine, GenerationRequest, Slot
@@ -21,13 +22,20 @@ class Pipeline:
     """Joins an engine and a validator; holds nothing between requests.
 
     Jobs, the emulator, batches and the OpenAI routes all enter here, so what is tested through one
-    of them is what runs in the others.
+    of them is what runs in the others. `on_open` is called with each answer that has begun.
     """
 
-    def __init__(self, engine: Engine, model_name: str, validator: Validator | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        model_name: str,
+        validator: Validator | None = None,
+        on_open: Callable[[Running], object] = lambda running: None,
+    ) -> None:
         self.engine = engine
         self.model_name = model_name
         self._validator = validator
+        self._on_open = on_open
 
     async def open(self, request: TextRequest, slot: Slot | None = None) -> Running:
         """Start a request, on a slot of its own or one it brings, and wait for its first text.
@@ -45,7 +53,9 @@ class Pipeline:
         except BaseException:
             stream.abort()
             raise
-        return Running(request, stream, first, self.model_name, self._validator)
+        running = Running(request, stream, first, self.model_name, self._validator)
+        self._on_open(running)
+        return running
 
     async def _refuse(self, request: TextRequest) -> Verdict | None:
         """Return why a request is not to be answered; asked before anything is generated (R56)."""
