@@ -2,7 +2,7 @@
 
 import { ask, told } from "./api.js";
 import { BatchView } from "./batch_view.js";
-import { h, newId, say } from "./dom.js";
+import { fill, h, newId } from "./dom.js";
 import { bytes } from "./format.js";
 import { onKey } from "./keys.js";
 import { notice } from "./notices.js";
@@ -22,7 +22,7 @@ export class BatchesScreen {
     const inputId = newId("file");
     this.input = h("input", { id: inputId, type: "file", accept: ".jsonl,.ndjson,application/x-ndjson", class: "unseen", onchange: () => this.#take(this.input.files) });
     this.progress = h("progress", { max: 1, value: 0, hidden: true, "aria-label": "Upload" });
-    this.wrong = h("p", { class: "form-error", role: "alert", hidden: true });
+    this.wrong = h("div", { class: "form-error", role: "alert", hidden: true });
     this.zone = h(
       "div",
       { class: "drop" },
@@ -87,8 +87,10 @@ export class BatchesScreen {
     }
   }
 
+  /** Say what is wrong, line by line where it is told so. */
   #complain(text) {
-    say(this.wrong, text);
+    const problems = text.split(/; (?=line \d+: )/);
+    fill(this.wrong, problems.length > 1 ? h("ul", {}, problems.map((each) => h("li", {}, each))) : text);
     this.wrong.hidden = text === "";
   }
 

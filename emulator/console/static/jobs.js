@@ -109,7 +109,7 @@ export class JobsScreen {
       const label = this.filter.element.querySelectorAll("label")[at];
       const total = states === null ? null : states.reduce((sum, each) => sum + counts[each], 0);
       say(label, total ? `${name} ${count(total)}` : name);
-      label.hidden = total === 0 && at > 4 && this.filter.value !== value;
+      label.hidden = this.filter.inputs[at].hidden = total === 0 && at > 4 && this.filter.value !== value;
     });
     this.purge.hidden = counts.IN_QUEUE === 0;
     const before = this.known;

@@ -59,9 +59,11 @@ export class PlaygroundScreen {
     this.rhythm.element.hidden = true;
     this.element = h("div", { class: "playground" }, this.#requestSide(), this.#answerSide());
     this.stream.onDrawn = () => this.rhythm.changed();
-    this.element.addEventListener("keydown", (event) => {
+    // Wherever the focus is, as long as this screen is the one in sight.
+    document.addEventListener("keydown", (event) => {
+      if (!this.element.isConnected || document.querySelector("dialog[open]")) return;
       if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) this.#start();
-      if (event.key === "Escape" && this.run !== null && !this.run.over) this.#stop();
+      if (event.key === "Escape") this.#stop();
     });
     this.#describe();
     onKey(() => this.#describe());
@@ -93,6 +95,7 @@ export class PlaygroundScreen {
         this.halt,
         h("div", { class: "row copies", role: "group", "aria-label": "Copy as" }, h("span", { class: "small muted" }, "Copy as"), copies),
       ),
+      this.form.parameters.element,
     );
   }
 
@@ -139,6 +142,7 @@ export class PlaygroundScreen {
   async #describe() {
     try {
       this.form.describe(await ask("/console/description"));
+      this.form.complain(null, "");
     } catch (error) {
       this.form.complain(null, told(error));
     }
@@ -157,7 +161,11 @@ export class PlaygroundScreen {
 
   #asked() {
     this.form.complain(null, "");
-    if (this.form.description === null) return null;
+    if (this.form.description === null) {
+      this.form.complain(null, "The server has not said yet what may be asked of it.");
+      this.#describe();
+      return null;
+    }
     try {
       return this.form.request();
     } catch (error) {
@@ -190,8 +198,9 @@ export class PlaygroundScreen {
   }
 
   async #stop() {
+    if (this.run === null || this.run.over) return;
     try {
-      await this.run?.stop();
+      await this.run.stop();
     } catch (error) {
       notice(told(error), "bad");
     }
@@ -209,8 +218,11 @@ export class PlaygroundScreen {
 
   #draw() {
     const run = this.run;
+    const pressed = [this.go, this.halt].includes(document.activeElement);
     this.go.hidden = !run.over;
     this.halt.hidden = run.over;
+    // A button that goes takes the focus with it.
+    if (pressed) (run.over ? this.go : this.halt).focus({ preventScroll: true });
     this.haltHere.hidden = run.over;
     this.state.hidden = false;
     this.state.className = `badge state-${run.state}`;

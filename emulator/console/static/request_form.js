@@ -1,4 +1,4 @@
-// What is asked: a kind of request, its prompt, its parameters; and all of it as a body.
+// What is asked: a kind of request, its prompt, its parameters (which stand apart); all of it as a body.
 
 import { Choice, toggle } from "./choice.js";
 import { h, newId } from "./dom.js";
@@ -35,7 +35,6 @@ export class RequestForm {
       this.messages.element,
       h("div", { class: "row" }, this.stream.element, this.validation.element),
       this.wrong,
-      this.parameters.element,
     );
     this.description = null;
     this.#showKind();
