@@ -5,7 +5,7 @@ import { count, duration } from "./format.js";
 
 // What is shown of a text that is longer: its end. Layout of one paragraph takes as long as it is.
 const SHOWN_CHARS = 20_000;
-const SHOWN_DELTAS = 1_200;
+const SHOWN_DELTAS = 500;
 const NODE_CHARS = 2_000;
 // More of it than this is for a file.
 const PAGE_CHARS = 60_000;

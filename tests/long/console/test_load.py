@@ -29,13 +29,14 @@ new PerformanceObserver((list) => {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Emulator]:
-    words = ["a ", "handful ", "of ", "words, ", "and\n"]
+    words = ["a ", "handful ", "of ", "words, "]
+    burst, steady = [*words, "and\n"], [*words, {"text": "and\n", "delay_ms": 1}]
     async with scripted(
         tmp_path_factory.mktemp("load"),
         # As fast as they come.
-        {"when": "burst", "pieces": words, "repeat": TOKENS // len(words)},
+        {"when": "burst", "pieces": burst, "repeat": TOKENS // len(burst)},
         # Some thousand a second, so that there are many frames in it.
-        {"when": "steady", "pieces": [*words, {"delay_ms": 1}], "repeat": TOKENS // len(words)},
+        {"when": "steady", "pieces": steady, "repeat": TOKENS // len(steady)},
     ) as found:
         yield found
 
@@ -69,9 +70,15 @@ def busiest_ms(trace: bytes) -> float:
     return max(worked)
 
 
-@pytest.mark.parametrize("kind", ["RunPod job", "Completion"])
-@pytest.mark.parametrize("prompt", ["burst", "steady"])
-@pytest.mark.parametrize("bounded", [False, True], ids=["plain", "boundaries"])
+@pytest.mark.parametrize(
+    ("kind", "prompt", "bounded"),
+    [
+        ("RunPod job", "burst", False),
+        ("RunPod job", "steady", True),
+        ("Completion", "burst", True),
+        ("Completion", "steady", False),
+    ],
+)
 async def test_long_stream_does_not_hold_up_the_page(
     browser: Browser, server: Emulator, kind: str, prompt: str, bounded: bool
 ) -> None:
@@ -82,14 +89,16 @@ async def test_long_stream_does_not_hold_up_the_page(
             await here.page.get_by_role("switch", name="Timing").click()
         await here.page.evaluate("window.long.length = 0")
         await browser.start_tracing(page=here.page, categories=["toplevel"])
-        await stream(here, prompt, kind)
-        trace = await browser.stop_tracing()
+        try:
+            await stream(here, prompt, kind)
+        finally:
+            trace = await browser.stop_tracing()
         seen = await here.page.evaluate("window.long")
         worked = busiest_ms(trace)
         print(f"{kind}, {prompt}: worked at most {worked:.0f} ms; long tasks {seen}")  # noqa: T201
         assert worked < LONGEST_MS, seen
         nodes = await here.page.evaluate("document.querySelector('.stream-text').childNodes.length")
-        assert nodes <= 1_300
+        assert nodes <= 600
         here.check()
 
 
