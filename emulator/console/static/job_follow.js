@@ -6,20 +6,20 @@ import { events } from "./sse.js";
 /**
  * Follow a job; returns the whole job at its end, null when it is kept no more.
  * @param {string} id
- * @param {{onJob?: (job: any) => void, onText?: (text: string) => void, onRestart?: () => void,
+ * @param {{onJob?: (job: any) => void, onSaid?: (text: string) => void, onRestart?: () => void,
  *   signal?: AbortSignal}} listeners
  */
-export async function follow(id, { onJob, onText, onRestart, signal }) {
+export async function follow(id, { onJob, onSaid, onRestart, signal }) {
   const path = `/console/jobs/${encodeURIComponent(id)}`;
   const response = await send(path, { accept: "text/event-stream", signal });
   for await (const { event, data } of events(response.body)) {
     const told = JSON.parse(data);
     if (event === "job") onJob?.(told);
     else if (event === "restart") onRestart?.();
-    else if (event === "deltas") for (const text of told.texts) onText?.(text);
+    else if (event === "deltas") for (const text of told.texts) onSaid?.(text);
     else if (event === "chunk") {
       const text = textOf(told.output);
-      if (text !== "") onText?.(text);
+      if (text !== "") onSaid?.(text);
     } else if (event === "end") return told;
     else if (event === "gone") return null;
     else if (event === "closing") throw new Error("The server is shutting down.");

@@ -99,7 +99,7 @@ export class JobView {
       const job = await follow(this.id, {
         signal,
         onJob: (summary) => this.#draw(summary),
-        onText: (text) => this.#say(text),
+        onSaid: (text) => this.#say(text),
         onRestart: () => this.#restart(),
       });
       if (signal.aborted) return;

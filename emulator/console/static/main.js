@@ -29,7 +29,8 @@ function go() {
   if (current !== next) {
     current?.hide();
     main.replaceChildren(next.element);
-    if (current !== null) main.focus();
+    if (current !== null) main.focus({ preventScroll: true });
+    scrollTo(0, 0);
     current = next;
   }
   for (const link of links) {

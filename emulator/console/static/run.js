@@ -110,7 +110,7 @@ export class Run {
         this.job = told;
         this.#become(told.status === "IN_QUEUE" ? "queued" : "running");
       },
-      onText: (text) => this.#say(text),
+      onSaid: (text) => this.#say(text),
       onRestart: () => {
         this.log.clear();
         this.onChange();
