@@ -19,6 +19,9 @@ from starlette.responses import Response
 from emulator.batches.folder import NoRoom
 from emulator.batches.plane import BatchPlane, on_no_room
 from emulator.calls import METRICS
+from emulator.console.answers import Answers
+from emulator.console.page_routes import PageRoutes
+from emulator.console.routes import ConsoleRoutes
 from emulator.disconnect import ClientDisconnected
 from emulator.docs_page import DocsRoutes
 from emulator.drain import Drain, DrainGate, DrainingStore
@@ -76,6 +79,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
     metrics = Metrics(checking.validator.issue_rules)
     engine.subscribe(metrics)
     tracing = choose(settings, engine)
+    answers = Answers()
     interval_s = settings.stream_interval_ms / 1000
     doors = open_doors(
         settings,
@@ -85,6 +89,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         stream_several=settings.stream_multi_prompt,
         results=build_results(settings),
         validator=CountedValidator(checking.validator, metrics.verdict),
+        on_open=answers.add,
     )
     journal = None if settings.job_db == IN_MEMORY else SqliteJournal(Path(settings.job_db))
 
@@ -141,6 +146,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
     jobs = JobRoutes(seen, fleet, settings)
     workers = WorkerRoutes(seen, fleet, settings, drain)
     health = Health(engine, by_model(engine, settings.served_model), journal, drain)
+    console = ConsoleRoutes(seen, fleet, by_model(engine, settings.served_model), answers, settings)
     local = worker_key(endpoint, LOCAL)
 
     async def give_back(limit_s: float) -> None:
@@ -180,9 +186,11 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         *queue.routes(),
         *jobs.routes(),
         *workers.routes(),
+        *console.routes(),
     ]
+    page = PageRoutes().routes()
     app = Starlette(
-        routes=[ByOperation(routes), *routes, *DocsRoutes(routes, settings).routes()],
+        routes=[ByOperation(routes), *routes, *DocsRoutes(routes, settings).routes(), *page],
         middleware=_middleware(settings, drain, store, metrics, tracing),
         lifespan=lifespan,
         # What is none of these is answered by RequestIds.

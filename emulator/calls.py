@@ -8,14 +8,19 @@ from functools import lru_cache
 
 from starlette.types import Scope
 
-# What says nothing of anybody's jobs: whether the server is up, and what can be asked of it.
-OPEN = frozenset({"/health", "/docs", "/openapi.json"})
+from emulator.console.assets import ASSETS
+
+# What says nothing of anybody's jobs: whether the server is up, what can be asked of it, and the
+# console's page, which asks for a key by itself.
+OPEN = frozenset({"/health", "/docs", "/openapi.json", *ASSETS})
 # How it is doing, in numbers.
 METRICS = "/metrics"
 # A worker's calls; those that wait for something to do are held open.
 WORKER_POSTS = frozenset({"job-stream", "job-done"})
 TAKES = frozenset({"job-take", "job-take-batch"})
 POLLS = TAKES | {"job-stop", "ping"}
+# What the console asks for once a second.
+LOOKS = frozenset({"console"})
 # What would begin something new.
 STARTS = frozenset({"run", "runsync", "retry"})
 # The one call of OpenAI's that is posted and begins nothing.

@@ -21,10 +21,10 @@ _UNAUTHORIZED = Row(401, "authentication_error", name="unauthorized")
 class Keys:
     """Lets through what carries one of the keys, as `Bearer KEY` or bare, as SDK workers send it.
 
-    Open to all are the server's own /health, /docs and /openapi.json, which tell nothing of
-    anybody's jobs, the paths that are `opened`, and OPTIONS, which browsers send without a key.
-    Digests are compared, each in constant time and all of them, so that the time tells neither a
-    key nor its length.
+    Open to all are the server's own /health, /docs, /openapi.json and the console's files, which
+    tell nothing of anybody's jobs, the paths that are `opened`, and OPTIONS, which browsers send
+    without a key. Digests are compared, each in constant time and all of them, so that the time
+    tells neither a key nor its length.
     """
 
     def __init__(self, app: ASGIApp, keys: tuple[str, ...], opened: tuple[str, ...] = ()) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from starlette.routing import BaseRoute, Route
 
 from emulator.batches.schemas import batch_schemas
+from emulator.console.schemas import console_schemas
 from emulator.examples import example
 from emulator.openai_schemas import openai_schemas
 from emulator.operations import JSON, Operation, operation
@@ -73,6 +74,7 @@ def describe(routes: Iterable[BaseRoute], settings: EmulatorSettings) -> dict[st
             "schemas": schemas(policy)
             | openai_schemas(settings.served_models, settings.served_adapters)
             | batch_schemas()
+            | console_schemas()
         },
     }
     if settings.keys():

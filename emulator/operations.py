@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from emulator.calls import METRICS
+from jobs import JobStatus
 
 ENDPOINT = "/v2/{endpoint}"
 JSON = "application/json"
@@ -56,6 +57,7 @@ _BATCH = _query(
     "batch_size", "at most so many jobs", type="integer", minimum=1, maximum=1_000, default=1
 )
 _JOBS, _WORKERS, _OPENAI, _SERVER = "jobs", "workers", "OpenAI", "server"
+_CONSOLE = "console"
 _NOT_THERE = (404,)
 _SENT = (400, 413, 415)
 _NEW = (*_SENT, 429, 503)
@@ -218,6 +220,28 @@ OPERATIONS = {
     "/detokenize": _openai("Turn tokens into text", "Detokenized", "Detokenize"),
     METRICS: Operation(
         summary="Tell what is counted, for Prometheus", tag=_SERVER, answer="Metrics", label=TEXT
+    ),
+    "/console/description": Operation(
+        summary="Tell what may be asked, and by which engine it is answered",
+        tag=_CONSOLE,
+        answer="ConsoleDescription",
+    ),
+    "/console/jobs": Operation(
+        summary="List an endpoint's newest jobs with their moments",
+        tag=_CONSOLE,
+        answer="ConsoleJobs",
+        query=(
+            _query("endpoint", "whose jobs; unset is the default one's", type="string"),
+            _query("status", "only those in it", enum=[each.value for each in JobStatus]),
+        ),
+        errors=(400,),
+    ),
+    "/console/jobs/{job_id}": Operation(
+        summary="Look at a job of any endpoint, or follow it as events to its end",
+        tag=_CONSOLE,
+        answer="ConsoleJob",
+        errors=_NOT_THERE,
+        events=True,
     ),
     "/health": Operation(summary="Tell how the server is", tag=_SERVER, answer="Health"),
 }

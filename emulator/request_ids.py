@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars, clear_contextvars, reset_contextvars
 
-from emulator.calls import POLLS, Plane, call_of, has_named_errors
+from emulator.calls import LOOKS, POLLS, Plane, call_of, has_named_errors
 from emulator.disconnect import hang_up
 from emulator.drain import stopped, unavailable
 from emulator.responses import error_response
@@ -100,7 +100,7 @@ def _new_name() -> bytes:
 
 def _log(scope: Scope, status: int, seconds: float) -> None:
     call = call_of(scope)
-    quiet = call.plane is Plane.OPEN or call.operation in POLLS
+    quiet = call.plane is Plane.OPEN or call.operation in POLLS | LOOKS
     level = logging.DEBUG if quiet else logging.INFO
     if not logger.isEnabledFor(level):
         return

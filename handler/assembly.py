@@ -22,6 +22,7 @@ from handler.openai.service import OpenAIService
 from handler.options import PII_KINDS, OptionsInput, OptionsReader
 from handler.pipeline import Pipeline
 from handler.results import Results
+from handler.running import Running
 from handler.sampling import shown
 from handler.settings import ResultSettings, Settings
 from validation import Validator
@@ -134,15 +135,16 @@ def open_doors(
     stream_several: bool = False,
     results: Results | None = None,
     validator: Validator | None = None,
+    on_open: Callable[[Running], object] = lambda running: None,
 ) -> Doors:
-    """Return what answers jobs and OpenAI calls with an engine.
+    """Return what answers jobs and OpenAI calls with an engine; `on_open` hears of each answer.
 
     A `validator` takes the place of the one in `checking`, as for whoever counts its verdicts.
     """
     judge = validator or checking.validator
     models = Models(
         *(
-            Pipeline(each, name, judge, settings.served_adapters)
+            Pipeline(each, name, judge, settings.served_adapters, on_open)
             for name, each in by_model(engine, settings.served_model).items()
         )
     )

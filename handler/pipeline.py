@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from engine import Delta, Engine, GenerationRequest, Slot
@@ -24,7 +24,7 @@ class Pipeline:
 
     Jobs, the emulator, batches and the OpenAI routes all enter here, so what is tested through one
     of them is what runs in the others. `adapters` are the LoRAs of the model, by the names that
-    requests have for them.
+    requests have for them; `on_open` is called with each answer that has begun.
     """
 
     def __init__(
@@ -33,11 +33,13 @@ class Pipeline:
         model_name: str,
         validator: Validator | None = None,
         adapters: Sequence[str] = (),
+        on_open: Callable[[Running], object] = lambda running: None,
     ) -> None:
         self.engine = engine
         self.model_name = model_name
         self.adapters = adapters
         self._validator = validator
+        self._on_open = on_open
 
     async def open(
         self, request: TextRequest, slot: Slot | None = None, *, whole: bool = False
@@ -60,7 +62,9 @@ class Pipeline:
         except BaseException:
             stream.abort()
             raise
-        return Running(request, stream, first, name, self._validator)
+        running = Running(request, stream, first, name, self._validator)
+        self._on_open(running)
+        return running
 
     async def _refuse(self, request: TextRequest) -> Verdict | None:
         """Return why a request is not to be answered; asked before anything is generated (R56)."""

@@ -161,6 +161,13 @@ class Running(AbortedOnExit):
         self.warnings += (warning,)
         log_warnings(self.request, (warning,))
 
+    def said(self, after: int) -> list[str]:
+        """Return what has come behind the first `after` deltas, for somebody who only looks.
+
+        Nothing where something is to be redacted: only a whole text tells what it is.
+        """
+        return [] if self.request.options.redactor is not None else self._texts[after:]
+
     def abort(self) -> None:
         """Stop the generation now; harmless once it is over."""
         self._stream.abort()

@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from emulator.app import build_app
+from emulator.console.assets import ASSETS
 from emulator.docs_page import page
 from emulator.openapi import describe, plain
 from emulator.operations import OPERATIONS
@@ -26,8 +27,8 @@ from handler.pipeline import Pipeline
 
 ROUTES = {"Completion": "/v1/completions", "Chat": "/v1/chat/completions"}
 TURNS = [{"role": "user", "content": "hi"}]
-# They describe the others.
-OF_THE_PAGE = {"/docs", "/openapi.json"}
+# They describe the others, and the console's files show them.
+OF_THE_PAGE = {"/docs", "/openapi.json", *ASSETS}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,95 @@
+"""What can be asked of this server, as the console's forms need it: never said twice by hand."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import BaseModel
+
+from emulator.schema_parts import Schema, fields_of
+from emulator.settings import EmulatorSettings
+from engine import Capabilities, SamplingParams
+from handler.openai.parameters import ChatInput, CompletionInput
+from handler.options import OptionsInput
+from handler.sampling import JOB_DEFAULTS, Defaults, SamplingInput
+
+# Each parameter that an engine may be unable to honour, with a value that asks for it.
+_ASKING = SamplingParams(
+    min_p=0.1,
+    repetition_penalty=1.1,
+    frequency_penalty=0.1,
+    presence_penalty=0.1,
+    seed=1,
+    ignore_eos=True,
+    logprobs=1,
+    logit_bias={1: 1.0},
+    draft_tokens=1,
+    draft_threshold=0.5,
+)
+
+
+def describe_console(
+    settings: EmulatorSettings, capabilities: Capabilities | None
+) -> dict[str, Any]:
+    """Return the forms with their parameters, and the engine; None of it while it loads."""
+    openai = Defaults(max_tokens=settings.default_max_tokens)
+    notes = _notes(capabilities)
+    endpoint = settings.endpoint_id
+    return {
+        "model": settings.served_model,
+        "endpoint": endpoint,
+        "backend": settings.backend,
+        "stream_mode": settings.stream_mode,
+        "local_worker": settings.local_worker,
+        "forms": {
+            "job": {
+                "path": f"/v2/{endpoint}/run",
+                "parameters": _parameters(SamplingInput, JOB_DEFAULTS, notes),
+            },
+            "completion": {
+                "path": "/v1/completions",
+                "parameters": _parameters(CompletionInput, openai, notes),
+            },
+            "chat": {
+                "path": "/v1/chat/completions",
+                "parameters": _parameters(ChatInput, openai, notes),
+            },
+        },
+        "validation": {
+            "default": settings.enable_validation,
+            "options": fields_of(OptionsInput),
+        },
+        "engine": None if capabilities is None else capabilities.to_wire(),
+        "warnings": list(notes.values()),
+    }
+
+
+def _parameters(
+    model: type[BaseModel], defaults: Defaults, notes: dict[str, str]
+) -> dict[str, Schema]:
+    """Return a body's parameters: what each takes, what it is unset, and what the engine thinks."""
+    unset = {**asdict(SamplingParams()), **asdict(defaults), "n": 1, "best_of": None}
+    found = fields_of(model)
+    for name, field in found.items():
+        value = unset.get(name)
+        field["default"] = value if isinstance(value, int | float | bool) else None
+        if name in notes:
+            field["note"] = notes[name]
+    return found
+
+
+def _notes(capabilities: Capabilities | None) -> dict[str, str]:
+    """Return, by parameters, why the engine will not honour them, in its own words."""
+    if capabilities is None:
+        return {}
+    told = {
+        said.partition(" ")[0]: said.removesuffix(" and was ignored")
+        for said in capabilities.check("", _ASKING)
+    }
+    # Those name the value that was asked for, which here is nobody's.
+    said = {
+        name: f"{name} is {value:g} for as long as the model is loaded"
+        for name, value in capabilities.fixed_sampling.items()
+    }
+    return {**told, **said}

@@ -1,0 +1,99 @@
+"""`/console/*`: what the page asks for that no client of RunPod's or OpenAI's does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from emulator.console import job_shapes
+from emulator.console.answers import Answers
+from emulator.console.description import describe_console
+from emulator.console.job_watch import JobWatch
+from emulator.fleet import Fleet
+from emulator.responses import JSON
+from emulator.settings import EmulatorSettings
+from engine import Engine
+from handler.errors import InvalidRequest, NotFound
+from handler.sampling import shown
+from jobs import JobStatus, JobStore
+
+_LISTED = 100
+# So many of the newest are looked through for those in one state.
+_LOOKED_THROUGH = 5_000
+
+
+class ConsoleRoutes:
+    """Shows jobs of all endpoints, one of them live, and what may be asked; holds nothing.
+
+    Of several models' `engines`, by their names, the default's is the one that is described.
+    """
+
+    def __init__(
+        self,
+        store: JobStore,
+        fleet: Fleet,
+        engines: Mapping[str, Engine],
+        answers: Answers,
+        settings: EmulatorSettings,
+    ) -> None:
+        self._store = store
+        self._fleet = fleet
+        self._engine = engines[settings.served_model]
+        self._answers = answers
+        self._settings = settings
+
+    def routes(self) -> list[Route]:
+        """Return the routes to mount."""
+        return [
+            Route("/console/description", self._describe, methods=["GET"]),
+            Route("/console/jobs", self._list, methods=["GET"]),
+            Route("/console/jobs/{job_id}", self._show, methods=["GET"]),
+        ]
+
+    async def _describe(self, request: Request) -> Response:
+        return JSON(describe_console(self._settings, self._engine.capabilities))
+
+    async def _list(self, request: Request) -> Response:
+        status = _asked_status(request)
+        endpoints = sorted({self._settings.endpoint_id, *self._store.endpoints()})
+        asked = request.query_params.get("endpoint", self._settings.endpoint_id)
+        found = await self._store.recent(asked, _LISTED if status is None else _LOOKED_THROUGH)
+        jobs = [job for job in found if status in (None, job.status)][:_LISTED]
+        stats = await self._store.stats(asked)
+        return JSON(
+            {
+                "endpoints": endpoints,
+                "endpoint": asked,
+                "counts": {each.value: stats.counts.get(each, 0) for each in JobStatus},
+                "workers": self._fleet.counts(asked),
+                "jobs": [
+                    job_shapes.summary(job, self._answers.first_text_at(job.id)) for job in jobs
+                ],
+            }
+        )
+
+    async def _show(self, request: Request) -> Any:
+        job_id = request.path_params["job_id"]
+        job = await self._store.get(job_id)
+        if job is None:
+            raise NotFound(f"there is no job {job_id}")
+        if "text/event-stream" in request.headers.get("accept", ""):
+            return JobWatch(self._store, self._answers, job_id).response()
+        return JSON(job_shapes.whole(job, self._answers.first_text_at(job_id)))
+
+
+def _asked_status(request: Request) -> JobStatus | None:
+    raw = request.query_params.get("status")
+    if raw is None:
+        return None
+    try:
+        return JobStatus(raw)
+    except ValueError:
+        allowed = ", ".join(each.value for each in JobStatus)
+        raise InvalidRequest(
+            f"status must be one of {allowed}, got {shown(raw)}", "status"
+        ) from None

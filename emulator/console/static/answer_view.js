@@ -1,0 +1,158 @@
+// The answer to one request: as it comes, then its verdict, its changes, its JSON.
+
+import { toggle } from "./choice.js";
+import { h, say } from "./dom.js";
+import { Facts } from "./facts.js";
+import { count, duration, rate } from "./format.js";
+import { JsonView } from "./json_view.js";
+import { announce } from "./notices.js";
+import { Rhythm } from "./rhythm.js";
+import { StreamView } from "./stream_view.js";
+import { Tabs } from "./tabs.js";
+import { ChangesView, VerdictView } from "./verdict_view.js";
+
+const STATES = {
+  sending: "Sending",
+  queued: "In the queue",
+  running: "Generating",
+  done: "Done",
+  failed: "Failed",
+  stopped: "Stopped",
+};
+const FACTS = {
+  "First token": "From sending the request to the first text, as this page saw it",
+  "Tokens/s": "After the first one; deltas are counted until the engine tells its own number",
+  Tokens: "What the model was given, and what it said",
+  Time: "From sending the request to its end",
+  Queue: "How long the job waited for a worker",
+  Ended: "Why it ended",
+};
+// As in layout.css: one column.
+const NARROW = "(max-width: 64rem)";
+
+export class AnswerView {
+  /** @param {Element} empty what is shown before anything was asked
+   *  @param {() => void} onStop @param {(answer: string) => void} onGoOn */
+  constructor(empty, onStop, onGoOn) {
+    /** @type {import("./run.js").Run|null} */
+    this.run = null;
+    this.empty = empty;
+    this.stream = new StreamView("Answer");
+    this.rhythm = new Rhythm();
+    this.facts = new Facts(FACTS);
+    this.json = new JsonView("The final JSON", "answer.json");
+    this.verdict = new VerdictView();
+    this.changes = new ChangesView();
+    this.state = h("span", { class: "badge", hidden: true });
+    this.jobLink = h("a", { class: "small", hidden: true }, "Look at the job");
+    this.failure = h("p", { class: "form-error", role: "alert", hidden: true });
+    // Where the answer is below the request, the request's own button is out of sight.
+    this.stop = h("button", { type: "button", class: "button small danger narrow-only", hidden: true, onclick: onStop }, "Stop");
+    this.goOn = h("button", { type: "button", class: "button small", hidden: true, onclick: () => onGoOn(this.run.outcome.text ?? this.run.log.text()) }, "Go on with the chat");
+    this.tabs = new Tabs("Answer", [
+      { name: "Answer", element: this.#answer() },
+      { name: "Verdict", element: this.verdict.element },
+      { name: "Changes", element: this.changes.element },
+      { name: "JSON", element: this.json.element },
+    ]);
+    this.element = h(
+      "section",
+      { class: "card answer", "aria-label": "Answer" },
+      h("div", { class: "row between" }, h("h1", {}, "Answer"), h("div", { class: "row" }, this.jobLink, this.state, this.stop)),
+      this.facts.element,
+      this.tabs.element,
+    );
+    this.stream.onDrawn = () => this.rhythm.changed();
+  }
+
+  #answer() {
+    const boundaries = toggle("Boundaries", false, (on) => this.stream.setBoundaries(on));
+    const timing = toggle("Timing", false, (on) => {
+      this.rhythm.element.hidden = !on;
+      this.rhythm.draw();
+    });
+    this.rhythm.element.hidden = true;
+    this.stream.element.hidden = true;
+    return h(
+      "div",
+      { class: "stack tight" },
+      h("div", { class: "row" }, boundaries.element, timing.element, this.goOn),
+      this.failure,
+      this.rhythm.element,
+      this.empty,
+      this.stream.element,
+    );
+  }
+
+  /** Show a run from its beginning. @param {import("./run.js").Run} run */
+  begin(run) {
+    this.run = run;
+    this.empty.hidden = true;
+    this.stream.element.hidden = false;
+    this.goOn.hidden = true;
+    this.stream.show(run.log);
+    this.rhythm.show(run.log);
+    this.verdict.show(null);
+    this.changes.show(null);
+    this.tabs.badge("Verdict", "");
+    this.tabs.badge("Changes", "");
+    this.tabs.show("Answer");
+    if (matchMedia(NARROW).matches) this.element.scrollIntoView();
+    announce("Generating");
+  }
+
+  /** Something of the run is new: what it says is drawn by itself, with the next frame. */
+  draw() {
+    const { run } = this;
+    this.stop.hidden = run.over;
+    this.state.hidden = false;
+    this.state.className = `badge state-${run.state}`;
+    say(this.state, STATES[run.state]);
+    this.stream.element.setAttribute("aria-busy", String(!run.over));
+    this.jobLink.hidden = run.job === null;
+    if (run.job !== null) this.jobLink.setAttribute("href", `#/jobs/${encodeURIComponent(run.job.id)}`);
+    this.facts.show(factsOf(run));
+    this.failure.hidden = run.error === null;
+    say(this.failure, run.error?.message ?? "");
+  }
+
+  /** Show what is known at the run's end. */
+  end() {
+    const { run } = this;
+    const { outcome, error } = run;
+    this.draw();
+    this.stream.changed();
+    this.rhythm.draw();
+    this.verdict.show(outcome);
+    const changed = this.changes.show(outcome);
+    const issues = outcome?.validation?.issues.length ?? 0;
+    this.tabs.badge("Verdict", issues ? String(issues) : outcome?.validation ? "✓" : "");
+    this.tabs.badge("Changes", changed ? String(changed) : "");
+    this.json.show(outcome?.json ?? run.job ?? { error: error?.message ?? run.state });
+    this.goOn.hidden = run.state !== "done" || run.request.kind !== "chat";
+    const spoken = `${STATES[run.state]}, ${count(run.log.count)} deltas in ${duration(run.endedMs)}`;
+    announce(error === null ? spoken : `Failed: ${error.message}`);
+  }
+}
+
+function factsOf(run) {
+  const { log, outcome, job } = run;
+  const exact = outcome?.tokens ?? null;
+  // The gaps are as many as the tokens but one, however many came together.
+  const spanMs = (log.lastMs ?? 0) - (log.firstMs ?? 0);
+  const measured = exact !== null && exact.output > 1 && spanMs > 0 ? ((exact.output - 1) / spanMs) * 1000 : log.rate;
+  return {
+    "First token": duration(log.firstMs),
+    "Tokens/s": rate(outcome?.perSecond ?? measured),
+    Tokens: exact === null ? (log.count ? `≈ ${count(log.count)}` : "–") : `${count(exact.input)} + ${count(exact.output)}`,
+    Time: duration(run.endedMs ?? performance.now() - run.began),
+    Queue: job === null ? "–" : duration(job.startedAt ? job.startedAt - job.queuedAt : null),
+    Ended: endedBy(run),
+  };
+}
+
+function endedBy(run) {
+  if (run.outcome === null) return run.over ? STATES[run.state] : "–";
+  const { finish, stop } = run.outcome;
+  return stop === null ? (finish ?? "–") : `${finish} ${JSON.stringify(stop)}`;
+}

@@ -1,0 +1,148 @@
+// The engine: what it is, what it can do, how it is doing.
+
+import { ask, told } from "./api.js";
+import { fill, h, say } from "./dom.js";
+import { count, duration, rate } from "./format.js";
+import { onKey } from "./keys.js";
+import { poll } from "./polling.js";
+import { Sparkline } from "./sparkline.js";
+import { onHealth } from "./status.js";
+
+const EVERY_MS = 2000;
+/** What a backend may be able to, in words. */
+const ABLE = {
+  chat_template: "Chats, by the model's own template",
+  turns: "All turns of a chat",
+  plain_prompts: "Prompts as they are",
+  token_prompts: "Prompts as token ids",
+  tokenize: "Token counts",
+  seed: "Seeds",
+  penalties: "Penalties",
+  min_p: "min_p",
+  ignore_eos: "Going on past the end",
+  logit_bias: "logit_bias",
+  json_schema: "Answers held to a JSON schema",
+  grammar: "Grammars",
+  infill: "Filling a gap",
+  embeddings: "Vectors",
+  draft: "A draft model",
+  abort_in_prefill: "Stopping before the first token",
+};
+
+export class EngineScreen {
+  title = "Engine";
+
+  constructor() {
+    this.sparks = {
+      perMinute: new Sparkline("Requests", "a minute", rate),
+      tokens: new Sparkline("Tokens", "a second", rate),
+      latency: new Sparkline("Latency", "on average", duration),
+      queue: new Sparkline("Waiting", "jobs and requests", (value) => count(Math.round(value))),
+    };
+    this.facts = h("dl", { class: "plain-facts" });
+    this.able = h("ul", { class: "able" });
+    this.warnings = h("ul", { class: "issues" });
+    this.calm = h("p", { class: "muted" }, "None: the engine honours every parameter.");
+    this.trouble = h("p", { class: "form-error", role: "alert", hidden: true });
+    this.slots = h("div", { class: "slots", role: "img" });
+    this.slotWords = h("p", { class: "small muted" });
+    this.element = h(
+      "div",
+      { class: "engine" },
+      h("h1", {}, "Engine"),
+      this.trouble,
+      h("section", { class: "sparks", "aria-label": "How it is doing" }, Object.values(this.sparks).map((each) => h("div", { class: "card" }, each.element))),
+      h(
+        "div",
+        { class: "stack" },
+        card("Slots", this.slots, this.slotWords),
+        card("Capabilities", this.able),
+      ),
+      h("div", { class: "stack" }, card("Model", this.facts), card("What is not honoured", this.warnings, this.calm)),
+    );
+    this.health = null;
+    this.description = null;
+    onHealth((health) => this.#drawHealth(health));
+    onKey(() => this.#again());
+  }
+
+  show() {
+    this.polling ??= poll(() => this.#look(), EVERY_MS);
+  }
+
+  hide() {
+    this.polling?.stop();
+    this.polling = undefined;
+  }
+
+  #again() {
+    this.description = null;
+    this.polling?.now();
+  }
+
+  async #look() {
+    try {
+      if (!this.description?.engine) {
+        this.description = await ask("/console/description", { background: this.asked === true });
+        this.#drawDescription(this.description);
+      }
+      this.asked = true;
+      const { endpoint } = this.description;
+      const [status, { jobs }] = await Promise.all([
+        ask("/system/status", { background: true }),
+        ask(`/v2/${endpoint}/health`, { background: true }),
+      ]);
+      const { performance: last } = status;
+      this.sparks.perMinute.add(last.requests_per_minute);
+      this.sparks.tokens.add(last.throughput_tokens_per_second);
+      this.sparks.latency.add(last.avg_latency_ms);
+      this.sparks.queue.add(jobs.inQueue + (this.health?.engine.waiting ?? 0));
+      this.uptime = status.uptime;
+      this.#complain("");
+    } catch (error) {
+      this.asked = true;
+      this.#complain(told(error));
+    }
+  }
+
+  #complain(text) {
+    const { engine, jobs } = this.health ?? {};
+    const said = text || engine?.failure || jobs?.trouble || "";
+    say(this.trouble, said);
+    this.trouble.hidden = said === "";
+  }
+
+  #drawHealth(health) {
+    this.health = health;
+    const { slots, running, waiting, restarts } = health.engine;
+    if (this.slots.children.length !== slots) fill(this.slots, Array.from({ length: slots }, () => h("span")));
+    [...this.slots.children].forEach((each, at) => each.classList.toggle("busy", at < running));
+    this.slots.setAttribute("aria-label", `${running} of ${slots} slots are busy`);
+    const again = restarts ? `, started again ${restarts}×` : "";
+    say(this.slotWords, `${running} of ${slots} busy, ${count(waiting)} waiting${again}`);
+  }
+
+  #drawDescription({ model, backend, endpoint, stream_mode: mode, engine, warnings }) {
+    const rows = [
+      ["Model", model],
+      ["Backend", backend],
+      ["Runtime", engine?.runtime || null],
+      ["Context", engine ? `${count(engine.context_length)} tokens` : null],
+      ["Slots", engine ? String(engine.slots) : null],
+      ["Log-probabilities", engine ? (engine.max_logprobs ? `up to ${engine.max_logprobs} a token` : "none") : null],
+      ["Vectors", engine?.embeddings ? `${count(engine.embedding_size)} numbers long` : null],
+      ["Endpoint", endpoint],
+      ["STREAM_MODE", mode],
+    ];
+    fill(this.facts, rows.filter(([, value]) => value !== null).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+    const able = engine ? Object.entries(ABLE) : [];
+    fill(this.able, able.map(([name, words]) => h("li", { class: engine[name] ? "yes" : "no" }, h("span", { class: "mark", "aria-hidden": "true" }, engine[name] ? "✓" : "–"), words, h("span", { class: "unseen" }, engine[name] ? " yes" : " no"))));
+    if (!engine) fill(this.able, h("li", { class: "muted" }, "The model is being loaded."));
+    fill(this.warnings, warnings.map((each) => h("li", { class: "issue warn" }, each)));
+    this.calm.hidden = warnings.length > 0 || !engine;
+  }
+}
+
+function card(title, ...children) {
+  return h("section", { class: "card", "aria-label": title }, h("h2", {}, title), children);
+}

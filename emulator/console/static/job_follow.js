@@ -1,0 +1,43 @@
+// A job followed to its end: its states and what it says, as /console/jobs tells them.
+
+import { send } from "./api.js";
+import { events } from "./sse.js";
+
+/**
+ * Follow a job; returns the whole job at its end, null when it is kept no more.
+ * @param {string} id
+ * @param {{onJob?: (job: any) => void, onSaid?: (text: string) => void, onRestart?: () => void,
+ *   signal?: AbortSignal}} listeners
+ */
+export async function follow(id, { onJob, onSaid, onRestart, signal }) {
+  const path = `/console/jobs/${encodeURIComponent(id)}`;
+  const response = await send(path, { accept: "text/event-stream", signal });
+  for await (const { event, data } of events(response.body)) {
+    const told = JSON.parse(data);
+    if (event === "job") onJob?.(told);
+    else if (event === "restart") onRestart?.();
+    else if (event === "deltas") for (const text of told.texts) onSaid?.(text);
+    else if (event === "chunk") {
+      const text = textOf(told.output);
+      if (text !== "") onSaid?.(text);
+    } else if (event === "end") return told;
+    else if (event === "gone") return null;
+    else if (event === "closing") throw new Error("The server is shutting down.");
+  }
+  throw new Error("The connection to the server was lost.");
+}
+
+/** What a worker's streamed output says: our own partial ones, text, or anything else as JSON. */
+function textOf(output) {
+  if (typeof output === "string") return output;
+  const choice = output?.choices?.[0];
+  // The last one is the whole answer, which was said already.
+  if (choice !== undefined) return output.usage === undefined ? (choice.text ?? "") : "";
+  return `${JSON.stringify(output)}\n`;
+}
+
+/** What the log lacks of an answer that was told whole: it ended before it was looked at. */
+export function missing(log, deltas) {
+  const before = log.count;
+  return Array.isArray(deltas) && before < deltas.length ? deltas.slice(before) : [];
+}

@@ -1,0 +1,45 @@
+// The page: which screen is shown, by the part of the address behind "#".
+
+import "./theme.js";
+import "./status.js";
+import { BatchesScreen } from "./batches.js";
+import { EngineScreen } from "./engine.js";
+import { JobsScreen } from "./jobs.js";
+import { PlaygroundScreen } from "./playground.js";
+
+const main = /** @type {HTMLElement} */ (document.getElementById("screen"));
+const links = [...document.querySelectorAll(".places a")];
+const makers = {
+  playground: PlaygroundScreen,
+  jobs: JobsScreen,
+  batches: BatchesScreen,
+  engine: EngineScreen,
+};
+
+/** Screens that were shown once; they keep what was typed and what is under way. */
+const screens = new Map();
+let current = null;
+
+function go() {
+  const [, asked, ...rest] = location.hash.split("/");
+  if (location.hash && !location.hash.startsWith("#/")) return;
+  const name = asked in makers ? asked : "playground";
+  if (!screens.has(name)) screens.set(name, new makers[name]());
+  const next = screens.get(name);
+  if (current !== next) {
+    current?.hide();
+    main.replaceChildren(next.element);
+    if (current !== null) main.focus({ preventScroll: true });
+    scrollTo(0, 0);
+    current = next;
+  }
+  for (const link of links) {
+    if (link.getAttribute("href") === `#/${name}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = `${next.title} · worker-rkllm`;
+  next.show(rest.map(decodeURIComponent));
+}
+
+addEventListener("hashchange", go);
+go();

@@ -1,0 +1,59 @@
+// How an answer ended, told alike whichever route it came by.
+
+/**
+ * @typedef {{json: any, raw: string|null, text: string|null, finish: string|null,
+ *   stop: string|number|null, validation: any, warnings: string[], redacted: any, blocked: boolean,
+ *   tokens: {input: number, output: number}|null, perSecond: number|null}} Outcome
+ */
+
+/** From a job's output; the last element where its worker streamed a list. @returns {Outcome} */
+export function ofJob(output) {
+  const json = output;
+  const last = Array.isArray(output) ? output[output.length - 1] : output;
+  if (typeof last !== "object" || last === null || !Array.isArray(last.choices)) return bare(json);
+  if (last.choices[0]?.deltas === undefined && last.usage?.input === undefined) return { ...ofOpenAI(last, null), json };
+  const choice = last.choices[0];
+  const usage = last.usage ?? null;
+  return {
+    json,
+    raw: choice.deltas ? choice.deltas.join("") : null,
+    text: choice.text ?? null,
+    finish: choice.finish_reason ?? null,
+    stop: choice.stop_reason ?? null,
+    validation: last.validation ?? null,
+    warnings: last.warnings ?? [],
+    redacted: last.redacted ?? null,
+    blocked: last.blocked === true,
+    tokens: usage && { input: usage.input, output: usage.output },
+    perSecond: last.timings?.tokens_per_second ?? null,
+  };
+}
+
+/** From OpenAI's answer; `raw` is what was streamed of it, null where it came whole. @returns {Outcome} */
+export function ofOpenAI(json, raw) {
+  const choice = json.choices?.[0];
+  if (choice === undefined) return bare(json);
+  const usage = json.usage ?? null;
+  const text = choice.text ?? choice.message?.content ?? null;
+  return {
+    json,
+    raw,
+    // A stream tells the model's own words, and never what sanitising leaves of them.
+    text: raw === null ? text : null,
+    finish: choice.finish_reason ?? null,
+    stop: choice.stop_reason ?? null,
+    validation: choice.validation ?? json.validation ?? null,
+    warnings: [...(json.warnings ?? []), ...(choice.warnings ?? [])],
+    redacted: choice.redacted ?? json.redacted ?? null,
+    blocked: choice.blocked === true || json.blocked === true,
+    tokens: usage && { input: usage.prompt_tokens, output: usage.completion_tokens },
+    perSecond: null,
+  };
+}
+
+function bare(json) {
+  return {
+    json, raw: null, text: null, finish: null, stop: null, validation: null, warnings: [],
+    redacted: null, blocked: false, tokens: null, perSecond: null,
+  };
+}

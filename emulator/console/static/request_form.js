@@ -1,0 +1,128 @@
+// What is asked: a kind of request, its prompt, its parameters (which stand apart); all of it as a body.
+
+import { Choice, toggle } from "./choice.js";
+import { h, newId } from "./dom.js";
+import { Messages } from "./messages.js";
+import { Parameters } from "./parameters.js";
+
+const KINDS = [
+  ["job", "RunPod job"],
+  ["completion", "Completion"],
+  ["chat", "Chat"],
+];
+
+/** @typedef {{kind: "job"|"completion"|"chat", path: string, body: any, stream: boolean}} Request */
+
+export class RequestForm {
+  constructor() {
+    const promptId = newId("prompt");
+    this.kinds = new Choice("Kind of request", KINDS, () => this.#showKind());
+    this.shapes = new Choice("Input", [["prompt", "Prompt"], ["messages", "Messages"]], () => this.#showKind());
+    this.prompt = h("textarea", { id: promptId, class: "prompt grows", rows: 5, placeholder: "What the model goes on with" });
+    this.messages = new Messages();
+    this.template = toggle("As a chat's one turn", false);
+    this.stream = toggle("Stream", true);
+    this.validation = toggle("Validate", true);
+    this.parameters = new Parameters();
+    this.wrong = h("p", { class: "form-error", role: "alert", hidden: true });
+    this.promptBox = h("div", { class: "stack tight" }, h("label", { for: promptId }, "Prompt"), this.prompt);
+    this.element = h(
+      "div",
+      { class: "stack" },
+      this.kinds.element,
+      h("div", { class: "row" }, this.shapes.element, this.template.element),
+      this.promptBox,
+      this.messages.element,
+      h("div", { class: "row" }, this.stream.element, this.validation.element),
+      this.wrong,
+    );
+    this.description = null;
+    this.#showKind();
+  }
+
+  get kind() {
+    return /** @type {"job"|"completion"|"chat"} */ (this.kinds.value);
+  }
+
+  get #isChat() {
+    return this.kind === "chat" || (this.kind === "job" && this.shapes.value === "messages");
+  }
+
+  /** Take what the server says that may be asked. */
+  describe(description) {
+    if (this.description === null) this.validation.input.checked = description.validation.default;
+    this.description = description;
+    this.#showKind();
+  }
+
+  #showKind() {
+    const job = this.kind === "job";
+    this.shapes.element.hidden = !job;
+    this.template.element.hidden = !job || this.#isChat;
+    this.promptBox.hidden = this.#isChat;
+    this.messages.element.hidden = !this.#isChat;
+    this.complain(null, "");
+    if (this.description === null) return;
+    const { forms, validation } = this.description;
+    this.parameters.show(forms[this.kind].parameters, validation.options);
+  }
+
+  /** Return what is asked. Throws an Error whose `param` names what is wrong. @returns {Request} */
+  request() {
+    const sampling = this.parameters.values();
+    const validation = this.parameters.checkValues();
+    const checks = Object.keys(validation).length ? { validation } : {};
+    const stream = this.stream.input.checked;
+    const path = this.description.forms[this.kind].path;
+    const given = this.#isChat ? { messages: this.messages.value } : { prompt: this.prompt.value };
+    if (this.kind !== "job") {
+      const validates = this.validation.input.checked ? { enable_validation: true } : {};
+      const body = { model: this.description.model, ...given, ...sampling, stream, ...validates, ...checks };
+      return { kind: this.kind, path, body, stream };
+    }
+    const template = this.template.input.checked && !this.#isChat ? { apply_chat_template: true } : {};
+    const input = {
+      ...given,
+      ...template,
+      sampling_params: { ...sampling, stream },
+      enable_validation: this.validation.input.checked,
+      ...checks,
+    };
+    return { kind: "job", path, body: { input }, stream };
+  }
+
+  /** Fill the form with a job's input, as far as it has a place in it; false where it has none. */
+  load(input) {
+    if (typeof input !== "object" || input === null) return false;
+    const { openai_route: route, openai_input: body } = input;
+    const asked = route === undefined ? input : (body ?? {});
+    if (route !== undefined && !/\/(chat\/)?completions$/.test(route)) return false;
+    const parameters = route === undefined ? (asked.sampling_params ?? {}) : asked;
+    this.kinds.value = route === undefined ? "job" : route.endsWith("/chat/completions") ? "chat" : "completion";
+    this.shapes.value = asked.messages ? "messages" : "prompt";
+    this.#showKind();
+    if (asked.messages) this.messages.value = asked.messages;
+    else this.prompt.value = typeof asked.prompt === "string" ? asked.prompt : JSON.stringify(asked.prompt);
+    this.template.input.checked = asked.apply_chat_template === true;
+    this.stream.input.checked = Boolean(parameters.stream ?? asked.stream);
+    this.validation.input.checked = asked.enable_validation ?? this.description?.validation.default ?? true;
+    this.parameters.set(parameters, asked.validation ?? {});
+    return true;
+  }
+
+  /** Begin with a prompt. */
+  example(kind, text) {
+    this.kinds.value = kind;
+    this.shapes.value = "prompt";
+    this.#showKind();
+    if (kind === "chat") this.messages.value = [{ role: "user", content: text }];
+    else this.prompt.value = text;
+  }
+
+  /** Say what is wrong, at the parameter that it is about if there is one; "" is nothing. */
+  complain(param, text) {
+    const there = this.parameters.complain(text === "" ? null : param, text);
+    this.wrong.textContent = there ? "" : text;
+    this.wrong.hidden = there || text === "";
+  }
+}

@@ -1,0 +1,139 @@
+// One request under way, of any kind: sent, heard to its end, or stopped.
+
+import { ApiError, ask, send } from "./api.js";
+import { Assembly } from "./assembly.js";
+import { DeltaLog } from "./delta_log.js";
+import { follow, missing } from "./job_follow.js";
+import { ofJob, ofOpenAI } from "./outcome.js";
+import { events } from "./sse.js";
+
+/**
+ * `state` goes from "sending" by "queued" (jobs) and "running" to "done", "failed" or "stopped".
+ * `onChange` is called whenever anything here is new.
+ */
+export class Run {
+  /** @param {import("./request_form.js").Request} request @param {() => void} onChange */
+  constructor(request, onChange) {
+    this.request = request;
+    this.onChange = onChange;
+    this.began = performance.now();
+    this.log = new DeltaLog(this.began);
+    this.state = "sending";
+    /** @type {any} The job's summary, where it is one. */
+    this.job = null;
+    /** @type {import("./outcome.js").Outcome|null} */
+    this.outcome = null;
+    this.error = null;
+    this.endedMs = null;
+    this.abort = new AbortController();
+  }
+
+  get over() {
+    return this.endedMs !== null;
+  }
+
+  /** Send it and return at its end, however that comes. */
+  async go() {
+    try {
+      const ended = this.request.kind === "job" ? await this.#asJob() : await this.#asOpenAI();
+      this.#end(ended);
+    } catch (error) {
+      if (this.state === "stopped" || (error instanceof DOMException && error.name === "AbortError")) this.#end("stopped");
+      else {
+        this.error = error instanceof ApiError ? error : new ApiError(0, error.message);
+        this.#end("failed");
+      }
+    }
+  }
+
+  /** Stop it: a job is taken back, of all else the connection is closed. */
+  async stop() {
+    if (this.over) return;
+    if (this.job === null) {
+      this.abort.abort();
+      return;
+    }
+    await ask(this.#of("cancel"), { method: "POST" });
+  }
+
+  #of(operation) {
+    return `/v2/${this.job.endpoint}/${operation}/${encodeURIComponent(this.job.id)}`;
+  }
+
+  #become(state) {
+    this.state = state;
+    this.onChange();
+  }
+
+  #end(state) {
+    this.endedMs = performance.now() - this.began;
+    this.#become(state);
+  }
+
+  #say(text) {
+    this.log.add(text);
+    if (this.state !== "running") this.#become("running");
+    else this.onChange();
+  }
+
+  async #asOpenAI() {
+    const { path, body, stream } = this.request;
+    const accept = stream ? "text/event-stream" : "application/json";
+    const response = await send(path, { body, accept, signal: this.abort.signal });
+    if (!stream) {
+      this.outcome = ofOpenAI(await response.json(), null);
+      if (this.outcome.text) this.#say(this.outcome.text);
+      return "done";
+    }
+    const assembly = new Assembly();
+    for await (const { event, data } of events(response.body)) {
+      if (event === "closing") throw new ApiError(503, JSON.parse(data).error.message);
+      if (data === "[DONE]") {
+        this.outcome = ofOpenAI(assembly.whole(), this.log.text());
+        return "done";
+      }
+      const chunk = JSON.parse(data);
+      if (chunk.error) throw new ApiError(chunk.error.code ?? 500, chunk.error.message, chunk.error.param ?? null);
+      const text = assembly.add(chunk);
+      if (text !== "") this.#say(text);
+    }
+    throw new ApiError(0, "The connection ended before the answer did.");
+  }
+
+  async #asJob() {
+    const { path, body } = this.request;
+    const { id } = await ask(path, { body, signal: this.abort.signal });
+    this.job = { id, endpoint: path.split("/")[2], status: "IN_QUEUE" };
+    this.#become("queued");
+    const job = await follow(id, {
+      onJob: (told) => {
+        this.job = told;
+        this.#become(told.status === "IN_QUEUE" ? "queued" : "running");
+      },
+      onSaid: (text) => this.#say(text),
+      onRestart: () => {
+        this.log.clear();
+        this.onChange();
+      },
+    });
+    if (job === null) throw new ApiError(404, "The job is not kept any more.");
+    this.job = job;
+    if (job.status === "CANCELLED") return "stopped";
+    if (job.status !== "COMPLETED") throw new ApiError(0, job.error ?? `The job is ${job.status}.`, paramOf(job.error));
+    this.outcome = ofJob(job.output);
+    const deltas = this.outcome.json?.choices?.[0]?.deltas;
+    for (const text of deltas === undefined ? unsaid(this) : missing(this.log, deltas)) this.#say(text);
+    return "done";
+  }
+}
+
+/** The text of an answer that was told at its end alone. */
+function unsaid(run) {
+  return run.log.count === 0 && run.outcome.text ? [run.outcome.text] : [];
+}
+
+/** Which field a job's error is about: its first word, as everywhere here. */
+function paramOf(error) {
+  const found = /^(input[.\w[\]]*) /.exec(error ?? "");
+  return found === null ? null : found[1];
+}

@@ -1,0 +1,43 @@
+// How the server is, in the corner of every screen and for whoever else wants to know.
+
+import { say } from "./dom.js";
+import { poll } from "./polling.js";
+
+const EVERY_MS = 2000;
+const WORDS = {
+  ok: "Ready",
+  loading: "Loading",
+  degraded: "Degraded",
+  draining: "Shutting down",
+  unavailable: "Unavailable",
+};
+const pill = /** @type {HTMLElement} */ (document.getElementById("status"));
+const text = /** @type {HTMLElement} */ (document.getElementById("status-text"));
+
+/** @type {Set<(health: any) => void>} */
+const listeners = new Set();
+let latest = null;
+
+/** Call `listener` with what /health says, now and whenever it is asked again. */
+export function onHealth(listener) {
+  listeners.add(listener);
+  if (latest !== null) listener(latest);
+}
+
+async function look() {
+  let health;
+  try {
+    // One that cannot answer any more says why, under a status of its own.
+    health = await (await fetch("/health", { cache: "no-store" })).json();
+  } catch {
+    health = null;
+  }
+  pill.dataset.state = health?.status ?? "unreachable";
+  say(text, health === null ? "Not reachable" : (WORDS[health.status] ?? health.status));
+  pill.title = health === null ? "" : `${health.model}: ${health.engine.running} of ${health.engine.slots} slots busy`;
+  if (health === null) return;
+  latest = health;
+  for (const listener of listeners) listener(health);
+}
+
+poll(look, EVERY_MS);

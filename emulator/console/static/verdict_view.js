@@ -1,0 +1,97 @@
+// What validation made of an answer: valid or not, its issues, its intent; and what it took out.
+
+import { changes } from "./changes.js";
+import { fill, h } from "./dom.js";
+import { count, plural } from "./format.js";
+
+// Of a long stretch that stayed as it was, so much is shown at each end.
+const CONTEXT_CHARS = 240;
+const MOST_CHARS = 20_000;
+
+export class VerdictView {
+  constructor() {
+    this.element = h("div", { class: "stack" });
+    this.show(null);
+  }
+
+  /** @param {import("./outcome.js").Outcome|null} outcome */
+  show(outcome) {
+    if (outcome === null) {
+      fill(this.element, h("p", { class: "muted" }, "The verdict comes with the end of the answer."));
+      return;
+    }
+    const { validation, warnings, redacted, blocked } = outcome;
+    fill(
+      this.element,
+      validation === null ? h("p", { class: "muted" }, "This answer was not validated.") : this.#verdict(validation, blocked),
+      redacted === null ? null : this.#redacted(redacted),
+      warnings.length ? h("ul", { class: "issues" }, warnings.map((each) => h("li", { class: "issue warn" }, each))) : null,
+    );
+  }
+
+  #verdict(validation, blocked) {
+    const issues = validation.details?.issues ?? validation.issues.map((message) => ({ message }));
+    const word = blocked ? "Blocked" : validation.valid ? "Valid" : plural(issues.length, "issue");
+    return [
+      h(
+        "div",
+        { class: "row" },
+        h("span", { class: `badge ${validation.valid ? "good" : "bad"}` }, word),
+        h("span", {}, "Intent ", h("strong", {}, validation.intent)),
+        h("span", { class: "muted" }, validation.sanitized ? "The text was sanitised." : "Nothing was taken out."),
+      ),
+      issues.length
+        ? h("ul", { class: "issues" }, issues.map(({ rule, message }) => h("li", { class: "issue bad" }, message, rule ? h("code", {}, rule) : null)))
+        : null,
+    ];
+  }
+
+  #redacted(kinds) {
+    const told = Object.entries(kinds).map(([kind, times]) => `${kind} ${times}×`);
+    return h("p", {}, "Redacted: ", told.join(", "), ".");
+  }
+}
+
+export class ChangesView {
+  constructor() {
+    this.element = h("div", { class: "stack" });
+    this.show(null);
+  }
+
+  /** @param {import("./outcome.js").Outcome|null} outcome @returns how many places were changed */
+  show(outcome) {
+    const validation = outcome?.validation ?? null;
+    if (outcome === null || validation === null || !validation.sanitized) {
+      const why = outcome === null ? "What sanitising changes is shown here." : "Sanitising changed nothing.";
+      fill(this.element, h("p", { class: "muted" }, why));
+      return 0;
+    }
+    const { removed, removed_count: total } = validation.details;
+    const names = [...new Set(removed.map((each) => each.rule))];
+    const told = h("p", {}, `${plural(total, "place")} taken out`, names.length ? [" by ", names.map((name, at) => [at ? ", " : "", h("code", {}, name)])] : "", ".");
+    if (outcome.raw === null) {
+      fill(this.element, told, h("p", { class: "muted" }, "The model's own words come with a stream only; turn Stream on to see them."));
+      return total;
+    }
+    const parts = changes(outcome.raw, outcome.text, removed.map((each) => each.span));
+    fill(
+      this.element,
+      told,
+      h("div", { class: "diff", tabindex: "0", role: "region", "aria-label": "What sanitising changed", dir: "auto" }, parts.map(drawn)),
+      total > removed.length ? h("p", { class: "small muted" }, `Only the first ${removed.length} places are told.`) : null,
+    );
+    return total;
+  }
+}
+
+function drawn({ kind, text }) {
+  if (kind === "gone") return h("del", {}, shortened(text));
+  if (kind === "new") return h("ins", {}, shortened(text));
+  if (text.length <= CONTEXT_CHARS * 3) return text;
+  const hidden = count(text.length - 2 * CONTEXT_CHARS);
+  return [text.slice(0, CONTEXT_CHARS), h("span", { class: "cut" }, ` … ${hidden} characters stay … `), text.slice(-CONTEXT_CHARS)];
+}
+
+function shortened(text) {
+  return text.length <= MOST_CHARS ? text : `${text.slice(0, MOST_CHARS)} … ${count(text.length - MOST_CHARS)} more`;
+}

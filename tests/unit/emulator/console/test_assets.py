@@ -1,0 +1,61 @@
+"""The console's files: all of them there, none of them asking for anything elsewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import emulator.console
+from emulator.console.assets import ASSETS
+
+FOLDER = Path(emulator.console.__file__).with_name("static")
+FILES = sorted(FOLDER.iterdir())
+MODULES = [file for file in FILES if file.suffix == ".js"]
+OUTSIDE = re.compile(r"\bhttps?:|\bwss?:|[\"'(]//\w|@import|\burl\(")
+# A name of SVG's, which nobody fetches.
+NAMES = ("http://www.w3.org/2000/svg",)
+# What makes markup of text, or a program of it.
+SINKS = re.compile(
+    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment"
+    r"|setHTML|srcdoc|\beval\b|new Function|setTimeout\(\s*[\"'`]"
+)
+
+
+def test_every_file_is_served() -> None:
+    assert {f"/assets/{file.name}" for file in FILES if file.name != "index.html"} == (
+        ASSETS.keys() - {"/"}
+    )
+
+
+def test_no_file_has_an_outside_address() -> None:
+    for file in FILES:
+        text = file.read_text()
+        for name in NAMES:
+            text = text.replace(f'"{name}"', "")
+        assert not OUTSIDE.search(text), file.name
+
+
+def test_no_module_reads_text_as_markup() -> None:
+    for file in MODULES:
+        assert not SINKS.search(file.read_text()), file.name
+
+
+def test_every_import_is_of_a_file_that_there_is() -> None:
+    for file in MODULES:
+        for name in re.findall(r'^import (?:.* from )?"([^"]+)";$', file.read_text(), re.M):
+            assert f"/assets/{name.removeprefix('./')}" in ASSETS, file.name
+
+
+def test_page_has_nothing_inline_and_names_only_files_that_there_are() -> None:
+    html = ASSETS["/"].body.decode()
+    assert "<style" not in html
+    assert not re.search(r"<script(?![^>]* src=)", html)
+    assert not re.search(r"\s(on\w+|style)=", html)
+    named = re.findall(r'(?:src|href)="(/[^"]+)"', html)
+    assert "/assets/main.js" in named
+    assert set(named) - {"/docs"} <= set(ASSETS)
+
+
+def test_no_file_is_long() -> None:
+    for file in FILES:
+        assert len(file.read_text().splitlines()) <= 300, file.name
