@@ -45,6 +45,8 @@ class EnginePool:
         first = next(iter(configs.values()))
         # Only jobs and batches come through it, which are never refused.
         self._places = Admission(self.slots, first.max_queue)
+        # Whether all have been asked to load: without it a model would wait for its first request.
+        self._asked = False
         self.subscribe(self._on_event)
 
     @property
@@ -95,6 +97,11 @@ class EnginePool:
 
     async def ready(self) -> Capabilities:
         """Wait until the first model is loaded, and have all load. Raises EngineUnavailable."""
+        if self._asked:
+            for engine in self.engines.values():
+                if engine.state is EngineState.READY and engine.capabilities is not None:
+                    return engine.capabilities
+        self._asked = True
         tasks = [asyncio.create_task(engine.ready()) for engine in self.engines.values()]
         try:
             for task in asyncio.as_completed(tasks):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -129,7 +129,7 @@ class PoolHost:
             return await host.call(op, payload)
 
     @contextmanager
-    def _embedding(self, index: int) -> Any:
+    def _embedding(self, index: int) -> Iterator[None]:
         self._embeds[index] += 1
         try:
             yield

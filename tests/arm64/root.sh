@@ -10,7 +10,8 @@ command -v apt-get >/dev/null && command -v dpkg >/dev/null || {
     echo 'test-arm64 takes its Python from Debian, and there is no apt-get here.' >&2
     exit 1
 }
-command -v qemu-aarch64-static >/dev/null || missing="$missing qemu-user-static"
+# Newer releases have it without the ending.
+qemu=$(command -v qemu-aarch64-static || command -v qemu-aarch64) || missing="$missing qemu-user-static"
 command -v aarch64-linux-gnu-gcc >/dev/null || missing="$missing gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
 if [ -n "$missing" ]; then
     echo "test-arm64 needs more: \`apt-get install$missing\` brings it." >&2
@@ -47,16 +48,15 @@ rm -rf "$folder/apt"
 # A virtual environment whose python is a script: the kernel runs it without knowing of arm64, and
 # sys.executable is its name, so that what is started in turn runs the same way.
 echo "home = $folder/root/usr/bin" >"$folder/pyvenv.cfg"
-cat >"$folder/bin/python" <<'SCRIPT'
+cat >"$folder/bin/python" <<SCRIPT
 #!/bin/sh
 ulimit -c 0
-here=${0%/*}/..
-exec qemu-aarch64-static -L "$here/root" -0 "$0" "$here/root/usr/bin/python3" "$@"
+exec "$qemu" -L "$folder/root" -0 "\$0" "$folder/root/usr/bin/python3" "\$@"
 SCRIPT
 # And for programs that the tests compile.
-cat >"$folder/bin/run" <<'SCRIPT'
+cat >"$folder/bin/run" <<SCRIPT
 #!/bin/sh
-exec qemu-aarch64-static -L "${0%/*}/../root" "$@"
+exec "$qemu" -L "$folder/root" "\$@"
 SCRIPT
 chmod +x "$folder/bin/python" "$folder/bin/run"
 "$folder/bin/python" -c 'import ctypes, platform, sqlite3, ssl; assert platform.machine() == "aarch64"'
