@@ -121,6 +121,12 @@ class Reader:
         assert process.returncode == 0, f"{block}\n{block.text}\n{output[-2000:]}\n{said}"
         return output
 
+    def ended(self, job: str) -> str:
+        """Return how a job of the page's server has ended, when it has."""
+        address = f"http://127.0.0.1:{self._values['port']}/status-sync/{job}"
+        status: str = httpx2.get(address, timeout=self._limit_s).json()["status"]
+        return status
+
     def _environment(self) -> dict[str, str]:
         # A make below this one's make would announce its folder on stdout.
         kept = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
