@@ -26,6 +26,8 @@ from tests.integration.engine.rkllm.conftest import RkllmMaker
 from tests.integration.engine.support import ask
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("examined_once")
+only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
 only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
 
 WIDTH = 8
@@ -52,6 +54,7 @@ def tokenizer(tmp_path: Path) -> Path:
     return write_tokenizer(tmp_path)
 
 
+@only_threads
 @pytest.mark.usefixtures("tokenizer")
 async def test_vector_is_the_last_tokens(rkllm_of: RkllmMaker, call_log: Path, abi: Abi) -> None:
     engine = rkllm_of(COUNT)
@@ -100,6 +103,7 @@ async def test_without_a_tokenizer_there_are_no_vectors(rkllm_of: RkllmMaker) ->
         await embed(engine, (1, 2))
 
 
+@only_processes
 @pytest.mark.usefixtures("tokenizer")
 async def test_vectors_and_generations_never_run_at_once(
     rkllm_of: RkllmMaker, call_log: Path

@@ -23,7 +23,10 @@ from tests.integration.engine.rkllm.conftest import RkllmMaker
 from validation.rules import DEFAULT_RULES
 from validation.v3 import V3
 
-pytestmark = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
+pytestmark = [
+    pytest.mark.parametrize("isolation", ["thread"], indirect=True),
+    pytest.mark.usefixtures("examined_once"),
+]
 
 ROUTE = "/v1/chat/completions"
 # As Qwen's begins.
