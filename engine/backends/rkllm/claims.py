@@ -37,9 +37,9 @@ def claims(
     """Return what can be asked of it.
 
     `reloads` says whether the model is loaded again for other sampling, `tokenizes` that there is a
-    tokenizer beside it and `renders` that this one has a chat template, which begins
-    with the model's thoughts if it `opens_thoughts`; `adapters` are the LoRAs by
-    name.
+    tokenizer beside it and `renders` that this one has a chat template, which begins with the
+    model's thoughts if it `opens_thoughts`; `adapters` are the LoRAs by name, and `logits` says
+    that tokens are chosen here.
     """
     per_run = abi.sampling_per_run or reloads or logits
     return Capabilities(
