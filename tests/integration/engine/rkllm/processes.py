@@ -16,8 +16,10 @@ import traceback
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.waiting import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[4]
-TIMEOUT_S = 30
+TIMEOUT_S = int(30 * PATIENCE)
 
 PRELUDE = """
 import ctypes, threading, time

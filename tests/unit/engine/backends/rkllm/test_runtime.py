@@ -15,9 +15,10 @@ from engine.backends.rkllm.runtime import Run, Runtime, Setup, Turn, fill_sampli
 from engine.backends.rkllm.structs import RKLLMResult
 from engine.errors import BackendFailed, ModelLoadFailed
 from engine.request import SamplingParams
+from tests.waiting import PATIENCE
 
 NORMAL, WAITING, FINISH, ERROR = range(4)
-BOUND_S = 10
+BOUND_S = 10 * PATIENCE
 SETUP = Setup(model=Path("/models/tiny.rkllm"), context_length=64, sampling=SamplingParams())
 
 
