@@ -73,8 +73,8 @@ class JobWatch:
         return self._restart(job.attempt != before) + _event("job", shown)
 
     def _deltas(self) -> bytes:
-        # It may have ended since the last look, and be held by nobody else any more.
-        answer = self._answers.find(self._job_id) or self._answer
+        # Once seen it is held here, and so can be found when nobody else has it any more.
+        answer = self._answers.find(self._job_id)
         if answer is None:
             return b""
         again = False

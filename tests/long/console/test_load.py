@@ -59,7 +59,7 @@ def busiest_ms(trace: bytes) -> float:
         for event in events
         if event["name"] == "thread_name" and event["args"]["name"] == "CrRendererMain"
     }
-    worked = [
+    worked: list[float] = [
         event["tdur"] / 1000
         for event in events
         if (event["pid"], event["tid"]) in mains
