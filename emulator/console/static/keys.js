@@ -7,6 +7,7 @@ const form = /** @type {HTMLFormElement} */ (document.getElementById("key-form")
 const input = /** @type {HTMLInputElement} */ (document.getElementById("key-input"));
 const why = /** @type {HTMLElement} */ (document.getElementById("key-why"));
 const button = /** @type {HTMLElement} */ (document.getElementById("key-button"));
+const forget = /** @type {HTMLElement} */ (document.getElementById("key-forget"));
 
 const WANTED = "This server answers only with a key, one of its API_KEYS.";
 const REFUSED = "The server refused this key. Another one?";
@@ -60,6 +61,7 @@ function settle(given) {
 }
 
 function show() {
+  forget.hidden = key() === null;
   button.classList.toggle("on", key() !== null);
   button.setAttribute("aria-label", key() === null ? "API key" : "API key, one is kept");
 }
@@ -73,7 +75,7 @@ form.addEventListener("submit", (event) => {
   for (const listener of listeners) listener();
 });
 document.getElementById("key-cancel")?.addEventListener("click", () => settle(false));
-document.getElementById("key-forget")?.addEventListener("click", () => {
+forget.addEventListener("click", () => {
   sessionStorage.removeItem(PLACE);
   settle(false);
 });
