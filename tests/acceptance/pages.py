@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_RUN_PAGE = ROOT / "docs" / "not-run.md"
@@ -13,7 +14,8 @@ RUN = ("sh", "python", "javascript", "json")
 # What is shown, and not meant to be run.
 SHOWN = ("text", "markdown", "ini", "yaml", "dockerfile")
 
-_FENCE = re.compile(r"^(`{3,})([^\n`]*)\n(.*?)^\1 *$", re.M | re.S)
+# Those within a list are indented.
+_FENCE = re.compile(r"^( *)(`{3,})([^\n`]*)\n(.*?)^\1\2 *$", re.M | re.S)
 _ROW = re.compile(r"^\| ([^ |]+\.md) \| `(.+?)` \| (.+) \|$", re.M)
 
 
@@ -53,9 +55,9 @@ def blocks(page: Path) -> Sequence[Block]:
             Block(
                 page=page.relative_to(ROOT).as_posix(),
                 line=text.count("\n", 0, match.start()) + 1,
-                language=match[2],
-                text=match[3],
-                is_output=after_command and match[2] == "json",
+                language=match[3],
+                text=dedent(match[4]),
+                is_output=after_command and match[3] == "json",
             )
         )
         end = match.end()

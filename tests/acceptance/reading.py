@@ -87,9 +87,8 @@ def judge(block: Block, output: str, somebody: Reader) -> None:
         chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-1]]
         assert chunks[-1]["choices"][0]["finish_reason"], block
     elif "curl" in block.text or "json.tool" in block.text:
-        found = list(documents(output))
-        assert found, block
-        for each in found:
+        assert output.strip(), block
+        for each in documents(output):
             assert not each.get("error"), block
             assert each.get("status") not in ("FAILED", "TIMED_OUT", "CANCELLED"), block
             if "timings" in each:
