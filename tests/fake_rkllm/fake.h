@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "kv.h"
 #include "script.h"
 #include "util.h"
 
@@ -58,8 +59,9 @@ typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t woken;
 
+    /* What earlier runs left: as text, and token by token. */
     Buffer history;
-    size_t history_tokens;
+    Tokens kv;
     /* The answer whose callback returned 1, and where the next run takes it up. */
     const Answer *paused;
     Cursor resume;

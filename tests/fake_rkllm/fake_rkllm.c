@@ -195,6 +195,7 @@ int rkllm_destroy(LLMHandle handle)
     while (instance->n_loras > 0)
         free(instance->loras[--instance->n_loras]);
     free(instance->history.bytes);
+    tokens_free(&instance->kv);
     return 0;
 }
 

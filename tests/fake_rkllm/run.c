@@ -39,7 +39,7 @@ static bool accept(Run *run)
         return fail_silently(run, "lora adapter is not loaded");
     if (strcmp(run->seen.role, "tool") == 0 && !starts_like_json(run->seen.prompt))
         return fail_silently(run, "the prompt of role tool must be JSON");
-    if (instance->history_tokens + run->seen.tokens > (size_t)instance->param.max_context_len) {
+    if (instance->kv.length + run->seen.tokens.length > (size_t)instance->param.max_context_len) {
         long with_error = instance->script->overflow_error;
         if (with_error == ANY)
             with_error = roll(&run->dice, 2);
@@ -79,10 +79,12 @@ static bool use_own_layers(Run *run)
         works = own->embed_callback(own->embed_userdata, ids, (uint64_t)n, embeddings, size) == 0;
         free(embeddings);
     }
+    run->seen.tokens.length = 0;
+    for (int i = 0; works && i < n; i++)
+        tokens_add(&run->seen.tokens, ids[i]);
     free(ids);
     if (!works)
         return fail_silently(run, "a callback failed");
-    run->seen.tokens = (size_t)n;
 #endif
     (void)run;
     return true;
@@ -92,7 +94,7 @@ static bool use_own_layers(Run *run)
 static void give_numbers(Run *run)
 {
     bool hidden = run->seen.mode == RKLLM_INFER_GET_LAST_HIDDEN_LAYER;
-    int columns = hidden ? EMBEDDING : VOCABULARY, rows = (int)run->seen.tokens;
+    int columns = hidden ? EMBEDDING : VOCABULARY, rows = (int)run->seen.tokens.length;
     size_t count = (size_t)columns * (size_t)rows;
     float *numbers = take(count * sizeof *numbers);
     for (size_t i = 0; i < count; i++)
@@ -112,17 +114,37 @@ void forget_history(Instance *instance)
 {
     instance->history.length = 0;
     buffer_add(&instance->history, "", 0);
-    instance->history_tokens = 0;
+    instance->kv.length = 0;
+}
+
+/* Of an answer that was cut off, nobody says whether its last token was computed with, or yet
+ * another one that nobody was told of. */
+static void remember_answer(Run *run)
+{
+    Tokens *kv = &run->instance->kv;
+    Cached cached = run->answer->cached;
+    bool cut = run->end == END_ABORTED || run->generated == run->seen.max_new_tokens;
+    Dice dice = dice_for(~run->number);
+    if (cached == CACHE_ANY)
+        cached = cut ? CACHE_TOLD + (Cached)roll(&dice, 3) : CACHE_TOLD;
+    if (cached == CACHE_LESS && run->answered.length > 0)
+        run->answered.length--;
+    if (cached == CACHE_MORE)
+        tokens_add(&run->answered, 999);
+    tokens_add_all(kv, &run->answered);
 }
 
 static void remember(Run *run)
 {
     Instance *instance = run->instance;
-    if (!run->seen.keep_history || run->end == END_FAILED)
+    if (!run->seen.keep_history || !run->has_read)
         return;
+    tokens_add_all(&instance->kv, &run->seen.tokens);
+    if (run->end == END_FAILED)
+        return;
+    remember_answer(run);
     buffer_format(&instance->history, "%s\n%s\n", run->seen.prompt,
                   run->said.bytes == NULL ? "" : run->said.bytes);
-    instance->history_tokens += run->seen.tokens + (size_t)run->generated;
 }
 
 static void save_cache(const Run *run)
@@ -137,6 +159,20 @@ static void save_cache(const Run *run)
     fclose(file);
 }
 
+/* All that the answer is about, of which only the run's own tokens are computed now. */
+static void log_context(const Run *run)
+{
+    if (run->seen.type != RKLLM_INPUT_TOKEN)
+        return;
+    const Tokens *kv = &run->instance->kv;
+    Buffer ids = {0};
+    tokens_print(kv, &ids);
+    tokens_print(&run->seen.tokens, &ids);
+    log_call("context run=%lu held=%zu new=%zu ids=%s", run->number, kv->length,
+             run->seen.tokens.length, ids.bytes);
+    free(ids.bytes);
+}
+
 static void generate(Run *run)
 {
     Instance *instance = run->instance;
@@ -146,6 +182,8 @@ static void generate(Run *run)
         forget_history(instance);
     if (!use_own_layers(run) || !accept(run))
         return;
+    log_context(run);
+    run->has_read = true;
     if (!resumes)
         prefill(run);
     run->due = run->prefilled = now_ns();
@@ -212,7 +250,7 @@ Run *run_new(Instance *instance, const char *call, const RKLLMInput *input,
         run->answer = answer_for(run);
     instance->paused = NULL;
     roll_dice(run);
-    log_call("%s run=%lu tokens=%zu userdata=%p", call, run->number, run->seen.tokens, userdata);
+    log_call("%s run=%lu tokens=%zu userdata=%p", call, run->number, run->seen.tokens.length, userdata);
     return run;
 }
 
@@ -228,6 +266,7 @@ int run_to_end(Run *run)
              names[run->end], status);
     leave_late_callbacks(run);
     seen_free(&run->seen);
+    tokens_free(&run->answered);
     free(run->said.bytes);
     free(run->text.bytes);
     free(run);

@@ -28,6 +28,12 @@ typedef struct {
     uint64_t due;
     long generated;
     int32_t last_id;
+    /* The tokens that it was called back for, of a run that keeps its history. */
+    Tokens answered;
+    /* How many tokens the text has that is being spelled. */
+    size_t letters;
+    /* Whether the prompt is in the cache. */
+    bool has_read;
     Buffer said;
     Buffer text;
     End end;

@@ -22,7 +22,7 @@ typedef struct {
     RKLLMInputType type;
     /* The prompt's text; of token ids, their numbers. */
     char *prompt;
-    size_t tokens;
+    Tokens tokens;
     RKLLMInferMode mode;
     char *lora;
     bool saves_cache;

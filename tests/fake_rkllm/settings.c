@@ -24,7 +24,9 @@ int rkllm_clear_kv_cache(LLMHandle handle, int keep_system_prompt, int *start_po
     /* A range can only be cleared of a run that its callback has paused. */
     if (instance->running || (start_pos != NULL && instance->paused == NULL))
         return -1;
-    if (start_pos != NULL)
+    if (instance->script->clear == CLEAR_FAILS)
+        return -1;
+    if (start_pos != NULL || instance->script->clear == CLEAR_LIES)
         return 0;
     forget_history(instance);
     return 0;
@@ -35,7 +37,9 @@ int rkllm_get_kv_cache_size(LLMHandle handle, int *cache_sizes)
     Instance *instance = instance_of(handle, "rkllm_get_kv_cache_size");
     log_call("rkllm_get_kv_cache_size");
     check_pointer("cache_sizes", cache_sizes);
-    cache_sizes[0] = (int)instance->history_tokens;
+    if (instance->script->size_fails)
+        return -1;
+    cache_sizes[0] = (int)instance->kv.length;
     return 0;
 }
 
