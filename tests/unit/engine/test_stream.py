@@ -24,7 +24,7 @@ from engine.request import GenerationRequest
 from engine.stream import TokenStream
 
 FINISH = Finish(
-    reason=FinishReason.STOP, usage=Usage(4, 11), timings=Timings(prefill_ms=3), stop_reason="x"
+    reason=FinishReason.STOP, usage=Usage(4, 11, 3), timings=Timings(prefill_ms=3), stop_reason="x"
 )
 
 
@@ -95,7 +95,7 @@ async def test_batches_come_as_they_were_fed_and_then_the_result(desk: Desk) -> 
     stream.over(FINISH, None)
     assert await read(stream) == [["c"]]
     assert stream.result is not None
-    assert (stream.result.usage, stream.result.stop_reason) == (Usage(4, 11), "x")
+    assert (stream.result.usage, stream.result.stop_reason) == (Usage(4, 11, 3), "x")
     assert stream.warnings == ("seed was ignored",)
     assert desk.overs == 1
 
@@ -316,6 +316,7 @@ async def test_timings_are_in_milliseconds_and_add_up(desk: Desk) -> None:
     assert timings.generate_ms >= 19
     total = timings.queue_ms + timings.first_token_ms + timings.generate_ms
     assert timings.total_ms == pytest.approx(total, abs=0.01)
+    assert (timings.reused_tokens, timings.prefilled_tokens) == (3, 1)
     # Eleven tokens, the first of which prefill has paid for.
     assert timings.tokens_per_second == pytest.approx(10_000 / timings.generate_ms, rel=0.01)
 
