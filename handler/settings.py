@@ -74,6 +74,11 @@ class Settings(BaseSettings):
     rkllm_base_domain_id: int = Field(
         0, ge=0, le=63, description="The NPU's memory domain, one for each process beyond 4 GB."
     )
+    rkllm_kv_reuse: bool = Field(
+        True,
+        description="on: a chat's next turn is read from where the last one ended, as no board has "
+        "confirmed yet; off: every prompt from its beginning.",
+    )
     threads: int = Field(0, ge=0, le=1024, description="CPU threads of llamacpp; 0 is every core.")
     default_max_tokens: int | None = Field(
         None, ge=1, description="max_tokens of OpenAI calls that set none; unset is no limit."
@@ -188,6 +193,7 @@ class Settings(BaseSettings):
             "sampling": self.rkllm_sampling,
             "cpu_mask": self.rkllm_cpu_mask,
             "base_domain_id": self.rkllm_base_domain_id,
+            "kv_reuse": self.rkllm_kv_reuse and not self.deterministic,
             **{name: None if path is None else str(path) for name, path in paths.items()},
         }
 

@@ -14,6 +14,7 @@ from engine.backends.base import OnPiece, RunEnd
 from engine.backends.rkllm import detect, driver, library
 from engine.backends.rkllm.abi import MissingSymbols, bind
 from engine.backends.rkllm.claims import FIXED, SAMPLING, claims
+from engine.backends.rkllm.history import History, Part
 from engine.backends.rkllm.inputs import Input, input_for
 from engine.backends.rkllm.prompts import ChatTokenizer, folder_for
 from engine.backends.rkllm.runtime import Run, Runtime, Setup
@@ -43,8 +44,9 @@ class RkllmBackend:
     Where tokenizer files are there, prompts are rendered and tokenised here and sent as tokens;
     without them the runtime puts one user's turn into its own template. `sampling` says what to do
     where the runtime takes sampling at init only (1.2): "fixed" warns of requests that differ,
-    "reload" loads the model again for them. Runs come one at a time, on one thread; `abort` may be
-    called from any.
+    "reload" loads the model again for them. With `kv_reuse`, a prompt of tokens that goes on where
+    the last one and its answer ended is not read again from its beginning. Runs come one at a time,
+    on one thread; `abort` may be called from any.
     """
 
     def __init__(
@@ -59,12 +61,14 @@ class RkllmBackend:
         tokenizer: str | None = None,
         cpu_mask: int = 0,
         base_domain_id: int = 0,
+        kv_reuse: bool = True,
     ) -> None:
         self._name = model_name
         self._lib_path = lib_path
         self._asked_abi = abi
         self._reloads = sampling == "reload"
         self._tokenizer_path = tokenizer
+        self._history = History(on=kv_reuse)
         self._setup = Setup(
             model=Path(model_path),
             context_length=context_length or _DEFAULT_CONTEXT,
@@ -121,6 +125,7 @@ class RkllmBackend:
                 f"context of {setup.context_length} tokens (CONTEXT_LENGTH); {driver.told()}"
             ) from error
         self._setup = setup
+        self._history.forget()
 
     def render(self, chat: Chat) -> str:
         """Return the prompt the model's template makes. Raises UnsupportedParameter without one."""
@@ -179,12 +184,18 @@ class RkllmBackend:
             # The runtime would shift its window and go on (R8). How long a text is, only it knows.
             room = self._setup.context_length - (len(given) if isinstance(given, list) else 0)
             limit = min(sampling.max_tokens or room, room)
-            run = runtime.run(given, sampling, limit, on_piece, aborted)
+            part = self._history.begin(runtime, given)
+            if part is None:
+                reload_ms += self._load(self._setup)
+                part = Part(given)
+            run = runtime.run(part.send, sampling, limit, on_piece, aborted, keep=part.keep)
+            self._history.end(given, run, self._setup.context_length)
         finally:
             with self._lock:
                 self._current = None
                 del self._aborted[run_id]
-        return self._end(run, given, reload_ms)
+        end = self._end(run, given, reload_ms)
+        return replace(end, cached_tokens=part.reused)
 
     def abort(self, run_id: int) -> None:
         """Make the run end as soon as the runtime lets it: prefill cannot be interrupted."""
@@ -210,9 +221,13 @@ class RkllmBackend:
             wanted = replace(wanted, ignore_eos=sampling.ignore_eos)
         if wanted == setup.sampling and runtime.ready:
             return 0.0
-        started = time.monotonic()
         logger.info("the model is loaded again for other sampling parameters")
-        self._init(replace(setup, sampling=wanted))
+        return self._load(replace(setup, sampling=wanted))
+
+    def _load(self, setup: Setup) -> float:
+        """Load the model in place of the one that is loaded; return how long it took, in ms."""
+        started = time.monotonic()
+        self._init(setup)
         return (time.monotonic() - started) * 1000
 
     def _end(self, run: Run, given: Input, reload_ms: float) -> RunEnd:
@@ -231,7 +246,7 @@ class RkllmBackend:
         elif run.finished:
             prompt_tokens = max(run.prefill_tokens, 0)
         else:
-            prompt_tokens = max(self._runtime.cached_tokens() - run.tokens, 0)
+            prompt_tokens = max((self._runtime.cache_size() or 0) - run.tokens, 0)
         # One less is how a runtime of 1.3.1 was seen to count.
         if run.finished and not 0 <= run.tokens - run.generate_tokens <= 1:
             logger.warning(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,8 @@ class Run:
     on_piece: OnPiece
     # As many tokens are taken; what comes after them is only counted.
     limit: int
+    # Of the tokens called back, those after an abort as well.
+    ids: list[int] = field(default_factory=list)
     tokens: int = 0
     stopped: bool = False
     finished: bool = False
@@ -122,8 +124,12 @@ class Runtime:
         limit: int,
         on_piece: OnPiece,
         aborted: threading.Event,
+        *,
+        keep: bool = False,
     ) -> Run:
         """Generate up to `limit` tokens; returns when the library has.
+
+        `keep` goes on from what the key-value cache holds, and leaves prompt and answer in it.
 
         Raises:
             BackendFailed: no model is loaded.
@@ -139,15 +145,16 @@ class Runtime:
             run.stopped = True
             self._run = None
             return run
-        given, keep = self._input(prompt)
-        infer, keep_too = self._infer(sampling, limit)
+        given, alive = self._input(prompt)
+        infer, alive_too = self._infer(sampling, limit)
+        infer.keep_history = keep
         try:
             run.code = self._functions.run(handle, given, infer, run.number)
         finally:
             with self._lock:
                 self._run = None
         # What the structs point to has to live until here.
-        del keep, keep_too
+        del alive, alive_too
         return run
 
     def abort(self) -> None:
@@ -157,13 +164,20 @@ class Runtime:
             run.stopped = True
             self._abort_wanted.set()
 
-    def cached_tokens(self) -> int:
-        """Return how many tokens the key-value cache holds: the prompt's and the answer's."""
+    def cache_size(self) -> int | None:
+        """Return how many tokens the key-value cache holds, None where the library won't tell."""
         # One number for each sequence of a batch, of which there may be 255.
         sizes = (ctypes.c_int * 256)()
         if self._handle is None or self._functions.get_kv_cache_size(self._handle, sizes) != 0:
-            return 0
+            return None
         return int(sizes[0])
+
+    def clear_cache(self) -> bool:
+        """Empty the key-value cache; return whether it is known to be empty."""
+        if self._handle is not None:
+            # What it answers proves nothing either way.
+            self._functions.clear_kv_cache(self._handle, 0, None, None)
+        return self.cache_size() == 0
 
     def close(self) -> None:
         """Free the model; once, since a second destroy ends the process."""
@@ -208,9 +222,11 @@ class Runtime:
         if state == _NORMAL:
             found = result.contents
             piece, token_id = found.text or b"", found.token_id
+            run.ids.append(token_id)
         elif state == _WAITING:
             # Its bytes come with a later token.
             piece, token_id = b"", -1
+            run.ids.append(result.contents.token_id if result else -1)
         else:
             _end(run, result, state)
             return 0

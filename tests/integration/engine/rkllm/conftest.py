@@ -35,6 +35,7 @@ _BACKEND_OPTIONS = {
     "base_domain_id",
     "context_length",
     "cpu_mask",
+    "kv_reuse",
     "lib_path",
     "sampling",
     "tokenizer",
