@@ -95,12 +95,23 @@ def engines() -> Engines:
 
 
 def _rkllm(abi: Abi) -> Mapping[str, Capabilities]:
-    def able(*, reloads: bool = False, tokenizer: bool = True) -> Capabilities:
-        return rkllm(_MODEL, 4096, abi, reloads=reloads, tokenizes=tokenizer, renders=tokenizer)
+    def able(
+        *, reloads: bool = False, tokenizer: bool = True, caches: bool = False
+    ) -> Capabilities:
+        return rkllm(
+            _MODEL,
+            4096,
+            abi,
+            reloads=reloads,
+            tokenizes=tokenizer,
+            renders=tokenizer,
+            prompt_caches=caches,
+        )
 
     return {
         "": able(),
         "`RKLLM_SAMPLING=reload`": able(reloads=True),
+        "`RKLLM_PROMPT_CACHES`": able(caches=True),
         "without a tokenizer": able(tokenizer=False),
     }
 

@@ -68,7 +68,7 @@ class SamplingParams:
     a message that names the field. `temperature` 0 is greedy; `top_k` -1 is all tokens; `seed` None
     is a random one; `max_tokens` None runs to the end of the context. `draft_tokens` is how many a
     draft model guesses at a time and `draft_threshold` how sure it must be of each; None for both
-    leaves it to the engine.
+    leaves it to the engine. `prompt_cache` names a prompt that was saved, or is to be.
     """
 
     max_tokens: int | None = None
@@ -90,6 +90,7 @@ class SamplingParams:
     json_schema: Mapping[str, Any] | None = None
     draft_tokens: int | None = None
     draft_threshold: float | None = None
+    prompt_cache: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values, the inverse of `from_wire`."""

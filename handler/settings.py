@@ -79,6 +79,11 @@ class Settings(BaseSettings):
         description="on: a chat's next turn is read from where the last one ended, as no board has "
         "confirmed yet; off: every prompt from its beginning.",
     )
+    rkllm_prompt_caches: Path | None = Field(
+        None,
+        description="The folder of prompts that requests save and name in prompt_cache; unset is "
+        "none.",
+    )
     threads: int = Field(0, ge=0, le=1024, description="CPU threads of llamacpp; 0 is every core.")
     default_max_tokens: int | None = Field(
         None, ge=1, description="max_tokens of OpenAI calls that set none; unset is no limit."
@@ -185,7 +190,11 @@ class Settings(BaseSettings):
         )
 
     def _rkllm_options(self) -> dict[str, object]:
-        paths = {"lib_path": self.rkllm_lib_path, "tokenizer": self.rkllm_tokenizer}
+        paths = {
+            "lib_path": self.rkllm_lib_path,
+            "tokenizer": self.rkllm_tokenizer,
+            "prompt_caches": self.rkllm_prompt_caches,
+        }
         return {
             "model_path": str(self.model_path or ""),
             "context_length": self.context_length,

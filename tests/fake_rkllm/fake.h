@@ -49,7 +49,10 @@ typedef struct {
     char *tools[3];
     char *loras[MOST_LORAS];
     size_t n_loras;
+    /* The model's own file, which is what a prompt cache is good for. */
+    char *model;
     bool has_prompt_cache;
+    Tokens prompt_cache;
     bool has_cross_attention;
 
     atomic_bool running;

@@ -106,6 +106,7 @@ static Instance *new_instance(Script *script, const RKLLMParam *param)
     instance->magic = ALIVE;
     instance->script = script;
     instance->param = *param;
+    instance->model = copy_of(param->model_path);
     pthread_mutex_init(&instance->lock, NULL);
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);
@@ -196,6 +197,8 @@ int rkllm_destroy(LLMHandle handle)
         free(instance->loras[--instance->n_loras]);
     free(instance->history.bytes);
     tokens_free(&instance->kv);
+    tokens_free(&instance->prompt_cache);
+    free(instance->model);
     return 0;
 }
 

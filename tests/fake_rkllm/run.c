@@ -149,14 +149,32 @@ static void remember(Run *run)
 
 static void save_cache(const Run *run)
 {
-    if (!run->seen.saves_cache)
+    if (!run->seen.saves_cache || run->end == END_FAILED)
         return;
+    if (run->instance->script->saves_nothing) {
+        dprintf(STDERR_FILENO, "W rkllm: the model does not support saving prompt cache!\n");
+        return;
+    }
     const char *path = run->seen.cache_path;
     FILE *file = fopen(path == NULL ? "./prompt_cache.bin" : path, "we");
     if (file == NULL)
         return;
-    fputs(run->seen.prompt, file);
+    Buffer ids = {0};
+    tokens_print(&run->seen.tokens, &ids);
+    fprintf(file, "fake-rkllm-cache\n%s\n%s\n", run->instance->model, ids.bytes);
+    free(ids.bytes);
     fclose(file);
+}
+
+/* A loaded prompt cache saves what a prompt shares with it, but for the last token; with history it
+ * was seen to save nothing (rknn-llm#399). */
+static void use_prompt_cache(Run *run)
+{
+    const Instance *instance = run->instance;
+    if (!instance->has_prompt_cache || run->seen.keep_history)
+        return;
+    size_t shared = tokens_shared(&instance->prompt_cache, &run->seen.tokens);
+    run->loaded = shared == run->seen.tokens.length ? shared - 1 : shared;
 }
 
 /* All that the answer is about, of which only the run's own tokens are computed now. */
@@ -168,8 +186,8 @@ static void log_context(const Run *run)
     Buffer ids = {0};
     tokens_print(kv, &ids);
     tokens_print(&run->seen.tokens, &ids);
-    log_call("context run=%lu held=%zu new=%zu ids=%s", run->number, kv->length,
-             run->seen.tokens.length, ids.bytes);
+    log_call("context run=%lu held=%zu new=%zu ids=%s", run->number, kv->length + run->loaded,
+             run->seen.tokens.length - run->loaded, ids.bytes);
     free(ids.bytes);
 }
 
@@ -182,6 +200,7 @@ static void generate(Run *run)
         forget_history(instance);
     if (!use_own_layers(run) || !accept(run))
         return;
+    use_prompt_cache(run);
     log_context(run);
     run->has_read = true;
     if (!resumes)

@@ -32,6 +32,8 @@ typedef struct {
     Tokens answered;
     /* How many tokens the text has that is being spelled. */
     size_t letters;
+    /* How many of its first tokens a loaded prompt cache has. */
+    size_t loaded;
     /* Whether the prompt is in the cache. */
     bool has_read;
     Buffer said;

@@ -58,6 +58,8 @@ static bool read_global(Reader *reader, const Item *verb)
         script->clear = (ClearOutcome)CHOICE(reader, "works", "fails", "lies");
     else if (is_word(verb, "cache_size"))
         script->size_fails = CHOICE(reader, "works", "fails") == 1;
+    else if (is_word(verb, "prompt_cache"))
+        script->saves_nothing = CHOICE(reader, "saved", "not_saved") == 1;
     else
         return false;
     return true;

@@ -102,6 +102,7 @@ typedef struct {
     bool window_ends;
     ClearOutcome clear;
     bool size_fails;
+    bool saves_nothing;
     Answer *answers;
     size_t count;
     /* Everything that was allocated for it. */

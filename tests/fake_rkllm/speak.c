@@ -115,7 +115,7 @@ static RKLLMPerfStat perf_of(const Run *run)
     getrusage(RUSAGE_SELF, &usage);
     double numbers[PERF_NUMBERS] = {
         [PREFILL_TIME] = (double)(run->prefilled - run->began) / (double)MS,
-        [PREFILL_TOKENS] = (double)run->seen.tokens.length,
+        [PREFILL_TOKENS] = (double)(run->seen.tokens.length - run->loaded),
         [GENERATE_TIME] = (double)(now_ns() - run->prefilled) / (double)MS,
         [GENERATE_TOKENS] = (double)run->generated,
         [MEMORY] = (double)usage.ru_maxrss / 1024,

@@ -14,8 +14,9 @@ from engine.backends.base import OnPiece, RunEnd
 from engine.backends.rkllm import detect, driver, library
 from engine.backends.rkllm.abi import MissingSymbols, bind
 from engine.backends.rkllm.claims import FIXED, SAMPLING, claims
-from engine.backends.rkllm.history import History, Part
+from engine.backends.rkllm.history import History
 from engine.backends.rkllm.inputs import Input, input_for
+from engine.backends.rkllm.prompt_caches import PromptCaches
 from engine.backends.rkllm.prompts import ChatTokenizer, folder_for
 from engine.backends.rkllm.runtime import Run, Runtime, Setup
 from engine.capabilities import Capabilities
@@ -45,8 +46,9 @@ class RkllmBackend:
     without them the runtime puts one user's turn into its own template. `sampling` says what to do
     where the runtime takes sampling at init only (1.2): "fixed" warns of requests that differ,
     "reload" loads the model again for them. With `kv_reuse`, a prompt of tokens that goes on where
-    the last one and its answer ended is not read again from its beginning. Runs come one at a time,
-    on one thread; `abort` may be called from any.
+    the last one and its answer ended is not read again from its beginning; `prompt_caches` is a
+    folder for those that requests name. Runs come one at a time, on one thread; `abort` may be
+    called from any.
     """
 
     def __init__(
@@ -62,13 +64,15 @@ class RkllmBackend:
         cpu_mask: int = 0,
         base_domain_id: int = 0,
         kv_reuse: bool = True,
+        prompt_caches: str | None = None,
     ) -> None:
         self._name = model_name
         self._lib_path = lib_path
         self._asked_abi = abi
         self._reloads = sampling == "reload"
         self._tokenizer_path = tokenizer
-        self._history = History(on=kv_reuse)
+        self._caches = PromptCaches(prompt_caches, Path(model_path))
+        self._history = History(self._caches, on=kv_reuse)
         self._setup = Setup(
             model=Path(model_path),
             context_length=context_length or _DEFAULT_CONTEXT,
@@ -95,6 +99,7 @@ class RkllmBackend:
         evidence = detect.examine(path)
         abi = detect.choose(evidence, self._asked_abi)
         self._abi = abi
+        self._caches.open(abi.name)
         try:
             functions = bind(library.load(path), abi)
         except MissingSymbols as error:
@@ -112,6 +117,7 @@ class RkllmBackend:
             reloads=self._reloads,
             tokenizes=tokenizer is not None,
             renders=tokenizer is not None and tokenizer.has_template,
+            prompt_caches=self._caches.on,
         )
 
     def _init(self, setup: Setup) -> None:
@@ -184,18 +190,19 @@ class RkllmBackend:
             # The runtime would shift its window and go on (R8). How long a text is, only it knows.
             room = self._setup.context_length - (len(given) if isinstance(given, list) else 0)
             limit = min(sampling.max_tokens or room, room)
-            part = self._history.begin(runtime, given)
-            if part is None:
+            name = sampling.prompt_cache if self._caches.on else None
+            # Twice at most: nothing is kept any more where it is None.
+            while (part := self._history.begin(runtime, given, name)) is None:
                 reload_ms += self._load(self._setup)
-                part = Part(given)
-            run = runtime.run(part.send, sampling, limit, on_piece, aborted, keep=part.keep)
-            self._history.end(given, run, self._setup.context_length)
+            send, reused, keep, save_to = part
+            run = runtime.run(send, sampling, limit, on_piece, aborted, keep=keep, save_to=save_to)
+            self._history.end(given, name, run, self._setup.context_length)
         finally:
             with self._lock:
                 self._current = None
                 del self._aborted[run_id]
         end = self._end(run, given, reload_ms)
-        return replace(end, cached_tokens=part.reused)
+        return replace(end, cached_tokens=reused)
 
     def abort(self, run_id: int) -> None:
         """Make the run end as soon as the runtime lets it: prefill cannot be interrupted."""

@@ -27,11 +27,13 @@ def claims(
     reloads: bool,
     tokenizes: bool,
     renders: bool,
+    prompt_caches: bool = False,
 ) -> Capabilities:
     """Return what can be asked of it.
 
     `reloads` says whether the model is loaded again for other sampling, `tokenizes` that there is a
-    tokenizer beside it and `renders` that this one has a chat template.
+    tokenizer beside it, `renders` that this one has a chat template and `prompt_caches` that there
+    is a folder for them.
     """
     per_run = abi.sampling_per_run or reloads
     return Capabilities(
@@ -47,5 +49,6 @@ def claims(
         turns=renders,
         plain_prompts=tokenizes,
         tokenize=tokenizes,
+        prompt_caches=prompt_caches,
         runtime=runtime,
     )

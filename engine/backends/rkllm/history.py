@@ -1,22 +1,25 @@
-"""What a handle's key-value cache holds, so that of a chat only the new turn is read."""
+"""What a handle has read before, so that of a chat only the new turn is read."""
 
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import NamedTuple
 
 from engine.backends.rkllm.inputs import Input
+from engine.backends.rkllm.prompt_caches import PromptCaches
 from engine.backends.rkllm.runtime import Run, Runtime
 
 logger = logging.getLogger(__name__)
 
 
 class Part(NamedTuple):
-    """What of a prompt has to be sent, after how many of its tokens, and whether to keep it."""
+    """What of a prompt to send, how much of it need not be read, and what to do with it then."""
 
     send: Input
     reused: int = 0
     keep: bool = False
+    save_to: Path | None = None
 
 
 class History:
@@ -26,10 +29,12 @@ class History:
     believed that can be asked: the cache counts as what was sent and called back only where the
     runtime says that as many tokens are in it. After a failure, or an answer that filled the
     context, it counts as unknown. Once it could not be emptied, nothing is kept in it any more.
+    A run that names a prompt cache keeps no history, with which the file would be of no use.
     Owned by the thread that runs.
     """
 
-    def __init__(self, *, on: bool) -> None:
+    def __init__(self, caches: PromptCaches, *, on: bool) -> None:
+        self._caches = caches
         self._on = on
         # What the last run was given, with all that it called back; empty where that is not known.
         self._known: list[int] = []
@@ -37,16 +42,28 @@ class History:
         # Whether a run would go on from what is in the cache.
         self._kept = False
 
-    def begin(self, runtime: Runtime, prompt: Input) -> Part | None:
-        """Return what to send of a prompt, all else being cleared from the cache.
+    def begin(self, runtime: Runtime, prompt: Input, cache: str | None) -> Part | None:
+        """Return what to send of a prompt, all else being cleared from the key-value cache.
 
-        None is for a cache that was not empty even then: the model has to be loaded again.
+        None is for one that was not empty even then: the model has to be loaded again, and this
+        asked once more.
+
+        Raises:
+            RequestRejected: the prompt cache can be neither used nor saved.
         """
+        self._caches.release_all_but(runtime, cache)
+        part = self._in_history(runtime, prompt, alone=cache is not None)
+        if part is None or cache is None:
+            return part
+        reused, save_to = self._caches.use(runtime, cache, _tokens(prompt))
+        return part._replace(reused=reused, save_to=save_to)
+
+    def _in_history(self, runtime: Runtime, prompt: Input, *, alone: bool) -> Part | None:
         known, self._known = self._known, []
         kept, self._kept = self._kept, False
         if not self._on:
             return Part(prompt)
-        if isinstance(prompt, list):
+        if isinstance(prompt, list) and not alone:
             self._kept = True
             if (held := self._held(runtime, known, prompt)) > 0:
                 return Part(prompt[held:], held, keep=True)
@@ -73,16 +90,25 @@ class History:
             return 0
         return held if prompt[:held] == known[:held] else 0
 
-    def end(self, prompt: Input, run: Run, context_length: int) -> None:
-        """Take in what a run has left in the cache."""
+    def end(self, prompt: Input, cache: str | None, run: Run, context_length: int) -> None:
+        """Take in what a run has left in the cache, and in the file of the one it names."""
         failed = run.failed or run.code or not (run.finished or run.stopped)
-        if failed or not self._kept or not isinstance(prompt, list):
+        if failed:
             return
+        # Whoever has begun to speak has read the prompt, also if it was cut off then.
+        if cache is not None and run.tokens:
+            self._caches.saved(cache, _tokens(prompt))
         # Beyond the context the runtime drops tokens from the middle, and does not say which.
-        if len(prompt) + run.tokens < context_length:
-            self._known = [*prompt, *run.ids]
-            self._given = len(prompt)
+        if self._kept and len(_tokens(prompt)) + run.tokens < context_length:
+            self._known = [*_tokens(prompt), *run.ids]
+            self._given = len(_tokens(prompt))
 
     def forget(self) -> None:
-        """Count the cache as that of a handle that is new."""
+        """Count the handle as new."""
         self._known, self._kept = [], False
+        self._caches.forget()
+
+
+def _tokens(prompt: Input) -> list[int]:
+    """Return a prompt's tokens, none of a text, which only the runtime can split."""
+    return prompt if isinstance(prompt, list) else []

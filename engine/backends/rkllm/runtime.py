@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.backends.base import OnPiece
 from engine.backends.rkllm.abi import Abi, Functions
-from engine.backends.rkllm.structs import LLMCallState, RKLLMInputType
+from engine.backends.rkllm.structs import LLMCallState, RKLLMInputType, RKLLMPromptCacheParam
 from engine.errors import BackendFailed, ModelLoadFailed
 from engine.request import SamplingParams
 
@@ -126,10 +126,12 @@ class Runtime:
         aborted: threading.Event,
         *,
         keep: bool = False,
+        save_to: Path | None = None,
     ) -> Run:
         """Generate up to `limit` tokens; returns when the library has.
 
-        `keep` goes on from what the key-value cache holds, and leaves prompt and answer in it.
+        `keep` goes on from what the key-value cache holds, and leaves prompt and answer in it;
+        `save_to` is where the library writes what it made of the prompt.
 
         Raises:
             BackendFailed: no model is loaded.
@@ -148,6 +150,8 @@ class Runtime:
         given, alive = self._input(prompt)
         infer, alive_too = self._infer(sampling, limit)
         infer.keep_history = keep
+        if save_to is not None:
+            infer.prompt_cache_params = ctypes.pointer(RKLLMPromptCacheParam(1, bytes(save_to)))
         try:
             run.code = self._functions.run(handle, given, infer, run.number)
         finally:
@@ -178,6 +182,16 @@ class Runtime:
             # What it answers proves nothing either way.
             self._functions.clear_kv_cache(self._handle, 0, None, None)
         return self.cache_size() == 0
+
+    def load_prompt_cache(self, path: Path) -> bool:
+        """Have runs begin with what they share with a prompt in a file; whether it was loaded."""
+        handle = self._handle
+        return handle is not None and self._functions.load_prompt_cache(handle, bytes(path)) == 0
+
+    def release_prompt_cache(self) -> None:
+        """Have runs begin from nothing again."""
+        if self._handle is not None:
+            self._functions.release_prompt_cache(self._handle)
 
     def close(self) -> None:
         """Free the model; once, since a second destroy ends the process."""

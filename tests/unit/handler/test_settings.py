@@ -52,6 +52,7 @@ VALUES: dict[str, tuple[str, object]] = {
     "RKLLM_CPU_MASK": ("240", 240),
     "RKLLM_BASE_DOMAIN_ID": ("1", 1),
     "RKLLM_KV_REUSE": ("off", False),
+    "RKLLM_PROMPT_CACHES": ("some/folder", Path("some/folder")),
     "THREADS": ("3", 3),
     "DEFAULT_MAX_TOKENS": ("99", 99),
     "REQUEST_TIMEOUT_S": ("1.5", 1.5),

@@ -37,6 +37,7 @@ _BACKEND_OPTIONS = {
     "cpu_mask",
     "kv_reuse",
     "lib_path",
+    "prompt_caches",
     "sampling",
     "tokenizer",
 }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from engine.backends.rkllm.history import History, Part
+from engine.backends.rkllm.prompt_caches import PromptCaches
 from engine.backends.rkllm.runtime import Run, Runtime, Turn
 
 CONTEXT = 100
@@ -30,8 +32,12 @@ class Cache:
         return self.clears
 
 
+def history_of(*, on: bool = True) -> History:
+    return History(PromptCaches(None, Path("model.rkllm")), on=on)
+
+
 def begin(history: History, cache: Cache, prompt: Any) -> Part | None:
-    return history.begin(cast("Runtime", cache), prompt)
+    return history.begin(cast("Runtime", cache), prompt, None)
 
 
 def ran(ids: list[int], **fields: Any) -> Run:
@@ -44,13 +50,13 @@ def ran(ids: list[int], **fields: Any) -> Run:
 def after(history: History, cache: Cache, ids: list[int], size: int, **fields: Any) -> None:
     """Run [1, 2, 3], with these tokens as its answer and so many in the cache afterwards."""
     assert begin(history, cache, [1, 2, 3]) == Part([1, 2, 3], keep=True)
-    history.end([1, 2, 3], ran(ids, **fields), CONTEXT)
+    history.end([1, 2, 3], None, ran(ids, **fields), CONTEXT)
     cache.size = size
 
 
 def test_first_prompt_is_sent_whole_to_a_cleared_cache() -> None:
     cache = Cache()
-    assert begin(History(on=True), cache, [1, 2]) == Part([1, 2], keep=True)
+    assert begin(history_of(), cache, [1, 2]) == Part([1, 2], keep=True)
     assert cache.cleared == 1
 
 
@@ -60,7 +66,7 @@ def test_first_prompt_is_sent_whole_to_a_cleared_cache() -> None:
 )
 def test_size_of_the_cache_says_what_is_in_it(size: Any, reused: int) -> None:
     # [1, 2, 3] and the answer 4, 5: less than the prompt is as strange as more than was told.
-    history, cache = History(on=True), Cache()
+    history, cache = history_of(), Cache()
     after(history, cache, [4, 5], size)
     prompt = [1, 2, 3, 4, 5, 6, 7, 8]
     assert begin(history, cache, prompt) == Part(prompt[reused:], reused, keep=True)
@@ -72,7 +78,7 @@ def test_size_of_the_cache_says_what_is_in_it(size: Any, reused: int) -> None:
     [[1, 2, 3, 4, 5], [1, 2, 3], [1], [9], [1, 2, 3, 4, 6, 7], [9, 2, 3, 4, 5, 6]],
 )
 def test_prompt_that_does_not_go_on_is_sent_whole(prompt: list[int]) -> None:
-    history, cache = History(on=True), Cache()
+    history, cache = history_of(), Cache()
     after(history, cache, [4, 5], 5)
     assert begin(history, cache, prompt) == Part(prompt, keep=True)
     assert cache.cleared == 2
@@ -83,27 +89,27 @@ def test_prompt_that_does_not_go_on_is_sent_whole(prompt: list[int]) -> None:
     [{"failed": True}, {"code": -1}, {"finished": False}, {"tokens": CONTEXT - 3}],
 )
 def test_nothing_is_known_after(fields: dict[str, Any]) -> None:
-    history, cache = History(on=True), Cache()
+    history, cache = history_of(), Cache()
     after(history, cache, [4, 5], 5, **fields)
     assert begin(history, cache, [1, 2, 3, 4, 5, 6]) == Part([1, 2, 3, 4, 5, 6], keep=True)
 
 
 def test_aborted_run_is_gone_on_from() -> None:
-    history, cache = History(on=True), Cache()
+    history, cache = history_of(), Cache()
     after(history, cache, [4, 5], 5, finished=False, stopped=True)
     assert begin(history, cache, [1, 2, 3, 4, 5, 6]) == Part([6], 5, keep=True)
 
 
 def test_what_is_known_is_known_once() -> None:
     # A run that raises tells nothing of its end.
-    history, cache = History(on=True), Cache()
+    history, cache = history_of(), Cache()
     after(history, cache, [4], 4)
     begin(history, cache, [1, 2, 3, 4, 5])
     assert begin(history, cache, [1, 2, 3, 4, 5]) == Part([1, 2, 3, 4, 5], keep=True)
 
 
 def test_text_is_run_without_history_and_finds_none() -> None:
-    history, cache, text = History(on=True), Cache(), Turn("hi")
+    history, cache, text = history_of(), Cache(), Turn("hi")
     assert begin(history, cache, text) == Part(text)
     assert cache.cleared == 0
     after(history, cache, [4], 4)
@@ -112,24 +118,24 @@ def test_text_is_run_without_history_and_finds_none() -> None:
 
 
 def test_new_handle_holds_nothing() -> None:
-    history, cache = History(on=True), Cache()
+    history, cache = history_of(), Cache()
     after(history, cache, [4], 4)
     history.forget()
     assert begin(history, cache, [1, 2, 3, 4, 5]) == Part([1, 2, 3, 4, 5], keep=True)
 
 
 def test_cache_that_stays_full_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
-    history, cache = History(on=True), Cache(clears=False)
+    history, cache = history_of(), Cache(clears=False)
     assert begin(history, cache, [1, 2]) is None
     assert "RKLLM_KV_REUSE" in caplog.text
-    history.end([1, 2], ran([3]), CONTEXT)
+    history.end([1, 2], None, ran([3]), CONTEXT)
     cache.size = 3
     assert begin(history, cache, [1, 2, 3, 4]) == Part([1, 2, 3, 4])
 
 
 def test_nothing_is_asked_where_nothing_is_kept() -> None:
-    history, cache = History(on=False), Cache(clears=False)
+    history, cache = history_of(on=False), Cache(clears=False)
     for prompt in ([1, 2], [1, 2, 3], Turn("hi")):
         assert begin(history, cache, prompt) == Part(prompt)
-        history.end(prompt, ran([3]), CONTEXT)
+        history.end(prompt, None, ran([3]), CONTEXT)
     assert cache.cleared == 0
