@@ -195,13 +195,13 @@ def caller(
 
 @pytest.mark.timeout(120)
 def test_random_turns_of_several_chats(
-    caller: Caller, whole: Callable[[list[Message]], str], call_log: Path
+    caller: Caller, whole: Callable[[list[Message]], str], call_log: Path, scale: int
 ) -> None:
     dice = random.Random(seed := random.randrange(2**32))
     chats: list[list[Message]] = [[SYSTEM], [SYSTEM], []]
     expected: list[str] = []
     chat = 0
-    for _ in range(500):
+    for _ in range(500 * scale):
         if dice.random() < 0.15:
             chat = dice.randrange(3)
         turns = chats[chat]
