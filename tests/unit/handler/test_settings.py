@@ -234,6 +234,13 @@ def test_engine_config_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+def test_deterministic_reuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting, reuses in (("off", True), ("on", False)):
+        model = {"MODEL_PATH": "some/model.rkllm", "DETERMINISTIC": setting}
+        config = read(monkeypatch, **model).engine_config()
+        assert config.backend.options["kv_reuse"] is reuses
+
+
 def test_deterministic_is_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     config = read(monkeypatch, DETERMINISTIC="on", MAX_CONCURRENCY="8").engine_config()
     assert config.slots == 1
