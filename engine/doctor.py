@@ -92,6 +92,8 @@ class Doctor:
         yield "long prompt", self._long_prompt
         yield "abort in prefill", self._abort_in_prefill
         yield "afterwards", self._afterwards
+        if self._name == "rkllm" and self._capabilities and self._capabilities.embeddings:
+            yield "vector", self._vector
         yield "closing", self._closing
 
     def _model(self) -> Findings:
@@ -200,6 +202,13 @@ class Doctor:
         yield "resident memory, MB", after
         growth = None if before is None or after is None else round(after - before, 1)
         yield "growth over these runs, MB", growth
+
+    def _vector(self) -> Findings:
+        started = time.monotonic()
+        vector, tokens = self._backend.embed(_SHORT)
+        yield "tokens", tokens
+        yield "numbers", len(vector)
+        yield "ms", _ms(time.monotonic() - started)
 
     def _closing(self) -> Findings:
         started = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 import pytest
 
 from engine import BackendConfig, Engine
+from engine.backends.rkllm import detect
 from engine.backends.rkllm.abi import ABIS, Abi
 from tests.conftest import EngineFactory
 from tests.fake_rkllm import build, write_script
@@ -44,6 +46,15 @@ _BACKEND_OPTIONS = {
     "sampling",
     "tokenizer",
 }
+
+
+_examined = functools.cache(detect.examine)
+
+
+@pytest.fixture
+def examined_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spares engines on threads a process each that finds out which library this is."""
+    monkeypatch.setattr(detect, "examine", _examined)
 
 
 @pytest.fixture(scope="session")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from engine import Engine, Priority
 from engine.backends.rkllm.abi import ABI_13, Abi
+from engine.doctor import Doctor
 from engine.errors import BackendFailed, PromptTooLong, RequestRejected, UnsupportedParameter
 from engine.request import RenderedPrompt
 from handler.errors import InvalidRequest, ModelNotFound
@@ -26,6 +27,8 @@ from tests.integration.engine.rkllm.conftest import RkllmMaker
 from tests.integration.engine.support import ask
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("examined_once")
+only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
 only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
 
 WIDTH = 8
@@ -52,6 +55,7 @@ def tokenizer(tmp_path: Path) -> Path:
     return write_tokenizer(tmp_path)
 
 
+@only_threads
 @pytest.mark.usefixtures("tokenizer")
 async def test_vector_is_the_last_tokens(rkllm_of: RkllmMaker, call_log: Path, abi: Abi) -> None:
     engine = rkllm_of(COUNT)
@@ -100,6 +104,7 @@ async def test_without_a_tokenizer_there_are_no_vectors(rkllm_of: RkllmMaker) ->
         await embed(engine, (1, 2))
 
 
+@only_processes
 @pytest.mark.usefixtures("tokenizer")
 async def test_vectors_and_generations_never_run_at_once(
     rkllm_of: RkllmMaker, call_log: Path
@@ -173,3 +178,23 @@ async def test_memory_is_given_back_where_the_runtime_takes_it(
     backend = (await engine.ready(), engine._host._runner._backend)[1]  # type: ignore[attr-defined]
     assert backend._runtime._released == (2 if abi is ABI_13 else 0)
     assert len(await embed(engine, "a")) == 1
+
+
+@pytest.mark.usefixtures("tokenizer")
+@pytest.mark.parametrize("mode", ["generate", "logits"])
+def test_doctor_tries_a_vector_in_either_mode(
+    library: Path, model: Callable[[str], Path], mode: str
+) -> None:
+    options = {
+        "model_path": str(model(f"vocabulary 260\nchatter none\n{COUNT}")),
+        "model_name": "fake",
+        "lib_path": str(library),
+        "mode": mode,
+    }
+    doctor = Doctor("rkllm", options)
+    assert "vector" not in [step for step, _ in doctor._steps()]
+    assert dict(doctor._loading())["seed"] is (mode == "logits")
+    assert "vector" in [step for step, _ in doctor._steps()]
+    found = dict(doctor._vector())
+    assert (found["tokens"], found["numbers"]) == (36, WIDTH)
+    dict(doctor._closing())

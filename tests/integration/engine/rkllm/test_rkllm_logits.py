@@ -35,6 +35,8 @@ from tests.integration.engine.rkllm.conftest import RkllmMaker
 from tests.integration.engine.support import ask, first_text, read, request
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("examined_once")
+only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
 only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
 
 SIZE = 260
@@ -188,6 +190,7 @@ async def test_limits_and_stops_are_exact(rkllm_of: RkllmMaker, call_log: Path) 
     assert fed == (51 + 12) + (3 + 4) + (3 + 3)
 
 
+@only_processes
 async def test_nothing_of_one_answer_is_in_another(rkllm_of: RkllmMaker, call_log: Path) -> None:
     engine = logits_engine(rkllm_of)
     sampling: dict[str, Any] = {**GREEDY, "max_tokens": 12}

@@ -19,6 +19,8 @@ from tests.integration.engine.rkllm.conftest import RkllmMaker
 from tests.integration.engine.support import ask, first_text, request
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("examined_once")
+only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
 only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
 
 SEEN = 'answer\n  say "\\{seen}"\n'
@@ -39,6 +41,7 @@ async def seen(engine: Engine, **sampling: Any) -> str | None:
     return adapter
 
 
+@only_processes
 async def test_each_run_has_the_adapter_it_names(
     rkllm_of: RkllmMaker, lora: str, call_log: Path
 ) -> None:

@@ -23,7 +23,10 @@ from tests.integration.engine.rkllm.conftest import RkllmMaker
 from validation.rules import DEFAULT_RULES
 from validation.v3 import V3
 
-pytestmark = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
+pytestmark = [
+    pytest.mark.parametrize("isolation", ["thread"], indirect=True),
+    pytest.mark.usefixtures("examined_once"),
+]
 
 ROUTE = "/v1/chat/completions"
 # As Qwen's begins.
@@ -199,7 +202,7 @@ async def test_template_that_opens_the_thoughts_is_noticed(
 ) -> None:
     # As DeepSeek-R1's: the first mark is in the prompt, and only the second one is said.
     write_tokenizer(tmp_path, OPENS)
-    service = service_of(rkllm_of(says("Hm.", "</thi", "nk>", "Yes")))
+    service = service_of(rkllm_of(says("Hm.", "</th", "ink>", "Yes")))
     body = {"messages": BODY["messages"]}
     for asked in (body, body | {"n": 2}, body | {"chat_template_kwargs": {"a": 1}}):
         for choice in (await whole(service, asked))["choices"]:
