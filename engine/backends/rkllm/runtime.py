@@ -53,8 +53,9 @@ class Run:
     on_piece: OnPiece
     # As many tokens are taken; what comes after them is only counted.
     limit: int
-    # Of the tokens called back, those after an abort as well.
+    # Of the tokens called back, those after an abort as well; and what stood beside the end.
     ids: list[int] = field(default_factory=list)
+    end_id: int = -1
     tokens: int = 0
     stopped: bool = False
     finished: bool = False
@@ -177,9 +178,8 @@ class Runtime:
         return int(sizes[0])
 
     def clear_cache(self) -> bool:
-        """Empty the key-value cache; return whether it is known to be empty."""
+        """Empty the key-value cache; return whether its size is 0 then: the call proves nothing."""
         if self._handle is not None:
-            # What it answers proves nothing either way.
             self._functions.clear_kv_cache(self._handle, 0, None, None)
         return self.cache_size() == 0
 
@@ -280,7 +280,7 @@ def _end(run: Run, result: Any, state: int) -> None:
         return
     run.finished = True
     if result:
-        perf = result.contents.perf
+        run.end_id, perf = result.contents.token_id, result.contents.perf
         run.prefill_tokens, run.generate_tokens = perf.prefill_tokens, perf.generate_tokens
         run.prefill_ms, run.peak_mb = perf.prefill_time_ms, perf.memory_usage_mb
 

@@ -151,6 +151,9 @@ answer when="{ids_of("qqq")}"
 answer when="{ids_of("zzz")}"
   spell "Whole, or so it seems."
   returns 3
+answer when="{ids_of("yyy")}"
+  spell "That is all \\{{run}}."
+  cache ended
 answer when="{ids_of("xxx")}"
   spell "Hold on \\{{run}}."
   cache more
@@ -215,7 +218,7 @@ def test_random_turns_of_several_chats(
             del turns[-1]
             while turns and turns[-1].role != "assistant":
                 del turns[-1]
-        kind = dice.choice([""] * 9 + ["qqq ", "zzz ", "xxx "])
+        kind = dice.choice([""] * 9 + ["qqq ", "zzz ", "yyy ", "xxx "])
         turns.append(Message("user", f"{kind}Why {dice.randrange(10)}?"))
         expected.append(whole(turns))
         cut: dict[str, Any] = dice.choice(
@@ -256,6 +259,18 @@ async def test_cut_answer_is_gone_on_from_where_the_cache_is_known(
         assert reused in {prompt + 9, prompt + 8, 0}
     # A stop string is in the cache and in no chat.
     assert (await turn(engine, turns, "And what of York?"))[1] == 0
+    assert contexts(call_log)[-1].values["ids"] == whole(turns[:-1])
+
+
+@only_threads
+async def test_end_token_in_the_cache_is_gone_on_from_where_it_was_told(
+    rkllm_of: RkllmMaker, whole: Callable[[list[Message]], str], call_log: Path
+) -> None:
+    engine = rkllm_of(f"{SPEAKS}  cache ended\n")
+    turns = [SYSTEM]
+    prompt, _ = await turn(engine, turns, "And what of Bath?")
+    answer = len(turns[-1].content)
+    assert (await turn(engine, turns, "And what of Ely?"))[1] == prompt + answer + 1
     assert contexts(call_log)[-1].values["ids"] == whole(turns[:-1])
 
 
