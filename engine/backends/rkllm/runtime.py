@@ -72,8 +72,8 @@ class Runtime:
 
     `init`, `run` and `close` are called by one thread at a time. The library calls back from
     whichever thread it likes; what it calls back about is told by the run's number in `userdata`,
-    so that a callback which comes after its run is over finds nobody. `rkllm_abort` is called from
-    a thread of its own, since nothing says that a callback may do so.
+    so that a callback which comes after FINISH or the run's return finds nobody. `rkllm_abort` is
+    called from a thread of its own, since nothing says that a callback may do so.
     """
 
     def __init__(self, functions: Functions, abi: Abi) -> None:
@@ -231,7 +231,7 @@ class Runtime:
 
     def _on_result(self, result: Any, number: int | None, state: int) -> int:
         run = self._run
-        if run is None or run.number != number:
+        if run is None or run.number != number or run.finished:
             return 0
         if state == _NORMAL:
             found = result.contents
