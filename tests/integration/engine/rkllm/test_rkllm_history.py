@@ -274,6 +274,7 @@ async def test_end_token_in_the_cache_is_gone_on_from_where_it_was_told(
     assert contexts(call_log)[-1].values["ids"] == whole(turns[:-1])
 
 
+@only_13
 @only_threads
 async def test_answer_that_would_be_told_otherwise_is_read_again(
     rkllm_of: RkllmMaker, whole: Callable[[list[Message]], str], call_log: Path
@@ -286,6 +287,7 @@ async def test_answer_that_would_be_told_otherwise_is_read_again(
     assert contexts(call_log)[-1].values["ids"] == whole(turns[:-1])
 
 
+@only_13
 @only_threads
 async def test_characters_of_several_tokens_are_known_by_their_ids(
     rkllm_of: RkllmMaker, folder: Path, call_log: Path
@@ -298,6 +300,7 @@ async def test_characters_of_several_tokens_are_known_by_their_ids(
     assert (await turn(engine, turns, "And the next?"))[1] == prompt + 2
 
 
+@only_13
 @only_threads
 async def test_answer_that_fills_the_context_is_not_gone_on_from(
     rkllm_of: RkllmMaker, folder: Path, call_log: Path
@@ -367,6 +370,7 @@ async def test_text_never_goes_on_from_tokens(rkllm_of: RkllmMaker, call_log: Pa
     assert names == ["rkllm_clear_kv_cache", "rkllm_get_kv_cache_size"] * 3
 
 
+@only_13
 @only_threads
 @pytest.mark.parametrize("fault", ["clear lies", "cache_size fails"])
 async def test_cache_that_cannot_be_emptied_ends_all_reuse(
@@ -391,6 +395,7 @@ async def test_cache_that_cannot_be_emptied_ends_all_reuse(
     assert reused == 0
 
 
+@only_13
 @only_threads
 async def test_reuse_can_be_turned_off(rkllm_of: RkllmMaker, folder: Path, call_log: Path) -> None:
     engine = rkllm_of(SPEAKS, kv_reuse=False)
