@@ -14,7 +14,8 @@ typedef struct {
     size_t room;
 } Tokens;
 
-enum { NO_TOKEN = -1 };
+/* END_TOKEN is the number that tokenizer.py has for <|im_end|>. */
+enum { NO_TOKEN = -1, END_TOKEN = 259 };
 
 void tokens_add(Tokens *tokens, int32_t id);
 void tokens_add_all(Tokens *tokens, const Tokens *others);

@@ -141,6 +141,8 @@ static void remember_answer(Run *run)
         run->answered.length--;
     if (cached == CACHE_MORE)
         tokens_add(&run->answered, 999);
+    if (cached == CACHE_ENDED && !cut)
+        tokens_add(&run->answered, END_TOKEN);
     tokens_add_all(kv, &run->answered);
 }
 

@@ -229,7 +229,7 @@ static bool read_answer_line(Reader *reader, const Item *verb)
     else if (is_word(verb, "late"))
         read_late(reader);
     else if (is_word(verb, "cache"))
-        answer->cached = CACHE_TOLD + (Cached)CHOICE(reader, "told", "less", "more");
+        answer->cached = CACHE_TOLD + (Cached)CHOICE(reader, "told", "less", "more", "ended");
     else if (is_word(verb, "returns")) {
         answer->status = argument(reader, -MOST);
         answer->status_set = true;

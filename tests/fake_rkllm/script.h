@@ -50,8 +50,9 @@ typedef struct {
     double value;
 } Correction;
 
-/* What the key-value cache holds after an answer: what was called back, one token less or more. */
-typedef enum { CACHE_ANY, CACHE_TOLD, CACHE_LESS, CACHE_MORE } Cached;
+/* What the key-value cache holds after an answer: what was called back, one token less or more, or
+ * an end token, which FINISH tells. */
+typedef enum { CACHE_ANY, CACHE_TOLD, CACHE_LESS, CACHE_MORE, CACHE_ENDED } Cached;
 
 enum { PREFILL_TIME, PREFILL_TOKENS, GENERATE_TIME, GENERATE_TOKENS, MEMORY, PERF_NUMBERS };
 

@@ -139,7 +139,8 @@ void finish(Run *run)
     const Answer *answer = run->answer;
     const char *text = answer->finish_set ? rendered(run, &answer->finish) : nothing(run);
     /* What stands in token_id at the end, nobody says. */
-    RKLLMResult result = result_of(text, roll(&run->dice, 2) == 0 ? -1 : run->last_id);
+    int32_t id = roll(&run->dice, 2) == 0 ? -1 : run->last_id;
+    RKLLMResult result = result_of(text, answer->cached == CACHE_ENDED ? END_TOKEN : id);
     result.perf = perf_of(run);
     deliver(run, RKLLM_RUN_FINISH, result);
 }

@@ -100,8 +100,9 @@ class History:
         if not known:
             return 0
         held = runtime.cache_size()
-        # The token told last need not be in it yet; one that nobody was told of may be, and is as
-        # good as another conversation. At least one token has to be left to be sent.
+        # The token told last need not be in it yet, nor the one that ended the answer; one that
+        # nobody was told of may be, and is as good as another conversation. At least one token has
+        # to be left to be sent.
         if held is None or not self._given <= held <= len(known) or held >= len(prompt):
             return 0
         return held if prompt[:held] == known[:held] else 0
@@ -116,13 +117,22 @@ class History:
             self._caches.saved(cache, _tokens(prompt))
         # Beyond the context the runtime drops tokens from the middle, and does not say which.
         if self._kept and len(_tokens(prompt)) + run.tokens < context_length:
-            self._known = [*_tokens(prompt), *run.ids]
+            self._known = [*_tokens(prompt), *run.ids, *_end_of(run)]
             self._given = len(_tokens(prompt))
 
     def forget(self) -> None:
         """Count the handle as new."""
         self._known, self._kept = [], False
         self._caches.forget()
+
+
+def _end_of(run: Run) -> list[int]:
+    """Return the token that an answer ended with, if it was told.
+
+    What stands beside an end is written nowhere: the last token once more is no news of it.
+    """
+    told = run.finished and not run.stopped and run.ids and run.end_id not in (-1, run.ids[-1])
+    return [run.end_id] if told else []
 
 
 def _tokens(prompt: Input) -> list[int]:

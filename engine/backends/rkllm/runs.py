@@ -47,8 +47,9 @@ class Run:
     limit: int
     # Of a run for numbers in place of text: copies them out of a result.
     take: Callable[[Any], None] | None = None
-    # Of the tokens called back, those after an abort as well.
+    # Of the tokens called back, those after an abort as well; and what stood beside the end.
     ids: list[int] = field(default_factory=list)
+    end_id: int = -1
     tokens: int = 0
     stopped: bool = False
     finished: bool = False
@@ -66,7 +67,7 @@ class Run:
             return
         self.finished = True
         if result:
-            perf = result.contents.perf
+            self.end_id, perf = result.contents.token_id, result.contents.perf
             self.prefill_tokens, self.generate_tokens = perf.prefill_tokens, perf.generate_tokens
             self.prefill_ms, self.peak_mb = perf.prefill_time_ms, perf.memory_usage_mb
 

@@ -48,8 +48,8 @@ class Runtime:
 
     `init`, `run` and `close` are called by one thread at a time. The library calls back from
     whichever thread it likes; what it calls back about is told by the run's number in `userdata`,
-    so that a callback which comes after its run is over finds nobody. `rkllm_abort` is called from
-    a thread of its own, since nothing says that a callback may do so.
+    so that a callback which comes after FINISH or the run's return finds nobody. `rkllm_abort` is
+    called from a thread of its own, since nothing says that a callback may do so.
     """
 
     def __init__(self, functions: Functions, abi: Abi) -> None:
@@ -210,9 +210,8 @@ class Runtime:
         return int(sizes[0])
 
     def clear_cache(self) -> bool:
-        """Empty the key-value cache; return whether it is known to be empty."""
+        """Empty the key-value cache; return whether its size is 0 then: the call proves nothing."""
         if self._handle is not None:
-            # What it answers proves nothing either way.
             self._functions.clear_kv_cache(self._handle, 0, None, None)
         return self.cache_size() == 0
 
@@ -250,7 +249,7 @@ class Runtime:
 
     def _on_result(self, result: Any, number: int | None, state: int) -> int:
         run = self._run
-        if run is None or run.number != number:
+        if run is None or run.number != number or run.finished:
             return 0
         if state == _NORMAL:
             found = result.contents

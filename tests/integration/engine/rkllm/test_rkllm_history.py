@@ -151,6 +151,9 @@ answer when="{ids_of("qqq")}"
 answer when="{ids_of("zzz")}"
   spell "Whole, or so it seems."
   returns 3
+answer when="{ids_of("yyy")}"
+  spell "That is all \\{{run}}."
+  cache ended
 answer when="{ids_of("xxx")}"
   spell "Hold on \\{{run}}."
   cache more
@@ -215,7 +218,7 @@ def test_random_turns_of_several_chats(
             del turns[-1]
             while turns and turns[-1].role != "assistant":
                 del turns[-1]
-        kind = dice.choice([""] * 9 + ["qqq ", "zzz ", "xxx "])
+        kind = dice.choice([""] * 9 + ["qqq ", "zzz ", "yyy ", "xxx "])
         turns.append(Message("user", f"{kind}Why {dice.randrange(10)}?"))
         expected.append(whole(turns))
         cut: dict[str, Any] = dice.choice(
@@ -260,6 +263,19 @@ async def test_cut_answer_is_gone_on_from_where_the_cache_is_known(
 
 
 @only_threads
+async def test_end_token_in_the_cache_is_gone_on_from_where_it_was_told(
+    rkllm_of: RkllmMaker, whole: Callable[[list[Message]], str], call_log: Path
+) -> None:
+    engine = rkllm_of(f"{SPEAKS}  cache ended\n")
+    turns = [SYSTEM]
+    prompt, _ = await turn(engine, turns, "And what of Bath?")
+    answer = len(turns[-1].content)
+    assert (await turn(engine, turns, "And what of Ely?"))[1] == prompt + answer + 1
+    assert contexts(call_log)[-1].values["ids"] == whole(turns[:-1])
+
+
+@only_13
+@only_threads
 async def test_answer_that_would_be_told_otherwise_is_read_again(
     rkllm_of: RkllmMaker, whole: Callable[[list[Message]], str], call_log: Path
 ) -> None:
@@ -271,6 +287,7 @@ async def test_answer_that_would_be_told_otherwise_is_read_again(
     assert contexts(call_log)[-1].values["ids"] == whole(turns[:-1])
 
 
+@only_13
 @only_threads
 async def test_characters_of_several_tokens_are_known_by_their_ids(
     rkllm_of: RkllmMaker, folder: Path, call_log: Path
@@ -283,6 +300,7 @@ async def test_characters_of_several_tokens_are_known_by_their_ids(
     assert (await turn(engine, turns, "And the next?"))[1] == prompt + 2
 
 
+@only_13
 @only_threads
 async def test_answer_that_fills_the_context_is_not_gone_on_from(
     rkllm_of: RkllmMaker, folder: Path, call_log: Path
@@ -352,6 +370,7 @@ async def test_text_never_goes_on_from_tokens(rkllm_of: RkllmMaker, call_log: Pa
     assert names == ["rkllm_clear_kv_cache", "rkllm_get_kv_cache_size"] * 3
 
 
+@only_13
 @only_threads
 @pytest.mark.parametrize("fault", ["clear lies", "cache_size fails"])
 async def test_cache_that_cannot_be_emptied_ends_all_reuse(
@@ -376,6 +395,7 @@ async def test_cache_that_cannot_be_emptied_ends_all_reuse(
     assert reused == 0
 
 
+@only_13
 @only_threads
 async def test_reuse_can_be_turned_off(rkllm_of: RkllmMaker, folder: Path, call_log: Path) -> None:
     engine = rkllm_of(SPEAKS, kv_reuse=False)

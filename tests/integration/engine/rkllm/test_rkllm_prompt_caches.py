@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from engine import Chat, Engine, Message, Priority
+from engine.backends.rkllm.abi import ABI_13
 from engine.errors import RequestRejected
 from tests.fake_rkllm import read_log
 from tests.fake_rkllm.tokenizer import write_tokenizer
@@ -15,6 +16,7 @@ from tests.integration.engine.rkllm.conftest import RkllmMaker
 from tests.integration.engine.support import ask, read, request
 
 only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
+only_13 = pytest.mark.parametrize("abi", [ABI_13], ids=["abi1.3"])
 
 SPEAKS = 'answer\n  spell "Answer \\{run}."\n'
 BOT = "You answer for a shop that sells walnuts, and for nobody else."
@@ -107,6 +109,7 @@ async def test_chat_without_a_name_goes_on_and_one_with_a_name_does_not(
     ]
 
 
+@only_13
 @only_threads
 async def test_another_models_file_is_never_loaded(
     rkllm_of: RkllmMaker, folder: str, call_log: Path
@@ -120,6 +123,7 @@ async def test_another_models_file_is_never_loaded(
     assert len(files(folder)) == 2
 
 
+@only_13
 @only_threads
 async def test_damaged_file_is_named(rkllm_of: RkllmMaker, folder: str) -> None:
     engine = rkllm_of(SPEAKS, prompt_caches=folder)
@@ -136,6 +140,7 @@ async def test_damaged_file_is_named(rkllm_of: RkllmMaker, folder: str) -> None:
     assert await reused(engine, BOT, "Again?", "bot") > 0
 
 
+@only_13
 @only_threads
 async def test_folder_that_takes_nothing_is_named(
     rkllm_of: RkllmMaker, folder: str, tmp_path: Path
@@ -147,6 +152,7 @@ async def test_folder_that_takes_nothing_is_named(
     assert await reused(engine, BOT, "Well?", None) == 0
 
 
+@only_13
 @only_threads
 async def test_model_that_cannot_be_saved_is_read_whole(
     rkllm_of: RkllmMaker, folder: str, call_log: Path, caplog: pytest.LogCaptureFixture
@@ -166,6 +172,7 @@ async def test_prompt_of_an_answer_that_was_cut_is_saved(rkllm_of: RkllmMaker, f
     assert (await ask(engine, (1, 2, 3, 5), **cut))[1].usage.cached_tokens == 3
 
 
+@only_13
 @only_threads
 async def test_text_is_begun_from_a_file_as_well(rkllm_of: RkllmMaker, tmp_path: Path) -> None:
     # Without a tokenizer only the runtime knows how much of it is the same.
@@ -175,6 +182,7 @@ async def test_text_is_begun_from_a_file_as_well(rkllm_of: RkllmMaker, tmp_path:
     assert '"saves_prompt_cache":false,"prompt_cache":true' in texts[1]
 
 
+@only_13
 @only_threads
 async def test_name_without_a_folder_is_warned_of(rkllm_of: RkllmMaker, call_log: Path) -> None:
     # R16

@@ -100,6 +100,35 @@ def test_aborted_run_is_gone_on_from() -> None:
     assert begin(history, cache, [1, 2, 3, 4, 5, 6]) == Part([6], 5, keep=True)
 
 
+@pytest.mark.parametrize(
+    ("size", "fields", "reused"),
+    [
+        # With its end token in the cache, or not, or one that is not what the chat has there.
+        (6, {"end_id": 6}, 6),
+        (5, {"end_id": 6}, 5),
+        (4, {"end_id": 6}, 4),
+        (7, {"end_id": 6}, 0),
+        (6, {"end_id": 8}, 0),
+        (6, {"end_id": -1}, 0),
+        # Cut off, it has none.
+        (6, {"end_id": 6, "stopped": True}, 0),
+    ],
+)
+def test_token_that_ended_the_answer_is_gone_on_from_where_it_was_told(
+    size: int, fields: dict[str, Any], reused: int
+) -> None:
+    history, cache = history_of(), Cache()
+    after(history, cache, [4, 5], size, **fields)
+    prompt = [1, 2, 3, 4, 5, 6, 7, 8]
+    assert begin(history, cache, prompt) == Part(prompt[reused:], reused, keep=True)
+
+
+def test_last_token_told_again_at_the_end_is_no_end_token() -> None:
+    history, cache = history_of(), Cache()
+    after(history, cache, [4, 5], 6, end_id=5)
+    assert begin(history, cache, [1, 2, 3, 4, 5, 5, 7]) == Part([1, 2, 3, 4, 5, 5, 7], keep=True)
+
+
 def test_what_is_known_is_known_once() -> None:
     # A run that raises tells nothing of its end.
     history, cache = history_of(), Cache()

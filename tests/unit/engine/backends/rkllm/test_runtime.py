@@ -457,6 +457,23 @@ def test_late_callbacks_reach_nobody(library: Library, runtime: Runtime) -> None
     assert (run.tokens, run.finished, run.failed) == (1, False, False)
 
 
+def test_callbacks_after_the_end_are_nobodys_before_run_returns(
+    library: Library, runtime: Runtime
+) -> None:
+    # On a busy machine it may return late: they are no part of the answer then either.
+    def script(number: int | None) -> int:
+        library.says(number, text=b"a", token_id=1)
+        library.says(number, FINISH)
+        library.says(number, text=b"late", token_id=2)
+        library.says(number, ERROR)
+        return 0
+
+    library.script = script
+    pieces = Pieces()
+    run = run_of(runtime, pieces)
+    assert (pieces, run.ids, run.finished, run.failed) == ([b"a"], [1], True, False)
+
+
 def test_callbacks_from_another_thread(library: Library, runtime: Runtime) -> None:
     def script(number: int | None) -> int:
         thread = threading.Thread(target=library.says, args=(number,), kwargs={"text": b"there"})
