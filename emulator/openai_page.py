@@ -101,6 +101,7 @@ def _rkllm(abi: Abi) -> Mapping[str, Capabilities]:
         tokenizer: bool = True,
         adapters: Sequence[str] = (),
         logits: bool = False,
+        caches: bool = False,
     ) -> Capabilities:
         return rkllm(
             _MODEL,
@@ -111,11 +112,13 @@ def _rkllm(abi: Abi) -> Mapping[str, Capabilities]:
             renders=tokenizer,
             adapters=adapters,
             logits=logits,
+            prompt_caches=caches,
         )
 
     return {
         "": able(),
         "`RKLLM_SAMPLING=reload`": able(reloads=True),
+        "`RKLLM_PROMPT_CACHES`": able(caches=True),
         "without a tokenizer": able(tokenizer=False),
         "`RKLLM_LORA`": able(adapters=ADAPTERS),
         "`RKLLM_MODE=logits`": able(logits=True),

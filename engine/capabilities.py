@@ -22,8 +22,8 @@ class Capabilities:
     expected to work before the first token. `embeddings`, `infill` and `draft`: whether texts have
     vectors, `embedding_size` numbers long, gaps in a text can be filled, and a draft model guesses
     ahead. `opens_thoughts`: whether the chat template begins every answer in the model's thoughts.
-    `adapters` are the names of the LoRAs that requests may ask for. `runtime` is what was loaded,
-    for people.
+    `prompt_caches`: whether prompts are saved by name for those that begin alike. `adapters` are
+    the names of the LoRAs that requests may ask for. `runtime` is what was loaded, for people.
     """
 
     backend: str
@@ -49,6 +49,7 @@ class Capabilities:
     embedding_size: int = 0
     infill: bool = False
     draft: bool = False
+    prompt_caches: bool = False
     abort_in_prefill: bool = False
     adapters: Sequence[str] = ()
     runtime: str = ""
@@ -151,5 +152,6 @@ _OPTIONAL: tuple[
     ("logit_bias", lambda s: bool(s.logit_bias), lambda c: c.logit_bias),
     ("ignore_eos", lambda s: s.ignore_eos, lambda c: c.ignore_eos),
     ("num_assistant_tokens", lambda s: s.draft_tokens is not None, lambda c: c.draft),
+    ("prompt_cache", lambda s: s.prompt_cache is not None, lambda c: c.prompt_caches),
     ("assistant_confidence_threshold", lambda s: s.draft_threshold is not None, lambda c: c.draft),
 )

@@ -40,6 +40,8 @@ _LONG = "Tell a long story about a walnut tree."
 _LIMIT = 5
 _ABORT_AT = 8
 _LONGEST_WORDS = 1024
+# Of any vocabulary: what the model makes of them does not matter.
+_SOME_TOKENS = tuple(range(100, 140))
 # A prefill that is over sooner cannot be told from one that was interrupted.
 _TELLING_S = 0.2
 _RUNS_AFTERWARDS = 5
@@ -86,6 +88,7 @@ class Doctor:
         yield "first run", self._first_run
         yield f"limit of {_LIMIT} tokens", self._limit
         yield "abort in decode", self._abort_in_decode
+        yield "next turn", self._next_turn
         yield "long prompt", self._long_prompt
         yield "abort in prefill", self._abort_in_prefill
         yield "afterwards", self._afterwards
@@ -162,6 +165,14 @@ class Doctor:
         late = run.callbacks - _ABORT_AT if run.abort_s is not None else None
         yield "callbacks after it", late
 
+    def _next_turn(self) -> Findings:
+        first = self._run(_SOME_TOKENS, max_tokens=_LIMIT)
+        # Tokens without a number cannot be sent again.
+        prompt = (*_SOME_TOKENS, *(id_ for id_ in first.ids if id_ >= 0), *_SOME_TOKENS)
+        yield "prompt tokens", len(prompt)
+        yield "tokens of the first turn", len(_SOME_TOKENS) + len(first.ids)
+        yield "tokens reused", self._run(prompt, max_tokens=1).end.cached_tokens
+
     def _long_prompt(self) -> Findings:
         run = self._run(self._walnuts(), max_tokens=1)
         # Where the first token ends the answer, nothing is called back.
@@ -212,7 +223,7 @@ class Doctor:
 
     def _run(
         self,
-        text: str,
+        prompt: str | tuple[int, ...],
         *,
         max_tokens: int,
         abort_at_token: int | None = None,
@@ -222,7 +233,7 @@ class Doctor:
         return watch(
             self._backend,
             self._runs,
-            text,
+            prompt,
             max_tokens=max_tokens,
             abort_at_token=abort_at_token,
             abort_after_s=abort_after_s,

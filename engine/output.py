@@ -68,6 +68,7 @@ class Timings:
     """Where a request's time went, in milliseconds of wall clock.
 
     `reload_ms` is for loading the model again where its sampling can be changed in no other way.
+    Of the prompt, `reused_tokens` were in the engine's cache and `prefilled_tokens` were computed.
     """
 
     queue_ms: float = 0.0
@@ -77,6 +78,8 @@ class Timings:
     generate_ms: float = 0.0
     total_ms: float = 0.0
     tokens_per_second: float = 0.0
+    reused_tokens: int = 0
+    prefilled_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,8 @@ class SamplingParams:
     a message that names the field. `temperature` 0 is greedy; `top_k` -1 is all tokens; `seed` None
     is a random one; `max_tokens` None runs to the end of the context. `draft_tokens` is how many a
     draft model guesses at a time and `draft_threshold` how sure it must be of each; None for both
-    leaves it to the engine. `lora` is the adapter to generate with, None for the bare model.
+    leaves it to the engine. `lora` is the adapter to generate with, None for the bare model, and
+    `prompt_cache` names a prompt that was saved, or is to be.
     """
 
     max_tokens: int | None = None
@@ -92,6 +93,7 @@ class SamplingParams:
     draft_tokens: int | None = None
     draft_threshold: float | None = None
     lora: str | None = None
+    prompt_cache: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """Return what is not as it is by default as JSON-ready values, the inverse of `from_wire`.

@@ -274,6 +274,8 @@ class TokenStream(AbortedOnExit):
             generate_ms=_ms(generate_s),
             total_ms=_ms(self._queued_s + end - self._started),
             tokens_per_second=round(others / generate_s, 2) if generate_s > 0 < others else 0.0,
+            reused_tokens=finish.usage.cached_tokens,
+            prefilled_tokens=finish.usage.prompt_tokens - finish.usage.cached_tokens,
         )
 
 

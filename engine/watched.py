@@ -22,6 +22,7 @@ class Watched:
     stamps: list[float] = field(default_factory=list)
     threads: set[int] = field(default_factory=set)
     text: list[str] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
     end: RunEnd = field(default_factory=RunEnd)
 
     @property
@@ -51,13 +52,13 @@ class Watched:
 def watch(
     backend: Backend,
     run_id: int,
-    text: str,
+    prompt: str | tuple[int, ...],
     *,
     max_tokens: int,
     abort_at_token: int | None = None,
     abort_after_s: float | None = None,
 ) -> Watched:
-    """Run one user's turn as the engine does, on this thread, and return what was seen of it."""
+    """Run a user's turn, or token ids, as the engine does, on this thread; return what was seen."""
     watched = Watched(time.monotonic())
     sampling = SamplingParams(max_tokens=max_tokens, temperature=0.7, top_p=0.9, top_k=50)
     generation = Generation(sampling, lambda delta: watched.text.append(delta.text))
@@ -70,16 +71,18 @@ def watch(
     def on_piece(piece: bytes, token_id: int, logprob: TokenLogprob | None) -> bool:
         watched.stamps.append(time.monotonic())
         watched.threads.add(threading.get_ident())
+        watched.ids.append(token_id)
         done = generation.on_piece(piece, token_id, logprob)
         if len(watched.stamps) == abort_at_token:
             threading.Thread(target=abort).start()
         return done
 
+    given = Chat((Message("user", prompt),)) if isinstance(prompt, str) else prompt
     timer = threading.Timer(abort_after_s or 0, abort)
     if abort_after_s is not None:
         timer.start()
     try:
-        watched.end = backend.run(run_id, Chat((Message("user", text),)), sampling, on_piece)
+        watched.end = backend.run(run_id, given, sampling, on_piece)
     finally:
         watched.returned = time.monotonic()
         timer.cancel()

@@ -80,6 +80,13 @@ ASSUMPTIONS = (
         lambda value: value == 0,
     ),
     Assumption(
+        "A prompt that begins with the last one and its answer is read from there (not with "
+        "`RKLLM_KV_REUSE=off`).",
+        "next turn",
+        "tokens reused",
+        lambda value: value > 0,
+    ),
+    Assumption(
         "An abort does not interrupt prefill.",
         "abort in prefill",
         "prefill interrupted",

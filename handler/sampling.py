@@ -78,6 +78,11 @@ class SamplingInput(BaseModel):
     assistant_confidence_threshold: float | None = Field(
         None, ge=0, le=1, description="a number from 0 to 1"
     )
+    prompt_cache: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$",
+        description="a name of up to 64 letters, digits, - and _",
+    )
     n: int | None = Field(None, ge=1, le=1, description="1")
     stream: bool | None = Field(None, description="true or false")
 
@@ -198,6 +203,7 @@ def sampling_of(
         logit_bias=_bias(given.logit_bias, path) if given.logit_bias else {},
         draft_tokens=given.num_assistant_tokens,
         draft_threshold=given.assistant_confidence_threshold,
+        prompt_cache=given.prompt_cache,
     )
     # Most bodies have none of them, and the look at each of these costs more than all of the above.
     suspects = IGNORED & body.keys()

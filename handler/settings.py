@@ -99,6 +99,16 @@ class Settings(BaseSettings):
         description="Which of a text's tokens is its vector: the last one, the first (cls), or the "
         "mean of all.",
     )
+    rkllm_kv_reuse: bool = Field(
+        True,
+        description="on: a chat's next turn is read from where the last one ended, as no board has "
+        "confirmed yet; off: every prompt from its beginning.",
+    )
+    rkllm_prompt_caches: Path | None = Field(
+        None,
+        description="The folder of prompts that requests save and name in prompt_cache; unset is "
+        "none.",
+    )
     threads: int = Field(0, ge=0, le=1024, description="CPU threads of llamacpp; 0 is every core.")
     default_max_tokens: int | None = Field(
         None, ge=1, description="max_tokens of OpenAI calls that set none; unset is no limit."
@@ -254,7 +264,11 @@ class Settings(BaseSettings):
         )
 
     def _rkllm_options(self) -> dict[str, object]:
-        paths = {"lib_path": self.rkllm_lib_path, "tokenizer": self.rkllm_tokenizer}
+        paths = {
+            "lib_path": self.rkllm_lib_path,
+            "tokenizer": self.rkllm_tokenizer,
+            "prompt_caches": self.rkllm_prompt_caches,
+        }
         return {
             "model_path": str(self.model_path or ""),
             "context_length": self.context_length,
@@ -265,6 +279,7 @@ class Settings(BaseSettings):
             "lora": self.rkllm_lora,
             "pooling": self.rkllm_pooling,
             "mode": self.rkllm_mode,
+            "kv_reuse": self.rkllm_kv_reuse and not self.deterministic,
             **{name: None if path is None else str(path) for name, path in paths.items()},
         }
 

@@ -114,6 +114,7 @@ PROBES: Sequence[Probe] = (
     _values("chat_template_kwargs", {"a": 1}, takes="an object, for the template", routes=[CHAT]),
     _values("num_assistant_tokens", 5),
     _values("assistant_confidence_threshold", 0.5),
+    _values("prompt_cache", "bot"),
     _values("enable_validation", True, takes="true or false"),
     _values("validation", {"language": "en"}, takes="[options](jobs.md#validation) of ours"),
 )

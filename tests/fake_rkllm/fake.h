@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "kv.h"
 #include "script.h"
 #include "util.h"
 
@@ -27,9 +28,6 @@ typedef RKLLMCallback *InitCallback;
 
 enum { MOST_LORAS = 16, EMBEDDING = 8, VOCABULARY = 16 };
 
-/* What is left of no tokens. */
-#define NO_HASH 2166136261u
-
 /* Where in an answer the next token is. */
 typedef struct {
     size_t step;
@@ -51,7 +49,10 @@ typedef struct {
     char *tools[3];
     char *loras[MOST_LORAS];
     size_t n_loras;
+    /* The model's own file, which is what a prompt cache is good for. */
+    char *model;
     bool has_prompt_cache;
+    Tokens prompt_cache;
     bool has_cross_attention;
 
     atomic_bool running;
@@ -61,10 +62,12 @@ typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t woken;
 
+    /* What earlier runs left: as text, and token by token. */
     Buffer history;
-    size_t history_tokens;
-    /* Of the tokens that were kept. */
-    uint32_t history_hash;
+    Tokens kv;
+    /* The adapter that it was computed with, and the prompt cache; NULL for none. */
+    char *kv_lora;
+    char *prompt_cache_lora;
     /* The answer whose callback returned 1, and where the next run takes it up. */
     const Answer *paused;
     Cursor resume;

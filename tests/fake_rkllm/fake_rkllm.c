@@ -106,7 +106,7 @@ static Instance *new_instance(Script *script, const RKLLMParam *param)
     instance->magic = ALIVE;
     instance->script = script;
     instance->param = *param;
-    instance->history_hash = NO_HASH;
+    instance->model = copy_of(param->model_path);
     pthread_mutex_init(&instance->lock, NULL);
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);
@@ -196,6 +196,11 @@ int rkllm_destroy(LLMHandle handle)
     while (instance->n_loras > 0)
         free(instance->loras[--instance->n_loras]);
     free(instance->history.bytes);
+    tokens_free(&instance->kv);
+    tokens_free(&instance->prompt_cache);
+    free(instance->kv_lora);
+    free(instance->prompt_cache_lora);
+    free(instance->model);
     return 0;
 }
 

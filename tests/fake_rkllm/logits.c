@@ -2,20 +2,26 @@
 
 #include <string.h>
 
-uint32_t hash_of(uint32_t before, const int32_t *ids, size_t count)
+/* What is left of no tokens. */
+static const uint32_t NO_HASH = 2166136261u;
+
+/* What is left of some tokens and one more. */
+static uint32_t hash_of(uint32_t before, int32_t id)
 {
-    uint32_t hash = before;
-    for (size_t i = 0; i < count; i++)
-        hash = (hash ^ (uint32_t)ids[i]) * 16777619u;
-    return hash;
+    return (before ^ (uint32_t)id) * 16777619u;
 }
 
 void fill_logits(const Run *run, float *numbers, int columns)
 {
-    uint32_t hash = run->instance->history_hash;
+    const Tokens *kv = &run->instance->kv, *own = &run->seen.tokens;
+    uint32_t hash = NO_HASH;
+    for (size_t i = 0; i < kv->length; i++)
+        hash = hash_of(hash, kv->ids[i]);
     const char *lora = run->seen.lora;
-    for (size_t row = 0; row < run->seen.tokens; row++) {
-        hash = hash_of(hash, &run->seen.ids[row], 1);
+    for (size_t row = 0; row < own->length; row++) {
+        hash = hash_of(hash, own->ids[row]);
+        if (row < run->loaded)
+            continue;
         /* An adapter is told by the length of its name. */
         uint32_t state = hash + (lora == NULL ? 0 : (uint32_t)strlen(lora));
         for (uint32_t column = 0; column < (uint32_t)columns; column++) {

@@ -40,7 +40,7 @@ static bool accept(Run *run)
         return fail_silently(run, "lora adapter is not loaded");
     if (strcmp(run->seen.role, "tool") == 0 && !starts_like_json(run->seen.prompt))
         return fail_silently(run, "the prompt of role tool must be JSON");
-    if (instance->history_tokens + run->seen.tokens > (size_t)instance->param.max_context_len) {
+    if (instance->kv.length + run->seen.tokens.length > (size_t)instance->param.max_context_len) {
         long with_error = instance->script->overflow_error;
         if (with_error == ANY)
             with_error = roll(&run->dice, 2);
@@ -80,29 +80,35 @@ static bool use_own_layers(Run *run)
         works = own->embed_callback(own->embed_userdata, ids, (uint64_t)n, embeddings, size) == 0;
         free(embeddings);
     }
+    run->seen.tokens.length = 0;
+    for (int i = 0; works && i < n; i++)
+        tokens_add(&run->seen.tokens, ids[i]);
     free(ids);
     if (!works)
         return fail_silently(run, "a callback failed");
-    run->seen.tokens = (size_t)n;
 #endif
     (void)run;
     return true;
 }
 
-/* Rows of numbers in place of an answer: in row r and column c stands r + c / 100. */
+/* Rows of numbers in place of an answer, one for each token that is computed now: in row r and
+ * column c stands r + c / 100. */
 static void give_numbers(Run *run)
 {
     bool hidden = run->seen.mode == RKLLM_INFER_GET_LAST_HIDDEN_LAYER;
-    long vocabulary = run->seen.ids == NULL ? 0 : run->instance->script->vocabulary;
-    int columns = hidden ? EMBEDDING : vocabulary > 0 ? (int)vocabulary : VOCABULARY;
-    int rows = (int)run->seen.tokens;
+    bool of_tokens = run->seen.type == RKLLM_INPUT_TOKEN && run->instance->script->vocabulary > 0;
+    int columns = hidden      ? EMBEDDING
+                  : of_tokens ? (int)run->instance->script->vocabulary
+                              : VOCABULARY;
+    int rows = (int)(run->seen.tokens.length - run->loaded);
     size_t count = (size_t)columns * (size_t)rows;
     float *numbers = take(count * sizeof *numbers);
-    if (!hidden && vocabulary > 0)
+    if (!hidden && of_tokens)
         fill_logits(run, numbers, columns);
     else
         for (size_t i = 0; i < count; i++)
-            numbers[i] = (float)(i / (size_t)columns) + (float)(i % (size_t)columns) / 100;
+            numbers[i] = (float)(run->loaded + i / (size_t)columns) +
+                         (float)(i % (size_t)columns) / 100;
     RKLLMResult result = result_of(nothing(run), -1);
     if (hidden)
         result.last_hidden_layer = (RKLLMResultLastHiddenLayer){numbers, columns, rows};
@@ -118,32 +124,98 @@ void forget_history(Instance *instance)
 {
     instance->history.length = 0;
     buffer_add(&instance->history, "", 0);
-    instance->history_tokens = 0;
-    instance->history_hash = NO_HASH;
+    instance->kv.length = 0;
+}
+
+/* Of an answer that was cut off, nobody says whether its last token was computed with, or yet
+ * another one that nobody was told of. */
+static void remember_answer(Run *run)
+{
+    Tokens *kv = &run->instance->kv;
+    Cached cached = run->answer->cached;
+    bool cut = run->end == END_ABORTED || run->generated == run->seen.max_new_tokens;
+    Dice dice = dice_for(~run->number);
+    if (cached == CACHE_ANY)
+        cached = cut ? CACHE_TOLD + (Cached)roll(&dice, 3) : CACHE_TOLD;
+    if (cached == CACHE_LESS && run->answered.length > 0)
+        run->answered.length--;
+    if (cached == CACHE_MORE)
+        tokens_add(&run->answered, 999);
+    if (cached == CACHE_ENDED && !cut)
+        tokens_add(&run->answered, END_TOKEN);
+    tokens_add_all(kv, &run->answered);
 }
 
 static void remember(Run *run)
 {
     Instance *instance = run->instance;
-    if (!run->seen.keep_history || run->end == END_FAILED)
+    if (!run->seen.keep_history || !run->has_read)
         return;
+    tokens_add_all(&instance->kv, &run->seen.tokens);
+    free(instance->kv_lora);
+    instance->kv_lora = copy_of(run->seen.lora);
+    if (run->end == END_FAILED)
+        return;
+    remember_answer(run);
     buffer_format(&instance->history, "%s\n%s\n", run->seen.prompt,
                   run->said.bytes == NULL ? "" : run->said.bytes);
-    instance->history_tokens += run->seen.tokens + (size_t)run->generated;
-    if (run->seen.ids != NULL)
-        instance->history_hash = hash_of(instance->history_hash, run->seen.ids, run->seen.tokens);
 }
 
 static void save_cache(const Run *run)
 {
-    if (!run->seen.saves_cache)
+    if (!run->seen.saves_cache || run->end == END_FAILED)
         return;
+    if (run->instance->script->saves_nothing) {
+        dprintf(STDERR_FILENO, "W rkllm: the model does not support saving prompt cache!\n");
+        return;
+    }
     const char *path = run->seen.cache_path;
     FILE *file = fopen(path == NULL ? "./prompt_cache.bin" : path, "we");
     if (file == NULL)
         return;
-    fputs(run->seen.prompt, file);
+    Buffer ids = {0};
+    tokens_print(&run->seen.tokens, &ids);
+    const char *lora = run->seen.lora == NULL ? "" : run->seen.lora;
+    fprintf(file, "fake-rkllm-cache\n%s\n%s\n%s\n", run->instance->model, lora, ids.bytes);
+    free(ids.bytes);
     fclose(file);
+}
+
+/* What was computed with one adapter and gone on from with another: what the real one makes of that,
+ * nobody has seen. */
+static void check_adapter(const Run *run, const char *what, const char *lora)
+{
+    const char *own = run->seen.lora;
+    if ((lora == NULL) != (own == NULL) || (lora != NULL && strcmp(lora, own) != 0))
+        refuse("rkllm_run: the %s is of adapter %s, the run of %s", what, lora == NULL ? "none" : lora,
+               own == NULL ? "none" : own);
+}
+
+/* A loaded prompt cache saves what a prompt shares with it, but for the last token; with history it
+ * was seen to save nothing (rknn-llm#399). */
+static void use_prompt_cache(Run *run)
+{
+    const Instance *instance = run->instance;
+    if (!instance->has_prompt_cache || run->seen.keep_history)
+        return;
+    check_adapter(run, "prompt cache", instance->prompt_cache_lora);
+    size_t shared = tokens_shared(&instance->prompt_cache, &run->seen.tokens);
+    run->loaded = shared == run->seen.tokens.length ? shared - 1 : shared;
+}
+
+/* All that the answer is about, of which only the run's own tokens are computed now. */
+static void log_context(const Run *run)
+{
+    if (run->seen.type != RKLLM_INPUT_TOKEN)
+        return;
+    const Tokens *kv = &run->instance->kv;
+    Buffer ids = {0};
+    tokens_print(kv, &ids);
+    tokens_print(&run->seen.tokens, &ids);
+    log_call("context run=%lu held=%zu new=%zu lora=%s ids=%s", run->number,
+             kv->length + run->loaded, run->seen.tokens.length - run->loaded,
+             run->seen.lora == NULL ? "-" : run->seen.lora, ids.bytes);
+    free(ids.bytes);
 }
 
 static void generate(Run *run)
@@ -155,6 +227,11 @@ static void generate(Run *run)
         forget_history(instance);
     if (!use_own_layers(run) || !accept(run))
         return;
+    if (instance->kv.length > 0)
+        check_adapter(run, "key-value cache", instance->kv_lora);
+    use_prompt_cache(run);
+    log_context(run);
+    run->has_read = true;
     if (!resumes)
         prefill(run);
     run->due = run->prefilled = now_ns();
@@ -221,7 +298,7 @@ Run *run_new(Instance *instance, const char *call, const RKLLMInput *input,
         run->answer = answer_for(run);
     instance->paused = NULL;
     roll_dice(run);
-    log_call("%s run=%lu tokens=%zu userdata=%p", call, run->number, run->seen.tokens, userdata);
+    log_call("%s run=%lu tokens=%zu userdata=%p", call, run->number, run->seen.tokens.length, userdata);
     return run;
 }
 
@@ -237,6 +314,7 @@ int run_to_end(Run *run)
              names[run->end], status);
     leave_late_callbacks(run);
     seen_free(&run->seen);
+    tokens_free(&run->answered);
     free(run->said.bytes);
     free(run->text.bytes);
     free(run);

@@ -28,6 +28,14 @@ typedef struct {
     uint64_t due;
     long generated;
     int32_t last_id;
+    /* The tokens that it was called back for, of a run that keeps its history. */
+    Tokens answered;
+    /* How many tokens the text has that is being spelled. */
+    size_t letters;
+    /* How many of its first tokens a loaded prompt cache has. */
+    size_t loaded;
+    /* Whether the prompt is in the cache. */
+    bool has_read;
     Buffer said;
     Buffer text;
     End end;

@@ -56,6 +56,12 @@ static bool read_global(Reader *reader, const Item *verb)
         script->vocabulary = argument(reader, 1);
     else if (is_word(verb, "window"))
         script->window_ends = CHOICE(reader, "shifts", "ends") == 1;
+    else if (is_word(verb, "clear"))
+        script->clear = (ClearOutcome)CHOICE(reader, "works", "fails", "lies");
+    else if (is_word(verb, "cache_size"))
+        script->size_fails = CHOICE(reader, "works", "fails") == 1;
+    else if (is_word(verb, "prompt_cache"))
+        script->saves_nothing = CHOICE(reader, "saved", "not_saved") == 1;
     else
         return false;
     return true;
@@ -91,7 +97,7 @@ static void read_step(Reader *reader, StepKind kind)
     answer->steps = grown(reader->script, answer->steps, answer->count, sizeof *answer->steps);
     Step *step = &answer->steps[answer->count++];
     *step = (Step){.kind = kind, .id = ANY, .times = 1};
-    bool says = kind == STEP_SAY || kind == STEP_WAITING;
+    bool says = kind <= STEP_WAITING;
     for (Item item; next_item(reader, &item);) {
         if (is_text(&item))
             add_text(reader, step, item.text);
@@ -107,9 +113,9 @@ static void read_step(Reader *reader, StepKind kind)
         else
             unknown(reader, &item);
     }
-    if (kind == STEP_SAY && step->count == 0)
+    if (kind < STEP_WAITING && step->count == 0)
         wrong(reader, "what is to be said?");
-    if (!says && step->count > 1)
+    if ((!says || kind == STEP_SPELL) && step->count > 1)
         wrong(reader, "one text is enough");
 }
 
@@ -200,6 +206,8 @@ static bool read_answer_line(Reader *reader, const Item *verb)
     Answer *answer = reader->answer;
     if (is_word(verb, "say"))
         read_step(reader, STEP_SAY);
+    else if (is_word(verb, "spell"))
+        read_step(reader, STEP_SPELL);
     else if (is_word(verb, "waiting"))
         read_step(reader, STEP_WAITING);
     else if (is_word(verb, "error"))
@@ -220,6 +228,8 @@ static bool read_answer_line(Reader *reader, const Item *verb)
         read_perf(reader);
     else if (is_word(verb, "late"))
         read_late(reader);
+    else if (is_word(verb, "cache"))
+        answer->cached = CACHE_TOLD + (Cached)CHOICE(reader, "told", "less", "more", "ended");
     else if (is_word(verb, "returns")) {
         answer->status = argument(reader, -MOST);
         answer->status_set = true;

@@ -28,7 +28,7 @@ typedef struct {
     size_t count;
 } Text;
 
-typedef enum { STEP_SAY, STEP_WAITING, STEP_ERROR, STEP_CRASH, STEP_HANG } StepKind;
+typedef enum { STEP_SAY, STEP_SPELL, STEP_WAITING, STEP_ERROR, STEP_CRASH, STEP_HANG } StepKind;
 
 enum { ANY = -1, ASKED = -2 };
 
@@ -50,6 +50,10 @@ typedef struct {
     double value;
 } Correction;
 
+/* What the key-value cache holds after an answer: what was called back, one token less or more, or
+ * an end token, which FINISH tells. */
+typedef enum { CACHE_ANY, CACHE_TOLD, CACHE_LESS, CACHE_MORE, CACHE_ENDED } Cached;
+
 enum { PREFILL_TIME, PREFILL_TOKENS, GENERATE_TIME, GENERATE_TOKENS, MEMORY, PERF_NUMBERS };
 
 /* How to answer the prompts that fit. Whatever is ANY, the dice decide. */
@@ -69,6 +73,7 @@ typedef struct {
     bool finish_set;
     Text finish;
     Correction perf[PERF_NUMBERS];
+    Cached cached;
     long late;
     long late_ms;
     bool late_finish;
@@ -77,6 +82,7 @@ typedef struct {
 } Answer;
 
 typedef enum { INIT_OK, INIT_FAILS, INIT_CRASHES } InitOutcome;
+typedef enum { CLEAR_WORKS, CLEAR_FAILS, CLEAR_LIES } ClearOutcome;
 
 typedef struct {
     long init_ms;
@@ -98,6 +104,9 @@ typedef struct {
     /* How many numbers a row of logits has that depends on the tokens before; 0 for rows that do
      * not. */
     long vocabulary;
+    ClearOutcome clear;
+    bool size_fails;
+    bool saves_nothing;
     Answer *answers;
     size_t count;
     /* Everything that was allocated for it. */

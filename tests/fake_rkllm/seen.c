@@ -5,16 +5,19 @@
 #include <string.h>
 
 /* A rough tokenizer: one token a word. */
-static size_t words_of(const char *text)
+static void add_words(Tokens *tokens, const char *text)
 {
-    size_t words = 0;
-    bool inside = false;
-    for (; *text != '\0'; text++) {
-        bool space = isspace((unsigned char)*text);
-        words += !space && !inside;
-        inside = !space;
+    while (*(text += strspn(text, " \t\n\v\f\r")) != '\0') {
+        size_t length = strcspn(text, " \t\n\v\f\r");
+        tokens_add(tokens, token_of_word(text, length));
+        text += length;
     }
-    return words;
+}
+
+static void add_embeddings(Tokens *tokens, size_t count)
+{
+    while (count-- > 0)
+        tokens_add(tokens, NO_TOKEN);
 }
 
 static char *numbers(const RKLLMTokenInput *input)
@@ -66,21 +69,21 @@ Seen seen_of(const Instance *instance, const RKLLMInput *input, const RKLLMInfer
     switch (input->input_type) {
     case RKLLM_INPUT_PROMPT:
         seen.prompt = copy_of(input->prompt_input);
-        seen.tokens = words_of(seen.prompt);
+        add_words(&seen.tokens, seen.prompt);
         break;
     case RKLLM_INPUT_TOKEN:
         seen.prompt = numbers(&input->token_input);
-        seen.tokens = input->token_input.n_tokens;
-        seen.ids = take(seen.tokens * sizeof *seen.ids);
-        memcpy(seen.ids, input->token_input.input_ids, seen.tokens * sizeof *seen.ids);
+        for (size_t i = 0; i < input->token_input.n_tokens; i++)
+            tokens_add(&seen.tokens, input->token_input.input_ids[i]);
         break;
     case RKLLM_INPUT_EMBED:
         seen.prompt = copy_of("");
-        seen.tokens = input->embed_input.n_tokens;
+        add_embeddings(&seen.tokens, input->embed_input.n_tokens);
         break;
     case RKLLM_INPUT_MULTIMODAL:
         seen.prompt = copy_of(input->multimodal_input.prompt);
-        seen.tokens = words_of(seen.prompt) + embedded(&input->multimodal_input);
+        add_words(&seen.tokens, seen.prompt);
+        add_embeddings(&seen.tokens, embedded(&input->multimodal_input));
     }
     return seen;
 }
@@ -89,7 +92,7 @@ void seen_free(Seen *seen)
 {
     free(seen->role);
     free(seen->prompt);
-    free(seen->ids);
+    tokens_free(&seen->tokens);
     free(seen->lora);
     free(seen->cache_path);
 }
@@ -143,12 +146,12 @@ void seen_json(const Seen *seen, const Instance *instance, unsigned long run, Bu
     const RKLLMParam *param = &instance->param;
     buffer_format(json, "{\"run\":%lu,\"input_type\":\"%s\",\"prompt\":", run, types[seen->type]);
     buffer_json(json, seen->prompt);
-    buffer_format(json, ",\"prompt_tokens\":%zu,\"role\":", seen->tokens);
+    buffer_format(json, ",\"prompt_tokens\":%zu,\"role\":", seen->tokens.length);
     buffer_json(json, seen->role);
     buffer_format(json, ",\"enable_thinking\":%s,\"mode\":\"%s\",\"keep_history\":%s,\"history\":",
                   boolean(seen->enable_thinking), modes[seen->mode], boolean(seen->keep_history));
     buffer_json(json, instance->history.bytes == NULL ? "" : instance->history.bytes);
-    buffer_format(json, ",\"history_tokens\":%zu,\"max_new_tokens\":%ld", instance->history_tokens,
+    buffer_format(json, ",\"history_tokens\":%zu,\"max_new_tokens\":%ld", instance->kv.length,
                   seen->max_new_tokens);
     sampling_json(json, &seen->sampling);
     buffer_format(json, ",\"max_context_len\":%d,\"n_keep\":%d,\"skip_special_token\":%s",

@@ -22,9 +22,7 @@ typedef struct {
     RKLLMInputType type;
     /* The prompt's text; of token ids, their numbers. */
     char *prompt;
-    size_t tokens;
-    /* The token ids, of an input that is such. */
-    int32_t *ids;
+    Tokens tokens;
     RKLLMInferMode mode;
     char *lora;
     bool saves_cache;

@@ -1,5 +1,7 @@
 /* What a handle remembers from one run to the next: cache, template, tools, adapters. */
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "checks.h"
@@ -24,7 +26,9 @@ int rkllm_clear_kv_cache(LLMHandle handle, int keep_system_prompt, int *start_po
     /* A range can only be cleared of a run that its callback has paused. */
     if (instance->running || (start_pos != NULL && instance->paused == NULL))
         return -1;
-    if (start_pos != NULL)
+    if (instance->script->clear == CLEAR_FAILS)
+        return -1;
+    if (start_pos != NULL || instance->script->clear == CLEAR_LIES)
         return 0;
     forget_history(instance);
     return 0;
@@ -35,7 +39,9 @@ int rkllm_get_kv_cache_size(LLMHandle handle, int *cache_sizes)
     Instance *instance = instance_of(handle, "rkllm_get_kv_cache_size");
     log_call("rkllm_get_kv_cache_size");
     check_pointer("cache_sizes", cache_sizes);
-    cache_sizes[0] = (int)instance->history_tokens;
+    if (instance->script->size_fails)
+        return -1;
+    cache_sizes[0] = (int)instance->kv.length;
     return 0;
 }
 
@@ -84,13 +90,41 @@ int rkllm_load_lora(LLMHandle handle, RKLLMLoraAdapter *lora_adapter)
     return 0;
 }
 
+/* Returns false for what is no prompt cache. One of another model is the end: what the real one
+ * makes of it, nobody has seen. */
+static bool read_prompt_cache(Instance *instance, const char *path)
+{
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return false;
+    char *line = NULL;
+    size_t room = 0;
+    bool is_cache = getline(&line, &room, file) > 0 && strcmp(line, "fake-rkllm-cache\n") == 0;
+    if (is_cache && getline(&line, &room, file) > 0) {
+        line[strcspn(line, "\n")] = '\0';
+        if (strcmp(line, instance->model) != 0)
+            refuse("rkllm_load_prompt_cache: %s is of another model", path);
+    }
+    if (is_cache && getline(&line, &room, file) > 0) {
+        line[strcspn(line, "\n")] = '\0';
+        free(instance->prompt_cache_lora);
+        instance->prompt_cache_lora = line[0] == '\0' ? NULL : copy_of(line);
+    }
+    tokens_free(&instance->prompt_cache);
+    for (int id; is_cache && fscanf(file, "%d,", &id) == 1;)
+        tokens_add(&instance->prompt_cache, id);
+    free(line);
+    fclose(file);
+    return is_cache;
+}
+
 int rkllm_load_prompt_cache(LLMHandle handle, const char *prompt_cache_path)
 {
     Instance *instance = instance_of(handle, "rkllm_load_prompt_cache");
     check_pointer("prompt_cache_path", prompt_cache_path);
     log_call("rkllm_load_prompt_cache path=%s", prompt_cache_path);
     /* Another may only be loaded when the one before was released. */
-    if (instance->has_prompt_cache || access(prompt_cache_path, R_OK) != 0)
+    if (instance->has_prompt_cache || !read_prompt_cache(instance, prompt_cache_path))
         return -1;
     instance->has_prompt_cache = true;
     return 0;

@@ -115,7 +115,7 @@ static RKLLMPerfStat perf_of(const Run *run)
     getrusage(RUSAGE_SELF, &usage);
     double numbers[PERF_NUMBERS] = {
         [PREFILL_TIME] = (double)(run->prefilled - run->began) / (double)MS,
-        [PREFILL_TOKENS] = (double)run->seen.tokens,
+        [PREFILL_TOKENS] = (double)(run->seen.tokens.length - run->loaded),
         [GENERATE_TIME] = (double)(now_ns() - run->prefilled) / (double)MS,
         [GENERATE_TOKENS] = (double)run->generated,
         [MEMORY] = (double)usage.ru_maxrss / 1024,
@@ -139,7 +139,8 @@ void finish(Run *run)
     const Answer *answer = run->answer;
     const char *text = answer->finish_set ? rendered(run, &answer->finish) : nothing(run);
     /* What stands in token_id at the end, nobody says. */
-    RKLLMResult result = result_of(text, roll(&run->dice, 2) == 0 ? -1 : run->last_id);
+    int32_t id = roll(&run->dice, 2) == 0 ? -1 : run->last_id;
+    RKLLMResult result = result_of(text, answer->cached == CACHE_ENDED ? END_TOKEN : id);
     result.perf = perf_of(run);
     deliver(run, RKLLM_RUN_FINISH, result);
 }
@@ -151,14 +152,20 @@ static bool is_full(const Run *run)
     const Instance *instance = run->instance;
     if (run->seen.max_new_tokens > 0 && run->generated >= run->seen.max_new_tokens)
         return true;
-    size_t used = instance->history_tokens + run->seen.tokens + (size_t)run->generated;
+    size_t used = instance->kv.length + run->seen.tokens.length + (size_t)run->generated;
     return instance->script->window_ends && used >= (size_t)instance->param.max_context_len;
 }
 
-static bool say(Run *run, const Step *step, const Text *text, LLMCallState state)
+static int32_t next_id(const Run *run)
 {
-    const char *said = text == NULL ? nothing(run) : rendered(run, text);
-    run->last_id = (int32_t)(step->id == ANY ? 1000 + run->generated % 30000 : step->id);
+    return (int32_t)(1000 + run->generated % 30000);
+}
+
+static bool say_text(Run *run, const char *said, int32_t id, LLMCallState state)
+{
+    run->last_id = id;
+    if (run->seen.keep_history)
+        tokens_add(&run->answered, id);
     if (run->seen.keep_history && said != NULL)
         buffer_add(&run->said, said, strlen(said));
     run->generated++;
@@ -166,10 +173,27 @@ static bool say(Run *run, const Step *step, const Text *text, LLMCallState state
     return answer == 1 && !run->seen.keep_history ? end(run, END_PAUSED) : true;
 }
 
+static bool say(Run *run, const Step *step, const Text *text, LLMCallState state)
+{
+    const char *said = text == NULL ? nothing(run) : rendered(run, text);
+    return say_text(run, said, step->id == ANY ? next_id(run) : (int32_t)step->id, state);
+}
+
+static bool spell(Run *run, const Step *step)
+{
+    const char *whole = rendered(run, step->texts);
+    run->letters = strlen(whole);
+    if (run->letters <= run->cursor.text)
+        return true;
+    char letter[] = {whole[run->cursor.text], '\0'};
+    return say_text(run, letter, token_of_byte((unsigned char)letter[0]), RKLLM_RUN_NORMAL);
+}
+
 /* Does what stands at the cursor; false when the run is over. */
 static bool take_step(Run *run, const Step *step)
 {
-    const Text *text = step->count == 0 ? NULL : &step->texts[run->cursor.text];
+    bool alone = step->count == 0 || step->kind == STEP_SPELL;
+    const Text *text = alone ? NULL : &step->texts[run->cursor.text];
     if (is_full(run))
         return end(run, END_FINISHED);
     wait_for_next(run, step);
@@ -178,6 +202,8 @@ static bool take_step(Run *run, const Step *step)
     switch (step->kind) {
     case STEP_SAY:
         return say(run, step, text, RKLLM_RUN_NORMAL);
+    case STEP_SPELL:
+        return spell(run, step);
     case STEP_WAITING:
         return say(run, step, text, RKLLM_RUN_WAITING);
     case STEP_ERROR:
@@ -191,9 +217,10 @@ static bool take_step(Run *run, const Step *step)
     return false;
 }
 
-static void advance(Cursor *cursor, const Step *step)
+static void advance(Run *run, const Step *step)
 {
-    if (++cursor->text >= step->count) {
+    Cursor *cursor = &run->cursor;
+    if (++cursor->text >= (step->kind == STEP_SPELL ? run->letters : step->count)) {
         cursor->text = 0;
         cursor->round++;
     }
@@ -217,7 +244,7 @@ void speak(Run *run)
     run->end = END_FINISHED;
     for (const Step *step; (step = current(run)) != NULL;) {
         bool goes_on = take_step(run, step);
-        advance(&run->cursor, step);
+        advance(run, step);
         if (!goes_on)
             break;
     }

@@ -17,20 +17,21 @@ from engine.backends.rkllm.abi import MissingSymbols, bind
 from engine.backends.rkllm.adapters import Adapter, check_adapters, read_adapters
 from engine.backends.rkllm.checks import check_context, check_model
 from engine.backends.rkllm.claims import FIXED, SAMPLING, claims
-from engine.backends.rkllm.inputs import Input, input_for, input_to_embed, tokens_of
+from engine.backends.rkllm.ends import end_of
+from engine.backends.rkllm.history import History
+from engine.backends.rkllm.inputs import input_for, input_to_embed, tokens_of
 from engine.backends.rkllm.mode import stepwise_for
+from engine.backends.rkllm.prompt_caches import PromptCaches
 from engine.backends.rkllm.prompts import ChatTokenizer, folder_for, known
-from engine.backends.rkllm.runtime import Run, Runtime, Setup
+from engine.backends.rkllm.runtime import Runtime, Setup
 from engine.backends.rkllm.structs import RKLLMInferMode
 from engine.backends.rkllm.vectors import HiddenStates, Pooling
 from engine.capabilities import Capabilities
 from engine.errors import (
-    BackendFailed,
     ModelLoadFailed,
     RequestRejected,
     UnsupportedParameter,
 )
-from engine.output import FinishReason
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ logger = logging.getLogger(__name__)
 
 # What the runtime itself would take for no length at all.
 _DEFAULT_CONTEXT = 4_096
-_MAX_MS = 1e9
 
 
 class RkllmBackend:
@@ -49,9 +49,11 @@ class RkllmBackend:
     Where tokenizer files are there, prompts are rendered and tokenised here and sent as tokens;
     without them the runtime puts one user's turn into its own template. `sampling` says what to do
     where the runtime takes sampling at init only (1.2): "fixed" warns of requests that differ,
-    "reload" loads the model again for them. `lora` are its adapters, as RKLLM_LORA names them. Runs
-    come one at a time, on one thread; `abort` may be called from any. With a `mode` of "logits" the
-    runtime only computes, and every token is chosen here.
+    "reload" loads the model again for them. `lora` are its adapters, as RKLLM_LORA names them. With
+    `kv_reuse`, a prompt of tokens that goes on where the last one and its answer ended is not read
+    again from its beginning; `prompt_caches` is a folder for those that requests name. With a
+    `mode` of "logits" the runtime only computes, every token is chosen here, and each prompt is
+    read whole. Runs come one at a time, on one thread; `abort` may be called from any.
     """
 
     def __init__(
@@ -69,12 +71,16 @@ class RkllmBackend:
         lora: str = "",
         pooling: Pooling = "last",
         mode: Literal["generate", "logits"] = "generate",
+        kv_reuse: bool = True,
+        prompt_caches: str | None = None,
     ) -> None:
         self._name = model_name
         self._lib_path = lib_path
         self._asked_abi = abi
         self._reloads = sampling == "reload"
         self._tokenizer_path = tokenizer
+        self._caches = PromptCaches(prompt_caches, Path(model_path))
+        self._history = History(self._caches, on=kv_reuse)
         self._setup = Setup(
             model=Path(model_path),
             context_length=context_length or _DEFAULT_CONTEXT,
@@ -113,6 +119,7 @@ class RkllmBackend:
         evidence = detect.examine(path)
         abi = detect.choose(evidence, self._asked_abi)
         self._abi = abi
+        self._caches.open(abi.name, self._adapters)
         try:
             functions = bind(library.load(path), abi)
         except MissingSymbols as error:
@@ -137,6 +144,7 @@ class RkllmBackend:
             opens_thoughts=tokenizer is not None and tokenizer.opens_thoughts,
             adapters=[adapter.name for adapter in self._adapters],
             logits=self._stepwise is not None,
+            prompt_caches=self._caches.on,
         )
 
     def _init(self, setup: Setup) -> None:
@@ -151,6 +159,7 @@ class RkllmBackend:
             ) from error
         self._runtime.load_adapters(self._adapters)
         self._setup = setup
+        self._history.forget()
 
     def render(self, chat: Chat) -> str:
         """Return the prompt the model's template makes. Raises UnsupportedParameter without one."""
@@ -193,8 +202,9 @@ class RkllmBackend:
         runtime = self._runtime
         assert runtime is not None  # noqa: S101 - loaded before it runs
         with self._running:
-            if not runtime.ready:
-                self._init(self._setup)
+            # What it leaves in the key-value cache, or takes from it, is of no chat.
+            while not runtime.ready or self._history.begin(runtime, tokens, alone=True) is None:
+                self._load(self._setup)
             runtime.compute(tokens, RKLLMInferMode.RKLLM_INFER_GET_LAST_HIDDEN_LAYER, states.take)
         return states.vector(len(tokens)), len(tokens)
 
@@ -216,8 +226,24 @@ class RkllmBackend:
                 # knows.
                 room = self._setup.context_length - (len(given) if isinstance(given, list) else 0)
                 limit = min(sampling.max_tokens or room, room)
-                run = runtime.run(given, sampling, limit, on_piece, aborted)
-                return self._end(run, given, reload_ms)
+                cache = self._caches.path(sampling.prompt_cache, sampling.lora)
+                # Twice at most: nothing is kept any more where it is None.
+                while (
+                    part := self._history.begin(runtime, given, lora=sampling.lora, cache=cache)
+                ) is None:
+                    reload_ms += self._load(self._setup)
+                run = runtime.run(
+                    part.send,
+                    sampling,
+                    limit,
+                    on_piece,
+                    aborted,
+                    keep=part.keep,
+                    save_to=part.save_to,
+                )
+                self._history.end(given, cache, run, self._setup.context_length)
+                end = end_of(run, given, self._setup.context_length, runtime.cache_size)
+                return replace(end, cached_tokens=part.reused, reload_ms=reload_ms)
         finally:
             with self._lock:
                 del self._aborted[run_id]
@@ -256,44 +282,11 @@ class RkllmBackend:
             wanted = replace(wanted, ignore_eos=sampling.ignore_eos)
         if wanted == setup.sampling and runtime.ready:
             return 0.0
-        started = time.monotonic()
         logger.info("the model is loaded again for other sampling parameters")
-        self._init(replace(setup, sampling=wanted))
-        return (time.monotonic() - started) * 1000
+        return self._load(replace(setup, sampling=wanted))
 
-    def _end(self, run: Run, given: Input, reload_ms: float) -> RunEnd:
-        # What becomes of an abort takes nothing from an answer that is complete.
-        if (run.failed or run.code) and not run.stopped:
-            said = f"rkllm_run answered {run.code}" if run.code else "it reported an error"
-            raise BackendFailed(
-                f"the RKLLM runtime failed and gave no reason ({said}); a prompt or answer that "
-                f"does not fit the context of {self._setup.context_length} tokens is one"
-            )
-        if not run.finished and not run.stopped:
-            raise BackendFailed("the RKLLM runtime ended the run without saying that it was done")
-        assert self._runtime is not None  # noqa: S101 - it has just run
-        if isinstance(given, list):
-            prompt_tokens = len(given)
-        elif run.finished:
-            prompt_tokens = max(run.prefill_tokens, 0)
-        else:
-            prompt_tokens = max(self._runtime.cached_tokens() - run.tokens, 0)
-        # One less is how a runtime of 1.3.1 was seen to count.
-        if run.finished and not 0 <= run.tokens - run.generate_tokens <= 1:
-            logger.warning(
-                "the runtime counts %d tokens and called back for %d",
-                run.generate_tokens,
-                run.tokens,
-            )
-        tokens = min(run.tokens, run.limit)
-        full = prompt_tokens + tokens >= self._setup.context_length
-        return RunEnd(
-            reason=FinishReason.LENGTH if full else FinishReason.STOP,
-            prompt_tokens=prompt_tokens,
-            completion_tokens=tokens,
-            reported_tokens=run.generate_tokens if run.finished else None,
-            callbacks=run.tokens,
-            # Also where it is no number, which max does not take.
-            prefill_ms=min(max(0.0, run.prefill_ms), _MAX_MS),
-            reload_ms=reload_ms,
-        )
+    def _load(self, setup: Setup) -> float:
+        """Load the model in place of the one that is loaded; return how long it took, in ms."""
+        started = time.monotonic()
+        self._init(setup)
+        return (time.monotonic() - started) * 1000

@@ -33,13 +33,14 @@ def claims(
     opens_thoughts: bool = False,
     adapters: Sequence[str] = (),
     logits: bool = False,
+    prompt_caches: bool = False,
 ) -> Capabilities:
     """Return what can be asked of it.
 
     `reloads` says whether the model is loaded again for other sampling, `tokenizes` that there is a
     tokenizer beside it and `renders` that this one has a chat template, which begins with the
-    model's thoughts if it `opens_thoughts`; `adapters` are the LoRAs by name, and `logits` says
-    that tokens are chosen here.
+    model's thoughts if it `opens_thoughts`; `adapters` are the LoRAs by name, `logits` that tokens
+    are chosen here and `prompt_caches` that there is a folder for them.
     """
     per_run = abi.sampling_per_run or reloads or logits
     return Capabilities(
@@ -64,5 +65,7 @@ def claims(
         adapters=tuple(adapters),
         # Between two runs, of which a long prompt takes several.
         abort_in_prefill=logits,
+        # With a history, which logits need, they save nothing.
+        prompt_caches=prompt_caches and not logits,
         runtime=runtime,
     )

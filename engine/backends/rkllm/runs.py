@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from engine.backends.base import OnPiece
+from engine.backends.rkllm.abi import Abi
+from engine.backends.rkllm.structs import RKLLMInputType, RKLLMLoraParam
 from engine.request import SamplingParams
 
 # What stands for "all tokens": the runtime takes the smaller of it and the vocabulary.
 ALL_TOKENS = 1_000_000
+_USER = b"user"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,9 @@ class Run:
     limit: int
     # Of a run for numbers in place of text: copies them out of a result.
     take: Callable[[Any], None] | None = None
+    # Of the tokens called back, those after an abort as well; and what stood beside the end.
+    ids: list[int] = field(default_factory=list)
+    end_id: int = -1
     tokens: int = 0
     stopped: bool = False
     finished: bool = False
@@ -60,7 +67,7 @@ class Run:
             return
         self.finished = True
         if result:
-            perf = result.contents.perf
+            self.end_id, perf = result.contents.token_id, result.contents.perf
             self.prefill_tokens, self.generate_tokens = perf.prefill_tokens, perf.generate_tokens
             self.prefill_ms, self.peak_mb = perf.prefill_time_ms, perf.memory_usage_mb
 
@@ -68,6 +75,32 @@ class Run:
 def no_pieces(piece: bytes, token_id: int, logprob: object) -> bool:
     """Take the tokens of a run that is to bring none."""
     return False
+
+
+def input_of(abi: Abi, prompt: Turn | list[int]) -> tuple[Any, Any]:
+    """Return a run's input, and what has to live as long as the run does."""
+    given = abi.input()
+    given.role = _USER
+    if isinstance(prompt, Turn):
+        text = prompt.text.encode("utf-8", "replace")
+        given.enable_thinking = prompt.enable_thinking
+        given.input_type = RKLLMInputType.RKLLM_INPUT_PROMPT
+        given.prompt_input = text
+        return given, text
+    ids = (ctypes.c_int32 * len(prompt))(*prompt)
+    given.input_type = RKLLMInputType.RKLLM_INPUT_TOKEN
+    given.token_input.input_ids = ctypes.cast(ids, ctypes.POINTER(ctypes.c_int32))
+    given.token_input.n_tokens = len(prompt)
+    return given, ids
+
+
+def name_adapter(infer: Any, lora: str | None) -> Any:
+    """Have a run use an adapter; named anew for each, since NULL is the bare model."""
+    if lora is None:
+        return None
+    named = RKLLMLoraParam(lora.encode())
+    infer.lora_params = ctypes.pointer(named)
+    return named
 
 
 def fill_sampling(struct: Any, sampling: SamplingParams) -> None:

@@ -6,19 +6,28 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from engine.backends.base import OnPiece
 from engine.backends.rkllm.abi import Abi, Functions
 from engine.backends.rkllm.adapters import Adapter
-from engine.backends.rkllm.runs import ALL_TOKENS, Run, Setup, Turn, fill_sampling, no_pieces
+from engine.backends.rkllm.runs import (
+    ALL_TOKENS,
+    Run,
+    Setup,
+    Turn,
+    fill_sampling,
+    input_of,
+    name_adapter,
+    no_pieces,
+)
 from engine.backends.rkllm.structs import (
     CallbackAnswer,
     LLMCallState,
     RKLLMInferMode,
-    RKLLMInputType,
     RKLLMLoraAdapter,
-    RKLLMLoraParam,
+    RKLLMPromptCacheParam,
 )
 from engine.errors import BackendFailed, ModelLoadFailed
 from engine.request import SamplingParams
@@ -32,7 +41,6 @@ _ABORT_AGAIN_S = 0.02
 _NORMAL = int(LLMCallState.RKLLM_RUN_NORMAL)
 _WAITING = int(LLMCallState.RKLLM_RUN_WAITING)
 _FINISH = int(LLMCallState.RKLLM_RUN_FINISH)
-_USER = b"user"
 
 
 class Runtime:
@@ -40,8 +48,8 @@ class Runtime:
 
     `init`, `run` and `close` are called by one thread at a time. The library calls back from
     whichever thread it likes; what it calls back about is told by the run's number in `userdata`,
-    so that a callback which comes after its run is over finds nobody. `rkllm_abort` is called from
-    a thread of its own, since nothing says that a callback may do so.
+    so that a callback which comes after FINISH or the run's return finds nobody. `rkllm_abort` is
+    called from a thread of its own, since nothing says that a callback may do so.
     """
 
     def __init__(self, functions: Functions, abi: Abi) -> None:
@@ -113,8 +121,14 @@ class Runtime:
         limit: int,
         on_piece: OnPiece,
         aborted: threading.Event,
+        *,
+        keep: bool = False,
+        save_to: Path | None = None,
     ) -> Run:
         """Generate up to `limit` tokens; returns when the library has.
+
+        `keep` goes on from what the key-value cache holds, and leaves prompt and answer in it;
+        `save_to` is where the library writes what it made of the prompt.
 
         Raises:
             BackendFailed: no model is loaded.
@@ -124,10 +138,13 @@ class Runtime:
             run.stopped = True
             self._run = None
             return run
-        infer, keep = self._infer(sampling, limit)
+        infer, alive = self._infer(sampling, limit)
+        infer.keep_history = int(keep)
+        if save_to is not None:
+            infer.prompt_cache_params = ctypes.pointer(RKLLMPromptCacheParam(1, bytes(save_to)))
         self._call(run, prompt, infer)
         # What the struct points to has to live until here.
-        del keep
+        del alive
         return run
 
     def compute(
@@ -141,7 +158,7 @@ class Runtime:
     ) -> Run:
         """Run tokens through the model for what it computes of them; `take` copies it.
 
-        `keep` has them come after those that were kept before, and be kept; `forget` ends that.
+        `keep` has them come after those that were kept before, and be kept until `clear_cache`.
 
         Raises:
             BackendFailed: no model is loaded, or the run failed.
@@ -150,7 +167,7 @@ class Runtime:
         infer = self._abi.infer_param()
         infer.mode = mode
         infer.keep_history = int(keep)
-        named = self._named(infer, lora)
+        named = name_adapter(infer, lora)
         self._call(run, tokens, infer)
         # What the struct points to has to live until here.
         del named
@@ -169,7 +186,7 @@ class Runtime:
         try:
             if self._handle is None:
                 raise BackendFailed("no model is loaded")
-            given, keep = self._input(prompt)
+            given, keep = input_of(self._abi, prompt)
             run.code = self._functions.run(self._handle, given, infer, run.number)
             # What the struct points to has to live until here.
             del keep
@@ -184,24 +201,29 @@ class Runtime:
             run.stopped = True
             self._abort_wanted.set()
 
-    def forget(self) -> None:
-        """Drop all that runs have kept. Raises BackendFailed."""
-        code = 0
-        if self._handle is not None:
-            code = self._functions.clear_kv_cache(self._handle, 0, None, None)
-        if code != 0:
-            raise BackendFailed(
-                "the RKLLM runtime did not forget the request before: rkllm_clear_kv_cache "
-                f"answered {code}"
-            )
-
-    def cached_tokens(self) -> int:
-        """Return how many tokens the key-value cache holds: the prompt's and the answer's."""
+    def cache_size(self) -> int | None:
+        """Return how many tokens the key-value cache holds, None where the library won't tell."""
         # One number for each sequence of a batch, of which there may be 255.
         sizes = (ctypes.c_int * 256)()
         if self._handle is None or self._functions.get_kv_cache_size(self._handle, sizes) != 0:
-            return 0
+            return None
         return int(sizes[0])
+
+    def clear_cache(self) -> bool:
+        """Empty the key-value cache; return whether its size is 0 then: the call proves nothing."""
+        if self._handle is not None:
+            self._functions.clear_kv_cache(self._handle, 0, None, None)
+        return self.cache_size() == 0
+
+    def load_prompt_cache(self, path: Path) -> bool:
+        """Have runs begin with what they share with a prompt in a file; whether it was loaded."""
+        handle = self._handle
+        return handle is not None and self._functions.load_prompt_cache(handle, bytes(path)) == 0
+
+    def release_prompt_cache(self) -> None:
+        """Have runs begin from nothing again."""
+        if self._handle is not None:
+            self._functions.release_prompt_cache(self._handle)
 
     def close(self) -> None:
         """Free the model; once, since a second destroy ends the process."""
@@ -214,24 +236,9 @@ class Runtime:
         if handle is not None:
             self._functions.destroy(handle)
 
-    def _input(self, prompt: Turn | list[int]) -> tuple[Any, Any]:
-        given = self._abi.input()
-        given.role = _USER
-        if isinstance(prompt, Turn):
-            text = prompt.text.encode("utf-8", "replace")
-            given.enable_thinking = prompt.enable_thinking
-            given.input_type = RKLLMInputType.RKLLM_INPUT_PROMPT
-            given.prompt_input = text
-            return given, text
-        ids = (ctypes.c_int32 * len(prompt))(*prompt)
-        given.input_type = RKLLMInputType.RKLLM_INPUT_TOKEN
-        given.token_input.input_ids = ctypes.cast(ids, ctypes.POINTER(ctypes.c_int32))
-        given.token_input.n_tokens = len(prompt)
-        return given, ids
-
     def _infer(self, sampling: SamplingParams, limit: int) -> tuple[Any, Any]:
         infer = self._abi.infer_param()
-        lora = self._named(infer, sampling.lora)
+        lora = name_adapter(infer, sampling.lora)
         if self._abi.sampling is None:
             return infer, lora
         own = self._abi.sampling()
@@ -239,15 +246,6 @@ class Runtime:
         infer.sampling_params = ctypes.pointer(own)
         infer.max_new_tokens = limit
         return infer, (own, lora)
-
-    @staticmethod
-    def _named(infer: Any, lora: str | None) -> Any:
-        """Have a run use an adapter; named anew for each, since NULL is the bare model."""
-        if lora is None:
-            return None
-        named = RKLLMLoraParam(lora.encode())
-        infer.lora_params = ctypes.pointer(named)
-        return named
 
     def _on_result(self, result: Any, number: int | None, state: int) -> int:
         run = self._run
@@ -260,9 +258,11 @@ class Runtime:
                 run.take(found)
                 return self._released
             piece, token_id = found.text or b"", found.token_id
+            run.ids.append(token_id)
         elif state == _WAITING:
             # Its bytes come with a later token.
             piece, token_id = b"", -1
+            run.ids.append(result.contents.token_id if result else -1)
         else:
             run.end(result, finished=state == _FINISH)
             return 0

@@ -63,7 +63,8 @@ class Stepwise:
     """Generates on a runtime that is asked for logits alone, one run for each token.
 
     The key-value cache is kept from step to step and dropped before and after an answer, so nothing
-    of one is in another. Owned by the thread of the run; only one at a time.
+    of one is in another, and no `History` has a part in it. Owned by the thread of the run; only
+    one at a time.
     """
 
     def __init__(self, runtime: Runtime, vocabulary: Vocabulary, context_length: int) -> None:
@@ -87,7 +88,7 @@ class Stepwise:
         sampler = Sampler(sampling, prompt, self._vocabulary.size)
         ends = frozenset() if sampling.ignore_eos else self._vocabulary.ends
         started = time.monotonic()
-        self._runtime.forget()
+        self._forget()
         try:
             row = self._prefilled(prompt, sampling.lora, aborted)
             prefill_ms = (time.monotonic() - started) * 1000
@@ -105,13 +106,20 @@ class Stepwise:
                     break
                 row = self._next([picked.token], sampling.lora, aborted)
         finally:
-            self._runtime.forget()
+            self._forget()
         return RunEnd(
             reason=reason,
             prompt_tokens=len(prompt),
             completion_tokens=said,
             prefill_ms=prefill_ms,
         )
+
+    def _forget(self) -> None:
+        if not self._runtime.clear_cache():
+            raise BackendFailed(
+                "the RKLLM runtime did not forget the request before: its key-value cache is not "
+                "known to be empty after rkllm_clear_kv_cache"
+            )
 
     def _prefilled(
         self, prompt: list[int], lora: str | None, aborted: threading.Event

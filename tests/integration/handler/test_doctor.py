@@ -32,6 +32,7 @@ AS_ASSUMED = """
     answer
       thread caller
       abort ms=0 finish
+      cache told
       say "one " times=30 us=20000
 """
 # More comes after an abort, and prefill hears it; only 1.3 is told the limit.
@@ -48,6 +49,7 @@ OTHERWISE = """
     answer
       thread caller
       abort ms=100 finish
+      cache more
       say "one " times=300 us=10000
 """
 
@@ -144,6 +146,7 @@ def test_a_runtime_that_does_otherwise(
     assert marked == {
         "callbacks on the calling thread",
         "callbacks beyond the runtime's count",
+        "tokens reused",
         "prefill interrupted",
         *(["callbacks beyond the limit"] if beyond else []),
     }

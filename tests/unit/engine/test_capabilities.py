@@ -30,6 +30,7 @@ ABLE = Capabilities(
     token_prompts=True,
     chat_template=True,
     draft=True,
+    prompt_caches=True,
 )
 WARNED: dict[str, Any] = {
     "seed": 0,
@@ -40,6 +41,7 @@ WARNED: dict[str, Any] = {
     "logprobs": 0,
     "logit_bias": {5: -100.0},
     "ignore_eos": True,
+    "prompt_cache": "bot",
 }
 
 

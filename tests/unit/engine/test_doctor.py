@@ -18,6 +18,7 @@ STEPS = [
     "first run",
     "limit of 5 tokens",
     "abort in decode",
+    "next turn",
     "long prompt",
     "abort in prefill",
     "afterwards",
@@ -47,7 +48,7 @@ def test_every_step_is_done(script: ScriptFactory) -> None:
     assert begun(findings) == STEPS
     assert failed(findings) == []
     loaded = [value for _, name, value in findings if name == BEGINS]
-    assert loaded == [False] * 3 + [True] * 7
+    assert loaded == [False] * 3 + [True] * 8
 
 
 def test_what_is_found(script: ScriptFactory) -> None:
@@ -63,6 +64,8 @@ def test_what_is_found(script: ScriptFactory) -> None:
     assert seen["limit of 5 tokens", "callbacks beyond the limit"] == 0
     assert seen["abort in decode", "ms to the return"] < 1000
     assert seen["abort in decode", "callbacks after it"] <= 1
+    assert seen["next turn", "tokens of the first turn"] == 45
+    assert seen["next turn", "tokens reused"] == 0
     assert seen["afterwards", "callbacks of the last one"] == 8
     assert seen["afterwards", "growth over these runs, MB"] < 4
 

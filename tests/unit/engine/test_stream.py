@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +25,7 @@ from engine.request import GenerationRequest
 from engine.stream import TokenStream
 
 FINISH = Finish(
-    reason=FinishReason.STOP, usage=Usage(4, 11), timings=Timings(prefill_ms=3), stop_reason="x"
+    reason=FinishReason.STOP, usage=Usage(4, 11, 3), timings=Timings(prefill_ms=3), stop_reason="x"
 )
 
 
@@ -97,7 +98,7 @@ async def test_batches_come_as_they_were_fed_and_then_the_result(desk: Desk) -> 
     stream.over(FINISH, None)
     assert await read(stream) == [["c"]]
     assert stream.result is not None
-    assert (stream.result.usage, stream.result.stop_reason) == (Usage(4, 11), "x")
+    assert (stream.result.usage, stream.result.stop_reason) == (Usage(4, 11, 3), "x")
     assert stream.warnings == ("seed was ignored",)
     assert desk.overs == 1
 
@@ -318,8 +319,21 @@ async def test_timings_are_in_milliseconds_and_add_up(desk: Desk) -> None:
     assert timings.generate_ms >= 19
     total = timings.queue_ms + timings.first_token_ms + timings.generate_ms
     assert timings.total_ms == pytest.approx(total, abs=0.01)
+    assert (timings.reused_tokens, timings.prefilled_tokens) == (3, 1)
     # Eleven tokens, the first of which prefill has paid for.
     assert timings.tokens_per_second == pytest.approx(10_000 / timings.generate_ms, rel=0.01)
+
+
+async def test_end_brings_the_first_token_and_what_was_reused_over_the_wire(desk: Desk) -> None:
+    stream = desk.open(whole=True)
+    await asyncio.sleep(0.02)
+    stream.feed(deltas("a"))
+    timings = Timings(prefill_ms=3, first_token_ms=4)
+    said = Finish(reason=FinishReason.STOP, usage=Usage(9, 2, 5), timings=timings)
+    stream.over(Finish.from_wire(json.loads(json.dumps(said.to_wire()))), None)
+    assert stream.result is not None
+    told = stream.result.timings
+    assert (told.first_token_ms, told.reused_tokens, told.prefilled_tokens) == (4, 5, 4)
 
 
 async def test_answer_without_a_token_has_no_rate(desk: Desk) -> None:

@@ -22,6 +22,7 @@ AS_ASSUMED: dict[str, Any] = {
     "callbacks on the calling thread": True,
     "callbacks beyond the runtime's count": 1,
     "callbacks beyond the limit": 0,
+    "tokens reused": 45,
     "prefill interrupted": False,
     "growth over these runs, MB": 0.3,
 }
@@ -29,6 +30,7 @@ OTHERWISE: dict[str, list[Any]] = {
     "callbacks on the calling thread": [False],
     "callbacks beyond the runtime's count": [-1, 2],
     "callbacks beyond the limit": [1],
+    "tokens reused": [0],
     "prefill interrupted": [True],
     "growth over these runs, MB": [12.0],
 }

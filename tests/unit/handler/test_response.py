@@ -176,7 +176,8 @@ def test_every_number_is_json(numbers: tuple[float, ...]) -> None:
         "total_ms",
         "tokens_per_second",
     ]
-    timings = Timings(**dict(zip(names, numbers, strict=True)))
+    given: dict[str, Any] = dict(zip(names, numbers, strict=True))
+    timings = Timings(**given)
     finish = Finish(reason=FinishReason.STOP, usage=Usage(1, 1), timings=timings)
     output = encode(answer("a", finish=finish))
     json.dumps(output, allow_nan=False)

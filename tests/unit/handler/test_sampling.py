@@ -17,6 +17,7 @@ WHOLE = "a whole number from 1 to 4294967295"
 STOPS = "a non-empty string or an array of up to 16 of them, each of up to 1024 characters"
 BIASES = "an object of token ids and numbers from -100 to 100"
 FLAG = "true or false"
+NAME = "a name of up to 64 letters, digits, - and _"
 NAN, INFINITY = math.nan, math.inf
 
 
@@ -102,6 +103,11 @@ REFUSED: list[tuple[str, Any, str, str]] = [
     ("num_assistant_tokens", True, "a whole number from 1 to 64", "true"),
     ("assistant_confidence_threshold", 1.5, "a number from 0 to 1", "1.5"),
     ("assistant_confidence_threshold", "1", "a number from 0 to 1", '"1"'),
+    ("prompt_cache", "", NAME, '""'),
+    ("prompt_cache", "../bot", NAME, '"../bot"'),
+    ("prompt_cache", "bot\n", NAME, '"bot\\n"'),
+    ("prompt_cache", "b" * 65, NAME, f'"{"b" * 56}...'),
+    ("prompt_cache", 1, NAME, "1"),
     ("n", 2, "1", "2"),
     ("n", 0, "1", "0"),
     ("stream", "yes", FLAG, '"yes"'),

@@ -56,6 +56,8 @@ VALUES: dict[str, tuple[str, object]] = {
     "RKLLM_MODE": ("logits", "logits"),
     "RKLLM_POOLING": ("mean", "mean"),
     "RKLLM_LORA": ("one=some/one.rkllm", "one=some/one.rkllm"),
+    "RKLLM_KV_REUSE": ("off", False),
+    "RKLLM_PROMPT_CACHES": ("some/folder", Path("some/folder")),
     "THREADS": ("3", 3),
     "DEFAULT_MAX_TOKENS": ("99", 99),
     "REQUEST_TIMEOUT_S": ("1.5", 1.5),
@@ -236,6 +238,13 @@ def test_engine_config_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         "deterministic": False,
         "draft_path": "some/draft.gguf",
     }
+
+
+def test_deterministic_reuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting, reuses in (("off", True), ("on", False)):
+        model = {"MODEL_PATH": "some/model.rkllm", "DETERMINISTIC": setting}
+        config = read(monkeypatch, **model).engine_config()
+        assert config.backend.options["kv_reuse"] is reuses
 
 
 def test_deterministic_is_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,10 +37,12 @@ _BACKEND_OPTIONS = {
     "base_domain_id",
     "context_length",
     "cpu_mask",
+    "kv_reuse",
     "lib_path",
     "lora",
     "mode",
     "pooling",
+    "prompt_caches",
     "sampling",
     "tokenizer",
 }

@@ -21,6 +21,7 @@ from engine.backends.rkllm.structs import (
     RKLLMPromptCacheParam,
 )
 from tests.fake_rkllm import quoted, read_log
+from tests.fake_rkllm.tokenizer import id_of, tokenizer
 from tests.integration.engine.rkllm.conftest import DriverFactory
 from tests.integration.engine.rkllm.driver import ERROR, FINISH, NORMAL, WAITING, Driver
 from tests.waiting import PATIENCE
@@ -293,6 +294,51 @@ def test_history_is_kept_on_request(driver: DriverFactory) -> None:
     assert d.functions.clear_kv_cache(d.handle, 0, None, None) == 0
     assert d.seen("seen", keep_history=1)["history"] == ""
     assert d.seen("seen")["history_tokens"] == 0
+
+
+def size_of(d: Driver) -> int:
+    sizes = (ctypes.c_int * 1)()
+    assert d.functions.get_kv_cache_size(d.handle, sizes) == 0
+    return sizes[0]
+
+
+@pytest.mark.parametrize(("cached", "beyond"), [("told", 0), ("less", -1), ("more", 1)])
+def test_cache_holds_what_the_script_says(
+    driver: DriverFactory, call_log: Path, cached: str, beyond: int
+) -> None:
+    d = driver(f'answer\n  spell "abc"\n  cache {cached}\n')
+    assert d.asked([7, 8], keep_history=1) == b"abc"
+    assert [result.token_id for result in d.results[:3]] == [id_of(letter) for letter in "abc"]
+    assert size_of(d) == 5 + beyond
+    d.run([9], keep_history=1)
+    contexts = [call.values for call in read_log(call_log) if call.name == "context"]
+    assert [(c["held"], c["new"]) for c in contexts] == [("0", "2"), (str(5 + beyond), "1")]
+    told = [7, 8, *map(id_of, "abc"), 999][: 5 + beyond]
+    assert contexts[1]["ids"] == ",".join(map(str, [*told, 9]))
+
+
+def test_every_byte_is_spelled_with_the_tokenizers_number(driver: DriverFactory) -> None:
+    text = "".join(map(chr, range(1, 0x180)))
+    d = driver(f"answer\n  spell {quoted(text)}\n")
+    assert d.asked() == text.encode()
+    ids = [result.token_id for result in d.results if result.state == NORMAL]
+    assert ids == tokenizer().encode(text, add_special_tokens=False).ids
+
+
+def test_failed_run_leaves_its_prompt(driver: DriverFactory) -> None:
+    d = driver('answer\n  say "a"\n  error "no"\n')
+    assert d.run([7, 8], keep_history=1) == -1
+    assert size_of(d) == 2
+
+
+def test_cache_may_stay_full_or_not_tell(driver: DriverFactory) -> None:
+    for fault, status in (("clear fails", -1), ("clear lies", 0)):
+        d = driver(f'{fault}\nanswer\n  say "a"\n')
+        d.run([7, 8], keep_history=1)
+        assert d.functions.clear_kv_cache(d.handle, 0, None, None) == status
+        assert size_of(d) == 3
+    d = driver('cache_size fails\nanswer\n  say "a"\n')
+    assert d.functions.get_kv_cache_size(d.handle, (ctypes.c_int * 1)()) == -1
 
 
 @pytest.mark.parametrize("how", ["error", "silent"])

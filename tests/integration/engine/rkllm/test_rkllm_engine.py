@@ -107,11 +107,7 @@ async def test_token_ids_are_sent_as_they_are(rkllm_of: RkllmMaker) -> None:
     # R5
     engine = rkllm_of(SEEN)
     given = await seen(engine, (7, 0, 70_000))
-    assert (given["input_type"], given["prompt"], given["keep_history"]) == (
-        "token",
-        "7 0 70000",
-        False,
-    )
+    assert (given["input_type"], given["prompt"], given["history"]) == ("token", "7 0 70000", "")
     assert (await ask(engine, (1, 2)))[1].usage.prompt_tokens == 2
 
 

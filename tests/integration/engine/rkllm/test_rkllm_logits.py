@@ -298,3 +298,27 @@ async def test_what_it_needs_is_named(
     (files / "tokenizer.json").unlink()
     with pytest.raises(ModelLoadFailed, match="RKLLM_MODE=logits needs the tokenizer files"):
         await logits_engine(rkllm_of).ready()
+
+
+@only_threads
+async def test_chat_is_read_whole_and_a_named_prompt_is_warned_of(
+    rkllm_of: RkllmMaker, call_log: Path, tmp_path: Path
+) -> None:
+    # R16: what is kept from step to step is the answer's own.
+    engine = logits_engine(rkllm_of, prompt_caches=str(tmp_path / "caches"))
+    assert not (await engine.ready()).prompt_caches
+    prompt = tuple(range(10))
+    sampling: dict[str, Any] = {**GREEDY, "max_tokens": 3}
+    for _ in range(2):
+        async with await engine.generate(request(prompt, **sampling, prompt_cache="bot")) as stream:
+            await read(stream)
+        assert stream.warnings == (
+            "prompt_cache is not supported by the rkllm engine and was ignored",
+        )
+        assert stream.result is not None
+        assert stream.result.usage.cached_tokens == 0
+        await engine.embed(["hi"], Priority.INTERACTIVE)
+        begun = [call.values for call in calls(call_log, "context") if call.values["new"] == "10"]
+        assert begun[-1]["held"] == "0"
+        prompt = (*prompt, *expected(prompt, **sampling))[:10]
+    assert not any("prompt_cache" in call.name for call in read_log(call_log))

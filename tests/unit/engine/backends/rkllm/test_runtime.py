@@ -34,6 +34,8 @@ class Library:
         self.infer: Any = None
         self.param: Any = None
         self.code = 0
+        self.cached = 12
+        self.left = 0
         self.handle: int | None = 4096
         self.aborted = threading.Event()
         self.aborts: list[str] = []
@@ -73,7 +75,20 @@ class Library:
         return 0
 
     def get_kv_cache_size(self, handle: ctypes.c_void_p, sizes: Any) -> int:
-        sizes[0] = 12
+        sizes[0] = self.cached
+        return self.code
+
+    def clear_kv_cache(self, handle: Any, keep_system_prompt: int, start: Any, end: Any) -> int:
+        self.calls.append(f"clear {keep_system_prompt} {start} {end}")
+        self.cached = self.left
+        return -1
+
+    def load_prompt_cache(self, handle: ctypes.c_void_p, path: bytes) -> int:
+        self.calls.append(f"load {path.decode()}")
+        return self.code
+
+    def release_prompt_cache(self, handle: ctypes.c_void_p) -> int:
+        self.calls.append("release")
         return 0
 
     def says(self, number: int | None, state: int = NORMAL, **fields: Any) -> int:
@@ -289,6 +304,38 @@ def test_tokens_go_in_as_they_are(library: Library, runtime: Runtime) -> None:
     assert (library.given.role, library.given.input_type) == (b"user", 1)
 
 
+def test_run_keeps_history_and_saves_its_prompt_on_request(
+    library: Library, runtime: Runtime
+) -> None:
+    seen: list[tuple[int, bytes]] = []
+
+    def script(number: int | None) -> int:
+        cache = library.infer.prompt_cache_params.contents
+        assert library.infer.keep_history == 1
+        seen.append((cache.save_prompt_cache, cache.prompt_cache_path))
+        return 0
+
+    library.script = script
+    run_of(runtime, prompt=[1], keep=True, save_to=Path("/caches/bot.bin"))
+    assert seen == [(1, b"/caches/bot.bin")]
+
+
+def test_ids_are_those_of_all_callbacks(library: Library, runtime: Runtime) -> None:
+    # Also of what comes after an abort, for it is in the cache.
+    def script(number: int | None) -> int:
+        library.says(number, text=b"a", token_id=5)
+        library.says_nothing(number, WAITING)
+        library.says(number, WAITING, token_id=6)
+        assert library.aborted.wait(BOUND_S)
+        library.says(number, text=b"b", token_id=7)
+        return 0
+
+    library.script = script
+    pieces = Pieces(enough=3)
+    assert run_of(runtime, pieces).ids == [5, -1, 6, 7]
+    assert pieces == [b"a", b"", b""]
+
+
 def test_run_brings_its_sampling_where_it_may(library: Library, runtime: Runtime) -> None:
     seen: list[tuple[float, int]] = []
 
@@ -411,22 +458,21 @@ def test_late_callbacks_reach_nobody(library: Library, runtime: Runtime) -> None
     assert (run.tokens, run.finished, run.failed) == (1, False, False)
 
 
-def test_callbacks_between_the_end_and_the_return_reach_nobody(
+def test_callbacks_after_the_end_are_nobodys_before_run_returns(
     library: Library, runtime: Runtime
 ) -> None:
-    # R31: whoever called `rkllm_run` may be long in taking note that it has returned.
+    # On a busy machine it may return late: they are no part of the answer then either.
     def script(number: int | None) -> int:
-        library.says(number, text=b"mine")
+        library.says(number, text=b"a", token_id=1)
         library.says(number, FINISH)
-        library.says(number, text=b"late")
+        library.says(number, text=b"late", token_id=2)
         library.says(number, ERROR)
         return 0
 
     library.script = script
-    taken = Pieces()
-    run = run_of(runtime, taken)
-    assert taken == [b"mine"]
-    assert (run.tokens, run.finished, run.failed) == (1, True, False)
+    pieces = Pieces()
+    run = run_of(runtime, pieces)
+    assert (pieces, run.ids, run.finished, run.failed) == ([b"a"], [1], True, False)
 
 
 def test_callbacks_from_another_thread(library: Library, runtime: Runtime) -> None:
@@ -584,6 +630,33 @@ def test_abort_in_the_moment_of_another_one_is_not_forgotten(library: Library) -
 
 
 def test_cache_tells_how_much_there_is(library: Library, runtime: Runtime) -> None:
-    assert runtime.cached_tokens() == 12
+    assert runtime.cache_size() == 12
+    library.code = -1
+    assert runtime.cache_size() is None
+    library.code = 0
     runtime.close()
-    assert runtime.cached_tokens() == 0
+    assert runtime.cache_size() is None
+
+
+def test_cache_is_empty_where_its_size_says_so(library: Library, runtime: Runtime) -> None:
+    assert runtime.clear_cache()
+    assert library.calls[-1] == "clear 0 None None"
+    library.left = 1
+    assert not runtime.clear_cache()
+    library.code = -1
+    assert not runtime.clear_cache()
+    runtime.close()
+    assert not runtime.clear_cache()
+
+
+def test_prompt_cache_is_loaded_and_released(library: Library, runtime: Runtime) -> None:
+    assert runtime.load_prompt_cache(Path("/caches/bot.bin"))
+    runtime.release_prompt_cache()
+    assert library.calls[-2:] == ["load /caches/bot.bin", "release"]
+    library.code = -1
+    assert not runtime.load_prompt_cache(Path("/caches/bot.bin"))
+    runtime.close()
+    calls = list(library.calls)
+    assert not runtime.load_prompt_cache(Path("/caches/bot.bin"))
+    runtime.release_prompt_cache()
+    assert library.calls == calls

@@ -38,10 +38,12 @@ class Fed:
 
     def __init__(self, *rows: list[float]) -> None:
         self._rows = list(rows)
+        self.clears = True
         self.asked: list[Any] = []
 
-    def forget(self) -> None:
+    def clear_cache(self) -> bool:
         self.asked.append("forget")
+        return self.clears
 
     def compute(
         self, tokens: list[int], mode: int, take: Callable[[Any], None], *, keep: bool, lora: Any
@@ -84,14 +86,11 @@ def test_failure_is_forgotten_too() -> None:
 
 
 def test_runtime_that_does_not_forget_is_not_asked() -> None:
-    class Library:
-        def clear_kv_cache(self, *given: object) -> int:
-            return -1
-
-    runtime = Runtime.__new__(Runtime)
-    runtime._handle, runtime._functions = ctypes.c_void_p(1), cast("Any", Library())
-    with pytest.raises(BackendFailed, match=r"did not forget the request before: .* answered -1"):
-        runtime.forget()
+    fed = Fed()
+    fed.clears = False
+    with pytest.raises(BackendFailed, match=r"did not forget the request before: .* not known"):
+        run(fed)
+    assert fed.asked == ["forget"]
 
 
 def test_last_row_is_kept_and_cut_or_filled_to_the_vocabulary() -> None:

@@ -1,0 +1,447 @@
+"""Of a chat's next turn only what is new is read, and no chat sees another's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import Chat, Engine, FinishReason, Message, Priority, SamplingParams
+from engine.backends.base import RunEnd
+from engine.backends.rkllm.abi import ABI_12, ABI_13, Abi
+from engine.backends.rkllm.backend import RkllmBackend
+from engine.backends.rkllm.prompts import ChatTokenizer
+from engine.errors import BackendFailed, EngineCrashed
+from tests.fake_rkllm import Call, read_log
+from tests.fake_rkllm.tokenizer import tokenizer, write_tokenizer
+from tests.integration.engine.rkllm.conftest import RkllmMaker
+from tests.integration.engine.support import ask
+
+only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
+only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
+only_12 = pytest.mark.parametrize("abi", [ABI_12], ids=["abi1.2"])
+only_13 = pytest.mark.parametrize("abi", [ABI_13], ids=["abi1.3"])
+
+SYSTEM = Message("system", "You are a guide who answers in few words and knows every town.")
+SPEAKS = 'answer\n  spell "Word number \\{run}, and no more."\n'
+
+
+def ids_of(text: str) -> str:
+    """The tokens of a text as the script sees them."""
+    return " ".join(map(str, tokenizer().encode(text, add_special_tokens=False).ids))
+
+
+def contexts(log: Path) -> list[Call]:
+    """What each run was about, with how much of it was in the cache."""
+    return [call for call in read_log(log) if call.name == "context"]
+
+
+def held(log: Path) -> list[int]:
+    return [int(call.values["held"]) for call in contexts(log)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The tokenizer's files, beside every model that this test writes."""
+    return write_tokenizer(tmp_path)
+
+
+@pytest.fixture
+def whole(folder: Path) -> Callable[[list[Message]], str]:
+    """What a chat is when it is sent from its beginning, as the log has it."""
+    chats = ChatTokenizer(folder)
+
+    def encoded(turns: list[Message]) -> str:
+        ids = chats.encode(chats.render(Chat(tuple(turns))), special=False)
+        return ",".join(map(str, ids))
+
+    return encoded
+
+
+async def turn(
+    engine: Engine, turns: list[Message], asked: str, **sampling: Any
+) -> tuple[int, int]:
+    """Ask a chat's next question and keep the answer; tokens of the prompt, and those reused."""
+    turns.append(Message("user", asked))
+    text, finish = await ask(engine, Chat(tuple(turns)), **sampling)
+    turns.append(Message("assistant", text))
+    return finish.usage.prompt_tokens, finish.usage.cached_tokens
+
+
+# ---- chats ----
+
+
+async def test_ten_turns_read_only_what_is_new(
+    rkllm_of: RkllmMaker, whole: Callable[[list[Message]], str], call_log: Path
+) -> None:
+    engine = rkllm_of(SPEAKS)
+    turns, in_cache = [SYSTEM], 0
+    for number in range(1, 11):
+        prompt, reused = await turn(engine, turns, f"And what of town {number}?")
+        assert reused == in_cache
+        said = contexts(call_log)[-1].values
+        assert said["ids"] == whole(turns[:-1])
+        assert (int(said["held"]), int(said["new"])) == (reused, prompt - reused)
+        in_cache = prompt + len(turns[-1].content)
+    # Since an answer's end, and the two marks around a question, are all that was new.
+    news = [int(call.values["new"]) for call in contexts(call_log)[1:]]
+    assert max(news) - min(news) <= 1
+
+
+@only_threads
+async def test_prompts_are_those_of_an_engine_that_reuses_nothing(
+    rkllm_of: RkllmMaker, folder: Path, call_log: Path
+) -> None:
+    for reuse in (True, False):
+        engine = rkllm_of(SPEAKS, kv_reuse=reuse)
+        turns = [SYSTEM]
+        for number in range(10):
+            _, reused = await turn(engine, turns, f"And what of town {number}?")
+            assert (reused > 0) is (reuse and number > 0)
+        await engine.close()
+    prompts = [call.values["ids"] for call in contexts(call_log)]
+    assert prompts[:10] == prompts[10:]
+    assert held(call_log)[10:] == [0] * 10
+
+
+@only_threads
+async def test_edited_history_is_read_whole(
+    rkllm_of: RkllmMaker, whole: Callable[[list[Message]], str], call_log: Path
+) -> None:
+    engine = rkllm_of(SPEAKS)
+    turns = [SYSTEM]
+    await turn(engine, turns, "And what of Bath?")
+    await turn(engine, turns, "And what of Ely?")
+    turns[2] = Message("assistant", turns[2].content.replace("number", "Number"))
+    edited = await turn(engine, turns, "And what of York?")
+    assert edited[1] == 0
+    assert contexts(call_log)[-1].values["ids"] == whole(turns[:-1])
+    # What was taken back leaves the cache longer than the prompt.
+    del turns[-2:]
+    assert (await turn(engine, turns, "And York?"))[1] == 0
+    del turns[-1]
+    turns.pop()
+    assert (await turn(engine, turns, "And York?"))[1] == 0
+    assert contexts(call_log)[-1].values["ids"] == whole(turns[:-1])
+    assert (await turn(engine, turns, "And Wells?"))[1] > 0
+
+
+@only_threads
+async def test_interleaved_chats_see_nothing_of_each_other(
+    rkllm_of: RkllmMaker, whole: Callable[[list[Message]], str], call_log: Path
+) -> None:
+    engine = rkllm_of(SPEAKS)
+    chats = [[SYSTEM], [SYSTEM], [Message("user", "Hello?"), Message("assistant", "Yes?")]]
+    for number in range(6):
+        turns = chats[number % 3]
+        assert (await turn(engine, turns, f"Question {number}?"))[1] == 0
+        assert contexts(call_log)[-1].values["ids"] == whole(turns[:-1])
+    clears = [call for call in read_log(call_log) if call.name == "rkllm_clear_kv_cache"]
+    assert len(clears) == 6
+
+
+# A "qqq" fails after a few tokens, a "zzz" is said to have failed by what run returns.
+RANDOM = f"""
+answer when="{ids_of("qqq")}"
+  spell "Half"
+  error "no"
+answer when="{ids_of("zzz")}"
+  spell "Whole, or so it seems."
+  returns 3
+answer when="{ids_of("yyy")}"
+  spell "That is all \\{{run}}."
+  cache ended
+answer when="{ids_of("xxx")}"
+  spell "Hold on \\{{run}}."
+  cache more
+answer
+  spell "Turn \\{{run}} says so much, and \\{{run}} is no more than that."
+"""
+
+
+class Caller:
+    """Drives a backend of its own, without an engine around it."""
+
+    def __init__(self, model: Path, library: Path) -> None:
+        self.backend = RkllmBackend(str(model), "fake", 2048, lib_path=str(library))
+        self.backend.load()
+        self._runs = 0
+
+    def ask(
+        self, turns: list[Message], limit: int | None = None, enough: int = 0
+    ) -> tuple[str, RunEnd]:
+        """Ask; the answer is cut at so many tokens, by the caller or by the limit."""
+        self._runs += 1
+        said: list[bytes] = []
+
+        def on_piece(piece: bytes, token: int, logprob: object) -> bool:
+            if not enough or len(said) < enough:
+                said.append(piece)
+            return len(said) == enough
+
+        sampling = SamplingParams(max_tokens=limit)
+        end = self.backend.run(self._runs, Chat(tuple(turns)), sampling, on_piece)
+        return b"".join(said[:limit]).decode(), end
+
+
+@pytest.fixture
+def caller(
+    folder: Path, model: Callable[[str], Path], library: Path, call_log: Path
+) -> Iterator[Caller]:
+    made = Caller(model(RANDOM), library)
+    yield made
+    made.backend.close()
+
+
+@pytest.mark.timeout(120)
+def test_random_turns_of_several_chats(
+    caller: Caller, whole: Callable[[list[Message]], str], call_log: Path, scale: int
+) -> None:
+    dice = random.Random(seed := random.randrange(2**32))
+    chats: list[list[Message]] = [[SYSTEM], [SYSTEM], []]
+    expected: list[str] = []
+    chat = 0
+    for _ in range(500 * scale):
+        if dice.random() < 0.15:
+            chat = dice.randrange(3)
+        turns = chats[chat]
+        if len(turns) > 20:
+            del turns[1:]
+        if len(turns) > 2 and dice.random() < 0.1:
+            at = dice.randrange(len(turns))
+            turns[at] = Message(turns[at].role, turns[at].content[:-1] + "?")
+        if len(turns) > 2 and dice.random() < 0.1:
+            # The same question once more, or the one before it.
+            del turns[-1]
+            while turns and turns[-1].role != "assistant":
+                del turns[-1]
+        kind = dice.choice([""] * 9 + ["qqq ", "zzz ", "yyy ", "xxx "])
+        turns.append(Message("user", f"{kind}Why {dice.randrange(10)}?"))
+        expected.append(whole(turns))
+        cut: dict[str, Any] = dice.choice(
+            [{}, {}, {}, {}, {"limit": dice.randint(1, 30)}, {"enough": dice.randint(1, 30)}]
+        )
+        try:
+            text, _ = caller.ask(turns, **cut)
+        except BackendFailed:
+            turns.pop()
+        else:
+            turns.append(Message("assistant", text))
+    said = contexts(call_log)
+    assert [call.values["ids"] for call in said] == expected, f"seed {seed}"
+    assert sum(1 for number in held(call_log) if number) > 60
+
+
+# ---- what is in the cache ----
+
+
+@only_threads
+@pytest.mark.parametrize("cached", ["told", "less", "more"])
+async def test_cut_answer_is_gone_on_from_where_the_cache_is_known(
+    rkllm_of: RkllmMaker,
+    whole: Callable[[list[Message]], str],
+    call_log: Path,
+    abi: Abi,
+    cached: str,
+) -> None:
+    engine = rkllm_of(f"{SPEAKS}  cache {cached}\n  abort ms=0\n")
+    turns = [SYSTEM]
+    prompt, _ = await turn(engine, turns, "And what of Bath?", max_tokens=9)
+    _, reused = await turn(engine, turns, "And what of Ely?", stop=("umb",))
+    assert contexts(call_log)[-1].values["ids"] == whole(turns[:-1])
+    if abi is ABI_13:
+        assert reused == {"told": prompt + 9, "less": prompt + 8, "more": 0}[cached]
+    else:
+        # The limit takes an abort there, and another token may come before it is heard.
+        assert reused in {prompt + 9, prompt + 8, 0}
+    # A stop string is in the cache and in no chat.
+    assert (await turn(engine, turns, "And what of York?"))[1] == 0
+    assert contexts(call_log)[-1].values["ids"] == whole(turns[:-1])
+
+
+@only_threads
+async def test_end_token_in_the_cache_is_gone_on_from_where_it_was_told(
+    rkllm_of: RkllmMaker, whole: Callable[[list[Message]], str], call_log: Path
+) -> None:
+    engine = rkllm_of(f"{SPEAKS}  cache ended\n")
+    turns = [SYSTEM]
+    prompt, _ = await turn(engine, turns, "And what of Bath?")
+    answer = len(turns[-1].content)
+    assert (await turn(engine, turns, "And what of Ely?"))[1] == prompt + answer + 1
+    assert contexts(call_log)[-1].values["ids"] == whole(turns[:-1])
+
+
+@only_13
+@only_threads
+async def test_answer_that_would_be_told_otherwise_is_read_again(
+    rkllm_of: RkllmMaker, whole: Callable[[list[Message]], str], call_log: Path
+) -> None:
+    # The same text in other tokens: what the model has read is not what it would be given.
+    engine = rkllm_of('answer\n  say "Ba" "th" id=300\n')
+    turns = [SYSTEM]
+    await turn(engine, turns, "Which town?")
+    assert (await turn(engine, turns, "And the next?"))[1] == 0
+    assert contexts(call_log)[-1].values["ids"] == whole(turns[:-1])
+
+
+@only_13
+@only_threads
+async def test_characters_of_several_tokens_are_known_by_their_ids(
+    rkllm_of: RkllmMaker, folder: Path, call_log: Path
+) -> None:
+    first, second = tokenizer().encode("é", add_special_tokens=False).ids
+    said = f'answer\n  waiting null id={first}\n  say "\\xc3\\xa9" id={second}\n'
+    engine = rkllm_of(said)
+    turns = [SYSTEM]
+    prompt, _ = await turn(engine, turns, "Which letter?")
+    assert (await turn(engine, turns, "And the next?"))[1] == prompt + 2
+
+
+@only_13
+@only_threads
+async def test_answer_that_fills_the_context_is_not_gone_on_from(
+    rkllm_of: RkllmMaker, folder: Path, call_log: Path
+) -> None:
+    engine = rkllm_of('answer\n  spell "abcdefghij" times=40\n', context_length=128)
+    _, finish = await ask(engine, tuple(range(100)))
+    assert finish.reason is FinishReason.LENGTH
+    again = (*range(100), *tokenizer().encode("abcdefghij", add_special_tokens=False).ids)
+    assert (await ask(engine, again))[1].usage.cached_tokens == 0
+
+
+@only_threads
+async def test_nothing_is_gone_on_from_after_a_failure(
+    rkllm_of: RkllmMaker, folder: Path, call_log: Path
+) -> None:
+    failures = {"aaa": 'error "no"', "bbb": "returns 3", "ccc": "finish none"}
+    fails = "".join(f'answer when="{ids_of(on)}"\n  {how}\n' for on, how in failures.items())
+    engine = rkllm_of(fails + SPEAKS)
+    prompt = tuple(range(20))
+    for on in failures:
+        prompt = (*prompt, 1)
+        assert (await ask(engine, prompt))[1].usage.cached_tokens == 0
+        with pytest.raises(BackendFailed):
+            await ask(engine, tuple(map(int, ids_of(on).split())))
+    assert held(call_log) == [0] * 6
+
+
+@only_threads
+@only_12
+async def test_nothing_is_left_after_a_reload(
+    rkllm_of: RkllmMaker, folder: Path, call_log: Path
+) -> None:
+    engine = rkllm_of(SPEAKS, sampling="reload")
+    turns = [SYSTEM]
+    for temperature, reuses in ((0.5, False), (0.5, True), (0.6, False), (0.6, True)):
+        _, reused = await turn(engine, turns, "And?", temperature=temperature)
+        assert (reused > 0) is reuses
+
+
+@only_processes
+@only_13
+async def test_nothing_is_left_after_a_crash(
+    rkllm_of: RkllmMaker, folder: Path, call_log: Path
+) -> None:
+    engine = rkllm_of(f'answer when="{ids_of("zzz")}"\n  crash\n{SPEAKS}')
+    turns = [SYSTEM]
+    await turn(engine, turns, "And?")
+    with pytest.raises(EngineCrashed):
+        await turn(engine, [*turns], "zzz")
+    assert (await turn(engine, turns, "And?"))[1] == 0
+    assert (await turn(engine, turns, "And?"))[1] > 0
+
+
+@only_threads
+async def test_text_never_goes_on_from_tokens(rkllm_of: RkllmMaker, call_log: Path) -> None:
+    # Without a tokenizer a prompt is tokens only where the client sends tokens.
+    engine = rkllm_of(f'answer when="hi"\n  say "\\{{seen}}"\n{SPEAKS}')
+    prompt = tuple(range(20))
+    await ask(engine, prompt)
+    text, finish = await ask(engine, "hi")
+    assert '"history":""' in text
+    assert '"history_tokens":0' in text
+    assert finish.usage.cached_tokens == 0
+    await ask(engine, "hi")
+    assert (await ask(engine, (*prompt, 1)))[1].usage.cached_tokens == 0
+    names = [call.name for call in read_log(call_log) if "kv_cache" in call.name]
+    assert names == ["rkllm_clear_kv_cache", "rkllm_get_kv_cache_size"] * 3
+
+
+@only_13
+@only_threads
+@pytest.mark.parametrize("fault", ["clear lies", "cache_size fails"])
+async def test_cache_that_cannot_be_emptied_ends_all_reuse(
+    rkllm_of: RkllmMaker,
+    whole: Callable[[list[Message]], str],
+    call_log: Path,
+    caplog: pytest.LogCaptureFixture,
+    fault: str,
+) -> None:
+    engine = rkllm_of(f"{fault}\n{SPEAKS}")
+    chats = [[SYSTEM], [Message("system", "Be brief.")]]
+    for number in range(4):
+        turns = chats[number % 2]
+        await turn(engine, turns, "And?")
+        assert contexts(call_log)[-1].values["ids"] == whole(turns[:-1])
+    assert [record.message for record in caplog.records if "RKLLM_KV_REUSE" in record.message][
+        1:
+    ] == []
+    inits = [call for call in read_log(call_log) if call.name == "rkllm_init"]
+    assert len(inits) == 2
+    _, reused = await turn(engine, chats[1], "And?")
+    assert reused == 0
+
+
+@only_13
+@only_threads
+async def test_reuse_can_be_turned_off(rkllm_of: RkllmMaker, folder: Path, call_log: Path) -> None:
+    engine = rkllm_of(SPEAKS, kv_reuse=False)
+    turns = [SYSTEM]
+    for _ in range(3):
+        assert (await turn(engine, turns, "And?"))[1] == 0
+    assert not any("kv_cache" in call.name for call in read_log(call_log))
+
+
+# ---- adapters and vectors on the same handle ----
+
+
+@only_threads
+async def test_adapters_never_go_on_from_each_others_cache(
+    rkllm_of: RkllmMaker, whole: Callable[[list[Message]], str], call_log: Path, tmp_path: Path
+) -> None:
+    # The stand-in ends the process that does.
+    (tmp_path / "one.lora").touch()
+    engine = rkllm_of(SPEAKS, lora=f"one={tmp_path}/one.lora,two={tmp_path}/one.lora")
+    turns = [SYSTEM]
+    adapters = [None, None, "one", "one", "two", "one", None, None]
+    for number, lora in enumerate(adapters):
+        _, reused = await turn(engine, turns, f"Question {number}?", lora=lora)
+        assert (reused > 0) is (number > 0 and adapters[number - 1] == lora)
+        said = contexts(call_log)[-1].values
+        assert (said["ids"], said["lora"]) == (whole(turns[:-1]), lora or "-")
+
+
+@only_threads
+@pytest.mark.parametrize("reuse", [True, False])
+async def test_vector_between_two_turns_changes_no_prompt(
+    rkllm_of: RkllmMaker,
+    whole: Callable[[list[Message]], str],
+    call_log: Path,
+    *,
+    reuse: bool,
+) -> None:
+    engine = rkllm_of(SPEAKS, kv_reuse=reuse)
+    turns = [SYSTEM]
+    await turn(engine, turns, "And what of Bath?")
+    vectors = [await engine.embed(["Which town?"], Priority.INTERACTIVE)]
+    # Nothing of the chat comes before the text.
+    assert contexts(call_log)[-1].values["held"] == "0"
+    for again in (False, True):
+        _, reused = await turn(engine, turns, "And what of Ely?")
+        assert (reused > 0) is (reuse and again)
+        assert contexts(call_log)[-1].values["ids"] == whole(turns[:-1])
+    vectors.append(await engine.embed(["Which town?"], Priority.INTERACTIVE))
+    assert vectors[0] == vectors[1]

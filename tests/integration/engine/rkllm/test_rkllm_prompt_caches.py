@@ -1,0 +1,219 @@
+"""Prompts that are saved by name: what of the next one is read, and what becomes of bad files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import Chat, Engine, Message, Priority
+from engine.backends.rkllm.abi import ABI_13
+from engine.errors import RequestRejected
+from tests.fake_rkllm import read_log
+from tests.fake_rkllm.tokenizer import write_tokenizer
+from tests.integration.engine.rkllm.conftest import RkllmMaker
+from tests.integration.engine.support import ask, read, request
+
+only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
+only_13 = pytest.mark.parametrize("abi", [ABI_13], ids=["abi1.3"])
+
+SPEAKS = 'answer\n  spell "Answer \\{run}."\n'
+BOT = "You answer for a shop that sells walnuts, and for nobody else."
+GUIDE = "You are a guide who knows every town."
+# <|im_start|>, system, the prompt, <|im_end|>, <|im_start|>, user: with their line ends.
+AROUND = len("1system\n2\n1user\n")
+
+
+async def reused(engine: Engine, system: str, question: str, name: str | None) -> int:
+    chat = Chat((Message("system", system), Message("user", question)))
+    _, finish = await ask(engine, chat, prompt_cache=name)
+    timings = finish.timings
+    assert timings.reused_tokens + timings.prefilled_tokens == finish.usage.prompt_tokens
+    return timings.reused_tokens
+
+
+def calls(log: Path) -> list[str]:
+    """What was loaded and released, and how much of each prompt was there."""
+    told = {"rkllm_load_prompt_cache": "load", "rkllm_release_prompt_cache": "release"}
+    return [
+        told.get(call.name) or f"held {call.values['held']}"
+        for call in read_log(log)
+        if call.name in told or call.name == "context"
+    ]
+
+
+def files(folder: str) -> list[Path]:
+    """Where the caches named "bot" are."""
+    return list(Path(folder).glob("*/bot.bin"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """Of the caches; the tokenizer's files are beside every model that this test writes."""
+    write_tokenizer(tmp_path)
+    return str(tmp_path / "caches")
+
+
+async def test_first_one_is_saved_and_the_others_begin_with_it(
+    rkllm_of: RkllmMaker, folder: str, call_log: Path
+) -> None:
+    engine = rkllm_of(SPEAKS, prompt_caches=folder)
+    assert (await engine.ready()).prompt_caches
+    same = AROUND + len(BOT)
+    assert await reused(engine, BOT, "Are they fresh?", "bot") == 0
+    assert await reused(engine, BOT, "How much is a pound?", "bot") == same
+    assert await reused(engine, BOT, "Is one ripe?", "bot") == same
+    # The very same prompt is read to its last token, for the answer begins there.
+    prompt = (await ask(engine, (1, 2, 3), prompt_cache="ids"))[1].usage.prompt_tokens
+    assert (await ask(engine, (1, 2, 3), prompt_cache="ids"))[1].usage.cached_tokens == prompt - 1
+    # It is there after a restart, too.
+    await engine.close()
+    (model,) = Path(folder).parent.glob("*.rkllm")
+    engine = rkllm_of(model, prompt_caches=folder)
+    assert await reused(engine, BOT, "Two?", "bot") == same
+    held = [f"held {each}" for each in (same, same, 0, prompt - 1, same)]
+    assert calls(call_log) == [
+        *["held 0", "load", held[0], held[1], "release", held[2], "load", held[3], "load", held[4]]
+    ]
+
+
+@only_threads
+async def test_one_at_a_time_and_none_where_none_is_named(
+    rkllm_of: RkllmMaker, folder: str, call_log: Path
+) -> None:
+    engine = rkllm_of(SPEAKS, prompt_caches=folder)
+    for name, system in (("bot", BOT), ("guide", GUIDE)):
+        await reused(engine, system, "Well?", name)
+    bot, guide = (AROUND + len(system) for system in (BOT, GUIDE))
+    assert await reused(engine, BOT, "Again?", "bot") == bot
+    assert await reused(engine, GUIDE, "Again?", "guide") == guide
+    assert await reused(engine, GUIDE, "A third time?", None) == 0
+    held = [f"held {each}" for each in (bot, guide)]
+    assert calls(call_log)[2:] == ["load", held[0], "release", "load", held[1], "release", "held 0"]
+
+
+@only_threads
+async def test_chat_without_a_name_goes_on_and_one_with_a_name_does_not(
+    rkllm_of: RkllmMaker, folder: str, call_log: Path
+) -> None:
+    engine = rkllm_of(SPEAKS, prompt_caches=folder)
+    first = tuple(range(20))
+    await ask(engine, first)
+    await ask(engine, (*first, 30), prompt_cache="bot")
+    assert (await ask(engine, (*first, 40)))[1].usage.cached_tokens == 0
+    assert (await ask(engine, (*first, 30, 50), prompt_cache="bot"))[1].usage.cached_tokens == 21
+    contexts = [call.values["ids"] for call in read_log(call_log) if call.name == "context"]
+    assert contexts == [
+        ",".join(map(str, each)) for each in (first, (*first, 30), (*first, 40), (*first, 30, 50))
+    ]
+
+
+@only_13
+@only_threads
+async def test_another_models_file_is_never_loaded(
+    rkllm_of: RkllmMaker, folder: str, call_log: Path
+) -> None:
+    # The stand-in ends the process that loads one.
+    for script in (SPEAKS, SPEAKS + "  # another\n"):
+        engine = rkllm_of(script, prompt_caches=folder)
+        assert await reused(engine, BOT, "Well?", "bot") == 0
+        assert await reused(engine, BOT, "Again?", "bot") > 0
+        await engine.close()
+    assert len(files(folder)) == 2
+
+
+@only_13
+@only_threads
+async def test_damaged_file_is_named(rkllm_of: RkllmMaker, folder: str) -> None:
+    engine = rkllm_of(SPEAKS, prompt_caches=folder)
+    await reused(engine, BOT, "Well?", "bot")
+    (path,) = files(folder)
+    path.write_text("nonsense")
+    with pytest.raises(RequestRejected, match=f"did not load {path}; once it is deleted"):
+        await reused(engine, BOT, "Again?", "bot")
+    path.unlink()
+    # What is only half there counts as not there.
+    assert await reused(engine, BOT, "Again?", "bot") == 0
+    path.with_suffix(".json").write_text("{")
+    assert await reused(engine, BOT, "Again?", "bot") == 0
+    assert await reused(engine, BOT, "Again?", "bot") > 0
+
+
+@only_13
+@only_threads
+async def test_folder_that_takes_nothing_is_named(
+    rkllm_of: RkllmMaker, folder: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "tokenizer.json"
+    engine = rkllm_of(SPEAKS, prompt_caches=str(file))
+    with pytest.raises(RequestRejected, match=f"prompt_cache: {file}/.*cannot be written"):
+        await reused(engine, BOT, "Well?", "bot")
+    assert await reused(engine, BOT, "Well?", None) == 0
+
+
+@only_13
+@only_threads
+async def test_model_that_cannot_be_saved_is_read_whole(
+    rkllm_of: RkllmMaker, folder: str, call_log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = rkllm_of(f"prompt_cache not_saved\n{SPEAKS}", prompt_caches=folder)
+    for _ in range(2):
+        assert await reused(engine, BOT, "Well?", "bot") == 0
+    assert caplog.text.count("saved no prompt cache bot") == 2
+    assert calls(call_log) == ["held 0"] * 2
+
+
+@only_threads
+async def test_prompt_of_an_answer_that_was_cut_is_saved(rkllm_of: RkllmMaker, folder: str) -> None:
+    engine = rkllm_of('answer\n  spell "Answer" us=2000 times=50\n', prompt_caches=folder)
+    cut: dict[str, Any] = {"max_tokens": 2, "prompt_cache": "bot"}
+    await ask(engine, (1, 2, 3, 4), **cut)
+    assert (await ask(engine, (1, 2, 3, 5), **cut))[1].usage.cached_tokens == 3
+
+
+@only_13
+@only_threads
+async def test_text_is_begun_from_a_file_as_well(rkllm_of: RkllmMaker, tmp_path: Path) -> None:
+    # Without a tokenizer only the runtime knows how much of it is the same.
+    engine = rkllm_of('answer\n  say "\\{seen}"\n', prompt_caches=str(tmp_path / "caches"))
+    texts = [(await ask(engine, "hi there", prompt_cache="bot"))[0] for _ in range(2)]
+    assert '"saves_prompt_cache":true,"prompt_cache":false' in texts[0]
+    assert '"saves_prompt_cache":false,"prompt_cache":true' in texts[1]
+
+
+@only_13
+@only_threads
+async def test_name_without_a_folder_is_warned_of(rkllm_of: RkllmMaker, call_log: Path) -> None:
+    # R16
+    engine = rkllm_of(SPEAKS)
+    async with await engine.generate(request("hi", prompt_cache="bot")) as stream:
+        await read(stream)
+    assert any(each.startswith("prompt_cache is not supported") for each in stream.warnings)
+    assert not any("prompt_cache" in call.name for call in read_log(call_log))
+
+
+@only_threads
+async def test_adapter_has_prompts_of_its_own(
+    rkllm_of: RkllmMaker, folder: str, tmp_path: Path
+) -> None:
+    # The stand-in ends the process that begins with another adapter's.
+    (tmp_path / "one.lora").touch()
+    engine = rkllm_of(SPEAKS, prompt_caches=folder, lora=f"one={tmp_path}/one.lora")
+    for reuses in (False, True):
+        for lora in (None, "one"):
+            _, finish = await ask(engine, (1, 2, 3, 4), prompt_cache="bot", lora=lora)
+            assert finish.usage.cached_tokens == (3 if reuses else 0)
+    assert len(files(folder)) == 2
+
+
+@only_threads
+async def test_vector_does_not_begin_with_a_saved_prompt(
+    rkllm_of: RkllmMaker, folder: str, call_log: Path
+) -> None:
+    engine = rkllm_of(SPEAKS, prompt_caches=folder)
+    [alone] = await engine.embed([(1, 2, 3)], Priority.INTERACTIVE)
+    for _ in range(2):
+        await ask(engine, (1, 2, 3, 4), prompt_cache="bot")
+    assert await engine.embed([(1, 2, 3)], Priority.INTERACTIVE) == [alone]
+    assert calls(call_log) == ["held 0", "held 0", "load", "held 3", "release", "held 0"]

@@ -1,0 +1,196 @@
+"""Which part of a prompt is sent, by what the runtime says of its cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from engine.backends.rkllm.history import History, Part
+from engine.backends.rkllm.prompt_caches import PromptCaches
+from engine.backends.rkllm.runtime import Run, Runtime, Turn
+
+CONTEXT = 100
+
+
+class Cache:
+    """Stands in for the runtime: a cache of some size, which clearing makes 0 if it works."""
+
+    def __init__(self, *, clears: bool = True) -> None:
+        self.size: int | None = 0
+        self.clears = clears
+        self.cleared = 0
+
+    def cache_size(self) -> int | None:
+        return self.size
+
+    def clear_cache(self) -> bool:
+        self.cleared += 1
+        if self.clears:
+            self.size = 0
+        return self.clears
+
+
+def history_of(*, on: bool = True) -> History:
+    return History(PromptCaches(None, Path("model.rkllm")), on=on)
+
+
+def begin(history: History, cache: Cache, prompt: Any, **options: Any) -> Part | None:
+    return history.begin(cast("Runtime", cache), prompt, **options)
+
+
+def ran(ids: list[int], **fields: Any) -> Run:
+    made = Run(1, lambda *_: False, 50, ids=ids, tokens=len(ids))
+    for name, value in {"finished": True, **fields}.items():
+        setattr(made, name, value)
+    return made
+
+
+def after(history: History, cache: Cache, ids: list[int], size: int, **fields: Any) -> None:
+    """Run [1, 2, 3], with these tokens as its answer and so many in the cache afterwards."""
+    assert begin(history, cache, [1, 2, 3]) == Part([1, 2, 3], keep=True)
+    history.end([1, 2, 3], None, ran(ids, **fields), CONTEXT)
+    cache.size = size
+
+
+def test_first_prompt_is_sent_whole_to_a_cleared_cache() -> None:
+    cache = Cache()
+    assert begin(history_of(), cache, [1, 2]) == Part([1, 2], keep=True)
+    assert cache.cleared == 1
+
+
+@pytest.mark.parametrize(
+    ("size", "reused"),
+    [(None, 0), (0, 0), (2, 0), (3, 3), (4, 4), (5, 5), (6, 0), (7, 0)],
+)
+def test_size_of_the_cache_says_what_is_in_it(size: Any, reused: int) -> None:
+    # [1, 2, 3] and the answer 4, 5: less than the prompt is as strange as more than was told.
+    history, cache = history_of(), Cache()
+    after(history, cache, [4, 5], size)
+    prompt = [1, 2, 3, 4, 5, 6, 7, 8]
+    assert begin(history, cache, prompt) == Part(prompt[reused:], reused, keep=True)
+    assert cache.cleared == (1 if reused else 2)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [[1, 2, 3, 4, 5], [1, 2, 3], [1], [9], [1, 2, 3, 4, 6, 7], [9, 2, 3, 4, 5, 6]],
+)
+def test_prompt_that_does_not_go_on_is_sent_whole(prompt: list[int]) -> None:
+    history, cache = history_of(), Cache()
+    after(history, cache, [4, 5], 5)
+    assert begin(history, cache, prompt) == Part(prompt, keep=True)
+    assert cache.cleared == 2
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"failed": True}, {"code": -1}, {"finished": False}, {"tokens": CONTEXT - 3}],
+)
+def test_nothing_is_known_after(fields: dict[str, Any]) -> None:
+    history, cache = history_of(), Cache()
+    after(history, cache, [4, 5], 5, **fields)
+    assert begin(history, cache, [1, 2, 3, 4, 5, 6]) == Part([1, 2, 3, 4, 5, 6], keep=True)
+
+
+def test_aborted_run_is_gone_on_from() -> None:
+    history, cache = history_of(), Cache()
+    after(history, cache, [4, 5], 5, finished=False, stopped=True)
+    assert begin(history, cache, [1, 2, 3, 4, 5, 6]) == Part([6], 5, keep=True)
+
+
+@pytest.mark.parametrize(
+    ("size", "fields", "reused"),
+    [
+        # With its end token in the cache, or not, or one that is not what the chat has there.
+        (6, {"end_id": 6}, 6),
+        (5, {"end_id": 6}, 5),
+        (4, {"end_id": 6}, 4),
+        (7, {"end_id": 6}, 0),
+        (6, {"end_id": 8}, 0),
+        (6, {"end_id": -1}, 0),
+        # Cut off, it has none.
+        (6, {"end_id": 6, "stopped": True}, 0),
+    ],
+)
+def test_token_that_ended_the_answer_is_gone_on_from_where_it_was_told(
+    size: int, fields: dict[str, Any], reused: int
+) -> None:
+    history, cache = history_of(), Cache()
+    after(history, cache, [4, 5], size, **fields)
+    prompt = [1, 2, 3, 4, 5, 6, 7, 8]
+    assert begin(history, cache, prompt) == Part(prompt[reused:], reused, keep=True)
+
+
+def test_last_token_told_again_at_the_end_is_no_end_token() -> None:
+    history, cache = history_of(), Cache()
+    after(history, cache, [4, 5], 6, end_id=5)
+    assert begin(history, cache, [1, 2, 3, 4, 5, 5, 7]) == Part([1, 2, 3, 4, 5, 5, 7], keep=True)
+
+
+def test_what_is_known_is_known_once() -> None:
+    # A run that raises tells nothing of its end.
+    history, cache = history_of(), Cache()
+    after(history, cache, [4], 4)
+    begin(history, cache, [1, 2, 3, 4, 5])
+    assert begin(history, cache, [1, 2, 3, 4, 5]) == Part([1, 2, 3, 4, 5], keep=True)
+
+
+def test_text_is_run_without_history_and_finds_none() -> None:
+    history, cache, text = history_of(), Cache(), Turn("hi")
+    assert begin(history, cache, text) == Part(text)
+    assert cache.cleared == 0
+    after(history, cache, [4], 4)
+    assert [begin(history, cache, text) for _ in range(2)] == [Part(text)] * 2
+    assert cache.cleared == 2
+
+
+def test_new_handle_holds_nothing() -> None:
+    history, cache = history_of(), Cache()
+    after(history, cache, [4], 4)
+    history.forget()
+    assert begin(history, cache, [1, 2, 3, 4, 5]) == Part([1, 2, 3, 4, 5], keep=True)
+
+
+def test_cache_that_stays_full_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    history, cache = history_of(), Cache(clears=False)
+    assert begin(history, cache, [1, 2]) is None
+    assert "RKLLM_KV_REUSE" in caplog.text
+    history.end([1, 2], None, ran([3]), CONTEXT)
+    cache.size = 3
+    assert begin(history, cache, [1, 2, 3, 4]) == Part([1, 2, 3, 4])
+
+
+def test_nothing_is_asked_where_nothing_is_kept() -> None:
+    history, cache = history_of(on=False), Cache(clears=False)
+    for prompt in ([1, 2], [1, 2, 3], Turn("hi")):
+        assert begin(history, cache, prompt) == Part(prompt)
+        history.end(prompt, None, ran([3]), CONTEXT)
+    assert cache.cleared == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "reused"), [("a", "a", 3), ("a", "b", 0), ("a", None, 0), (None, "a", 0)]
+)
+def test_what_one_adapter_computed_is_nothing_to_another(
+    first: str | None, then: str | None, reused: int
+) -> None:
+    history, cache = history_of(), Cache()
+    begin(history, cache, [1, 2, 3], lora=first)
+    history.end([1, 2, 3], None, ran([4]), CONTEXT)
+    cache.size = 3
+    part = begin(history, cache, [1, 2, 3, 4, 5], lora=then)
+    assert part == Part([1, 2, 3, 4, 5][reused:], reused, keep=True)
+    assert cache.cleared == (1 if reused else 2)
+
+
+def test_vector_in_between_is_computed_alone_and_ends_what_is_known() -> None:
+    # Even if the cache is as long afterwards as it was before.
+    history, cache = history_of(), Cache()
+    after(history, cache, [4], 4)
+    assert begin(history, cache, [7, 8], alone=True) == Part([7, 8])
+    assert (cache.cleared, cache.size) == (2, 0)
+    cache.size = 4
+    assert begin(history, cache, [1, 2, 3, 4, 5]) == Part([1, 2, 3, 4, 5], keep=True)
+    assert cache.cleared == 3

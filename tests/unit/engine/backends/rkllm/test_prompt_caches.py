@@ -1,0 +1,171 @@
+"""Files of prompts by name: whose they are, how many there may be, what half of one counts as."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from engine.backends.rkllm.adapters import Adapter
+from engine.backends.rkllm.prompt_caches import MAX_CACHES, PromptCaches
+from engine.backends.rkllm.runtime import Runtime
+from engine.errors import RequestRejected
+
+
+class Handle:
+    """Stands in for the runtime: writes down what is loaded and released."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.loads = True
+
+    def load_prompt_cache(self, path: Path) -> bool:
+        self.calls.append(path.stem)
+        return self.loads
+
+    def release_prompt_cache(self) -> None:
+        self.calls.append("release")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "qwen.rkllm"
+    path.write_bytes(b"begin" + bytes(3_000_000) + b"end")
+    return path
+
+
+@pytest.fixture
+def handle() -> Handle:
+    return Handle()
+
+
+def caches_of(model: Path, abi: str = "1.3", adapters: Sequence[Adapter] = ()) -> PromptCaches:
+    made = PromptCaches(str(model.parent / "caches"), model)
+    made.open(abi, adapters)
+    return made
+
+
+def use(
+    caches: PromptCaches, handle: Handle, name: str, tokens: list[int], lora: str | None = None
+) -> tuple[int, bool]:
+    """Run a prompt: how much is reused, and whether it is saved, which is done then."""
+    runtime = cast("Runtime", handle)
+    path = caches.path(name, lora)
+    assert path is not None
+    caches.release_all_but(runtime, path)
+    found = caches.use(runtime, path, tokens)
+    if found.save_to is not None:
+        found.save_to.write_text("what the runtime computed")
+    caches.saved(path, tokens)
+    return found.reused, found.save_to is not None
+
+
+@pytest.mark.parametrize(
+    ("tokens", "reused"),
+    [([1, 2, 3, 4], 3), ([1, 2, 3], 2), ([1, 2], 1), ([1, 9, 3], 1), ([9], 0), ([], 0)],
+)
+def test_shared_beginning_is_reused(
+    model: Path, handle: Handle, tokens: list[int], reused: int
+) -> None:
+    caches = caches_of(model)
+    assert use(caches, handle, "bot", [1, 2, 3]) == (0, True)
+    assert use(caches, handle, "bot", tokens) == (reused, False)
+    assert use(caches, handle, "bot", tokens) == (reused, False)
+    assert handle.calls == ["bot"]
+
+
+def test_one_is_released_before_another(model: Path, handle: Handle) -> None:
+    caches = caches_of(model)
+    for name in ("a", "b", "a", "b"):
+        use(caches, handle, name, [1, 2])
+    assert handle.calls == ["a", "release", "b"]
+    caches.release_all_but(cast("Runtime", handle), None)
+    caches.release_all_but(cast("Runtime", handle), None)
+    assert handle.calls[3:] == ["release"]
+    use(caches, handle, "a", [1, 2])
+    caches.forget()
+    use(caches, handle, "a", [1, 2])
+    assert handle.calls[4:] == ["a", "a"]
+
+
+@pytest.mark.parametrize("change", ["begin", "end", "size", "name", "abi"])
+def test_another_model_has_files_of_its_own(model: Path, handle: Handle, change: str) -> None:
+    use(caches_of(model), handle, "bot", [1, 2])
+    data = model.read_bytes()
+    if change == "begin":
+        model.write_bytes(b"Begin" + data[5:])
+    elif change == "end":
+        model.write_bytes(data[:-3] + b"End")
+    elif change == "size":
+        model.write_bytes(data[:5] + data[6:])
+    elif change == "name":
+        model = model.rename(model.with_name("llama.rkllm"))
+    other = caches_of(model, "1.2" if change == "abi" else "1.3")
+    assert use(other, handle, "bot", [1, 2]) == (0, True)
+    assert handle.calls == []
+
+
+@pytest.mark.parametrize("change", ["file", "scale"])
+def test_adapters_have_files_of_their_own(model: Path, handle: Handle, change: str) -> None:
+    path = model.with_name("french.lora")
+    path.write_text("weights")
+    adapters = [Adapter("french", path), Adapter("legal", model)]
+    caches = caches_of(model, adapters=adapters)
+    for lora in (None, "french", "legal"):
+        assert use(caches, handle, "bot", [1, 2], lora) == (0, True)
+    assert use(caches, handle, "bot", [1, 2], "french") == (1, False)
+    assert use(caches, handle, "bot", [1, 2]) == (1, False)
+    assert handle.calls == ["bot", "release", "bot"]
+    # Under the same name, another one.
+    if change == "file":
+        path.write_text("Weights")
+    else:
+        adapters[0] = Adapter("french", path, 0.5)
+    caches = caches_of(model, adapters=adapters)
+    assert use(caches, handle, "bot", [1, 2], "french") == (0, True)
+    assert use(caches, handle, "bot", [1, 2], "legal") == (1, False)
+
+
+@pytest.mark.parametrize("half", ["no text", "{", "[1]", "{}", '{"tokens": 5}', None])
+def test_half_a_file_is_saved_again(model: Path, handle: Handle, half: str | None) -> None:
+    caches = caches_of(model)
+    for _ in range(2):
+        use(caches, handle, "bot", [1, 2])
+    (beside,) = model.parent.glob("caches/*/bot.json")
+    if half is None:
+        beside.with_suffix(".bin").unlink()
+    else:
+        beside.write_text(half)
+    assert use(caches, handle, "bot", [1, 2]) == (0, True)
+    assert json.loads(beside.read_text()) == {"tokens": [1, 2]}
+    assert handle.calls == ["bot", "release"]
+    assert use(caches, handle, "bot", [1, 2]) == (1, False)
+
+
+def test_there_is_a_bound(model: Path, handle: Handle) -> None:
+    caches = caches_of(model)
+    for number in range(MAX_CACHES):
+        use(caches, handle, f"bot{number}", [1, 2])
+    with pytest.raises(RequestRejected, match=r"prompt_cache: more cannot be saved, .* 64 already"):
+        use(caches, handle, "more", [1, 2])
+    assert use(caches, handle, "bot0", [1, 2]) == (1, False)
+
+
+def test_one_that_does_not_load_is_asked_for_again(model: Path, handle: Handle) -> None:
+    caches = caches_of(model)
+    use(caches, handle, "bot", [1, 2])
+    handle.loads = False
+    with pytest.raises(RequestRejected, match=r"did not load .*/bot\.bin"):
+        use(caches, handle, "bot", [1, 2])
+    handle.loads = True
+    assert use(caches, handle, "bot", [1, 2]) == (1, False)
+
+
+def test_without_a_folder_they_are_off(model: Path) -> None:
+    caches = PromptCaches(None, model)
+    caches.open("1.3")
+    assert not caches.on
+    assert caches.path("bot", None) is None
