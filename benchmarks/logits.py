@@ -115,7 +115,7 @@ def _runtime(folder: Path) -> Runtime:
 
 
 def _bare_ms(runtime: Runtime) -> float:
-    runtime.forget()
+    runtime.clear_cache()
     started = process_time()
     for token in range(_TOKENS):
         mode = RKLLMInferMode.RKLLM_INFER_GET_LOGITS
