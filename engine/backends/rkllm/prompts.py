@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
+from engine.backends.rkllm.bounded import TookTooLongError, within
 from engine.errors import ModelLoadFailed, RequestRejected, UnsupportedParameter
 from engine.request import Chat, Message
 from engine.tool_prompt import rendered
@@ -17,6 +18,8 @@ _TOKENIZER = "tokenizer.json"
 _CONFIG = "tokenizer_config.json"
 _TEMPLATE = "chat_template.jinja"
 _THINK = "<think>"
+# For a template that is tried while the model is loaded.
+_TRY_S = 2.0
 
 
 class ChatTokenizer:
@@ -91,10 +94,11 @@ class ChatTokenizer:
         if not self.has_template:
             return False
         try:
-            return self.render(Chat((Message("user", "a"),))).rstrip().endswith(_THINK)
-        except RequestRejected:
-            # One that wants more than a question, and says so when it is asked one.
+            prompt = within(_TRY_S, lambda: self.render(Chat((Message("user", "a"),))))
+        except (RequestRejected, TookTooLongError):
+            # One that wants more than a question, or never ends: a request that meets it is told.
             return False
+        return prompt.rstrip().endswith(_THINK)
 
     def render(self, chat: Chat) -> str:
         """Return the prompt that the model's template makes of a chat.

@@ -102,7 +102,14 @@ async def test_unending_body_is_refused_at_the_limit(serve: Serve) -> None:
 async def test_unknown_paths_are_404(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
-        for path in ("/", "/v1", "/v1/engines", "/v2/other/go", "/status", "/%00%ff/\U0001f600"):
+        for path in (
+            "/nothing",
+            "/v1",
+            "/v1/engines",
+            "/v2/other/go",
+            "/status",
+            "/%00%ff/\U0001f600",
+        ):
             for method in ("GET", "POST", "DELETE"):
                 response = await client.request(method, path)
                 assert response.status_code == 404
