@@ -13,7 +13,7 @@ from emulator.protocol import ConnectionLimits
 from emulator.scaling import Scaling
 from emulator.submission import PolicyLimits
 from emulator.worker_process import worker_command
-from handler.settings import ResultSettings
+from handler.worker_settings import ResultSettings
 from jobs import Limits, Policy
 
 # JOB_DB of a server that may forget its jobs.

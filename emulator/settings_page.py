@@ -7,7 +7,9 @@ from typing import get_args
 
 from batch.settings import BatchSettings
 from emulator.settings import EmulatorSettings
-from handler.settings import ResultSettings, Settings, WorkerSettings
+from handler.rkllm_settings import RkllmSettings
+from handler.settings import Settings
+from handler.worker_settings import ResultSettings, WorkerSettings
 
 _INTRODUCTION = (
     "Environment variables, read once at the start. An empty one counts as unset; a bad one ends "
@@ -21,7 +23,9 @@ def page() -> str:
         "# Settings",
         _INTRODUCTION,
         "## Every entry point",
-        _table(Settings, frozenset()),
+        _table(Settings, frozenset(RkllmSettings.model_fields)),
+        "## RKLLM, of every entry point",
+        _table(RkllmSettings, frozenset()),
         "## A bucket for results, of the RunPod worker and of the local server",
         _table(ResultSettings, frozenset(Settings.model_fields)),
         "## `python -m handler`, the RunPod worker",
@@ -34,7 +38,7 @@ def page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _table(cls: type[Settings], told: frozenset[str]) -> str:
+def _table(cls: type[RkllmSettings], told: frozenset[str]) -> str:
     rows = ["| variable | default | means |", "|---|---|---|"]
     for name, field in cls.model_fields.items():
         if name in told:

@@ -18,7 +18,8 @@ from handler.assembly import (
 )
 from handler.engine_configs import engine_configs
 from handler.logs import configure_logging
-from handler.settings import WorkerSettings, read_settings
+from handler.settings import read_settings
+from handler.worker_settings import WorkerSettings
 
 
 def main() -> int:

@@ -24,7 +24,8 @@ from handler.pipeline import Pipeline
 from handler.results import Results
 from handler.running import Running
 from handler.sampling import shown
-from handler.settings import ResultSettings, Settings
+from handler.settings import Settings
+from handler.worker_settings import ResultSettings
 from validation import Validator
 from validation.options.language import LanguageCheck
 from validation.rules import DEFAULT_RULES, RulesError

@@ -7,27 +7,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn, Self, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import NoDecode
 
 from engine import BackendConfig, Clocks, EngineConfig
 from engine.backends.rkllm.adapters import read_adapters
 from engine.config import BackendName
 from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
 from handler.model_list import ModelEntry, check_models, domains, read_models
+from handler.rkllm_settings import RkllmSettings
 
 DEFAULT_SLOTS = 4
 _BACKENDS: dict[str, BackendName] = {".json": "scripted", ".rkllm": "rkllm"}
 
 
-class Settings(BaseSettings):
+class Settings(RkllmSettings):
     """What every entry point needs to build an engine and a pipeline.
 
     The names are the variables' names in lower case. A value that is empty counts as unset, since
     RunPod's console sends empty ones for fields left blank.
     """
-
-    model_config = SettingsConfigDict(env_ignore_empty=True, extra="ignore")
 
     engine: Literal["auto", "llamacpp", "rkllm", "scripted"] = Field(
         "auto", description="What generates: auto goes by MODEL_PATH's ending."
@@ -63,51 +62,6 @@ class Settings(BaseSettings):
         ge=0,
         le=1_000_000,
         description="Interactive requests that may wait; jobs have their own queue.",
-    )
-    rkllm_lib_path: Path | None = Field(
-        None, description="librkllmrt.so or its folder; unset is where the loader finds it."
-    )
-    rkllm_abi: Literal["auto", "1.2", "1.3"] = Field(
-        "auto", description="The library's ABI: auto looks at its default parameters."
-    )
-    rkllm_sampling: Literal["fixed", "reload"] = Field(
-        "fixed",
-        description="Where sampling is set at the load: warn of requests that differ, or load the "
-        "model again for them.",
-    )
-    rkllm_tokenizer: Path | None = Field(
-        None, description="The folder of tokenizer.json; unset is where the model is."
-    )
-    rkllm_cpu_mask: int = Field(
-        0, ge=0, lt=2**32, description="The runtime's CPUs as bits; 0 is its own choice."
-    )
-    rkllm_base_domain_id: int = Field(
-        0, ge=0, le=63, description="The NPU's memory domain, one for each process beyond 4 GB."
-    )
-    rkllm_lora: str = Field(
-        "",
-        description="LoRA adapters of the model as name=path, or name=path:scale, separated by "
-        "commas.",
-    )
-    rkllm_mode: Literal["generate", "logits"] = Field(
-        "generate",
-        description="Who chooses the tokens: the runtime, or logits: this worker, which is slower "
-        "and honours every sampling parameter.",
-    )
-    rkllm_pooling: Literal["last", "mean", "cls"] = Field(
-        "last",
-        description="Which of a text's tokens is its vector: the last one, the first (cls), or the "
-        "mean of all.",
-    )
-    rkllm_kv_reuse: bool = Field(
-        True,
-        description="on: a chat's next turn is read from where the last one ended, as no board has "
-        "confirmed yet; off: every prompt from its beginning.",
-    )
-    rkllm_prompt_caches: Path | None = Field(
-        None,
-        description="The folder of prompts that requests save and name in prompt_cache; unset is "
-        "none.",
     )
     threads: int = Field(0, ge=0, le=1024, description="CPU threads of llamacpp; 0 is every core.")
     default_max_tokens: int | None = Field(
@@ -167,12 +121,6 @@ class Settings(BaseSettings):
     @classmethod
     def _upper(cls, value: object) -> object:
         return value.upper() if isinstance(value, str) else value
-
-    @field_validator("rkllm_lora")
-    @classmethod
-    def _adapters(cls, value: str) -> str:
-        read_adapters(value)
-        return value
 
     @field_validator("models", mode="before")
     @classmethod
@@ -246,7 +194,13 @@ class Settings(BaseSettings):
             }
         elif self.backend == "rkllm":
             slots = 1
-            options |= self._rkllm_options()
+            options |= {
+                "model_path": str(self.model_path or ""),
+                "context_length": self.context_length,
+                **self.rkllm_options(),
+            }
+            if self.deterministic:
+                options["kv_reuse"] = False
         elif self.model_path is not None:
             options["model_path"] = str(self.model_path)
         return EngineConfig(
@@ -262,65 +216,6 @@ class Settings(BaseSettings):
                 load_timeout_s=self.load_timeout_s,
             ),
         )
-
-    def _rkllm_options(self) -> dict[str, object]:
-        paths = {
-            "lib_path": self.rkllm_lib_path,
-            "tokenizer": self.rkllm_tokenizer,
-            "prompt_caches": self.rkllm_prompt_caches,
-        }
-        return {
-            "model_path": str(self.model_path or ""),
-            "context_length": self.context_length,
-            "abi": self.rkllm_abi,
-            "sampling": self.rkllm_sampling,
-            "cpu_mask": self.rkllm_cpu_mask,
-            "base_domain_id": self.rkllm_base_domain_id,
-            "lora": self.rkllm_lora,
-            "pooling": self.rkllm_pooling,
-            "mode": self.rkllm_mode,
-            "kv_reuse": self.rkllm_kv_reuse and not self.deterministic,
-            **{name: None if path is None else str(path) for name, path in paths.items()},
-        }
-
-
-class ResultSettings(Settings):
-    """Where those who run RunPod's jobs put results; the first three are RunPod's own names."""
-
-    bucket_endpoint_url: str | None = Field(
-        None,
-        description="The S3 server of the bucket for large results; unset is Amazon's, or no "
-        "bucket where BUCKET_NAME is unset as well.",
-    )
-    bucket_access_key_id: str | None = Field(
-        None, description="Its access key; unset is the usual chain of credentials, `AWS_*`."
-    )
-    bucket_secret_access_key: SecretStr | None = Field(None, description="The key's secret.")
-    bucket_name: str | None = Field(
-        None, description="The bucket; unset is the month, as `11-26`, as in RunPod's SDK."
-    )
-    result_max_mb: float | None = Field(
-        None,
-        ge=0,
-        le=20,
-        allow_inf_nan=False,
-        description="The largest result that does not go to the bucket, in megabytes; 0 sends all "
-        "there, unset what RunPod would not take: 10, and 20 of /runsync.",
-    )
-
-
-class WorkerSettings(ResultSettings):
-    """The settings of `python -m handler`."""
-
-    stream_mode: Literal["aggregate", "generator"] = Field(
-        "aggregate", description="One JSON at the end, or partial outputs for RunPod's /stream too."
-    )
-    stream_interval_ms: float = Field(
-        50,
-        ge=0,
-        allow_inf_nan=False,
-        description="Least time between two partial outputs; each one is a POST.",
-    )
 
 
 S = TypeVar("S", bound=Settings)

@@ -14,7 +14,7 @@ import pytest
 from pydantic_core import PydanticUndefined
 
 from handler.request import parse
-from handler.settings import WorkerSettings
+from handler.worker_settings import WorkerSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 HUB: Mapping[str, Any] = json.loads((ROOT / ".runpod" / "hub.json").read_bytes())

@@ -10,7 +10,7 @@ from handler.assembly import SettingError, build_results
 from handler.blobs import BlobStore
 from handler.bucket import Bucket
 from handler.results import Results
-from handler.settings import WorkerSettings
+from handler.worker_settings import WorkerSettings
 
 URL = "https://s3.eu-central-1.amazonaws.com"
 SECRET = "Zm9v/s3cr3t"

@@ -13,7 +13,8 @@ from pydantic import SecretStr
 from engine import Clocks
 from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
 from handler.model_list import ModelEntry
-from handler.settings import DEFAULT_SLOTS, Settings, WorkerSettings, read_settings
+from handler.settings import DEFAULT_SLOTS, Settings, read_settings
+from handler.worker_settings import WorkerSettings
 
 ROOT = Path(__file__).parents[3]
 
