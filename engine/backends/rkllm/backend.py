@@ -28,6 +28,7 @@ from engine.backends.rkllm.structs import RKLLMInferMode
 from engine.backends.rkllm.vectors import HiddenStates, Pooling
 from engine.capabilities import Capabilities
 from engine.errors import (
+    BackendFailed,
     ModelLoadFailed,
     RequestRejected,
     UnsupportedParameter,
@@ -147,17 +148,22 @@ class RkllmBackend:
             prompt_caches=self._caches.on,
         )
 
+    @property
+    def _loaded(self) -> Runtime:
+        if self._runtime is None:
+            raise BackendFailed("no model is loaded")
+        return self._runtime
+
     def _init(self, setup: Setup) -> None:
-        assert self._runtime is not None  # noqa: S101 - only called once it is there
         try:
-            self._runtime.init(setup)
+            self._loaded.init(setup)
         except ModelLoadFailed as error:
             raise ModelLoadFailed(
                 f"MODEL_PATH: {setup.model} was not loaded: {error}. The model must be converted "
                 "for this chip and for a runtime of this version, fit into memory, and have a "
                 f"context of {setup.context_length} tokens (CONTEXT_LENGTH); {driver.told()}"
             ) from error
-        self._runtime.load_adapters(self._adapters)
+        self._loaded.load_adapters(self._adapters)
         self._setup = setup
         self._history.forget()
 
@@ -199,8 +205,7 @@ class RkllmBackend:
         """
         tokens = input_to_embed(text, known(self._tokenizer, "input"), self._setup.context_length)
         states = HiddenStates(self._pooling)
-        runtime = self._runtime
-        assert runtime is not None  # noqa: S101 - loaded before it runs
+        runtime = self._loaded
         with self._running:
             # What it leaves in the key-value cache, or takes from it, is of no chat.
             while not runtime.ready or self._history.begin(runtime, tokens, alone=True) is None:
@@ -212,8 +217,7 @@ class RkllmBackend:
         self, run_id: int, prompt: Prompt, sampling: SamplingParams, on_piece: OnPiece
     ) -> RunEnd:
         """Generate; loads the model again first where that is what the sampling takes."""
-        runtime = self._runtime
-        assert runtime is not None  # noqa: S101 - loaded before it runs
+        runtime = self._loaded
         with self._lock:
             aborted = self._aborted.setdefault(run_id, threading.Event())
         try:
@@ -273,8 +277,7 @@ class RkllmBackend:
 
     def _reload_for(self, sampling: SamplingParams) -> float:
         """Load the model again if this sampling needs it; return how long that took, in ms."""
-        runtime, setup = self._runtime, self._setup
-        assert runtime is not None  # noqa: S101 - loaded before it runs
+        runtime, setup = self._loaded, self._setup
         wanted = setup.sampling
         if self._reloads and not self._abi.sampling_per_run:
             wanted = replace(wanted, **{name: getattr(sampling, name) for name in SAMPLING})

@@ -74,6 +74,12 @@ class Runtime:
         """Whether a model is initialised."""
         return self._handle is not None
 
+    @property
+    def _loaded(self) -> ctypes.c_void_p:
+        if self._handle is None:
+            raise BackendFailed("no model is loaded")
+        return self._handle
+
     def init(self, setup: Setup) -> None:
         """Load the model, in place of one that is loaded. Raises ModelLoadFailed."""
         self._destroy()
@@ -99,13 +105,13 @@ class Runtime:
 
     def load_adapters(self, adapters: tuple[Adapter, ...]) -> None:
         """Load the LoRAs that runs may name, once after each `init`. Raises ModelLoadFailed."""
-        assert self._handle is not None  # noqa: S101 - only called after `init`
+        handle = self._loaded
         self._adapters = [
             RKLLMLoraAdapter(bytes(adapter.path), adapter.name.encode(), adapter.scale)
             for adapter in adapters
         ]
         for adapter, given in zip(adapters, self._adapters, strict=True):
-            code = self._functions.load_lora(self._handle, given)
+            code = self._functions.load_lora(handle, given)
             if code != 0:
                 # Without it, requests that name it would be answered by the bare model.
                 self._destroy()
@@ -184,10 +190,8 @@ class Runtime:
 
     def _call(self, run: Run, prompt: Turn | list[int], infer: Any) -> None:
         try:
-            if self._handle is None:
-                raise BackendFailed("no model is loaded")
             given, keep = input_of(self._abi, prompt)
-            run.code = self._functions.run(self._handle, given, infer, run.number)
+            run.code = self._functions.run(self._loaded, given, infer, run.number)
             # What the struct points to has to live until here.
             del keep
         finally:
