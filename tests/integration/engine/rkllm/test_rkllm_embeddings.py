@@ -55,6 +55,15 @@ async def embed(engine: Engine, *texts: RenderedPrompt) -> list[tuple[Sequence[f
     return [(each.vector, each.tokens) for each in found]
 
 
+async def leave_a_vector(engine: Engine, log: Path) -> None:
+    """Ask for one and leave as soon as it runs: its slot is free then, and it is still computed."""
+    await engine.ready()
+    left = asyncio.create_task(embed(engine, (1, 2, 3)))
+    await until(lambda: log.read_text().count(" rkllm_run ") == 1)
+    left.cancel()
+    await asyncio.gather(left, return_exceptions=True)
+
+
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> Path:
     """The files beside every model that this test writes; one token a byte, and one before all."""
@@ -117,11 +126,7 @@ async def test_vectors_and_generations_never_run_at_once(
 ) -> None:
     # A second run on a handle ends the process; a vector that nobody waits for any more is one.
     engine = rkllm_of(f'answer when="1 2 3"\n  prefill_ms 300\n{COUNT}')
-    await engine.ready()
-    left = asyncio.create_task(embed(engine, (1, 2, 3)))
-    await until(lambda: call_log.read_text().count(" rkllm_run ") == 1)
-    left.cancel()
-    await asyncio.gather(left, return_exceptions=True)
+    await leave_a_vector(engine, call_log)
     assert (await ask(engine))[0] == "0 1 2 "
     texts = await asyncio.gather(*(ask(engine) for _ in range(4)), embed(engine, "a", "b"))
     assert [each[0] for each in texts[:4]] == ["0 1 2 "] * 4
@@ -136,12 +141,7 @@ async def test_aborted_run_that_waits_leaves_a_vector_alone(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
     engine = rkllm_of(f'answer when="1 2 3"\n  prefill_ms 300 hears\n{COUNT}')
-    await engine.ready()
-    left = asyncio.create_task(embed(engine, (1, 2, 3)))
-    await until(lambda: call_log.read_text().count(" rkllm_run ") == 1)
-    # Its slot is free now, and the vector is still computed.
-    left.cancel()
-    await asyncio.gather(left, return_exceptions=True)
+    await leave_a_vector(engine, call_log)
     waits = asyncio.create_task(ask(engine))
     await until(lambda: engine.running == 1)
     waits.cancel()
