@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import json
 import sys
+import threading
 from collections.abc import AsyncIterator
 from functools import partial
 
@@ -22,10 +23,11 @@ from tests.integration.emulator.asking import becomes, sent
 from tests.integration.emulator.collector import Collector, Spanned, collecting
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import Wire
-from tests.waiting import until, until_told
+from tests.waiting import PATIENCE, until, until_told
 
 ROUTE = "/v1/completions"
 MARK = "xyzzy-prompt"
+GONE_S = 5.0 * PATIENCE
 STEADY = {"when": "steady", "pieces": ["a", "b", "c"], "delay_ms": 10, "prefill_ms": 30}
 HANG = {"when": "hang", "pieces": ["a", {"hang_s": 3600}]}
 BROKEN = {"when": "broken", "pieces": ["a", {"error": "no luck"}]}
@@ -72,11 +74,14 @@ async def test_a_job_is_one_trace_from_its_client_to_its_tokens(
 ) -> None:
     server = await traced(script(STEADY))
     async with server.client() as client:
+        for probe in ("/health", "/metrics", "/v2/other/ping/worker"):
+            assert (await client.get(probe)).status_code == 200
         body = {"input": {"prompt": f"steady {MARK}"}}
         response = await client.post("/runsync", json=body, headers=HEADERS)
         job = response.json()
-        assert (await client.get("/health")).status_code == 200
     found = await trace(collector, "POST runsync", "job", "queue", "generation")
+    # A probe is no trace of its own.
+    assert {span.trace for span in collector.spans} == {TRACE}
     request, sent_job, queue, run = (
         found[name] for name in ("POST runsync", "job", "queue", "generation")
     )
@@ -135,6 +140,18 @@ async def test_streams_failures_and_waits(
         assert found["generation"].about["error.type"] == "BackendFailed"
 
 
+async def test_a_client_that_leaves_has_no_answer(
+    collector: Collector, traced: Serve, script: ScriptFactory
+) -> None:
+    server = await traced(script(HANG))
+    with await Wire.connect(server.port) as wire:
+        await wire.post(ROUTE, {"prompt": "hang"})
+        await until(lambda: server.engine.running == 1)
+    found = await trace(collector, "POST completions", "generation")
+    assert found["POST completions"].about["http.response.status_code"] == 499
+    assert found["generation"].about["error.type"] == "GenerationCancelled"
+
+
 async def test_jobs_that_outlive_their_call_and_calls_by_way_of_the_queue(
     collector: Collector, traced: Serve, script: ScriptFactory
 ) -> None:
@@ -183,6 +200,8 @@ async def test_a_collector_that_is_not_there_costs_nothing_but_a_moment_at_the_e
     async with asyncio.timeout(10):
         await server.uvicorn.lifespan.shutdown()
     assert "not all traces were sent" in caplog.text
+    # Nor is it tried for as long as the SDK would.
+    await until(lambda: "traces" not in {each.name for each in threading.enumerate()}, GONE_S)
 
 
 def test_nothing_of_it_is_imported_while_it_is_off_and_what_is_missing_is_named(
