@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from jobs.sqs.calls import sqs_client
 from tests.ports import free_port
 from tests.seaweed import KEY, SECRET
+from tests.waiting import look_until_up
 
 # It wants another botocore than the rest, so it lives by itself.
 PROGRAM = Path(__file__).with_name("servers") / ".venv" / "bin" / "ministack"
@@ -77,24 +78,21 @@ def ministack(folder: Path) -> Iterator[MiniStack]:
         "LOG_LEVEL": "WARNING",
         "TMPDIR": str(folder),
     }
+    log_path = folder / "ministack.log"
     with (
-        (folder / "ministack.log").open("wb") as log,
+        log_path.open("wb") as log,
         subprocess.Popen([PROGRAM], stdout=log, stderr=log, cwd=folder, env=variables) as server,
     ):
         try:
             found = MiniStack(f"http://127.0.0.1:{port}", server.pid)
-            _wait_for(found, server, folder / "ministack.log")
+            look_until_up(server, partial(_answers, found.client()), log_path, _START_S)
             yield found
         finally:
             server.kill()
 
 
-def _wait_for(found: MiniStack, server: subprocess.Popen[bytes], log: Path) -> None:
-    client = found.client()
-    deadline = time.monotonic() + _START_S
-    while time.monotonic() < deadline and server.poll() is None:
-        with suppress(BotoCoreError, ClientError):
-            client.list_queues()
-            return
-        time.sleep(0.1)
-    pytest.fail(f"MiniStack did not start: {log.read_text()[-2000:]}")
+def _answers(client: Any) -> bool:
+    with suppress(BotoCoreError, ClientError):
+        client.list_queues()
+        return True
+    return False

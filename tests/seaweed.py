@@ -6,17 +6,17 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
 from handler.blobs.s3 import s3_client
 from tests.ports import free_port
+from tests.waiting import look_until_up
 
 # The second is one that MiniStack lets in as well.
 KEY, READER, SECRET = "a-key", "test", "a-secret"
@@ -79,19 +79,15 @@ def seaweed(folder: Path) -> Iterator[Seaweed]:
     ):
         try:
             found = Seaweed(f"http://127.0.0.1:{port}")
-            _wait_for(found, server, folder / "log")
+            look_until_up(server, partial(_answers, found.client()), folder / "log", _START_S)
             yield found
         finally:
             server.kill()
 
 
-def _wait_for(found: Seaweed, server: subprocess.Popen[bytes], log: Path) -> None:
-    client = found.client()
-    deadline = time.monotonic() + _START_S
-    while time.monotonic() < deadline and server.poll() is None:
-        with suppress(BotoCoreError, ClientError):
-            client.create_bucket(Bucket="ready")
-            client.put_object(Bucket="ready", Key="ready", Body=b"ready")
-            return
-        time.sleep(0.1)
-    pytest.fail(f"SeaweedFS did not start: {log.read_text()[-2000:]}")
+def _answers(client: Any) -> bool:
+    with suppress(BotoCoreError, ClientError):
+        client.create_bucket(Bucket="ready")
+        client.put_object(Bucket="ready", Key="ready", Body=b"ready")
+        return True
+    return False

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -34,3 +37,33 @@ async def until_told(
         while not (found := await ask()):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(gap_s)
         return found
+
+
+def look_until(true: Callable[[], T | None], within_s: float = WAIT_S) -> T:
+    """Wait as `until` does where no loop runs, by holding up this thread.
+
+    Raises:
+        TimeoutError: it did not happen within that time.
+    """
+    deadline = time.monotonic() + within_s
+    while not (found := true()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"it did not happen within {within_s} s")
+        time.sleep(_ASK_S)
+    return found
+
+
+def look_until_up(
+    server: subprocess.Popen[bytes], answers: Callable[[], bool], log: Path, within_s: float
+) -> None:
+    """Wait until a server that was started answers.
+
+    Raises:
+        AssertionError: it has ended, or does not answer within that time; with its last words.
+    """
+    try:
+        look_until(lambda: server.poll() is not None or answers(), within_s)
+        assert server.poll() is None
+    except (AssertionError, TimeoutError) as error:
+        said = log.read_text()[-2000:]
+        raise AssertionError(f"{server.args!r} did not come up: {said}") from error

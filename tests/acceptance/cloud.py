@@ -6,8 +6,7 @@ import argparse
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import StringIO
@@ -22,11 +21,11 @@ from batch.settings import BatchSettings
 from tests.integration.batch.runs import ROOT, environment
 from tests.ministack import MiniStack, make_queue
 from tests.seaweed import KEY, SECRET, Seaweed
+from tests.waiting import look_until
 
 BUCKET = "batches"
 LIMIT_S = 240
 LEASE_S = 3
-LOOK_S = 0.05
 # Kills count as receives, and none of these messages is at fault.
 MANY_RECEIVES = 50
 
@@ -145,7 +144,7 @@ class Cloud:
 
     def wait_for(self, batch: str, answered: int) -> None:
         """Return when so many lines have an answer."""
-        look_until(lambda: self.answered(batch) >= answered)
+        look_until(lambda: self.answered(batch) >= answered, LIMIT_S)
 
     def get(self, key: str) -> bytes:
         found = self.buckets.client().get_object(Bucket=BUCKET, Key=f"{self.name}/{key}")
@@ -161,11 +160,11 @@ class Cloud:
             client.receive_message(QueueUrl=url, VisibilityTimeout=0)
             return sum(self.left(f"{url}-dead")) >= messages
 
-        look_until(dead)
+        look_until(dead, LIMIT_S)
 
     def wait_until_empty(self, url: str) -> None:
         """Return when a queue has no message, leased ones included."""
-        look_until(lambda: self.left(url) == (0, 0))
+        look_until(lambda: self.left(url) == (0, 0), LIMIT_S)
 
     def left(self, url: str) -> tuple[int, int]:
         """Return how many messages wait and how many are leased."""
@@ -173,14 +172,6 @@ class Cloud:
         said = self.queues.client().get_queue_attributes(QueueUrl=url, AttributeNames=names)
         waiting, leased = (int(said["Attributes"][name]) for name in names)
         return waiting, leased
-
-
-def look_until(true: Callable[[], bool]) -> None:
-    """Return when something is so: neither queues nor buckets tell when it happens."""
-    deadline = time.monotonic() + LIMIT_S
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(LOOK_S)
 
 
 def command(*arguments: str | Path) -> list[str]:

@@ -8,9 +8,9 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import httpx2
@@ -20,6 +20,7 @@ from tests.acceptance.pages import ROOT, Block
 from tests.ministack import make_queue, ministack
 from tests.ports import free_port
 from tests.seaweed import KEY, SECRET, seaweed
+from tests.waiting import PATIENCE, look_until_up
 
 # All that is not run as it is written, by what is put in its place. The address and the ports are
 # another server's on a machine that runs other tests too; the rest is an account with Amazon.
@@ -48,6 +49,7 @@ SERVE = "make serve"
 BUCKETS = ("my-bucket", "my-results")
 LIMIT_S = 120
 LONG_LIMIT_S = 600
+_START_S = 60.0 * PATIENCE
 
 # What needs a server that is up; RunPod's clients find it by RUNPOD_ENDPOINT_BASE_URL.
 _SERVED = (SERVE, "127.0.0.1:8000", "runpod.Endpoint")
@@ -183,7 +185,8 @@ def _served(folder: Path, environment: Mapping[str, str], port: str) -> Iterator
         ) as server,
     ):
         try:
-            _wait_for(server, f"http://127.0.0.1:{port}/health")
+            health = f"http://127.0.0.1:{port}/health"
+            look_until_up(server, partial(_answers, health), folder / "server.log", _START_S)
             yield
         finally:
             with suppress(ProcessLookupError):
@@ -194,12 +197,7 @@ def _served(folder: Path, environment: Mapping[str, str], port: str) -> Iterator
                 os.killpg(server.pid, signal.SIGKILL)
 
 
-def _wait_for(server: subprocess.Popen[bytes], address: str) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        assert server.poll() is None, "make serve ended"
-        with suppress(httpx2.TransportError):
-            if httpx2.get(address).json()["status"] == "ok":
-                return
-        time.sleep(0.05)
-    raise AssertionError("make serve did not come up")
+def _answers(address: str) -> bool:
+    with suppress(httpx2.TransportError):
+        return bool(httpx2.get(address).json()["status"] == "ok")
+    return False

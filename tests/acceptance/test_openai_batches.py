@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types import Batch
 
 from tests.integration.emulator.processes import Emulator, emulator
-from tests.waiting import until_told
+from tests.waiting import look_until, until_told
 
 PROMPT = "The capital of France is"
 FINAL = ("completed", "failed", "expired", "cancelled")
@@ -59,11 +58,12 @@ def check(output: str, errors: str) -> None:
 
 def polled(client: OpenAI, batch_id: str, statuses: tuple[str, ...]) -> Batch:
     """Ask again and again, as people do, until a batch has come so far."""
-    deadline = time.monotonic() + DEADLINE_S
-    while (batch := client.batches.retrieve(batch_id)).status not in statuses:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return batch
+
+    def far_enough() -> Batch | None:
+        batch = client.batches.retrieve(batch_id)
+        return batch if batch.status in statuses else None
+
+    return look_until(far_enough, DEADLINE_S)
 
 
 def whole_life(server: Emulator, folder: Path) -> None:

@@ -243,8 +243,14 @@ def test_log_names_the_job_of_a_call(places: dict[str, Place]) -> None:  # R55
     place.client.completions.create(
         model=MODEL, prompt="say it", extra_headers={"x-request-id": name}
     )
-    lines = [json.loads(line) for line in place.platform.log.splitlines()]
-    (told,) = [line for line in lines if line.get("request_id") == name and "status" in line]
+
+    def told_of() -> dict[str, object] | None:
+        lines = [json.loads(line) for line in place.platform.log.splitlines()]
+        told = [line for line in lines if line.get("request_id") == name and "status" in line]
+        return told[0] if told else None
+
+    # It is written when the call is over, which its client is told of before.
+    told = becomes(told_of)
     assert told["path"] == "/v2/default/openai/v1/completions"
     job = place.platform.client.get(f"/v2/default/status/{told['job_id']}").json()
     assert job["status"] == "COMPLETED"

@@ -114,7 +114,8 @@ static void give_numbers(Run *run)
         result.last_hidden_layer = (RKLLMResultLastHiddenLayer){numbers, columns, rows};
     else
         result.logits = (RKLLMResultLogits){numbers, columns, rows};
-    deliver(run, RKLLM_RUN_NORMAL, result);
+    int answer = deliver(run, RKLLM_RUN_NORMAL, result);
+    log_call("numbers run=%lu rows=%d answer=%d", run->number, rows, answer);
     spoil(numbers, (char)0xa5, count * sizeof *numbers);
     free(numbers);
     run->end = END_FINISHED;

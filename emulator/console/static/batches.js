@@ -6,7 +6,7 @@ import { fill, h, newId } from "./dom.js";
 import { bytes } from "./format.js";
 import { onKey } from "./keys.js";
 import { notice } from "./notices.js";
-import { poll } from "./polling.js";
+import { Polling } from "./polling.js";
 import { routeOf, upload } from "./upload.js";
 
 const EVERY_MS = 1000;
@@ -19,6 +19,7 @@ export class BatchesScreen {
   title = "Batches";
 
   constructor() {
+    this.polling = new Polling(() => this.#look(), EVERY_MS);
     const inputId = newId("file");
     this.input = h("input", { id: inputId, type: "file", accept: ".jsonl,.ndjson,application/x-ndjson", class: "unseen", onchange: () => this.#take(this.input.files) });
     this.progress = h("progress", { max: 1, value: 0, hidden: true, "aria-label": "Upload" });
@@ -37,16 +38,15 @@ export class BatchesScreen {
     /** @type {Map<string, BatchView>} */
     this.known = new Map();
     this.#listen();
-    onKey(() => this.polling?.now());
+    onKey(() => this.polling.now());
   }
 
   show() {
-    this.polling ??= poll(() => this.#look(), EVERY_MS);
+    this.polling.start();
   }
 
   hide() {
-    this.polling?.stop();
-    this.polling = undefined;
+    this.polling.stop();
   }
 
   #listen() {
@@ -78,7 +78,7 @@ export class BatchesScreen {
       const body = { input_file_id: stored.id, endpoint, completion_window: "24h" };
       await ask("/v1/batches", { body });
       notice(`${file.name}, ${bytes(file.size)}, is a batch now.`);
-      this.polling?.now();
+      this.polling.now();
     } catch (error) {
       this.#complain(told(error));
     } finally {

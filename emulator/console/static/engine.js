@@ -4,7 +4,7 @@ import { ask, told } from "./api.js";
 import { fill, h, say } from "./dom.js";
 import { count, duration, rate } from "./format.js";
 import { onKey } from "./keys.js";
-import { poll } from "./polling.js";
+import { Polling } from "./polling.js";
 import { Sparkline } from "./sparkline.js";
 import { onHealth } from "./status.js";
 
@@ -33,6 +33,7 @@ export class EngineScreen {
   title = "Engine";
 
   constructor() {
+    this.polling = new Polling(() => this.#look(), EVERY_MS);
     this.sparks = {
       perMinute: new Sparkline("Requests", "a minute", rate),
       tokens: new Sparkline("Tokens", "a second", rate),
@@ -67,17 +68,16 @@ export class EngineScreen {
   }
 
   show() {
-    this.polling ??= poll(() => this.#look(), EVERY_MS);
+    this.polling.start();
   }
 
   hide() {
-    this.polling?.stop();
-    this.polling = undefined;
+    this.polling.stop();
   }
 
   #again() {
     this.description = null;
-    this.polling?.now();
+    this.polling.now();
   }
 
   async #look() {

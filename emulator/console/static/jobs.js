@@ -8,7 +8,7 @@ import { statusBadge } from "./job_status.js";
 import { JobView } from "./job_view.js";
 import { onKey } from "./keys.js";
 import { notice } from "./notices.js";
-import { poll } from "./polling.js";
+import { Polling } from "./polling.js";
 
 const EVERY_MS = 1000;
 // A choice, what it is called, the states that it stands for.
@@ -26,9 +26,10 @@ export class JobsScreen {
   title = "Jobs";
 
   constructor() {
+    this.polling = new Polling(() => this.#look(), EVERY_MS);
     const endpointId = newId("endpoint");
-    this.filter = new Choice("State", FILTERS.map(([value, name]) => [value, name]), () => this.polling?.now());
-    this.endpoint = h("select", { id: endpointId, onchange: () => this.polling?.now() });
+    this.filter = new Choice("State", FILTERS.map(([value, name]) => [value, name]), () => this.polling.now());
+    this.endpoint = h("select", { id: endpointId, onchange: () => this.polling.now() });
     this.workers = h("span", { class: "small muted" });
     this.purge = h("button", { type: "button", class: "button small", hidden: true, onclick: () => this.#purge() }, "Cancel all that wait");
     this.rows = h("tbody");
@@ -46,7 +47,7 @@ export class JobsScreen {
       h("p", { class: "muted" }, "Jobs come from ", h("a", { href: "#/playground" }, "the playground"), " and from every POST to /run; results are kept for half an hour."),
     );
     this.wrong = h("p", { class: "form-error", role: "alert", hidden: true });
-    this.view = new JobView(() => this.polling?.now());
+    this.view = new JobView(() => this.polling.now());
     this.view.element.hidden = true;
     /** @type {Map<string, any>} */
     this.known = new Map();
@@ -64,11 +65,11 @@ export class JobsScreen {
       ),
       this.view.element,
     );
-    onKey(() => this.polling?.now());
+    onKey(() => this.polling.now());
   }
 
   show([id]) {
-    this.polling ??= poll(() => this.#look(), EVERY_MS);
+    this.polling.start();
     this.element.classList.toggle("one", id !== undefined);
     this.view.element.hidden = id === undefined;
     if (id === undefined) this.view.leave();
@@ -78,8 +79,7 @@ export class JobsScreen {
   }
 
   hide() {
-    this.polling?.stop();
-    this.polling = undefined;
+    this.polling.stop();
     this.view.leave();
   }
 
@@ -134,7 +134,7 @@ export class JobsScreen {
     try {
       const { removed } = await ask(`/v2/${encodeURIComponent(this.endpoint.value)}/purge-queue`, { method: "POST" });
       notice(`${count(removed)} cancelled.`);
-      this.polling?.now();
+      this.polling.now();
     } catch (error) {
       notice(told(error), "bad");
     }

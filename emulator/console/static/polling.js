@@ -1,31 +1,42 @@
 // Asking again and again, as long as somebody looks.
 
-/**
- * Call `work` now and every `everyMs` after it has ended; not while the page is hidden.
- * @param {() => Promise<void>} work
- * @param {number} everyMs
- * @returns {{stop: () => void, now: () => void}}
- */
-export function poll(work, everyMs) {
-  let timer = 0;
-  let stopped = false;
-  let busy = false;
-  async function look() {
-    clearTimeout(timer);
-    if (stopped || busy) return;
-    if (!document.hidden) {
-      busy = true;
-      await work();
-      busy = false;
-    }
-    if (!stopped) timer = setTimeout(look, everyMs);
+/** Does `work` from `start` to `stop`: at once, and every so often after it has ended. */
+export class Polling {
+  #work;
+  #everyMs;
+  #timer = 0;
+  #on = false;
+  #busy = false;
+
+  /**
+   * @param {() => Promise<void>} work
+   * @param {number} everyMs
+   */
+  constructor(work, everyMs) {
+    this.#work = work;
+    this.#everyMs = everyMs;
   }
-  look();
-  return {
-    now: look,
-    stop() {
-      stopped = true;
-      clearTimeout(timer);
-    },
-  };
+
+  start() {
+    if (this.#on) return;
+    this.#on = true;
+    this.now();
+  }
+
+  stop() {
+    this.#on = false;
+    clearTimeout(this.#timer);
+  }
+
+  /** Do it now rather than later; nothing before `start`, or while the page is hidden. */
+  async now() {
+    clearTimeout(this.#timer);
+    if (!this.#on || this.#busy) return;
+    if (!document.hidden) {
+      this.#busy = true;
+      await this.#work();
+      this.#busy = false;
+    }
+    if (this.#on) this.#timer = setTimeout(() => this.now(), this.#everyMs);
+  }
 }

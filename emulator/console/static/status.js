@@ -1,7 +1,7 @@
 // How the server is, in the corner of every screen and for whoever else wants to know.
 
 import { say } from "./dom.js";
-import { poll } from "./polling.js";
+import { Polling } from "./polling.js";
 
 const EVERY_MS = 2000;
 const WORDS = {
@@ -40,4 +40,4 @@ async function look() {
   for (const listener of listeners) listener(health);
 }
 
-poll(look, EVERY_MS);
+new Polling(look, EVERY_MS).start();

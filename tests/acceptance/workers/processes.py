@@ -8,16 +8,18 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 
 from tests.integration.emulator.serving import _NO_CERTIFICATES
 from tests.integration.handler.control_plane import clean_environment, variables
+from tests.waiting import look_until
+
+T = TypeVar("T")
 
 HANDLERS = Path(__file__).with_name("handlers.py")
 WAIT_S = 50.0
@@ -25,13 +27,9 @@ _RUNNING = re.compile(r"running on http://127\.0\.0\.1:(\d+)")
 _FINAL = ("COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT")
 
 
-def becomes(true: Callable[[], Any], wait_s: float = WAIT_S) -> Any:
+def becomes(true: Callable[[], T | None], wait_s: float = WAIT_S) -> T:
     """Wait for what another process does; return what it became."""
-    deadline = time.monotonic() + wait_s
-    while not (found := true()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-    return found
+    return look_until(true, wait_s)
 
 
 class Platform:

@@ -142,6 +142,23 @@ async def test_jobs_are_listed_by_endpoint_and_state(serve: Serve) -> None:
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "status")
 
 
+async def test_list_is_of_a_hundred_and_finds_a_state_behind_them(serve: Serve) -> None:
+    server = await serve(local_worker=False)
+    async with server.client() as client:
+        nothing = (await client.get("/console/jobs")).json()
+        assert (nothing["endpoints"], nothing["jobs"]) == (["default"], [])
+        assert set(nothing["workers"]) >= {"idle", "running"}
+        ids = [await run(client, "x") for _ in range(102)]
+        await client.post(f"/cancel/{ids[0]}")
+        newest = ids[:1:-1]
+        for asked in ({}, {"status": "IN_QUEUE"}):
+            found = (await client.get("/console/jobs", params=asked)).json()["jobs"]
+            assert [job["id"] for job in found] == newest
+        asked = {"status": "CANCELLED"}
+        (only,) = (await client.get("/console/jobs", params=asked)).json()["jobs"]
+        assert only["id"] == ids[0]
+
+
 async def test_description_is_what_the_server_checks(serve: Serve) -> None:
     server = await serve(api_keys="a-key")
     await server.engine.ready()

@@ -6,6 +6,9 @@ import asyncio
 import importlib
 import json
 import sys
+import threading
+from collections.abc import AsyncIterator
+from functools import partial
 
 import httpx2
 import pytest
@@ -20,10 +23,11 @@ from tests.integration.emulator.asking import becomes, sent
 from tests.integration.emulator.collector import Collector, Spanned, collecting
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import Wire
-from tests.waiting import until, until_told
+from tests.waiting import PATIENCE, until, until_told
 
 ROUTE = "/v1/completions"
 MARK = "xyzzy-prompt"
+GONE_S = 5.0 * PATIENCE
 STEADY = {"when": "steady", "pieces": ["a", "b", "c"], "delay_ms": 10, "prefill_ms": 30}
 HANG = {"when": "hang", "pieces": ["a", {"hang_s": 3600}]}
 BROKEN = {"when": "broken", "pieces": ["a", {"error": "no luck"}]}
@@ -35,6 +39,18 @@ HEADERS = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     # The SDK's own variable: it gathers for 5 s otherwise.
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+
+
+@pytest.fixture
+async def collector() -> AsyncIterator[Collector]:
+    async with collecting() as found:
+        yield found
+
+
+@pytest.fixture
+def traced(collector: Collector, serve: Serve) -> Serve:
+    """Starts servers whose traces go to the collector."""
+    return partial(serve, otel_exporter_otlp_endpoint=collector.url)
 
 
 async def trace(collector: Collector, root: str, *names: str) -> dict[str, Spanned]:
@@ -54,16 +70,18 @@ async def trace(collector: Collector, root: str, *names: str) -> dict[str, Spann
 
 
 async def test_a_job_is_one_trace_from_its_client_to_its_tokens(
-    serve: Serve, script: ScriptFactory
+    collector: Collector, traced: Serve, script: ScriptFactory
 ) -> None:
-    async with collecting() as collector:
-        server = await serve(script(STEADY), otel_exporter_otlp_endpoint=collector.url)
-        async with server.client() as client:
-            body = {"input": {"prompt": f"steady {MARK}"}}
-            response = await client.post("/runsync", json=body, headers=HEADERS)
-            job = response.json()
-            assert (await client.get("/health")).status_code == 200
-        found = await trace(collector, "POST runsync", "job", "queue", "generation")
+    server = await traced(script(STEADY))
+    async with server.client() as client:
+        for probe in ("/health", "/metrics", "/v2/other/ping/worker"):
+            assert (await client.get(probe)).status_code == 200
+        body = {"input": {"prompt": f"steady {MARK}"}}
+        response = await client.post("/runsync", json=body, headers=HEADERS)
+        job = response.json()
+    found = await trace(collector, "POST runsync", "job", "queue", "generation")
+    # A probe is no trace of its own.
+    assert {span.trace for span in collector.spans} == {TRACE}
     request, sent_job, queue, run = (
         found[name] for name in ("POST runsync", "job", "queue", "generation")
     )
@@ -84,64 +102,76 @@ async def test_a_job_is_one_trace_from_its_client_to_its_tokens(
     assert MARK not in str(collector.spans)
 
 
-async def test_streams_failures_and_waits(serve: Serve, script: ScriptFactory) -> None:
-    async with collecting() as collector:
-        path = script(HANG, STEADY, BROKEN, slots=1)
-        server = await serve(path, otel_exporter_otlp_endpoint=collector.url)
-        async with server.client() as client:
-            with await Wire.connect(server.port) as wire:
-                await wire.post(ROUTE, {"prompt": "hang", "stream": True})
-                await wire.head()
-                await wire.chunk()
-                steady = client.post(ROUTE, json={"prompt": "steady", "stream": True})
-                waits = asyncio.create_task(steady)
-                await until(lambda: server.engine.waiting == 1)
-                await asyncio.sleep(0.03)
-            await waits
-            await until(lambda: len(collector.named("POST completions")) == 2)
-            await until(lambda: len(collector.named("generation")) == 2)
-            requests = {span.id: span for span in collector.named("POST completions")}
-            left, waited = sorted(collector.named("generation"), key=lambda span: span.begun)
-            # Two calls, two traces, and one had to wait for the other.
-            assert {left.parent, waited.parent} == requests.keys()
-            assert left.trace != waited.trace
-            assert left.about["error.type"] == "GenerationCancelled"
-            [slot] = [span for span in collector.named("slot") if span.trace == waited.trace]
-            assert slot.parent == waited.parent
-            assert slot.ended - slot.begun >= 29 * 10**6
-            assert requests[waited.parent].ended >= waited.ended - 10**6
-            collector.spans.clear()
-            # No trace, or one that cannot be: one of its own begins.
-            wrong = {"traceparent": "00-zz-yy-01"}
-            response = await client.post(ROUTE, json={"prompt": "broken"}, headers=wrong)
-            assert response.status_code == 500
-            found = await trace(collector, "POST completions", "generation")
-            assert found["POST completions"].parent == ""
-            assert all(span.failed for span in found.values())
-            assert found["generation"].about["error.type"] == "BackendFailed"
+async def test_streams_failures_and_waits(
+    collector: Collector, traced: Serve, script: ScriptFactory
+) -> None:
+    path = script(HANG, STEADY, BROKEN, slots=1)
+    server = await traced(path)
+    async with server.client() as client:
+        with await Wire.connect(server.port) as wire:
+            await wire.post(ROUTE, {"prompt": "hang", "stream": True})
+            await wire.head()
+            await wire.chunk()
+            steady = client.post(ROUTE, json={"prompt": "steady", "stream": True})
+            waits = asyncio.create_task(steady)
+            await until(lambda: server.engine.waiting == 1)
+            await asyncio.sleep(0.03)
+        await waits
+        await until(lambda: len(collector.named("POST completions")) == 2)
+        await until(lambda: len(collector.named("generation")) == 2)
+        requests = {span.id: span for span in collector.named("POST completions")}
+        left, waited = sorted(collector.named("generation"), key=lambda span: span.begun)
+        # Two calls, two traces, and one had to wait for the other.
+        assert {left.parent, waited.parent} == requests.keys()
+        assert left.trace != waited.trace
+        assert left.about["error.type"] == "GenerationCancelled"
+        [slot] = [span for span in collector.named("slot") if span.trace == waited.trace]
+        assert slot.parent == waited.parent
+        assert slot.ended - slot.begun >= 29 * 10**6
+        assert requests[waited.parent].ended >= waited.ended - 10**6
+        collector.spans.clear()
+        # No trace, or one that cannot be: one of its own begins.
+        wrong = {"traceparent": "00-zz-yy-01"}
+        response = await client.post(ROUTE, json={"prompt": "broken"}, headers=wrong)
+        assert response.status_code == 500
+        found = await trace(collector, "POST completions", "generation")
+        assert found["POST completions"].parent == ""
+        assert all(span.failed for span in found.values())
+        assert found["generation"].about["error.type"] == "BackendFailed"
+
+
+async def test_a_client_that_leaves_has_no_answer(
+    collector: Collector, traced: Serve, script: ScriptFactory
+) -> None:
+    server = await traced(script(HANG))
+    with await Wire.connect(server.port) as wire:
+        await wire.post(ROUTE, {"prompt": "hang"})
+        await until(lambda: server.engine.running == 1)
+    found = await trace(collector, "POST completions", "generation")
+    assert found["POST completions"].about["http.response.status_code"] == 499
+    assert found["generation"].about["error.type"] == "GenerationCancelled"
 
 
 async def test_jobs_that_outlive_their_call_and_calls_by_way_of_the_queue(
-    serve: Serve, script: ScriptFactory
+    collector: Collector, traced: Serve, script: ScriptFactory
 ) -> None:
-    async with collecting() as collector:
-        server = await serve(script(STEADY), otel_exporter_otlp_endpoint=collector.url)
-        async with server.client() as client:
-            job_id = await sent(client, "", input={"prompt": "steady"})
-            await becomes(client, job_id, "COMPLETED", "")
-            await until(lambda: bool(collector.named("job") and collector.named("POST run")))
-            job, run = collector.one("job"), collector.one("generation")
-            accepted = collector.one("POST run")
-            assert {accepted.trace} == {job.trace, run.trace}
-            assert accepted.ended < run.ended
-            collector.spans.clear()
-            body = {"prompt": "steady", "stream": True}
-            await client.post("/v2/default/openai/v1/completions", json=body)
-            found = await trace(collector, "POST completions", "job", "queue", "generation")
-            assert found["job"].parent == found["POST completions"].id
-            assert found["generation"].parent == found["job"].id
-            collector.spans.clear()
-            await lines_of_a_batch(client, collector)
+    server = await traced(script(STEADY))
+    async with server.client() as client:
+        job_id = await sent(client, "", input={"prompt": "steady"})
+        await becomes(client, job_id, "COMPLETED", "")
+        await until(lambda: bool(collector.named("job") and collector.named("POST run")))
+        job, run = collector.one("job"), collector.one("generation")
+        accepted = collector.one("POST run")
+        assert {accepted.trace} == {job.trace, run.trace}
+        assert accepted.ended < run.ended
+        collector.spans.clear()
+        body = {"prompt": "steady", "stream": True}
+        await client.post("/v2/default/openai/v1/completions", json=body)
+        found = await trace(collector, "POST completions", "job", "queue", "generation")
+        assert found["job"].parent == found["POST completions"].id
+        assert found["generation"].parent == found["job"].id
+        collector.spans.clear()
+        await lines_of_a_batch(client, collector)
 
 
 async def lines_of_a_batch(client: httpx2.AsyncClient, collector: Collector) -> None:
@@ -170,6 +200,8 @@ async def test_a_collector_that_is_not_there_costs_nothing_but_a_moment_at_the_e
     async with asyncio.timeout(10):
         await server.uvicorn.lifespan.shutdown()
     assert "not all traces were sent" in caplog.text
+    # Nor is it tried for as long as the SDK would.
+    await until(lambda: "traces" not in {each.name for each in threading.enumerate()}, GONE_S)
 
 
 def test_nothing_of_it_is_imported_while_it_is_off_and_what_is_missing_is_named(

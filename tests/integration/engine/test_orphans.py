@@ -7,15 +7,15 @@ import selectors
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ScriptFactory
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, look_until
 
+GONE_S = 10.0 * PATIENCE
 ROOT = Path(__file__).resolve().parents[3]
 
 PROGRAM = """
@@ -69,17 +69,12 @@ class Program:
             assert selector.select(30 * PATIENCE), "the program said nothing"
         return self.process.stdout.readline().decode().strip()
 
-    def child_is_gone(self, within_s: float) -> bool:
-        deadline = time.monotonic() + within_s * PATIENCE
-        while time.monotonic() < deadline:
-            try:
-                # A process that has ended but was not waited for has no command line.
-                if not Path(f"/proc/{self.child}/cmdline").read_bytes():
-                    return True
-            except (FileNotFoundError, ProcessLookupError):
-                return True
-            time.sleep(0.01)
-        return False
+    def child_is_gone(self) -> bool:
+        try:
+            # A process that has ended but was not waited for has no command line.
+            return not Path(f"/proc/{self.child}/cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            return True
 
 
 @pytest.fixture
@@ -102,21 +97,21 @@ def start(script: ScriptFactory) -> Iterator[Callable[[str], Program]]:
 def test_parent_killed(start: Callable[[str], Program], what: str) -> None:
     program = start(what)
     os.kill(program.process.pid, signal.SIGKILL)
-    assert program.child_is_gone(within_s=10)
+    look_until(program.child_is_gone, GONE_S)
 
 
 def test_parent_killed_while_the_child_is_stopped(start: Callable[[str], Program]) -> None:
     program = start("waits")
     os.kill(program.child, signal.SIGSTOP)
     os.kill(program.process.pid, signal.SIGKILL)
-    assert program.child_is_gone(within_s=10)
+    look_until(program.child_is_gone, GONE_S)
 
 
 @pytest.mark.parametrize("what", ["returns", "raises"])
 def test_parent_that_ends_without_closing(start: Callable[[str], Program], what: str) -> None:
     program = start(what)
     assert program.process.wait(20) == (1 if what == "raises" else 0)
-    assert program.child_is_gone(within_s=10)
+    look_until(program.child_is_gone, GONE_S)
 
 
 def test_interrupt_of_the_whole_group_lets_the_parent_finish(
@@ -128,4 +123,4 @@ def test_interrupt_of_the_whole_group_lets_the_parent_finish(
     assert program.line() == "last answer"
     assert program.line() == "closed 0"
     assert program.process.wait(20) == 0
-    assert program.child_is_gone(within_s=10)
+    look_until(program.child_is_gone, GONE_S)

@@ -20,6 +20,7 @@ from handler.doctor_report import ASSUMPTIONS
 from tests.conftest import ScriptFactory
 from tests.fake_rkllm import build, write_script
 from tests.integration.handler.control_plane import clean_environment
+from tests.waiting import look_until
 
 WAIT_S = 50
 MARK = "**not as assumed**"
@@ -238,9 +239,9 @@ def test_nothing_is_left_when_it_is_killed(script: ScriptFactory, tmp_path: Path
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
     ) as process:
-        wait_for(lambda: examiners(process.pid) != [])
+        look_until(lambda: examiners(process.pid) != [], WAIT_S)
         process.kill()
-    wait_for(lambda: examiners(process.pid) == [])
+    look_until(lambda: examiners(process.pid) == [], WAIT_S)
 
 
 def examiners(parent: int) -> list[int]:
@@ -251,10 +252,3 @@ def examiners(parent: int) -> list[int]:
             if arguments[-2:] == [b"engine.doctor", str(parent).encode()]:
                 found.append(int(entry.parent.name))
     return found
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

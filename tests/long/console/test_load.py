@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -14,6 +14,8 @@ from tests.integration.emulator.processes import Emulator
 from tests.long.console.browser import Visit, scripted, visit
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+Record = Callable[[str, object], None]
 
 TOKENS = 20_000
 LONGEST_MS = 100
@@ -80,7 +82,12 @@ def busiest_ms(trace: bytes) -> float:
     ],
 )
 async def test_long_stream_does_not_hold_up_the_page(
-    browser: Browser, server: Emulator, kind: str, prompt: str, bounded: bool
+    browser: Browser,
+    server: Emulator,
+    record_property: Record,
+    kind: str,
+    prompt: str,
+    bounded: bool,
 ) -> None:
     async with visit(server, browser, init=OBSERVE) as here:
         await here.go()
@@ -95,8 +102,9 @@ async def test_long_stream_does_not_hold_up_the_page(
             trace = await browser.stop_tracing()
         seen = await here.page.evaluate("window.long")
         worked = busiest_ms(trace)
-        print(f"{kind}, {prompt}: worked at most {worked:.0f} ms; long tasks {seen}")  # noqa: T201
-        assert worked < LONGEST_MS, seen
+        record_property("worked_ms", round(worked))
+        record_property("long_tasks_ms", seen)
+        assert worked < LONGEST_MS, f"worked {worked:.0f} ms on one task; long ones took {seen} ms"
         nodes = await here.page.evaluate("document.querySelector('.stream-text').childNodes.length")
         assert nodes <= 600
         here.check()
@@ -107,7 +115,9 @@ async def heap_bytes(session: CDPSession) -> int:
     return int((await session.send("Runtime.getHeapUsage"))["usedSize"])
 
 
-async def test_memory_is_given_back(browser: Browser, server: Emulator) -> None:
+async def test_memory_is_given_back(
+    browser: Browser, server: Emulator, record_property: Record
+) -> None:
     async with visit(server, browser) as here:
         await here.go()
         session = await here.page.context.new_cdp_session(here.page)
@@ -116,9 +126,10 @@ async def test_memory_is_given_back(browser: Browser, server: Emulator) -> None:
             await stream(here, "burst", "Completion")
             sizes.append(await heap_bytes(session))
         counted = await session.send("Memory.getDOMCounters")
-        print(f"heap after each stream: {sizes}, nodes {counted['nodes']}")  # noqa: T201
+        record_property("heap_bytes", sizes)
+        record_property("nodes", counted["nodes"])
         # The first two fill what is kept of any answer.
-        assert max(sizes[2:]) - sizes[1] < MOST_GROWTH_BYTES
+        assert max(sizes[2:]) - sizes[1] < MOST_GROWTH_BYTES, f"heap after each stream: {sizes}"
         assert counted["nodes"] < 5_000
         await expect(here.text).to_be_visible()
         here.check()

@@ -15,6 +15,7 @@ import yaml
 
 from emulator.settings import EmulatorSettings
 from tests.dockerfile import default_build
+from tests.unit.deploy.reading import read
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
@@ -42,14 +43,6 @@ def of_the_image(name: str) -> list[str]:
     return [each.text for each in IMAGE if each.name == name]
 
 
-def read(variables: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> EmulatorSettings:
-    for name in SETTINGS:
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    return EmulatorSettings()
-
-
 def filled_in(value: str) -> str:
     """Return what compose makes of a value where nothing but what must be is set."""
     value = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", value)
@@ -71,7 +64,7 @@ def test_its_server_is_asked_for_a_key_and_answers_the_machine_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     variables = {name: filled_in(str(value)) for name, value in SERVER["environment"].items()}
-    settings = read(variables, monkeypatch)
+    settings = read(EmulatorSettings, variables, monkeypatch)
     assert settings.keys() == ("given",)
     assert SERVER["ports"] == [f"127.0.0.1:{settings.port}:{settings.port}"]
     assert seconds(SERVER["stop_grace_period"]) > settings.drain_s
@@ -80,7 +73,7 @@ def test_its_server_is_asked_for_a_key_and_answers_the_machine_alone(
 def test_its_server_writes_where_the_image_lets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     [variable] = of_the_image("ENV")
     name, _, value = variable.partition("=")
-    settings = read({name: value}, monkeypatch)
+    settings = read(EmulatorSettings, {name: value}, monkeypatch)
     folder = str(Path(settings.job_db).parent)
     assert SERVER["read_only"] is True
     assert f"jobs:{folder}" in SERVER["volumes"]
@@ -95,7 +88,7 @@ def test_the_unit_waits_longer_than_the_server_takes(monkeypatch: pytest.MonkeyP
         each.split("=", 1) for each in [*lines, *of_the_unit("Environment")] if each[0] != "#"
     )
     assert set(variables) <= set(SETTINGS)
-    settings = read(variables, monkeypatch)
+    settings = read(EmulatorSettings, variables, monkeypatch)
     assert settings.backend == "rkllm"
     [state] = of_the_unit("StateDirectory")
     assert Path(settings.job_db).parent == Path("/var/lib", state)

@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from handler.request import parse
 from handler.worker_settings import WorkerSettings
+from tests.unit.deploy.reading import read
 
 ROOT = Path(__file__).resolve().parents[3]
 HUB: Mapping[str, Any] = json.loads((ROOT / ".runpod" / "hub.json").read_bytes())
@@ -39,14 +40,6 @@ def written(given: Mapping[str, Any], value: object) -> str:
     if given["type"] == "boolean":
         return str(given["trueValue"] if value else given["falseValue"])
     return str(value)
-
-
-def read(variables: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> WorkerSettings:
-    for name in FIELDS:
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    return WorkerSettings()
 
 
 def test_the_listing_has_the_hub_s_fields_and_no_others() -> None:
@@ -76,7 +69,9 @@ def test_a_variable_is_a_setting_of_the_worker(key: str) -> None:
 
 @pytest.mark.parametrize("key", INPUTS)
 def test_what_is_left_as_it_is_changes_nothing(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = read({key: written(INPUTS[key], INPUTS[key]["default"])}, monkeypatch)
+    settings = read(
+        WorkerSettings, {key: written(INPUTS[key], INPUTS[key]["default"])}, monkeypatch
+    )
     assert FIELDS[key].default is not PydanticUndefined
     assert getattr(settings, key.lower()) == FIELDS[key].default
 
@@ -90,9 +85,9 @@ def test_what_can_be_chosen_is_what_the_setting_takes(
     assert {each["value"] for each in given.get("options", [])} == choices
     for value in (True, False) if given["type"] == "boolean" else (given.get("min"),):
         if value is not None:
-            read({key: written(given, value)}, monkeypatch)
+            read(WorkerSettings, {key: written(given, value)}, monkeypatch)
     if "max" in given:
-        read({key: str(given["max"])}, monkeypatch)
+        read(WorkerSettings, {key: str(given["max"])}, monkeypatch)
 
 
 @pytest.mark.parametrize("preset", HUB["config"]["presets"], ids=lambda each: each["name"])
@@ -101,12 +96,16 @@ def test_a_preset_sets_inputs_that_there_are(
 ) -> None:
     assert set(preset) == {"name", "defaults"}
     assert set(preset["defaults"]) <= set(INPUTS)
-    read({key: written(INPUTS[key], each) for key, each in preset["defaults"].items()}, monkeypatch)
+    read(
+        WorkerSettings,
+        {key: written(INPUTS[key], each) for key, each in preset["defaults"].items()},
+        monkeypatch,
+    )
 
 
 def test_what_is_set_for_everybody_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
     fixed = {key: each["value"] for key, each in ENV.items() if "value" in each}
-    settings = read(fixed, monkeypatch)
+    settings = read(WorkerSettings, fixed, monkeypatch)
     assert settings.backend == "llamacpp"
 
 
@@ -116,7 +115,9 @@ def test_the_hub_s_tests_are_jobs_on_the_machine_of_the_listing(
     assert set(TESTS) == {"tests", "config"}
     assert set(TESTS["config"]) == {"cpuFlavor", "env"}
     assert TESTS["config"]["cpuFlavor"] == HUB["config"]["cpuFlavor"]
-    read({each["key"]: each["value"] for each in TESTS["config"]["env"]}, monkeypatch)
+    read(
+        WorkerSettings, {each["key"]: each["value"] for each in TESTS["config"]["env"]}, monkeypatch
+    )
     assert {each["key"] for each in TESTS["config"]["env"]} <= set(FIELDS)
     for each in TESTS["tests"]:
         assert set(each) == {"name", "input", "timeout"}

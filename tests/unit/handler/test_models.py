@@ -12,6 +12,7 @@ from handler.job import JobHandler
 from handler.models import Models
 from handler.openai.service import EMBEDDINGS, MODELS, OpenAIService
 from handler.pipeline import Pipeline
+from handler.running import Running
 from tests.unit.handler.conftest import PipelineFactory
 
 COMPLETIONS = "/v1/completions"
@@ -45,7 +46,8 @@ async def test_streams_and_several_answers_go_there_too(models: Models) -> None:
     service = OpenAIService(models)
     codec = service.codec(COMPLETIONS, {"prompt": "who?", "model": "small", "stream": True})
     async with await service.open(codec) as running:
-        texts = [delta.text async for batch in running.batches() for delta in batch]  # type: ignore[union-attr]
+        assert isinstance(running, Running)
+        texts = [delta.text async for batch in running.batches() for delta in batch]
     assert "".join(texts) == "I am small."
     body = {"prompt": ["who?", "you?"], "model": "small"}
     answer = await service.whole(service.codec(COMPLETIONS, body))

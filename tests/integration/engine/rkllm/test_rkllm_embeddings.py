@@ -15,6 +15,7 @@ import pytest
 
 from engine import Engine, Priority
 from engine.backends.rkllm.abi import ABI_13, Abi
+from engine.backends.rkllm.structs import CallbackAnswer
 from engine.doctor import Doctor
 from engine.errors import BackendFailed, PromptTooLong, RequestRejected, UnsupportedParameter
 from engine.request import RenderedPrompt
@@ -44,9 +45,23 @@ def row_of(token: float) -> list[float]:
     return [token + column / 100 for column in range(WIDTH)]
 
 
+def ended(log: Path) -> list[dict[str, str]]:
+    """Return how the runs so far have ended."""
+    return [call.values for call in read_log(log) if call.name == "run_end"]
+
+
 async def embed(engine: Engine, *texts: RenderedPrompt) -> list[tuple[Sequence[float], int]]:
     found = await engine.embed(texts, Priority.INTERACTIVE)
     return [(each.vector, each.tokens) for each in found]
+
+
+async def leave_a_vector(engine: Engine, log: Path) -> None:
+    """Ask for one and leave as soon as it runs: its slot is free then, and it is still computed."""
+    await engine.ready()
+    left = asyncio.create_task(embed(engine, (1, 2, 3)))
+    await until(lambda: log.read_text().count(" rkllm_run ") == 1)
+    left.cancel()
+    await asyncio.gather(left, return_exceptions=True)
 
 
 @pytest.fixture
@@ -111,11 +126,7 @@ async def test_vectors_and_generations_never_run_at_once(
 ) -> None:
     # A second run on a handle ends the process; a vector that nobody waits for any more is one.
     engine = rkllm_of(f'answer when="1 2 3"\n  prefill_ms 300\n{COUNT}')
-    await engine.ready()
-    left = asyncio.create_task(embed(engine, (1, 2, 3)))
-    await until(lambda: call_log.read_text().count(" rkllm_run ") == 1)
-    left.cancel()
-    await asyncio.gather(left, return_exceptions=True)
+    await leave_a_vector(engine, call_log)
     assert (await ask(engine))[0] == "0 1 2 "
     texts = await asyncio.gather(*(ask(engine) for _ in range(4)), embed(engine, "a", "b"))
     assert [each[0] for each in texts[:4]] == ["0 1 2 "] * 4
@@ -130,15 +141,13 @@ async def test_aborted_run_that_waits_leaves_a_vector_alone(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
     engine = rkllm_of(f'answer when="1 2 3"\n  prefill_ms 300 hears\n{COUNT}')
-    await engine.ready()
-    backend = engine._host._runner._backend  # type: ignore[attr-defined]
-    vector = asyncio.create_task(asyncio.to_thread(backend.embed, (1, 2, 3)))
-    await until(lambda: call_log.read_text().count(" rkllm_run ") == 1)
+    await leave_a_vector(engine, call_log)
     waits = asyncio.create_task(ask(engine))
     await until(lambda: engine.running == 1)
     waits.cancel()
     await asyncio.gather(waits, return_exceptions=True)
-    assert (await vector)[1] == 3
+    await until(lambda: " run_end run=1 " in call_log.read_text())
+    assert ended(call_log)[0]["end"] == "finished"
     assert not any(call.name == "rkllm_abort" for call in read_log(call_log))
 
 
@@ -171,13 +180,12 @@ async def test_openai_call_is_counted_and_answered(rkllm_of: RkllmMaker) -> None
 @only_threads
 @pytest.mark.usefixtures("tokenizer")
 async def test_memory_is_given_back_where_the_runtime_takes_it(
-    rkllm_of: RkllmMaker, abi: Abi
+    rkllm_of: RkllmMaker, call_log: Path, abi: Abi
 ) -> None:
-    # The stand-in ends the process at an answer that its version does not know.
-    engine = rkllm_of(COUNT)
-    backend = (await engine.ready(), engine._host._runner._backend)[1]  # type: ignore[attr-defined]
-    assert backend._runtime._released == (2 if abi is ABI_13 else 0)
-    assert len(await embed(engine, "a")) == 1
+    await embed(rkllm_of(COUNT), "a")
+    [numbers] = [call.values for call in read_log(call_log) if call.name == "numbers"]
+    expected = CallbackAnswer.RELEASE_OUTPUT if abi is ABI_13 else CallbackAnswer.GO_ON
+    assert int(numbers["answer"]) == expected
 
 
 @pytest.mark.usefixtures("tokenizer")
@@ -191,10 +199,8 @@ def test_doctor_tries_a_vector_in_either_mode(
         "lib_path": str(library),
         "mode": mode,
     }
-    doctor = Doctor("rkllm", options)
-    assert "vector" not in [step for step, _ in doctor._steps()]
-    assert dict(doctor._loading())["seed"] is (mode == "logits")
-    assert "vector" in [step for step, _ in doctor._steps()]
-    found = dict(doctor._vector())
-    assert (found["tokens"], found["numbers"]) == (36, WIDTH)
-    dict(doctor._closing())
+    findings = list(Doctor("rkllm", options).examine())
+    assert ("loading", "seed", mode == "logits") in findings
+    vector = {name: value for step, name, value in findings if step == "vector"}
+    assert (vector["tokens"], vector["numbers"]) == (36, WIDTH)
+    assert "closing" in {step for step, *_ in findings}

@@ -96,6 +96,51 @@ async def test_other_attempt_takes_back_what_was_said(scene: Scene) -> None:
     assert spoken.texts == ["half"]
 
 
+async def test_nothing_is_taken_back_where_nothing_was_said(scene: Scene) -> None:
+    await scene.next()
+    await scene.store.nack(scene.job.id, scene.job.attempt)
+    await scene.take()
+    assert [name for name, _ in await scene.next()] == ["job"]
+
+
+async def test_other_worker_s_attempt_takes_back_its_chunks(scene: Scene) -> None:
+    await scene.next()
+    await scene.store.append(scene.job.id, scene.job.attempt, [b'"half"'])
+    assert await scene.next() == [("chunk", {"output": "half"})]
+    await scene.store.nack(scene.job.id, scene.job.attempt)
+    await scene.take()
+    await scene.store.append(scene.job.id, scene.job.attempt, [b'"again"'])
+    assert [name for name, _ in await scene.next()] == ["restart", "job", "chunk"]
+
+
+async def test_job_that_is_kept_no_more_is_gone(scene: Scene) -> None:
+    events = JobWatch(scene.store, scene.answers, "another").events()
+    assert [event async for event in events] == [b"event: gone\ndata: {}\n\n"]
+
+
+async def test_reader_looks_less_often_where_nothing_happens(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoken, waits, read = scene.speak("a"), list[float](), scene.store.read
+
+    async def noted(job_id: str, after: Any, wait_s: float) -> Any:
+        if wait_s:
+            waits.append(wait_s)
+            if len(waits) == 10:
+                spoken.texts.append("b")
+            if len(waits) == 12:
+                await scene.store.ack(scene.job.id, scene.job.attempt, output=b"1")
+        return await read(job_id, after, 0)
+
+    monkeypatch.setattr(scene.store, "read", noted)
+    async for _ in scene.events:
+        pass
+    assert waits[:10] == sorted(waits[:10])
+    assert waits[9] == 0.1
+    assert waits[0] == waits[10] < 0.02
+    assert len(waits) == 12
+
+
 async def test_chunks_of_the_engine_that_is_heard_are_not_told_twice(scene: Scene) -> None:
     spoken = scene.speak("a")
     await scene.next()
@@ -131,3 +176,14 @@ def test_moments_of_first_texts_are_not_kept_for_ever(monkeypatch: pytest.Monkey
     kept.clear()
     del each
     assert answers.find("a") is None
+
+
+def test_second_try_is_the_newest_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("emulator.console.answers._MOST", 2)
+    times = iter((1.0, 2.0, 3.0, 4.0))
+    answers = Answers(lambda: next(times))
+    kept = [Spoken(name, text) for name, text in (("a", "x"), ("b", "x"), ("a", "y"), ("c", "x"))]
+    for each in kept:
+        answers.add(cast("Running", each))
+    assert [answers.first_text_at(name) for name in ("a", "b", "c")] == [3.0, None, 4.0]
+    assert answers.find("a") is cast("Running", kept[2])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import pytest
 from engine.backends.llamacpp.loaded import Loaded
 from engine.backends.llamacpp.server import Draft, Plan
 from engine.errors import BackendFailed, ModelLoadFailed
+from tests.waiting import look_until
 
 USUAL, FAR, NEAR = Draft(5, 0.0), Draft(16, 0.5), Draft(2, 0.0)
 PLAN = Plan(path=Path("m"), name="m", context=8, slots=2, threads=1, draft=USUAL)
@@ -109,12 +109,12 @@ def aside(servers: Loaded) -> Iterator[Any]:
 
 def wait_in_line(servers: Loaded, count: int) -> None:
     """Wait until so many stand in line; nobody is told of that."""
-    for _ in range(1000):
+
+    def so_many() -> bool:
         with servers._changed:
-            if len(servers._line) == count:
-                return
-        time.sleep(0.005)
-    pytest.fail(f"there were never {count} in line")
+            return len(servers._line) == count
+
+    look_until(so_many)
 
 
 def test_those_who_ask_for_nothing_share_what_there_is(load: Loader) -> None:

@@ -1,0 +1,42 @@
+"""The forms as settings and engine make them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from emulator.console.description import describe_console
+from emulator.settings import EmulatorSettings
+from engine import Capabilities
+
+
+def described(capabilities: Capabilities | None = None, **settings: Any) -> dict[str, Any]:
+    return describe_console(EmulatorSettings(engine="scripted", **settings), capabilities)
+
+
+def test_while_the_model_loads_there_are_forms_and_no_engine() -> None:
+    found = described()
+    assert found["forms"].keys() == {"job", "completion", "chat"}
+    assert (found["engine"], found["warnings"]) == (None, [])
+
+
+def test_what_is_fixed_with_the_load_is_noted_beside_its_field() -> None:
+    capabilities = Capabilities(
+        backend="rkllm", model="m", context_length=64, fixed_sampling={"temperature": 0.7}
+    )
+    found = described(capabilities)
+    note = "temperature is 0.7 for as long as the model is loaded"
+    for form in found["forms"].values():
+        assert form["parameters"]["temperature"]["note"] == note
+        assert "note" not in form["parameters"]["max_tokens"]
+    assert note in found["warnings"]
+    assert found["engine"]["context_length"] == 64
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_what_the_settings_say_is_said(on: bool) -> None:
+    found = described(enable_validation=on, local_worker=on, endpoint_id="mine", model_name="tiny")
+    assert (found["validation"]["default"], found["local_worker"]) == (on, on)
+    assert (found["endpoint"], found["model"]) == ("mine", "tiny")
+    assert found["forms"]["job"]["path"] == "/v2/mine/run"
