@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -37,7 +37,7 @@ class PoolHost:
         self._changed: asyncio.Event | None = None
         self._starting: list[asyncio.Task[None]] = []
         # Vectors hold a slot as runs do, and are no runs.
-        self._embeds: Counter[int] = Counter()
+        self._embeds: Counter[Host] = Counter()
         for host in self._hosts:
             host.on_change(self._on_change)
 
@@ -125,16 +125,11 @@ class PoolHost:
         host = self._least_busy()
         if op != "embed":
             return await host.call(op, payload)
-        with self._embedding(self._hosts.index(host)):
-            return await host.call(op, payload)
-
-    @contextmanager
-    def _embedding(self, index: int) -> Iterator[None]:
-        self._embeds[index] += 1
+        self._embeds[host] += 1
         try:
-            yield
+            return await host.call(op, payload)
         finally:
-            self._embeds[index] -= 1
+            self._embeds[host] -= 1
 
     async def close(self) -> None:
         """Close all of them at once; bounded like one."""
@@ -149,7 +144,7 @@ class PoolHost:
 
     def _least_busy(self) -> Host:
         def busy(host: Host) -> int:
-            return host.running + self._embeds[self._hosts.index(host)]
+            return host.running + self._embeds[host]
 
         return min(self._loaded() or self._hosts, key=busy)
 
