@@ -13,12 +13,14 @@ export function poll(work, everyMs) {
   async function look() {
     clearTimeout(timer);
     if (stopped || busy) return;
-    if (!document.hidden) {
-      busy = true;
-      await work();
+    busy = true;
+    try {
+      if (!document.hidden) await work();
+    } finally {
+      // Also after what nobody has thought of: the next time it may go well.
       busy = false;
+      if (!stopped) timer = setTimeout(look, everyMs);
     }
-    if (!stopped) timer = setTimeout(look, everyMs);
   }
   look();
   return {
