@@ -33,6 +33,8 @@ class PoolHost:
 
     def __init__(self, hosts: Sequence[Host]) -> None:
         self._hosts = tuple(hosts)
+        # Put together when something changes, and not for each request.
+        self.capabilities: Capabilities | None = None
         self._callbacks: list[Callable[[], None]] = []
         self._changed: asyncio.Event | None = None
         self._starting: list[asyncio.Task[None]] = []
@@ -46,17 +48,6 @@ class PoolHost:
         """What ended the first copy, once all have ended; None while one lives."""
         failures = [host.failure for host in self._hosts]
         return failures[0] if all(failures) else None
-
-    @property
-    def capabilities(self) -> Capabilities | None:
-        """What a copy can do, with the slots of all that are loaded; None until one was."""
-        known = [host.capabilities for host in self._loaded() or self._hosts]
-        found = [each for each in known if each is not None]
-        if not found:
-            return None
-        # Where none is loaded, those who are let in wait for the first that will be.
-        slots = sum(each.slots for each in found) if self.loaded else found[0].slots
-        return replace(found[0], slots=slots)
 
     @property
     def loaded(self) -> bool:
@@ -148,7 +139,18 @@ class PoolHost:
 
         return min(self._loaded() or self._hosts, key=busy)
 
+    def _capabilities_of_all(self) -> Capabilities | None:
+        """Return what a copy can do, with the slots of all that are loaded; None until one was."""
+        known = [host.capabilities for host in self._loaded() or self._hosts]
+        found = [each for each in known if each is not None]
+        if not found:
+            return None
+        # Where none is loaded, those who are let in wait for the first that will be.
+        slots = sum(each.slots for each in found) if self.loaded else found[0].slots
+        return replace(found[0], slots=slots)
+
     def _on_change(self) -> None:
+        self.capabilities = self._capabilities_of_all()
         if self._changed is not None:
             self._changed.set()
         for callback in self._callbacks:
