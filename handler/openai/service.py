@@ -193,9 +193,10 @@ class OpenAIService:
         """
         able = self._pipeline(codec).engine.capabilities
         [first, *_] = codec.prompts
-        if isinstance(first, Chat) and not first.template_kwargs:
-            thinking = able is not None and able.opens_thoughts
-            codec.manner = replace(codec.manner, thinking=thinking)
+        if able is None or not able.opens_thoughts or not isinstance(first, Chat):
+            return
+        if not first.template_kwargs:
+            codec.manner = replace(codec.manner, thinking=True)
 
     async def _nothing(self, codec: Codec) -> list[Answer]:
         """Return the answers of no tokens, which only count their prompts' (R8)."""
