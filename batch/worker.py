@@ -262,8 +262,12 @@ class Worker:
         try:
             held = await self._queue.extend(job.id, job.attempt, self._terms.lease_s)
         except JobsError as error:
-            said, told = "the lease of message %s was not renewed: %s", {"job_id": job.id}
-            logger.warning(said, job.id, error, extra=told)
+            logger.warning(
+                "the lease of message %s was not renewed: %s",
+                job.id,
+                error,
+                extra={"job_id": job.id},
+            )
             return
         if not held and task in self._under_way:
             logger.warning("message %s is another's by now", job.id, extra={"job_id": job.id})

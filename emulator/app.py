@@ -18,7 +18,6 @@ from starlette.responses import Response
 
 from emulator.batches.folder import NoRoom
 from emulator.batches.plane import BatchPlane, on_no_room
-from emulator.calls import METRICS
 from emulator.console.answers import Answers
 from emulator.console.page_routes import PageRoutes
 from emulator.console.routes import ConsoleRoutes
@@ -245,8 +244,7 @@ def _middleware(
         # refusal. What it asks beforehand, without a key, ends here and has no name.
         found.insert(0, _cors(origins))
     if keys := settings.keys():
-        opened = (METRICS,) if settings.metrics_open else ()
-        found.append(Middleware(Keys, keys=keys, opened=opened))
+        found.append(Middleware(Keys, keys=keys, open_paths=settings.open_paths()))
     if settings.runpod_rate_limits:
         # Its package takes 0.1 s to import, and most do without.
         from emulator.rates import Rates

@@ -99,11 +99,11 @@ class Faults:
             if self._happens("lose_lease", self._rates.lose_lease):
                 job = await self._store.get(job_id)
                 if job is not None and job.worker_id is not None:
-                    said, told = (
+                    logger.warning(
                         "FAULT_LOSE_LEASE: job %s is taken from its worker",
-                        {"job_id": job_id},
+                        job_id,
+                        extra={"job_id": job_id},
                     )
-                    logger.warning(said, job_id, extra=told)
                     await self._store.lose(job.worker_id, "FAULT_LOSE_LEASE", only=job_id)
 
     def _happens(self, name: str, share: float) -> bool:

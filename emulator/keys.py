@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+from collections.abc import Set
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -22,21 +23,21 @@ class Keys:
     """Lets through what carries one of the keys, as `Bearer KEY` or bare, as SDK workers send it.
 
     Open to all are the server's own /health, /docs, /openapi.json and the console's files, which
-    tell nothing of anybody's jobs, the paths that are `opened`, and OPTIONS, which browsers send
+    tell nothing of anybody's jobs, or whatever `open_paths` has, and OPTIONS, which browsers send
     without a key. Digests are compared, each in constant time and all of them, so that the time
     tells neither a key nor its length.
     """
 
-    def __init__(self, app: ASGIApp, keys: tuple[str, ...], opened: tuple[str, ...] = ()) -> None:
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...], open_paths: Set[str] = OPEN) -> None:
         self._app = app
-        self._open = OPEN | {*opened}
+        self._open_paths = open_paths
         self._digests = [_digest(key.encode()) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 401, or let the request through."""
         if (
             scope["type"] != "http"
-            or scope["path"] in self._open
+            or scope["path"] in self._open_paths
             or scope["method"] == "OPTIONS"
             or self._known(_given(scope))
         ):

@@ -174,8 +174,12 @@ class OpenAIQueue:
         try:
             await self._store.cancel(job_id)
         except StoreUnavailable as error:
-            said, told = "job %s goes on, though its client has left: %s", {"job_id": job_id}
-            logger.warning(said, job_id, error, extra=told)
+            logger.warning(
+                "job %s goes on, though its client has left: %s",
+                job_id,
+                error,
+                extra={"job_id": job_id},
+            )
 
 
 async def _events(call: QueuedCall, first: bytes) -> AsyncGenerator[bytes, None]:

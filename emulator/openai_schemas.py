@@ -125,7 +125,14 @@ def openai_schemas(models: Sequence[str], adapters: Sequence[str] = ()) -> dict[
         list_of(_TOKEN) | {"minItems": 1, "description": "the tokens of one"},
         list_of(list_of(_TOKEN) | {"minItems": 1}) | {"minItems": 1},
     ]
-    usage = object_of({"prompt_tokens": COUNT, "completion_tokens": COUNT, "total_tokens": COUNT})
+    usage = object_of(
+        {
+            "prompt_tokens": COUNT,
+            "completion_tokens": COUNT,
+            "total_tokens": COUNT,
+            "prompt_tokens_details": object_of({"cached_tokens": COUNT}),
+        }
+    )
     ending = {"index": COUNT, "finish_reason": TEXT}
     answer = {"id": TEXT, "created": {"type": "integer"}, "model": TEXT, "usage": usage}
     message = object_of({"role": {"const": "assistant"}, "content": or_null(TEXT)})

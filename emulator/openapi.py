@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from starlette.routing import BaseRoute, Route
@@ -20,9 +20,6 @@ from emulator.settings import EmulatorSettings
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _EVENTS = "text/event-stream"
 
-
-# Open to all, whatever API_KEYS says.
-_PUBLIC = frozenset({"/health"})
 _SAID = {
     400: "something in the request is wrong; `param` names it",
     401: "no key, or none that is known (with API_KEYS)",
@@ -59,7 +56,7 @@ def describe(routes: Iterable[BaseRoute], settings: EmulatorSettings) -> dict[st
         path = plain(route.path)
         for method in sorted((route.methods or set()) - {"HEAD"}):
             if (known := operation(path, method)) is not None:
-                described = _described(known, method, path, settings.served_models)
+                described = _described(known, method, path, settings)
                 paths.setdefault(path, {})[method.lower()] = described
     description: dict[str, Any] = {
         "openapi": "3.1.0",
@@ -84,7 +81,10 @@ def describe(routes: Iterable[BaseRoute], settings: EmulatorSettings) -> dict[st
     return description
 
 
-def _described(known: Operation, method: str, path: str, models: Sequence[str]) -> dict[str, Any]:
+def _described(
+    known: Operation, method: str, path: str, settings: EmulatorSettings
+) -> dict[str, Any]:
+    models, is_open = settings.served_models, path in settings.open_paths()
     parameters: list[dict[str, Any]] = [
         {
             "name": name,
@@ -101,7 +101,7 @@ def _described(known: Operation, method: str, path: str, models: Sequence[str]) 
         answers["204"] = {"description": "nothing to do for now"}
     if known.answer == "Health":
         answers["503"] = _content("the same, of a server that cannot answer", "Health")
-    errors = {*known.errors, *(() if path in _PUBLIC else (401,))}
+    errors = {*known.errors, *(() if is_open else (401,))}
     for code in sorted(errors):
         # Whoever has no key is told before it is known what is asked for.
         told = "NamedError" if known.named and code != 401 else "Error"
@@ -113,7 +113,7 @@ def _described(known: Operation, method: str, path: str, models: Sequence[str]) 
         "parameters": [*parameters, *known.query],
         "responses": answers,
     }
-    if path in _PUBLIC:
+    if is_open:
         described["security"] = []
     if known.body is not None:
         body = ref(known.body)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from emulator.calls import METRICS, OPEN
 from emulator.faults import FaultRates
 from emulator.protocol import ConnectionLimits
 from emulator.scaling import Scaling
@@ -237,6 +238,10 @@ class EmulatorSettings(ResultSettings):
     def keys(self) -> tuple[str, ...]:
         """Return the keys of `api_keys`."""
         return _split(self.api_keys)
+
+    def open_paths(self) -> frozenset[str]:
+        """Return the paths that are open to all, whatever `api_keys` says."""
+        return OPEN | {METRICS} if self.metrics_open else OPEN
 
     def batch_folder(self) -> Path | None:
         """Return where files and batches are kept; None where they go with the server."""

@@ -8,10 +8,8 @@ process, what was found before is known, and what was being tried.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import json
 import os
-import platform
 import sys
 import threading
 import time
@@ -20,10 +18,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from engine import machine
 from engine.backends import build
 from engine.backends.base import Backend
 from engine.capabilities import Capabilities
 from engine.errors import EngineError
+from engine.fingerprint import sha256_of_ends
 from engine.hosts.child import die_with_parent, ignore_signals
 from engine.hosts.outbox import exit_now
 from engine.watched import Watched, watch
@@ -45,8 +45,6 @@ _SOME_TOKENS = tuple(range(100, 140))
 # A prefill that is over sooner cannot be told from one that was interrupted.
 _TELLING_S = 0.2
 _RUNS_AFTERWARDS = 5
-# A model's file may have gigabytes; both its ends tell one from another.
-_ENDS_BYTES = 1_000_000
 
 
 class Doctor:
@@ -79,11 +77,13 @@ class Doctor:
                     return
 
     def _steps(self) -> Iterator[tuple[str, Callable[[], Findings]]]:
-        yield "machine", _machine
+        yield "machine", machine.described
         yield "model", self._model
         if self._name == "rkllm":
-            yield "driver", _driver
-            yield "library", self._library
+            from engine.backends.rkllm import findings
+
+            yield "driver", findings.of_driver
+            yield "library", lambda: findings.of_library(self._options)
         yield "loading", self._loading
         yield "first run", self._first_run
         yield f"limit of {_LIMIT} tokens", self._limit
@@ -102,34 +102,15 @@ class Doctor:
             # Whether that is wrong, the backend says.
             yield "path", str(path) if path.name else "none was given"
             return
-        size = path.stat().st_size
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            digest.update(file.read(_ENDS_BYTES))
-            file.seek(max(size - _ENDS_BYTES, 0))
-            digest.update(file.read(_ENDS_BYTES))
         yield "path", str(path)
-        yield "bytes", size
-        yield "sha256 of its first and last million bytes", digest.hexdigest()
-
-    def _library(self) -> Findings:
-        from engine.backends.rkllm import detect, library
-
-        path = library.find(self._options.get("lib_path"))
-        yield "path", str(path)
-        yield "sha256", hashlib.sha256(path.read_bytes()).hexdigest()
-        evidence = detect.examine(path)
-        yield "evidence", evidence.told()
-        for name, fields in evidence.fields.items():
-            yield f"defaults read as {name}", dict(fields)
-        abi = detect.choose(evidence, self._options.get("abi", "auto"))
-        yield "ABI", f"{abi.name} ({abi.versions})"
+        yield "bytes", path.stat().st_size
+        yield "sha256 of its first and last million bytes", sha256_of_ends(path)
 
     def _loading(self) -> Findings:
         started = time.monotonic()
         capabilities = self._backend.load()
         yield "seconds", round(time.monotonic() - started, 2)
-        yield "resident memory, MB", _resident_mb()
+        yield "resident memory, MB", machine.resident_mb()
         self._capabilities = capabilities
         # `runtime` says once more what the library's step has said.
         yield from (each for each in capabilities.to_wire().items() if each[0] != "runtime")
@@ -193,10 +174,10 @@ class Doctor:
         yield "prefill interrupted", run.returned - run.started < 0.6 * whole if seen else None
 
     def _afterwards(self) -> Findings:
-        before = _resident_mb()
+        before = machine.resident_mb()
         for _ in range(_RUNS_AFTERWARDS):
             run = self._run(_LONG, max_tokens=8)
-        after = _resident_mb()
+        after = machine.resident_mb()
         yield "more runs", _RUNS_AFTERWARDS
         yield "callbacks of the last one", run.callbacks
         yield "resident memory, MB", after
@@ -240,37 +221,8 @@ class Doctor:
         )
 
 
-def _machine() -> Findings:
-    yield "system", f"{platform.system()} {platform.release()} {platform.machine()}"
-    yield "python", platform.python_version()
-    yield "CPUs", os.cpu_count()
-    meminfo = Path("/proc/meminfo")
-    yield "memory, MB", _megabytes(meminfo, "MemTotal")
-    yield "available, MB", _megabytes(meminfo, "MemAvailable")
-
-
-def _driver() -> Findings:
-    from engine.backends.rkllm import driver
-
-    yield "board", driver.find().board or "not a Rockchip board"
-    yield "NPU", driver.told()
-
-
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 2)
-
-
-def _resident_mb() -> float | None:
-    return _megabytes(Path("/proc/self/status"), "VmRSS")
-
-
-def _megabytes(path: Path, name: str) -> float | None:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    found = next((line for line in lines if line.startswith(f"{name}:")), None)
-    return round(int(found.split()[1]) / 1024, 1) if found else None
 
 
 def _speak_at_once() -> None:

@@ -111,8 +111,8 @@ class EnginePool:
             for each in tasks:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        assert self.failure is not None  # noqa: S101 - none is ready, and each said why
-        raise self.failure.with_traceback(None)
+        # None is ready, and each says why: the default's word is passed on.
+        return await next(iter(self.engines.values())).ready()
 
     async def reserve(self, priority: Priority) -> Slot:
         """Wait for a place for a job that has yet to be read, whatever its model will be.

@@ -20,7 +20,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from engine import BackendConfig, Clocks, EngineConfig
 from engine.doctor import BEGINS
-from engine.hosts.spawning import start
+from engine.hosts.spawning import death, start
 from handler.doctor_report import Examination, Finding, report
 
 # How many of the lines that were printed are kept, at the beginning and at the end.
@@ -137,15 +137,9 @@ def _read(process: subprocess.Popen[bytes], lines: queue.SimpleQueue[bytes]) -> 
 
 
 def _death(code: int) -> str:
-    if code == 0:
-        return ""
-    if code > 0:
-        return f"the process ended with code {code}"
-    number = -code
-    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     # Nobody else kills like that, and `dmesg` knows.
-    hint = ", as the kernel does when memory runs out" if number == signal.SIGKILL else ""
-    return f"the process was killed by {name}{hint}"
+    hint = ", as the kernel does when memory runs out" if code == -signal.SIGKILL else ""
+    return f"the process {death(code)}{hint}" if code else ""
 
 
 def _ends(file: BinaryIO) -> list[str]:

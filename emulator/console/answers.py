@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from weakref import WeakValueDictionary
+from weakref import ReferenceType, ref
 
 from handler.running import Running
 
-# Moments of first texts, the newest: a job that is kept for longer tells of its own in its output.
+# The newest: a job that is kept for longer tells of its own in its output.
 _MOST = 10_000
 
 
@@ -24,8 +24,8 @@ class Answers:
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
-        self._running: WeakValueDictionary[str, Running] = WeakValueDictionary()
-        self._first: OrderedDict[str, float] = OrderedDict()
+        # By name, in the order of the first texts: when that was, and the answer while it is there.
+        self._known: OrderedDict[str, tuple[float, ReferenceType[Running]]] = OrderedDict()
 
     def add(self, running: Running) -> None:
         """Remember an answer whose first text is there.
@@ -33,16 +33,17 @@ class Answers:
         The next one of the same name, a second try, takes its place.
         """
         name = running.request.generation.request_id
-        self._running[name] = running
-        self._first[name] = self._now()
-        self._first.move_to_end(name)
-        if len(self._first) > _MOST:
-            self._first.popitem(last=False)
+        self._known[name] = self._now(), ref(running)
+        self._known.move_to_end(name)
+        if len(self._known) > _MOST:
+            self._known.popitem(last=False)
 
     def find(self, name: str) -> Running | None:
         """Return the answer that is on its way; None where there is none."""
-        return self._running.get(name)
+        known = self._known.get(name)
+        return None if known is None else known[1]()
 
     def first_text_at(self, name: str) -> float | None:
         """Return when an answer's first text came, in seconds since the epoch."""
-        return self._first.get(name)
+        known = self._known.get(name)
+        return None if known is None else known[0]

@@ -17,13 +17,14 @@ _OTHERS = (
     *("job-take", "job-take-batch", "job-stop", "job-stream", "job-done", "ping"),
 )
 OPERATION_NAMES = (*_OTHERS, *_OPENAI, OTHER)
+_KNOWN = frozenset(_OTHERS)
 
 
 def operation_name(scope: Scope) -> str:
     """Return the name of the operation that is called, `other` where it is none of ours."""
     call = call_of(scope)
     if call.plane is not Plane.OPENAI:
-        return call.operation if call.operation in _OTHERS else OTHER
+        return call.operation if call.operation in _KNOWN else OTHER
     parts = scope["path"].split("/")
     # Behind an endpoint, which may have any name; and what follows may be a model's, or a file's.
     start = 3 if call.endpoint is not None else 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -33,11 +33,13 @@ class PoolHost:
 
     def __init__(self, hosts: Sequence[Host]) -> None:
         self._hosts = tuple(hosts)
+        # Put together when something changes, and not for each request.
+        self.capabilities: Capabilities | None = None
         self._callbacks: list[Callable[[], None]] = []
         self._changed: asyncio.Event | None = None
         self._starting: list[asyncio.Task[None]] = []
         # Vectors hold a slot as runs do, and are no runs.
-        self._embeds: Counter[int] = Counter()
+        self._embeds: Counter[Host] = Counter()
         for host in self._hosts:
             host.on_change(self._on_change)
 
@@ -46,17 +48,6 @@ class PoolHost:
         """What ended the first copy, once all have ended; None while one lives."""
         failures = [host.failure for host in self._hosts]
         return failures[0] if all(failures) else None
-
-    @property
-    def capabilities(self) -> Capabilities | None:
-        """What a copy can do, with the slots of all that are loaded; None until one was."""
-        known = [host.capabilities for host in self._loaded() or self._hosts]
-        found = [each for each in known if each is not None]
-        if not found:
-            return None
-        # Where none is loaded, those who are let in wait for the first that will be.
-        slots = sum(each.slots for each in found) if self.loaded else found[0].slots
-        return replace(found[0], slots=slots)
 
     @property
     def loaded(self) -> bool:
@@ -125,16 +116,11 @@ class PoolHost:
         host = self._least_busy()
         if op != "embed":
             return await host.call(op, payload)
-        with self._embedding(self._hosts.index(host)):
-            return await host.call(op, payload)
-
-    @contextmanager
-    def _embedding(self, index: int) -> Iterator[None]:
-        self._embeds[index] += 1
+        self._embeds[host] += 1
         try:
-            yield
+            return await host.call(op, payload)
         finally:
-            self._embeds[index] -= 1
+            self._embeds[host] -= 1
 
     async def close(self) -> None:
         """Close all of them at once; bounded like one."""
@@ -149,11 +135,22 @@ class PoolHost:
 
     def _least_busy(self) -> Host:
         def busy(host: Host) -> int:
-            return host.running + self._embeds[self._hosts.index(host)]
+            return host.running + self._embeds[host]
 
         return min(self._loaded() or self._hosts, key=busy)
 
+    def _capabilities_of_all(self) -> Capabilities | None:
+        """Return what a copy can do, with the slots of all that are loaded; None until one was."""
+        known = [host.capabilities for host in self._loaded() or self._hosts]
+        found = [each for each in known if each is not None]
+        if not found:
+            return None
+        # Where none is loaded, those who are let in wait for the first that will be.
+        slots = sum(each.slots for each in found) if self.loaded else found[0].slots
+        return replace(found[0], slots=slots)
+
     def _on_change(self) -> None:
+        self.capabilities = self._capabilities_of_all()
         if self._changed is not None:
             self._changed.set()
         for callback in self._callbacks:

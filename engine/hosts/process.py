@@ -105,9 +105,10 @@ class ProcessHost:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                 )
-        except OSError:
+        except OSError as error:
             ours.close()
-            raise
+            self._fail_for_good(EngineDead(f"the engine process cannot be started: {error}"))
+            return
         assert process.stdout is not None  # noqa: S101 - opened as a pipe above
         self._last_words.listen(process.stdout)
         self._sock = ours
@@ -127,10 +128,10 @@ class ProcessHost:
                 return self.capabilities
             if self._changed is None:
                 self._changed = asyncio.Event()
+            self._changed.clear()
             if self._burial is None:
                 self.spawn()
                 self._attach()
-            self._changed.clear()
             await self._changed.wait()
 
     def run(self, stream: TokenStream) -> None:
@@ -264,11 +265,7 @@ class ProcessHost:
         self.restarts += 1
         await asyncio.sleep(min(FIRST_BACKOFF_S * 2 ** (self._crashes - 1), MAX_BACKOFF_S))
         self._burial = None
-        try:
-            self.spawn()
-        except OSError as error:
-            self._fail_for_good(EngineDead(f"the engine process cannot be started: {error}"))
-            return
+        self.spawn()
         self._attach()
 
     def _fail_for_good(self, error: EngineError) -> None:

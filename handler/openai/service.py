@@ -11,6 +11,7 @@ from typing import Any
 from engine import Finish, FinishReason, Priority, Slot, Usage
 from engine.errors import UnsupportedParameter
 from engine.request import Chat
+from engine.thoughts import are_opened
 from handler.answer import Answer
 from handler.errors import NotFound
 from handler.models import Models
@@ -177,7 +178,7 @@ class OpenAIService:
         if isinstance(first, Chat) and first.template_kwargs:
             with suppress(UnsupportedParameter):
                 rendered = await engine.render(first)
-                codec.manner = replace(manner, thinking=rendered.rstrip().endswith("<think>"))
+                codec.manner = replace(manner, thinking=are_opened(rendered))
         if codec.parameters.echo:
             codec.echoes = [
                 await echo_of(prompt, engine, pieces=codec.parameters.logprobs is not None)
@@ -192,9 +193,10 @@ class OpenAIService:
         """
         able = self._pipeline(codec).engine.capabilities
         [first, *_] = codec.prompts
-        if isinstance(first, Chat) and not first.template_kwargs:
-            thinking = able is not None and able.opens_thoughts
-            codec.manner = replace(codec.manner, thinking=thinking)
+        if able is None or not able.opens_thoughts or not isinstance(first, Chat):
+            return
+        if not first.template_kwargs:
+            codec.manner = replace(codec.manner, thinking=True)
 
     async def _nothing(self, codec: Codec) -> list[Answer]:
         """Return the answers of no tokens, which only count their prompts' (R8)."""

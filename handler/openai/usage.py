@@ -33,13 +33,18 @@ def read_include_usage(
     return wanted
 
 
-def totals(answers: Sequence[Answer], prompts: int) -> dict[str, int]:
-    """Return the tokens of all answers together: each prompt once, every candidate's own (R5)."""
+def totals(answers: Sequence[Answer], prompts: int) -> dict[str, Any]:
+    """Return the tokens of all answers together: each prompt once, every candidate's own (R5).
+
+    Of a prompt's, those count as cached that its first candidate found in the engine's cache.
+    """
     each = len(answers) // prompts
-    prompt = sum(answer.finish.usage.prompt_tokens for answer in answers[::each])
+    read = [answer.finish.usage for answer in answers[::each]]
+    prompt = sum(usage.prompt_tokens for usage in read)
     completion = sum(answer.finish.usage.completion_tokens for answer in answers)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(usage.cached_tokens for usage in read)},
     }

@@ -25,6 +25,7 @@ const ABLE = {
   grammar: "Grammars",
   infill: "Filling a gap",
   embeddings: "Vectors",
+  prompt_caches: "Beginnings of prompts, kept by name",
   draft: "A draft model",
   abort_in_prefill: "Stopping before the first token",
 };
@@ -130,7 +131,7 @@ export class EngineScreen {
       ["Context", engine ? `${count(engine.context_length)} tokens` : null],
       ["Slots", engine ? String(engine.slots) : null],
       ["Log-probabilities", engine ? (engine.max_logprobs ? `up to ${engine.max_logprobs} a token` : "none") : null],
-      ["Vectors", engine?.embeddings ? `${count(engine.embedding_size)} numbers long` : null],
+      ["Vectors", engine?.embedding_size ? `${count(engine.embedding_size)} numbers long` : null],
       ["Endpoint", endpoint],
       ["STREAM_MODE", mode],
     ];

@@ -16,10 +16,11 @@ export function plural(value, noun) {
 export function duration(ms) {
   if (ms === null || ms === undefined || !Number.isFinite(ms)) return "–";
   if (ms < 1) return "<1 ms";
-  if (ms < 1000) return `${Math.round(ms)} ms`;
-  if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)} s`;
-  const minutes = Math.floor(ms / 60_000);
-  if (minutes < 60) return `${minutes} min ${Math.round((ms % 60_000) / 1000)} s`;
+  if (ms < 999.5) return `${Math.round(ms)} ms`;
+  if (ms < 59_950) return `${(ms / 1000).toFixed(ms < 9_995 ? 2 : 1)} s`;
+  const seconds = Math.round(ms / 1000);
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes} min ${seconds % 60} s`;
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
@@ -35,11 +36,11 @@ export function bytes(value) {
   const units = ["kB", "MB", "GB", "TB"];
   let scaled = value / 1000;
   let unit = 0;
-  while (scaled >= 1000 && unit < units.length - 1) {
+  while (scaled >= 999.5 && unit < units.length - 1) {
     scaled /= 1000;
     unit += 1;
   }
-  return `${scaled.toFixed(scaled < 10 ? 1 : 0)} ${units[unit]}`;
+  return `${scaled.toFixed(scaled < 9.95 ? 1 : 0)} ${units[unit]}`;
 }
 
 /** The time of day of a moment in milliseconds, with its fraction where it matters. */

@@ -161,7 +161,7 @@ export class JobView {
     try {
       await ask(`/v2/${encodeURIComponent(job.endpoint)}/${operation}/${encodeURIComponent(id)}`, { method: "POST" });
       notice(done);
-      if (operation === "retry") {
+      if (operation === "retry" && id === this.id) {
         this.id = null;
         this.abort.abort();
         await Promise.all([this.show(id), this.onChange()]);

@@ -5,6 +5,7 @@ import "./status.js";
 import { BatchesScreen } from "./batches.js";
 import { EngineScreen } from "./engine.js";
 import { JobsScreen } from "./jobs.js";
+import { isWithin, placeOf } from "./place.js";
 import { PlaygroundScreen } from "./playground.js";
 
 const main = /** @type {HTMLElement} */ (document.getElementById("screen"));
@@ -21,9 +22,8 @@ const screens = new Map();
 let current = null;
 
 function go() {
-  const [, asked, ...rest] = location.hash.split("/");
-  if (location.hash && !location.hash.startsWith("#/")) return;
-  const name = asked in makers ? asked : "playground";
+  if (current !== null && isWithin(location.hash)) return;
+  const { name, rest } = placeOf(location.hash, Object.keys(makers));
   if (!screens.has(name)) screens.set(name, new makers[name]());
   const next = screens.get(name);
   if (current !== next) {
@@ -38,7 +38,7 @@ function go() {
     else link.removeAttribute("aria-current");
   }
   document.title = `${next.title} · worker-rkllm`;
-  next.show(rest.map(decodeURIComponent));
+  next.show(rest);
 }
 
 addEventListener("hashchange", go);

@@ -39,6 +39,8 @@ export class Parameter {
   get value() {
     if (this.stops !== undefined) return this.stops.values.length ? this.stops.values : undefined;
     const raw = this.control.value.trim();
+    // What is no number, the browser keeps to itself.
+    if (this.control.validity.badInput) throw new Error(`${this.name} must be ${this.schema.description}`);
     if (raw === "") return undefined;
     if (this.kind === "flag") return raw === "true";
     if (this.kind === "text") return this.control.value;

@@ -32,11 +32,13 @@ export class Polling {
   async now() {
     clearTimeout(this.#timer);
     if (!this.#on || this.#busy) return;
-    if (!document.hidden) {
-      this.#busy = true;
-      await this.#work();
+    this.#busy = true;
+    try {
+      if (!document.hidden) await this.#work();
+    } finally {
+      // Also after what nobody has thought of: the next time it may go well.
       this.#busy = false;
+      if (this.#on) this.#timer = setTimeout(() => this.now(), this.#everyMs);
     }
-    if (this.#on) this.#timer = setTimeout(() => this.now(), this.#everyMs);
   }
 }

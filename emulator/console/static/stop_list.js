@@ -32,9 +32,10 @@ export class StopList {
   }
 
   #take() {
+    if (this.list.length >= this.most) return;
     const text = unescaped(this.input.value);
     this.input.value = "";
-    if (text === "" || this.list.includes(text) || this.list.length >= this.most) return;
+    if (text === "" || this.list.includes(text)) return;
     this.values = [...this.list, text];
     this.element.dispatchEvent(new Event("change", { bubbles: true }));
   }

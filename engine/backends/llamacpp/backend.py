@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from engine import thoughts
 from engine.backends.base import OnPiece, RunEnd
 from engine.backends.gguf import read_header
 from engine.backends.llamacpp.body import completion_body
@@ -17,7 +18,7 @@ from engine.backends.llamacpp.loaded import Loaded
 from engine.backends.llamacpp.run import Run
 from engine.backends.llamacpp.server import Draft, LlamaServer, Plan
 from engine.capabilities import Capabilities
-from engine.errors import PromptTooLong, UnsupportedParameter
+from engine.errors import EngineError, PromptTooLong, UnsupportedParameter
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 from engine.tool_prompt import rendered
 from engine.utf8 import Utf8Decoder
@@ -95,7 +96,15 @@ class LlamaCppBackend:
             embedding_size=told["meta"]["n_embd"] if header.pooling != _RANKS else 0,
             infill=bool(self._frame),
             draft=self._draft_path is not None,
+            opens_thoughts=self._opens_thoughts(),
         )
+
+    def _opens_thoughts(self) -> bool:
+        try:
+            return thoughts.are_opened(self.render(thoughts.QUESTION))
+        except EngineError:
+            # A template that wants more than a question: a request that meets it is told.
+            return False
 
     def render(self, chat: Chat) -> str:
         """Return the prompt that the GGUF's own chat template makes. Raises RequestRejected."""
@@ -211,6 +220,7 @@ def claims(
     embedding_size: int = 1,
     infill: bool = False,
     draft: bool = False,
+    opens_thoughts: bool = False,
 ) -> Capabilities:
     """Return what llama.cpp can do with a model.
 
@@ -227,6 +237,7 @@ def claims(
         json_schema=True,
         token_prompts=True,
         chat_template=True,
+        opens_thoughts=opens_thoughts,
         tokenize=True,
         embeddings=embedding_size > 0,
         embedding_size=embedding_size,

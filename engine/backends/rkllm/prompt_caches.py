@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -13,12 +12,12 @@ from typing import NamedTuple
 from engine.backends.rkllm.adapters import Adapter
 from engine.backends.rkllm.runtime import Runtime
 from engine.errors import RequestRejected
+from engine.fingerprint import sha256_of_ends
 
 logger = logging.getLogger(__name__)
 
 # Each of them may be as large as the cache of a whole context.
 MAX_CACHES = 64
-_ENDS_BYTES = 1_000_000
 
 
 class Use(NamedTuple):
@@ -152,11 +151,5 @@ def _shared(one: list[int], other: list[int]) -> int:
 
 
 def _digest(path: Path) -> str:
-    """Tell one model from another, by its size and ends: all of it would take seconds."""
-    size = path.stat().st_size
-    digest = hashlib.sha256(str(size).encode())
-    with path.open("rb") as file:
-        digest.update(file.read(_ENDS_BYTES))
-        file.seek(max(size - _ENDS_BYTES, 0))
-        digest.update(file.read(_ENDS_BYTES))
-    return digest.hexdigest()[:12]
+    """Tell one model from another, by its size and ends."""
+    return f"{path.stat().st_size:x}-{sha256_of_ends(path)[:12]}"

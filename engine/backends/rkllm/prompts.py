@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
+from engine import thoughts
 from engine.backends.rkllm.bounded import TookTooLongError, within
 from engine.errors import ModelLoadFailed, RequestRejected, UnsupportedParameter
 from engine.request import Chat, Message
@@ -17,7 +18,6 @@ from engine.tool_prompt import rendered
 _TOKENIZER = "tokenizer.json"
 _CONFIG = "tokenizer_config.json"
 _TEMPLATE = "chat_template.jinja"
-_THINK = "<think>"
 # For a template that is tried while the model is loaded.
 _TRY_S = 2.0
 
@@ -94,11 +94,11 @@ class ChatTokenizer:
         if not self.has_template:
             return False
         try:
-            prompt = within(_TRY_S, lambda: self.render(Chat((Message("user", "a"),))))
+            prompt = within(_TRY_S, lambda: self.render(thoughts.QUESTION))
         except (RequestRejected, TookTooLongError):
             # One that wants more than a question, or never ends: a request that meets it is told.
             return False
-        return prompt.rstrip().endswith(_THINK)
+        return thoughts.are_opened(prompt)
 
     def render(self, chat: Chat) -> str:
         """Return the prompt that the model's template makes of a chat.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import time
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from engine.backends.base import OnPiece, RunEnd
+from engine.backends.rkllm.rows import Rows
 from engine.backends.rkllm.runtime import Runtime
 from engine.backends.rkllm.sampler import Floats, Picked, Sampler
 from engine.backends.rkllm.structs import RKLLMInferMode
@@ -21,7 +21,6 @@ from engine.request import SamplingParams
 # Tokens of a prompt in one run. The runtime has a row of logits for each of them, of which the last
 # is wanted: with a vocabulary of 150,000 that is 77 MB, and gigabytes of a whole long prompt.
 CHUNK = 128
-_FLOAT_BYTES = ctypes.sizeof(ctypes.c_float)
 
 
 class LastRow:
@@ -34,13 +33,10 @@ class LastRow:
     def take(self, result: Any) -> None:
         """Copy what a callback brings."""
         logits = result.logits
-        rows, width = logits.num_tokens, logits.vocab_size
-        if not logits.logits or rows <= 0 or width <= 0:
-            return
-        size = width * _FLOAT_BYTES
-        address = ctypes.addressof(logits.logits.contents)
-        self._copied = ctypes.string_at(address + (rows - 1) * size, size)
-        self._rows += rows
+        rows = Rows.at(logits.logits, logits.num_tokens, logits.vocab_size)
+        if rows is not None:
+            self._copied = rows.copied(rows.count - 1, 1)
+            self._rows += rows.count
 
     def row(self, tokens: int, size: int) -> Floats:
         """Return them, one for each of the `size` tokens there are.

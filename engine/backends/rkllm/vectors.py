@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from engine.backends.rkllm.rows import Rows
 from engine.errors import BackendFailed
 
 Pooling = Literal["last", "mean", "cls"]
-
-_FLOAT_BYTES = ctypes.sizeof(ctypes.c_float)
 
 
 class HiddenStates:
@@ -30,19 +28,17 @@ class HiddenStates:
     def take(self, result: Any) -> None:
         """Copy what a callback brings; a long text may come in several."""
         layer = result.last_hidden_layer
-        rows, width = layer.num_tokens, layer.embd_size
-        if not layer.hidden_states or rows <= 0 or width <= 0:
+        rows = Rows.at(layer.hidden_states, layer.num_tokens, layer.embd_size)
+        if rows is None:
             return
-        address = ctypes.addressof(layer.hidden_states.contents)
-        size = width * _FLOAT_BYTES
-        self._width = width
+        self._width = rows.width
         if self._pooling == "mean":
-            self._copied += ctypes.string_at(address, rows * size)
+            self._copied += rows.copied(0, rows.count)
         elif self._pooling == "last":
-            self._copied = ctypes.string_at(address + (rows - 1) * size, size)
+            self._copied = rows.copied(rows.count - 1, 1)
         elif not self._rows:
-            self._copied = ctypes.string_at(address, size)
-        self._rows += rows
+            self._copied = rows.copied(0, 1)
+        self._rows += rows.count
 
     def vector(self, tokens: int) -> list[float]:
         """Return the text's vector, of length 1.

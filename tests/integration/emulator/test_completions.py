@@ -12,6 +12,7 @@ from engine.hooks import RequestEnded
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import Wire, chunks, joined, sse
+from tests.usage import usage
 
 ROUTE = "/v1/completions"
 HANG = {"hang_s": 3600}
@@ -35,7 +36,7 @@ async def test_whole_answer(serve: Serve, script: ScriptFactory) -> None:
     assert before <= body["created"] <= int(time.time())
     assert type(body["created"]) is int
     assert body["model"] == second.json()["model"] == "little"
-    assert body["usage"] == {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+    assert body["usage"] == usage(3, 3)
     # R3
     assert body["choices"] == [
         {"text": "Hello, world", "index": 0, "logprobs": None, "finish_reason": "stop"}
@@ -71,7 +72,7 @@ async def test_stream_has_its_headers_and_every_chunk_its_fields(
     assert found[-1]["choices"][0]["text"] == ""
     assert all(chunk["choices"][0]["text"] for chunk in found[:-1])
     # R22: without stream_options the usage is on the finish chunk, and only there.
-    assert found[-1]["usage"] == {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+    assert found[-1]["usage"] == usage(3, 3)
     assert not any("usage" in chunk for chunk in found[:-1])
     # R24
     assert joined(found) == "Hello, world"
@@ -83,7 +84,7 @@ async def test_usage_of_its_own_when_asked_for(serve: Serve) -> None:  # R22
     async with server.client() as client:
         *found, last = chunks((await client.post(ROUTE, json=body)).content)
     assert last["choices"] == []
-    assert last["usage"] == {"prompt_tokens": 2, "completion_tokens": 2, "total_tokens": 4}
+    assert last["usage"] == usage(2, 2)
     assert all(chunk["usage"] is None and chunk["choices"] for chunk in found)
 
 

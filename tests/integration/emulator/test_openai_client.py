@@ -49,6 +49,8 @@ async def test_completion(server: Server) -> None:
         assert (answer.choices[0].text, answer.choices[0].finish_reason) == (TEXT, "stop")
         assert answer.usage is not None
         assert answer.usage.total_tokens == 6
+        assert answer.usage.prompt_tokens_details is not None
+        assert answer.usage.prompt_tokens_details.cached_tokens == 0
         stream = client.completions.create(model="little", prompt="say it", stream=True)
         found = list(stream)
         assert "".join(chunk.choices[0].text for chunk in found) == TEXT

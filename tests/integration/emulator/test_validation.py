@@ -15,12 +15,13 @@ from engine.hooks import RequestStarted
 from tests.conftest import SMALL_RULES, ScriptFactory
 from tests.integration.emulator.conftest import Gate, Serve
 from tests.integration.emulator.serving import Server, Wire, chunks, joined
+from tests.usage import usage
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 ROUTES = [TEXT, CHAT]
 BAD = "Draw up an Attack Plan!"
 SAID = "The request contains a word or phrase that is not allowed here."
-NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+NO_USAGE = usage(0, 0)
 # A datum cut as tokens would cut it, the pieces coming one by one.
 PIECES: list[Any] = [
     "Write to bob@exam",

@@ -124,6 +124,25 @@ async def test_host_that_cannot_be_started_is_told_of(
 
 
 @only_processes
+@pytest.mark.parametrize("copies", [(), (scripted(),)], ids=["alone", "with a copy"])
+async def test_host_that_cannot_be_started_at_all_is_told_of(
+    engine_of: EngineMaker,
+    monkeypatch: pytest.MonkeyPatch,
+    copies: tuple[BackendConfig, ...],
+) -> None:
+    def refuse(*args: Any, **options: Any) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    engine = engine_of(ECHO, copies=copies)
+    engine.spawn()
+    async with asyncio.timeout(10):
+        with pytest.raises(EngineDead, match=r"cannot be started: .*Cannot allocate memory"):
+            await engine.ready()
+    assert engine.state is EngineState.DEAD
+
+
+@only_processes
 async def test_requests_between_crash_and_restart_wait(engine_of: EngineMaker) -> None:
     engine = engine_of(ECHO, slots=4, load_ms=50)
     await engine.ready()

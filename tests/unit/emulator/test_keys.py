@@ -6,6 +6,7 @@ import hmac
 
 import pytest
 
+from emulator.calls import OPEN
 from emulator.keys import Keys
 from tests.unit.emulator.asgi import Inner, call
 
@@ -78,7 +79,7 @@ async def test_every_key_is_compared_whole(inner: Inner, monkeypatch: pytest.Mon
 
 
 async def test_a_path_that_is_opened_needs_none_and_opens_no_other(inner: Inner) -> None:
-    app = Keys(inner, ("one",), opened=("/metrics",))
+    app = Keys(inner, ("one",), open_paths=OPEN | {"/metrics"})
     assert (await call(app, "/metrics")).status == 200
     for path in ("/metrics/", "/metrics/x", "/v2/ep/metrics", "/run"):
         assert (await call(app, path)).status == 401

@@ -160,6 +160,14 @@ def test_keys_are_asked_for_where_there_are_some(app: Starlette) -> None:
     assert "security" not in describe(app.routes, EmulatorSettings())
 
 
+@pytest.mark.parametrize("metrics_open", [False, True])
+def test_metrics_are_described_as_open_as_they_are(app: Starlette, metrics_open: bool) -> None:
+    found = describe(app.routes, EmulatorSettings(api_keys="one", metrics_open=metrics_open))
+    asked = found["paths"]["/metrics"]["get"]
+    assert ("401" not in asked["responses"]) is metrics_open
+    assert (asked.get("security") == []) is metrics_open
+
+
 def test_bounds_are_the_settings(app: Starlette) -> None:
     found = describe(app.routes, EmulatorSettings(min_job_ttl_ms=77))
     policy = found["components"]["schemas"]["NewJob"]["properties"]["policy"]["anyOf"][0]

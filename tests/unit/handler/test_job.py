@@ -21,6 +21,7 @@ from handler.pipeline import Pipeline
 from tests.conftest import SMALL_RULES
 from tests.unit.handler.conftest import Ended, JobHandlerFactory, PipelineFactory, Quiet
 from tests.unit.handler.json_values import json_values
+from tests.usage import usage
 from validation import Options, Subject, Verdict
 from validation.v3 import V3
 
@@ -160,7 +161,7 @@ async def test_openai_completion(job_handler_of: JobHandlerFactory) -> None:
     body = await run(job_handler_of(HELLO), openai("/v1/completions", prompt="hi"))
     assert body["object"] == "text_completion"
     assert body["choices"][0]["text"] == "Hello world"
-    assert body["usage"] == {"prompt_tokens": 1, "completion_tokens": 4, "total_tokens": 5}
+    assert body["usage"] == usage(1, 4)
 
 
 async def test_openai_chat(job_handler_of: JobHandlerFactory) -> None:

@@ -18,6 +18,7 @@ from handler.pipeline import Pipeline
 from handler.request import TextRequest
 from tests.conftest import SMALL_RULES
 from tests.unit.handler.conftest import PipelineFactory
+from tests.usage import usage
 from validation.v3 import V3
 
 V = V3.from_file(SMALL_RULES)
@@ -163,7 +164,7 @@ async def test_whole_answer_of_an_openai_call(serve: Serve, route: str) -> None:
     choice = body["choices"][0]
     assert choice["finish_reason"] == "content_filter"
     assert (choice["text"] if route == TEXT else choice["message"]["content"]) == ""
-    assert body["usage"] == {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    assert body["usage"] == usage(0, 0)
     assert body["blocked"] is True
     assert "validation" not in body
 
@@ -179,7 +180,7 @@ async def test_streamed_answer_of_an_openai_call(serve: Serve, route: str) -> No
     )
     (choice,) = last["choices"]
     assert choice["finish_reason"] == "content_filter"
-    assert last["usage"] == {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    assert last["usage"] == usage(0, 0)
     assert last["blocked"] is True
 
 

@@ -164,7 +164,7 @@ async def test_last_words_are_told_before_the_end(scene: Scene) -> None:
         await scene.next()
 
 
-def test_moments_of_first_texts_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_newest_answers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("emulator.console.answers._MOST", 2)
     times = iter((1.0, 2.0, 3.0))
     answers = Answers(lambda: next(times))
@@ -172,10 +172,12 @@ def test_moments_of_first_texts_are_not_kept_for_ever(monkeypatch: pytest.Monkey
     for each in kept:
         answers.add(cast("Running", each))
     assert [answers.first_text_at(name) for name in ("a", "b", "c")] == [None, 2.0, 3.0]
-    assert answers.find("a") is not None
+    assert [answers.find(name) is not None for name in ("a", "b", "c")] == [False, True, True]
+    # The moment stays when the answer has gone.
     kept.clear()
     del each
-    assert answers.find("a") is None
+    assert answers.find("c") is None
+    assert answers.first_text_at("c") == 3.0
 
 
 def test_second_try_is_the_newest_again(monkeypatch: pytest.MonkeyPatch) -> None:

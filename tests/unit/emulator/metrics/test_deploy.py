@@ -12,6 +12,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from emulator.metrics.operation_names import OPERATION_NAMES
 from emulator.metrics.page import specs
 from emulator.metrics.text import Text
 from tests.promql import COUNTING, Expression, read
@@ -91,6 +92,20 @@ def test_an_alert_names_what_there_is_and_says_what_to_do(
     said = re.search(rf"^### {name}\n\n(.+?)\n\n", page, re.M | re.S)
     assert said is not None, f"{name} has no page"
     assert len(said[1]) > 80
+
+
+def test_failures_are_a_share_of_what_clients_ask() -> None:
+    # Scrapes and workers' polls go on and are answered well: among them failures would be few.
+    [alert] = [each for each in alerts() if each["alert"] == "WorkerRkllmErrors"]
+    for selector in read(alert["expr"]).selectors:
+        [passed_over] = [
+            value
+            for label, operator, value in selector.conditions
+            if (label, operator) == ("operation", "!~")
+        ]
+        left = {each for each in OPERATION_NAMES if not re.fullmatch(passed_over, each)}
+        assert left.isdisjoint({"metrics", "health", "console", "ping", "job-take", "job-stop"})
+        assert left >= {"run", "runsync", "status", "chat", "completions", "batches"}
 
 
 def test_alerts_have_names_of_their_own_and_none_is_only_on_the_page() -> None:

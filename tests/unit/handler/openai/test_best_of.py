@@ -15,6 +15,7 @@ from handler.openai.service import OpenAIService
 from handler.pipeline import Answer
 from tests.unit.handler.conftest import PipelineFactory, Quiet, Tries
 from tests.unit.handler.openai.calls import COMPLETIONS, tell_whole
+from tests.usage import usage
 
 # By mean: two, one, three. By sum: three, one, two.
 ANSWERS: list[dict[str, Any]] = [
@@ -57,7 +58,7 @@ async def test_the_likeliest_first(
         else:
             assert [each.text for each in told.choices.values()] == order[:n]
         # R4, R5: what was thrown away was generated too.
-        assert told.usage == {"prompt_tokens": 3, "completion_tokens": 9, "total_tokens": 12}
+        assert told.usage == usage(3, 9)
         # They were needed, and not asked for.
         assert all(each.logprobs is None for each in told.choices.values())
         assert told.warnings == []
@@ -81,7 +82,7 @@ async def test_each_prompt_has_a_best_of_its_own(pipeline_of: PipelineFactory) -
     body = {"prompt": ["a", "b"], "best_of": 3, "n": 2, "echo": True}
     told = await tell_whole(service_of(pipeline_of, *answers), COMPLETIONS, body)
     assert [each.text for each in told.choices.values()] == ["a3", "a2", "b5", "b6"]
-    assert told.usage == {"prompt_tokens": 6, "completion_tokens": 6, "total_tokens": 12}
+    assert told.usage == usage(6, 6)
 
 
 async def test_verdict_is_that_of_the_best(pipeline_of: PipelineFactory) -> None:

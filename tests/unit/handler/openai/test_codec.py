@@ -19,6 +19,7 @@ from handler.openai.codec import Codec, Shape
 from handler.openai.completions import COMPLETIONS
 from handler.pipeline import Answer
 from tests.unit.handler.openai.reading import check_chunk, text_of
+from tests.usage import usage
 from validation import Verdict
 
 TURNS = [{"role": "user", "content": "hi"}]
@@ -29,7 +30,7 @@ SHAPES = [
     pytest.param(CHAT, CHAT_BODY, id="chat"),
 ]
 FINISH = Finish(reason=FinishReason.STOP, usage=Usage(7, 3))
-USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+USAGE = usage(7, 3)
 
 
 def codec(shape: Shape, body: dict[str, Any], max_tokens: int | None = None) -> Codec:
@@ -331,8 +332,8 @@ def test_verdict_is_on_the_body_and_on_the_chunk_that_finishes(
 ) -> None:
     # R21, R22
     verdict = Verdict(text="x", intent="general")
-    for usage in (None, {"include_usage": True}):
-        of = codec(shape, {**body, "stream": True, "stream_options": usage})
+    for options in (None, {"include_usage": True}):
+        of = codec(shape, {**body, "stream": True, "stream_options": options})
         told: dict[str, Any] = {"verdict": verdict, "redacted": {"card": 1}}
         whole = of.whole(answer(of, "x", **told))
         chunks = stream(of, ["x"], **told)

@@ -12,6 +12,7 @@ from handler.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.openai.service import OpenAIService
 from tests.unit.handler.conftest import PipelineFactory
 from tests.unit.handler.openai.calls import CHAT, COMPLETIONS, tell_streamed, tell_whole
+from tests.usage import usage
 
 BODIES: list[Any] = [
     pytest.param(COMPLETIONS, {"prompt": "hi"}, id="completions"),
@@ -121,7 +122,7 @@ async def test_logprobs_and_several(pipeline_of: PipelineFactory, dialect: Diale
     body = {"prompt": ["x", "y"], "logprobs": 1, "n": 2, "best_of": 3, "echo": True}
     told = await tell_whole(service, COMPLETIONS, body | MODEL, dialect)
     assert [choice.text for choice in told.choices.values()] == ["xa b", "xa b", "ya b", "ya b"]
-    assert told.usage == {"prompt_tokens": 2, "completion_tokens": 12, "total_tokens": 14}
+    assert told.usage == usage(2, 12)
     for choice in told.choices.values():
         assert choice.logprobs is not None
         assert choice.logprobs["token_logprobs"] == [None, -1.0, -1.0]

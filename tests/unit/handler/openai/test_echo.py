@@ -10,6 +10,7 @@ from engine import Priority
 from handler.openai.service import OpenAIService
 from tests.unit.handler.conftest import PipelineFactory
 from tests.unit.handler.openai.calls import COMPLETIONS, Tell, tell_streamed, tell_whole
+from tests.usage import usage
 
 WAYS = [pytest.param(tell_whole, id="whole"), pytest.param(tell_streamed, id="streamed")]
 
@@ -76,7 +77,7 @@ async def test_prompt_alone(
         prompt for prompt in prompts for _ in range(n)
     ]
     assert {choice.finish_reason for choice in told.choices.values()} == {"length"}
-    assert told.usage == {"prompt_tokens": 5, "completion_tokens": 0, "total_tokens": 5}
+    assert told.usage == usage(5, 0)
     assert told.warnings == ["suffix is not supported by scripted and was ignored"]
     for choice in told.choices.values():
         assert (choice.logprobs is None) is (logprobs is None)
@@ -91,7 +92,7 @@ async def test_prompt_alone_by_its_tokens(pipeline_of: PipelineFactory) -> None:
         service, COMPLETIONS, {"prompt": [7, 8, 9], "echo": True, "max_tokens": 0}
     )
     assert told.choices[0].text == "7 8 9"
-    assert told.usage == {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 3}
+    assert told.usage == usage(3, 0)
 
 
 async def test_tokens_that_are_not_the_prompt_are_told_as_one(

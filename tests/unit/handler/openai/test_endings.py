@@ -6,6 +6,7 @@ from itertools import permutations
 from typing import Any
 
 import pytest
+from openai.types import CompletionUsage
 
 from engine import Finish, FinishReason, Usage
 from handler.openai.codec import Codec
@@ -13,10 +14,11 @@ from handler.openai.completions import COMPLETIONS
 from handler.openai.service import DONE
 from handler.pipeline import Answer
 from tests.unit.handler.openai import reading
+from tests.usage import usage
 
-# Two prompts of different lengths, each answered twice.
-USAGES = [Usage(10, 1), Usage(10, 2), Usage(100, 4), Usage(100, 8)]
-TOTAL = {"prompt_tokens": 110, "completion_tokens": 15, "total_tokens": 125}
+# Two prompts of different lengths, each answered twice, the second time out of the cache.
+USAGES = [Usage(10, 1, 4), Usage(10, 2, 9), Usage(100, 4, 32), Usage(100, 8, 99)]
+TOTAL = usage(110, 15, cached=36)
 OPTIONS: list[dict[str, Any] | None] = [None, {"include_usage": True}, {"include_usage": False}]
 
 
@@ -52,6 +54,9 @@ def test_usage_is_the_same_whatever_the_order(options: dict[str, Any] | None) ->
         assert told.usage == (TOTAL if options != {"include_usage": False} else None)
         assert len(told.sent) == 4 + (options == {"include_usage": True})
     assert codec().whole(*map(answer, range(4)))["usage"] == TOTAL
+    told_by_client = CompletionUsage.model_validate(TOTAL, strict=True).prompt_tokens_details
+    assert told_by_client is not None
+    assert told_by_client.cached_tokens == 36
 
 
 def test_each_warning_is_told_once() -> None:

@@ -11,6 +11,7 @@ from handler.openai.service import OpenAIService
 from tests.unit.handler.conftest import PipelineFactory
 from tests.unit.handler.openai.calls import CHAT, COMPLETIONS, tell_streamed, tell_whole
 from tests.unit.handler.openai.reading import Choice, Told
+from tests.usage import usage
 
 STOP = "five six"
 # The last but one is held back until the stop string is whole, the third not to be; an emoji comes
@@ -78,14 +79,10 @@ def check_ending(choice: Choice, said: str) -> None:
     assert choice.stop_reason == SAID[said][-1]
 
 
-def usage_of(prompts: Prompts, n: int) -> dict[str, int]:
+def usage_of(prompts: Prompts, n: int) -> dict[str, Any]:
     prompt = sum(len(pieces) for _, pieces, _ in prompts)
     completion = n * sum(SAID[said][4] for _, _, said in prompts)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-    }
+    return usage(prompt, completion)
 
 
 def check_legacy(
@@ -181,8 +178,7 @@ async def test_chat(
     }
     whole = await tell_whole(service, CHAT, body)
     assert list(whole.choices) == list(range(n))
-    usage = {"prompt_tokens": 4, "completion_tokens": 7 * n, "total_tokens": 4 + 7 * n}
-    assert whole.usage == usage
+    assert whole.usage == usage(4, 7 * n)
     for choice in whole.choices.values():
         check_chat(choice, (top or 0) if logprobs else None)
     for options in USAGE:

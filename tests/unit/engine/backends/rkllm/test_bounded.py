@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -27,6 +28,16 @@ def test_what_does_not_end_is_ended() -> None:
     with pytest.raises(TookTooLongError):
         within(0.05, for_ever)
     assert sys.gettrace() is before
+
+
+def test_what_catches_whatever_comes_is_ended() -> None:
+    def stubborn() -> None:
+        while True:
+            with suppress(Exception):
+                for_ever()
+
+    with pytest.raises(TookTooLongError):
+        within(0.05, stubborn)
 
 
 def test_on_any_thread() -> None:

@@ -1,0 +1,49 @@
+"""Thoughts that a GGUF's own template opens: the default model, its template changed in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine import BackendConfig, Chat, Message
+from tests.conftest import EngineFactory
+
+# Parts of its template, and what is put in their place.
+BEGINNING = (
+    b"{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
+    b"<|im_end|>\n' }}"
+)
+ENDING = b"{{ '<|im_start|>assistant\n' }}"
+OPENS = b"{{ '<|im_start|>as<think>\n' }}"
+REFUSES = b"{% if messages[0]['content'] == 'a' %}{{ raise_exception('no') }}{% endif %}"
+
+
+def changed(model_path: Path, folder: Path, old: bytes, new: bytes) -> BackendConfig:
+    model = model_path.read_bytes()
+    assert model.count(old) == 1
+    path = folder / "model.gguf"
+    # Of the same length, so that nothing else in the file moves.
+    path.write_bytes(model.replace(old, new.ljust(len(old))))
+    options = {"model_path": str(path), "model_name": "tiny", "threads": 1, "slots": 1}
+    return BackendConfig("llamacpp", options | {"context_length": 256})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "opens"),
+    [(ENDING, ENDING, False), (ENDING, OPENS, True), (BEGINNING, REFUSES, False)],
+    ids=["usual", "opens", "refuses"],
+)
+async def test_a_template_that_opens_the_thoughts_is_noticed(
+    engine_factory: EngineFactory,
+    model_path: Path,
+    tmp_path: Path,
+    old: bytes,
+    new: bytes,
+    opens: bool,
+) -> None:
+    # R39: as DeepSeek-R1's, whose answers have only the thoughts' end in them.
+    engine = engine_factory(changed(model_path, tmp_path, old, new))
+    assert (await engine.ready()).opens_thoughts is opens
+    prompt = await engine.render(Chat((Message("user", "hi"),)))
+    assert prompt.endswith("<|im_start|>as<think>\n") is opens

@@ -1,0 +1,90 @@
+"""The page's modules that need no page, in Node.js."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import emulator.console
+
+FOLDER = Path(emulator.console.__file__).with_name("static")
+
+
+@pytest.fixture
+def modules(tmp_path: Path) -> Path:
+    """The modules, said to be some: a browser is told by the page."""
+    shutil.copytree(FOLDER, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    return tmp_path
+
+
+def said_by(modules: Path, program: str) -> Any:
+    command = ["node", "--input-type=module", "--eval", program]
+    done = subprocess.run(command, cwd=modules, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+def test_spans_and_sizes_are_rounded_once(modules: Path) -> None:
+    spans = {
+        0.4: "<1 ms",
+        999.4: "999 ms",
+        999.6: "1.00 s",
+        9_996: "10.0 s",
+        59_960: "1 min 0 s",
+        119_999: "2 min 0 s",
+        3_599_700: "1 h 0 min",
+        5_400_000: "1 h 30 min",
+    }
+    sizes = {999: "999 B", 9_960: "10 kB", 999_600: "1.0 MB", 1_500_000: "1.5 MB"}
+    program = f"""
+        import {{ bytes, duration }} from "./format.js";
+        const told = [{[*spans]}.map(duration), {[*sizes]}.map(bytes)];
+        console.log(JSON.stringify(told));
+    """
+    assert said_by(modules, program) == [[*spans.values()], [*sizes.values()]]
+
+
+def test_an_address_leads_to_a_screen_that_there_is(modules: Path) -> None:
+    places = {
+        "": ["first", []],
+        "#/second": ["second", []],
+        "#/second/a%2Fb": ["second", ["a/b"]],
+        "#/second/%E0%A4%A": ["second", ["%E0%A4%A"]],
+        "#/nowhere/a": ["first", ["a"]],
+        # What every object of JavaScript's has.
+        "#/constructor": ["first", []],
+        # The skip link's, with which the page may be loaded again.
+        "#screen": ["first", []],
+    }
+    program = f"""
+        import {{ isWithin, placeOf }} from "./place.js";
+        const hashes = {json.dumps([*places])};
+        const told = hashes.map((hash) => placeOf(hash, ["first", "second"]));
+        console.log(JSON.stringify([told, hashes.filter(isWithin)]));
+    """
+    told, within = said_by(modules, program)
+    assert [[each["name"], each["rest"]] for each in told] == [*places.values()]
+    assert within == ["#screen"]
+
+
+def test_polling_goes_on_after_a_look_that_failed(modules: Path) -> None:
+    program = """
+        import { Polling } from "./polling.js";
+        globalThis.document = { hidden: false };
+        process.on("unhandledRejection", () => {});
+        let looks = 0;
+        const polling = new Polling(async () => {
+          looks += 1;
+          if (looks === 1) throw new Error("nobody has thought of it");
+          polling.stop();
+          console.log(looks);
+        }, 1);
+        polling.start();
+    """
+    assert said_by(modules, program) == 2
