@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from html import escape
 from typing import Any
 
@@ -29,11 +30,19 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 class DocsRoutes:
-    """Describes the other routes, once, at the start."""
+    """Describes the other routes, once, when first asked: no start of the server waits for it."""
 
     def __init__(self, routes: Sequence[BaseRoute], settings: EmulatorSettings) -> None:
-        self._description = describe(routes, settings)
-        self._page = page(self._description)
+        self._others = routes
+        self._settings = settings
+
+    @cached_property
+    def _description(self) -> dict[str, Any]:
+        return describe(self._others, self._settings)
+
+    @cached_property
+    def _page(self) -> str:
+        return page(self._description)
 
     def routes(self) -> list[Route]:
         """Return the routes to mount."""

@@ -1,18 +1,40 @@
 """Text generation: admission, streams, stop strings, and the host that a backend runs in.
 
-Knows nothing of jobs, HTTP or RunPod, and imports without any backend's library being there.
+Knows nothing of jobs, HTTP or RunPod, and imports without any backend's library being there. Each
+name is imported when it is first asked for: a host process begins in half the time without asyncio,
+which only those need who ask the host.
 """
 
-from engine.admission import Slot
-from engine.capabilities import Capabilities
-from engine.clocks import Clocks
-from engine.config import BackendConfig, EngineConfig
-from engine.engine import Engine
-from engine.instance import EngineState, Instance
-from engine.output import Delta, Embedding, Finish, FinishReason, Timings, TokenLogprob, Usage
-from engine.pool import AnyEngine, EnginePool, by_model
-from engine.request import Chat, GenerationRequest, Message, Priority, SamplingParams
-from engine.stream import TokenStream
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine.admission import Slot
+    from engine.capabilities import Capabilities
+    from engine.clocks import Clocks
+    from engine.config import BackendConfig, EngineConfig
+    from engine.engine import Engine
+    from engine.instance import EngineState, Instance
+    from engine.output import Delta, Embedding, Finish, FinishReason, Timings, TokenLogprob, Usage
+    from engine.pool import AnyEngine, EnginePool, by_model
+    from engine.request import Chat, GenerationRequest, Message, Priority, SamplingParams
+    from engine.stream import TokenStream
+
+_NAMES = {
+    "admission": ("Slot",),
+    "capabilities": ("Capabilities",),
+    "clocks": ("Clocks",),
+    "config": ("BackendConfig", "EngineConfig"),
+    "engine": ("Engine",),
+    "instance": ("EngineState", "Instance"),
+    "output": (
+        *("Delta", "Embedding", "Finish", "FinishReason", "Timings", "TokenLogprob", "Usage"),
+    ),
+    "pool": ("AnyEngine", "EnginePool", "by_model"),
+    "request": ("Chat", "GenerationRequest", "Message", "Priority", "SamplingParams"),
+    "stream": ("TokenStream",),
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "AnyEngine",
@@ -40,3 +62,11 @@ __all__ = [
     "Usage",
     "by_model",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name's module and keep the name here. Raises AttributeError: there is no such."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import socket
 import ssl
@@ -11,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
+from unittest.mock import patch
 
 import httpx2
 import uvicorn
@@ -23,6 +25,7 @@ from emulator.settings import EmulatorSettings
 from engine import Engine
 from handler.assembly import build_engine
 from tests.unit.emulator.events import DEADLINE_S, Events
+from validation.v3 import V3
 
 _NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
@@ -107,6 +110,10 @@ class _Uvicorn(uvicorn.Server):
         await self.lifespan.shutdown()
 
 
+# Reading the rules takes longer than most tests, and who has read them only looks at them.
+_read_once = functools.cache(V3.from_file)
+
+
 @asynccontextmanager
 async def serving(settings: EmulatorSettings) -> AsyncIterator[Server]:
     """Serve the application with these settings on a free port."""
@@ -114,7 +121,8 @@ async def serving(settings: EmulatorSettings) -> AsyncIterator[Server]:
     # An engine, but of tests that serve several models.
     engine: Any = build_engine(settings)
     engine.subscribe(events)
-    app = build_app(settings, engine)
+    with patch.object(V3, "from_file", _read_once):
+        app = build_app(settings, engine)
     server = _Uvicorn(configured(app, settings.connection_limits()))
     # TCP by name: asyncio turns Nagle's delay off only where it knows that it is.
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
