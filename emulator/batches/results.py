@@ -19,13 +19,15 @@ _UNDONE = {
     "batch_cancelled": "the batch was cancelled before this line was answered",
     "batch_expired": "the batch expired before this line was answered",
 }
+_NO_DETAILS = {"cached_tokens": 0}
 
 
 @dataclass(slots=True)
-class _Usage:
+class BatchUsage:
     """Adds up what answers say of their tokens."""
 
     read: int = 0
+    cached: int = 0
     written: int = 0
 
     def count(self, lines: Iterator[bytes]) -> Iterator[bytes]:
@@ -33,6 +35,8 @@ class _Usage:
         for line in lines:
             usage = orjson.loads(line)["response"]["body"]["usage"]
             self.read += usage["prompt_tokens"]
+            # Vectors have neither.
+            self.cached += usage.get("prompt_tokens_details", _NO_DETAILS)["cached_tokens"]
             self.written += usage.get("completion_tokens", 0)
             yield line
 
@@ -40,7 +44,7 @@ class _Usage:
         """Return it as OpenAI tells of a batch's."""
         return {
             "input_tokens": self.read,
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": self.cached},
             "output_tokens": self.written,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": self.read + self.written,
@@ -60,7 +64,7 @@ def write_results(
         InputError: the batch's input cannot be read.
     """
     output_id, error_id = ids
-    usage = _Usage()
+    usage = BatchUsage()
     sizes = {}
     completed = journal.done - journal.failed
     if completed:

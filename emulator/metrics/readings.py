@@ -12,7 +12,7 @@ from emulator.fleet import Fleet
 from emulator.metrics.catalogue import PREFIX
 from emulator.metrics.instruments import Reading, Spec
 from emulator.settings import EmulatorSettings
-from engine import AnyEngine, EngineState
+from engine import AnyEngine, EngineState, by_model
 from jobs import JobStatus, MemoryJobStore, SqliteJournal
 
 _WORKERS = ("idle", "initializing", "running")
@@ -28,6 +28,7 @@ def readings(
 ) -> list[Reading]:
     """Return all of them; none takes longer for more jobs."""
     endpoint = settings.endpoint_id
+    models = by_model(engine, settings.served_model)
 
     def oldest_s() -> float:
         queued_at = store.oldest_queued_at(endpoint)
@@ -42,6 +43,15 @@ def readings(
             "state",
             EngineState,
             lambda: {engine.state.value: 1},
+        ),
+        _by(
+            "model_copies",
+            "Models that are served, each with all its copies, by the state they are in.",
+            "state",
+            EngineState,
+            lambda: Counter(
+                copy.state.value for each in models.values() for copy in each.instances
+            ),
         ),
         _one("engine_slots", "Runs that the engine does side by side.", lambda: engine.slots),
         _one("slots_in_use", "Slots that are held by runs.", lambda: engine.running),

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -127,8 +126,7 @@ class PoolHost:
         await asyncio.gather(*(host.close() for host in self._hosts))
         for task in self._starting:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*self._starting, return_exceptions=True)
 
     def _loaded(self) -> list[Host]:
         return [host for host in self._hosts if host.loaded]

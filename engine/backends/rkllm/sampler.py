@@ -60,6 +60,9 @@ class Sampler:
         self._seen[[token for token in prompt if token < size]] = True
         self._said = np.zeros(size, np.bool_)
         self._counts = np.zeros(size, np.float32)
+        # Most requests ask for no bias and no penalty, and a row has half a megabyte to copy.
+        penalties = sampling.frequency_penalty or sampling.presence_penalty
+        self._changes = bool(bias or penalties or sampling.repetition_penalty != 1)
         seed = None if sampling.seed is None else sampling.seed % 2**64
         self._dice = np.random.Generator(np.random.PCG64(seed))
 
@@ -72,7 +75,7 @@ class Sampler:
         if not math.isfinite(float(logits.max())):
             # Also where one of them is no number: it is then the greatest.
             raise BackendFailed("the RKLLM runtime gave logits that are no numbers")
-        scores = self._changed(logits)
+        scores = self._changed(logits) if self._changes else logits
         sampling = self._sampling
         cold = sampling.temperature < _LEAST_TEMPERATURE
         if cold or sampling.top_p == 0 or sampling.top_k == 1:

@@ -198,7 +198,7 @@ def test_a_home_behind_a_link_is_not_shown(tmp_path: Path, monkeypatch: pytest.M
     ("code", "told"),
     [
         (0, ""),
-        (3, "the process ended with code 3"),
+        (3, "the process exited with code 3"),
         (-11, "the process was killed by SIGSEGV"),
         (-9, "the process was killed by SIGKILL, as the kernel does when memory runs out"),
         (-99, "the process was killed by signal 99"),

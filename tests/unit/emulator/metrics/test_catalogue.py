@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[4]
 # Prometheus's base units, and what has none.
 UNITS = ("_seconds", "_bytes", "_total")
 COUNTS = {"info", "engine_state", "engine_slots", "slots_in_use", "requests_waiting"} | {
-    *("jobs", "jobs_max", "job_database_up", "workers", "batches")
+    *("jobs", "jobs_max", "job_database_up", "workers", "batches", "model_copies")
 }
 
 

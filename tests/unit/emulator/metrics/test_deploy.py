@@ -131,6 +131,13 @@ def test_a_panel_names_what_there_is(panel: dict[str, Any], known: Known) -> Non
         assert told <= expression.labels | ADDED | known.labels[first.name].keys()
 
 
+def test_a_state_is_shown_by_its_name() -> None:
+    # Of one series alone Grafana shows the value, which is 1 in any state.
+    [panel] = [each for each in panels() if each["title"] == "Engine"]
+    assert panel["options"]["textMode"] == "name"
+    assert "{{state}}" in panel["targets"][0]["legendFormat"]
+
+
 def test_every_metric_but_a_few_is_on_the_dashboard() -> None:
     shown = {
         re.sub("_(bucket|sum|count)$", "", selector.name)
