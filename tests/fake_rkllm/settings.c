@@ -83,7 +83,8 @@ int rkllm_load_lora(LLMHandle handle, RKLLMLoraAdapter *lora_adapter)
 {
     Instance *instance = instance_of(handle, "rkllm_load_lora");
     check_lora(lora_adapter);
-    log_call("rkllm_load_lora name=%s", lora_adapter->lora_adapter_name);
+    log_call("rkllm_load_lora name=%s scale=%g", lora_adapter->lora_adapter_name,
+             (double)lora_adapter->scale);
     if (access(lora_adapter->lora_adapter_path, R_OK) != 0 || instance->n_loras == MOST_LORAS)
         return -1;
     instance->loras[instance->n_loras++] = copy_of(lora_adapter->lora_adapter_name);

@@ -66,6 +66,12 @@ def slow_candidates(
     return {token: weights[token] / together for token in kept}
 
 
+def test_what_is_flat_is_not_cut_where_the_first_look_ends() -> None:
+    size = 5 * module._FIRST_LOOK
+    ids, _ = candidates(array([0.0] * size), temperature=1.0, top_k=-1, top_p=0.5, min_p=0.0)
+    assert len(ids) == size // 2
+
+
 @given(_SCORES, _CUTS, st.sampled_from([1, 5, 1024]))
 def test_candidates_are_those_of_the_slow_way(
     scores: list[float], cuts: dict[str, Any], first_look: int

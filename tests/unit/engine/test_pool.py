@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from engine import BackendConfig, EngineConfig, EnginePool, EngineState, Priority, by_model
-from engine.errors import EngineClosed, ModelLoadFailed
+from engine import (
+    BackendConfig,
+    EngineConfig,
+    EnginePool,
+    EngineState,
+    GenerationRequest,
+    Priority,
+    by_model,
+)
+from engine.clocks import Clocks
+from engine.errors import EngineClosed, EngineDead, ModelLoadFailed
 from engine.hooks import EngineEvent, HostLoaded
 from tests.conftest import ScriptFactory
 from tests.unit.engine.test_reserve import said
@@ -17,20 +27,28 @@ from tests.waiting import until
 
 DEADLINE_S = 20.0
 PoolMaker = Callable[..., EnginePool]
+FOREVER = {"when": "for ever", "pieces": ["on "], "repeat": -1, "delay_ms": 5}
+FOR_EVER = GenerationRequest(prompt="for ever", request_id="for ever")
+DEAF = {"when": "deaf", "pieces": ["x"], "prefill_ms": 1500, "deaf_prefill": True}
 
 
 @pytest.fixture
 async def pool_of(script: ScriptFactory) -> AsyncIterator[PoolMaker]:
-    """Builds pools of scripts on threads, by their models' names, and closes them."""
+    """Builds pools of scripts on threads, by their models' names, and closes them.
+
+    The positional argument is the first answer of all of them.
+    """
     pools: list[EnginePool] = []
 
-    def make(**scripts: dict[str, Any]) -> EnginePool:
+    def make(*answers: dict[str, Any], **scripts: dict[str, Any]) -> EnginePool:
+        paths = {name: script(*answers, {}, **fields) for name, fields in scripts.items()}
         configs = {
             name: EngineConfig(
-                backend=BackendConfig("scripted", {"model_path": str(script({}, **fields))}),
+                backend=BackendConfig("scripted", {"model_path": str(path)}),
                 isolation="thread",
+                clocks=Clocks(abort_grace_s=0.2),
             )
-            for name, fields in scripts.items()
+            for name, path in paths.items()
         }
         pools.append(EnginePool(configs))
         return pools[-1]
@@ -50,6 +68,25 @@ async def test_what_is_asked_of_it_is_asked_of_all(pool_of: PoolMaker) -> None:
     assert (pool.state, pool.slots, len(loaded)) == (EngineState.READY, 5, 2)
     assert (pool.running, pool.waiting, pool.restarts) == (0, 0, 0)
     assert by_model(pool, "other") == pool.engines
+
+
+async def test_what_runs_is_counted_of_all(pool_of: PoolMaker) -> None:
+    pool = pool_of(FOREVER, a={"slots": 1}, b={"slots": 1})
+    first, second = [await engine.generate(FOR_EVER) for engine in pool.engines.values()]
+    assert pool.running == 2
+    waiting = asyncio.create_task(said(pool.engines["a"], "next"))
+    await until(lambda: pool.waiting == 1)
+    second.abort()
+    await until(lambda: pool.running == 1)
+    first.abort()
+    assert await waiting == "next"
+
+
+async def test_all_are_had_to_load_though_one_is_ready(pool_of: PoolMaker) -> None:
+    pool = pool_of(a={}, b={})
+    await pool.engines["a"].ready()
+    await pool.ready()
+    await until(lambda: pool.engines["b"].state is EngineState.READY)
 
 
 async def test_a_model_that_does_not_load_stops_no_other(pool_of: PoolMaker) -> None:
@@ -89,6 +126,24 @@ async def test_places_are_as_many_as_slots_and_go_by_priority(pool_of: PoolMaker
     async with asyncio.timeout(DEADLINE_S):
         await asyncio.gather(*waiting)
     assert order == [Priority.JOB, Priority.BATCH]
+
+
+async def test_a_model_that_is_loaded_later_brings_its_places(pool_of: PoolMaker) -> None:
+    pool = pool_of(a={"slots": 1}, b={"slots": 3, "load_ms": 300})
+    async with asyncio.timeout(DEADLINE_S):
+        for _ in range(4):
+            await pool.reserve(Priority.JOB)
+
+
+async def test_who_waits_for_a_place_is_told_when_the_last_model_dies(pool_of: PoolMaker) -> None:
+    pool = pool_of(DEAF, a={"slots": 1})
+    await pool.reserve(Priority.JOB)
+    waiting = asyncio.create_task(pool.reserve(Priority.JOB))
+    await until(lambda: pool.waiting == 1)
+    stream = await pool.engines["a"].generate(replace(FOR_EVER, prompt="deaf"))
+    stream.abort()
+    with pytest.raises(EngineDead, match="did not stop"):
+        await waiting
 
 
 async def test_a_place_is_no_slot(pool_of: PoolMaker) -> None:

@@ -153,6 +153,19 @@ async def test_aborted_run_that_waits_leaves_a_vector_alone(
 
 @only_threads
 @pytest.mark.usefixtures("tokenizer")
+async def test_vector_finds_nothing_of_a_chat_in_the_cache(
+    rkllm_of: RkllmMaker, call_log: Path
+) -> None:
+    engine = rkllm_of(COUNT)
+    await ask(engine, (1, 2, 3))
+    before = len(read_log(call_log))
+    await embed(engine, (7, 8, 9))
+    names = [call.name for call in read_log(call_log)[before:]]
+    assert "rkllm_clear_kv_cache" in names[: names.index("rkllm_run")]
+
+
+@only_threads
+@pytest.mark.usefixtures("tokenizer")
 async def test_failure_of_the_runtime_is_told(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(f'answer when="1 2"\n  returns 3\n{COUNT}')
     with pytest.raises(BackendFailed, match="rkllm_run answered 3"):

@@ -45,12 +45,13 @@ async def seen(engine: Engine, **sampling: Any) -> str | None:
 async def test_each_run_has_the_adapter_it_names(
     rkllm_of: RkllmMaker, lora: str, call_log: Path
 ) -> None:
-    engine = rkllm_of(SEEN, lora=lora)
+    engine = rkllm_of(SEEN, lora=f"{lora}:0.5")
     assert list((await engine.ready()).adapters) == [*NAMES]
     for name in ("french", None, "legal", "french", None):
         assert await seen(engine, lora=name) == name
-    loaded = [call.values["name"] for call in read_log(call_log) if call.name == "rkllm_load_lora"]
-    assert loaded == [*NAMES]
+    loaded = [call.values for call in read_log(call_log) if call.name == "rkllm_load_lora"]
+    scales = zip(NAMES, ("1", "0.5"), strict=True)
+    assert loaded == [{"name": name, "scale": scale} for name, scale in scales]
 
 
 @only_threads
@@ -96,7 +97,9 @@ async def test_adapters_are_loaded_again_with_the_model(
 
 
 @only_threads
-async def test_adapter_that_does_not_load_is_named(rkllm_of: RkllmMaker, tmp_path: Path) -> None:
+async def test_adapter_that_does_not_load_is_named(
+    rkllm_of: RkllmMaker, tmp_path: Path, call_log: Path
+) -> None:
     # As many as this library takes, and one more.
     path = tmp_path / "one.lora"
     path.write_text("weights")
@@ -106,6 +109,8 @@ async def test_adapter_that_does_not_load_is_named(rkllm_of: RkllmMaker, tmp_pat
     assert caught.value.message.startswith(
         "RKLLM_LORA: n16 was not loaded: rkllm_load_lora failed with -1"
     )
+    # Nor is the bare model left to answer in its place.
+    assert read_log(call_log)[-1].name == "rkllm_destroy"
     with pytest.raises(ModelLoadFailed, match="RKLLM_LORA: there is no file"):
         await rkllm_of(SEEN, lora="one=/nowhere/one.lora").ready()
 

@@ -13,7 +13,7 @@ from engine.capabilities import Capabilities
 from engine.errors import EngineClosed, EngineDead, EngineError
 from engine.hosts.pool import PoolHost
 from engine.stream import TokenStream
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 
 class Copy:
@@ -144,6 +144,31 @@ def test_it_fails_with_the_last_copy(pool: PoolHost, copies: list[Copy]) -> None
     assert pool.failure is first
 
 
+async def test_who_waits_is_told_when_the_last_copy_fails(
+    pool: PoolHost, copies: list[Copy]
+) -> None:
+    waiting = asyncio.create_task(pool.ready())
+    await asyncio.sleep(0)
+    for copy, said in zip(copies, ("first", "second"), strict=True):
+        copy.becomes(failure=EngineDead(said))
+    with pytest.raises(EngineDead, match="first"):
+        await asyncio.wait_for(waiting, WAIT_S)
+    await pool.close()
+
+
+async def test_close_leaves_nobody_waiting_for_a_copy() -> None:
+    class Stuck(Copy):
+        async def ready(self) -> Capabilities:
+            return await asyncio.Future()
+
+    loaded = Copy()
+    loaded.becomes(loaded=True)
+    pool = PoolHost([loaded, Stuck()])
+    await pool.ready()
+    await pool.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 async def test_one_that_does_not_load_is_told_and_waited_for_no_more(
     pool: PoolHost, copies: list[Copy], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -173,6 +198,9 @@ async def test_a_vector_holds_its_copy_and_other_calls_do_not(
     assert await asyncio.gather(*calls) == [1, 2]
     run(pool)
     assert [copy.running for copy in copies] == [1, 1]
+    # It holds it no more.
+    run(pool)
+    assert [copy.running for copy in copies] == [2, 1]
 
 
 async def test_all_are_begun_asked_and_closed(pool: PoolHost, copies: list[Copy]) -> None:

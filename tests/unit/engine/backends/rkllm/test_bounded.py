@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import suppress
+from types import FrameType
 
 import pytest
 
@@ -57,3 +58,15 @@ def test_on_any_thread() -> None:
 def test_what_it_raises_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         within(10, lambda: 1 / 0)
+
+
+def test_whoever_looked_on_before_looks_on_again() -> None:
+    def look(frame: FrameType, event: str, told: object) -> None: ...
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        within(10, lambda: sum(range(10)))
+        assert sys.gettrace() is look
+    finally:
+        sys.settrace(before)

@@ -194,3 +194,21 @@ def test_vector_in_between_is_computed_alone_and_ends_what_is_known() -> None:
     cache.size = 4
     assert begin(history, cache, [1, 2, 3, 4, 5]) == Part([1, 2, 3, 4, 5], keep=True)
     assert cache.cleared == 3
+
+
+def test_prompt_is_saved_once_something_was_said(tmp_path: Path) -> None:
+    # Cut off before its first token, it may have been read in part.
+    model = tmp_path / "model.rkllm"
+    model.touch()
+    caches = PromptCaches(str(tmp_path), model)
+    caches.open("1.3")
+    history, cache, file = History(caches, on=True), Cache(), caches.path("bot", None)
+    assert file is not None
+    for run in (ran([], finished=False, stopped=True), ran([4], finished=False, stopped=True)):
+        assert not file.exists()
+        part = history.begin(cast("Runtime", cache), [1, 2, 3], cache=file)
+        assert part is not None
+        assert part.save_to is not None
+        part.save_to.touch()
+        history.end([1, 2, 3], file, run, CONTEXT)
+    assert file.exists()

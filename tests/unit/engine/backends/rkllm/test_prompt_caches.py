@@ -68,13 +68,19 @@ def use(
     [([1, 2, 3, 4], 3), ([1, 2, 3], 2), ([1, 2], 1), ([1, 9, 3], 1), ([9], 0), ([], 0)],
 )
 def test_shared_beginning_is_reused(
-    model: Path, handle: Handle, tokens: list[int], reused: int
+    model: Path,
+    handle: Handle,
+    caplog: pytest.LogCaptureFixture,
+    tokens: list[int],
+    reused: int,
 ) -> None:
     caches = caches_of(model)
     assert use(caches, handle, "bot", [1, 2, 3]) == (0, True)
     assert use(caches, handle, "bot", tokens) == (reused, False)
     assert use(caches, handle, "bot", tokens) == (reused, False)
     assert handle.calls == ["bot"]
+    # What is there already was not to be saved.
+    assert caplog.records == []
 
 
 def test_one_is_released_before_another(model: Path, handle: Handle) -> None:
@@ -143,6 +149,23 @@ def test_half_a_file_is_saved_again(model: Path, handle: Handle, half: str | Non
     assert json.loads(beside.read_text()) == {"tokens": [1, 2]}
     assert handle.calls == ["bot", "release"]
     assert use(caches, handle, "bot", [1, 2]) == (1, False)
+
+
+def test_two_processes_may_save_the_same_at_once(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_pid = {pid: caches_of(model) for pid in (71, 72)}
+    file = by_pid[71].path("bot", None)
+    assert file is not None
+    for pid, caches in by_pid.items():
+        monkeypatch.setattr("os.getpid", lambda pid=pid: pid)
+        found = caches.use(cast("Runtime", Handle()), file, [1, 2])
+        assert found.save_to is not None
+        found.save_to.write_text(f"half of {pid}")
+    for pid, caches in by_pid.items():
+        monkeypatch.setattr("os.getpid", lambda pid=pid: pid)
+        caches.saved(file, [1, 2])
+        assert file.read_text() == f"half of {pid}"
 
 
 def test_there_is_a_bound(model: Path, handle: Handle) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from engine.backends.rkllm.runtime import Runtime
-from engine.backends.rkllm.stepwise import LastRow, Stepwise
+from engine.backends.rkllm.stepwise import CHUNK, LastRow, Stepwise
 from engine.backends.rkllm.structs import RKLLMResult, RKLLMResultLogits
 from engine.backends.rkllm.vocabulary import Vocabulary
 from engine.errors import BackendFailed
@@ -39,6 +39,8 @@ class Fed:
     def __init__(self, *rows: list[float]) -> None:
         self._rows = list(rows)
         self.clears = True
+        self.stops = False
+        self.on_compute: Callable[[], None] = lambda: None
         self.asked: list[Any] = []
 
     def clear_cache(self) -> bool:
@@ -50,19 +52,28 @@ class Fed:
     ) -> Any:
         assert keep
         self.asked.append(tokens)
-        take(result([self._rows.pop(0)]))
-        return SimpleNamespace(stopped=False)
+        self.on_compute()
+        if not self.stops:
+            take(result([self._rows.pop(0)]))
+        return SimpleNamespace(stopped=self.stops)
 
 
-def run(fed: Fed, *, enough: int = 0, sampling: SamplingParams = GREEDY) -> list[bytes]:
+def run(
+    fed: Fed,
+    *,
+    enough: int = 0,
+    sampling: SamplingParams = GREEDY,
+    prompt: Sequence[int] = (0, 1),
+    aborted: threading.Event | None = None,
+) -> list[bytes]:
     pieces: list[bytes] = []
 
     def on_piece(piece: bytes, token: int, logprob: object) -> bool:
         pieces.append(piece)
         return len(pieces) == enough
 
-    steps = Stepwise(cast("Runtime", fed), WORDS, 64)
-    steps.run([0, 1], sampling, on_piece, threading.Event())
+    steps = Stepwise(cast("Runtime", fed), WORDS, 1024)
+    steps.run([*prompt], sampling, on_piece, aborted or threading.Event())
     return pieces
 
 
@@ -76,6 +87,27 @@ def test_token_that_nobody_wants_to_follow_is_not_computed() -> None:
     fed = Fed([0, 5, 0], [5, 0, 0])
     assert run(fed, enough=2) == [b"b", b"a"]
     assert fed.asked == ["forget", [0, 1], [1], "forget"]
+
+
+def test_abort_between_two_parts_of_a_prompt_ends_it() -> None:
+    fed, aborted = Fed([0, 5, 0]), threading.Event()
+    fed.on_compute = aborted.set
+    assert run(fed, prompt=[0] * (CHUNK + 1), aborted=aborted) == []
+    assert fed.asked == ["forget", [0] * CHUNK, "forget"]
+
+
+def test_abort_between_two_tokens_ends_it() -> None:
+    fed, aborted = Fed([0, 5, 0]), threading.Event()
+    fed.on_compute = aborted.set
+    assert run(fed, aborted=aborted) == [b"b"]
+    assert fed.asked == ["forget", [0, 1], "forget"]
+
+
+def test_step_that_was_stopped_ends_it_without_numbers() -> None:
+    fed = Fed()
+    fed.stops = True
+    assert run(fed, prompt=[0] * (CHUNK + 1)) == []
+    assert fed.asked == ["forget", [0] * CHUNK, "forget"]
 
 
 def test_failure_is_forgotten_too() -> None:
