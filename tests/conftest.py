@@ -132,6 +132,17 @@ def model_path() -> Path:
     return DEFAULT_MODEL_PATH
 
 
+@pytest.fixture(scope="session")
+def fake_rkllm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where stand-ins for librkllmrt.so are built, each once for all workers: it takes seconds."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    folder /= "fake_rkllm"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 class ScriptFactory(Protocol):
     def __call__(self, *answers: dict[str, Any], **fields: Any) -> Path: ...
 
