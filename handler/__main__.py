@@ -18,6 +18,7 @@ from handler.assembly import (
 )
 from handler.engine_configs import engine_configs
 from handler.logs import configure_logging
+from handler.processor import tell_sdk
 from handler.settings import read_settings
 from handler.worker_settings import WorkerSettings
 
@@ -37,6 +38,7 @@ def main() -> int:
     engine = build_engine(settings)
     engine.spawn()
     os.environ.setdefault("RUNPOD_LOG_LEVEL", _sdk_level(settings))
+    tell_sdk()
 
     from handler import worker
 

@@ -1,12 +1,31 @@
-"""Jobs as the platform keeps them: states, leases, the store they wait in, the disk behind it."""
+"""Jobs as the platform keeps them: states, leases, the store they wait in, the disk behind it.
 
-from jobs.errors import JobsError, NotRetryable, StoreFull, StoreUnavailable
-from jobs.job import Job, JobStatus, Json, NewJob, Policy
-from jobs.journal import Journal, NoJournal
-from jobs.limits import Limits
-from jobs.memory import MemoryJobStore
-from jobs.sqlite_journal import SqliteJournal
-from jobs.store import Chunk, JobQueue, JobStore, Stats
+Each name is imported when it is first asked for: the store process begins in half the time without
+what only those need who ask it, and servers wait for it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jobs.errors import JobsError, NotRetryable, StoreFull, StoreUnavailable
+    from jobs.job import Job, JobStatus, Json, NewJob, Policy
+    from jobs.journal import Journal, NoJournal
+    from jobs.limits import Limits
+    from jobs.memory import MemoryJobStore
+    from jobs.sqlite_journal import SqliteJournal
+    from jobs.store import Chunk, JobQueue, JobStore, Stats
+
+_NAMES = {
+    "errors": ("JobsError", "NotRetryable", "StoreFull", "StoreUnavailable"),
+    "job": ("Job", "JobStatus", "Json", "NewJob", "Policy"),
+    "journal": ("Journal", "NoJournal"),
+    "limits": ("Limits",),
+    "memory": ("MemoryJobStore",),
+    "sqlite_journal": ("SqliteJournal",),
+    "store": ("Chunk", "JobQueue", "JobStore", "Stats"),
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "Chunk",
@@ -28,3 +47,11 @@ __all__ = [
     "StoreFull",
     "StoreUnavailable",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name's module and keep the name here. Raises AttributeError: there is no such."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    return found

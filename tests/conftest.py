@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,6 +46,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.timeout = LONG_TIMEOUT_S
     if os.environ.get("CI") == "true":
         config.pluginmanager.register(EveryTestRuns(), "every-test-runs")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect without looking for garbage: thousands of tests are made, and all of them stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -118,6 +130,17 @@ def model_path() -> Path:
             pytrace=False,
         )
     return DEFAULT_MODEL_PATH
+
+
+@pytest.fixture(scope="session")
+def fake_rkllm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where stand-ins for librkllmrt.so are built, each once for all workers: it takes seconds."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    folder /= "fake_rkllm"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 class ScriptFactory(Protocol):

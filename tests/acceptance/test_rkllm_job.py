@@ -80,8 +80,9 @@ class Called(Done):
 class Runner:
     """Runs CASES when they are asked for, and one that will be meanwhile: each takes seconds."""
 
-    def __init__(self, folder: Path, hosts_of: Callable[[int], list[int]]) -> None:
+    def __init__(self, folder: Path, libraries: Path, hosts_of: Callable[[int], list[int]]) -> None:
         self._folder = folder
+        self._built = libraries
         self._hosts_of = hosts_of
         self._libraries: dict[str, Path] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -93,7 +94,7 @@ class Runner:
             if kind == "odd":
                 path = build_odd(self._folder / name.replace(" ", "-"), *defines)
             elif kind != "none":
-                path = build(kind, self._folder / "fake")
+                path = build(kind, self._built)
             self._libraries[name] = path
         return self._libraries[name]
 
@@ -141,10 +142,12 @@ class Runner:
 
 @pytest.fixture(scope="module")
 def run(
-    tmp_path_factory: pytest.TempPathFactory, hosts_of: Callable[[int], list[int]]
+    tmp_path_factory: pytest.TempPathFactory,
+    fake_rkllm_folder: Path,
+    hosts_of: Callable[[int], list[int]],
 ) -> Iterator[Runner]:
     """Gives what became of a case, by its name."""
-    runner = Runner(tmp_path_factory.mktemp("rkllm"), hosts_of)
+    runner = Runner(tmp_path_factory.mktemp("rkllm"), fake_rkllm_folder, hosts_of)
     yield runner
     runner.kill()
 

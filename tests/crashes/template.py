@@ -7,6 +7,7 @@ dies like any other. Where a test needs a hundred servers it could not pay for s
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import json
 import os
@@ -98,6 +99,10 @@ def _serve() -> None:
         importlib.import_module(name)
     importlib.import_module("uvicorn.protocols.http.httptools_impl")
     importlib.import_module("uvicorn.lifespan.on")
+    # Reading the rules takes as long as the rest of a start.
+    validator = importlib.import_module("validation.v3")
+    validator.V3.from_file = functools.cache(validator.V3.from_file)
+    validator.V3.from_file(validator.DEFAULT_RULES)
     for line in sys.stdin:
         order = json.loads(line)
         pid = os.fork()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import shutil
@@ -53,11 +54,17 @@ def build(abi: str, directory: Path, **defines: str | int) -> Path:
     library.parent.mkdir(parents=True, exist_ok=True)
     old = SOURCES / "old.c"
     sources = [old] if abi in OLD else [file for file in SOURCES.glob("*.c") if file != old]
-    # Beside it first: whoever builds the same at the same time must never load half a library.
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        built = Path(folder) / LIBRARY
-        run(*FLAGS, *SHARED, f"-DABI={ABIS[abi]}", *macros, *map(str, sources), "-o", str(built))
-        built.rename(library)
+    with (library.parent / "lock").open("w") as lock:
+        # Whoever wants the same at the same time waits for it.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if library.exists():
+            return library
+        # Beside it first: who finds it there must never load half a library.
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+            built = Path(folder) / LIBRARY
+            command = (*FLAGS, *SHARED, f"-DABI={ABIS[abi]}", *macros, *map(str, sources))
+            run(*command, "-o", str(built))
+            built.rename(library)
     return library
 
 

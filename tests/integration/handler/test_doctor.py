@@ -90,9 +90,8 @@ def doctor(tmp_path: Path) -> Doctor:
 
 
 @pytest.fixture(scope="session")
-def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    folder = tmp_path_factory.mktemp("fake_rkllm")
-    return lambda abi: build(abi, folder)
+def fake_library(fake_rkllm_folder: Path) -> Callable[[str], Path]:
+    return lambda abi: build(abi, fake_rkllm_folder)
 
 
 @pytest.fixture

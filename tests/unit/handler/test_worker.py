@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from handler.processor import tell_sdk
 from tests.unit.handler.conftest import JobHandlerFactory
 
 ROOT = Path(__file__).parents[3]
@@ -21,6 +22,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture
 def worker() -> ModuleType:
     """Imported for these tests alone, since the SDK takes seconds."""
+    tell_sdk()
     from handler import worker
 
     return worker

@@ -1,4 +1,4 @@
-"""The stand-in for librkllmrt.so, compiled once a session, and drivers over scripts."""
+"""The stand-in for librkllmrt.so, compiled once, and drivers over scripts."""
 
 from __future__ import annotations
 
@@ -58,10 +58,9 @@ def examined_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def fake_library(fake_rkllm_folder: Path) -> Callable[[str], Path]:
     """Builds the stand-in for a version, once."""
-    folder = tmp_path_factory.mktemp("fake_rkllm")
-    return lambda abi: build(abi, folder)
+    return lambda abi: build(abi, fake_rkllm_folder)
 
 
 @pytest.fixture(scope="session")

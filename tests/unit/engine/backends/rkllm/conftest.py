@@ -1,4 +1,4 @@
-"""The stand-in for librkllmrt.so, compiled once a session."""
+"""The stand-in for librkllmrt.so, compiled once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tests.fake_rkllm import build
 
 
 @pytest.fixture(scope="session")
-def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def fake_library(fake_rkllm_folder: Path) -> Callable[[str], Path]:
     """Builds the stand-in for a version."""
-    folder = tmp_path_factory.mktemp("fake_rkllm_unit")
-    return lambda abi, **defines: build(abi, folder, **defines)
+    return lambda abi: build(abi, fake_rkllm_folder)

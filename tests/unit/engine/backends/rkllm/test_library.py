@@ -167,7 +167,7 @@ def test_wrong_architecture_names_both(
 
 
 def test_wrong_architecture_of_what_the_compiler_makes_is_none(
-    fake_library: Callable[..., Path],
+    fake_library: Callable[[str], Path],
 ) -> None:
     assert library.find(str(fake_library("1.3"))) == fake_library("1.3")
 
@@ -221,12 +221,12 @@ def test_newer_system_is_named(tmp_path: Path) -> None:
     assert message.endswith("; this system is older than the one it was built for")
 
 
-def test_cut_off_library(tmp_path: Path, fake_library: Callable[..., Path]) -> None:
+def test_cut_off_library(tmp_path: Path, fake_library: Callable[[str], Path]) -> None:
     path = tmp_path / NAME
     path.write_bytes(fake_library("1.3").read_bytes()[:100])
     library.check_machine(path)
     load_error(path)
 
 
-def test_library_that_is_fine(fake_library: Callable[..., Path]) -> None:
+def test_library_that_is_fine(fake_library: Callable[[str], Path]) -> None:
     assert library.load(fake_library("1.2")).rkllm_run
