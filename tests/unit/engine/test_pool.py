@@ -85,6 +85,8 @@ async def test_what_runs_is_counted_of_all(pool_of: PoolMaker) -> None:
 async def test_all_are_had_to_load_though_one_is_ready(pool_of: PoolMaker) -> None:
     pool = pool_of(a={}, b={})
     await pool.engines["a"].ready()
+    assert pool.engines["b"].state is EngineState.LOADING
+    assert pool.state is EngineState.READY
     await pool.ready()
     await until(lambda: pool.engines["b"].state is EngineState.READY)
 

@@ -115,15 +115,35 @@ async def test_a_copy_that_is_killed_costs_its_own_request_alone(
     assert await domain_of(pair) == 3
 
 
+def pool_of(library: Path, **models: Path) -> EnginePool:
+    """Return models with a domain each, in order from 0."""
+    return EnginePool(
+        {
+            name: EngineConfig(backend=backend(path, library, domain))
+            for domain, (name, path) in enumerate(models.items())
+        }
+    )
+
+
+async def test_a_model_that_is_killed_is_started_again(
+    library: Path, model: Callable[[str], Path], call_log: Path, fast_restarts: None
+) -> None:
+    pool = pool_of(library, first=model(SCRIPT), second=model(SCRIPT))
+    try:
+        assert [await domain_of(engine) for engine in pool.engines.values()] == [0, 1]
+        os.kill(pids(call_log, "rkllm_run")[1], signal.SIGKILL)
+        await until(lambda: pool.restarts == 1)
+        assert pool.engines["first"].restarts == 0
+        assert await domain_of(pool.engines["second"]) == 1
+    finally:
+        await pool.close()
+
+
 async def test_one_models_death_does_not_stop_the_other(
     library: Path, model: Callable[[str], Path], fast_restarts: None
 ) -> None:
     fine, broken = model(SCRIPT), model("init fails=-7\nanswer\n  say null\n")
-    configs = {
-        name: EngineConfig(backend=backend(path, library, domain))
-        for domain, (name, path) in enumerate({"broken": broken, "fine": fine}.items())
-    }
-    pool = EnginePool(configs)
+    pool = pool_of(library, broken=broken, fine=fine)
     try:
         await pool.ready()
         with pytest.raises(ModelLoadFailed, match="rkllm_init failed with -7"):
