@@ -24,6 +24,8 @@ class Scene:
         self.engine = SimpleNamespace(
             state=EngineState.READY, slots=4, running=3, waiting=2, restarts=1
         )
+        states = (EngineState.READY, EngineState.READY, EngineState.LOADING)
+        self.engine.instances = [SimpleNamespace(state=state) for state in states]
         self.store = MemoryJobStore(now=lambda: time.time() - self.ago_s)
         self.ago_s = 60.0
         self.workers: dict[str, dict[str, int]] = {}
@@ -55,6 +57,7 @@ def test_the_engine_is_asked_what_it_does(scene: Scene) -> None:
     found = scene.read()
     assert found["engine_state"] == {"loading": 0, "ready": 1, "dead": 0}
     assert (found["engine_slots"], found["slots_in_use"], found["requests_waiting"]) == (4, 3, 2)
+    assert found["model_copies"] == {"loading": 1, "ready": 2, "dead": 0}
     assert found["engine_restarts_total"] == 1
     assert found["info"] == {"scripted": {"tiny": {"process": 1}}}
     scene.engine.state = EngineState.DEAD

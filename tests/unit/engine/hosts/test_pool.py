@@ -162,8 +162,8 @@ async def test_close_leaves_nobody_waiting_for_a_copy() -> None:
             return await asyncio.Future()
 
     loaded = Copy()
-    loaded.becomes(loaded=True)
     pool = PoolHost([loaded, Stuck()])
+    loaded.becomes(loaded=True)
     await pool.ready()
     await pool.close()
     assert asyncio.all_tasks() == {asyncio.current_task()}
