@@ -104,8 +104,9 @@ class JobStoreModel(RuleBasedStateMachine):
     def of(self, status: JobStatus) -> list[str]:
         return [job_id for job_id, known in self.jobs.items() if known.status is status]
 
-    def queue(self, known: Known) -> None:
-        self.turn += 1
+    def queue(self, known: Known, *, beside: bool = False) -> None:
+        """`beside` the one before it: of what is lost at the same moment, either may be first."""
+        self.turn += not beside
         known.turn = self.turn
         known.status = JobStatus.IN_QUEUE
         known.worker = None
@@ -118,13 +119,18 @@ class JobStoreModel(RuleBasedStateMachine):
         known.status, known.ended_at, known.output = status, self.time, output
         self.expected.append((job_id, status))
 
-    def lose(self, job_id: str) -> None:
+    def lose(self, job_id: str, *, beside: bool = False) -> None:
         known = self.jobs[job_id]
         known.losses += 1
         if known.losses >= MAX_LOSSES:
             self.end(job_id, JobStatus.FAILED)
         else:
-            self.queue(known)
+            self.queue(known, beside=beside)
+
+    def place(self, job_id: str) -> tuple[bool, float, int]:
+        """Where a job stands in its queue."""
+        known = self.jobs[job_id]
+        return known.low, known.queued_at, known.turn
 
     def attempt(self, job_id: str, stale: bool) -> int:
         return self.jobs[job_id].attempt - stale
@@ -148,14 +154,12 @@ class JobStoreModel(RuleBasedStateMachine):
 
     @rule(worker=st.sampled_from(WORKERS), limit=st.integers(1, 3))
     def receive(self, worker: str, limit: int) -> None:
-        waiting = sorted(
-            self.of(JobStatus.IN_QUEUE),
-            key=lambda each: (self.jobs[each].low, self.jobs[each].queued_at, self.jobs[each].turn),
-        )[:limit]
+        waiting = self.of(JobStatus.IN_QUEUE)
         got = self.loop.run_until_complete(
             self.store.receive("e", worker, lease_s=LEASE_S, limit=limit)
         )
-        assert [job.id for job in got] == waiting
+        assert {job.id for job in got} <= set(waiting)
+        assert [self.place(job.id) for job in got] == sorted(map(self.place, waiting))[:limit]
         for job in got:
             known = self.jobs[job.id]
             known.status, known.worker = JobStatus.IN_PROGRESS, worker
@@ -308,6 +312,7 @@ class JobStoreModel(RuleBasedStateMachine):
 
     def overdue(self, job_id: str) -> None:
         """All that is over by now: the model goes to each limit, so there may be ties."""
+        self.turn += 1
         for each in [each for when, each in sorted(self.limits()) if when <= self.time]:
             known = self.jobs[each]
             if known.status.final:
@@ -317,7 +322,7 @@ class JobStoreModel(RuleBasedStateMachine):
                     self.stops[known.worker].append(each)
                 del self.jobs[each]
             elif known.lease_until <= self.time < known.started_at + TIMEOUT_S:
-                self.lose(each)
+                self.lose(each, beside=True)
             else:
                 self.end(each, JobStatus.TIMED_OUT)
 
