@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.done import Done
+from tests.conftest import SMALL_RULES
 from tests.integration.handler.control_plane import clean_environment
 
 WAIT_S = 50
@@ -21,6 +22,8 @@ COUNTING = {
     "sampling_params": {"max_tokens": 40, "temperature": 0, "stop": ["five"], "stream": True},
 }
 HELLO = {"answers": [{"pieces": ["He", "llo", " world"], "delay_ms": 20}]}
+# Read at once, where it is not about validation: all rules take a quarter of a second.
+RULES = {"VALIDATION_RULES": str(SMALL_RULES)}
 STREAMED = {"prompt": "hi", "sampling_params": {"stream": True}}
 
 
@@ -86,15 +89,15 @@ class Case:
 
     test_input: str | None = None
     file: bytes | None = None
-    environment: dict[str, str] = field(default_factory=lambda: {"ENGINE": "scripted"})
+    environment: dict[str, str] = field(default_factory=lambda: {"ENGINE": "scripted", **RULES})
     make_model: Callable[[Path, Path], object] | None = None
 
 
 def of_model(make: Callable[[Path, Path], object]) -> Case:
-    return Case(job(STREAMED), environment={"MODEL_PATH": "broken.gguf"}, make_model=make)
+    return Case(job(STREAMED), environment={"MODEL_PATH": "broken.gguf", **RULES}, make_model=make)
 
 
-SCRIPT = {"MODEL_PATH": "hello.json", "STREAM_INTERVAL_MS": "0"}
+SCRIPT = {"MODEL_PATH": "hello.json", "STREAM_INTERVAL_MS": "0", **RULES}
 CASES = {
     "counting": Case(job(COUNTING), environment={}),
     "aggregate": Case(job(STREAMED), environment={**SCRIPT, "STREAM_MODE": "aggregate"}),
