@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from engine import Engine, FinishReason, Priority
 from engine.backends.rkllm import batches
 from engine.backends.rkllm.abi import Abi
+from engine.doctor import FAILED, Doctor
 from engine.errors import (
     BackendFailed,
     EngineCrashed,
@@ -399,6 +401,27 @@ async def test_arrays_of_prompts_are_packed(
     ]
     assert answer["usage"]["completion_tokens"] == 36
     assert [len(run) for run in runs_of(call_log)] == [4]
+
+
+def test_doctor_tries_it_out_as_it_is_set(library: Path, model: Callable[[str], Path]) -> None:
+    doctor = Doctor(
+        "rkllm",
+        {
+            "model_path": str(model('chatter none\nanswer\n  spell "ab" us=200 times=100000\n')),
+            "model_name": "fake",
+            "context_length": 16384,
+            "lib_path": str(library),
+            "n_batch": 3,
+        },
+    )
+    found = {(step, name): value for step, name, value in doctor.examine()}
+    assert not [each for each in found.items() if each[0][1] == FAILED]
+    assert found["loading", "slots"] == 3
+    # No run's own thread calls the library.
+    assert found["first run", "callbacks on the calling thread"] is None
+    assert found["limit of 5 tokens", "text"] == "ababa"
+    assert found["next turn", "tokens reused"] == 0
+    assert found["vector", "tokens"] > 0
 
 
 @dataclass(frozen=True, slots=True)
