@@ -68,6 +68,8 @@ static int call_with_copy(const Instance *instance, RKLLMResult result, void *us
                           void *with)
 {
     size_t places = places_of(instance);
+    if (places == 1)
+        return call_with_copies(instance, &result, userdata, state, how, with);
     RKLLMResult *results = take(places * sizeof *results);
     for (size_t i = 0; i < places; i++)
         results[i] = i == 0 ? result : result_of(NULL, -1);
