@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engine import Engine, FinishReason, Priority
+from engine import Engine, FinishReason, Priority, TokenStream
 from engine.backends.rkllm import batches
 from engine.backends.rkllm.abi import Abi
 from engine.doctor import FAILED, Doctor
@@ -99,7 +99,7 @@ async def test_those_who_wait_for_a_run_share_the_next_one(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
     engine = rkllm_of(
-        f'answer when="1 2 3"\n  say "x" us=1000 times=1000000\n  abort ms=100\n{COUNT}', n_batch=4
+        f'answer when="1 2 3"\n  say "x" us=1000 times=1000000\n  abort ms=300\n{COUNT}', n_batch=4
     )
     async with await engine.generate(request((1, 2, 3))) as first:
         await first_text(first)
@@ -166,20 +166,25 @@ async def test_answer_ends_where_the_context_is_full(rkllm_of: RkllmMaker) -> No
         assert (finish.reason, finish.usage.total_tokens) == (FinishReason.LENGTH, 32)
 
 
-async def test_who_leaves_is_free_at_once_and_the_others_go_on(
-    rkllm_of: RkllmMaker, call_log: Path
-) -> None:
-    engine = rkllm_of(SLOW, n_batch=2)
+async def goes_on(stream: TokenStream, prompt: tuple[int, ...], got: str) -> None:
+    """Read some more of an answer that has no end of its own."""
+    assert stream.result is None
+    wanted = len(got) + 1000
+    while len(got) < wanted:
+        got += await first_text(stream)
+    assert said(prompt, len(got)).startswith(got)
+
+
+async def test_who_leaves_is_free_at_once_and_the_others_go_on(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(ENDLESS, n_batch=2)
     await engine.ready()
-    async with await engine.generate(request((5, 250))) as staying:
-        got = [await first_text(staying)]
+    async with await engine.generate(request((5, 1))) as staying:
+        got = await first_text(staying)
         # Whether it shares that run or waits for the next one, its slot is free.
-        async with await engine.generate(request((6, 250))):
+        async with await engine.generate(request((6, 1))):
             assert engine.running == 2
         await until(lambda: engine.running == 1)
-        assert staying.result is None
-        got += [delta.text for delta in await read(staying)]
-    assert "".join(got) == said((5, 250), 250)
+        await goes_on(staying, (5, 1), got)
 
 
 @pytest.mark.usefixtures("full_batches")
@@ -187,19 +192,17 @@ async def test_who_leaves_is_free_at_once_and_the_others_go_on(
 async def test_one_of_a_run_that_leaves_takes_nothing_from_the_others(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
-    engine = rkllm_of(SLOW, n_batch=2)
+    engine = rkllm_of(ENDLESS, n_batch=2)
     async with (
-        await engine.generate(request((5, 250))) as staying,
-        await engine.generate(request((6, 250))) as leaving,
+        await engine.generate(request((5, 1))) as staying,
+        await engine.generate(request((6, 1))) as leaving,
     ):
-        got = [await first_text(staying)]
+        got = await first_text(staying)
         await first_text(leaving)
         leaving.abort()
         await until(lambda: engine.running == 1)
-        assert staying.result is None
+        await goes_on(staying, (5, 1), got)
         assert not calls(call_log, "rkllm_abort")
-        got += [delta.text for delta in await read(staying)]
-    assert "".join(got) == said((5, 250), 250)
     assert len(runs_of(call_log)) == 1
 
 
@@ -312,7 +315,9 @@ async def test_runtime_that_is_deaf_to_an_abort_is_found_out(rkllm_of: RkllmMake
     lost = await asyncio.gather(
         *(ask(engine, (66, number)) for number in (1, 2)), return_exceptions=True
     )
-    assert [type(each) for each in lost] == [EngineStalled] * 2
+    # One that had come too late for that run is lost with the process.
+    kinds = {type(each) for each in lost}
+    assert EngineStalled in kinds <= {EngineStalled, EngineCrashed}
     await until(lambda: engine.restarts == 1)
     assert (await ask(engine, (5, 9)))[0] == said((5, 9), 9)
 
