@@ -22,6 +22,7 @@ from benchmarks import (
     logits,
     metrics,
     mixed,
+    n_batch,
     rkllm,
     stops,
     validation,
@@ -36,7 +37,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Table]]] = {
     each.NAME: each.run
     for each in (
         *(stops, deltas, validation, job_overhead, isolation, chain, wire),
-        *(rkllm, logits, jobs, job_store, mixed, metrics, batch, llamacpp),
+        *(rkllm, logits, n_batch, jobs, job_store, mixed, metrics, batch, llamacpp),
     )
 }
 # The last of the clocks: each wait has a shorter one of its own.

@@ -127,8 +127,10 @@ class Doctor:
         yield "tokens, as the runtime counts", reported
         beyond = None if reported is None else run.callbacks - reported
         yield "callbacks beyond the runtime's count", beyond
+        # Runs that requests share are called from a thread of their own.
+        known = run.threads and self._options.get("n_batch", 1) == 1
         here = run.threads == {threading.get_ident()}
-        yield "callbacks on the calling thread", here if run.threads else None
+        yield "callbacks on the calling thread", here if known else None
         yield "threads that called back", len(run.threads)
 
     def _limit(self) -> Findings:

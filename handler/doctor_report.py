@@ -81,7 +81,7 @@ ASSUMPTIONS = (
     ),
     Assumption(
         "A prompt that begins with the last one and its answer is read from there (not with "
-        "`RKLLM_KV_REUSE=off`).",
+        "`RKLLM_KV_REUSE=off` or `RKLLM_N_BATCH`).",
         "next turn",
         "tokens reused",
         lambda value: value > 0,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from engine.backends.rkllm.adapters import read_adapters
+from engine.backends.rkllm.checks import why_no_batch
 
 
 class RkllmSettings(BaseSettings):
@@ -62,11 +63,26 @@ class RkllmSettings(BaseSettings):
         "none.",
     )
 
+    rkllm_n_batch: int = Field(
+        1,
+        ge=1,
+        le=8,
+        description="Requests that are computed in one run, side by side; those that come later "
+        "wait for its end. 1 is one after the other.",
+    )
+
     @field_validator("rkllm_lora")
     @classmethod
     def _adapters(cls, value: str) -> str:
         read_adapters(value)
         return value
+
+    @model_validator(mode="after")
+    def _batches(self) -> Self:
+        caches = self.rkllm_prompt_caches is not None
+        if self.rkllm_n_batch > 1 and (why := why_no_batch(self.rkllm_mode, prompt_caches=caches)):
+            raise ValueError(why)
+        return self
 
     def rkllm_options(self) -> dict[str, object]:
         """Return the backend's options that are of these variables alone."""
@@ -84,5 +100,6 @@ class RkllmSettings(BaseSettings):
             "pooling": self.rkllm_pooling,
             "mode": self.rkllm_mode,
             "kv_reuse": self.rkllm_kv_reuse,
+            "n_batch": self.rkllm_n_batch,
             **{name: None if path is None else str(path) for name, path in paths.items()},
         }

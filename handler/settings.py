@@ -193,14 +193,14 @@ class Settings(RkllmSettings):
                 "draft_path": str(self.draft_model_path) if self.draft_model_path else None,
             }
         elif self.backend == "rkllm":
-            slots = 1
+            slots = self.rkllm_n_batch
             options |= {
                 "model_path": str(self.model_path or ""),
                 "context_length": self.context_length,
                 **self.rkllm_options(),
             }
             if self.deterministic:
-                options["kv_reuse"] = False
+                options |= {"kv_reuse": False, "n_batch": 1}
         elif self.model_path is not None:
             options["model_path"] = str(self.model_path)
         return EngineConfig(

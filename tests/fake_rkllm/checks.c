@@ -93,8 +93,8 @@ static void check_extend(const RKLLMExtendParam *extend)
     whole("RKLLMExtendParam.embed_flash", extend->embed_flash, 0, 1);
     whole("RKLLMExtendParam.enabled_cpus_num", extend->enabled_cpus_num, 1, 8);
     whole("RKLLMExtendParam.enabled_cpus_mask", extend->enabled_cpus_mask, 1, 0xff);
-    /* The real one can run up to 8 answers in step; this one has no arrays of results. */
-    whole("RKLLMExtendParam.n_batch", extend->n_batch, 1, 1);
+    /* As the real one's message has it; its manual advises up to 8. */
+    whole("RKLLMExtendParam.n_batch", extend->n_batch, 1, 100);
     whole("RKLLMExtendParam.use_cross_attn", extend->use_cross_attn, 0, 1);
     for (size_t i = 0; i < sizeof extend->reserved; i++)
         whole("RKLLMExtendParam.reserved", extend->reserved[i], 0, 0);

@@ -29,24 +29,52 @@ static int call(LLMResultCallback callback, RKLLMResult *result, void *userdata,
     return answer;
 }
 
+static size_t places_of(const Instance *instance)
+{
+    return instance->param.extend_param.n_batch;
+}
+
 /* Every result is on the heap, and is made unreadable before it is freed: a binding that kept a
  * pointer reads exclamation marks or worse. */
-static int call_with_copy(LLMResultCallback callback, RKLLMResult result, void *userdata,
-                          LLMCallState state, int (*how)(void *, RKLLMResult *, LLMCallState),
-                          void *with)
+static int call_with_copies(const Instance *instance, const RKLLMResult *results, void *userdata,
+                            LLMCallState state, int (*how)(void *, RKLLMResult *, LLMCallState),
+                            void *with)
 {
-    RKLLMResult *passed = take(sizeof *passed);
-    *passed = result;
-    char *text = copy_of(result.text);
-    passed->text = text;
-    int answer = how == NULL ? call(callback, passed, userdata, state) : how(with, passed, state);
-    if (text != NULL)
-        spoil(text, '!', strlen(text));
-    free(text);
-    spoil(passed, (char)0xa5, sizeof *passed);
+    size_t places = places_of(instance);
+    RKLLMResult *passed = take(places * sizeof *passed);
+    char **texts = take(places * sizeof *texts);
+    for (size_t i = 0; i < places; i++) {
+        passed[i] = results[i];
+        passed[i].text = texts[i] = copy_of(results[i].text);
+    }
+    int answer = how == NULL ? call(instance->callback, passed, userdata, state)
+                             : how(with, passed, state);
+    for (size_t i = 0; i < places; i++) {
+        if (texts[i] != NULL)
+            spoil(texts[i], '!', strlen(texts[i]));
+        free(texts[i]);
+    }
+    free(texts);
+    spoil(passed, (char)0xa5, places * sizeof *passed);
     free(passed);
     if (answer < 0 || answer > (ABI == 12 ? 1 : 2))
         refuse("the callback returned %d", answer);
+    return answer;
+}
+
+/* The same with nothing in the places after the first. */
+static int call_with_copy(const Instance *instance, RKLLMResult result, void *userdata,
+                          LLMCallState state, int (*how)(void *, RKLLMResult *, LLMCallState),
+                          void *with)
+{
+    size_t places = places_of(instance);
+    if (places == 1)
+        return call_with_copies(instance, &result, userdata, state, how, with);
+    RKLLMResult *results = take(places * sizeof *results);
+    for (size_t i = 0; i < places; i++)
+        results[i] = i == 0 ? result : result_of(NULL, -1);
+    int answer = call_with_copies(instance, results, userdata, state, how, with);
+    free(results);
     return answer;
 }
 
@@ -153,12 +181,24 @@ void on_its_thread(Run *run, void (*generate)(Run *run))
     }
 }
 
+/* Whether the thread beside this one makes the next call. */
+static bool elsewhere(struct Stage *stage)
+{
+    return stage != NULL && (stage->used_last = !stage->used_last);
+}
+
 int deliver(Run *run, LLMCallState state, RKLLMResult result)
 {
-    struct Stage *stage = run->stage;
-    bool elsewhere = stage != NULL && (stage->used_last = !stage->used_last);
-    return call_with_copy(run->instance->callback, result, run->userdata, state,
-                          elsewhere ? call_on_stage : NULL, stage);
+    return call_with_copy(run->instance, result, run->userdata, state,
+                          elsewhere(run->stage) ? call_on_stage : NULL, run->stage);
+}
+
+void deliver_all(Run *run, LLMCallState state, const RKLLMResult *results)
+{
+    int answer = call_with_copies(run->instance, results, run->userdata, state,
+                                  elsewhere(run->stage) ? call_on_stage : NULL, run->stage);
+    if (answer == 1)
+        refuse("the callback paused several sequences");
 }
 
 /* ---- late callbacks ---- */
@@ -181,7 +221,7 @@ static void *late_thread(void *argument)
         if (instance->ending)
             break;
         bool finish = answer->late_finish && i == answer->late;
-        call_with_copy(instance->callback, result_of("late", (int32_t)i), late->userdata,
+        call_with_copy(instance, result_of("late", (int32_t)i), late->userdata,
                        finish ? RKLLM_RUN_FINISH : RKLLM_RUN_NORMAL, NULL, NULL);
     }
     log_call("late done");

@@ -9,6 +9,8 @@ RKLLMResult result_of(const char *text, int32_t id);
 
 /* Calls back and returns the answer, 0 to 2. Overwrites and frees what it passed afterwards. */
 int deliver(Run *run, LLMCallState state, RKLLMResult result);
+/* The same of a run with several places, and a result for each. */
+void deliver_all(Run *run, LLMCallState state, const RKLLMResult *results);
 
 /* Calls `generate(run)` on the thread, or threads, on which the run's callbacks are to be made. */
 void on_its_thread(Run *run, void (*generate)(Run *run));

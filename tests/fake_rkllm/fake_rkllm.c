@@ -156,7 +156,8 @@ int rkllm_init(LLMHandle *handle, RKLLMParam *param, InitCallback callback)
     check_pointer("LLMHandle *", handle);
     check_param(param);
     LLMResultCallback result_callback = check_callback(callback);
-    log_call("rkllm_init seed=%llu", (unsigned long long)seed());
+    log_call("rkllm_init seed=%llu n_batch=%u", (unsigned long long)seed(),
+             param->extend_param.n_batch);
     const char *why;
     Script *script = script_read(param->model_path, &why);
     if (script == NULL) {
@@ -210,7 +211,8 @@ static Run *begin(LLMHandle handle, RKLLMInput *input, RKLLMInferParam *infer, v
                   const char *call)
 {
     Instance *instance = instance_of(handle, call);
-    check_input(input);
+    for (size_t i = 0; i < instance->param.extend_param.n_batch; i++)
+        check_input(&input[i]);
     check_infer(infer);
     return run_new(instance, call, input, infer, userdata);
 }

@@ -1,6 +1,10 @@
 #include "logits.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+#include "deliver.h"
+#include "speak.h"
 
 /* What is left of no tokens. */
 static const uint32_t NO_HASH = 2166136261u;
@@ -11,7 +15,7 @@ static uint32_t hash_of(uint32_t before, int32_t id)
     return (before ^ (uint32_t)id) * 16777619u;
 }
 
-void fill_logits(const Run *run, float *numbers, int columns)
+static void fill_logits(const Run *run, float *numbers, int columns)
 {
     const Tokens *kv = &run->instance->kv, *own = &run->seen.tokens;
     uint32_t hash = NO_HASH;
@@ -29,4 +33,45 @@ void fill_logits(const Run *run, float *numbers, int columns)
             *numbers++ = (float)((mixed >> 16) % 1000) / 100;
         }
     }
+}
+
+/* In row r and column c stands r + c / 100, where it is not said that logits depend on tokens. */
+RKLLMResult numbers_of(Run *run, Numbers *numbers)
+{
+    bool hidden = run->seen.mode == RKLLM_INFER_GET_LAST_HIDDEN_LAYER;
+    bool of_tokens = run->seen.type == RKLLM_INPUT_TOKEN && run->instance->script->vocabulary > 0;
+    int columns = hidden      ? EMBEDDING
+                  : of_tokens ? (int)run->instance->script->vocabulary
+                              : VOCABULARY;
+    int rows = (int)(run->seen.tokens.length - run->loaded);
+    numbers->count = (size_t)columns * (size_t)rows;
+    float *all = numbers->all = take(numbers->count * sizeof *all);
+    if (!hidden && of_tokens)
+        fill_logits(run, all, columns);
+    else
+        for (size_t i = 0; i < numbers->count; i++)
+            all[i] = (float)(run->loaded + i / (size_t)columns) +
+                     (float)(i % (size_t)columns) / 100;
+    RKLLMResult result = result_of(nothing(run), -1);
+    if (hidden)
+        result.last_hidden_layer = (RKLLMResultLastHiddenLayer){all, columns, rows};
+    else
+        result.logits = (RKLLMResultLogits){all, columns, rows};
+    return result;
+}
+
+void drop_numbers(Numbers *numbers)
+{
+    spoil(numbers->all, (char)0xa5, numbers->count * sizeof *numbers->all);
+    free(numbers->all);
+}
+
+void give_numbers(Run *run)
+{
+    Numbers numbers;
+    int answer = deliver(run, RKLLM_RUN_NORMAL, numbers_of(run, &numbers));
+    log_call("numbers run=%lu rows=%zu answer=%d", run->number,
+             run->seen.tokens.length - run->loaded, answer);
+    drop_numbers(&numbers);
+    run->end = END_FINISHED;
 }

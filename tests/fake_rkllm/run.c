@@ -5,7 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "batch.h"
 #include "deliver.h"
+#include "keep.h"
 #include "logits.h"
 #include "speak.h"
 
@@ -25,15 +27,14 @@ static bool has_lora(const Instance *instance, const char *name)
     return false;
 }
 
-/* Fails without any callback, with words on stderr alone. */
-static bool fail_silently(Run *run, const char *why)
+bool fail_silently(Run *run, const char *why)
 {
     dprintf(STDERR_FILENO, "E rkllm: %s\n", why);
     run->status = -1;
     return end(run, END_FAILED);
 }
 
-static bool accept(Run *run)
+bool accept(Run *run)
 {
     const Instance *instance = run->instance;
     if (run->seen.lora != NULL && !has_lora(instance, run->seen.lora))
@@ -53,7 +54,7 @@ static bool accept(Run *run)
     return true;
 }
 
-static void prefill(Run *run)
+void prefill(Run *run)
 {
     uint64_t done = run->began + (uint64_t)run->answer->prefill_ms * MS;
     if (run->answer->prefill_hears)
@@ -91,121 +92,7 @@ static bool use_own_layers(Run *run)
     return true;
 }
 
-/* Rows of numbers in place of an answer, one for each token that is computed now: in row r and
- * column c stands r + c / 100. */
-static void give_numbers(Run *run)
-{
-    bool hidden = run->seen.mode == RKLLM_INFER_GET_LAST_HIDDEN_LAYER;
-    bool of_tokens = run->seen.type == RKLLM_INPUT_TOKEN && run->instance->script->vocabulary > 0;
-    int columns = hidden      ? EMBEDDING
-                  : of_tokens ? (int)run->instance->script->vocabulary
-                              : VOCABULARY;
-    int rows = (int)(run->seen.tokens.length - run->loaded);
-    size_t count = (size_t)columns * (size_t)rows;
-    float *numbers = take(count * sizeof *numbers);
-    if (!hidden && of_tokens)
-        fill_logits(run, numbers, columns);
-    else
-        for (size_t i = 0; i < count; i++)
-            numbers[i] = (float)(run->loaded + i / (size_t)columns) +
-                         (float)(i % (size_t)columns) / 100;
-    RKLLMResult result = result_of(nothing(run), -1);
-    if (hidden)
-        result.last_hidden_layer = (RKLLMResultLastHiddenLayer){numbers, columns, rows};
-    else
-        result.logits = (RKLLMResultLogits){numbers, columns, rows};
-    int answer = deliver(run, RKLLM_RUN_NORMAL, result);
-    log_call("numbers run=%lu rows=%d answer=%d", run->number, rows, answer);
-    spoil(numbers, (char)0xa5, count * sizeof *numbers);
-    free(numbers);
-    run->end = END_FINISHED;
-}
-
-void forget_history(Instance *instance)
-{
-    instance->history.length = 0;
-    buffer_add(&instance->history, "", 0);
-    instance->kv.length = 0;
-}
-
-/* Of an answer that was cut off, nobody says whether its last token was computed with, or yet
- * another one that nobody was told of. */
-static void remember_answer(Run *run)
-{
-    Tokens *kv = &run->instance->kv;
-    Cached cached = run->answer->cached;
-    bool cut = run->end == END_ABORTED || run->generated == run->seen.max_new_tokens;
-    Dice dice = dice_for(~run->number);
-    if (cached == CACHE_ANY)
-        cached = cut ? CACHE_TOLD + (Cached)roll(&dice, 3) : CACHE_TOLD;
-    if (cached == CACHE_LESS && run->answered.length > 0)
-        run->answered.length--;
-    if (cached == CACHE_MORE)
-        tokens_add(&run->answered, 999);
-    if (cached == CACHE_ENDED && !cut)
-        tokens_add(&run->answered, END_TOKEN);
-    tokens_add_all(kv, &run->answered);
-}
-
-static void remember(Run *run)
-{
-    Instance *instance = run->instance;
-    if (!run->seen.keep_history || !run->has_read)
-        return;
-    tokens_add_all(&instance->kv, &run->seen.tokens);
-    free(instance->kv_lora);
-    instance->kv_lora = copy_of(run->seen.lora);
-    if (run->end == END_FAILED)
-        return;
-    remember_answer(run);
-    buffer_format(&instance->history, "%s\n%s\n", run->seen.prompt,
-                  run->said.bytes == NULL ? "" : run->said.bytes);
-}
-
-static void save_cache(const Run *run)
-{
-    if (!run->seen.saves_cache || run->end == END_FAILED)
-        return;
-    if (run->instance->script->saves_nothing) {
-        dprintf(STDERR_FILENO, "W rkllm: the model does not support saving prompt cache!\n");
-        return;
-    }
-    const char *path = run->seen.cache_path;
-    FILE *file = fopen(path == NULL ? "./prompt_cache.bin" : path, "we");
-    if (file == NULL)
-        return;
-    Buffer ids = {0};
-    tokens_print(&run->seen.tokens, &ids);
-    const char *lora = run->seen.lora == NULL ? "" : run->seen.lora;
-    fprintf(file, "fake-rkllm-cache\n%s\n%s\n%s\n", run->instance->model, lora, ids.bytes);
-    free(ids.bytes);
-    fclose(file);
-}
-
-/* What was computed with one adapter and gone on from with another: what the real one makes of that,
- * nobody has seen. */
-static void check_adapter(const Run *run, const char *what, const char *lora)
-{
-    const char *own = run->seen.lora;
-    if ((lora == NULL) != (own == NULL) || (lora != NULL && strcmp(lora, own) != 0))
-        refuse("rkllm_run: the %s is of adapter %s, the run of %s", what, lora == NULL ? "none" : lora,
-               own == NULL ? "none" : own);
-}
-
-/* A loaded prompt cache saves what a prompt shares with it, but for the last token; with history it
- * was seen to save nothing (rknn-llm#399). */
-static void use_prompt_cache(Run *run)
-{
-    const Instance *instance = run->instance;
-    if (!instance->has_prompt_cache || run->seen.keep_history)
-        return;
-    check_adapter(run, "prompt cache", instance->prompt_cache_lora);
-    size_t shared = tokens_shared(&instance->prompt_cache, &run->seen.tokens);
-    run->loaded = shared == run->seen.tokens.length ? shared - 1 : shared;
-}
-
-/* All that the answer is about, of which only the run's own tokens are computed now. */
-static void log_context(const Run *run)
+void log_context(const Run *run)
 {
     if (run->seen.type != RKLLM_INPUT_TOKEN)
         return;
@@ -213,7 +100,7 @@ static void log_context(const Run *run)
     Buffer ids = {0};
     tokens_print(kv, &ids);
     tokens_print(&run->seen.tokens, &ids);
-    log_call("context run=%lu held=%zu new=%zu lora=%s ids=%s", run->number,
+    log_call("context run=%lu place=%zu held=%zu new=%zu lora=%s ids=%s", run->number, run->place,
              kv->length + run->loaded, run->seen.tokens.length - run->loaded,
              run->seen.lora == NULL ? "-" : run->seen.lora, ids.bytes);
     free(ids.bytes);
@@ -222,14 +109,17 @@ static void log_context(const Run *run)
 static void generate(Run *run)
 {
     Instance *instance = run->instance;
+    if (run->places > 1) {
+        generate_batch(run);
+        return;
+    }
     bool resumes = run->cursor.step + (size_t)run->cursor.round + run->cursor.text > 0;
     run->began = run->prefilled = now_ns();
     if (!run->seen.keep_history && !resumes)
         forget_history(instance);
     if (!use_own_layers(run) || !accept(run))
         return;
-    if (instance->kv.length > 0)
-        check_adapter(run, "key-value cache", instance->kv_lora);
+    check_kept(run);
     use_prompt_cache(run);
     log_context(run);
     run->has_read = true;
@@ -281,26 +171,53 @@ static void roll_dice(Run *run)
     run->abort_finishes = answer->abort_finishes == ANY ? finishes : answer->abort_finishes != 0;
 }
 
-Run *run_new(Instance *instance, const char *call, const RKLLMInput *input,
-             const RKLLMInferParam *infer, void *userdata)
+static void set_up(Run *run, Instance *instance, const RKLLMInput *input,
+                   const RKLLMInferParam *infer, void *userdata)
 {
-    if (atomic_exchange(&instance->running, true))
-        refuse("%s: another run is under way on this handle", call);
-    instance->abort_at = 0;
-    Run *run = take(sizeof *run);
     run->instance = instance;
-    run->number = ++instance->runs;
+    run->number = instance->runs;
     run->userdata = userdata == NULL ? instance->userdata : userdata;
+    run->places = 1;
     run->seen = seen_of(instance, input, infer);
     run->answer = instance->paused;
     if (instance->paused != NULL)
         run->cursor = instance->resume;
     else
         run->answer = answer_for(run);
-    instance->paused = NULL;
     roll_dice(run);
-    log_call("%s run=%lu tokens=%zu userdata=%p", call, run->number, run->seen.tokens.length, userdata);
+}
+
+Run *run_new(Instance *instance, const char *call, const RKLLMInput *input,
+             const RKLLMInferParam *infer, void *userdata)
+{
+    if (atomic_exchange(&instance->running, true))
+        refuse("%s: another run is under way on this handle", call);
+    instance->abort_at = 0;
+    instance->runs++;
+    Run *run = take(sizeof *run);
+    set_up(run, instance, input, infer, userdata);
+    size_t places = instance->param.extend_param.n_batch;
+    if (places > 1) {
+        run->places = places;
+        run->sequences = take(places * sizeof *run->sequences);
+        for (size_t i = 0; i < places; i++) {
+            set_up(&run->sequences[i], instance, &input[i], infer, userdata);
+            run->sequences[i].place = i;
+        }
+    }
+    instance->paused = NULL;
+    log_call("%s run=%lu tokens=%zu places=%zu userdata=%p", call, run->number,
+             run->seen.tokens.length, places, userdata);
     return run;
+}
+
+static void drop(Run *run)
+{
+    seen_free(&run->seen);
+    tokens_free(&run->answered);
+    free(run->said.bytes);
+    free(run->text.bytes);
+    free(run->held.bytes);
 }
 
 int run_to_end(Run *run)
@@ -314,10 +231,10 @@ int run_to_end(Run *run)
     log_call("run_end run=%lu said=%ld end=%s status=%d", run->number, run->generated,
              names[run->end], status);
     leave_late_callbacks(run);
-    seen_free(&run->seen);
-    tokens_free(&run->answered);
-    free(run->said.bytes);
-    free(run->text.bytes);
+    for (size_t i = 0; run->places > 1 && i < run->places; i++)
+        drop(&run->sequences[i]);
+    free(run->sequences);
+    drop(run);
     free(run);
     instance->running = false;
     return status;

@@ -8,7 +8,9 @@ struct Stage;
 
 typedef enum { END_FINISHED, END_ABORTED, END_FAILED, END_PAUSED } End;
 
-typedef struct {
+typedef struct Run Run;
+
+struct Run {
     Instance *instance;
     unsigned long number;
     Seen seen;
@@ -40,7 +42,18 @@ typedef struct {
     Buffer text;
     End end;
     int status;
-} Run;
+    /* Of a batch: how many there are, each with an answer of its own, whose first one is this run's
+     * as well. Of one of them: its place, and what it would call back with now. */
+    size_t places;
+    Run *sequences;
+    size_t place;
+    bool collects;
+    bool over;
+    LLMCallState state;
+    int32_t id;
+    bool has_text;
+    Buffer held;
+};
 
 /* Takes the instance, or ends the process if a run has it: returns a run that owns all it needs. */
 Run *run_new(Instance *instance, const char *call, const RKLLMInput *input,
@@ -48,6 +61,12 @@ Run *run_new(Instance *instance, const char *call, const RKLLMInput *input,
 /* Runs it to its end, frees it and returns what rkllm_run is to return. */
 int run_to_end(Run *run);
 
-void forget_history(Instance *instance);
+/* The parts of it that a batch has as well: whether it can be run at all, the log of what it is
+ * about, its silence. */
+bool accept(Run *run);
+void log_context(const Run *run);
+void prefill(Run *run);
+/* Fails without any callback, with words on stderr alone; returns false. */
+bool fail_silently(Run *run, const char *why);
 
 #endif

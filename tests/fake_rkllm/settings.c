@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "checks.h"
-#include "run.h"
+#include "keep.h"
 
 void replace(char **texts, const char *first, const char *second, const char *third)
 {
@@ -41,7 +41,8 @@ int rkllm_get_kv_cache_size(LLMHandle handle, int *cache_sizes)
     check_pointer("cache_sizes", cache_sizes);
     if (instance->script->size_fails)
         return -1;
-    cache_sizes[0] = (int)instance->kv.length;
+    for (size_t i = 0; i < instance->param.extend_param.n_batch; i++)
+        cache_sizes[i] = i == 0 ? (int)instance->kv.length : 0;
     return 0;
 }
 

@@ -161,6 +161,19 @@ static int32_t next_id(const Run *run)
     return (int32_t)(1000 + run->generated % 30000);
 }
 
+/* What is said in step with others, and called back together with theirs. */
+static bool keep_for_all(Run *run, const char *said, LLMCallState state)
+{
+    run->state = state;
+    run->id = run->last_id;
+    run->has_text = said != NULL;
+    run->held.length = 0;
+    buffer_add(&run->held, "", 0);
+    if (said != NULL)
+        buffer_add(&run->held, said, strlen(said));
+    return true;
+}
+
 static bool say_text(Run *run, const char *said, int32_t id, LLMCallState state)
 {
     run->last_id = id;
@@ -169,6 +182,8 @@ static bool say_text(Run *run, const char *said, int32_t id, LLMCallState state)
     if (run->seen.keep_history && said != NULL)
         buffer_add(&run->said, said, strlen(said));
     run->generated++;
+    if (run->collects)
+        return keep_for_all(run, said, state);
     int answer = deliver(run, state, result_of(said, run->last_id));
     return answer == 1 && !run->seen.keep_history ? end(run, END_PAUSED) : true;
 }
@@ -239,13 +254,22 @@ static const Step *current(Run *run)
     return NULL;
 }
 
-void speak(Run *run)
+bool speak_once(Run *run)
 {
+    long before = run->generated;
     run->end = END_FINISHED;
-    for (const Step *step; (step = current(run)) != NULL;) {
+    /* A step may be to say nothing. */
+    for (const Step *step; run->generated == before && (step = current(run)) != NULL;) {
         bool goes_on = take_step(run, step);
         advance(run, step);
         if (!goes_on)
-            break;
+            return false;
     }
+    return run->generated > before;
+}
+
+void speak(Run *run)
+{
+    while (speak_once(run))
+        ;
 }

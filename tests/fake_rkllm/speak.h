@@ -8,6 +8,8 @@
 
 /* Says what stands in the script until it ends, or the run is to. */
 void speak(Run *run);
+/* Says the next token; false when there is none, since the run is over. */
+bool speak_once(Run *run);
 /* Calls back in state FINISH. */
 void finish(Run *run);
 

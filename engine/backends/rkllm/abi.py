@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
-from ctypes import POINTER, Structure, c_char_p, c_int, c_void_p
+from ctypes import POINTER, Array, Structure, c_char_p, c_int, c_void_p
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -149,8 +149,9 @@ class Functions:
     load_prompt_cache: Callable[[c_void_p, bytes], int]
     release_prompt_cache: Callable[[c_void_p], int]
     destroy: Callable[[c_void_p], int]
-    run: Callable[[c_void_p, Structure, Structure, int | None], int]
-    run_async: Callable[[c_void_p, Structure, Structure, int | None], int]
+    # Of inputs there are as many as init was given for n_batch.
+    run: Callable[[c_void_p, Structure | Array[Any], Structure, int | None], int]
+    run_async: Callable[[c_void_p, Structure | Array[Any], Structure, int | None], int]
     abort: Callable[[c_void_p], int]
     # 1.2's header says that 0 means running, 1.3's says 1: not a thing to rely on.
     is_running: Callable[[c_void_p], int]

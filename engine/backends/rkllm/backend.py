@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,12 +14,15 @@ from engine.backends.base import OnPiece, RunEnd
 from engine.backends.rkllm import detect, driver, library
 from engine.backends.rkllm.abi import MissingSymbols, bind
 from engine.backends.rkllm.adapters import Adapter, check_adapters, read_adapters
-from engine.backends.rkllm.checks import check_context, check_model
-from engine.backends.rkllm.claims import FIXED, SAMPLING, claims
-from engine.backends.rkllm.ends import end_of
+from engine.backends.rkllm.batch import Batch, Member
+from engine.backends.rkllm.batches import Batches
+from engine.backends.rkllm.checks import check_batch, check_context, check_model
+from engine.backends.rkllm.claims import FIXED, claims
+from engine.backends.rkllm.ends import check_end, end_of
 from engine.backends.rkllm.history import History
-from engine.backends.rkllm.inputs import input_for, input_to_embed, tokens_of
+from engine.backends.rkllm.inputs import Input, input_for, input_to_embed, tokens_of
 from engine.backends.rkllm.mode import stepwise_for
+from engine.backends.rkllm.model import Model
 from engine.backends.rkllm.prompt_caches import PromptCaches
 from engine.backends.rkllm.prompts import ChatTokenizer, folder_for, known
 from engine.backends.rkllm.runtime import Runtime, Setup
@@ -45,7 +47,7 @@ _DEFAULT_CONTEXT = 4_096
 
 
 class RkllmBackend:
-    """librkllmrt.so: one model, one run at a time.
+    """librkllmrt.so: one model, one run at a time, of one request or of up to `n_batch` of them.
 
     Where tokenizer files are there, prompts are rendered and tokenised here and sent as tokens;
     without them the runtime puts one user's turn into its own template. `sampling` says what to do
@@ -54,7 +56,8 @@ class RkllmBackend:
     `kv_reuse`, a prompt of tokens that goes on where the last one and its answer ended is not read
     again from its beginning; `prompt_caches` is a folder for those that requests name. With a
     `mode` of "logits" the runtime only computes, every token is chosen here, and each prompt is
-    read whole. Runs come one at a time, on one thread; `abort` may be called from any.
+    read whole. With an `n_batch` above 1 as many calls of `run` are under way at a time, and share
+    runs; without, they come one at a time. `abort` may be called from any thread.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class RkllmBackend:
         mode: Literal["generate", "logits"] = "generate",
         kv_reuse: bool = True,
         prompt_caches: str | None = None,
+        n_batch: int = 1,
     ) -> None:
         self._name = model_name
         self._lib_path = lib_path
@@ -81,13 +85,15 @@ class RkllmBackend:
         self._reloads = sampling == "reload"
         self._tokenizer_path = tokenizer
         self._caches = PromptCaches(prompt_caches, Path(model_path))
-        self._history = History(self._caches, on=kv_reuse)
+        # What a batch leaves in the cache of each place is written nowhere.
+        self._history = History(self._caches, on=kv_reuse and n_batch == 1)
         self._setup = Setup(
             model=Path(model_path),
             context_length=context_length or _DEFAULT_CONTEXT,
             sampling=FIXED,
             cpu_mask=cpu_mask,
             base_domain_id=base_domain_id,
+            n_batch=n_batch,
         )
         self._lora = lora
         self._pooling = pooling
@@ -101,6 +107,8 @@ class RkllmBackend:
         self._current: int | None = None
         self._tokenizer: ChatTokenizer | None = None
         self._runtime: Runtime | None = None
+        self._model: Model | None = None
+        self._batches: Batches | None = None
 
     def load(self) -> Capabilities:
         """Find and examine the library, load the model. Raises ModelLoadFailed."""
@@ -115,11 +123,11 @@ class RkllmBackend:
         folder = folder_for(setup.model, self._tokenizer_path)
         if folder is not None:
             self._tokenizer = ChatTokenizer(folder)
+        check_batch(setup.n_batch, self._mode, self._caches.on, self._tokenizer is not None)
         path = library.find(self._lib_path)
         driver.check()
         evidence = detect.examine(path)
         abi = detect.choose(evidence, self._asked_abi)
-        self._abi = abi
         self._caches.open(abi.name, self._adapters)
         try:
             functions = bind(library.load(path), abi)
@@ -132,7 +140,17 @@ class RkllmBackend:
             self._stepwise = stepwise_for(
                 self._runtime, self._tokenizer, folder, setup.context_length
             )
-        self._init(setup)
+        self._model = Model(
+            self._runtime,
+            abi,
+            setup,
+            self._adapters,
+            reloads=self._reloads,
+            on_load=self._history.forget,
+        )
+        self._model.load()
+        if setup.n_batch > 1:
+            self._batches = Batches(setup.n_batch, self._run_batch, self._runtime.abort)
         tokenizer = self._tokenizer
         return claims(
             self._name,
@@ -146,26 +164,14 @@ class RkllmBackend:
             adapters=[adapter.name for adapter in self._adapters],
             logits=self._stepwise is not None,
             prompt_caches=self._caches.on,
+            slots=setup.n_batch,
         )
 
     @property
-    def _loaded(self) -> Runtime:
-        if self._runtime is None:
+    def _loaded(self) -> Model:
+        if self._model is None:
             raise BackendFailed("no model is loaded")
-        return self._runtime
-
-    def _init(self, setup: Setup) -> None:
-        try:
-            self._loaded.init(setup)
-        except ModelLoadFailed as error:
-            raise ModelLoadFailed(
-                f"MODEL_PATH: {setup.model} was not loaded: {error}. The model must be converted "
-                "for this chip and for a runtime of this version, fit into memory, and have a "
-                f"context of {setup.context_length} tokens (CONTEXT_LENGTH); {driver.told()}"
-            ) from error
-        self._loaded.load_adapters(self._adapters)
-        self._setup = setup
-        self._history.forget()
+        return self._model
 
     def render(self, chat: Chat) -> str:
         """Return the prompt the model's template makes. Raises UnsupportedParameter without one."""
@@ -205,52 +211,68 @@ class RkllmBackend:
         """
         tokens = input_to_embed(text, known(self._tokenizer, "input"), self._setup.context_length)
         states = HiddenStates(self._pooling)
-        runtime = self._loaded
-        with self._running:
-            # What it leaves in the key-value cache, or takes from it, is of no chat.
-            while not runtime.ready or self._history.begin(runtime, tokens, alone=True) is None:
-                self._load(self._setup)
-            runtime.compute(tokens, RKLLMInferMode.RKLLM_INFER_GET_LAST_HIDDEN_LAYER, states.take)
+        if self._batches is not None:
+            self._batches.alone(lambda: self._compute(tokens, states))
+        else:
+            with self._running:
+                self._compute(tokens, states)
         return states.vector(len(tokens)), len(tokens)
+
+    def _compute(self, tokens: list[int], states: HiddenStates) -> None:
+        model, runtime = self._loaded, self._loaded.runtime
+        # What it leaves in the key-value cache, or takes from it, is of no chat.
+        while not runtime.ready or self._history.begin(runtime, tokens, alone=True) is None:
+            model.load()
+        runtime.compute(tokens, RKLLMInferMode.RKLLM_INFER_GET_LAST_HIDDEN_LAYER, states.take)
 
     def run(
         self, run_id: int, prompt: Prompt, sampling: SamplingParams, on_piece: OnPiece
     ) -> RunEnd:
         """Generate; loads the model again first where that is what the sampling takes."""
-        runtime = self._loaded
+        model, context = self._loaded, self._setup.context_length
         with self._lock:
             aborted = self._aborted.setdefault(run_id, threading.Event())
         try:
-            given = input_for(prompt, self._tokenizer, self._setup.context_length)
+            given = input_for(prompt, self._tokenizer, context)
+            if self._batches is not None:
+                shares = model.shares(sampling)
+                return self._batches.run(
+                    Member(tokens_of(given), sampling, context, on_piece, aborted, shares)
+                )
             with self._running, self._abortable(run_id):
                 if self._stepwise is not None:
                     return self._stepwise.run(tokens_of(given), sampling, on_piece, aborted)
-                reload_ms = self._reload_for(sampling)
-                # The runtime would shift its window and go on (R8). How long a text is, only it
-                # knows.
-                room = self._setup.context_length - (len(given) if isinstance(given, list) else 0)
-                limit = min(sampling.max_tokens or room, room)
-                cache = self._caches.path(sampling.prompt_cache, sampling.lora)
-                # Twice at most: nothing is kept any more where it is None.
-                while (
-                    part := self._history.begin(runtime, given, lora=sampling.lora, cache=cache)
-                ) is None:
-                    reload_ms += self._load(self._setup)
-                run = runtime.run(
-                    part.send,
-                    sampling,
-                    limit,
-                    on_piece,
-                    aborted,
-                    keep=part.keep,
-                    save_to=part.save_to,
-                )
-                self._history.end(given, cache, run, self._setup.context_length)
-                end = end_of(run, given, self._setup.context_length, runtime.cache_size)
-                return replace(end, cached_tokens=part.reused, reload_ms=reload_ms)
+                return self._run_alone(given, sampling, on_piece, aborted)
         finally:
             with self._lock:
                 del self._aborted[run_id]
+
+    def _run_alone(
+        self, given: Input, sampling: SamplingParams, on_piece: OnPiece, aborted: threading.Event
+    ) -> RunEnd:
+        model, runtime, context = self._loaded, self._loaded.runtime, self._setup.context_length
+        reload_ms = model.load_for(sampling)
+        # The runtime would shift its window and go on (R8). How long a text is, only it knows.
+        room = context - (len(given) if isinstance(given, list) else 0)
+        limit = min(sampling.max_tokens or room, room)
+        cache = self._caches.path(sampling.prompt_cache, sampling.lora)
+        # Twice at most: nothing is kept any more where it is None.
+        while (
+            part := self._history.begin(runtime, given, lora=sampling.lora, cache=cache)
+        ) is None:
+            reload_ms += model.load()
+        run = runtime.run(
+            part.send, sampling, limit, on_piece, aborted, keep=part.keep, save_to=part.save_to
+        )
+        self._history.end(given, cache, run, context)
+        end = end_of(run, given, context, runtime.cache_size)
+        return replace(end, cached_tokens=part.reused, reload_ms=reload_ms)
+
+    def _run_batch(self, batch: Batch) -> None:
+        """Run several requests; called by the thread that batches have."""
+        batch.reload_ms = self._loaded.load_for(batch.sampling)
+        self._loaded.runtime.run_batch(batch)
+        check_end(batch, self._setup.context_length)
 
     @contextmanager
     def _abortable(self, run_id: int) -> Iterator[None]:
@@ -272,24 +294,7 @@ class RkllmBackend:
 
     def close(self) -> None:
         """Destroy the handle, once."""
+        if self._batches is not None:
+            self._batches.close()
         if self._runtime is not None:
             self._runtime.close()
-
-    def _reload_for(self, sampling: SamplingParams) -> float:
-        """Load the model again if this sampling needs it; return how long that took, in ms."""
-        runtime, setup = self._loaded, self._setup
-        wanted = setup.sampling
-        if self._reloads and not self._abi.sampling_per_run:
-            wanted = replace(wanted, **{name: getattr(sampling, name) for name in SAMPLING})
-        if self._reloads and self._abi.sampling_per_run:
-            wanted = replace(wanted, ignore_eos=sampling.ignore_eos)
-        if wanted == setup.sampling and runtime.ready:
-            return 0.0
-        logger.info("the model is loaded again for other sampling parameters")
-        return self._load(replace(setup, sampling=wanted))
-
-    def _load(self, setup: Setup) -> float:
-        """Load the model in place of the one that is loaded; return how long it took, in ms."""
-        started = time.monotonic()
-        self._init(setup)
-        return (time.monotonic() - started) * 1000

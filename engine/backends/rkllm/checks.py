@@ -34,3 +34,27 @@ def check_context(tokens: int) -> None:
             f"CONTEXT_LENGTH must be a multiple of {_CONTEXT_STEP} and at most {_MAX_CONTEXT} for "
             f"the RKLLM runtime, got {tokens}"
         )
+
+
+def why_no_batch(mode: str, *, prompt_caches: bool) -> str | None:
+    """Return what does not go with RKLLM_N_BATCH above 1, None where all does."""
+    if mode == "logits":
+        return "RKLLM_N_BATCH must be 1 where RKLLM_MODE is logits: the runtime has none of batches"
+    if prompt_caches:
+        return "RKLLM_N_BATCH must be 1 where RKLLM_PROMPT_CACHES is set: a batch has no such cache"
+    return None
+
+
+def check_batch(n_batch: int, mode: str, prompt_caches: bool, tokenizes: bool) -> None:
+    """Refuse a batch of what cannot be in one. Raises ModelLoadFailed."""
+    if n_batch == 1:
+        return
+    why = why_no_batch(mode, prompt_caches=prompt_caches)
+    if why is None and not tokenizes:
+        # A text that is too long would fail the run of all, and how long one is nobody would tell.
+        why = (
+            "RKLLM_N_BATCH above 1 needs the tokenizer files of the model, for requests share a "
+            "run as tokens (RKLLM_TOKENIZER)"
+        )
+    if why is not None:
+        raise ModelLoadFailed(why)

@@ -34,19 +34,22 @@ def claims(
     adapters: Sequence[str] = (),
     logits: bool = False,
     prompt_caches: bool = False,
+    slots: int = 1,
 ) -> Capabilities:
     """Return what can be asked of it.
 
     `reloads` says whether the model is loaded again for other sampling, `tokenizes` that there is a
     tokenizer beside it and `renders` that this one has a chat template, which begins with the
     model's thoughts if it `opens_thoughts`; `adapters` are the LoRAs by name, `logits` that tokens
-    are chosen here and `prompt_caches` that there is a folder for them.
+    are chosen here, `prompt_caches` that there is a folder for them and `slots` how many requests
+    share a run.
     """
     per_run = abi.sampling_per_run or reloads or logits
     return Capabilities(
         backend="rkllm",
         model=model,
         context_length=context_length,
+        slots=slots,
         fixed_sampling={} if per_run else {name: getattr(FIXED, name) for name in SAMPLING},
         min_p=logits,
         seed=logits,
@@ -54,8 +57,8 @@ def claims(
         max_logprobs=_MAX_LOGPROBS if logits else 0,
         logit_bias=logits,
         token_prompts=True,
-        # Logits come of tokens alone: there the runtime's own template is out of reach.
-        chat_template=renders or not logits,
+        # Logits and batches are of tokens alone: there the runtime's own template is out of reach.
+        chat_template=renders or not (logits or slots > 1),
         turns=renders,
         opens_thoughts=opens_thoughts,
         plain_prompts=tokenizes,

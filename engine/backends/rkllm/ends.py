@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from engine.backends.base import RunEnd
+from engine.backends.rkllm.batch import Batch
 from engine.backends.rkllm.inputs import Input
 from engine.backends.rkllm.runs import Run
 from engine.errors import BackendFailed
@@ -14,6 +15,19 @@ from engine.output import FinishReason
 logger = logging.getLogger(__name__)
 
 _MAX_MS = 1e9
+
+
+def check_end(run: Run | Batch, context_length: int) -> None:
+    """Look whether a run ended as one does. Raises BackendFailed."""
+    # What becomes of an abort takes nothing from an answer that is complete.
+    if (run.failed or run.code) and not run.stopped:
+        said = f"rkllm_run answered {run.code}" if run.code else "it reported an error"
+        raise BackendFailed(
+            f"the RKLLM runtime failed and gave no reason ({said}); a prompt or answer that "
+            f"does not fit the context of {context_length} tokens is one"
+        )
+    if not run.finished and not run.stopped:
+        raise BackendFailed("the RKLLM runtime ended the run without saying that it was done")
 
 
 def end_of(
@@ -26,15 +40,7 @@ def end_of(
     Raises:
         BackendFailed: it failed, or ended in a way that is none.
     """
-    # What becomes of an abort takes nothing from an answer that is complete.
-    if (run.failed or run.code) and not run.stopped:
-        said = f"rkllm_run answered {run.code}" if run.code else "it reported an error"
-        raise BackendFailed(
-            f"the RKLLM runtime failed and gave no reason ({said}); a prompt or answer that "
-            f"does not fit the context of {context_length} tokens is one"
-        )
-    if not run.finished and not run.stopped:
-        raise BackendFailed("the RKLLM runtime ended the run without saying that it was done")
+    check_end(run, context_length)
     if isinstance(given, list):
         prompt_tokens = len(given)
     elif run.finished:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from engine.backends.base import OnPiece
 from engine.backends.rkllm.abi import Abi, Functions
 from engine.backends.rkllm.adapters import Adapter
+from engine.backends.rkllm.batch import Batch
 from engine.backends.rkllm.runs import (
     ALL_TOKENS,
     Run,
     Setup,
     Turn,
     fill_sampling,
-    input_of,
+    inputs_of,
     name_adapter,
     no_pieces,
 )
@@ -39,8 +40,6 @@ __all__ = ["Run", "Runtime", "Setup", "Turn", "fill_sampling"]
 _ABORT_AGAIN_S = 0.02
 
 _NORMAL = int(LLMCallState.RKLLM_RUN_NORMAL)
-_WAITING = int(LLMCallState.RKLLM_RUN_WAITING)
-_FINISH = int(LLMCallState.RKLLM_RUN_FINISH)
 
 
 class Runtime:
@@ -61,8 +60,9 @@ class Runtime:
         self._adapters: list[RKLLMLoraAdapter] = []
         # 1.2 has no such answer, and frees them in its own time.
         self._released = int(CallbackAnswer.RELEASE_OUTPUT if abi.sampling_per_run else 0)
+        self._places = 1
         self._runs = 0
-        self._run: Run | None = None
+        self._run: Run | Batch | None = None
         # Between a run's return and an abort of it: the next run must not be hit.
         self._lock = threading.Lock()
         self._abort_wanted = threading.Event()
@@ -93,6 +93,7 @@ class Runtime:
         if self._abi.sampling_per_run:
             param.ignore_eos_token = setup.sampling.ignore_eos
         extend = param.extend_param
+        extend.n_batch = self._places = setup.n_batch
         extend.base_domain_id = setup.base_domain_id
         if setup.cpu_mask:
             extend.enabled_cpus_mask = setup.cpu_mask
@@ -139,7 +140,8 @@ class Runtime:
         Raises:
             BackendFailed: no model is loaded.
         """
-        run = self._begun(Run(self._runs + 1, on_piece, limit))
+        run = Run(self._runs + 1, on_piece, limit, told=self._abi.sampling_per_run)
+        self._begin(run)
         if aborted.is_set():
             run.stopped = True
             self._run = None
@@ -148,10 +150,27 @@ class Runtime:
         infer.keep_history = int(keep)
         if save_to is not None:
             infer.prompt_cache_params = ctypes.pointer(RKLLMPromptCacheParam(1, bytes(save_to)))
-        self._call(run, prompt, infer)
+        self._call(run, [prompt], infer)
         # What the struct points to has to live until here.
         del alive
         return run
+
+    def run_batch(self, batch: Batch) -> None:
+        """Generate for all members of a batch, side by side; returns when the library has.
+
+        Raises:
+            BackendFailed: no model is loaded.
+        """
+        batch.number = self._runs + 1
+        self._begin(batch)
+        if batch.stopped:
+            # Nobody is left of it, and nobody could abort it before it was begun.
+            self._run = None
+            return
+        infer, alive = self._infer(batch.sampling, batch.limit)
+        self._call(batch, batch.begin(), infer)
+        # What the struct points to has to live until here.
+        del alive
 
     def compute(
         self,
@@ -169,12 +188,13 @@ class Runtime:
         Raises:
             BackendFailed: no model is loaded, or the run failed.
         """
-        run = self._begun(Run(self._runs + 1, no_pieces, ALL_TOKENS, take))
+        run = Run(self._runs + 1, no_pieces, ALL_TOKENS, take)
+        self._begin(run)
         infer = self._abi.infer_param()
         infer.mode = mode
         infer.keep_history = int(keep)
         named = name_adapter(infer, lora)
-        self._call(run, tokens, infer)
+        self._call(run, [tokens], infer)
         # What the struct points to has to live until here.
         del named
         if (run.failed or run.code) and not run.stopped:
@@ -182,15 +202,14 @@ class Runtime:
             raise BackendFailed(f"the RKLLM runtime failed and gave no reason ({said})")
         return run
 
-    def _begun(self, run: Run) -> Run:
+    def _begin(self, run: Run | Batch) -> None:
         with self._lock:
             self._runs = run.number
             self._run = run
-        return run
 
-    def _call(self, run: Run, prompt: Turn | list[int], infer: Any) -> None:
+    def _call(self, run: Run | Batch, prompts: Sequence[Turn | list[int]], infer: Any) -> None:
         try:
-            given, keep = input_of(self._abi, prompt)
+            given, keep = inputs_of(self._abi, prompts, self._places)
             run.code = self._functions.run(self._loaded, given, infer, run.number)
             # What the struct points to has to live until here.
             del keep
@@ -198,10 +217,13 @@ class Runtime:
             with self._lock:
                 self._run = None
 
-    def abort(self) -> None:
-        """Make the run that is under way end; harmless if there is none. Any thread may call it."""
+    def abort(self, only: Batch | None = None) -> None:
+        """Make the run that is under way end; harmless if there is none. Any thread may call it.
+
+        `only` is for one that may have ended: the next run is not hit.
+        """
         run = self._run
-        if run is not None:
+        if run is not None and only in (None, run):
             run.stopped = True
             self._abort_wanted.set()
 
@@ -256,33 +278,9 @@ class Runtime:
         # Between FINISH and the return of `rkllm_run` the run is still there, and is over.
         if run is None or run.number != number or run.finished:
             return 0
-        if state == _NORMAL:
-            found = result.contents
-            if run.take is not None:
-                run.take(found)
-                return self._released
-            piece, token_id = found.text or b"", found.token_id
-            run.ids.append(token_id)
-        elif state == _WAITING:
-            # Its bytes come with a later token.
-            piece, token_id = b"", -1
-            run.ids.append(result.contents.token_id if result else -1)
-        else:
-            run.end(result, finished=state == _FINISH)
-            return 0
-        tokens = run.tokens = run.tokens + 1
-        if run.stopped:
-            return 0
-        if tokens > run.limit:
+        if run.take_result(result, state):
             self.abort()
-            return 0
-        enough = run.on_piece(piece, token_id, None)
-        if tokens == run.limit:
-            # A library that was told the limit is about to end by itself, with its counts.
-            enough = not self._abi.sampling_per_run
-        if enough:
-            self.abort()
-        return 0
+        return self._released if run.take is not None and state == _NORMAL else 0
 
     def _abort_forever(self) -> None:
         while True:

@@ -59,6 +59,7 @@ VALUES: dict[str, tuple[str, object]] = {
     "RKLLM_LORA": ("one=some/one.rkllm", "one=some/one.rkllm"),
     "RKLLM_KV_REUSE": ("off", False),
     "RKLLM_PROMPT_CACHES": ("some/folder", Path("some/folder")),
+    "RKLLM_N_BATCH": ("4", 4),
     "THREADS": ("3", 3),
     "DEFAULT_MAX_TOKENS": ("99", 99),
     "REQUEST_TIMEOUT_S": ("1.5", 1.5),
@@ -216,7 +217,7 @@ def test_engine_config_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         **{
             name: text
             for name, (text, _) in VALUES.items()
-            if name not in ("ENGINE", "DETERMINISTIC", "MODELS")
+            if name not in ("ENGINE", "DETERMINISTIC", "MODELS", "RKLLM_N_BATCH")
         },
     )
     config = settings.engine_config()
@@ -246,6 +247,27 @@ def test_deterministic_reuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         model = {"MODEL_PATH": "some/model.rkllm", "DETERMINISTIC": setting}
         config = read(monkeypatch, **model).engine_config()
         assert config.backend.options["kv_reuse"] is reuses
+
+
+def test_batch_of_requests_is_as_many_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting, slots in (("off", 4), ("on", 1)):
+        model = {"MODEL_PATH": "some/model.rkllm", "RKLLM_N_BATCH": "4", "MAX_CONCURRENCY": "9"}
+        config = read(monkeypatch, **model, DETERMINISTIC=setting).engine_config()
+        assert (config.slots, config.backend.options["n_batch"]) == (slots, slots)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("RKLLM_MODE", "logits"), ("RKLLM_PROMPT_CACHES", "some/folder")]
+)
+def test_what_batches_cannot_have_is_refused_beside_them(
+    name: str,
+    value: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        read(monkeypatch, **{"RKLLM_N_BATCH": "2", name: value})
+    assert f"RKLLM_N_BATCH must be 1 where {name} is" in capsys.readouterr().err
 
 
 def test_deterministic_is_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,7 @@ _BACKEND_OPTIONS = {
     "lib_path",
     "lora",
     "mode",
+    "n_batch",
     "pooling",
     "prompt_caches",
     "sampling",

@@ -246,7 +246,7 @@ INFER = "i = d.abi.infer_param(); "
         ("d.param.top_p = float('nan'); d.init()", "RKLLMParam.top_p is nan"),
         ("d.param.temperature = 1e20; d.init()", "RKLLMParam.temperature is 1e+20"),
         ("d.param.max_context_len = 0; d.init()", "RKLLMParam.max_context_len is 0"),
-        ("d.param.extend_param.n_batch = 2; d.init()", "RKLLMExtendParam.n_batch is 2"),
+        ("d.param.extend_param.n_batch = 0; d.init()", "RKLLMExtendParam.n_batch is 0"),
         ("d.param.extend_param.reserved[9] = 1; d.init()", "RKLLMExtendParam.reserved is 1"),
         ("d.callback = type(d.callback)(); d.init()", "callback is NULL"),
         ("d.run(role='user', mode=7)", "RKLLMInferParam.mode is 7"),

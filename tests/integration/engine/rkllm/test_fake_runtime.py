@@ -499,7 +499,12 @@ def test_calls_are_logged_in_order(driver: DriverFactory, call_log: Path) -> Non
         "rkllm_abort",
         "rkllm_destroy",
     ]
-    assert calls[2].values == {"run": "1", "tokens": "2", "userdata": "0x5"}
+    assert calls[2].values == {
+        "run": "1",
+        "tokens": "2",
+        "places": "1",
+        "userdata": "0x5",
+    }
     assert calls[3].values == {"run": "1", "said": "3", "end": "finished", "status": "0"}
     assert [call.ns for call in calls] == sorted(call.ns for call in calls)
     assert {call.thread for call in calls} == {threading.get_native_id()}

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from engine import BackendConfig, Engine, EngineConfig, EnginePool, EngineState,
 from engine.errors import EngineCrashed, ModelLoadFailed
 from tests.conftest import EngineFactory
 from tests.fake_rkllm import read_log
+from tests.fake_rkllm.tokenizer import write_tokenizer
 from tests.integration.engine.support import ask, first_text, read, request
 from tests.waiting import until
 
@@ -152,3 +154,30 @@ async def test_one_models_death_does_not_stop_the_other(
         assert (pool.state, pool.slots) == (EngineState.READY, 1)
     finally:
         await pool.close()
+
+
+async def test_each_copy_has_as_many_places_as_a_run(
+    engine_factory: EngineFactory,
+    library: Path,
+    model: Callable[[str], Path],
+    tmp_path: Path,
+    fast_restarts: None,
+) -> None:
+    write_tokenizer(tmp_path)
+    path = model('answer\n  say "\\{i} " us=1000 times=asked\n')
+    first, second = (
+        BackendConfig("rkllm", {**backend(path, library, domain).options, "n_batch": 3})
+        for domain in (3, 4)
+    )
+    engine = engine_factory(first, copies=(second,))
+    await engine.ready()
+    await until(lambda: engine.slots == 2 * 3)
+    async with AsyncExitStack() as stack:
+        streams = [
+            await stack.enter_async_context(await engine.generate(request((number, 200))))
+            for number in range(6)
+        ]
+        assert [each.running for each in engine.instances] == [3, 3]
+        answers = await asyncio.gather(*(read(stream) for stream in streams))
+    whole = "".join(f"{number} " for number in range(200))
+    assert ["".join(delta.text for delta in answer) for answer in answers] == [whole] * 6

@@ -1,0 +1,502 @@
+"""RKLLM_N_BATCH, with both ABIs: requests that share a run, each with an answer of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import Engine, FinishReason, Priority, TokenStream
+from engine.backends.rkllm import batches
+from engine.backends.rkllm.abi import Abi
+from engine.doctor import FAILED, Doctor
+from engine.errors import (
+    BackendFailed,
+    EngineCrashed,
+    EngineError,
+    EngineStalled,
+    ModelLoadFailed,
+    UnsupportedParameter,
+)
+from handler.openai.service import OpenAIService
+from handler.pipeline import Pipeline
+from tests.fake_rkllm import Call, read_log
+from tests.fake_rkllm.tokenizer import write_tokenizer
+from tests.integration.engine.rkllm.conftest import RkllmMaker
+from tests.integration.engine.support import ask, first_text, read, request
+from tests.waiting import PATIENCE, until
+
+pytestmark = [pytest.mark.usefixtures("examined_once", "tokenizer")]
+only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
+only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
+
+# Every token says which prompt it is of; the last number of a prompt is how many there are.
+COUNT = 'answer\n  say "\\{i}/\\{prompt} " times=asked\n'
+SLOW = 'answer\n  say "\\{i}/\\{prompt} " us=2000 times=asked\n'
+# For what has to be let go on.
+ENDLESS = 'answer\n  say "\\{i}/\\{prompt} " us=1000 times=1000000\n'
+
+
+@pytest.fixture(autouse=True)
+def tokenizer(tmp_path: Path) -> Path:
+    """The files beside every model that this test writes."""
+    return write_tokenizer(tmp_path)
+
+
+@pytest.fixture
+def full_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has a batch wait for more to come for as long as a busy machine may take."""
+    monkeypatch.setattr(batches, "GATHER_S", 0.5 * PATIENCE)
+
+
+def said(prompt: tuple[int, ...], tokens: int) -> str:
+    name = " ".join(map(str, prompt))
+    return "".join(f"{i}/{name} " for i in range(tokens))
+
+
+def calls(log: Path, name: str) -> list[Call]:
+    return [call for call in read_log(log) if call.name == name]
+
+
+def runs_of(log: Path) -> list[list[str]]:
+    """The ids of each place, run by run."""
+    found: dict[str, list[str]] = {}
+    for call in calls(log, "context"):
+        run = found.setdefault(call.values["run"], [])
+        assert int(call.values["place"]) == len(run)
+        run.append(call.values["ids"])
+    return list(found.values())
+
+
+@only_threads
+@pytest.mark.usefixtures("full_batches")
+async def test_requests_share_one_run(rkllm_of: RkllmMaker, call_log: Path) -> None:
+    engine = rkllm_of(COUNT, n_batch=4)
+    assert (await engine.ready()).slots == 4
+    prompts = [(7, 5), (8, 9, 1), (10, 30), (11, 11, 11, 2)]
+    answers = await asyncio.gather(*(ask(engine, prompt) for prompt in prompts))
+    for prompt, (text, finish) in zip(prompts, answers, strict=True):
+        assert text == said(prompt, prompt[-1])
+        assert finish.reason is FinishReason.STOP
+        assert finish.usage.prompt_tokens == len(prompt)
+        assert finish.usage.completion_tokens == prompt[-1]
+    assert calls(call_log, "rkllm_init")[0].values["n_batch"] == "4"
+    assert [call.values["places"] for call in calls(call_log, "rkllm_run")] == ["4"]
+    ids = [",".join(map(str, prompt)) for prompt in prompts]
+    assert sorted(runs_of(call_log)[0]) == sorted(ids)
+    # All had ended, so the run did by itself.
+    assert not calls(call_log, "rkllm_abort")
+
+
+@only_processes
+async def test_those_who_wait_for_a_run_share_the_next_one(
+    rkllm_of: RkllmMaker, call_log: Path
+) -> None:
+    engine = rkllm_of(
+        f'answer when="1 2 3"\n  say "x" us=1000 times=1000000\n  abort ms=300\n{COUNT}', n_batch=4
+    )
+    async with await engine.generate(request((1, 2, 3))) as first:
+        await first_text(first)
+        others = [asyncio.create_task(ask(engine, (n, 20))) for n in (50, 60, 70)]
+        await until(lambda: engine.running == 4)
+    for number, task in zip((50, 60, 70), others, strict=True):
+        assert (await task)[0] == said((number, 20), 20)
+    runs = runs_of(call_log)
+    assert [len(run) for run in runs] == [4, 4]
+    assert sorted(runs[1][:3]) == ["50,20", "60,20", "70,20"]
+
+
+@only_threads
+async def test_lone_request_goes_with_the_least_there_can_be(
+    rkllm_of: RkllmMaker, call_log: Path
+) -> None:
+    engine = rkllm_of(f'answer when="99 3"\n  say "\\{{i}} " times=3\n{ENDLESS}', n_batch=3)
+    text, finish = await ask(engine, (99, 3))
+    assert (text, finish.usage.completion_tokens) == ("0 1 2 ", 3)
+    assert runs_of(call_log) == [["99,3", "99", "99"]]
+    # Those go on for nobody.
+    assert calls(call_log, "rkllm_abort")
+    assert (await ask(engine, (99, 3)))[0] == text
+
+
+@only_threads
+async def test_one_input_as_ever_where_it_is_not_asked_for(
+    rkllm_of: RkllmMaker, call_log: Path
+) -> None:
+    engine = rkllm_of(COUNT)
+    assert (await engine.ready()).slots == 1
+    answers = await asyncio.gather(*(ask(engine, (number, 3)) for number in (5, 6)))
+    assert [text for text, _ in answers] == [said((5, 3), 3), said((6, 3), 3)]
+    assert calls(call_log, "rkllm_init")[0].values["n_batch"] == "1"
+    assert [len(run) for run in runs_of(call_log)] == [1, 1]
+
+
+@only_threads
+@pytest.mark.usefixtures("full_batches")
+async def test_each_has_its_own_stop_string_and_limit(rkllm_of: RkllmMaker, call_log: Path) -> None:
+    engine = rkllm_of(COUNT, n_batch=3)
+    stopped, cut, whole = await asyncio.gather(
+        ask(engine, (5, 40), stop=("7/",)),
+        ask(engine, (6, 40), max_tokens=9),
+        ask(engine, (7, 40)),
+    )
+    assert stopped[0] == said((5, 40), 7)
+    assert (stopped[1].stop_reason, stopped[1].usage.completion_tokens) == ("7/", 8)
+    assert cut[0] == said((6, 40), 9)
+    assert (cut[1].reason, cut[1].usage.completion_tokens) == (FinishReason.LENGTH, 9)
+    assert (whole[0], whole[1].reason) == (said((7, 40), 40), FinishReason.STOP)
+    assert len(runs_of(call_log)) == 1
+
+
+@only_threads
+@pytest.mark.usefixtures("full_batches")
+async def test_answer_ends_where_the_context_is_full(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(ENDLESS, n_batch=2, context_length=32)
+    prompts = ((1, 2, 3), (4, 5, 6, 7, 8))
+    for prompt, (text, finish) in zip(
+        prompts, await asyncio.gather(*(ask(engine, each) for each in prompts)), strict=True
+    ):
+        assert text == said(prompt, 32 - len(prompt))
+        assert (finish.reason, finish.usage.total_tokens) == (FinishReason.LENGTH, 32)
+
+
+async def goes_on(stream: TokenStream, prompt: tuple[int, ...], got: str) -> None:
+    """Read some more of an answer that has no end of its own."""
+    assert stream.result is None
+    wanted = len(got) + 1000
+    while len(got) < wanted:
+        got += await first_text(stream)
+    assert said(prompt, len(got)).startswith(got)
+
+
+async def test_who_leaves_is_free_at_once_and_the_others_go_on(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(ENDLESS, n_batch=2)
+    await engine.ready()
+    async with await engine.generate(request((5, 1))) as staying:
+        got = await first_text(staying)
+        # Whether it shares that run or waits for the next one, its slot is free.
+        async with await engine.generate(request((6, 1))):
+            assert engine.running == 2
+        await until(lambda: engine.running == 1)
+        await goes_on(staying, (5, 1), got)
+
+
+@pytest.mark.usefixtures("full_batches")
+@only_threads
+async def test_one_of_a_run_that_leaves_takes_nothing_from_the_others(
+    rkllm_of: RkllmMaker, call_log: Path
+) -> None:
+    engine = rkllm_of(ENDLESS, n_batch=2)
+    async with (
+        await engine.generate(request((5, 1))) as staying,
+        await engine.generate(request((6, 1))) as leaving,
+    ):
+        got = await first_text(staying)
+        await first_text(leaving)
+        leaving.abort()
+        await until(lambda: engine.running == 1)
+        await goes_on(staying, (5, 1), got)
+        assert not calls(call_log, "rkllm_abort")
+    assert len(runs_of(call_log)) == 1
+
+
+@pytest.mark.usefixtures("full_batches")
+@only_threads
+async def test_run_that_nobody_is_left_of_is_aborted(rkllm_of: RkllmMaker, call_log: Path) -> None:
+    engine = rkllm_of(f'answer when="7 7"\n  say "\\{{i}} " times=3\n{ENDLESS}', n_batch=2)
+    async with (
+        await engine.generate(request((5, 1))) as one,
+        await engine.generate(request((6, 1))) as other,
+    ):
+        await first_text(one)
+        await first_text(other)
+    await until(lambda: not engine.running)
+    assert calls(call_log, "rkllm_abort")
+    assert (await asyncio.gather(ask(engine, (7, 7)), ask(engine, (7, 7))))[1][0] == "0 1 2 "
+
+
+@only_threads
+@pytest.mark.usefixtures("full_batches")
+async def test_different_sampling_shares_no_run_where_runs_have_their_own(
+    rkllm_of: RkllmMaker, abi: Abi, call_log: Path
+) -> None:
+    engine = rkllm_of('answer\n  say "\\{seen}"\n', n_batch=4)
+    asked = [{"top_k": 3}, {"top_k": 4}, {"top_k": 3}, {"top_k": 4}]
+    answers = await asyncio.gather(
+        *(ask(engine, (index, 1), **sampling) for index, sampling in enumerate(asked))
+    )
+    seen = [json.loads(text)["sampling"]["top_k"] for text, _ in answers]
+    assert seen == ([3, 4, 3, 4] if abi.sampling_per_run else [50] * 4)
+    assert len(runs_of(call_log)) == (2 if abi.sampling_per_run else 1)
+
+
+@only_threads
+@pytest.mark.usefixtures("full_batches")
+async def test_members_agree_on_what_takes_a_reload(
+    rkllm_of: RkllmMaker, abi: Abi, call_log: Path
+) -> None:
+    engine = rkllm_of('answer\n  say "\\{seen}"\n', n_batch=4, sampling="reload")
+    usual: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9, "top_k": 50}
+    other = usual | ({"ignore_eos": True} if abi.sampling_per_run else {"top_k": 3})
+    answers = await asyncio.gather(
+        *(ask(engine, (index, 1), **sampling) for index, sampling in enumerate([usual, other] * 2))
+    )
+    took = [finish.timings.reload_ms for _, finish in answers]
+    assert took[0] == took[2]
+    assert took[1] == took[3] > 0
+    names = [call.name for call in read_log(call_log)]
+    assert names.count("rkllm_run") == 2
+    # Who came first, the threads decide.
+    assert names.count("rkllm_init") == 2 + (took[0] > 0)
+
+
+@only_threads
+@pytest.mark.usefixtures("full_batches")
+async def test_adapters_share_no_run(rkllm_of: RkllmMaker, tmp_path: Path, call_log: Path) -> None:
+    path = tmp_path / "one.lora"
+    path.write_text("weights")
+    engine = rkllm_of('answer\n  say "\\{seen}"\n', n_batch=4, lora=f"french={path}")
+    wanted = ["french", None, "french", None]
+    answers = await asyncio.gather(
+        *(ask(engine, (index, 1), lora=lora) for index, lora in enumerate(wanted))
+    )
+    assert [json.loads(text)["lora"] for text, _ in answers] == wanted
+    assert len(runs_of(call_log)) == 2
+
+
+@only_threads
+@pytest.mark.usefixtures("full_batches")
+async def test_failure_is_everybodys_who_has_not_ended(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(
+        f'answer when="66 2"\n  say "\\{{i}}/\\{{prompt}} " times=asked\n'
+        f'answer when="66"\n  say "x" times=20\n  error null\n{SLOW}',
+        n_batch=3,
+    )
+    whole, failed, beside = await asyncio.gather(
+        ask(engine, (66, 2)), ask(engine, (66, 1)), ask(engine, (5, 200)), return_exceptions=True
+    )
+    assert not isinstance(whole, BaseException)
+    assert whole[0] == said((66, 2), 2)
+    for error in (failed, beside):
+        assert isinstance(error, BackendFailed)
+        assert "failed and gave no reason (rkllm_run answered -1)" in error.message
+    both = await asyncio.gather(ask(engine, (5, 4)), ask(engine, (6, 4)))
+    assert [text for text, _ in both] == [said((5, 4), 4), said((6, 4), 4)]
+
+
+@only_processes
+async def test_crash_costs_its_batch_and_the_next_is_fine(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(
+        f'answer when="66"\n  say "x" us=1000 times=300\n  crash "E RKNN: no more"\n{COUNT}',
+        n_batch=2,
+    )
+    lost = await asyncio.gather(
+        *(ask(engine, (66, number)) for number in (1, 2)), return_exceptions=True
+    )
+    assert [type(each) for each in lost] == [EngineCrashed] * 2
+    answers = await asyncio.gather(*(ask(engine, (number, 9)) for number in (5, 6)))
+    assert [text for text, _ in answers] == [said((5, 9), 9), said((6, 9), 9)]
+
+
+@only_processes
+async def test_runtime_that_is_deaf_to_an_abort_is_found_out(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(
+        f'answer when="66"\n  say "x"\n  hang\n  abort ignored\n{COUNT}',
+        n_batch=2,
+        stall_timeout_s=0.3 * PATIENCE,
+        abort_grace_s=0.3 * PATIENCE,
+    )
+    lost = await asyncio.gather(
+        *(ask(engine, (66, number)) for number in (1, 2)), return_exceptions=True
+    )
+    # One that had come too late for that run is lost with the process.
+    kinds = {type(each) for each in lost}
+    assert EngineStalled in kinds <= {EngineStalled, EngineCrashed}
+    await until(lambda: engine.restarts == 1)
+    assert (await ask(engine, (5, 9)))[0] == said((5, 9), 9)
+
+
+@only_threads
+@pytest.mark.usefixtures("full_batches")
+async def test_character_that_one_waits_for_costs_the_others_none(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(
+        'answer when="5 1"\n  waiting "\\xe2" "\\xe2\\x82" times=20\n  say "\\xe2\\x82\\xac"\n'
+        + COUNT,
+        n_batch=2,
+    )
+    euro, other = await asyncio.gather(ask(engine, (5, 1)), ask(engine, (6, 60)))
+    assert (euro[0], euro[1].usage.completion_tokens) == ("€", 41)
+    assert other[0] == said((6, 60), 60)
+
+
+@only_threads
+async def test_vectors_take_turns_with_batches(rkllm_of: RkllmMaker, call_log: Path) -> None:
+    engine = rkllm_of(SLOW, n_batch=3)
+    await engine.ready()
+
+    async def vector(text: tuple[int, ...]) -> int:
+        (found,) = await engine.embed([text], Priority.INTERACTIVE)
+        assert found.tokens == len(text)
+        return round(found.vector[0] / (found.vector[1] - found.vector[0]) / 100)
+
+    for _ in range(5):
+        rows, text, longer, (other, _) = await asyncio.gather(
+            vector((5, 6, 7)), ask(engine, (8, 9)), vector((1,) * 9), ask(engine, (9, 8))
+        )
+        # The stand-in's row tells its number.
+        assert (rows, longer) == (2, 8)
+        assert (text[0], other) == (said((8, 9), 9), said((9, 8), 8))
+
+
+@only_threads
+async def test_prompt_cache_is_ignored_with_a_warning(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(COUNT, n_batch=2)
+    async with await engine.generate(request((5, 2), prompt_cache="bot")) as stream:
+        await read(stream)
+    assert any(warning.startswith("prompt_cache is not supported") for warning in stream.warnings)
+
+
+@only_threads
+async def test_what_cannot_be_in_a_batch_is_refused_at_the_load(
+    rkllm_of: RkllmMaker, tmp_path: Path
+) -> None:
+    for options, message in (
+        ({"mode": "logits"}, "RKLLM_N_BATCH must be 1 where RKLLM_MODE is logits"),
+        ({"prompt_caches": str(tmp_path)}, "RKLLM_N_BATCH must be 1 where RKLLM_PROMPT_CACHES"),
+    ):
+        with pytest.raises(ModelLoadFailed, match=message):
+            await rkllm_of(COUNT, n_batch=2, **options).ready()
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(ModelLoadFailed, match="RKLLM_N_BATCH above 1 needs the tokenizer files"):
+        await rkllm_of(COUNT, n_batch=2).ready()
+
+
+@only_threads
+async def test_messages_take_a_template(rkllm_of: RkllmMaker, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, template=None)
+    engine = rkllm_of(COUNT, n_batch=2)
+    service = OpenAIService(Pipeline(engine, "fake"))
+    with pytest.raises(UnsupportedParameter, match="no chat template"):
+        await service.whole(
+            service.codec("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})
+        )
+
+
+@only_threads
+@pytest.mark.usefixtures("full_batches")
+@pytest.mark.parametrize(
+    "body",
+    [{"prompt": [[5, 9], [6, 9], [7, 9], [8, 9]]}, {"prompt": [5, 9], "n": 4}],
+    ids=["array", "n"],
+)
+async def test_arrays_of_prompts_are_packed(
+    rkllm_of: RkllmMaker, call_log: Path, body: dict[str, Any]
+) -> None:
+    service = OpenAIService(Pipeline(rkllm_of(COUNT, n_batch=4), "fake"))
+    answer = await service.whole(service.codec("/v1/completions", body))
+    prompts = body["prompt"] if "n" not in body else [body["prompt"]] * 4
+    assert [choice["text"] for choice in answer["choices"]] == [
+        said(tuple(prompt), 9) for prompt in prompts
+    ]
+    assert answer["usage"]["completion_tokens"] == 36
+    assert [len(run) for run in runs_of(call_log)] == [4]
+
+
+def test_doctor_tries_it_out_as_it_is_set(library: Path, model: Callable[[str], Path]) -> None:
+    doctor = Doctor(
+        "rkllm",
+        {
+            "model_path": str(model('chatter none\nanswer\n  spell "ab" us=200 times=100000\n')),
+            "model_name": "fake",
+            "context_length": 16384,
+            "lib_path": str(library),
+            "n_batch": 3,
+        },
+    )
+    found = {(step, name): value for step, name, value in doctor.examine()}
+    assert not [each for each in found.items() if each[0][1] == FAILED]
+    assert found["loading", "slots"] == 3
+    # No run's own thread calls the library.
+    assert found["first run", "callbacks on the calling thread"] is None
+    assert found["limit of 5 tokens", "text"] == "ababa"
+    assert found["next turn", "tokens reused"] == 0
+    assert found["vector", "tokens"] > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One of many: what it asks for, and when it leaves, in tokens, if it does."""
+
+    prompt: tuple[int, ...]
+    sampling: dict[str, Any]
+    leaves_at: int | None
+
+    @classmethod
+    def by(cls, dice: random.Random, number: int) -> Asked:
+        tokens = dice.choice([0, 1, 2, dice.randrange(60), dice.randrange(250)])
+        sampling: dict[str, Any] = {}
+        if dice.random() < 0.4:
+            sampling["max_tokens"] = dice.randint(1, 80)
+        if dice.random() < 0.3:
+            sampling["stop"] = (f"{dice.randrange(60)}/",)
+        if dice.random() < 0.2:
+            sampling["top_k"] = 9
+        words = tuple(dice.randrange(256) for _ in range(dice.randrange(5)))
+        leaves = dice.randrange(tokens + 1) if dice.random() < 0.3 else None
+        return cls((*words, number % 256, number // 256, tokens), sampling, leaves)
+
+    @property
+    def end(self) -> tuple[str, FinishReason, int]:
+        tokens = self.prompt[-1]
+        limit = self.sampling.get("max_tokens", 10_000)
+        (stop,) = self.sampling.get("stop", ("10000/",))
+        at = int(stop[:-1])
+        # A longer number that ends like it comes later.
+        if at < min(tokens, limit):
+            return said(self.prompt, at), FinishReason.STOP, at + 1
+        if limit <= tokens:
+            return said(self.prompt, limit), FinishReason.LENGTH, limit
+        return said(self.prompt, tokens), FinishReason.STOP, tokens
+
+
+async def serve(engine: Engine, one: Asked) -> None:
+    text, reason, tokens = one.end
+    got: list[str] = []
+    async with await engine.generate(request(one.prompt, **one.sampling)) as stream:
+        async for batch in stream:
+            got += [delta.text for delta in batch]
+            if one.leaves_at is not None and len(got) >= one.leaves_at:
+                break
+    if one.leaves_at is not None and stream.result is None:
+        assert text.startswith("".join(got))
+        return
+    assert stream.result is not None
+    usage = stream.result.usage
+    assert ("".join(got), stream.result.reason) == (text, reason)
+    assert (usage.prompt_tokens, usage.completion_tokens) == (len(one.prompt), tokens)
+
+
+async def test_many_at_a_time_each_get_what_is_theirs(rkllm_of: RkllmMaker, scale: int) -> None:
+    engine = rkllm_of(COUNT, n_batch=4)
+    dice = random.Random(11)
+    waiting = [Asked.by(dice, number) for number in range(200 * scale)][::-1]
+
+    async def client() -> None:
+        while waiting:
+            one = waiting.pop()
+            try:
+                await serve(engine, one)
+            except (AssertionError, EngineError) as error:
+                error.add_note(str(one))
+                raise
+
+    async with asyncio.timeout(120 * PATIENCE):
+        await asyncio.gather(*(client() for _ in range(6)))
+    await until(lambda: not engine.running)
+    assert engine.restarts == 0
