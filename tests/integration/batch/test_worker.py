@@ -282,5 +282,7 @@ async def test_what_waits_for_a_slot_is_given_back_before_others_have_finished(
     finish.set()
     async with asyncio.timeout(10):
         await working
-    assert (answering.asked, tally.done) == (["a"], 1)
-    assert await status(store, sent[0]) is JobStatus.COMPLETED
+    # Whichever of them had the slot: they are looked up side by side, and come in any order.
+    (had_it,) = answering.asked
+    assert tally.done == 1
+    assert await status(store, sent["abcd".index(had_it)]) is JobStatus.COMPLETED
