@@ -1,0 +1,22 @@
+"""Packages whose names are imported when they are asked for have just those that they list."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+import engine
+import jobs
+
+
+@pytest.mark.parametrize("package", [engine, jobs])
+def test_every_public_name_is_there(package: ModuleType) -> None:
+    assert all(hasattr(package, name) for name in package.__all__)
+    assert sorted(name for names in package._NAMES.values() for name in names) == package.__all__
+
+
+@pytest.mark.parametrize("package", [engine, jobs])
+def test_no_other_name_is_there(package: ModuleType) -> None:
+    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'X'"):
+        package.X  # noqa: B018 - asked for is enough
