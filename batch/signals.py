@@ -11,11 +11,12 @@ from contextlib import contextmanager
 class Stop:
     """The first signal asks for an end, the second one does not wait for it.
 
-    `name` is of the first one, and empty before. Owned by the event loop.
+    `name` is of the first one, and empty before; `times` is how many came. Owned by the event loop.
     """
 
     def __init__(self) -> None:
         self.name = ""
+        self.times = 0
         # None while there is nothing that could be ended in order.
         self.act: Callable[[], object] | None = None
 
@@ -25,8 +26,9 @@ class Stop:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
         def stop(name: str) -> None:
-            at_once = bool(self.name) or self.act is None
+            self.times += 1
             self.name = self.name or name
+            at_once = self.times > 1 or self.act is None
             if at_once and task is not None:
                 task.cancel()
             elif self.act is not None:

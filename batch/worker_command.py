@@ -86,7 +86,8 @@ class WorkerCommand:
             except asyncio.CancelledError:
                 if not self._stop.name:
                     raise
-                code = INTERRUPTED
+                # Told once: nothing had been received yet.
+                code = DONE if self._stop.times == 1 else INTERRUPTED
             finally:
                 await self._engine.close()
         if self._stop.name:

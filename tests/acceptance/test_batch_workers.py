@@ -134,6 +134,18 @@ def test_a_signal_lets_what_is_generated_finish_and_gives_back_the_rest(
     assert slow.left(url) == (60 - answered, 0)
 
 
+def test_a_signal_during_the_load_is_a_stop_like_any_other(
+    script: ScriptFactory, cloud: Cloud
+) -> None:
+    loading = replace(cloud, model=script({"text": "no"}, load_ms=60_000))
+    with loading.worker(loading.queue()) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("loading ")
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, said.splitlines()[0]) == (0, "stopped by SIGTERM")
+
+
 def test_a_message_that_kills_the_engine_ends_as_an_error_and_in_the_dead_letter_queue(
     script: ScriptFactory, cloud: Cloud, tmp_path: Path
 ) -> None:
