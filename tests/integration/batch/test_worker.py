@@ -136,7 +136,8 @@ async def test_what_another_has_been_given_is_not_gone_on_with(
         return await good(line)
 
     (job,) = await send(store, "a")
-    terms = replace(TERMS, lease_s=0.3, until_empty=False)
+    # Looked after every second: long enough not to be over on a machine that stands still.
+    terms = replace(TERMS, lease_s=3.0, until_empty=False)
     answering = Answering(endless)
     worker, tally = worker_of(store, place, answering, terms)
     working = asyncio.create_task(worker.run())

@@ -474,7 +474,7 @@ async def test_dead_worker_is_noticed_by_its_broken_call(plane: MakePlane) -> No
 
 
 async def test_worker_that_comes_back_in_time_keeps_its_job(plane: MakePlane) -> None:
-    at = await plane(worker_grace_s=0.6)
+    at = await plane(worker_grace_s=1.5)
     worker = at.worker()
     job_id = await at.run()
     await worker.taken()
@@ -482,27 +482,27 @@ async def test_worker_that_comes_back_in_time_keeps_its_job(plane: MakePlane) ->
         wire.close(reset=True)
     await asyncio.sleep(0.2)
     with await at.open_poll(worker):
-        await asyncio.sleep(1)
+        await asyncio.sleep(2)
         assert await worker.done(job_id, {"output": 1}) == TAKEN
 
 
 async def test_open_call_keeps_the_lease_though_nothing_else_is_heard(plane: MakePlane) -> None:
-    at = await plane(lease_s=0.4)
+    at = await plane(lease_s=1.2)
     worker = at.worker()
     job_id = await at.run()
     await worker.taken()
     with await at.open_poll(worker):
-        await asyncio.sleep(1.2)
+        await asyncio.sleep(2)
         assert (await at.status(job_id))["status"] == "IN_PROGRESS"
 
 
 async def test_worker_that_gives_no_sign_loses_its_job(plane: MakePlane) -> None:
-    at = await plane(lease_s=0.6)
+    at = await plane(lease_s=1.5)
     worker = at.worker()
     job_id = await at.run()
     await worker.taken()
-    for _ in range(6):
-        await asyncio.sleep(0.2)
+    for _ in range(8):
+        await asyncio.sleep(0.25)
         await worker.ping("job_id=x")
     assert (await at.status(job_id))["status"] == "IN_PROGRESS"
     await at.becomes(job_id, "IN_QUEUE")

@@ -24,12 +24,17 @@ from tests.waiting import look_until
 
 WAIT_S = 50
 MARK = "**not as assumed**"
+# Where the limit takes an abort, the next token leaves it time on a machine that stands still.
 AS_ASSUMED = """
     answer when="walnut walnut"
       prefill_ms 600
       thread caller
       abort ms=0 finish
       say "nut " times=20 us=20000
+    answer when="walnut tree"
+      thread caller
+      abort ms=0 finish
+      say "one " times=30 us=150000
     answer
       thread caller
       abort ms=0 finish

