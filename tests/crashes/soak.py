@@ -46,8 +46,9 @@ class Report:
 
 async def soak(folder: Path, out: Path, *, seconds: float, talk: bool = False) -> Report:
     """Run it in an empty folder and write what was measured into `out`."""
-    # So short that as many results go as come, long before the end.
-    retention_s = min(2.0, seconds / 15)
+    # So short that as many results go as come, long before the end; and longer than a client on a
+    # machine that stands still for a moment takes to come for its own.
+    retention_s = min(8.0, seconds / 10)
     settings = {
         "STREAM_MODE": "generator",
         "RESULT_RETENTION_S": str(retention_s),
