@@ -6,6 +6,7 @@ import platform
 import re
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 _CPUINFO = Path("/proc/cpuinfo")
 _NAME = re.compile(r"^model name\s*:\s*(.+?)\s*$", re.MULTILINE)
@@ -24,8 +25,8 @@ def tell_sdk() -> None:
     worker's start, for a line that only the SDK's debugger shows.
     """
     try:
-        cpuinfo = import_module("cpuinfo")
+        cpuinfo: Any = import_module("cpuinfo")
     except ModuleNotFoundError:
         # An SDK that does without.
         return
-    cpuinfo.get_cpu_info = lambda: {"brand_raw": name()}  # type: ignore[attr-defined]
+    cpuinfo.get_cpu_info = lambda: {"brand_raw": name()}
