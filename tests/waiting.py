@@ -39,7 +39,7 @@ async def until_told(
         return found
 
 
-def look_until(true: Callable[[], T | None], within_s: float = WAIT_S) -> T:
+def look_until(true: Callable[[], T | None], within_s: float = WAIT_S, gap_s: float = _ASK_S) -> T:
     """Wait as `until` does where no loop runs, by holding up this thread.
 
     Raises:
@@ -49,7 +49,7 @@ def look_until(true: Callable[[], T | None], within_s: float = WAIT_S) -> T:
     while not (found := true()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"it did not happen within {within_s} s")
-        time.sleep(_ASK_S)
+        time.sleep(gap_s)
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -20,7 +19,7 @@ from engine.backends.rkllm.structs import RKLLMResult
 from engine.errors import BackendFailed
 from engine.output import FinishReason
 from engine.request import SamplingParams
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, look_until
 
 NORMAL, WAITING, FINISH, ERROR = range(4)
 PLACES = 3
@@ -132,10 +131,8 @@ class Crowd:
 
 
 def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + BOUND_S
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.001)
+    # A property comes here thousands of times.
+    look_until(true, BOUND_S, gap_s=0.001)
 
 
 @pytest.fixture
