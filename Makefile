@@ -155,6 +155,6 @@ $(ARM64)/.installed: requirements/arm64.txt $(ARM64)/.root $(VENV)/.setup
 	@rm -rf $(ARM64)/lib
 	@version=$$(readlink $(ARM64)/root/usr/bin/python3) && version=$${version#python} && \
 		$(BIN)/uv pip install --quiet --only-binary :all: --require-hashes --no-deps --python-version $$version \
-		--python-platform aarch64-unknown-linux-gnu \
+		--python-platform aarch64-manylinux_2_31 \
 		--target $(ARM64)/lib/python$$version/site-packages -r $< >&2
 	@touch $@

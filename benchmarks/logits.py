@@ -8,6 +8,8 @@ takes for a token is in none. It is processor time, of one thread, so others at 
 
 from __future__ import annotations
 
+import random
+import string
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -20,7 +22,9 @@ import numpy as np
 from benchmarks.measure import Table
 from benchmarks.options import Options, say
 from engine.backends.rkllm.abi import ABI_13, bind
+from engine.backends.rkllm.grammar import Constraint, Grammars
 from engine.backends.rkllm.library import load
+from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.backends.rkllm.runtime import Runtime, Setup
 from engine.backends.rkllm.sampler import Sampler
 from engine.backends.rkllm.stepwise import Stepwise
@@ -50,6 +54,19 @@ _WAYS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "count": {"type": "integer"},
+        "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}},
+    },
+    "required": ["name", "count", "tags"],
+    "additionalProperties": False,
+}
+_SAID = b'{"name": "Some one who is here, and there", "count": 1234, "tags": ["red", "blue"]}'
+
+
 class _Tokens:
     """A vocabulary of nothing but its size."""
 
@@ -63,6 +80,29 @@ class _Tokens:
         return "a"
 
 
+class _Words:
+    """Every byte, then words and what JSON has between them, and an end; texts are bytes."""
+
+    size = SIZE
+    ends = frozenset((SIZE - 1,))
+    special: Mapping[int, str] = {SIZE - 1: "</s>"}
+
+    def __init__(self) -> None:
+        dice = random.Random(1)
+        words = {bytes((byte,)): None for byte in range(256)}
+        while len(words) < SIZE - 1:
+            letters = dice.choice((string.ascii_lowercase, '{}[]":,. \n0123456789-_'))
+            word = "".join(dice.choices(letters, k=dice.randint(2, 9)))
+            words[(dice.choice(("", " ")) + word).encode()] = None
+        self._pieces = [*words, b""]
+
+    def piece(self, token: int) -> bytes:
+        return self._pieces[token]
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        return list(text.encode())
+
+
 def run(options: Options) -> list[Table]:
     """Measure the sampler alone, then whole answers on the stand-in."""
     table = Table(title=NAME, ours="ours")
@@ -73,6 +113,24 @@ def run(options: Options) -> list[Table]:
         table.alone(
             f"choosing, {way}", "CPU ms/token", [_choosing_ms(params) for _ in range(repeats)]
         )
+    say(f"{NAME}: held to a schema")
+    words = _Words()
+    table.alone(
+        "making the vocabulary known for schemas, once",
+        "CPU ms",
+        [_known_ms(words) for _ in range(3)],
+    )
+    grammars = _grammars(words)
+    table.alone(
+        "making a schema",
+        "CPU ms/answer",
+        [_schema_ms(grammars) for _ in range(repeats)],
+    )
+    table.alone(
+        "choosing, a job's defaults, held to a schema",
+        "CPU ms/token",
+        [_held_ms(grammars) for _ in range(repeats)],
+    )
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         runtime = _runtime(Path(folder))
         table.alone(
@@ -103,6 +161,46 @@ def _choosing_ms(params: SamplingParams) -> float:
     for number in range(_TOKENS):
         chooses.pick(rows[number % len(rows)])
     return (process_time() - started) * 1000 / _TOKENS
+
+
+def _grammars(words: _Words) -> Grammars:
+    return Grammars(cast("Vocabulary", words), cast("ChatTokenizer", words))
+
+
+def _known_ms(words: _Words) -> float:
+    started = process_time()
+    _grammars(words)
+    return (process_time() - started) * 1000
+
+
+def _held(grammars: Grammars) -> Constraint:
+    held = grammars.constraint(SamplingParams(json_schema=_SCHEMA))
+    assert held is not None
+    return held
+
+
+def _schema_ms(grammars: Grammars) -> float:
+    started = process_time()
+    _held(grammars).allowed()
+    return (process_time() - started) * 1000
+
+
+def _held_ms(grammars: Grammars) -> float:
+    """A model that would say this anyway; nothing is forced, so each byte is chosen."""
+    held = _held(grammars)
+    chooses = Sampler(SamplingParams(seed=1, **_JOB), _PROMPT, SIZE)
+    rows = (np.random.default_rng(1).standard_normal((8, SIZE)) * 3).astype(np.float32)
+    spent = 0.0
+    for number, byte in enumerate(_SAID):
+        row = rows[number % len(rows)]
+        row[byte] = 50
+        started = process_time()
+        picked = chooses.pick(row, held.allowed())
+        held.take(picked.token, forced=False)
+        spent += process_time() - started
+        assert picked.token == byte
+        row[byte] = 0
+    return spent * 1000 / len(_SAID)
 
 
 def _runtime(folder: Path) -> Runtime:

@@ -112,6 +112,7 @@ def _rkllm(abi: Abi) -> Mapping[str, Capabilities]:
             renders=tokenizer,
             adapters=adapters,
             logits=logits,
+            constrains=logits,
             prompt_caches=caches,
         )
 

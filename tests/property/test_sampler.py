@@ -135,6 +135,26 @@ def test_bias_and_penalties_are_those_of_the_slow_way(data: st.DataObject) -> No
         assert chooses._changed(array(row)).tolist() == pytest.approx(expected, abs=1e-4)
         answer.append(chooses.pick(array(row)).token)
         assert expected[answer[-1]] == pytest.approx(max(expected), abs=1e-4)
+        # What a grammar says for the model counts like what it says itself.
+        forced = data.draw(st.lists(token, max_size=2))
+        chooses.count(forced)
+        answer += forced
+
+
+@given(_SCORES, _CUTS, st.data())
+def test_what_is_not_allowed_is_as_if_it_were_not_there(
+    scores: list[float], cuts: dict[str, Any], data: st.DataObject
+) -> None:
+    size = len(scores)
+    allowed = np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)))
+    assume(allowed.any())
+    sampling = SamplingParams(seed=3, logprobs=2, **cuts)
+    row, there = array(scores), np.flatnonzero(allowed)
+    held, alone = Sampler(sampling, [], size), Sampler(sampling, [], len(there))
+    for _ in range(5):
+        assert held.pick(row, allowed).token == there[alone.pick(row[there]).token]
+    # Of all that the model may say, not of what it was let.
+    assert held.pick(row, allowed).top == Sampler(sampling, [], size).pick(row).top
 
 
 @given(st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=40), st.integers(0, 20))

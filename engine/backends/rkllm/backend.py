@@ -29,12 +29,7 @@ from engine.backends.rkllm.runtime import Runtime, Setup
 from engine.backends.rkllm.structs import RKLLMInferMode
 from engine.backends.rkllm.vectors import HiddenStates, Pooling
 from engine.capabilities import Capabilities
-from engine.errors import (
-    BackendFailed,
-    ModelLoadFailed,
-    RequestRejected,
-    UnsupportedParameter,
-)
+from engine.errors import BackendFailed, ModelLoadFailed, RequestRejected, UnsupportedParameter
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 
 if TYPE_CHECKING:
@@ -163,6 +158,7 @@ class RkllmBackend:
             opens_thoughts=tokenizer is not None and tokenizer.opens_thoughts,
             adapters=[adapter.name for adapter in self._adapters],
             logits=self._stepwise is not None,
+            constrains=self._stepwise is not None and self._stepwise.constrains,
             prompt_caches=self._caches.on,
             slots=setup.n_batch,
         )

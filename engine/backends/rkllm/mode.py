@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,11 @@ from engine.backends.rkllm.runtime import Runtime
 from engine.errors import ModelLoadFailed
 
 if TYPE_CHECKING:
+    from engine.backends.rkllm.grammar import Grammars
     from engine.backends.rkllm.stepwise import Stepwise
+    from engine.backends.rkllm.vocabulary import Vocabulary
+
+logger = logging.getLogger(__name__)
 
 
 def stepwise_for(
@@ -35,4 +40,17 @@ def stepwise_for(
         ) from error
     from engine.backends.rkllm.vocabulary import Vocabulary
 
-    return Stepwise(runtime, Vocabulary(tokenizer, folder), context_length)
+    vocabulary = Vocabulary(tokenizer, folder)
+    return Stepwise(runtime, vocabulary, context_length, _grammars(vocabulary, tokenizer))
+
+
+def _grammars(vocabulary: Vocabulary, tokenizer: ChatTokenizer) -> Grammars | None:
+    try:
+        from engine.backends.rkllm.grammar import Grammars
+    except ImportError:
+        logger.warning(
+            "answers cannot be held to a schema or a grammar without the package llguidance: "
+            "`pip install worker-rkllm[logits]` adds it"
+        )
+        return None
+    return Grammars(vocabulary, tokenizer)

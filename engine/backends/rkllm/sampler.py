@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,6 +15,7 @@ from engine.request import SamplingParams
 
 Floats: TypeAlias = NDArray[np.float32]
 Ids: TypeAlias = NDArray[np.intp]
+Mask: TypeAlias = NDArray[np.bool_]
 
 # Of the likeliest tokens, so many are sorted first: they hold nearly all of the probability nearly
 # always, and sorting a whole vocabulary takes twenty times as long.
@@ -37,9 +38,9 @@ class Picked:
 class Sampler:
     """Chooses the tokens of one answer, by OpenAI's and vLLM's meanings, in vLLM's order.
 
-    Bias, penalties, temperature, min_p, top_k, top_p, the dice. Log-probabilities are the model's
-    own, before any of it. The same seed makes the same choices of the same logits. Owned by the
-    thread of the run.
+    Bias, penalties, what is allowed, temperature, min_p, top_k, top_p, the dice. Log-probabilities
+    are the model's own, before any of it. The same seed makes the same choices of the same logits.
+    Owned by the thread of the run.
 
     Raises:
         RequestRejected: `logit_bias` names a token that is not there.
@@ -66,8 +67,10 @@ class Sampler:
         seed = None if sampling.seed is None else sampling.seed % 2**64
         self._dice = np.random.Generator(np.random.PCG64(seed))
 
-    def pick(self, logits: Floats) -> Picked:
+    def pick(self, logits: Floats, allowed: Mask | None = None) -> Picked:
         """Return the next token; `logits` has a number for each token there is.
+
+        `allowed` says of each whether it may come, None that all may.
 
         Raises:
             BackendFailed: the numbers are none to choose by.
@@ -76,24 +79,39 @@ class Sampler:
             # Also where one of them is no number: it is then the greatest.
             raise BackendFailed("the RKLLM runtime gave logits that are no numbers")
         scores = self._changed(logits) if self._changes else logits
+        if allowed is not None:
+            # Most often a few, among which the choice is a fraction of the work.
+            there = np.flatnonzero(allowed & (scores > -np.inf))
+            if not there.size:
+                raise BackendFailed("the model knows none of the tokens that have to come next")
+            token = int(there[self._chosen(scores[there])])
+        else:
+            token = self._chosen(scores)
+        self.count((token,))
+        if self._sampling.logprobs is None:
+            return Picked(token)
+        return _told(token, logits, self._sampling.logprobs)
+
+    def _chosen(self, scores: Floats) -> int:
+        """Return which of these it is."""
         sampling = self._sampling
         cold = sampling.temperature < _LEAST_TEMPERATURE
         if cold or sampling.top_p == 0 or sampling.top_k == 1:
-            token = int(scores.argmax())
-        else:
-            ids, weights = candidates(
-                scores,
-                temperature=sampling.temperature,
-                top_k=sampling.top_k,
-                top_p=sampling.top_p,
-                min_p=sampling.min_p,
-            )
-            token = self._thrown(ids, weights)
-        self._seen[token] = self._said[token] = True
-        self._counts[token] += 1
-        if sampling.logprobs is None:
-            return Picked(token)
-        return _told(token, logits, sampling.logprobs)
+            return int(scores.argmax())
+        ids, weights = candidates(
+            scores,
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+        )
+        return self._thrown(ids, weights)
+
+    def count(self, tokens: Iterable[int]) -> None:
+        """Have penalties know of tokens that are said; of what was picked they do."""
+        for token in tokens:
+            self._seen[token] = self._said[token] = True
+            self._counts[token] += 1
 
     def _changed(self, logits: Floats) -> Floats:
         """Return the logits after bias and penalties, in memory of their own."""

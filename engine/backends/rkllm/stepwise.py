@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from engine.backends.base import OnPiece, RunEnd
+from engine.backends.rkllm.answer import Answer
 from engine.backends.rkllm.rows import Rows
 from engine.backends.rkllm.runtime import Runtime
-from engine.backends.rkllm.sampler import Floats, Picked, Sampler
+from engine.backends.rkllm.sampler import Floats
 from engine.backends.rkllm.structs import RKLLMInferMode
 from engine.backends.rkllm.vocabulary import Vocabulary
 from engine.errors import BackendFailed
-from engine.output import FinishReason, TokenLogprob
 from engine.request import SamplingParams
+
+if TYPE_CHECKING:
+    # Its library need not be there.
+    from engine.backends.rkllm.grammar import Grammars
 
 # Tokens of a prompt in one run. The runtime has a row of logits for each of them, of which the last
 # is wanted: with a vocabulary of 150,000 that is 77 MB, and gigabytes of a whole long prompt.
@@ -59,14 +63,26 @@ class Stepwise:
     """Generates on a runtime that is asked for logits alone, one run for each token.
 
     The key-value cache is kept from step to step and dropped before and after an answer, so nothing
-    of one is in another, and no `History` has a part in it. Owned by the thread of the run; only
-    one at a time.
+    of one is in another, and no `History` has a part in it. Without `grammars` an answer can be
+    held to none. Owned by the thread of the run; only one at a time.
     """
 
-    def __init__(self, runtime: Runtime, vocabulary: Vocabulary, context_length: int) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        vocabulary: Vocabulary,
+        context_length: int,
+        grammars: Grammars | None = None,
+    ) -> None:
         self._runtime = runtime
         self._vocabulary = vocabulary
         self._context_length = context_length
+        self._grammars = grammars
+
+    @property
+    def constrains(self) -> bool:
+        """Whether answers can be held to a grammar or a schema."""
+        return self._grammars is not None
 
     def run(
         self,
@@ -78,35 +94,24 @@ class Stepwise:
         """Generate until the end, the context's end, or until no more is wanted.
 
         Raises:
-            RequestRejected: the sampling names a token that is not there.
+            RequestRejected: the sampling names a token that is not there, or a grammar that is
+                none.
             BackendFailed: the runtime failed.
         """
-        sampler = Sampler(sampling, prompt, self._vocabulary.size)
-        ends = frozenset() if sampling.ignore_eos else self._vocabulary.ends
+        answer = self._answer(prompt, sampling, on_piece)
         started = time.monotonic()
         self._forget()
         try:
-            row = self._prefilled(prompt, sampling.lora, aborted)
+            row = self._computed(prompt, sampling.lora, aborted)
             prefill_ms = (time.monotonic() - started) * 1000
-            said, reason = 0, FinishReason.STOP
-            while row is not None:
-                picked = sampler.pick(row)
-                if picked.token in ends:
-                    break
-                said += 1
-                piece = self._vocabulary.piece(picked.token)
-                if on_piece(piece, picked.token, self._told(picked, sampling)):
-                    break
-                if len(prompt) + said >= self._context_length:
-                    reason = FinishReason.LENGTH
-                    break
-                row = self._next([picked.token], sampling.lora, aborted)
+            while row is not None and (tokens := answer.go_on(row)):
+                row = self._computed(tokens, sampling.lora, aborted)
         finally:
             self._forget()
         return RunEnd(
-            reason=reason,
+            reason=answer.reason,
             prompt_tokens=len(prompt),
-            completion_tokens=said,
+            completion_tokens=answer.tokens,
             prefill_ms=prefill_ms,
         )
 
@@ -117,18 +122,23 @@ class Stepwise:
                 "known to be empty after rkllm_clear_kv_cache"
             )
 
-    def _prefilled(
-        self, prompt: list[int], lora: str | None, aborted: threading.Event
+    def _answer(self, prompt: list[int], sampling: SamplingParams, on_piece: OnPiece) -> Answer:
+        constraint = None if self._grammars is None else self._grammars.constraint(sampling)
+        room = self._context_length - len(prompt)
+        return Answer(prompt, sampling, self._vocabulary, constraint, room, on_piece)
+
+    def _computed(
+        self, tokens: list[int], lora: str | None, aborted: threading.Event
     ) -> Floats | None:
-        """Return the logits after the prompt, None if it was aborted on the way."""
+        """Return the logits after these tokens, None if the answer was aborted on the way."""
         row = None
-        for start in range(0, len(prompt), CHUNK):
-            row = self._next(prompt[start : start + CHUNK], lora, aborted)
+        for start in range(0, len(tokens), CHUNK):
+            row = self._step(tokens[start : start + CHUNK], lora, aborted)
             if row is None:
                 break
         return row
 
-    def _next(self, tokens: list[int], lora: str | None, aborted: threading.Event) -> Floats | None:
+    def _step(self, tokens: list[int], lora: str | None, aborted: threading.Event) -> Floats | None:
         if aborted.is_set():
             return None
         last = LastRow()
@@ -136,12 +146,3 @@ class Stepwise:
             tokens, RKLLMInferMode.RKLLM_INFER_GET_LOGITS, last.take, keep=True, lora=lora
         )
         return None if run.stopped else last.row(len(tokens), self._vocabulary.size)
-
-    def _told(self, picked: Picked, sampling: SamplingParams) -> TokenLogprob | None:
-        if sampling.logprobs is None:
-            return None
-        return TokenLogprob(
-            self._vocabulary.text(picked.token),
-            picked.logprob,
-            tuple((self._vocabulary.text(token), logprob) for token, logprob in picked.top),
-        )

@@ -19,7 +19,8 @@ _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 class Vocabulary:
     """What the runtime would know by itself, read from the files beside the model.
 
-    `size` is one more than the highest token there is; `ends` are the tokens that end an answer.
+    `size` is one more than the highest token there is; `ends` are the tokens that end an answer,
+    and `special` those that are no text, as they are written.
     Only read after it is built; any thread may use it.
 
     Raises:
@@ -38,7 +39,7 @@ class Vocabulary:
         self._pieces |= {
             number: b"" if special else text.encode() for number, (text, special) in added.items()
         }
-        self._special = {number: text for number, (text, special) in added.items() if special}
+        self.special = {number: text for number, (text, special) in added.items() if special}
         self.size = max(self._pieces, default=-1) + 1
         self.ends = frozenset(
             token
@@ -57,7 +58,7 @@ class Vocabulary:
 
     def text(self, token: int) -> str:
         """Return a token as it is told of, special ones as they are written."""
-        return self._special.get(token) or self.piece(token).decode("utf-8", "replace")
+        return self.special.get(token) or self.piece(token).decode("utf-8", "replace")
 
 
 def _writing(decoder: Any, folder: Path) -> Callable[[str], bytes]:

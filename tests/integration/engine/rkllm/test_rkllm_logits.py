@@ -26,8 +26,6 @@ from engine.errors import (
     UnsupportedParameter,
 )
 from engine.request import RenderedPrompt, SamplingParams
-from handler.openai.service import OpenAIService
-from handler.pipeline import Pipeline
 from tests.fake_rkllm import Call, read_log
 from tests.fake_rkllm.oracle import logits_after
 from tests.fake_rkllm.tokenizer import id_of, tokenizer, write_tokenizer
@@ -98,8 +96,7 @@ async def test_claims(rkllm_of: RkllmMaker) -> None:
     able = await logits_engine(rkllm_of).ready()
     assert (able.seed, able.min_p, able.logit_bias, able.penalties, able.ignore_eos) == (True,) * 5
     assert (able.max_logprobs, able.fixed_sampling, able.abort_in_prefill) == (20, {}, True)
-    assert not able.grammar
-    assert not able.json_schema
+    assert (able.grammar, able.json_schema) == (True, True)
 
 
 @only_threads
@@ -255,27 +252,6 @@ async def test_vectors_beside_answers(rkllm_of: RkllmMaker) -> None:
     [vector] = await engine.embed(["hi"], Priority.INTERACTIVE)
     assert vector.tokens == 3
     assert await agrees(engine, **GREEDY, max_tokens=5)
-
-
-@only_threads
-async def test_grammars_are_refused_and_schemas_looked_at_afterwards(rkllm_of: RkllmMaker) -> None:
-    # R39: nothing here can make a mask of one.
-    engine = logits_engine(rkllm_of)
-    constraints: list[dict[str, Any]] = [{"grammar": 'root ::= "a"'}, {"json_schema": {}}]
-    for constraint in constraints:
-        with pytest.raises(UnsupportedParameter, match="cannot constrain its output"):
-            await ask(engine, **constraint)
-    service = OpenAIService(Pipeline(engine, "fake"))
-    body = {
-        "messages": [{"role": "user", "content": "hi"}],
-        "response_format": {"type": "json_object"},
-        "max_tokens": 3,
-        "logprobs": True,
-        "top_logprobs": 2,
-    }
-    whole = await service.whole(service.codec("/v1/chat/completions", body))
-    assert len(whole["choices"][0]["logprobs"]["content"]) <= 3
-    assert any("cannot hold its answers to a schema" in each for each in whole["warnings"])
 
 
 @only_threads

@@ -129,7 +129,7 @@ def test_cell_says_what_the_dialect_says() -> None:
         ("rkllm 1.3", "temperature", "yes"),
         ("rkllm 1.3", "seed", "warns (N); `RKLLM_MODE=logits`: yes"),
         ("rkllm 1.3", "best_of", "warns (N); `RKLLM_MODE=logits`: yes"),
-        ("rkllm 1.3", "response_format", "warns (N)"),
+        ("rkllm 1.3", "response_format", "warns (N); `RKLLM_MODE=logits`: yes"),
         ("rkllm 1.2", "stop", "yes"),
     ],
 )

@@ -9,20 +9,57 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
+from engine.backends.base import RunEnd
+from engine.backends.rkllm.grammar import Grammars
 from engine.backends.rkllm.runtime import Runtime
 from engine.backends.rkllm.stepwise import CHUNK, LastRow, Stepwise
 from engine.backends.rkllm.structs import RKLLMResult, RKLLMResultLogits
 from engine.backends.rkllm.vocabulary import Vocabulary
 from engine.errors import BackendFailed
+from engine.output import FinishReason
 from engine.request import SamplingParams
 
 GREEDY = SamplingParams(temperature=0)
 WORDS = cast(
     "Vocabulary",
-    SimpleNamespace(size=3, ends={2}, piece=lambda token: b"ab"[token : token + 1]),
+    SimpleNamespace(
+        size=3,
+        ends={2},
+        piece=lambda token: b"ab"[token : token + 1],
+        text=lambda token: "ab"[token],
+    ),
 )
+
+
+class Held:
+    """A grammar of words: after each of these come the others of it, then there is the end."""
+
+    def __init__(self, *words: list[int]) -> None:
+        self._words = list(words)
+        self.asked: list[bool] = []
+
+    def constraint(self, sampling: SamplingParams) -> Held:
+        return self
+
+    def allowed(self) -> Any:
+        mask = np.zeros(3, np.bool_)
+        mask[self._words[0][0]] = True
+        return mask
+
+    def take(self, token: int, *, forced: bool) -> list[int]:
+        self.asked.append(forced)
+        word = self._words.pop(0)
+        assert token == word[0]
+        if not forced and word[1:]:
+            self._words.insert(0, word[1:])
+        return word[1:] if forced else []
+
+    @property
+    def over(self) -> bool:
+        return not self._words
 
 
 def result(rows: list[list[float]]) -> RKLLMResult:
@@ -65,15 +102,19 @@ def run(
     sampling: SamplingParams = GREEDY,
     prompt: Sequence[int] = (0, 1),
     aborted: threading.Event | None = None,
+    held: Held | None = None,
+    context_length: int = 1024,
+    ended: Callable[[RunEnd], None] = lambda end: None,
 ) -> list[bytes]:
     pieces: list[bytes] = []
 
     def on_piece(piece: bytes, token: int, logprob: object) -> bool:
+        assert (logprob is None) is (sampling.logprobs is None)
         pieces.append(piece)
         return len(pieces) == enough
 
-    steps = Stepwise(cast("Runtime", fed), WORDS, 1024)
-    steps.run([*prompt], sampling, on_piece, aborted or threading.Event())
+    steps = Stepwise(cast("Runtime", fed), WORDS, context_length, cast("Grammars", held))
+    ended(steps.run([*prompt], sampling, on_piece, aborted or threading.Event()))
     return pieces
 
 
@@ -123,6 +164,58 @@ def test_runtime_that_does_not_forget_is_not_asked() -> None:
     with pytest.raises(BackendFailed, match=r"did not forget the request before: .* not known"):
         run(fed)
     assert fed.asked == ["forget"]
+
+
+def test_what_can_only_follow_is_read_in_one_go() -> None:
+    # Against the model's wish, which is the end.
+    fed = Fed([0, 0, 5], [0, 0, 5])
+    assert run(fed, held=Held([0, 1, 1], [1, 0])) == [b"a", b"b", b"b", b"b", b"a"]
+    # And of the last word nothing, for there is no choice after it.
+    assert fed.asked == ["forget", [0, 1], [0, 1, 1], "forget"]
+
+
+def test_long_words_are_read_in_parts() -> None:
+    fed = Fed([5, 0, 0], [0, 0, 0], [5, 0, 0])
+    assert len(run(fed, held=Held([0] * (CHUNK + 1), [0]))) == CHUNK + 2
+    assert fed.asked == ["forget", [0, 1], [0] * CHUNK, [0], "forget"]
+
+
+def test_answer_ends_in_the_middle_of_a_word_where_no_more_is_wanted() -> None:
+    fed = Fed([5, 0, 0])
+    assert run(fed, held=Held([0, 1, 1], [1]), enough=2) == [b"a", b"b"]
+    assert fed.asked == ["forget", [0, 1], "forget"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "reason"),
+    [
+        ([[0, 1, 1, 1]], 3, FinishReason.LENGTH),
+        ([[0, 1, 1]], 3, FinishReason.STOP),
+        ([[0, 1, 1], [0]], 3, FinishReason.LENGTH),
+        ([[0, 1]], 2, FinishReason.STOP),
+    ],
+)
+def test_words_end_with_the_context(
+    words: list[list[int]], said: int, reason: FinishReason
+) -> None:
+    ends: list[RunEnd] = []
+    held = Held(*words)
+    pieces = run(Fed([5, 0, 0]), held=held, context_length=5, ended=ends.append)
+    assert len(pieces) == said
+    assert [(end.reason, end.completion_tokens) for end in ends] == [(reason, said)]
+
+
+def test_log_probabilities_cost_a_look_at_the_model_for_each_token() -> None:
+    fed, held = Fed([5, 0, 0], [5, 0, 0], [5, 0, 0]), Held([0, 1, 1])
+    told = SamplingParams(temperature=0, logprobs=0)
+    assert run(fed, held=held, sampling=told) == [b"a", b"b", b"b"]
+    assert held.asked == [False] * 3
+    assert fed.asked == ["forget", [0, 1], [0], [1], "forget"]
+
+
+def test_model_that_knows_none_of_what_must_come_fails() -> None:
+    with pytest.raises(BackendFailed, match="knows none of the tokens that have to come next"):
+        run(Fed([0, -math.inf, 0]), held=Held([1]))
 
 
 def test_last_row_is_kept_and_cut_or_filled_to_the_vocabulary() -> None:

@@ -1,0 +1,164 @@
+"""Answers held to a grammar or a JSON Schema: which tokens may come next, of llguidance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance.gbnf_to_lark import gbnf_to_lark
+from numpy.typing import NDArray
+
+from engine.backends.rkllm.prompts import ChatTokenizer
+from engine.backends.rkllm.vocabulary import Vocabulary
+from engine.errors import RequestRejected
+from engine.request import SamplingParams
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+Mask: TypeAlias = NDArray[np.bool_]
+
+_BITS = 32
+_MAX_WHY = 300
+# Some 3,000 fields: more than that takes seconds to make, in which nothing can be aborted.
+_MAX_SYMBOLS = 20_000
+# JSON on one line, as most tools write it. With white space left to the model, a small one can go
+# on with it for ever, and what is left to no one costs no run of the model: see `take`.
+_JSON: JsonCompileOptions = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+}
+# Before a text that a tokenizer would begin with a space of its own.
+_BEFORE = "\n"
+
+
+class Grammars:
+    """What a model's tokens are to llguidance, made once: a second and some 75 MB for 150,000.
+
+    Only read after it is built; any thread may use it.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, tokenizer: ChatTokenizer) -> None:
+        self._size = vocabulary.size
+        self._ends = sorted(vocabulary.ends)
+        words = TokenizerWrapper(_Words(vocabulary, tokenizer))
+        self._tokens = LLTokenizer(words, n_vocab=vocabulary.size, eos_token=self._ends)
+
+    def constraint(self, sampling: SamplingParams) -> Constraint | None:
+        """Return what holds one answer to what was asked for, None where it may be any text.
+
+        Raises:
+            RequestRejected: the grammar or the schema is none, or asks for what cannot be held.
+        """
+        if sampling.grammar is not None:
+            param, grammar = "grammar", _of_gbnf(sampling.grammar)
+        elif sampling.json_schema is not None:
+            param, grammar = "json_schema", _of_schema(sampling.json_schema)
+        else:
+            return None
+        without = self._ends if sampling.ignore_eos else ()
+        return Constraint(self._tokens, grammar, param, self._size, without)
+
+
+class Constraint:
+    """One answer on its way through a grammar. Owned by the thread of the run.
+
+    Raises:
+        RequestRejected: the grammar is none, or too large.
+    """
+
+    def __init__(
+        self, tokens: LLTokenizer, grammar: str, param: str, size: int, without: Sequence[int]
+    ) -> None:
+        self._param = param
+        self._size = size
+        self._without = np.array(without, np.intp)
+        # Its errors would tell how far an answer had come.
+        limits = LLParserLimits(verbose_errors=False, max_grammar_size=_MAX_SYMBOLS)
+        self._matcher = LLMatcher(tokens, grammar, log_level=0, limits=limits)
+        self._check("cannot be held to")
+        self._bits = np.zeros(-(-size // _BITS), np.uint32)
+
+    def allowed(self) -> Mask:
+        """Return for every token whether it may come next. Raises RequestRejected."""
+        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+        self._check("became too much to follow")
+        bytes_of = self._bits.astype("<u4", copy=False).view(np.uint8)
+        mask: Mask = np.unpackbits(bytes_of, count=self._size, bitorder="little").view(np.bool_)
+        mask[self._without] = False
+        return mask
+
+    def take(self, token: int, *, forced: bool) -> list[int]:
+        """Go on with a token; return those that can only follow it, gone on with too if `forced`.
+
+        They cost no look at the model, and are the ones it knows the text by. Raises
+        RequestRejected.
+        """
+        self._matcher.consume_token(token)
+        self._check("became too much to follow")
+        if not forced or self.over:
+            return []
+        after = self._matcher.compute_ff_tokens()
+        # Of a text that its tokenizer writes in another way, not all of them fit.
+        return after[: self._matcher.try_consume_tokens(after)]
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to say but the end."""
+        return self._matcher.is_stopped()
+
+    def _check(self, what: str) -> None:
+        if self._matcher.is_error():
+            # Of several lines, some with what stands in for what it was told not to tell.
+            why = shorten(self._matcher.get_error().replace("<non-verbose/>", ""), _MAX_WHY)
+            raise RequestRejected(f"{self._param}: it {what}: {why}", param=self._param)
+
+
+class _Words:
+    """A vocabulary as llguidance asks for one."""
+
+    bos_token_id = None
+
+    def __init__(self, vocabulary: Vocabulary, tokenizer: ChatTokenizer) -> None:
+        self._piece = vocabulary.piece
+        self._encode = tokenizer.encode
+        self.eos_token_id = min(vocabulary.ends)
+        self.special_token_ids = [*vocabulary.special]
+        self.tokens = [
+            vocabulary.special.get(token, "").encode() or vocabulary.piece(token)
+            for token in range(vocabulary.size)
+        ]
+
+    def __call__(self, given: bytes) -> list[int]:
+        """Return the tokens of a text that stands in the middle of another.
+
+        They have to be that text, or nothing would be allowed where it can only be this one.
+        """
+        text = given.decode()
+        for tokens in (self._encode(text, special=False), self._within(text)):
+            if b"".join(map(self._piece, tokens)) == given:
+                return tokens
+        # There is a special token's name in it, which the tokenizer takes for that token.
+        return [token for char in text for token in self._within(char)]
+
+    def _within(self, text: str) -> list[int]:
+        before = self._encode(_BEFORE, special=False)
+        return self._encode(_BEFORE + text, special=False)[len(before) :]
+
+
+def _of_gbnf(grammar: str) -> str:
+    try:
+        return gbnf_to_lark(grammar)
+    except Exception as error:
+        # It raises nothing more exact for a rule that is missing.
+        why = shorten(str(error), _MAX_WHY)
+        raise RequestRejected(f"grammar: it is no GBNF: {why}", param="grammar") from error
+
+
+def _of_schema(schema: Any) -> str:
+    return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON)

@@ -1,0 +1,220 @@
+"""RKLLM_MODE=logits held to schemas and grammars, with both ABIs.
+
+The stand-in's model says what its random logits make of it, so nothing but the constraint keeps an
+answer in shape.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from engine import Engine, FinishReason
+from engine.errors import RequestRejected, UnsupportedParameter
+from handler.openai.service import OpenAIService, events
+from handler.pipeline import Pipeline
+from tests.fake_rkllm import Call, read_log
+from tests.fake_rkllm.tokenizer import id_of, write_tokenizer
+from tests.integration.engine.rkllm.conftest import RkllmMaker
+from tests.integration.engine.support import ask, first_text, read, request
+from tests.waiting import until
+
+pytestmark = pytest.mark.usefixtures("examined_once")
+only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
+only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
+
+ROUTE = "/v1/chat/completions"
+MODEL = "vocabulary 260\nanswer\n"
+COLOUR: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "colour": {"enum": ["red", "green", "blue"]},
+        "count": {"type": "integer", "minimum": 0, "maximum": 99},
+        "note": {"type": "string", "maxLength": 8},
+    },
+    "required": ["colour", "count", "note"],
+    "additionalProperties": False,
+}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Oslo", "Lima"]}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "colour", "schema": COLOUR}}
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path) -> Path:
+    """The tokenizer files beside every model that this test writes; one token a byte."""
+    return write_tokenizer(tmp_path)
+
+
+@pytest.fixture
+def engine(rkllm_of: RkllmMaker, files: Path) -> Engine:
+    return rkllm_of(MODEL, mode="logits")
+
+
+@pytest.fixture
+def service(engine: Engine) -> OpenAIService:
+    return OpenAIService(Pipeline(engine, "fake"))
+
+
+def chat(**given: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "Which?"}], "max_tokens": 400, **given}
+
+
+def runs(log: Path) -> list[Call]:
+    return [call for call in read_log(log) if call.name == "rkllm_run"]
+
+
+@only_threads
+async def test_answer_fits_the_schema(engine: Engine) -> None:
+    # R39
+    for seed in range(5):
+        text, finish = await ask(engine, json_schema=COLOUR, seed=seed)
+        jsonschema_rs.validate(COLOUR, json.loads(text))
+        # A token a byte: each is counted, also those the model was not asked for.
+        assert finish.usage.completion_tokens == len(text.encode())
+        assert finish.reason is FinishReason.STOP
+
+
+@only_threads
+async def test_answer_is_of_the_grammar(engine: Engine) -> None:
+    for seed in range(5):
+        text, _ = await ask(engine, grammar='root ::= ("yes" | "no") "!"{1,3}', seed=seed)
+        assert text.rstrip("!") in ("yes", "no")
+        assert 1 <= text.count("!") <= 3
+
+
+@only_processes
+async def test_answers_of_clients_fit_what_they_ask_for(service: OpenAIService) -> None:
+    # R39: whole and streamed, without a look afterwards.
+    whole = await service.whole(service.codec(ROUTE, chat(response_format=FORMAT, seed=1)))
+    assert "warnings" not in whole
+    content = whole["choices"][0]["message"]["content"]
+    jsonschema_rs.validate(COLOUR, json.loads(content))
+
+    codec = service.codec(ROUTE, chat(response_format=FORMAT, seed=1, stream=True))
+    streamed = ""
+    async with await service.open(codec) as running:
+        async for block in events(codec, running):
+            for line in block.decode().splitlines():
+                if line.startswith("data: {"):
+                    for choice in json.loads(line.removeprefix("data: "))["choices"]:
+                        streamed += choice["delta"].get("content") or ""
+    assert streamed == content
+
+
+@only_processes
+async def test_function_is_called_with_arguments_that_parse(service: OpenAIService) -> None:
+    # R39
+    for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
+        body = chat(tools=[WEATHER], tool_choice=choice)
+        answer = await service.whole(service.codec(ROUTE, body))
+        assert "warnings" not in answer
+        [told] = answer["choices"]
+        [call] = told["message"]["tool_calls"]
+        assert (told["finish_reason"], call["function"]["name"]) == ("tool_calls", "weather")
+        assert json.loads(call["function"]["arguments"])["city"] in ("Oslo", "Lima")
+
+
+@only_threads
+async def test_what_can_only_follow_costs_no_run(engine: Engine, call_log: Path) -> None:
+    text, finish = await ask(engine, json_schema=COLOUR, seed=1)
+    fed = [int(call.values["tokens"]) for call in runs(call_log)]
+    # The prompt, then what was said, each token once, but for what it ends with.
+    said = finish.usage.completion_tokens
+    assert said - len('x"}') <= sum(fed[1:]) < said
+    assert len(fed) < len(text) / 2
+    # Told of one by one, each was asked for.
+    async with await engine.generate(
+        request(json_schema=COLOUR, seed=1, logprobs=1, max_tokens=300)
+    ) as stream:
+        deltas = await read(stream)
+    jsonschema_rs.validate(COLOUR, json.loads("".join(delta.text for delta in deltas)))
+    assert stream.result is not None
+    assert len(runs(call_log)) - len(fed) == stream.result.usage.completion_tokens
+    assert all(delta.logprob is not None for delta in deltas if delta.text)
+
+
+@only_threads
+async def test_limits_and_stops_are_exact(engine: Engine, call_log: Path) -> None:
+    # R8, R11: also among the tokens that can only follow.
+    text, finish = await ask(engine, json_schema=COLOUR, seed=1, max_tokens=5)
+    assert (text, finish.reason) == ('{"col', FinishReason.LENGTH)
+    assert finish.usage.completion_tokens == 5
+    text, finish = await ask(engine, json_schema=COLOUR, seed=1, stop=("our",))
+    assert (text, finish.stop_reason) == ('{"col', "our")
+    assert finish.usage.completion_tokens == len('{"colour')
+    assert len(runs(call_log)) == 2
+
+
+@only_threads
+async def test_context_is_not_overrun(rkllm_of: RkllmMaker) -> None:
+    # R8
+    engine = rkllm_of(MODEL, mode="logits", context_length=64)
+    text, finish = await ask(engine, "x" * 50, json_schema=COLOUR, seed=1)
+    assert (finish.reason, finish.usage.completion_tokens) == (FinishReason.LENGTH, 13)
+    assert text.startswith('{"colour": "')
+
+
+@only_threads
+async def test_ends_that_are_ignored_do_not_come(engine: Engine) -> None:
+    # R10
+    _, finish = await ask(engine, grammar='root ::= "a"+', ignore_eos=True, max_tokens=20)
+    assert (finish.reason, finish.usage.completion_tokens) == (FinishReason.LENGTH, 20)
+    text, finish = await ask(engine, json_schema={"const": 1}, ignore_eos=True)
+    assert (text, finish.reason) == ("1", FinishReason.STOP)
+    bias = {id_of("</s>"): 100.0}
+    assert (await ask(engine, grammar='root ::= "a"+', logit_bias=bias))[0] == "a"
+
+
+@only_processes
+async def test_nothing_of_a_constraint_is_in_the_next_answer(
+    engine: Engine, service: OpenAIService
+) -> None:
+    free, _ = await ask(engine, seed=4, max_tokens=30)
+    async with await engine.generate(request(grammar='root ::= "a"+', ignore_eos=True)) as stream:
+        await first_text(stream)
+    await until(lambda: not engine.running)
+    with pytest.raises(RequestRejected, match=r"json_schema: it cannot be held to: .*null_"):
+        await ask(engine, json_schema={"type": "null_"})
+    refused = chat(response_format={"type": "json_schema", "json_schema": {"schema": {"enum": []}}})
+    with pytest.raises(RequestRejected, match="json_schema: it cannot be held to: "):
+        await service.whole(service.codec(ROUTE, refused))
+    assert (await ask(engine, seed=4, max_tokens=30))[0] == free
+    held = (ask(engine, json_schema=COLOUR, seed=seed) for seed in range(4))
+    for text, _ in await asyncio.gather(*held):
+        jsonschema_rs.validate(COLOUR, json.loads(text))
+
+
+@only_threads
+async def test_without_the_package_answers_are_compared(
+    rkllm_of: RkllmMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # R16, R39
+    monkeypatch.setitem(sys.modules, "engine.backends.rkllm.grammar", None)
+    engine = rkllm_of(MODEL, mode="logits")
+    able = await engine.ready()
+    assert (able.grammar, able.json_schema, able.logit_bias) == (False, False, True)
+    assert "`pip install worker-rkllm[logits]` adds it" in caplog.text
+    with pytest.raises(UnsupportedParameter, match="cannot constrain its output"):
+        await ask(engine, grammar='root ::= "a"')
+    service = OpenAIService(Pipeline(engine, "fake"))
+    answer = await service.whole(
+        service.codec(ROUTE, chat(response_format={"type": "json_object"}, max_tokens=3))
+    )
+    assert any("cannot hold its answers to a schema" in each for each in answer["warnings"])

@@ -1,0 +1,227 @@
+"""Which tokens may come next: by a schema or a grammar, in both ways that vocabularies are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from engine.backends.rkllm.grammar import Constraint, Grammars
+from engine.backends.rkllm.prompts import ChatTokenizer
+from engine.backends.rkllm.vocabulary import Vocabulary
+from engine.errors import RequestRejected
+from engine.request import SamplingParams
+from tests.fake_rkllm.tokenizer import id_of, write_tokenizer
+
+END = "</s>"
+PERSON: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "tags": {"type": "array", "items": {"enum": ["red", "green"]}},
+    },
+    "required": ["name", "tags"],
+    "additionalProperties": False,
+}
+
+
+class Speaker:
+    """A model that says what it is told to, where that is allowed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tokenizer = ChatTokenizer(folder)
+        self.vocabulary = Vocabulary(self.tokenizer, folder)
+        self.grammars = Grammars(self.vocabulary, self.tokenizer)
+
+    def held(self, **sampling: Any) -> Constraint:
+        constraint = self.grammars.constraint(SamplingParams(**sampling))
+        assert constraint is not None
+        return constraint
+
+    def allowed(self, constraint: Constraint) -> set[str]:
+        return {self.vocabulary.text(int(token)) for token in constraint.allowed().nonzero()[0]}
+
+    def text(self, tokens: list[int]) -> str:
+        return b"".join(map(self.vocabulary.piece, tokens)).decode()
+
+    def say(self, constraint: Constraint, text: str, *, forced: bool = False) -> list[str]:
+        """Say a text; return what followed from each token of it, which is no more said then."""
+        tokens = self.tokenizer.encode(text, special=False)
+        followed = []
+        while tokens:
+            token = tokens.pop(0)
+            assert constraint.allowed()[token], self.vocabulary.text(token)
+            after = constraint.take(token, forced=forced)
+            assert tokens[: len(after)] == after
+            del tokens[: len(after)]
+            followed.append(self.text(after))
+        return followed
+
+
+@pytest.fixture(scope="module")
+def speaker(tmp_path_factory: pytest.TempPathFactory) -> Speaker:
+    """One token a byte."""
+    return Speaker(write_tokenizer(tmp_path_factory.mktemp("bytes")))
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory: pytest.TempPathFactory) -> Speaker:
+    """Words in SentencePiece's manner, which begins each text with a space."""
+    folder = tmp_path_factory.mktemp("pieces")
+    words = ["<unk>", END, "▁", "▁red", *'{}[]",:adegmnrst']
+    words += [f"<0x{byte:02X}>" for byte in range(256)]
+    vocab = {word: number for number, word in enumerate(words)}
+    made: Any = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>", byte_fallback=True))
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Metaspace()
+    made.add_special_tokens([END])
+    made.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))
+    return Speaker(folder)
+
+
+def test_answer_without_a_wish_is_held_to_nothing(speaker: Speaker) -> None:
+    assert speaker.grammars.constraint(SamplingParams()) is None
+
+
+def test_schema_lets_come_what_fits_and_nothing_else(speaker: Speaker) -> None:
+    # R39
+    held = speaker.held(json_schema=PERSON)
+    assert speaker.allowed(held) == {"{"}
+    speaker.say(held, '{"name": "')
+    assert {"a", '"', "\\", " "} <= speaker.allowed(held)
+    assert not {"\n", END, "<|im_end|>"} & speaker.allowed(held)
+    speaker.say(held, 'Zoë", "tags": [')
+    assert speaker.allowed(held) == {'"', "]"}
+    speaker.say(held, '"')
+    assert speaker.allowed(held) == {"r", "g"}
+    speaker.say(held, 'red"')
+    assert speaker.allowed(held) == {",", "]"}
+    assert not held.over
+    speaker.say(held, "]}")
+    assert speaker.allowed(held) == {END}
+    assert held.over
+
+
+def test_grammar_lets_come_what_fits_and_nothing_else(speaker: Speaker) -> None:
+    held = speaker.held(grammar='root ::= "yes" | "no" digit+\ndigit ::= [0-9]')
+    assert speaker.allowed(held) == {"y", "n"}
+    speaker.say(held, "no")
+    assert speaker.allowed(held) == set("0123456789")
+    speaker.say(held, "4")
+    assert speaker.allowed(held) == {*"0123456789", END}
+    assert not held.over
+
+
+def test_end_that_is_to_be_ignored_does_not_come(speaker: Speaker) -> None:
+    # R10
+    held = speaker.held(grammar='root ::= "a"+', ignore_eos=True)
+    speaker.say(held, "aa")
+    assert speaker.allowed(held) == {"a"}
+    held = speaker.held(grammar='root ::= "a"', ignore_eos=True)
+    speaker.say(held, "a")
+    assert speaker.allowed(held) == set()
+    assert held.over
+
+
+def test_every_token_that_ends_answers_may_end_this_one(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": id_of("<s>")}))
+    speaker = Speaker(tmp_path)
+    held = speaker.held(grammar='root ::= "a"')
+    speaker.say(held, "a")
+    assert speaker.allowed(held) == {"<s>", END}
+
+
+def test_what_can_only_follow_is_told(speaker: Speaker) -> None:
+    held = speaker.held(json_schema=PERSON)
+    followed = speaker.say(held, '{"name": "Al", "tags": ["red"]}', forced=True)
+    # With the bracket there is still a choice; after the first letter of a tag there is none.
+    assert followed == ['"name": "', "", "", ', "tags": [', "", 'ed"', "}"]
+    assert held.over
+
+
+def test_nothing_that_follows_is_told_unasked(speaker: Speaker) -> None:
+    text = '{"name": "Al", "tags": ["red"]}'
+    assert set(speaker.say(speaker.held(json_schema=PERSON), text)) == {""}
+
+
+def test_words_with_their_spaces_are_held_too(pieces: Speaker) -> None:
+    schema = {"enum": ["red", "  red", "green"]}
+    held = pieces.held(json_schema=schema)
+    assert pieces.allowed(held) == {'"'}
+    held.take(pieces.tokenizer.encode("\n" + '"', special=False)[-1], forced=True)
+    assert {"r", "g", " "} <= pieces.allowed(held)
+
+
+def test_forced_words_are_the_text_whatever_begins_it(pieces: Speaker) -> None:
+    # Alone a text of these would begin with a space.
+    held = pieces.held(json_schema={"enum": ["red"]})
+    [first] = held.allowed().nonzero()[0]
+    assert pieces.text([int(first), *held.take(int(first), forced=True)]) == '"red"'
+
+
+def test_special_token_is_no_text(speaker: Speaker) -> None:
+    # It is said as letters or not at all: a schema's words make no turn end.
+    held = speaker.held(json_schema={"const": f"a{END}b"})
+    text = []
+    while not held.over:
+        [token] = held.allowed().nonzero()[0]
+        text += [int(token), *held.take(int(token), forced=True)]
+    assert id_of(END) not in text
+    assert speaker.text(text) == f'"a{END}b"'
+
+
+REFUSED: list[tuple[Mapping[str, Any], str]] = [
+    ({"grammar": "root := x"}, "grammar: it is no GBNF: Expected ::= at line 1"),
+    ({"grammar": "root ::= more"}, "grammar: it is no GBNF: Rule 'more' not found"),
+    ({"grammar": ""}, "grammar: it is no GBNF: No 'root' rule found"),
+    ({"json_schema": {"type": "name"}}, "json_schema: it cannot be held to: .*Invalid type: name"),
+    ({"json_schema": {"enum": []}}, "json_schema: it cannot be held to: .*Unsatisfiable"),
+    ({"json_schema": {"not": {"type": "null"}}}, 'it cannot be held to: .*keys: \\["not"\\]'),
+    ({"json_schema": {"$ref": "http://127.0.0.1:9/"}}, "json_schema: it cannot .* does not fetch"),
+    ({"json_schema": {"type": "string", "pattern": "(?=a)"}}, "json_schema: .* not supported"),
+]
+
+
+@pytest.mark.parametrize(("sampling", "message"), REFUSED)
+def test_what_cannot_be_held_to_is_refused(
+    speaker: Speaker, sampling: Mapping[str, Any], message: str
+) -> None:
+    with pytest.raises(RequestRejected, match=message) as refusal:
+        speaker.held(**sampling)
+    assert refusal.value.details["param"] == next(iter(sampling))
+
+
+def test_schema_of_too_much_is_refused(speaker: Speaker) -> None:
+    # Before it is made, which nothing could abort.
+    fields: dict[str, Any] = {f"field {number}": {} for number in range(6000)}
+    with pytest.raises(RequestRejected, match="json_schema: it cannot be held to: grammar size"):
+        speaker.held(json_schema={"type": "object", "properties": fields})
+
+
+def test_grammar_with_too_many_ways_at_a_time_ends_the_answer(speaker: Speaker) -> None:
+    ways = [{"type": "array", "prefixItems": [{"const": way}]} for way in range(2100)]
+    held = speaker.held(json_schema={"anyOf": ways})
+    with pytest.raises(RequestRejected, match="json_schema: it became too much to follow: "):
+        speaker.say(held, "[2")
+
+
+def test_one_of_several_shapes_is_any_of_them(speaker: Speaker) -> None:
+    # As pydantic writes a union that is told apart by a field.
+    shapes = [
+        {"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]}
+        for kind in ("cat", "dog")
+    ]
+    held = speaker.held(json_schema={"oneOf": shapes})
+    assert speaker.say(held, '{"kind": "dog"', forced=True) == ['"kind": "', 'og"']
+
+
+def test_no_schema_opens_what_it_refers_to(speaker: Speaker, tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text('{"const": 1}')
+    with pytest.raises(RequestRejected, match="does not fetch"):
+        speaker.held(json_schema={"$ref": f"file://{tmp_path}/other.json"})
