@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from emulator.operations import OPERATIONS
@@ -37,6 +38,25 @@ DIALECT_WORDS: Mapping[str, str] = {
     "named_errors": "errors have names for their codes, not the HTTP status",
 }
 
+# By the name of the field in `Capabilities`; its other fields are about a model, or are parameters
+# that have a row of their own.
+ABILITY_WORDS: Mapping[str, str] = {
+    "slots": "generations side by side",
+    "max_logprobs": "alternatives a token is told with",
+    "fixed_sampling": "sampling that is fixed while the model is loaded",
+    "grammar": "answers held to a grammar, token by token",
+    "json_schema": "answers held to a JSON Schema, token by token",
+    "turns": "a chat is read as the turns it has",
+    "plain_prompts": "a prompt goes in as it is",
+    "tokenize": "tokens of a text are told",
+    "embeddings": "vectors of texts",
+    "adapters": "LoRA adapters by name",
+    "draft": "a draft model guesses ahead",
+    "prefix_reuse": "a chat's next turn is read from where the last one ended",
+    "prompt_caches": "prompts are kept by name",
+    "abort_in_prefill": "an abort is heard while a prompt is read",
+}
+
 # The documents' programs in tests/acceptance/programs, by the place for them in the text.
 PROGRAMS: Mapping[str, Sequence[str]] = {
     "text": ["text_stream.sh", "text_stream.py"],
@@ -67,6 +87,7 @@ def page() -> str:
         "chat": matrix.table(CHAT),
         "notes": matrix.notes(),
         "embeddings": _embeddings(),
+        "abilities": _abilities(),
         "ignored": "\n".join(
             f"- `/{'chat/' if route == CHAT else ''}completions`: "
             + ", ".join(f"`{name}`" for name in matrix.ignored(route, sorted(IGNORED)))
@@ -87,6 +108,7 @@ def engines() -> Engines:
         "llamacpp": {
             "": llamacpp(_MODEL, 4096, 4, infill=True),
             "`DRAFT_MODEL_PATH`": llamacpp(_MODEL, 4096, 4, infill=True, draft=True),
+            "`DETERMINISTIC`": llamacpp(_MODEL, 4096, 1, infill=True, prefix_reuse=False),
         },
         "rkllm 1.2": _rkllm(ABI_12),
         "rkllm 1.3": _rkllm(ABI_13),
@@ -102,6 +124,7 @@ def _rkllm(abi: Abi) -> Mapping[str, Capabilities]:
         adapters: Sequence[str] = (),
         logits: bool = False,
         caches: bool = False,
+        slots: int = 1,
     ) -> Capabilities:
         return rkllm(
             _MODEL,
@@ -113,7 +136,9 @@ def _rkllm(abi: Abi) -> Mapping[str, Capabilities]:
             adapters=adapters,
             logits=logits,
             constrains=logits,
+            reuses=slots == 1,
             prompt_caches=caches,
+            slots=slots,
         )
 
     return {
@@ -123,6 +148,7 @@ def _rkllm(abi: Abi) -> Mapping[str, Capabilities]:
         "without a tokenizer": able(tokenizer=False),
         "`RKLLM_LORA`": able(adapters=ADAPTERS),
         "`RKLLM_MODE=logits`": able(logits=True),
+        "`RKLLM_N_BATCH=4`": able(slots=4),
     }
 
 
@@ -146,8 +172,31 @@ def _embeddings() -> str:
 
 
 def _has_vectors(ways: Mapping[str, Capabilities]) -> str:
-    usual, *others = ((way, "yes" if able.embeddings else "400") for way, able in ways.items())
-    return "; ".join([usual[1], *(f"{way}: {told}" for way, told in others if told != usual[1])])
+    return _in_ways(ways, lambda able: "yes" if able.embeddings else "400")
+
+
+def _abilities() -> str:
+    known = engines()
+    return in_markdown(
+        ["what it can do", *known],
+        [
+            [said, *(_in_ways(ways, partial(_ability, name)) for ways in known.values())]
+            for name, said in ABILITY_WORDS.items()
+        ],
+    )
+
+
+def _ability(name: str, able: Capabilities) -> str:
+    value = getattr(able, name)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return "yes" if value else "no"
+
+
+def _in_ways(ways: Mapping[str, Capabilities], told: Callable[[Capabilities], str]) -> str:
+    """Return what is told of the usual way, and of the others where it is something else."""
+    usual, *others = ((way, told(able)) for way, able in ways.items())
+    return "; ".join([usual[1], *(f"{way}: {said}" for way, said in others if said != usual[1])])
 
 
 def _errors() -> str:

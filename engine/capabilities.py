@@ -22,8 +22,9 @@ class Capabilities:
     expected to work before the first token. `embeddings`, `infill` and `draft`: whether texts have
     vectors, `embedding_size` numbers long, gaps in a text can be filled, and a draft model guesses
     ahead. `opens_thoughts`: whether the chat template begins every answer in the model's thoughts.
-    `prompt_caches`: whether prompts are saved by name for those that begin alike. `adapters` are
-    the names of the LoRAs that requests may ask for. `runtime` is what was loaded, for people.
+    `prefix_reuse`: whether a prompt that goes on where one before and its answer ended is read from
+    there. `prompt_caches`: whether prompts are saved by name for those that begin alike. `adapters`
+    are the names of the LoRAs that requests may ask for. `runtime` is what was loaded, for people.
     """
 
     backend: str
@@ -49,6 +50,7 @@ class Capabilities:
     embedding_size: int = 0
     infill: bool = False
     draft: bool = False
+    prefix_reuse: bool = False
     prompt_caches: bool = False
     abort_in_prefill: bool = False
     adapters: Sequence[str] = ()

@@ -97,6 +97,7 @@ class LlamaCppBackend:
             infill=bool(self._frame),
             draft=self._draft_path is not None,
             opens_thoughts=self._opens_thoughts(),
+            prefix_reuse=not self._deterministic,
         )
 
     def _opens_thoughts(self) -> bool:
@@ -221,6 +222,7 @@ def claims(
     infill: bool = False,
     draft: bool = False,
     opens_thoughts: bool = False,
+    prefix_reuse: bool = True,
 ) -> Capabilities:
     """Return what llama.cpp can do with a model.
 
@@ -243,5 +245,6 @@ def claims(
         embedding_size=embedding_size,
         infill=infill,
         draft=draft,
+        prefix_reuse=prefix_reuse,
         abort_in_prefill=True,
     )

@@ -159,6 +159,7 @@ class RkllmBackend:
             adapters=[adapter.name for adapter in self._adapters],
             logits=self._stepwise is not None,
             constrains=self._stepwise is not None and self._stepwise.constrains,
+            reuses=self._history.on,
             prompt_caches=self._caches.on,
             slots=setup.n_batch,
         )

@@ -34,6 +34,7 @@ def claims(
     adapters: Sequence[str] = (),
     logits: bool = False,
     constrains: bool = False,
+    reuses: bool = False,
     prompt_caches: bool = False,
     slots: int = 1,
 ) -> Capabilities:
@@ -42,8 +43,9 @@ def claims(
     `reloads` says whether the model is loaded again for other sampling, `tokenizes` that there is a
     tokenizer beside it and `renders` that this one has a chat template, which begins with the
     model's thoughts if it `opens_thoughts`; `adapters` are the LoRAs by name, `logits` that tokens
-    are chosen here, `constrains` that they can be held to a grammar, `prompt_caches` that there is
-    a folder for them and `slots` how many requests share a run.
+    are chosen here, `constrains` that they can be held to a grammar, `reuses` that the key-value
+    cache is kept from run to run, `prompt_caches` that there is a folder for them and `slots` how
+    many requests share a run.
     """
     per_run = abi.sampling_per_run or reloads or logits
     return Capabilities(
@@ -71,6 +73,7 @@ def claims(
         adapters=tuple(adapters),
         # Between two runs, of which a long prompt takes several.
         abort_in_prefill=logits,
+        prefix_reuse=reuses and tokenizes and not logits,
         # With a history, which logits need, they save nothing.
         prompt_caches=prompt_caches and not logits,
         runtime=runtime,

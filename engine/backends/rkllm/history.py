@@ -36,7 +36,7 @@ class History:
 
     def __init__(self, caches: PromptCaches, *, on: bool) -> None:
         self._caches = caches
-        self._on = on
+        self.on = on
         # What the last run was given, with all that it called back; empty where that is not known.
         self._known: list[int] = []
         self._given = 0
@@ -76,7 +76,7 @@ class History:
     ) -> Part | None:
         known, self._known = self._known, []
         kept, self._kept = self._kept, False
-        if not self._on:
+        if not self.on:
             return Part(prompt)
         if isinstance(prompt, list) and not alone:
             self._kept = True
@@ -92,7 +92,7 @@ class History:
             "the key-value cache was not empty after rkllm_clear_kv_cache, so the model is loaded "
             "again and every prompt read whole from here on (RKLLM_KV_REUSE)"
         )
-        self._on = self._kept = False
+        self.on = self._kept = False
         return None
 
     def _held(self, runtime: Runtime, known: list[int], prompt: list[int]) -> int:

@@ -65,6 +65,9 @@ async def test_claims(engine: Engine) -> None:
     assert (capabilities.backend, capabilities.model) == ("llamacpp", "smollm2")
     assert (capabilities.slots, capabilities.context_length) == (4, CONTEXT)
     assert capabilities.check("x", request(seed=1, logprobs=5, min_p=0.1).sampling) == ()
+    assert (capabilities.grammar, capabilities.json_schema, capabilities.prefix_reuse) == (
+        True,
+    ) * 3
 
 
 async def test_greedy_is_repeatable(engine: Engine) -> None:

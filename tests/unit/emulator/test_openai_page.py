@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
-from emulator.openai_page import PROGRAMS, page
+from emulator.openai_page import ABILITY_WORDS, PROGRAMS, page
 from emulator.operations import OPERATIONS
+from engine.capabilities import Capabilities
 from handler.errors import TABLE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -26,6 +28,29 @@ def test_every_route_and_failure_is_told() -> None:
         assert (f"| `{path}` |" in made) == (operation.tag == "OpenAI")
     for kind in TABLE:
         assert kind.__name__ in made
+
+
+def test_everything_an_engine_can_do_is_told() -> None:
+    # What has a row among the parameters, and what is about the model that is loaded.
+    parameters = {
+        *("penalties", "min_p", "seed", "ignore_eos", "logit_bias", "token_prompts"),
+        *("chat_template", "infill"),
+    }
+    of_model = {"backend", "model", "context_length", "embedding_size", "opens_thoughts", "runtime"}
+    told = ABILITY_WORDS.keys()
+    assert told | parameters | of_model == {field.name for field in fields(Capabilities)}
+    assert not told & (parameters | of_model)
+
+
+def test_an_engines_ways_are_told_where_they_differ() -> None:
+    lines = page().splitlines()
+    [slots] = [line for line in lines if line.startswith("| generations side by side |")]
+    assert slots.endswith(
+        "| 4; `DETERMINISTIC`: 1 | 1; `RKLLM_N_BATCH=4`: 4 | 1; `RKLLM_N_BATCH=4`: 4 | 4 |"
+    )
+    [held] = [line for line in lines if "held to a JSON Schema" in line]
+    assert held.count("no; `RKLLM_MODE=logits`: yes") == 2
+    assert "| yes |" in held
 
 
 def test_every_program_of_the_documents_is_told() -> None:

@@ -80,6 +80,7 @@ async def test_claims(rkllm_of: RkllmMaker, abi: Abi) -> None:
     assert (capabilities.slots, capabilities.context_length) == (1, 4096)
     assert bool(capabilities.fixed_sampling) == (abi is ABI_12)
     assert not capabilities.abort_in_prefill
+    assert not capabilities.prefix_reuse
     assert f"ABI {abi.name}" in capabilities.runtime
     assert "version string" in capabilities.runtime
 

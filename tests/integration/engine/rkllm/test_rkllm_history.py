@@ -97,6 +97,7 @@ async def test_prompts_are_those_of_an_engine_that_reuses_nothing(
 ) -> None:
     for reuse in (True, False):
         engine = rkllm_of(SPEAKS, kv_reuse=reuse)
+        assert (await engine.ready()).prefix_reuse is reuse
         turns = [SYSTEM]
         for number in range(10):
             _, reused = await turn(engine, turns, f"And what of town {number}?")

@@ -96,7 +96,7 @@ async def test_claims(rkllm_of: RkllmMaker) -> None:
     able = await logits_engine(rkllm_of).ready()
     assert (able.seed, able.min_p, able.logit_bias, able.penalties, able.ignore_eos) == (True,) * 5
     assert (able.max_logprobs, able.fixed_sampling, able.abort_in_prefill) == (20, {}, True)
-    assert (able.grammar, able.json_schema) == (True, True)
+    assert (able.grammar, able.json_schema, able.prefix_reuse) == (True, True, False)
 
 
 @only_threads
