@@ -16,6 +16,7 @@ from handler.openai.choice import whole_choice
 from handler.openai.chunks import Chunks
 from handler.openai.dialect import OPENAI, Dialect
 from handler.openai.echo import NO_ECHO, Echo
+from handler.openai.judged import Judged
 from handler.openai.models import read_model
 from handler.openai.parameters import read_parameters
 from handler.openai.shape import Shape
@@ -23,6 +24,7 @@ from handler.openai.usage import read_include_usage, totals
 from handler.options import PLAIN, OptionsReader
 from handler.request import TextRequest, read_flag
 from handler.response import encode_verdict
+from validation import Options
 
 __all__ = ["MAX_GENERATIONS", "Codec", "Echo", "Shape"]
 
@@ -69,7 +71,7 @@ class Codec:
         self.id = f"{shape.id_prefix}-{token_hex(16)}"
         self._options = options
         self._validation = body.get("validation")
-        wanted, missing = options.read(self._validation)
+        wanted, missing = self._wanted(self._validation)
         of_call = partial(
             TextRequest,
             streaming=self.streaming,
@@ -88,6 +90,11 @@ class Codec:
     def model(self) -> str:
         """The name of the model that the call is for."""
         return self._model
+
+    @property
+    def constrained(self) -> bool:
+        """Whether the engine holds answers to a schema, from their first token."""
+        return self.request.generation.sampling.json_schema is not None
 
     @property
     def request(self) -> TextRequest:
@@ -150,12 +157,21 @@ class Codec:
         """
         given = dict(self._validation or {})
         given |= {"json_schema": dict(self.manner.schema or {}), "regenerate": True}
-        wanted, missing = self._options.read(given)
+        wanted, missing = self._wanted(given)
         warning = "the engine cannot hold its answers to a schema: they are compared with it"
         self._change(_without_schema, *missing, warning)
         self.requests = tuple(
             replace(request, validation=True, options=wanted) for request in self.requests
         )
+
+    def _wanted(self, given: Any) -> tuple[Options, tuple[str, ...]]:
+        """Return what answers are checked for, and what of it cannot be. Raises InvalidRequest."""
+        wanted, missing = self._options.read(given)
+        if wanted.checks and self.manner.reads:
+            tools = self.manner.tools
+            checks = {name: Judged(check, tools) for name, check in wanted.checks.items()}
+            wanted = replace(wanted, checks=checks)
+        return wanted, missing
 
     def _change(self, change: Callable[[SamplingParams], SamplingParams], *warnings: str) -> None:
         """Have every request ask for something else of the engine, and its answer warn."""

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from handler.openai.reply import Reply
+from handler.openai.reply import THINK, Reply
 from handler.openai.tools import Tools
-
-_THINK = "<think>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,5 +30,5 @@ class Manner:
         if self.tools.told or self.thinking:
             return Reply(self.tools, thinking=self.thinking)
         begun = beginning.lstrip()
-        thinks = begun.startswith(_THINK) or (begun and _THINK.startswith(begun))
+        thinks = begun.startswith(THINK) or (begun and THINK.startswith(begun))
         return Reply(self.tools) if thinks else None

@@ -10,7 +10,7 @@ import orjson
 
 from handler.openai.tools import Tools
 
-_THINK, _THOUGHT = "<think>", "</think>"
+THINK, THOUGHT = "<think>", "</think>"
 # How models begin a call: Hermes' and Qwen's, and Mistral's.
 _CALL, _CALLED = "<tool_call>", "</tool_call>"
 _CALLS = "[TOOL_CALLS]"
@@ -94,10 +94,10 @@ class Reply:
             self._held = text
         if not self._held:
             return {}
-        if not last and (not text or (_THINK.startswith(text) and text != _THINK)):
+        if not last and (not text or (THINK.startswith(text) and text != THINK)):
             return None
-        if text.startswith(_THINK) and not self._reasoning:
-            self._held = text[len(_THINK) :]
+        if text.startswith(THINK) and not self._reasoning:
+            self._held = text[len(THINK) :]
             self._thinking = True
             return {}
         if self._names and text[:1] == "{":
@@ -110,12 +110,12 @@ class Reply:
     def _think(self, *, last: bool) -> Delta | None:
         if not self._reasoning:
             self._held = self._held.lstrip("\n")
-        text, mark, rest = self._held.partition(_THOUGHT)
+        text, mark, rest = self._held.partition(THOUGHT)
         if mark:
             self._thinking = False
             self._held = rest
         else:
-            text, self._held = self._clear_of((_THOUGHT,), last=last)
+            text, self._held = self._clear_of((THOUGHT,), last=last)
             if not text:
                 return None
         if not text:

@@ -175,7 +175,7 @@ class OpenAIService:
                 texts = [await text_of(prompt, engine) for prompt in codec.prompts]
                 codec.fill([await engine.infill(text, suffix) for text in texts])
         [first, *_] = codec.prompts
-        if isinstance(first, Chat) and first.template_kwargs:
+        if isinstance(first, Chat) and first.template_kwargs and not codec.constrained:
             with suppress(UnsupportedParameter):
                 rendered = await engine.render(first)
                 codec.manner = replace(manner, thinking=are_opened(rendered))
@@ -189,11 +189,14 @@ class OpenAIService:
         """Read answers as begun in the model's thoughts where its template always does that.
 
         After they have been started, for then the engine has told what it can do. Where a call has
-        words of its own for the template, `_prepare` has looked at what it makes of them.
+        words of its own for the template, `_prepare` has looked at what it makes of them. What is
+        held to a schema has no thoughts.
         """
         able = self._pipeline(codec).engine.capabilities
         [first, *_] = codec.prompts
-        if able is None or not able.opens_thoughts or not isinstance(first, Chat):
+        if able is None or not able.opens_thoughts or codec.constrained:
+            return
+        if not isinstance(first, Chat):
             return
         if not first.template_kwargs:
             codec.manner = replace(codec.manner, thinking=True)
