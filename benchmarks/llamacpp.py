@@ -5,7 +5,10 @@ and its build, the model, slots, context, threads, batch sizes and every samplin
 same, decoding is greedy and never ends early, so both do the same arithmetic. Both stay loaded, and
 only one is asked at a time, in turns. Each turn has prompts of its own that no earlier one begins
 with, and both servers see each of them once: neither finds in its cache what the other computes.
-Chats begin alike, with what the model's template puts there; so they do for both.
+Chats begin alike, with what the model's template puts there; so they do for both. Ours keeps a chat
+in its slot for its next turn, where the peer takes the slot that begins most alike: after other
+prompts the template's words are computed once for each slot, and once in all by the peer. That is
+not in the figures, for one route is measured after the other.
 
 Then chats of ten turns (`ten_turns`), where it counts that the cache is used.
 """
@@ -76,11 +79,17 @@ async def _run(table: Table, options: Options, ours: int, peer: int) -> None:
     firsts: dict[_Case, Pairs] = defaultdict(Pairs)
     same = 0
     async with asyncio.timeout(_LIMIT_S):
-        # The first turn warms up and is not counted.
-        for turn in range(options.pairs + 1):
-            say(f"{NAME}: pair {turn} of {options.pairs}" if turn else f"{NAME}: warming up")
-            for case in product(_ROUTES, (1, _SLOTS), (True, False)):
-                by_ours, by_peer = [await _ask(port, case, turn, tokens) for port in (ours, peer)]
+        # The first turn with a route warms up and is not counted. One route at a time, as a server
+        # is mostly used: what its prompts begin with, the template's own words, is in every slot.
+        for route, turn in product(_ROUTES, range(options.pairs + 1)):
+            pair = f"pair {turn} of {options.pairs}" if turn else "warming up"
+            say(f"{NAME}: {route}, {pair}")
+            for case in product((route,), (1, _SLOTS), (True, False)):
+                asked = {
+                    port: await _ask(port, case, turn, tokens)
+                    for port in ((ours, peer) if turn % 2 else (peer, ours))
+                }
+                by_ours, by_peer = asked[ours], asked[peer]
                 _, streams, streamed = case
                 texts = [
                     [text(reply, tokens, streamed=streamed) for reply in replies]
