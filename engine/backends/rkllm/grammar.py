@@ -32,6 +32,8 @@ _JSON: JsonCompileOptions = {
     "whitespace_flexible": False,
     "item_separator": ", ",
     "key_separator": ": ",
+    # As pydantic writes unions; to hold an answer to exactly one shape is more than a mask can.
+    "coerce_one_of": True,
 }
 # Before a text that a tokenizer would begin with a space of its own.
 _BEFORE = "\n"

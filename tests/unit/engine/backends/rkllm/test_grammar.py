@@ -212,13 +212,15 @@ def test_grammar_with_too_many_ways_at_a_time_ends_the_answer(speaker: Speaker) 
 
 
 def test_one_of_several_shapes_is_any_of_them(speaker: Speaker) -> None:
-    # As pydantic writes a union that is told apart by a field.
+    # As pydantic writes a union, whether or not a field tells its shapes apart.
     shapes = [
         {"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]}
         for kind in ("cat", "dog")
     ]
     held = speaker.held(json_schema={"oneOf": shapes})
     assert speaker.say(held, '{"kind": "dog"', forced=True) == ['"kind": "', 'og"']
+    alike = [{"type": "object", "properties": {name: {"type": "null"}}} for name in ("a", "b")]
+    speaker.say(speaker.held(json_schema={"oneOf": alike}), '{"b": null}')
 
 
 def test_no_schema_opens_what_it_refers_to(speaker: Speaker, tmp_path: Path) -> None:
