@@ -45,7 +45,7 @@ class RkllmSettings(BaseSettings):
     rkllm_mode: Literal["generate", "logits"] = Field(
         "generate",
         description="Who chooses the tokens: the runtime, or logits: this worker, which is slower "
-        "and honours every sampling parameter.",
+        "and honours every sampling parameter and schemas.",
     )
     rkllm_pooling: Literal["last", "mean", "cls"] = Field(
         "last",
