@@ -96,7 +96,8 @@ class ControlPlane:
         ]
         app = Starlette(routes=routes)
         options: dict[str, Any] = {"ws": "none", "lifespan": "off", "loop": "asyncio"}
-        config = uvicorn.Config(app, log_level="critical", **options)
+        # Loggers are the whole process's: others' tests read what is said on uvicorn's.
+        config = uvicorn.Config(app, log_config=None, **options)
         self._server = uvicorn.Server(config)
         self._ready = threading.Event()
         self._thread = threading.Thread(target=asyncio.run, args=(self._serve(),))
