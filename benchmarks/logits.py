@@ -144,7 +144,7 @@ def run(options: Options) -> list[Table]:
             table.alone(
                 f"an answer's token, {way}",
                 "CPU ms/token",
-                [_answer_ms(runtime, params) for _ in range(repeats)],
+                [_answer_ms(runtime, grammars, params) for _ in range(repeats)],
             )
         runtime.close()
     table.notes.append(f"{SIZE:,} tokens in the vocabulary, a prompt of {len(_PROMPT)}.")
@@ -221,7 +221,7 @@ def _bare_ms(runtime: Runtime) -> float:
     return (process_time() - started) * 1000 / _TOKENS
 
 
-def _answer_ms(runtime: Runtime, params: SamplingParams) -> float:
+def _answer_ms(runtime: Runtime, grammars: Grammars, params: SamplingParams) -> float:
     """The tokens after the first, which is paid for by the prompt."""
     stamps: list[float] = []
 
@@ -229,6 +229,6 @@ def _answer_ms(runtime: Runtime, params: SamplingParams) -> float:
         stamps.append(process_time())
         return len(stamps) > _TOKENS
 
-    stepwise = Stepwise(runtime, cast("Vocabulary", _Tokens()), 4096)
+    stepwise = Stepwise(runtime, cast("Vocabulary", _Tokens()), 4096, grammars)
     stepwise.run(_PROMPT, params, on_piece, threading.Event())
     return (stamps[-1] - stamps[0]) * 1000 / _TOKENS

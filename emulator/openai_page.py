@@ -135,7 +135,6 @@ def _rkllm(abi: Abi) -> Mapping[str, Capabilities]:
             renders=tokenizer,
             adapters=adapters,
             logits=logits,
-            constrains=logits,
             reuses=slots == 1,
             prompt_caches=caches,
             slots=slots,

@@ -92,11 +92,6 @@ class Codec:
         return self._model
 
     @property
-    def constrained(self) -> bool:
-        """Whether the engine holds answers to a schema, from their first token."""
-        return self.request.generation.sampling.json_schema is not None
-
-    @property
     def request(self) -> TextRequest:
         """The only request of a call that has one, the first of another's."""
         return self.requests[0]
@@ -112,8 +107,10 @@ class Codec:
             or self._refused_draft is not None
         )
 
-    def suit(self, capabilities: Capabilities) -> None:
+    def suit(self, capabilities: Capabilities, unheld: str | None = None) -> None:
         """Ask no more than the engine can do, and have the client told what became of the rest.
+
+        `unheld` is why no answer can be held to the schema of this call, if that is so.
 
         Raises:
             InvalidRequest: there is no draft model to set up, and the dialect wants that known.
@@ -124,8 +121,11 @@ class Codec:
             self._change(
                 _unchanged, f"suffix is not supported by {capabilities.model} and was ignored"
             )
-        if self.manner.schema is not None and not capabilities.json_schema:
-            self._unconstrain()
+        if self.manner.schema is not None:
+            if not capabilities.json_schema:
+                self._unconstrain("to a schema")
+            elif unheld is not None:
+                self._unconstrain(f"to this schema ({unheld})")
         if self.parameters.candidates > self.parameters.n and not capabilities.max_logprobs:
             # Without anything to rank them by, the first ones are taken.
             warning = "best_of was not ranked, for the engine tells no logprobs"
@@ -150,7 +150,7 @@ class Codec:
             for at, request in enumerate(self.requests)
         )
 
-    def _unconstrain(self) -> None:
+    def _unconstrain(self, what: str) -> None:
         """Have answers compared with the schema that the engine cannot hold them to (R39).
 
         One that does not fit is generated once more, where it has not been streamed.
@@ -158,7 +158,7 @@ class Codec:
         given = dict(self._validation or {})
         given |= {"json_schema": dict(self.manner.schema or {}), "regenerate": True}
         wanted, missing = self._wanted(given)
-        warning = "the engine cannot hold its answers to a schema: they are compared with it"
+        warning = f"the engine cannot hold its answers {what}: they are compared with it"
         self._change(_without_schema, *missing, warning)
         self.requests = tuple(
             replace(request, validation=True, options=wanted) for request in self.requests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,6 +12,7 @@ from typing import Any
 from engine import Finish, FinishReason, Priority, Slot, Usage
 from engine.errors import UnsupportedParameter
 from engine.request import Chat
+from engine.schema_grammar import why_not
 from engine.thoughts import are_opened
 from handler.answer import Answer
 from handler.errors import NotFound
@@ -170,12 +172,16 @@ class OpenAIService:
         manner, engine = codec.manner, self._pipeline(codec).engine
         if codec.particular:
             capabilities = await engine.ready()
-            codec.suit(capabilities)
+            unheld = None
+            if (schema := codec.manner.schema) is not None and capabilities.json_schema:
+                # A large one takes a while, in which others are answered.
+                unheld = await asyncio.to_thread(why_not, schema)
+            codec.suit(capabilities, unheld)
             if capabilities.infill and (suffix := codec.parameters.suffix):
                 texts = [await text_of(prompt, engine) for prompt in codec.prompts]
                 codec.fill([await engine.infill(text, suffix) for text in texts])
         [first, *_] = codec.prompts
-        if isinstance(first, Chat) and first.template_kwargs and not codec.constrained:
+        if isinstance(first, Chat) and first.template_kwargs:
             with suppress(UnsupportedParameter):
                 rendered = await engine.render(first)
                 codec.manner = replace(manner, thinking=are_opened(rendered))
@@ -189,14 +195,11 @@ class OpenAIService:
         """Read answers as begun in the model's thoughts where its template always does that.
 
         After they have been started, for then the engine has told what it can do. Where a call has
-        words of its own for the template, `_prepare` has looked at what it makes of them. What is
-        held to a schema has no thoughts.
+        words of its own for the template, `_prepare` has looked at what it makes of them.
         """
         able = self._pipeline(codec).engine.capabilities
         [first, *_] = codec.prompts
-        if able is None or not able.opens_thoughts or codec.constrained:
-            return
-        if not isinstance(first, Chat):
+        if able is None or not able.opens_thoughts or not isinstance(first, Chat):
             return
         if not first.template_kwargs:
             codec.manner = replace(codec.manner, thinking=True)

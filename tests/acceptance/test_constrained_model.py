@@ -2,7 +2,7 @@
 
 A model of 135 million parameters knows neither JSON nor functions well, so nothing but the
 constraint keeps its answers in shape (R39). Hot and with other seeds it may still run into
-`max_tokens` on white space, which JSON allows; what it was let finish has to parse.
+`max_tokens` in a string or a number that it does not end; what it was let finish has to parse.
 """
 
 from __future__ import annotations

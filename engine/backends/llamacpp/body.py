@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from engine.request import RenderedPrompt, SamplingParams
+from engine.schema_grammar import grammar_of
+from engine.thoughts import are_opened
 
 
 def completion_body(
     prompt: RenderedPrompt, sampling: SamplingParams, *, cache_prompt: bool
 ) -> dict[str, Any]:
-    """Return what llama.cpp is to be asked for."""
+    """Return what llama.cpp is to be asked for. Raises RequestRejected."""
     body: dict[str, Any] = {
         "prompt": prompt if isinstance(prompt, str) else list(prompt),
         # A call that does not stream cannot be aborted.
@@ -41,5 +43,7 @@ def completion_body(
     if sampling.grammar is not None:
         body["grammar"] = sampling.grammar
     if sampling.json_schema is not None:
-        body["json_schema"] = dict(sampling.json_schema)
+        # Not as a schema: one that llama.cpp cannot hold to it passes over in silence.
+        thinking = isinstance(prompt, str) and are_opened(prompt)
+        body["grammar"] = grammar_of(sampling.json_schema, thinking=thinking)
     return body

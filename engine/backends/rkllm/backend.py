@@ -158,7 +158,6 @@ class RkllmBackend:
             opens_thoughts=tokenizer is not None and tokenizer.opens_thoughts,
             adapters=[adapter.name for adapter in self._adapters],
             logits=self._stepwise is not None,
-            constrains=self._stepwise is not None and self._stepwise.constrains,
             reuses=self._history.on,
             prompt_caches=self._caches.on,
             slots=setup.n_batch,

@@ -33,7 +33,6 @@ def claims(
     opens_thoughts: bool = False,
     adapters: Sequence[str] = (),
     logits: bool = False,
-    constrains: bool = False,
     reuses: bool = False,
     prompt_caches: bool = False,
     slots: int = 1,
@@ -43,9 +42,8 @@ def claims(
     `reloads` says whether the model is loaded again for other sampling, `tokenizes` that there is a
     tokenizer beside it and `renders` that this one has a chat template, which begins with the
     model's thoughts if it `opens_thoughts`; `adapters` are the LoRAs by name, `logits` that tokens
-    are chosen here, `constrains` that they can be held to a grammar, `reuses` that the key-value
-    cache is kept from run to run, `prompt_caches` that there is a folder for them and `slots` how
-    many requests share a run.
+    are chosen here, `reuses` that the key-value cache is kept from run to run, `prompt_caches` that
+    there is a folder for them and `slots` how many requests share a run.
     """
     per_run = abi.sampling_per_run or reloads or logits
     return Capabilities(
@@ -59,8 +57,8 @@ def claims(
         ignore_eos=logits or (abi.sampling_per_run and reloads),
         max_logprobs=_MAX_LOGPROBS if logits else 0,
         logit_bias=logits,
-        grammar=constrains,
-        json_schema=constrains,
+        grammar=logits,
+        json_schema=logits,
         token_prompts=True,
         # Logits and batches are of tokens alone: there the runtime's own template is out of reach.
         chat_template=renders or not (logits or slots > 1),

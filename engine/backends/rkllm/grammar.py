@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
@@ -16,25 +15,12 @@ from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.backends.rkllm.vocabulary import Vocabulary
 from engine.errors import RequestRejected
 from engine.request import SamplingParams
-
-if TYPE_CHECKING:
-    from llguidance._lib import JsonCompileOptions
+from engine.schema_grammar import MAX_SYMBOLS, grammar_of
 
 Mask: TypeAlias = NDArray[np.bool_]
 
 _BITS = 32
 _MAX_WHY = 300
-# Some 3,000 fields: more than that takes seconds to make, in which nothing can be aborted.
-_MAX_SYMBOLS = 20_000
-# JSON on one line, as most tools write it. With white space left to the model, a small one can go
-# on with it for ever, and what is left to no one costs no run of the model: see `take`.
-_JSON: JsonCompileOptions = {
-    "whitespace_flexible": False,
-    "item_separator": ", ",
-    "key_separator": ": ",
-    # As pydantic writes unions; to hold an answer to exactly one shape is more than a mask can.
-    "coerce_one_of": True,
-}
 # Before a text that a tokenizer would begin with a space of its own.
 _BEFORE = "\n"
 
@@ -51,8 +37,10 @@ class Grammars:
         words = TokenizerWrapper(_Words(vocabulary, tokenizer))
         self._tokens = LLTokenizer(words, n_vocab=vocabulary.size, eos_token=self._ends)
 
-    def constraint(self, sampling: SamplingParams) -> Constraint | None:
+    def constraint(self, sampling: SamplingParams, *, thinking: bool = False) -> Constraint | None:
         """Return what holds one answer to what was asked for, None where it may be any text.
+
+        With `thinking` the prompt ends in the model's thoughts, which no schema is about.
 
         Raises:
             RequestRejected: the grammar or the schema is none, or asks for what cannot be held.
@@ -60,7 +48,8 @@ class Grammars:
         if sampling.grammar is not None:
             param, grammar = "grammar", _of_gbnf(sampling.grammar)
         elif sampling.json_schema is not None:
-            param, grammar = "json_schema", _of_schema(sampling.json_schema)
+            param = "json_schema"
+            grammar = grammar_of(sampling.json_schema, thinking=thinking)
         else:
             return None
         without = self._ends if sampling.ignore_eos else ()
@@ -81,9 +70,9 @@ class Constraint:
         self._size = size
         self._without = np.array(without, np.intp)
         # Its errors would tell how far an answer had come.
-        limits = LLParserLimits(verbose_errors=False, max_grammar_size=_MAX_SYMBOLS)
+        limits = LLParserLimits(verbose_errors=False, max_grammar_size=MAX_SYMBOLS)
         self._matcher = LLMatcher(tokens, grammar, log_level=0, limits=limits)
-        self._check("cannot be held to")
+        self._check("cannot be followed")
         self._bits = np.zeros(-(-size // _BITS), np.uint32)
 
     def allowed(self) -> Mask:
@@ -160,7 +149,3 @@ def _of_gbnf(grammar: str) -> str:
         # It raises nothing more exact for a rule that is missing.
         why = shorten(str(error), _MAX_WHY)
         raise RequestRejected(f"grammar: it is no GBNF: {why}", param="grammar") from error
-
-
-def _of_schema(schema: Any) -> str:
-    return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON)

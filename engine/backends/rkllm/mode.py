@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,11 +10,7 @@ from engine.backends.rkllm.runtime import Runtime
 from engine.errors import ModelLoadFailed
 
 if TYPE_CHECKING:
-    from engine.backends.rkllm.grammar import Grammars
     from engine.backends.rkllm.stepwise import Stepwise
-    from engine.backends.rkllm.vocabulary import Vocabulary
-
-logger = logging.getLogger(__name__)
 
 
 def stepwise_for(
@@ -33,6 +28,7 @@ def stepwise_for(
         )
     try:
         # Not with the backend, which does without numpy in its other mode.
+        from engine.backends.rkllm.grammar import Grammars
         from engine.backends.rkllm.stepwise import Stepwise
     except ImportError as error:
         raise ModelLoadFailed(
@@ -41,16 +37,4 @@ def stepwise_for(
     from engine.backends.rkllm.vocabulary import Vocabulary
 
     vocabulary = Vocabulary(tokenizer, folder)
-    return Stepwise(runtime, vocabulary, context_length, _grammars(vocabulary, tokenizer))
-
-
-def _grammars(vocabulary: Vocabulary, tokenizer: ChatTokenizer) -> Grammars | None:
-    try:
-        from engine.backends.rkllm.grammar import Grammars
-    except ImportError:
-        logger.warning(
-            "answers cannot be held to a schema or a grammar without the package llguidance: "
-            "`pip install worker-rkllm[logits]` adds it"
-        )
-        return None
-    return Grammars(vocabulary, tokenizer)
+    return Stepwise(runtime, vocabulary, context_length, Grammars(vocabulary, tokenizer))

@@ -17,6 +17,7 @@ from engine.backends.rkllm.structs import RKLLMInferMode
 from engine.backends.rkllm.vocabulary import Vocabulary
 from engine.errors import BackendFailed
 from engine.request import SamplingParams
+from engine.thoughts import are_opened
 
 if TYPE_CHECKING:
     # Its library need not be there.
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 # Tokens of a prompt in one run. The runtime has a row of logits for each of them, of which the last
 # is wanted: with a vocabulary of 150,000 that is 77 MB, and gigabytes of a whole long prompt.
 CHUNK = 128
+# Of a prompt, in which a mark that it ends with has room, be it a token a letter.
+_LAST = 16
 
 
 class LastRow:
@@ -63,8 +66,8 @@ class Stepwise:
     """Generates on a runtime that is asked for logits alone, one run for each token.
 
     The key-value cache is kept from step to step and dropped before and after an answer, so nothing
-    of one is in another, and no `History` has a part in it. Without `grammars` an answer can be
-    held to none. Owned by the thread of the run; only one at a time.
+    of one is in another, and no `History` has a part in it. Owned by the thread of the run; only
+    one at a time.
     """
 
     def __init__(
@@ -72,17 +75,12 @@ class Stepwise:
         runtime: Runtime,
         vocabulary: Vocabulary,
         context_length: int,
-        grammars: Grammars | None = None,
+        grammars: Grammars,
     ) -> None:
         self._runtime = runtime
         self._vocabulary = vocabulary
         self._context_length = context_length
         self._grammars = grammars
-
-    @property
-    def constrains(self) -> bool:
-        """Whether answers can be held to a grammar or a schema."""
-        return self._grammars is not None
 
     def run(
         self,
@@ -123,7 +121,8 @@ class Stepwise:
             )
 
     def _answer(self, prompt: list[int], sampling: SamplingParams, on_piece: OnPiece) -> Answer:
-        constraint = None if self._grammars is None else self._grammars.constraint(sampling)
+        end = "".join(map(self._vocabulary.text, prompt[-_LAST:]))
+        constraint = self._grammars.constraint(sampling, thinking=are_opened(end))
         room = self._context_length - len(prompt)
         return Answer(prompt, sampling, self._vocabulary, constraint, room, on_piece)
 

@@ -227,6 +227,31 @@ async def test_json_schema_binds(engine: Engine) -> None:
     assert 0 <= answer["count"] <= 99
 
 
+async def test_json_comes_on_one_line(engine: Engine) -> None:
+    # White space that is left to a small model goes on for ever.
+    for seed in range(3):
+        text, _ = await ask(engine, PROMPT, json_schema=SCHEMA, max_tokens=60, seed=seed)
+        assert text == json.dumps(json.loads(text))
+
+
+async def test_schema_that_cannot_be_held_to_is_refused(engine: Engine) -> None:
+    # R16: llama.cpp itself would answer as if there were none.
+    for schema in ({"type": "name"}, {"not": {"type": "null"}}, {"uniqueItems": True}):
+        with pytest.raises(RequestRejected, match="json_schema: answers cannot be held to it"):
+            await ask(engine, PROMPT, json_schema=schema, max_tokens=3)
+
+
+async def test_thoughts_that_were_opened_are_free(engine: Engine) -> None:
+    prompt = "Think first. <think>\n"
+    free, _ = await ask(engine, prompt, temperature=0, max_tokens=12)
+    assert (await ask(engine, prompt, temperature=0, max_tokens=12, json_schema=SCHEMA))[0] == free
+    # What the model would say there is said instead, to its end.
+    ended = f"{prompt}I see.</think>"
+    text, finish = await ask(engine, ended, temperature=0, max_tokens=60, json_schema=SCHEMA)
+    assert finish.reason is FinishReason.STOP
+    assert json.loads(text)["colour"] in ("red", "blue")
+
+
 async def test_bad_grammar_is_refused_and_the_engine_serves_on(engine: Engine) -> None:
     with pytest.raises(RequestRejected, match="grammar"):
         await ask(engine, PROMPT, grammar="this is none")

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 import pytest
+from tokenizers import AddedToken, Tokenizer
 
 from engine import Engine, FinishReason
-from engine.errors import RequestRejected, UnsupportedParameter
+from engine.errors import RequestRejected
 from handler.openai.service import OpenAIService, events
 from handler.pipeline import Pipeline
 from tests.fake_rkllm import Call, read_log
@@ -190,11 +190,10 @@ async def test_nothing_of_a_constraint_is_in_the_next_answer(
     async with await engine.generate(request(grammar='root ::= "a"+', ignore_eos=True)) as stream:
         await first_text(stream)
     await until(lambda: not engine.running)
-    with pytest.raises(RequestRejected, match=r"json_schema: it cannot be held to: .*null_"):
+    with pytest.raises(
+        RequestRejected, match=r"json_schema: answers cannot be held to it: .*null_"
+    ):
         await ask(engine, json_schema={"type": "null_"})
-    refused = chat(response_format={"type": "json_schema", "json_schema": {"schema": {"enum": []}}})
-    with pytest.raises(RequestRejected, match="json_schema: it cannot be held to: "):
-        await service.whole(service.codec(ROUTE, refused))
     assert (await ask(engine, seed=4, max_tokens=30))[0] == free
     held = (ask(engine, json_schema=COLOUR, seed=seed) for seed in range(4))
     for text, _ in await asyncio.gather(*held):
@@ -202,19 +201,31 @@ async def test_nothing_of_a_constraint_is_in_the_next_answer(
 
 
 @only_threads
-async def test_without_the_package_answers_are_compared(
-    rkllm_of: RkllmMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_schema_that_cannot_be_held_to_is_compared(service: OpenAIService) -> None:
     # R16, R39
-    monkeypatch.setitem(sys.modules, "engine.backends.rkllm.grammar", None)
-    engine = rkllm_of(MODEL, mode="logits")
-    able = await engine.ready()
-    assert (able.grammar, able.json_schema, able.logit_bias) == (False, False, True)
-    assert "`pip install worker-rkllm[logits]` adds it" in caplog.text
-    with pytest.raises(UnsupportedParameter, match="cannot constrain its output"):
-        await ask(engine, grammar='root ::= "a"')
+    schema = {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True}
+    wanted = {"type": "json_schema", "json_schema": {"schema": schema}}
+    body = chat(response_format=wanted, max_tokens=3)
+    answer = await service.whole(service.codec(ROUTE, body))
+    assert any("cannot hold its answers to this schema" in each for each in answer["warnings"])
+
+
+THINKS = "{% for m in messages %}{{ m.content }}\n{% endfor %}<think>\n"
+
+
+@only_threads
+async def test_model_that_thinks_first_is_held_to_the_schema_from_there(
+    rkllm_of: RkllmMaker, files: Path
+) -> None:
+    write_tokenizer(files, THINKS)
+    # A token of its own, as models that think have one.
+    known: Any = Tokenizer.from_file(str(files / "tokenizer.json"))
+    known.add_tokens([AddedToken("</think>", special=False)])
+    known.save(str(files / "tokenizer.json"))
+    engine = rkllm_of(MODEL.replace("260", "261"), mode="logits")
     service = OpenAIService(Pipeline(engine, "fake"))
-    answer = await service.whole(
-        service.codec(ROUTE, chat(response_format={"type": "json_object"}, max_tokens=3))
-    )
-    assert any("cannot hold its answers to a schema" in each for each in answer["warnings"])
+    body = chat(response_format=FORMAT, seed=2, logit_bias={"260": 3.0})
+    [choice] = (await service.whole(service.codec(ROUTE, body)))["choices"]
+    assert choice["finish_reason"] == "stop"
+    assert len(choice["message"]["reasoning_content"]) > 5
+    jsonschema_rs.validate(COLOUR, json.loads(choice["message"]["content"]))

@@ -104,16 +104,38 @@ async def test_answer_that_is_right_is_not_generated_again(
 @pytest.mark.parametrize(
     "asked", [{}, {"chat_template_kwargs": {"enable_thinking": True}}], ids=["always", "asked"]
 )
-async def test_answer_that_is_held_to_a_schema_is_no_thought(
+async def test_answer_that_is_held_to_a_schema_comes_after_its_thoughts(
     asked: dict[str, Any], pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # From its first token, though the template has opened the thoughts.
     monkeypatch.setattr("handler.openai.service.are_opened", lambda prompt: True)
     able = {"json_schema": True, "opens_thoughts": True}
-    service = OpenAIService(pipeline_of({"pieces": ['{"a": 1}']}, capabilities=able))
+    service = OpenAIService(
+        pipeline_of({"pieces": ["Hm.</think>\n\n", '{"a": 1}']}, capabilities=able)
+    )
     body = {"messages": MESSAGES, "response_format": FORMAT, **asked}
-    [choice] = (await service.whole(service.codec(ROUTE, body)))["choices"]
-    assert choice["message"]["content"] == '{"a": 1}'
-    assert "reasoning_content" not in choice["message"]
-    free = await service.whole(service.codec(ROUTE, {"messages": MESSAGES, **asked}))
-    assert free["choices"][0]["message"]["reasoning_content"] == '{"a": 1}'
+    whole = await service.whole(service.codec(ROUTE, body))
+    assert "warnings" not in whole
+    assert whole["choices"][0]["message"]["content"] == '{"a": 1}'
+    assert whole["choices"][0]["message"]["reasoning_content"] == "Hm."
+
+
+@pytest.mark.parametrize("text", ['{"a": [1, 2]}', '{"a": [2, 2]}'])
+async def test_schema_that_nothing_can_be_held_to_is_compared(
+    text: str, pipeline_of: PipelineFactory
+) -> None:
+    # R39, R16: an engine that holds to others.
+    unique = {"type": "object", "properties": {"a": {"uniqueItems": True}}}
+    pipeline = pipeline_of(
+        {"pieces": [text]},
+        validator=V3.from_file(DEFAULT_RULES),
+        capabilities={"json_schema": True},
+    )
+    service = OpenAIService(pipeline)
+    wanted = {"type": "json_schema", "json_schema": {"schema": unique}}
+    body = {"messages": MESSAGES, "temperature": 1, "response_format": wanted}
+    whole = await service.whole(service.codec(ROUTE, body))
+    assert whole["warnings"] == [
+        'the engine cannot hold its answers to this schema (Unimplemented keys: ["uniqueItems"]): '
+        "they are compared with it"
+    ]
+    assert whole["validation"]["valid"] is (text == '{"a": [1, 2]}')

@@ -180,10 +180,19 @@ REFUSED: list[tuple[Mapping[str, Any], str]] = [
     ({"grammar": "root := x"}, "grammar: it is no GBNF: Expected ::= at line 1"),
     ({"grammar": "root ::= more"}, "grammar: it is no GBNF: Rule 'more' not found"),
     ({"grammar": ""}, "grammar: it is no GBNF: No 'root' rule found"),
-    ({"json_schema": {"type": "name"}}, "json_schema: it cannot be held to: .*Invalid type: name"),
-    ({"json_schema": {"enum": []}}, "json_schema: it cannot be held to: .*Unsatisfiable"),
-    ({"json_schema": {"not": {"type": "null"}}}, 'it cannot be held to: .*keys: \\["not"\\]'),
-    ({"json_schema": {"$ref": "http://127.0.0.1:9/"}}, "json_schema: it cannot .* does not fetch"),
+    (
+        {"json_schema": {"type": "name"}},
+        "json_schema: answers cannot be held to it: .*Invalid type: name",
+    ),
+    ({"json_schema": {"enum": []}}, "json_schema: answers cannot be held to it: .*Unsatisfiable"),
+    (
+        {"json_schema": {"not": {"type": "null"}}},
+        'answers cannot be held to it: .*keys: \\["not"\\]',
+    ),
+    (
+        {"json_schema": {"$ref": "http://127.0.0.1:9/"}},
+        "json_schema: answers cannot .* does not fetch",
+    ),
     ({"json_schema": {"type": "string", "pattern": "(?=a)"}}, "json_schema: .* not supported"),
 ]
 
@@ -200,7 +209,9 @@ def test_what_cannot_be_held_to_is_refused(
 def test_schema_of_too_much_is_refused(speaker: Speaker) -> None:
     # Before it is made, which nothing could abort.
     fields: dict[str, Any] = {f"field {number}": {} for number in range(6000)}
-    with pytest.raises(RequestRejected, match="json_schema: it cannot be held to: grammar size"):
+    with pytest.raises(
+        RequestRejected, match="json_schema: answers cannot be held to it: grammar size"
+    ):
         speaker.held(json_schema={"type": "object", "properties": fields})
 
 
@@ -221,6 +232,17 @@ def test_one_of_several_shapes_is_any_of_them(speaker: Speaker) -> None:
     assert speaker.say(held, '{"kind": "dog"', forced=True) == ['"kind": "', 'og"']
     alike = [{"type": "object", "properties": {name: {"type": "null"}}} for name in ("a", "b")]
     speaker.say(speaker.held(json_schema={"oneOf": alike}), '{"b": null}')
+
+
+def test_thoughts_are_free_and_what_comes_after_them_is_not(speaker: Speaker) -> None:
+    constraint = speaker.grammars.constraint(SamplingParams(json_schema=PERSON), thinking=True)
+    assert constraint is not None
+    speaker.say(constraint, 'Is it {"a"}? </thin <th\n\n')
+    assert END not in speaker.allowed(constraint)
+    speaker.say(constraint, "</think>")
+    assert speaker.allowed(constraint) == {"{", " ", "\n", "\t", "\r", "\x0b", "\x0c", "�"}
+    speaker.say(constraint, '\n\n{"name": "A", "tags": []}')
+    assert constraint.over
 
 
 def test_no_schema_opens_what_it_refers_to(speaker: Speaker, tmp_path: Path) -> None:

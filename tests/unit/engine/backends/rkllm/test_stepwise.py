@@ -40,9 +40,11 @@ class Held:
     def __init__(self, *words: list[int]) -> None:
         self._words = list(words)
         self.asked: list[bool] = []
+        self.thinking = False
 
-    def constraint(self, sampling: SamplingParams) -> Held:
-        return self
+    def constraint(self, sampling: SamplingParams, *, thinking: bool) -> Held | None:
+        self.thinking = thinking
+        return self if self._words else None
 
     def allowed(self) -> Any:
         mask = np.zeros(3, np.bool_)
@@ -113,7 +115,7 @@ def run(
         pieces.append(piece)
         return len(pieces) == enough
 
-    steps = Stepwise(cast("Runtime", fed), WORDS, context_length, cast("Grammars", held))
+    steps = Stepwise(cast("Runtime", fed), WORDS, context_length, cast("Grammars", held or Held()))
     ended(steps.run([*prompt], sampling, on_piece, aborted or threading.Event()))
     return pieces
 
@@ -211,6 +213,24 @@ def test_log_probabilities_cost_a_look_at_the_model_for_each_token() -> None:
     assert run(fed, held=held, sampling=told) == [b"a", b"b", b"b"]
     assert held.asked == [False] * 3
     assert fed.asked == ["forget", [0, 1], [0], [1], "forget"]
+
+
+@pytest.mark.parametrize("text", ["<think>", "<think>\n"])
+def test_prompt_that_ends_in_thoughts_is_told_of(text: str) -> None:
+    held, prompt = Held(), [0] * 40
+    letters = SimpleNamespace(size=3, ends={2}, text=lambda token: "a")
+    steps = Stepwise(
+        cast("Runtime", Fed([0, 0, 5])), cast("Vocabulary", letters), 1024, cast("Grammars", held)
+    )
+    steps.run(prompt, GREEDY, lambda *_: False, threading.Event())
+    assert not held.thinking
+    # A token a letter, as the least there can be.
+    letters.text = lambda token: text[token - 3] if token >= 3 else "a"
+    steps = Stepwise(
+        cast("Runtime", Fed([0, 0, 5])), cast("Vocabulary", letters), 1024, cast("Grammars", held)
+    )
+    steps.run([*prompt, *range(3, 3 + len(text))], GREEDY, lambda *_: False, threading.Event())
+    assert held.thinking
 
 
 def test_model_that_knows_none_of_what_must_come_fails() -> None:

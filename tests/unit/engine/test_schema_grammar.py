@@ -1,0 +1,54 @@
+"""Schemas as grammars: what cannot be held to is told, and makes none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.errors import RequestRejected
+from engine.schema_grammar import grammar_of, why_not
+
+HELD: list[dict[str, Any]] = [
+    {},
+    {"type": "object"},
+    {"type": "string", "pattern": "^[a-c]+$", "maxLength": 9},
+    {"properties": {'é"/#\n': {"const": "</think>"}}},
+    {"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"},
+    {"oneOf": [{"const": 1}, {"type": "integer", "maximum": 5}]},
+    # Not ours to be told by a request.
+    {"x-guidance": {"whitespace_flexible": True}},
+]
+NOT_HELD: list[tuple[dict[str, Any], str]] = [
+    ({"type": "name"}, "Invalid type: name"),
+    ({"not": {"type": "string"}}, 'Unimplemented keys: ["not"]'),
+    ({"type": "array", "uniqueItems": True}, 'Unimplemented keys: ["uniqueItems"]'),
+    ({"enum": []}, "Unsatisfiable schema"),
+    ({"$ref": "http://127.0.0.1:9/a.json"}, "Default retriever does not fetch resources"),
+    ({"type": "string", "pattern": "(?=a)b"}, "look-around"),
+    ({"properties": {str(number): {} for number in range(6000)}}, "too big"),
+]
+
+
+@pytest.mark.parametrize("schema", HELD, ids=str)
+def test_schema_is_a_grammar(schema: dict[str, Any]) -> None:
+    assert why_not(schema) is None
+    for thinking in (False, True):
+        grammar = grammar_of(schema, thinking=thinking)
+        assert grammar.startswith("%llguidance {}\nstart: ")
+        assert ("thoughts" in grammar) is thinking
+        # On one line, whatever a request says.
+        assert '"whitespace_flexible": false' in grammar
+        assert '"whitespace_flexible": true' not in grammar
+
+
+@pytest.mark.parametrize(("schema", "why"), NOT_HELD, ids=[why for _, why in NOT_HELD])
+def test_what_cannot_be_held_to_is_told_in_a_sentence(schema: dict[str, Any], why: str) -> None:
+    told = why_not(schema)
+    assert told is not None
+    assert why in told
+    assert "\n" not in told
+    assert len(told) <= 300
+    with pytest.raises(RequestRejected, match="json_schema: answers cannot be held to it: ") as no:
+        grammar_of(schema)
+    assert no.value.details["param"] == "json_schema"
