@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from textwrap import shorten
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from engine.errors import RequestRejected
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 
 # Some 3,000 fields: more than that takes seconds to make, in which nothing can be aborted.
 MAX_SYMBOLS = 20_000
+
+# Of what is nested, and of what is referred to one after the other. llguidance goes down by calls:
+# some 1,600 on a thread of 8 MB are too many, which is the end of the process.
+MAX_LEVELS = 400
 
 _MAX_WHY = 300
 # JSON on one line, as most tools write it. With white space left to the model, a small one can go
@@ -55,10 +60,65 @@ def why_not(schema: Mapping[str, Any]) -> str | None:
     It takes a millisecond, and a second for a schema that is just too large, without the
     interpreter's lock.
     """
+    if (why := _too_deep(schema)) is not None:
+        return why
     # A library of its own size, which few requests need.
     from llguidance import LLMatcher, LLParserLimits
 
-    grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_OPTIONS)
+    try:
+        grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_OPTIONS)
+    except ValueError as error:
+        # It reads 128 levels.
+        return _short(str(error), _MAX_WHY)
     limits = LLParserLimits(verbose_errors=False, max_grammar_size=MAX_SYMBOLS)
     failed, said = LLMatcher.validate_grammar_with_warnings(grammar, limits=limits)
-    return shorten(said[0], _MAX_WHY) if failed else None
+    return _short(said[0], _MAX_WHY) if failed else None
+
+
+def _short(text: str, length: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def _too_deep(schema: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with how deep a schema is, counting all that it refers to."""
+    levels, pending = 0, ["#"]
+    for ref in pending:
+        if not re.match("#(/|$)", ref):
+            return f"a $ref must be within the schema, as #/$defs/…, not {_short(ref, 60)}"
+        height, refs = _height(_target(schema, ref))
+        levels += height
+        if levels > MAX_LEVELS:
+            return f"it has more than {MAX_LEVELS} levels, with what it refers to"
+        pending += refs - set(pending)
+    return None
+
+
+def _height(part: Any) -> tuple[int, set[str]]:
+    """Return how many levels a part has, and what it refers to."""
+    height, refs, level = 0, set[str](), [part]
+    while level:
+        height += 1
+        refs |= {
+            each["$ref"] for each in level if type(each) is dict and type(each.get("$ref")) is str
+        }
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    return height, refs
+
+
+def _target(schema: Mapping[str, Any], ref: str) -> Any:
+    """Return what a reference leads to (RFC 6901), None where that is nothing."""
+    part: Any = schema
+    for step in unquote(ref).split("/")[1:]:
+        step = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(part, list):
+            place = int(step) if re.fullmatch("[0-9]{1,9}", step) else len(part)
+            part = part[place] if place < len(part) else None
+        else:
+            part = part.get(step) if isinstance(part, Mapping) else None
+    return part

@@ -9,12 +9,31 @@ import pytest
 from engine.errors import RequestRejected
 from engine.schema_grammar import grammar_of, why_not
 
+
+def chain(length: int) -> dict[str, Any]:
+    """Each of these is an array of the next; followed by calls, it is the end of a stack."""
+    links: dict[str, Any] = {
+        f"a/{number}": {"items": {"$ref": f"#/$defs/a~1{number + 1}"}} for number in range(length)
+    }
+    return {"$defs": {**links, f"a/{length}": {"type": "null"}}, "$ref": "#/$defs/a~10"}
+
+
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "null"}
+    for _ in range(levels):
+        schema = {"items": schema}
+    return schema
+
+
 HELD: list[dict[str, Any]] = [
     {},
     {"type": "object"},
     {"type": "string", "pattern": "^[a-c]+$", "maxLength": 9},
     {"properties": {'é"/#\n': {"const": "</think>"}}},
     {"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"},
+    chain(120),
+    nested(100),
+    {"prefixItems": [{"type": "null"}, {"$ref": "#/prefixItems/0"}, {"$ref": "#"}]},
     {"oneOf": [{"const": 1}, {"type": "integer", "maximum": 5}]},
     # Not ours to be told by a request.
     {"x-guidance": {"whitespace_flexible": True}},
@@ -24,7 +43,13 @@ NOT_HELD: list[tuple[dict[str, Any], str]] = [
     ({"not": {"type": "string"}}, 'Unimplemented keys: ["not"]'),
     ({"type": "array", "uniqueItems": True}, 'Unimplemented keys: ["uniqueItems"]'),
     ({"enum": []}, "Unsatisfiable schema"),
-    ({"$ref": "http://127.0.0.1:9/a.json"}, "Default retriever does not fetch resources"),
+    ({"$ref": "http://127.0.0.1:9/a.json"}, "a $ref must be within the schema"),
+    ({"$ref": "#name", "$defs": {"a": {"$anchor": "name"}}}, "a $ref must be within the schema"),
+    ({"$ref": "#/$defs/none"}, "Pointer '/$defs/none' does not exist"),
+    ({"$ref": f"#/anyOf/{'9' * 5000}", "anyOf": []}, "Failed to parse array index"),
+    (chain(1500), "more than 400 levels"),
+    (nested(200), "recursion limit"),
+    (nested(500), "more than 400 levels"),
     ({"type": "string", "pattern": "(?=a)b"}, "look-around"),
     ({"properties": {str(number): {} for number in range(6000)}}, "too big"),
 ]
