@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -57,16 +58,20 @@ def grammar_of(schema: Mapping[str, Any], *, thinking: bool = False) -> str:
 def why_not(schema: Mapping[str, Any]) -> str | None:
     """Return why no answer can be held to a schema, None where it can.
 
-    It takes a millisecond, and a second for a schema that is just too large, without the
-    interpreter's lock.
+    The first time it takes a millisecond, and a second for a schema that is just too large, without
+    the interpreter's lock.
     """
-    if (why := _too_deep(schema)) is not None:
-        return why
+    return _too_deep(schema) or _why_not(json.dumps(schema))
+
+
+# A batch has the same one in every line.
+@lru_cache(maxsize=64)
+def _why_not(schema: str) -> str | None:
     # A library of its own size, which few requests need.
     from llguidance import LLMatcher, LLParserLimits
 
     try:
-        grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_OPTIONS)
+        grammar = LLMatcher.grammar_from_json_schema(schema, overrides=_OPTIONS)
     except ValueError as error:
         # It reads 128 levels.
         return _short(str(error), _MAX_WHY)
