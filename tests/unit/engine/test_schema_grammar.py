@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from llguidance import LLMatcher
 
 from engine.errors import RequestRejected
 from engine.schema_grammar import grammar_of, why_not
@@ -60,6 +61,7 @@ def test_schema_is_a_grammar(schema: dict[str, Any]) -> None:
     assert why_not(schema) is None
     for thinking in (False, True):
         grammar = grammar_of(schema, thinking=thinking)
+        assert LLMatcher.validate_grammar(grammar) == ""
         assert grammar.startswith("%llguidance {}\nstart: ")
         assert ("thoughts" in grammar) is thinking
         # On one line, whatever a request says.
