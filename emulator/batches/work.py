@@ -22,7 +22,7 @@ from emulator.batches.stored_batch import BatchStatus, StoredBatch
 from emulator.batches.stored_file import OUTPUT, StoredFile
 from emulator.batches.stored_file import PREFIX as FILE
 from emulator.batches.terms import Means
-from emulator.batches.threads import to_its_end
+from emulator.batches.threads import all_ended, to_its_end
 from engine.errors import EngineError
 from jobs.failpoints import hit
 
@@ -147,7 +147,7 @@ class Work:
         finally:
             for task in both:
                 task.cancel()
-            await asyncio.wait(both)
+            await all_ended(both)
         failure = None if answering.cancelled() else answering.exception()
         if over and failure is not None:
             raise failure

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from batch.journal import Journal
 from emulator.app import build_app
+from emulator.batches import work
 from emulator.settings import EmulatorSettings
 from engine import Engine
 from engine.hooks import RequestStarted
@@ -18,6 +23,7 @@ from tests.conftest import ScriptFactory
 from tests.integration.emulator.batches.support import HANG, Clients, calls, client_of, counts, ids
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import serving
+from tests.waiting import until
 
 
 def settings(folder: Path, model: Path, **options: Any) -> EmulatorSettings:
@@ -107,6 +113,28 @@ async def test_a_clock_that_was_put_back_meanwhile_lets_no_batch_live_for_ever(
     record.write_text(json.dumps(known | {"expires_at": known["expires_at"] + 31_536_000}))
     async with serving(given) as server, client_of(server) as client:
         assert (await client.ended(made)).status == "expired"
+
+
+class _SlowToOpen(Journal):
+    """The journal on a disk that takes its time."""
+
+    def __init__(self, path: Path, opening: threading.Event) -> None:
+        super().__init__(path)
+        opening.set()
+        time.sleep(0.2)
+
+
+async def test_a_server_that_ends_while_a_journal_is_opened_lets_go_of_it(
+    script: ScriptFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, opening = settings(tmp_path, script({})), threading.Event()
+    with monkeypatch.context() as slow:
+        slow.setattr(work, "Journal", partial(_SlowToOpen, opening=opening))
+        async with serving(given) as server, client_of(server) as client:
+            made = await client.create(calls(1))
+            await until(opening.is_set)
+    async with serving(given) as server, client_of(server) as client:
+        assert (await client.ended(made)).status == "completed"
 
 
 async def test_two_servers_do_not_share_a_folder(script: ScriptFactory, tmp_path: Path) -> None:
