@@ -84,13 +84,13 @@ async def _run(table: Table, options: Options, ours: int, peer: int) -> None:
         for route, turn in product(_ROUTES, range(options.pairs + 1)):
             pair = f"pair {turn} of {options.pairs}" if turn else "warming up"
             say(f"{NAME}: {route}, {pair}")
-            for case in product((route,), (1, _SLOTS), (True, False)):
+            for streams, streamed in product((1, _SLOTS), (True, False)):
+                case = (route, streams, streamed)
                 asked = {
                     port: await _ask(port, case, turn, tokens)
                     for port in ((ours, peer) if turn % 2 else (peer, ours))
                 }
                 by_ours, by_peer = asked[ours], asked[peer]
-                _, streams, streamed = case
                 texts = [
                     [text(reply, tokens, streamed=streamed) for reply in replies]
                     for replies in (by_ours, by_peer)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from engine.errors import RequestRejected
+from engine.thoughts import THOUGHT
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -33,8 +34,8 @@ _OPTIONS: JsonCompileOptions = {
 }
 _AT_ONCE = "start: answer"
 # To the first mark, for which nothing is forbidden.
-_AFTER_THOUGHTS = r"""start: thoughts /\s{0,4}/ answer
-thoughts[suffix="</think>"]: /(.|\n)*/"""
+_AFTER_THOUGHTS = rf"""start: thoughts /\s{{0,4}}/ answer
+thoughts[suffix="{THOUGHT}"]: /(.|\n)*/"""
 
 
 def grammar_of(schema: Mapping[str, Any], *, thinking: bool = False) -> str:

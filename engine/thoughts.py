@@ -1,14 +1,14 @@
-"""The model's thoughts, where a chat template begins an answer with them."""
+"""The model's thoughts: their marks, and where a chat template begins an answer with them."""
 
 from __future__ import annotations
 
 from engine.request import Chat, Message
 
-_THINK = "<think>"
+THINK, THOUGHT = "<think>", "</think>"
 # What a template is tried with: the least that every chat has.
 QUESTION = Chat((Message("user", "a"),))
 
 
 def are_opened(prompt: str) -> bool:
     """Whether a rendered prompt ends where thoughts begin: only their end is then in the answer."""
-    return prompt.rstrip().endswith(_THINK)
+    return prompt.rstrip().endswith(THINK)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import orjson
 
-from handler.openai.reply import THINK, THOUGHT, Reply
+from engine.thoughts import THINK, THOUGHT
+from handler.openai.reply import Reply
 from handler.openai.tools import Tools
 from validation.findings import Issue
 from validation.verdict import AnswerCheck

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from handler.openai.reply import THINK, Reply
+from engine.thoughts import THINK
+from handler.openai.reply import Reply
 from handler.openai.tools import Tools
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
+from engine.thoughts import THINK, THOUGHT
 from handler.openai.tools import Tools
 
-THINK, THOUGHT = "<think>", "</think>"
 # How models begin a call: Hermes' and Qwen's, and Mistral's.
 _CALL, _CALLED = "<tool_call>", "</tool_call>"
 _CALLS = "[TOOL_CALLS]"

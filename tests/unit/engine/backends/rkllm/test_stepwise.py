@@ -35,7 +35,7 @@ WORDS = cast(
 
 
 class Held:
-    """A grammar of words: after each of these come the others of it, then there is the end."""
+    """A grammar of words: after the first of one come the others; an empty one is any token."""
 
     def __init__(self, *words: list[int]) -> None:
         self._words = list(words)
@@ -48,13 +48,13 @@ class Held:
 
     def allowed(self) -> Any:
         mask = np.zeros(3, np.bool_)
-        mask[self._words[0][0]] = True
+        mask[self._words[0][:1] or [0, 1, 2]] = True
         return mask
 
     def take(self, token: int, *, forced: bool) -> list[int]:
         self.asked.append(forced)
         word = self._words.pop(0)
-        assert token == word[0]
+        assert not word or token == word[0]
         if not forced and word[1:]:
             self._words.insert(0, word[1:])
         return word[1:] if forced else []
@@ -205,6 +205,16 @@ def test_words_end_with_the_context(
     pieces = run(Fed([5, 0, 0]), held=held, context_length=5, ended=ends.append)
     assert len(pieces) == said
     assert [(end.reason, end.completion_tokens) for end in ends] == [(reason, said)]
+
+
+def test_penalties_count_the_tokens_that_could_only_follow() -> None:
+    # Twice said, the first is less likely than the second.
+    rows: tuple[list[float], ...] = ([5, 0, 0], [5, 4.5, 0])
+    held = Held([1, 0, 0], [])
+    assert run(Fed(*rows), held=held) == [b"b", b"a", b"a", b"a"]
+    held = Held([1, 0, 0], [])
+    penalised = SamplingParams(temperature=0, frequency_penalty=1)
+    assert run(Fed(*rows), held=held, sampling=penalised) == [b"b", b"a", b"a", b"b"]
 
 
 def test_log_probabilities_cost_a_look_at_the_model_for_each_token() -> None:
