@@ -93,6 +93,10 @@ class Capabilities:
                 raise UnsupportedParameter(
                     f"{name}: the {self.backend} engine cannot constrain its output", param=name
                 )
+        if sampling.grammar is not None and sampling.json_schema is not None:
+            raise UnsupportedParameter(
+                "grammar: an answer is held to it or to json_schema, not to both", param="grammar"
+            )
         return (
             *self._of_prompt(prompt),
             *self._of_fixed(sampling),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import orjson
 
-from engine.thoughts import THINK, THOUGHT
+from engine.thoughts import THOUGHT
 from handler.openai.reply import Reply
 from handler.openai.tools import Tools
 from validation.findings import Issue
@@ -26,19 +26,16 @@ class Judged:
 
     def issues(self, text: str) -> tuple[Issue, ...]:
         """Return what is wrong with what an answer says, or with any of its calls."""
-        found = self._check.issues(text)
-        if not found:
+        if not self._check.issues(text):
             return ()
-        begun_before = THOUGHT in text and not text.lstrip().startswith(THINK)
-        reply = Reply(self._tools, thinking=begun_before)
+        # Where it has an end of thoughts, whether or not the template began them.
+        reply = Reply(self._tools, thinking=THOUGHT in text)
         reply.push(text)
         reply.close()
         message = reply.message()
         parts = [message["content"] or ""]
         if reply.calls:
             parts = [_as_json(call["function"]) for call in reply.calls]
-        if parts == [text]:
-            return found
         return tuple(dict.fromkeys(issue for part in parts for issue in self._check.issues(part)))
 
 

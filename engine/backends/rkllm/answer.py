@@ -48,7 +48,7 @@ class Answer:
         """Say what comes next; return what the model is to read before more, nothing at the end.
 
         Raises:
-            RequestRejected: what it is held to became too much to follow.
+            RequestRejected: what it is held to could not be followed any further.
             BackendFailed: the logits are none to choose by.
         """
         constraint = self._constraint
@@ -66,7 +66,6 @@ class Answer:
             self.tokens += 1
             if self._on_piece(self._vocabulary.piece(token), token, told):
                 return []
-            told = None
         if constraint is not None and constraint.over and len(tokens) <= room:
             return []
         if len(tokens) >= room:

@@ -78,7 +78,7 @@ class Constraint:
     def allowed(self) -> Mask:
         """Return for every token whether it may come next. Raises RequestRejected."""
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
-        self._check("became too much to follow")
+        self._check("could not be followed any further")
         bytes_of = self._bits.astype("<u4", copy=False).view(np.uint8)
         mask: Mask = np.unpackbits(bytes_of, count=self._size, bitorder="little").view(np.bool_)
         mask[self._without] = False
@@ -91,12 +91,11 @@ class Constraint:
         RequestRejected.
         """
         self._matcher.consume_token(token)
-        self._check("became too much to follow")
-        if not forced or self.over:
-            return []
-        after = self._matcher.compute_ff_tokens()
-        # Of a text that its tokenizer writes in another way, not all of them fit.
-        return after[: self._matcher.try_consume_tokens(after)]
+        after = self._matcher.compute_ff_tokens() if forced else []
+        # Of a text with a character that is in no token, not all of them fit.
+        taken = after[: self._matcher.try_consume_tokens(after)]
+        self._check("could not be followed any further")
+        return taken
 
     @property
     def over(self) -> bool:
@@ -120,10 +119,10 @@ class _Words:
         self._encode = tokenizer.encode
         self.eos_token_id = min(vocabulary.ends)
         self.special_token_ids = [*vocabulary.special]
-        self.tokens = [
-            vocabulary.special.get(token, "").encode() or vocabulary.piece(token)
-            for token in range(vocabulary.size)
-        ]
+        self.tokens = [vocabulary.piece(token) for token in range(vocabulary.size)]
+        self._bytes = {
+            piece[0]: token for token, piece in enumerate(self.tokens) if len(piece) == 1
+        }
 
     def __call__(self, given: bytes) -> list[int]:
         """Return the tokens of a text that stands in the middle of another.
@@ -134,8 +133,9 @@ class _Words:
         for tokens in (self._encode(text, special=False), self._within(text)):
             if b"".join(map(self._piece, tokens)) == given:
                 return tokens
-        # There is a special token's name in it, which the tokenizer takes for that token.
-        return [token for char in text for token in self._within(char)]
+        # There is a special token's name in it, which the tokenizer takes for that token, or what
+        # it never writes, as one without capitals: byte by byte both can be said.
+        return [self._bytes[byte] for byte in given if byte in self._bytes]
 
     def _within(self, text: str) -> list[int]:
         before = self._encode(_BEFORE, special=False)

@@ -46,6 +46,15 @@ async def test_ten_turns_of_two_chats_with_one_system_prompt(engine: Engine) -> 
         assert max(found[1:]) <= 1.5 * min(found[1:])
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+async def test_engine_says_whether_it_reads_on(
+    engine_factory: EngineFactory, model_path: Path, *, deterministic: bool
+) -> None:
+    options = {"model_path": str(model_path), "model_name": "tiny", "threads": 1}
+    engine = engine_factory(BackendConfig("llamacpp", {**options, "deterministic": deterministic}))
+    assert (await engine.ready()).prefix_reuse is not deterministic
+
+
 async def test_single_questions_with_a_long_system_prompt_share_it(engine: Engine) -> None:
     long = Message("system", SYSTEM.content * 8)
     for number in range(3):

@@ -100,3 +100,10 @@ def test_constraints_are_refused_where_they_would_be_ignored(name: str, value: A
     with pytest.raises(UnsupportedParameter):
         Capabilities(**{**ABLE.to_wire(), name: False}).check("hi", sampling)
     assert ABLE.check("hi", sampling) == ()
+
+
+def test_answer_is_held_to_one_constraint() -> None:
+    both = SamplingParams(grammar='root ::= "a"', json_schema={})
+    with pytest.raises(UnsupportedParameter, match=r"grammar: .* or to json_schema") as caught:
+        ABLE.check("hi", both)
+    assert caught.value.details == {"param": "grammar"}

@@ -19,6 +19,19 @@ def chain(length: int) -> dict[str, Any]:
     return {"$defs": {**links, f"a/{length}": {"type": "null"}}, "$ref": "#/$defs/a~10"}
 
 
+def deep_in(name: str, ref: str) -> dict[str, Any]:
+    """Twice what one may have, where its reference is followed."""
+    return {"$defs": {name: nested(250)}, "$ref": ref}
+
+
+def listed(length: int) -> dict[str, Any]:
+    """A chain of which each link stands in a list."""
+    links = {
+        f"a{number}": {"anyOf": [{"$ref": f"#/$defs/a{number + 1}"}]} for number in range(length)
+    }
+    return {"$defs": {**links, f"a{length}": {}}, "$ref": "#/$defs/a0"}
+
+
 def nested(levels: int) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "null"}
     for _ in range(levels):
@@ -33,6 +46,7 @@ HELD: list[dict[str, Any]] = [
     {"properties": {'é"/#\n': {"const": "</think>"}}},
     {"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"},
     chain(120),
+    listed(60),
     nested(100),
     {"prefixItems": [{"type": "null"}, {"$ref": "#/prefixItems/0"}, {"$ref": "#"}]},
     {"oneOf": [{"const": 1}, {"type": "integer", "maximum": 5}]},
@@ -49,6 +63,10 @@ NOT_HELD: list[tuple[dict[str, Any], str]] = [
     ({"$ref": "#/$defs/none"}, "Pointer '/$defs/none' does not exist"),
     ({"$ref": f"#/anyOf/{'9' * 5000}", "anyOf": []}, "Failed to parse array index"),
     (chain(1500), "more than 400 levels"),
+    (listed(500), "more than 400 levels"),
+    (deep_in("a", "#/$defs/a"), "more than 400 levels"),
+    (deep_in("a/~", "#/$defs/a~1~0"), "more than 400 levels"),
+    (deep_in("a b", "#/$defs/a%20b"), "more than 400 levels"),
     (nested(200), "recursion limit"),
     (nested(500), "more than 400 levels"),
     ({"type": "string", "pattern": "(?=a)b"}, "look-around"),

@@ -74,6 +74,26 @@ def test_calls_fit_what_has_to_be_called(text: str, fits: bool) -> None:
     assert (Judged(SchemaCheck(schema), TOOLS).issues(text) == ()) is fits
 
 
+def test_what_is_wrong_with_several_calls_is_told_once() -> None:
+    schema = TOOLS.schema
+    assert schema is not None
+    judged = Judged(SchemaCheck(schema), TOOLS)
+    assert judged.issues(f"{ODD_CALL}\n{ODD_CALL}") == judged.issues(ODD_CALL)
+
+
+async def test_texts_that_nobody_takes_apart_are_judged_as_they_are(
+    pipeline_of: PipelineFactory,
+) -> None:
+    # A completion has no thoughts.
+    pipeline = pipeline_of(
+        {"pieces": ['Hm</think>{"a": 1}']}, validator=V3.from_file(DEFAULT_RULES)
+    )
+    asked = {"prompt": "x", "enable_validation": True, "validation": {"json_schema": NUMBER}}
+    service = OpenAIService(pipeline)
+    whole = await service.whole(service.codec("/v1/completions", asked))
+    assert not whole["validation"]["valid"]
+
+
 @pytest.mark.parametrize(
     ("pieces", "asked"),
     [

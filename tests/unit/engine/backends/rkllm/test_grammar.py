@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from llguidance import LLParserLimits
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from engine.backends.rkllm import grammar
 from engine.backends.rkllm.grammar import Constraint, Grammars
 from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.backends.rkllm.vocabulary import Vocabulary
 from engine.errors import RequestRejected
 from engine.request import SamplingParams
+from engine.schema_grammar import MAX_SYMBOLS
 from tests.fake_rkllm.tokenizer import id_of, write_tokenizer
 
 END = "</s>"
@@ -71,11 +75,17 @@ def speaker(tmp_path_factory: pytest.TempPathFactory) -> Speaker:
 @pytest.fixture(scope="module")
 def pieces(tmp_path_factory: pytest.TempPathFactory) -> Speaker:
     """Words in SentencePiece's manner, which begins each text with a space."""
-    folder = tmp_path_factory.mktemp("pieces")
-    words = ["<unk>", END, "▁", "▁red", *'{}[]",:adegmnrst']
-    words += [f"<0x{byte:02X}>" for byte in range(256)]
+    bytes_of_others = [f"<0x{byte:02X}>" for byte in range(256)]
+    return in_pieces(tmp_path_factory.mktemp("pieces"), bytes_of_others)
+
+
+def in_pieces(folder: Path, bytes_of_others: Sequence[str] = ()) -> Speaker:
+    words = ["<unk>", END, "▁", "▁red", "re", "red", *'{}[]",:adegmnrst', *bytes_of_others]
     vocab = {word: number for number, word in enumerate(words)}
-    made: Any = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>", byte_fallback=True))
+    merges = [("r", "e"), ("re", "d"), ("▁", "red")]
+    made: Any = Tokenizer(
+        models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", byte_fallback=True)
+    )
     made.pre_tokenizer = pre_tokenizers.Metaspace()
     made.decoder = decoders.Metaspace()
     made.add_special_tokens([END])
@@ -162,7 +172,29 @@ def test_forced_words_are_the_text_whatever_begins_it(pieces: Speaker) -> None:
     # Alone a text of these would begin with a space.
     held = pieces.held(json_schema={"enum": ["red"]})
     [first] = held.allowed().nonzero()[0]
-    assert pieces.text([int(first), *held.take(int(first), forced=True)]) == '"red"'
+    forced = held.take(int(first), forced=True)
+    assert pieces.text([int(first), *forced]) == '"red"'
+    # As the model knows it: no letter after the other.
+    assert [pieces.text([token]) for token in forced] == ["red", '"']
+
+
+def test_text_that_the_tokenizer_never_writes_is_forced_by_its_bytes(tmp_path: Path) -> None:
+    path = write_tokenizer(tmp_path) / "tokenizer.json"
+    told = json.loads(path.read_text()) | {"normalizer": {"type": "Lowercase"}}
+    path.write_text(json.dumps(told))
+    shouting = Speaker(tmp_path)
+    held = shouting.held(json_schema={"const": "no NO no"})
+    [first] = held.allowed().nonzero()[0]
+    assert shouting.text(held.take(int(first), forced=True)) == 'no NO no"'
+
+
+def test_text_that_no_token_is_a_part_of_is_refused_where_it_begins(tmp_path: Path) -> None:
+    dumb = in_pieces(tmp_path)
+    held = dumb.held(json_schema={"const": "redREDred"})
+    [first] = held.allowed().nonzero()[0]
+    assert dumb.text(held.take(int(first), forced=True)) == "red"
+    with pytest.raises(RequestRejected, match="json_schema: it could not be followed any further"):
+        held.take(int(held.allowed().nonzero()[0][0]), forced=True)
 
 
 def test_special_token_is_no_text(speaker: Speaker) -> None:
@@ -218,8 +250,33 @@ def test_schema_of_too_much_is_refused(speaker: Speaker) -> None:
 def test_grammar_with_too_many_ways_at_a_time_ends_the_answer(speaker: Speaker) -> None:
     ways = [{"type": "array", "prefixItems": [{"const": way}]} for way in range(2100)]
     held = speaker.held(json_schema={"anyOf": ways})
-    with pytest.raises(RequestRejected, match="json_schema: it became too much to follow: "):
-        speaker.say(held, "[2")
+    [bracket] = held.allowed().nonzero()[0]
+    with pytest.raises(
+        RequestRejected, match="json_schema: it could not be followed any further: "
+    ) as told:
+        held.take(int(bracket), forced=False)
+    # Logs have it too, and they have no texts.
+    assert "[" not in str(told.value)
+
+
+@pytest.mark.parametrize("limit", ["step_lexer_fuel", "step_max_items", "max_lexer_states"])
+@pytest.mark.parametrize("forced", [False, True])
+def test_whatever_becomes_too_much_is_an_error_and_no_end(
+    speaker: Speaker, monkeypatch: pytest.MonkeyPatch, limit: str, *, forced: bool
+) -> None:
+    least: dict[str, Any] = {limit: 1}
+    limits = partial(LLParserLimits, **least)
+    monkeypatch.setattr(grammar, "LLParserLimits", limits)
+    with pytest.raises(
+        RequestRejected, match="json_schema: it could not be followed any further: "
+    ):
+        speaker.say(speaker.held(json_schema=PERSON), '{"name": "Al", "tags": []}', forced=forced)
+
+
+def test_grammar_of_too_much_is_refused(speaker: Speaker) -> None:
+    text = "root ::= " + " ".join(f"r{number}" for number in range(MAX_SYMBOLS))
+    with pytest.raises(RequestRejected, match=r"grammar: it cannot be followed: .*grammar size"):
+        speaker.held(grammar=text + "".join(f'\nr{n} ::= "a" | "b"' for n in range(MAX_SYMBOLS)))
 
 
 def test_one_of_several_shapes_is_any_of_them(speaker: Speaker) -> None:
