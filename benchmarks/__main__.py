@@ -25,6 +25,7 @@ from benchmarks import (
     n_batch,
     rkllm,
     stops,
+    threads,
     validation,
     wire,
 )
@@ -37,7 +38,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Table]]] = {
     each.NAME: each.run
     for each in (
         *(stops, deltas, validation, job_overhead, isolation, chain, wire),
-        *(rkllm, logits, n_batch, jobs, job_store, mixed, metrics, batch, llamacpp),
+        *(rkllm, logits, n_batch, jobs, job_store, mixed, metrics, batch, llamacpp, threads),
     )
 }
 # The last of the clocks: each wait has a shorter one of its own.

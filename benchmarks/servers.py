@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.client import HOST, WrongAnswer, ask
+from engine.hosts.spawning import waiting_threads
 
 _ROOT = Path(__file__).resolve().parent.parent
 _START_S = 120.0
@@ -54,9 +55,8 @@ def serving(
         process = subprocess.Popen(
             [*command, *args],
             cwd=_ROOT,
-            # Threads of llama.cpp that spin while they wait would take the cores from whoever is
-            # measured next; our engine host sets the same.
-            env={"OMP_WAIT_POLICY": "PASSIVE", **inherited, **(env or {})},
+            # As our engine host has them: whoever is measured next needs the cores.
+            env={**waiting_threads({}), **inherited, **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -17,6 +17,7 @@ from engine.clocks import Clocks
 from engine.config import BackendConfig
 from engine.errors import EngineClosed, EngineDead, EngineError, ModelLoadFailed
 from engine.hooks import Hooks, HostLoaded, HostLost
+from engine.hosts.spawning import waiting_threads
 from engine.output import Delta, Finish
 from engine.runner import Runner
 from engine.stream import TokenStream
@@ -74,7 +75,7 @@ class ThreadHost:
         return self.capabilities
 
     async def _load(self) -> None:
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        os.environ |= waiting_threads(os.environ)
         started = asyncio.get_running_loop().time()
         handlers = _signal_handlers()
         try:

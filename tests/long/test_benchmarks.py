@@ -62,3 +62,18 @@ def test_llamacpp_tells_of_both_routes_and_of_a_chat_of_ten_turns(
     assert [row["unit"] for row in both["rows"]].count("ms") == 4
     assert [row["name"] for row in chats["rows"]][-1] == "turn 10 over turn 2"
     assert chats["rows"][-1]["budget"] == {"limit": 1.5, "kind": "at most", "of": "ours"}
+
+
+@pytest.mark.timeout(LIMIT_S + 60)
+def test_threads_are_compared_with_both_extremes_alone_and_not(
+    tmp_path: Path, model_path: Path
+) -> None:
+    found = tables("threads", tmp_path)
+
+    assert [table["peer"] for table in found] == ["asleep at once", "spinning on"]
+    for table in found:
+        assert [row["name"] for row in table["rows"]] == [
+            "1 stream, alone",
+            "1 stream, beside a busy core",
+        ]
+        assert all(row["ratio"]["median"] > 0 for row in table["rows"])
