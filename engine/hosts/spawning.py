@@ -23,9 +23,9 @@ _WAITING = {_POLICY: "PASSIVE", "GOMP_SPINCOUNT": "300"}
 def waiting_threads(known: Mapping[str, str]) -> dict[str, str]:
     """Return the variables for how llama.cpp's threads wait that `known` leaves open.
 
-    They do so hundreds of times a token. To sleep each time costs a fifth of the tokens, and to
-    spin on a third or nearly all of them as soon as anything else wants a core; so they spin for
-    some 15 µs and then sleep (decision 15).
+    They do so hundreds of times a token. To sleep each time costs a quarter of the tokens, and to
+    spin on costs as many or far more as soon as anything else wants a core; so they spin for some
+    15 µs and then sleep (decision 15).
     """
     return {} if _POLICY in known else {n: _WAITING[n] for n in _WAITING.keys() - known.keys()}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
 
 from engine import Priority
 from engine.hooks import RequestQueued, RequestStarted
@@ -13,6 +12,7 @@ from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import call
 from tests.integration.emulator.batches.support import ENDPOINT, HANG, Clients, calls, counts
 from tests.integration.emulator.conftest import Serve
+from tests.integration.engine.support import child_pid
 
 
 async def test_interactive_requests_go_before_lines_that_wait(
@@ -73,14 +73,13 @@ async def test_the_share_leaves_slots_free(
 
 
 async def test_a_dead_engine_process_costs_its_lines_a_retry(
-    serve: Serve, clients: Clients, script: ScriptFactory, hosts_of: Callable[[int], list[int]]
+    serve: Serve, clients: Clients, script: ScriptFactory
 ) -> None:
     path = script({"delay_ms": 40}, slots=2)
     client = clients(await serve(path, engine_isolation="process"))
     made = await client.create(calls(20))
     await client.server.events.wait(RequestStarted, 3)
-    [host] = hosts_of(os.getpid())
-    os.kill(host, signal.SIGKILL)
+    os.kill(child_pid(client.server.engine), signal.SIGKILL)
     done = await client.ended(made)
     assert (done.status, counts(done)) == ("completed", (20, 20, 0))
     assert client.server.engine.restarts == 1
