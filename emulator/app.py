@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,6 +26,7 @@ from emulator.drain import Drain, DrainGate, DrainingStore
 from emulator.ending import Ending
 from emulator.faults import Faults
 from emulator.fleet import Fleet
+from emulator.garbage import Garbage
 from emulator.health import Health
 from emulator.job_routes import JobRoutes
 from emulator.keys import Keys
@@ -105,6 +105,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
     fleet = Fleet(store, lease_s=settings.lease_s, grace_s=settings.worker_grace_s)
     endpoint = settings.endpoint_id
     drain = Drain()
+    garbage = Garbage()
     sent = tracing.store(store)
     queue = OpenAIQueue(sent, doors.openai, drain, settings)
     worker = LocalWorker(
@@ -163,11 +164,10 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
             fleet.start()
             if settings.local_worker:
                 worker.start()
-            # What is there by now stays; looking through it again and again takes 0.1 s each time.
-            gc.collect()
-            gc.freeze()
+            garbage.start()
             yield
         finally:
+            garbage.close()
             await give_back(0 if drain.over.is_set() else settings.drain_s)
             await fleet.close()
             await webhooks.close()

@@ -7,6 +7,7 @@ import logging
 import resource
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from ipaddress import ip_address
 from types import FrameType
 from typing import Any
@@ -27,6 +28,8 @@ _KEEP_ALIVE_S = 75
 _ANSWER_S = 1.0
 _FAREWELL_S = 1.0
 _MOST_FILES = 65_536
+# As exact as the date in an answer's headers.
+_TICK_S = 1.0
 # Asked for the first time after so many seconds of silence, then so often, so many times: with
 # these a connection ends within half a minute, which is how long a lease is.
 _PROBES = {
@@ -55,6 +58,7 @@ class Server(uvicorn.Server):
         self._ending = ending
         self._on_listening = on_listening
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._asked = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen."""
@@ -66,12 +70,23 @@ class Server(uvicorn.Server):
         if self.servers:
             self._on_listening(_url(self.servers[0].sockets[0].getsockname()))
 
+    async def main_loop(self) -> None:
+        """Wait for a signal.
+
+        Uvicorn looks ten times a second whether there was one, and each look takes one of the
+        cores from a model whose threads wait for each other.
+        """
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), _TICK_S)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin the end; at the second signal, hurry."""
         # Uvicorn would raise the signals again at its end, and the exit code would not be 0.
-        if self.should_exit and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._ending.hurry.set)
+        said = self._ending.hurry if self.should_exit else self._asked
         self.should_exit = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(said.set)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End in good order."""

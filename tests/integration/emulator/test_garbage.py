@@ -1,0 +1,24 @@
+"""Jobs that wait are not gone through by every full look of Python's collector."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+from jobs import Job
+from tests.integration.emulator.conftest import Serve
+
+_JOBS = 200
+
+
+async def test_full_look_does_not_go_through_the_jobs_that_wait(serve: Serve) -> None:
+    server = await serve()
+    async with server.client() as client:
+        body = {"input": {"prompt": "hello"}}
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_JOBS):
+                group.create_task(client.post("/v2/nobody-works-here/run", json=body))
+        health = (await client.get("/v2/nobody-works-here/health")).json()
+    assert health["jobs"]["inQueue"] == _JOBS
+    gc.collect()
+    assert not any(isinstance(each, Job) for each in gc.get_objects())
