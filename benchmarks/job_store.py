@@ -22,6 +22,7 @@ import uvloop
 
 from benchmarks.measure import Table, at_least, take_turns
 from benchmarks.options import Options, say
+from emulator.garbage import Garbage
 from jobs import Limits, MemoryJobStore, NewJob, SqliteJournal
 
 NAME = "job_store"
@@ -40,6 +41,8 @@ def run(options: Options) -> list[Table]:
 
 async def _run(options: Options, folder: Path) -> Table:
     table = Table(title=NAME, ours="MemoryJobStore", peer="insert, commit")
+    garbage = Garbage()
+    garbage.start()
     async with asyncio.timeout(_LIMIT_S):
         for submitters, budget in _BUDGETS.items():
             name = f"{submitters} submitter{'s' if submitters > 1 else ''}"

@@ -186,8 +186,21 @@ class SqliteJournal:
         if self.trouble is not None:
             logger.info("the job database is written again")
         self.trouble = None
-        _answer(gathered.waiters)
+        self._tell(gathered.waiters)
         self._look_for_room()
+
+    def _tell(self, waiters: Sequence[asyncio.Future[None]]) -> None:
+        """Tell those who wait that what they wait for is on disk.
+
+        Where all of them had waited for one batch, each hands in its next job only now, and disk
+        and loop would take turns for ever. So half of them are told two turns of the loop later:
+        what the others bring is then on its way.
+        """
+        now = len(waiters) if self._pending else (len(waiters) + 1) // 2
+        _answer(waiters[:now])
+        if later := waiters[now:]:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(lambda: loop.call_soon(_answer, later))
 
     async def _not_written(self, batches: Sequence[Pending], new: Sequence[str], said: Any) -> None:
         sure, trouble = said[0] == "failed", said[2]

@@ -1,0 +1,54 @@
+"""Many who hand in jobs at once: the disk writes for some of them while others are told."""
+
+from __future__ import annotations
+
+import asyncio
+
+from jobs import Job
+from tests.integration.jobs.stores import SOON_S, Stores, new
+
+_SENDERS = 8
+
+
+async def test_half_of_those_who_waited_for_one_batch_are_told_first(disk: Stores) -> None:
+    store = await disk.open()
+    sent = [asyncio.create_task(store.enqueue(new())) for _ in range(_SENDERS)]
+    told, waiting = await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED, timeout=SOON_S)
+    half = _SENDERS // 2
+    assert (told, waiting) == (set(sent[:half]), set(sent[half:]))
+    # The others need nobody to hand in anything more.
+    async with asyncio.timeout(SOON_S):
+        assert len({job.id for job in await asyncio.gather(*sent)}) == _SENDERS
+
+
+async def test_one_who_waits_alone_is_told_at_once(disk: Stores) -> None:
+    store = await disk.open()
+    for _ in range(3):
+        async with asyncio.timeout(SOON_S):
+            assert isinstance(await store.enqueue(new()), Job)
+
+
+async def test_senders_that_go_on_are_all_told(disk: Stores) -> None:
+    store = await disk.open()
+
+    async def hand_in() -> list[Job]:
+        return [await store.enqueue(new()) for _ in range(10)]
+
+    async with asyncio.timeout(SOON_S):
+        found = await asyncio.gather(*(hand_in() for _ in range(_SENDERS + 1)))
+    ids = {job.id for jobs in found for job in jobs}
+    assert len(ids) == 10 * (_SENDERS + 1)
+    await disk.close()
+    again = await disk.open()
+    assert {each.id for each in await again.recent("e", 1_000)} == ids
+
+
+async def test_who_leaves_before_being_told_keeps_it_from_nobody(disk: Stores) -> None:
+    store = await disk.open()
+    sent = [asyncio.create_task(store.enqueue(new())) for _ in range(_SENDERS)]
+    _, waiting = await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED, timeout=SOON_S)
+    leaves, *stay = waiting
+    leaves.cancel()
+    async with asyncio.timeout(SOON_S):
+        assert len(await asyncio.gather(*stay)) == _SENDERS // 2 - 1
+        await store.enqueue(new())
