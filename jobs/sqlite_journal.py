@@ -29,6 +29,8 @@ _AGAIN_S = 0.5
 # An earlier server's store process may take a moment to go.
 _LOCK_WAIT_S = 10.0
 _CLOSE_S = 10.0
+# Fewer who wait are not worth two commits.
+_MANY = 32
 # Store processes that may die over reading the database before it is given up.
 _READERS = 3
 
@@ -193,10 +195,11 @@ class SqliteJournal:
         """Tell those who wait that what they wait for is on disk.
 
         Where all of them had waited for one batch, each hands in its next job only now, and disk
-        and loop would take turns for ever. So half of them are told two turns of the loop later:
+        and loop would take turns for ever. So half of many are told two turns of the loop later:
         what the others bring is then on its way.
         """
-        now = len(waiters) if self._pending else (len(waiters) + 1) // 2
+        alone = bool(self._pending) or len(waiters) < _MANY
+        now = len(waiters) if alone else len(waiters) // 2
         _answer(waiters[:now])
         if later := waiters[now:]:
             loop = asyncio.get_running_loop()

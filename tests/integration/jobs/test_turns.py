@@ -7,7 +7,7 @@ import asyncio
 from jobs import Job
 from tests.integration.jobs.stores import SOON_S, Stores, new
 
-_SENDERS = 8
+_SENDERS = 32
 
 
 async def test_half_of_those_who_waited_for_one_batch_are_told_first(disk: Stores) -> None:
@@ -21,11 +21,11 @@ async def test_half_of_those_who_waited_for_one_batch_are_told_first(disk: Store
         assert len({job.id for job in await asyncio.gather(*sent)}) == _SENDERS
 
 
-async def test_one_who_waits_alone_is_told_at_once(disk: Stores) -> None:
+async def test_a_few_are_told_at_once(disk: Stores) -> None:
     store = await disk.open()
-    for _ in range(3):
-        async with asyncio.timeout(SOON_S):
-            assert isinstance(await store.enqueue(new()), Job)
+    sent = [asyncio.create_task(store.enqueue(new())) for _ in range(_SENDERS - 1)]
+    _, waiting = await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED, timeout=SOON_S)
+    assert not waiting
 
 
 async def test_senders_that_go_on_are_all_told(disk: Stores) -> None:
@@ -35,9 +35,9 @@ async def test_senders_that_go_on_are_all_told(disk: Stores) -> None:
         return [await store.enqueue(new()) for _ in range(10)]
 
     async with asyncio.timeout(SOON_S):
-        found = await asyncio.gather(*(hand_in() for _ in range(_SENDERS + 1)))
+        found = await asyncio.gather(*(hand_in() for _ in range(_SENDERS)))
     ids = {job.id for jobs in found for job in jobs}
-    assert len(ids) == 10 * (_SENDERS + 1)
+    assert len(ids) == 10 * _SENDERS
     await disk.close()
     again = await disk.open()
     assert {each.id for each in await again.recent("e", 1_000)} == ids
