@@ -26,7 +26,6 @@ from emulator.drain import Drain, DrainGate, DrainingStore
 from emulator.ending import Ending
 from emulator.faults import Faults
 from emulator.fleet import Fleet
-from emulator.garbage import Garbage
 from emulator.health import Health
 from emulator.job_routes import JobRoutes
 from emulator.keys import Keys
@@ -105,7 +104,6 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
     fleet = Fleet(store, lease_s=settings.lease_s, grace_s=settings.worker_grace_s)
     endpoint = settings.endpoint_id
     drain = Drain()
-    garbage = Garbage()
     sent = tracing.store(store)
     queue = OpenAIQueue(sent, doors.openai, drain, settings)
     worker = LocalWorker(
@@ -164,10 +162,8 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
             fleet.start()
             if settings.local_worker:
                 worker.start()
-            garbage.start()
             yield
         finally:
-            garbage.close()
             await give_back(0 if drain.over.is_set() else settings.drain_s)
             await fleet.close()
             await webhooks.close()

@@ -22,7 +22,8 @@ class Garbage:
     every stream. What is set aside is freed as ever when nobody refers to it any more. Only what
     refers to itself would stay, so everything is looked at again when there is twice as much.
 
-    Owned by the event loop, but for `_set_aside`, which the collector calls on any thread.
+    The collector is the process's, so there is one of these in it, and it is the server's. Owned by
+    the event loop, but for `_set_aside`, which the collector calls on any thread.
     """
 
     def __init__(self) -> None:

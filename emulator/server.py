@@ -16,6 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from emulator.ending import Ending
+from emulator.garbage import Garbage
 from emulator.protocol import ConnectionLimits, connection_class
 from emulator.starting import Starting
 
@@ -59,6 +60,7 @@ class Server(uvicorn.Server):
         self._on_listening = on_listening
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked = asyncio.Event()
+        self._garbage = Garbage()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen."""
@@ -67,6 +69,7 @@ class Server(uvicorn.Server):
         for server in self.servers:
             for sock in server.sockets:
                 _probe(sock)
+        self._garbage.start()
         if self.servers:
             self._on_listening(_url(self.servers[0].sockets[0].getsockname()))
 
@@ -105,6 +108,7 @@ class Server(uvicorn.Server):
         await _finish(self.server_state.tasks, _FAREWELL_S)
         for connection in list(connections):
             _cut(connection)
+        self._garbage.close()
         await self.lifespan.shutdown()
 
 

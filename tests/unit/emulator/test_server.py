@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import signal
 import socket
 from collections.abc import AsyncIterator
 
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from emulator import server as module
 from emulator.drain import Drain
 from emulator.ending import Ending
 from emulator.protocol import ConnectionLimits
@@ -96,3 +99,38 @@ async def test_what_nobody_expected_is_told_at_length(caplog: pytest.LogCaptureF
     with caplog.at_level(logging.ERROR), pytest.raises(SystemExit):
         await found.startup()
     assert "Traceback" in caplog.text
+
+
+async def test_signal_is_heard_at_once(listening: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TICK_S", 3600.0)
+    running = asyncio.create_task(listening.main_loop())
+    await until(lambda: listening.server_state.default_headers)
+    listening.handle_exit(signal.SIGTERM, None)
+    async with asyncio.timeout(5):
+        await running
+
+
+async def test_signal_that_comes_before_it_waits_is_heard(listening: Server) -> None:
+    listening.handle_exit(signal.SIGTERM, None)
+    async with asyncio.timeout(5):
+        await listening.main_loop()
+
+
+async def test_date_goes_on(listening: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TICK_S", 0.01)
+    running = asyncio.create_task(listening.main_loop())
+    first = await until(lambda: listening.server_state.default_headers)
+    assert dict(first)[b"date"].endswith(b"GMT")
+    await until(lambda: listening.server_state.default_headers is not first)
+    listening.handle_exit(signal.SIGTERM, None)
+    await running
+
+
+async def test_collector_is_the_servers_while_it_listens() -> None:
+    before = gc.get_threshold()
+    found, _ = server(App())
+    await found.startup()
+    assert gc.get_threshold() != before
+    found.should_exit = True
+    await found.shutdown()
+    assert gc.get_threshold() == before
