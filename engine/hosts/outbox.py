@@ -16,7 +16,7 @@ from engine.output import Delta, Finish
 
 # Deltas that may wait for the parent to read. All that is said waits in one line, ends too, so a
 # long one keeps a request's end, and its slot, from everybody while others chatter.
-MAX_PENDING = 2_000
+MAX_PENDING = 8_000
 # A token after so long a silence is sent by the thread that brings it: at a reader's pace there is
 # nothing to gather, and waking another thread costs half of what is left of a token's way.
 QUIET_S = 0.001
