@@ -43,16 +43,19 @@ async def _run(options: Options, folder: Path) -> Table:
     table = Table(title=NAME, ours="MemoryJobStore", peer="insert, commit")
     garbage = Garbage()
     garbage.start()
-    async with asyncio.timeout(_LIMIT_S):
-        for submitters, budget in _BUDGETS.items():
-            name = f"{submitters} submitter{'s' if submitters > 1 else ''}"
-            say(f"{NAME}: {name}, {options.pairs} pairs")
-            each = _EACH if submitters > 1 else 4 * _EACH
-            each = options.size(each, each // 4)
-            pairs = await take_turns(
-                options.pairs, _ours(folder, submitters, each), _plain(folder, each * 4)
-            )
-            table.compare(name, "jobs/s", pairs, budget)
+    try:
+        async with asyncio.timeout(_LIMIT_S):
+            for submitters, budget in _BUDGETS.items():
+                name = f"{submitters} submitter{'s' if submitters > 1 else ''}"
+                say(f"{NAME}: {name}, {options.pairs} pairs")
+                each = _EACH if submitters > 1 else 4 * _EACH
+                each = options.size(each, each // 4)
+                pairs = await take_turns(
+                    options.pairs, _ours(folder, submitters, each), _plain(folder, each * 4)
+                )
+                table.compare(name, "jobs/s", pairs, budget)
+    finally:
+        garbage.close()
     return table
 
 

@@ -28,13 +28,15 @@ class Garbage:
 
     def __init__(self) -> None:
         self._before = gc.get_threshold()
-        self._known: int | None = None
+        # How much was set aside, at the least, since all of it was looked at.
+        self._known = 0
+        self._looked = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Look once at what is there by now, and set it aside."""
-        gc.collect()
-        gc.freeze()
+        self._before = gc.get_threshold()
+        self._look_at_all()
         gc.callbacks.append(self._set_aside)
         gc.set_threshold(*_THRESHOLDS)
         self._task = asyncio.create_task(self._check_forever())
@@ -47,19 +49,29 @@ class Garbage:
             gc.set_threshold(*self._before)
 
     def check(self) -> None:
-        """Have all of it looked at again if there is twice as much as the last time."""
+        """Have all of it looked at again if there is twice as much as there was."""
+        if not self._looked:
+            return
+        self._looked = False
         found = gc.get_freeze_count()
-        if self._known is None:
-            self._known = found
-        elif found > 2 * self._known + _LEAST:
-            gc.unfreeze()
-            # Sets aside what it leaves.
-            gc.collect()
-            self._known = gc.get_freeze_count()
+        if found > 2 * self._known + _LEAST:
+            self._look_at_all()
+        else:
+            self._known = min(self._known, found)
+
+    def _look_at_all(self) -> None:
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        # Python waits with the next full look until a quarter of what the last one left has come.
+        # This one finds nothing, so nothing is waited for.
+        gc.collect()
+        self._known = gc.get_freeze_count()
 
     def _set_aside(self, phase: Literal["start", "stop"], info: dict[str, int]) -> None:
         if phase == "stop" and info["generation"] == 2:
             gc.freeze()
+            self._looked = True
 
     async def _check_forever(self) -> None:
         while True:

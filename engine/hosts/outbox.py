@@ -25,7 +25,7 @@ QUIET_S = 0.001
 BURST = 16
 GATHER_S = 0.001
 # What nobody reads along gathers for so long: a frame for each token of it would take time from the
-# model, whose threads wait for each other. Much shorter than any STALL_TIMEOUT_S, which ends there.
+# model, whose threads wait for each other. Any STALL_TIMEOUT_S has to be longer than this.
 WHOLE_S = 0.2
 # So much of it is sent sooner.
 MOST_GATHERED = 1_000

@@ -21,6 +21,7 @@ async def test_full_look_does_not_go_through_the_jobs_that_wait(serve: Serve) ->
     server = await serve()
     garbage = Garbage()
     garbage.start()
+    aside = gc.get_freeze_count()
     try:
         async with server.client() as client:
             body = {"input": {"prompt": "hello"}}
@@ -30,6 +31,7 @@ async def test_full_look_does_not_go_through_the_jobs_that_wait(serve: Serve) ->
             health = (await client.get("/v2/nobody-works-here/health")).json()
         assert health["jobs"]["inQueue"] == _JOBS
         gc.collect()
+        assert gc.get_freeze_count() >= aside + _JOBS
         assert not _looked_at()
     finally:
         garbage.close()

@@ -61,7 +61,6 @@ async def test_what_refers_to_itself_is_freed_when_there_is_twice_as_much(
     kept_short: Garbage,
 ) -> None:
     kept_short.start()
-    kept_short.check()
     job = _Kept()
     job.other = job
     seen = weakref.ref(job)
@@ -69,11 +68,48 @@ async def test_what_refers_to_itself_is_freed_when_there_is_twice_as_much(
     del job
     kept_short.check()
     assert seen() is not None, "there was not more than before"
-    more: list[list[None]] = [[] for _ in range(gc.get_freeze_count() + 1_000)]
+    more: list[list[None]] = [[] for _ in range(gc.get_freeze_count() + 10_000)]
     gc.collect()
     kept_short.check()
     assert seen() is None
     assert not _looked_at(more)
+
+
+async def test_twice_as_much_counts_from_the_least_there_was(kept_short: Garbage) -> None:
+    kept_short.start()
+    many: list[list[None]] = [[] for _ in range(100_000)]
+    gc.collect()
+    kept_short._look_at_all()
+    # They end, as jobs do that are kept no longer.
+    most = kept_short._known
+    many.clear()
+    gc.collect()
+    kept_short.check()
+    assert kept_short._known <= most - 100_000
+
+
+async def test_next_full_look_does_not_wait_for_a_quarter_of_all(kept_short: Garbage) -> None:
+    kept_short.start()
+    kept: list[list[None]] = [[] for _ in range(40_000)]
+    assert not _looked_at(kept[0])
+
+
+async def test_what_an_earlier_server_has_left_is_freed_by_the_next() -> None:
+    first = Garbage()
+    first.start()
+    job = _Kept()
+    job.other = job
+    seen = weakref.ref(job)
+    gc.collect()
+    del job
+    first.close()
+    assert seen() is not None
+    second = Garbage()
+    second.start()
+    try:
+        assert seen() is None
+    finally:
+        second.close()
 
 
 async def test_it_is_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

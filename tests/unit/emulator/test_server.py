@@ -110,10 +110,35 @@ async def test_signal_is_heard_at_once(listening: Server, monkeypatch: pytest.Mo
         await running
 
 
-async def test_signal_that_comes_before_it_waits_is_heard(listening: Server) -> None:
-    listening.handle_exit(signal.SIGTERM, None)
+async def test_signal_that_comes_before_it_waits_is_heard(
+    listening: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_TICK_S", 3600.0)
+    looks = 0
+
+    async def on_tick(counter: int) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            # Between the look and the wait.
+            listening.handle_exit(signal.SIGTERM, None)
+            return False
+        return listening.should_exit
+
+    monkeypatch.setattr(listening, "on_tick", on_tick)
     async with asyncio.timeout(5):
         await listening.main_loop()
+    assert looks == 2
+
+
+async def test_second_signal_hurries(listening: Server) -> None:
+    listening.handle_exit(signal.SIGTERM, None)
+    await asyncio.sleep(0)
+    hurry = listening._ending.hurry
+    assert not hurry.is_set()
+    listening.handle_exit(signal.SIGTERM, None)
+    async with asyncio.timeout(5):
+        await hurry.wait()
 
 
 async def test_date_goes_on(listening: Server, monkeypatch: pytest.MonkeyPatch) -> None:
