@@ -47,6 +47,8 @@ class Fleet:
         self.lease_s = lease_s
         self._grace_s = grace_s
         self._workers: dict[str, Worker] = {}
+        # Set while there are any.
+        self._known = asyncio.Event()
         self._local: dict[str, tuple[int, int]] = {}
         self._initializing: dict[str, int] = {}
         self._watch: asyncio.Task[None] | None = None
@@ -72,6 +74,7 @@ class Fleet:
                     429, f"{MOST_WORKERS:,} workers are known, the most there may be"
                 )
             worker = self._workers[key] = Worker(endpoint, name)
+            self._known.set()
             logger.info("worker %s has joined endpoint %s", name, endpoint)
         return worker
 
@@ -129,6 +132,9 @@ class Fleet:
     async def _look_after(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
+            if not self._workers:
+                self._known.clear()
+                await self._known.wait()
             for worker in list(self._workers.values()):
                 try:
                     await self._look_at(worker, time.monotonic())

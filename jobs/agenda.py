@@ -28,11 +28,14 @@ class Agenda:
 
     Nothing is taken out when it does not matter any more: most jobs are over long before the
     limits that were set for them. When there is twice as much as mattered the last time, what does
-    not is dropped.
+    not is dropped. `on_sooner` is called when something is due before all that was there.
     """
 
-    def __init__(self, matters: Callable[[Item], bool]) -> None:
+    def __init__(
+        self, matters: Callable[[Item], bool], on_sooner: Callable[[], object] = lambda: None
+    ) -> None:
         self._matters = matters
+        self._on_sooner = on_sooner
         self._items: list[Item] = []
         self._order = count()
         self._most = _LEAST
@@ -44,11 +47,19 @@ class Agenda:
         """Have a job looked at; never, where `when` is infinite."""
         if when == math.inf:
             return
-        heapq.heappush(self._items, Item(when, next(self._order), job_id, due, mark))
+        item = Item(when, next(self._order), job_id, due, mark)
+        heapq.heappush(self._items, item)
+        if self._items[0] is item:
+            self._on_sooner()
         if len(self._items) > self._most:
             self._items = [item for item in self._items if self._matters(item)]
             heapq.heapify(self._items)
             self._most = 2 * len(self._items) + _LEAST
+
+    @property
+    def next(self) -> float:
+        """When to look again; infinite where there is nothing."""
+        return self._items[0].when if self._items else math.inf
 
     def due(self, now: float) -> Iterator[Item]:
         """Take out and yield what is due by now, in order."""

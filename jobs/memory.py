@@ -96,6 +96,7 @@ class MemoryJobStore(SenderSide, WorkerSide):
     async def _keep_time(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
+            await self._time.wait()
             try:
                 # Nothing is waited for: a disk that hangs must not hold up the other leases.
                 task = self._changes.begin(self._time.over(self._leases.lose))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -17,6 +18,8 @@ from jobs.workers import Workers
 _CHANGING_S = 0.1
 # What could not be written is tried again after so long.
 _AGAIN_S = 1.0
+# Nothing is awaited for longer, for stops that nobody asks for are in no agenda.
+_LONGEST_S = 60.0
 
 
 class Timekeeper:
@@ -39,7 +42,8 @@ class Timekeeper:
         self._limits = limits
         self._now = now
         self._monotonic = monotonic
-        self._agenda = Agenda(self._matters)
+        self._sooner = asyncio.Event()
+        self._agenda = Agenda(self._matters, self._sooner.set)
 
     def lease(self, entry: Entry, lease_s: float) -> None:
         """Begin the lease of a job that is in progress, and its run."""
@@ -70,6 +74,16 @@ class Timekeeper:
         # The clock of the day may have been set back since.
         passed_s = max(0.0, self._now() - since)
         self._agenda.put(self._monotonic() + limit_s - passed_s, job_id, due, mark)
+
+    async def wait(self) -> None:
+        """Return when something is due, or might be: a server with nothing to do sleeps."""
+        while (left_s := min(self._agenda.next - self._monotonic(), _LONGEST_S)) > 0:
+            self._sooner.clear()
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._sooner.wait()
+            except TimeoutError:
+                return
 
     def over(self, lose: Callable[[Entry, str], Sequence[Job]]) -> list[Job]:
         """Do what time demands by now; return the jobs that have to end, as they have to.

@@ -15,6 +15,7 @@ from emulator.fleet import Fleet
 from emulator.handout import Handout
 from emulator.worker import Worker
 from jobs import Job, JobStatus, MemoryJobStore, NewJob, StoreUnavailable
+from tests.waiting import until
 
 TICK_S = 0.01
 GRACE_S = 0.1
@@ -265,3 +266,28 @@ async def test_stop_of_an_earlier_attempt_is_not_told(store: MemoryJobStore, fle
         store.stop(worker.key, job_id)
     assert len(await handout.next(worker, 1)) == 1
     assert await store.stops(worker.key, 0) == ["other"]
+
+
+async def test_a_server_without_workers_does_not_look_for_them(
+    store: MemoryJobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emulator.fleet, "_TICK_S", 0.0)
+    turns = 0
+
+    class Counted(dict[str, Worker]):
+        def __bool__(self) -> bool:
+            nonlocal turns
+            turns += 1
+            return len(self) > 0
+
+    fleet = Fleet(store, lease_s=LEASE_S, grace_s=GRACE_S)
+    monkeypatch.setattr(fleet, "_workers", Counted())
+    fleet.start()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert turns == 1
+    worker = fleet.worker("e", "w")
+    break_off(worker)
+    worker.seen_at -= 60
+    await until(lambda: not fleet.workers("e"))
+    await fleet.close()

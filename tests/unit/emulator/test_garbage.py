@@ -33,6 +33,15 @@ def kept_short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Garbage]:
 async def _nothing() -> None: ...
 
 
+def _dropped_ring() -> weakref.ref[_Kept]:
+    """Return what is seen of something that refers to itself, was set aside and then dropped."""
+    job = _Kept()
+    job.other = job
+    seen = weakref.ref(job)
+    gc.collect()
+    return seen
+
+
 def _looked_at(found: object) -> bool:
     """Whether the collector's next full look would go through an object."""
     return any(each is found for each in gc.get_objects())
@@ -61,11 +70,7 @@ async def test_what_refers_to_itself_is_freed_when_there_is_twice_as_much(
     kept_short: Garbage,
 ) -> None:
     kept_short.start()
-    job = _Kept()
-    job.other = job
-    seen = weakref.ref(job)
-    gc.collect()
-    del job
+    seen = _dropped_ring()
     kept_short.check()
     assert seen() is not None, "there was not more than before"
     more: list[list[None]] = [[] for _ in range(gc.get_freeze_count() + 10_000)]
@@ -97,11 +102,7 @@ async def test_next_full_look_does_not_wait_for_a_quarter_of_all(kept_short: Gar
 async def test_what_an_earlier_server_has_left_is_freed_by_the_next() -> None:
     first = Garbage()
     first.start()
-    job = _Kept()
-    job.other = job
-    seen = weakref.ref(job)
-    gc.collect()
-    del job
+    seen = _dropped_ring()
     first.close()
     assert seen() is not None
     second = Garbage()

@@ -41,3 +41,14 @@ def test_more_may_be_put_in_while_it_is_gone_through() -> None:
         seen.append(item.when)
         agenda.put(item.when + 1, "a", "lease", 0.0)
     assert seen == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_what_is_due_before_all_else_is_told_and_nothing_else() -> None:
+    told: list[float] = []
+    agenda = Agenda(lambda item: True, lambda: told.append(agenda.next))
+    assert agenda.next == math.inf
+    for when in (5.0, 7.0, math.inf, 3.0, 4.0):
+        agenda.put(when, "a", "lease", 0.0)
+    assert told == [5.0, 3.0]
+    assert [item.when for item in agenda.due(5.0)] == [3.0, 4.0, 5.0]
+    assert agenda.next == 7.0
