@@ -6,9 +6,9 @@ for an endpoint whose workers have not come, each on disk before it is acknowled
 asked all the while. Then the engine's process is killed, with all that still going on. Two wrks,
 this client, server, engine and store share the machine's cores.
 
-How long a disconnect takes to free its slot cannot be seen from outside. So one more stream waits
-in the queue, and what is measured is from closing one to the first words of the next: the slot is
-free before that.
+How long a disconnect takes to free its slot cannot be seen from outside, so the server writes down
+when it has. One more stream waits in the queue meanwhile, and the row after it is from closing one
+to the first words of the next.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class _Found:
     health_ms: float
     jobs_health_ms: float
     freed_ms: float
+    next_ms: float
     run_killed: Load
     again_ms: float
 
@@ -68,8 +69,9 @@ def run(options: Options) -> list[Table]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         env = settings("scripted", write_burst(folder, _SLOTS), folder, "mixed", **ROOM)
-        with serving("emulator", env=env) as port:
-            _show(table, uvloop.run(_run(options, port)))
+        aborts = folder / "aborts"
+        with serving("emulator", [f"--tell-aborts={aborts}"], env) as port:
+            _show(table, uvloop.run(_run(options, port, aborts)))
     return [table]
 
 
@@ -85,10 +87,15 @@ def _show(table: Table, found: list[_Found]) -> None:
     alone("/health, worst", "ms", lambda each: each.health_ms, at_most(100))
     alone("/v2/{endpoint}/health, worst", "ms", lambda each: each.jobs_health_ms, at_most(100))
     alone(
-        f"from a disconnect to the next stream's first words, worst of {_DISCONNECTS}",
+        f"from a disconnect until its slot is free, worst of {_DISCONNECTS}",
         "ms",
         lambda each: each.freed_ms,
         at_most(50),
+    )
+    alone(
+        f"from a disconnect to the next stream's first words, worst of {_DISCONNECTS}",
+        "ms",
+        lambda each: each.next_ms,
     )
     killed = f"{jobs}, engine host killed meanwhile"
     alone(killed, "jobs/s", lambda each: each.run_killed.rate)
@@ -100,27 +107,27 @@ def _show(table: Table, found: list[_Found]) -> None:
     )
 
 
-async def _run(options: Options, port: int) -> list[_Found]:
+async def _run(options: Options, port: int, aborts: Path) -> list[_Found]:
     found = []
     for turn in range(options.pairs + 1):
         say(f"{NAME}: turn {turn} of {options.pairs}")
         async with asyncio.timeout(_TURN_S):
-            found.append(await _turn(port, options))
+            found.append(await _turn(port, options, aborts))
     # The first one warms up.
     return found[1:]
 
 
-async def _turn(port: int, options: Options) -> _Found:
+async def _turn(port: int, options: Options, aborts: Path) -> _Found:
     seconds = options.size(5, 2)
     async with _saturating(port) as streams:
         own = await OpenStream.ask(port, _PATH, _ENDLESS)
         await _until(port, running=_SLOTS)
         jobs = asyncio.create_task(_enqueue(port, seconds))
         # The probes must not outlast the load.
-        health, jobs_health, (freed_ms, own) = await asyncio.gather(
+        health, jobs_health, (freed_ms, next_ms, own) = await asyncio.gather(
             _health_ms(port, "/health", seconds - 0.5),
             _health_ms(port, f"{WAITING}/health", seconds - 0.5),
-            _disconnects(port, own, seconds - 0.5),
+            _disconnects(port, own, seconds - 0.5, aborts),
         )
         run_load = await jobs
         own.close()
@@ -134,6 +141,7 @@ async def _turn(port: int, options: Options) -> _Found:
         health_ms=health,
         jobs_health_ms=jobs_health,
         freed_ms=freed_ms,
+        next_ms=next_ms,
         run_killed=run_killed,
         again_ms=again_ms,
     )
@@ -166,9 +174,14 @@ async def _health_ms(port: int, path: str, seconds: float) -> float:
     return worst
 
 
-async def _disconnects(port: int, own: OpenStream, seconds: float) -> tuple[float, OpenStream]:
-    """Hang up on a stream while another waits, a few times; return the worst and who is left."""
-    worst = 0.0
+async def _disconnects(
+    port: int, own: OpenStream, seconds: float, aborts: Path
+) -> tuple[float, float, OpenStream]:
+    """Hang up on a stream while another waits, a few times; return the worst and who is left.
+
+    The worst are from a disconnect until its slot was free, and to the next stream's first words.
+    """
+    freed, worst = 0.0, 0.0
     for _ in range(_DISCONNECTS):
         await own.first_event()
         waiting = await OpenStream.ask(port, _PATH, _ENDLESS)
@@ -176,8 +189,16 @@ async def _disconnects(port: int, own: OpenStream, seconds: float) -> tuple[floa
         await asyncio.sleep(seconds / _DISCONNECTS / 2)
         closed = own.close()
         worst = max(worst, (await waiting.first_event() - closed) / 1e6)
+        # Written before the next stream could begin.
+        freed = max(freed, (_freed(aborts, closed) - closed) / 1e6)
         own = waiting
-    return worst, own
+    return freed, worst, own
+
+
+def _freed(aborts: Path, after: int) -> int:
+    """Return when the one slot became free that an abort since has freed."""
+    [free] = [at for at in map(int, aborts.read_bytes().split()) if at > after]
+    return free
 
 
 async def _kill(port: int, options: Options) -> tuple[Load, float]:

@@ -10,6 +10,8 @@ from itertools import count
 from engine.errors import QueueFull
 from engine.request import Priority
 
+_Waiting = tuple[Priority, int, "asyncio.Future[None]"]
+
 
 class Admission:
     """Hands out slots by priority, first come first served within one.
@@ -28,7 +30,7 @@ class Admission:
         self._max_queue = max_queue
         self._used = 0
         self._order = count()
-        self._waiting: list[tuple[Priority, int, asyncio.Future[None]]] = []
+        self._waiting: list[_Waiting] = []
 
     @property
     def slots(self) -> int:
@@ -55,11 +57,12 @@ class Admission:
         self._used += free
         return free
 
-    async def acquire(self, priority: Priority) -> None:
-        """Wait for a slot; the caller owes one `release`.
+    async def acquire(self, priority: Priority, deadline: float | None = None) -> None:
+        """Wait for a slot, till `deadline` by the loop's clock; the caller owes one `release`.
 
         Raises:
             QueueFull: it is interactive, and `max_queue` of them wait already.
+            TimeoutError: there was none by then.
         """
         if self.enter():
             return
@@ -69,19 +72,33 @@ class Admission:
                 raise QueueFull(
                     f"{ahead} requests are waiting already, the most that may", retry_after_s=1
                 )
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
         entry = (priority, next(self._order), future)
         heapq.heappush(self._waiting, entry)
+        # A third of what `asyncio.timeout` takes: with a full engine every request waits here.
+        timer = None if deadline is None else loop.call_at(deadline, self._late, entry)
         try:
             await future
         except asyncio.CancelledError:
             if entry in self._waiting:
-                self._waiting.remove(entry)
-                heapq.heapify(self._waiting)
+                self._leave(entry)
             elif not future.cancelled() and future.exception() is None:
                 # The slot was granted in the same turn of the loop that cancelled us.
                 self.release()
             raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _late(self, entry: _Waiting) -> None:
+        if entry in self._waiting:
+            self._leave(entry)
+            entry[2].set_exception(TimeoutError())
+
+    def _leave(self, entry: _Waiting) -> None:
+        self._waiting.remove(entry)
+        heapq.heapify(self._waiting)
 
     def release(self) -> None:
         """Give a slot back, to the next in line if there is one."""

@@ -133,8 +133,7 @@ class Engine:
         deadline = asked + limit_s
         if not self._enter(slot):
             try:
-                async with asyncio.timeout_at(deadline):
-                    await self._admit(request, slot)
+                await self._admit(request, slot, deadline)
             except TimeoutError as error:
                 raise timed_out(request, self._clocks) from error
         try:
@@ -172,14 +171,18 @@ class Engine:
             return False
         return (slot is not None and slot.take()) or self._admission.enter()
 
-    async def _admit(self, request: GenerationRequest, slot: Slot | None) -> None:
+    async def _admit(self, request: GenerationRequest, slot: Slot | None, deadline: float) -> None:
+        """Wait for a slot and for the model. Raises TimeoutError at the deadline."""
         if slot is None or not slot.take():
             if not self._admission.free():
                 waiting = self._admission.waiting + 1
                 self._hooks(RequestQueued(request.request_id, request.priority, waiting))
-            await self._admission.acquire(request.priority)
+            await self._admission.acquire(request.priority, deadline)
+        if self._host.loaded and self._host.failure is None:
+            return
         try:
-            await self._host.ready()
+            async with asyncio.timeout_at(deadline):
+                await self._host.ready()
         except BaseException:
             self._admission.release()
             raise

@@ -87,6 +87,11 @@ class Generation:
         """Ignore everything from here on."""
         self._done = True
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether it was cancelled before it had an end of its own; asked before `finish`."""
+        return self._done and self.reason is None
+
     def finish(self, end: RunEnd) -> Finish:
         """Return the answer's end, after `Backend.run` has returned.
 

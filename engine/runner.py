@@ -27,6 +27,9 @@ class Sink(Protocol):
     def finished(self, run_id: int, finish: Finish) -> None:
         """The run has ended and its thread is free."""
 
+    def aborted(self, run_id: int, finish: Finish) -> None:
+        """The run has ended because it was aborted, and its thread is free; nobody reads it."""
+
     def failed(self, run_id: int, error: EngineError) -> None:
         """The run has ended without an answer and its thread is free."""
 
@@ -70,9 +73,11 @@ class Runner:
         self, run_id: int, prompt: Prompt, sampling: SamplingParams, generation: Generation
     ) -> None:
         finish: Finish | None = None
+        cut = False
         error: EngineError
         try:
             end = self._backend.run(run_id, prompt, sampling, generation.on_piece)
+            cut = generation.cancelled
             finish = generation.finish(end)
         except EngineError as raised:
             error = raised
@@ -83,7 +88,7 @@ class Runner:
         with self._lock:
             del self._generations[run_id]
         if finish is not None:
-            self._sink.finished(run_id, finish)
+            (self._sink.aborted if cut else self._sink.finished)(run_id, finish)
         else:
             self._sink.failed(run_id, error)
 

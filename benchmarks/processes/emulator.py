@@ -1,23 +1,29 @@
-"""Our server as `python -m emulator` runs it: `PORT PARENT_PID [--event-per-token]`.
+"""Our server as `python -m emulator` runs it: `PORT PARENT_PID [OPTION …]`.
 
 The only addition is that it dies with the benchmark. With `--event-per-token` each token becomes a
 server-sent event of its own, which ours does by itself only while the client keeps up with the
-model: so it can be compared with servers that always do.
+model: so it can be compared with servers that always do. With `--tell-aborts=FILE` it writes down
+when a slot is free again whose stream was aborted, which no client can see.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import emulator.__main__
 import emulator.openai_routes
 from benchmarks.client import HOST
+from engine.hooks import EngineEvent, RequestEnded
 from engine.hosts.child import die_with_parent
 from handler.openai.codec import Codec
 from handler.openai.service import DONE
 from handler.running import Running
+
+_TELL_ABORTS = "--tell-aborts="
 
 
 async def event_per_token(
@@ -31,6 +37,25 @@ async def event_per_token(
     yield opening + codec.closing(await running.answer()) + DONE
 
 
+def tell_aborts(path: Path) -> None:
+    """Write a line for each aborted stream whose slot is free: CLOCK_MONOTONIC in nanoseconds."""
+    module: Any = emulator.__main__
+    build = module.build_engine
+    file = path.open("ab", buffering=0)
+
+    def on_event(event: EngineEvent) -> None:
+        # The slot is given back by the very call that tells of the end.
+        if isinstance(event, RequestEnded) and event.aborted:
+            file.write(b"%d\n" % time.monotonic_ns())
+
+    def built(settings: Any) -> Any:
+        engine = build(settings)
+        engine.subscribe(on_event)
+        return engine
+
+    module.build_engine = built
+
+
 def main() -> int:
     """Serve until SIGTERM."""
     port, parent, *flags = sys.argv[1:]
@@ -38,6 +63,9 @@ def main() -> int:
     if "--event-per-token" in flags:
         routes: Any = emulator.openai_routes
         routes.events = event_per_token
+    for flag in flags:
+        if flag.startswith(_TELL_ABORTS):
+            tell_aborts(Path(flag.removeprefix(_TELL_ABORTS)))
     sys.argv[1:] = ["--host", HOST, "--port", port]
     return emulator.__main__.main()
 

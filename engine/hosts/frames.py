@@ -37,14 +37,18 @@ class FrameDecoder:
                 yield orjson.loads(data[_HEADER.size :])
                 return
         buffer += data
-        while len(buffer) >= _HEADER.size:
-            (length,) = _HEADER.unpack_from(buffer)
-            if length > MAX_FRAME_BYTES:
-                raise ValueError(f"a frame of {length} bytes cannot be right")
-            end = _HEADER.size + length
-            if len(buffer) < end:
-                break
-            message = orjson.loads(memoryview(buffer)[_HEADER.size : end])
-            # Before it is handed out: whoever takes it may raise, and must not get it again.
-            del buffer[:end]
-            yield message
+        done = 0
+        try:
+            while len(buffer) - done >= _HEADER.size:
+                (length,) = _HEADER.unpack_from(buffer, done)
+                if length > MAX_FRAME_BYTES:
+                    raise ValueError(f"a frame of {length} bytes cannot be right")
+                end = done + _HEADER.size + length
+                if len(buffer) < end:
+                    break
+                message = orjson.loads(memoryview(buffer)[done + _HEADER.size : end])
+                # Before it is handed out: whoever takes it may raise, and must not get it again.
+                done = end
+                yield message
+        finally:
+            del buffer[:done]

@@ -10,7 +10,7 @@ from typing import Any
 from engine.hosts.frames import FrameDecoder, encode
 
 # What one turn of the loop takes; more would keep everybody else from theirs.
-_READ_BYTES = 32 * 1024
+_READ_BYTES = 16 * 1024
 
 
 class Link:

@@ -14,9 +14,13 @@ from engine.errors import EngineError
 from engine.hosts.frames import encode
 from engine.output import Delta, Finish
 
-# Deltas that may wait for the parent to read. All that is said waits in one line, ends too, so a
-# long one keeps a request's end, and its slot, from everybody while others chatter.
+# Deltas that may wait for the parent to read. All that is said waits in one line, ends too, but for
+# those of aborted runs: a slot that was taken back must not wait behind the chatter of others.
 MAX_PENDING = 8_000
+# Deltas in a frame, and bytes that the kernel may hold (it takes twice of what it is told): such an
+# end comes behind no more than that.
+MAX_FRAME = 1_000
+_KERNEL_BYTES = 64 * 1024
 # A token after so long a silence is sent by the thread that brings it: at a reader's pace there is
 # nothing to gather, and waking another thread costs half of what is left of a token's way.
 QUIET_S = 0.001
@@ -37,13 +41,15 @@ class Outbox:
     Threads of the runner put, one sender thread drains: under a burst the frames grow instead of
     the number of wake-ups. A lone token, and a run's end with all that waits by then, are sent by
     the thread that puts them, if that can be done without waiting; whoever sends holds `_sending`,
-    so order is kept. Answers that are wanted `whole` are sent in few frames. When the parent does
-    not read for a while the producers wait, which slows the model down and nobody else: clients
-    are read from in the parent, never here.
+    so order is kept, and only the end of an aborted run comes before what it still had to say,
+    which nobody wants any more. Answers that are wanted `whole` are sent in few frames. When the
+    parent does not read for a while the producers wait, which slows the model down and nobody else:
+    clients are read from in the parent, never here.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)
         self._awake = threading.Event()
         self._room = threading.Event()
         self._room.set()
@@ -52,6 +58,8 @@ class Outbox:
         self._sent_s = 0.0
         # The end of a frame that the socket had no room for.
         self._rest = b""
+        # Ends of aborted runs, which come before all that waits.
+        self._first: DeltaChannel[tuple[int, Any]] = DeltaChannel(self._awake.set)
         # Runs that nobody reads along.
         self._whole: set[int] = set()
         # Whether the sender looks again after WHOLE_S by itself.
@@ -81,9 +89,20 @@ class Outbox:
             if len(self._channel) > MAX_PENDING and not self._parted:
                 self._room.wait()
 
+    def stir(self) -> None:
+        """Wake the producers that wait for room: the run of one of them has been aborted."""
+        self._room.set()
+
     def finished(self, run_id: int, finish: Finish) -> None:
         """The run has ended."""
         self._end(run_id, finish)
+
+    def aborted(self, run_id: int, finish: Finish) -> None:
+        """The run has ended because it was aborted."""
+        self._whole.discard(run_id)
+        self._first.put_quietly((run_id, finish))
+        if not self._send_now():
+            self._awake.set()
 
     def failed(self, run_id: int, error: EngineError) -> None:
         """The run has failed."""
@@ -104,9 +123,10 @@ class Outbox:
             return False
         try:
             # A lone one: looked at again, for what was put a moment ago comes first.
-            if self._rest or self._parted or (lone and len(self._channel)):
+            most = 0 if lone else MAX_FRAME
+            if self._rest or self._parted or len(self._channel) > most:
                 return False
-            frame = encode(_frame(lone or self._channel.drain()))
+            frame = encode(_frame(lone or [*self._first.drain(), *self._channel.drain()]))
             self._room.set()
             self._rest = frame
             sent = self._sock.send(frame, socket.MSG_DONTWAIT)
@@ -132,12 +152,8 @@ class Outbox:
             self._wait()
             try:
                 with self._sending:
-                    batch = self._channel.drain()
-                    self._room.set()
-                    rest, self._rest = self._rest, b""
-                    self._sock.sendall(rest + encode(_frame(batch)) if batch else rest)
-                    self._sent_s = time.monotonic()
-                if len(batch) > BURST:
+                    sent = self._send_all()
+                if sent > BURST:
                     time.sleep(GATHER_S)
             except OSError:
                 # Nobody reads any more; the main thread finds out too and unloads.
@@ -146,6 +162,24 @@ class Outbox:
                 return
             except Exception:
                 _fail()
+
+    def _send_all(self) -> int:
+        """Send what waits, in frames between which an aborted run's end can come; return how much.
+
+        Raises OSError.
+        """
+        batch = self._channel.drain()
+        self._room.set()
+        if self._rest:
+            rest, self._rest = self._rest, b""
+            self._sock.sendall(rest)
+        at = 0
+        while at < len(batch) or len(self._first):
+            part = [*self._first.drain(), *batch[at : at + MAX_FRAME]]
+            self._sock.sendall(encode(_frame(part)))
+            at += MAX_FRAME
+        self._sent_s = time.monotonic()
+        return len(batch)
 
     def _wait(self) -> None:
         """Return when there is something to send, or what was not urgent has gathered enough."""

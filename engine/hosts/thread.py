@@ -170,6 +170,10 @@ class ThreadHost:
         """The run has ended."""
         self._over(run_id, finish, None)
 
+    def aborted(self, run_id: int, finish: Finish) -> None:
+        """The run has ended because it was aborted."""
+        self._over(run_id, finish, None)
+
     def failed(self, run_id: int, error: EngineError) -> None:
         """The run has failed."""
         self._over(run_id, None, error)

@@ -13,6 +13,8 @@ from engine.output import Delta, Finish, TokenLogprob
 from engine.request import Chat, prompt_to_wire
 from engine.stream import TokenStream
 
+_new = tuple.__new__
+
 
 class Underway:
     """Asks the child for runs and side calls, and hands what it says to whoever waits for it.
@@ -73,7 +75,10 @@ class Underway:
         for run_id, texts, logprobs in frame.get("deltas", ()):
             if (stream := streams.get(run_id)) is not None:
                 stream.feed(
-                    [Delta(text) for text in texts] if logprobs is None else _join(texts, logprobs)
+                    # Two thirds of the time of `Delta(text)`, which is a function that does this.
+                    [_new(Delta, (text, None)) for text in texts]
+                    if logprobs is None
+                    else _join(texts, logprobs)
                 )
         for run_id, wire in frame.get("finished", ()):
             if (stream := streams.pop(run_id, None)) is not None:

@@ -204,3 +204,36 @@ async def test_cancelled_waiters_leave_nothing_behind_while_the_slot_is_held() -
         await turns(2)
     assert admission.waiting == 0
     assert len(admission._waiting) < 50
+
+
+async def test_whoever_waits_past_the_deadline_is_told_and_leaves_the_line() -> None:
+    admission, order = Admission(slots=1, max_queue=10), list[str]()
+    await admission.acquire(Priority.JOB)
+    enter(admission, order, "patient", Priority.JOB)
+    deadline = asyncio.get_running_loop().time() + 0.01
+    with pytest.raises(TimeoutError):
+        await admission.acquire(Priority.INTERACTIVE, deadline)
+    assert admission.waiting == 1
+    admission.release()
+    await turns()
+    assert order == ["patient"]
+    admission.release()
+    assert admission.running == 0
+
+
+async def test_a_slot_that_is_granted_before_the_deadline_stays() -> None:
+    admission = Admission(slots=1, max_queue=10)
+    await admission.acquire(Priority.JOB)
+    deadline = asyncio.get_running_loop().time() + 0.05
+    waiting = asyncio.create_task(admission.acquire(Priority.JOB, deadline))
+    await turns()
+    admission.release()
+    await waiting
+    await asyncio.sleep(0.1)
+    assert (admission.running, admission.waiting) == (1, 0)
+
+
+async def test_a_free_slot_needs_no_time() -> None:
+    admission = Admission(slots=1, max_queue=10)
+    await admission.acquire(Priority.JOB, asyncio.get_running_loop().time() - 1)
+    assert admission.running == 1

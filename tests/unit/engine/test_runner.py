@@ -80,6 +80,7 @@ class Results:
         self.texts: list[tuple[int, str]] = []
         self.finishes: dict[int, Finish] = {}
         self.errors: dict[int, EngineError] = {}
+        self.cut: list[int] = []
         self.ended = threading.Semaphore(0)
         self.answers: list[tuple[Any, EngineError | None]] = []
 
@@ -89,6 +90,10 @@ class Results:
     def finished(self, run_id: int, finish: Finish) -> None:
         self.finishes[run_id] = finish
         self.ended.release()
+
+    def aborted(self, run_id: int, finish: Finish) -> None:
+        self.cut.append(run_id)
+        self.finished(run_id, finish)
 
     def failed(self, run_id: int, error: EngineError) -> None:
         self.errors[run_id] = error
@@ -123,6 +128,7 @@ def test_run_gives_its_deltas_and_its_finish() -> None:
         results.wait()
         assert results.texts == [(5, "hello")]
         assert results.finishes[5].usage.completion_tokens == 1
+        assert results.cut == []
 
 
 def test_chat_is_rendered_first() -> None:
@@ -179,6 +185,8 @@ def test_abort_ends_a_silent_run_and_hides_what_it_says_late() -> None:
         runner.abort(1)
         results.wait()
         assert results.texts == []
+        # Told as such, for its end may come before what others have said.
+        assert results.cut == [1]
 
 
 def test_abort_that_comes_while_the_prompt_is_rendered_is_heard_by_the_run() -> None:

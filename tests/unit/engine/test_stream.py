@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -333,7 +333,8 @@ async def test_end_brings_the_first_token_and_what_was_reused_over_the_wire(desk
     stream.over(Finish.from_wire(json.loads(json.dumps(said.to_wire()))), None)
     assert stream.result is not None
     told = stream.result.timings
-    assert (told.first_token_ms, told.reused_tokens, told.prefilled_tokens) == (4, 5, 4)
+    assert told.first_token_ms == pytest.approx(4)
+    assert (told.reused_tokens, told.prefilled_tokens) == (5, 4)
 
 
 async def test_answer_without_a_token_has_no_rate(desk: Desk) -> None:
@@ -394,12 +395,12 @@ async def test_first_token_of_what_nobody_reads_along_came_when_the_host_says(de
     await asyncio.sleep(0.05)
     stream.feed(deltas("a"))
     assert desk.events == []
-    stream.over(replace(FINISH, timings=Timings(first_token_ms=1.5)), None)
+    stream.over(FINISH._replace(timings=Timings(first_token_ms=1.5)), None)
     first, _ = desk.events
     assert isinstance(first, FirstToken)
     assert first.after_s == pytest.approx(0.0015)
     assert stream.result is not None
-    assert stream.result.timings.first_token_ms == 1.5
+    assert stream.result.timings.first_token_ms == pytest.approx(1.5)
     assert stream.result.timings.generate_ms > 40
 
 

@@ -256,3 +256,91 @@ def test_more_than_should_gather_is_sent_at_once(
         if len(texts) > 80:
             break
     assert texts == [str(number) for number in range(len(texts))]
+
+
+def test_the_end_of_an_aborted_run_comes_before_what_others_said_before_it(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A slot that was taken back does not wait behind the chatter of others.
+    monkeypatch.setattr(engine.hosts.outbox, "MAX_FRAME", 100)
+    outbox = office.outbox
+    count = 7_000
+    with outbox._sending:
+        # Nobody can send meanwhile.
+        for number in range(count):
+            outbox.delta(number % 2, Delta(str(number)))
+        outbox.aborted(1, FINISH)
+        outbox.finished(0, FINISH)
+    texts: list[str] = []
+    said_before = -1
+    for frame in office.frames():
+        for run_id, of_run, _ in frame.get("deltas", ()):
+            texts += of_run if run_id == 0 else []
+        ended = [run_id for run_id, _ in frame.get("finished", ())]
+        if 1 in ended:
+            said_before = len(texts)
+        if 0 in ended:
+            break
+    assert 0 <= said_before <= 100
+    assert texts == [str(number) for number in range(0, count, 2)]
+
+
+def test_a_frame_under_way_is_all_that_an_aborted_run_waits_for(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.hosts.outbox, "MAX_FRAME", 10)
+    office.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    outbox = office.outbox
+    with outbox._sending:
+        for number in range(5_000):
+            outbox.delta(0, Delta(str(number)))
+        outbox._awake.set()
+    # The sender has begun with them and is stuck for a reader.
+    frames = office.frames(64)
+    texts = list(next(frames)["deltas"][0][1])
+    outbox.aborted(1, FINISH)
+    outbox.finished(0, FINISH)
+    said_before = -1
+    for frame in frames:
+        for _, of_run, _ in frame.get("deltas", ()):
+            texts += of_run
+        ended = [run_id for run_id, _ in frame.get("finished", ())]
+        if 1 in ended:
+            said_before = len(texts)
+        if 0 in ended:
+            break
+    # What the socket held, and no more.
+    assert 0 <= said_before < 2_500
+    assert texts == [str(number) for number in range(5_000)]
+
+
+def test_a_producer_without_room_is_woken_by_an_abort(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.hosts.outbox, "MAX_PENDING", 3)
+    waiting = threading.Event()
+    outbox = office.outbox
+
+    class Room(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waiting.set()
+            return super().wait(timeout)
+
+    outbox._room = Room()
+    with outbox._sending:
+
+        def produce() -> None:
+            for _ in range(5):
+                outbox.delta(1, Delta("x"))
+
+        producer = threading.Thread(target=produce, daemon=True)
+        producer.start()
+        assert waiting.wait(WAIT_S)
+        for _ in range(10):
+            outbox.stir()
+            producer.join(0.05)
+            if not producer.is_alive():
+                break
+        else:
+            producer.join(WAIT_S)
+        assert not producer.is_alive()
