@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from importlib import import_module
 
@@ -16,6 +17,9 @@ from handler.settings import read_settings
 
 _CODES = """exit codes: 0 all lines are answered; 1 some failed and are in the error file;
 2 nothing was begun, and why is said; 3 stopped before the end: the same command goes on"""
+
+# New objects between two looks for cycles: what a line leaves goes by itself.
+_MOST_NEW = 50_000
 
 # What goes through a queue: the module, which is imported when it is named, what the list says of
 # it, and its own page.
@@ -78,6 +82,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
+    gc.freeze()
+    gc.set_threshold(_MOST_NEW)
     order = Order(
         input=given.input,
         output=given.output,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from secrets import token_hex
 from typing import Any
 
 import orjson
@@ -98,7 +98,7 @@ class Answerer:
                 failure.row.status,
                 failure.row.retryable,
             )
-        request_id = token_hex(16)
+        request_id = os.urandom(16).hex()
         told = {
             "id": f"batch_req_{request_id}",
             "custom_id": line.custom_id,

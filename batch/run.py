@@ -144,7 +144,7 @@ class Batch:
         try:
             self._say(f"loading {self._settings.served_model}")
             await self._engine.ready()
-            at_once = self._settings.batch_at_once or 2 * self._engine.slots
+            at_once = self._settings.batch_at_once or self._engine.slots
             runner = Runner(
                 source,
                 journal,

@@ -19,7 +19,10 @@ class BatchSettings(Settings):
         3, ge=1, le=100, description="How often a line is tried whose failure may pass."
     )
     batch_at_once: int = Field(
-        0, ge=0, le=10_000, description="Lines under way; 0 is twice the engine's slots."
+        0,
+        ge=0,
+        le=10_000,
+        description="Lines under way; 0 is the engine's slots, twice as many in a worker.",
     )
     batch_lease_s: float = Field(
         60,

@@ -39,7 +39,7 @@ def run(options: Options) -> list[Table]:
         model = write_answer(folder, _WORDS, slots=_SLOTS)
         env = settings("scripted", model, folder, "batch")
         output = folder / "out.jsonl"
-        lines, of_peer = options.size(10_000, 300), options.size(2_000, 100)
+        lines, of_peer = options.size(50_000, 300), options.size(2_000, 100)
         command = ["batch", "run", "--force", "-i", _input(folder, lines), "-o", str(output)]
         with serving("emulator", env=env) as port:
             script = [

@@ -97,12 +97,10 @@ class Capabilities:
             raise UnsupportedParameter(
                 "grammar: an answer is held to it or to json_schema, not to both", param="grammar"
             )
-        return (
-            *self._of_prompt(prompt),
-            *self._of_fixed(sampling),
-            *self._of_optional(sampling),
-            *self._of_logprobs(sampling),
-        )
+        warnings = (*self._of_prompt(prompt), *self._of_fixed(sampling))
+        if _OPTIONAL_FIELDS.isdisjoint(sampling.asked):
+            return warnings
+        return (*warnings, *self._of_optional(sampling), *self._of_logprobs(sampling))
 
     def _of_prompt(self, prompt: Prompt) -> Iterator[str]:
         if isinstance(prompt, str) and not self.plain_prompts:
@@ -134,8 +132,8 @@ class Capabilities:
     def _of_optional(self, sampling: SamplingParams) -> Iterator[str]:
         return (
             f"{name} is not supported by the {self.backend} engine and was ignored"
-            for name, asked, able in _OPTIONAL
-            if asked(sampling) and not able(self)
+            for name, field_name, able in _OPTIONAL
+            if field_name in sampling.asked and not able(self)
         )
 
     def _of_logprobs(self, sampling: SamplingParams) -> Iterator[str]:
@@ -146,18 +144,18 @@ class Capabilities:
             )
 
 
-_OPTIONAL: tuple[
-    tuple[str, Callable[[SamplingParams], bool], Callable[[Capabilities], bool]], ...
-] = (
-    ("seed", lambda s: s.seed is not None, lambda c: c.seed),
-    ("min_p", lambda s: s.min_p > 0, lambda c: c.min_p),
-    ("repetition_penalty", lambda s: s.repetition_penalty != 1, lambda c: c.penalties),
-    ("frequency_penalty", lambda s: s.frequency_penalty != 0, lambda c: c.penalties),
-    ("presence_penalty", lambda s: s.presence_penalty != 0, lambda c: c.penalties),
-    ("logprobs", lambda s: s.logprobs is not None, lambda c: c.max_logprobs > 0),
-    ("logit_bias", lambda s: bool(s.logit_bias), lambda c: c.logit_bias),
-    ("ignore_eos", lambda s: s.ignore_eos, lambda c: c.ignore_eos),
-    ("num_assistant_tokens", lambda s: s.draft_tokens is not None, lambda c: c.draft),
-    ("prompt_cache", lambda s: s.prompt_cache is not None, lambda c: c.prompt_caches),
-    ("assistant_confidence_threshold", lambda s: s.draft_threshold is not None, lambda c: c.draft),
+_OPTIONAL: tuple[tuple[str, str, Callable[[Capabilities], bool]], ...] = (
+    ("seed", "seed", lambda c: c.seed),
+    ("min_p", "min_p", lambda c: c.min_p),
+    ("repetition_penalty", "repetition_penalty", lambda c: c.penalties),
+    ("frequency_penalty", "frequency_penalty", lambda c: c.penalties),
+    ("presence_penalty", "presence_penalty", lambda c: c.penalties),
+    ("logprobs", "logprobs", lambda c: c.max_logprobs > 0),
+    ("logit_bias", "logit_bias", lambda c: c.logit_bias),
+    ("ignore_eos", "ignore_eos", lambda c: c.ignore_eos),
+    ("num_assistant_tokens", "draft_tokens", lambda c: c.draft),
+    ("prompt_cache", "prompt_cache", lambda c: c.prompt_caches),
+    ("assistant_confidence_threshold", "draft_threshold", lambda c: c.draft),
 )
+# Most requests ask for none of them.
+_OPTIONAL_FIELDS = frozenset(name for _, name, _ in _OPTIONAL)

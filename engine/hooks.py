@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from engine.errors import EngineError
 from engine.output import Finish
@@ -13,8 +13,7 @@ from engine.request import Priority
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class RequestQueued:
+class RequestQueued(NamedTuple):
     """A request found no free slot; `waiting` includes it."""
 
     request_id: str
@@ -22,8 +21,7 @@ class RequestQueued:
     waiting: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestStarted:
+class RequestStarted(NamedTuple):
     """A request was given a slot after waiting `queue_s`."""
 
     request_id: str
@@ -31,16 +29,14 @@ class RequestStarted:
     queue_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class FirstToken:
+class FirstToken(NamedTuple):
     """The first token came, now, `after_s` after the start on a slot."""
 
     request_id: str
     after_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class RequestEnded:
+class RequestEnded(NamedTuple):
     """A run is over and its slot free: a finish, or an error, which of an abort is its reason.
 
     `tokens` are those that came, which for a run without a finish is all that is known of it;
@@ -57,16 +53,14 @@ class RequestEnded:
     decode_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class HostLoaded:
+class HostLoaded(NamedTuple):
     """The engine host is ready for requests, `after_s` after it was started."""
 
     after_s: float
     restarts: int
 
 
-@dataclass(frozen=True, slots=True)
-class HostLost:
+class HostLost(NamedTuple):
     """The engine host died or was killed; `dead` when it will not be started again."""
 
     reason: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -49,8 +49,7 @@ class Embedding:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Model tokens as the engine counted them; `cached_tokens` of the prompt were not prefilled."""
 
     prompt_tokens: int
@@ -63,8 +62,7 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timings:
+class Timings(NamedTuple):
     """Where a request's time went, in milliseconds of wall clock.
 
     `reload_ms` is for loading the model again where its sampling can be changed in no other way.
@@ -82,18 +80,18 @@ class Timings:
     prefilled_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
+class Finish(NamedTuple):
     """The end of an answer: why, how much, how long.
 
     `stop_reason` is the stop string or stop token id that ended it, None at an end-of-sequence or
-    a length limit (vLLM's meaning).
+    a length limit (vLLM's meaning). A tuple, as what is in it: all of them are made for each answer
+    in both processes.
     """
 
     reason: FinishReason
     usage: Usage
     stop_reason: str | int | None = None
-    timings: Timings = field(default_factory=Timings)
+    timings: Timings = Timings()
 
     def to_wire(self) -> list[Any]:
         """Return the finish as JSON-ready values, the inverse of `from_wire`."""
@@ -111,11 +109,9 @@ class Finish:
     def from_wire(cls, wire: list[Any]) -> Finish:
         """Rebuild a finish that `to_wire` made; only the engine's own timings cross."""
         reason, stop_reason, usage, prefill_ms, reload_ms, first_token_ms = wire
-        return cls(
-            reason=FinishReason(reason),
-            stop_reason=stop_reason,
-            usage=Usage(*usage),
-            timings=Timings(
-                prefill_ms=prefill_ms, reload_ms=reload_ms, first_token_ms=first_token_ms
-            ),
-        )
+        timings = Timings(prefill_ms=prefill_ms, reload_ms=reload_ms, first_token_ms=first_token_ms)
+        return cls(_REASONS[reason], Usage(*usage), stop_reason, timings)
+
+
+# Called by name, an enum looks at more than that.
+_REASONS = {reason.value: reason for reason in FinishReason}

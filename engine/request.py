@@ -94,35 +94,44 @@ class SamplingParams:
     draft_threshold: float | None = None
     lora: str | None = None
     prompt_cache: str | None = None
+    _asked: Mapping[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
 
     def to_wire(self) -> dict[str, Any]:
         """Return what is not as it is by default as JSON-ready values, the inverse of `from_wire`.
 
         Most requests set a few of these, and each takes its time on either side.
         """
-        wire = {
-            name: value
-            for name, value, default in zip(
-                _SAMPLING_FIELDS, _sampling_values(self), _SAMPLING_DEFAULTS, strict=True
-            )
-            if value != default
-        }
+        wire = dict(self.asked)
         if self.logit_bias:
             wire["logit_bias"] = [[token, bias] for token, bias in self.logit_bias.items()]
         return wire
 
+    @property
+    def asked(self) -> Mapping[str, Any]:
+        """What is not as it is by default; looked up once, for many requests share one of these."""
+        if self._asked is None:
+            asked = {
+                name: value
+                for name, value, default in zip(
+                    _SAMPLING_FIELDS, _sampling_values(self), _SAMPLING_DEFAULTS, strict=True
+                )
+                if value != default
+            }
+            object.__setattr__(self, "_asked", asked)
+            return asked
+        return self._asked
+
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> SamplingParams:
         """Rebuild parameters that `to_wire` made."""
-        for name in _TUPLES & wire.keys():
-            wire[name] = tuple(wire[name])
+        made: dict[str, Any] = {name: tuple(wire[name]) for name in _TUPLES & wire.keys()}
         if "logit_bias" in wire:
-            wire["logit_bias"] = dict(wire["logit_bias"])
-        return cls(**wire)
+            made["logit_bias"] = dict(wire["logit_bias"])
+        return cls(**wire | made)
 
 
 _TUPLES = {"stop", "stop_token_ids"}
-_SAMPLING_FIELDS = tuple(each.name for each in fields(SamplingParams))
+_SAMPLING_FIELDS = tuple(each.name for each in fields(SamplingParams) if each.init)
 _sampling_values = attrgetter(*_SAMPLING_FIELDS)
 _SAMPLING_DEFAULTS = _sampling_values(SamplingParams())
 

@@ -90,7 +90,9 @@ class TokenStream(AbortedOnExit):
         self._last_token = self._started
         self._tokens = 0
         self._aborted: float | None = None
-        self._over = asyncio.Event()
+        self._over = False
+        # Of whoever waits for that.
+        self._parted: asyncio.Future[None] | None = None
         self._pending_chars = 0
         self._delivered_chars = 0
         self._too_slow = False
@@ -124,12 +126,14 @@ class TokenStream(AbortedOnExit):
 
     def over(self, finish: Finish | None, error: EngineError | None) -> None:
         """The run has returned (`finish`), failed or was lost (`error`); loop side, once."""
-        if self._over.is_set():
+        if self._over:
             return
         if self._too_slow:
             # The run may end in the very turn in which it said too much: text is missing.
             self._abort_too_slow()
-        self._over.set()
+        self._over = True
+        if self._parted is not None:
+            self._parted.set_result(None)
         self._timer.cancel()
         if self._aborted is None:
             self.error = error
@@ -156,12 +160,8 @@ class TokenStream(AbortedOnExit):
         if self.whole and self._first_token is not None:
             there = self._started + finish.timings.first_token_ms / 1000
             self._first_token = min(self._first_token, there)
-        self.result = Finish(
-            reason=finish.reason,
-            usage=finish.usage,
-            stop_reason=finish.stop_reason,
-            timings=self._timings(finish),
-        )
+        timings = self._timings(finish)
+        self.result = Finish(finish.reason, finish.usage, finish.stop_reason, timings)
 
     def _tell_first_token(self) -> None:
         if self._first_token is not None and not self._first_told:
@@ -183,7 +183,7 @@ class TokenStream(AbortedOnExit):
     async def __anext__(self) -> list[Delta]:
         """Return what has come since the last call, waiting for at least one delta with text."""
         while True:
-            ended = self._over.is_set() or self._aborted is not None
+            ended = self._over or self._aborted is not None
             batch = [delta for delta in self._channel.drain() if delta.text or delta.logprob]
             if batch and (self._aborted is None):
                 for delta in batch:
@@ -202,19 +202,22 @@ class TokenStream(AbortedOnExit):
         Synchronous, so that it works in a `finally`, in a cancelled task and in a signal handler's
         callback alike.
         """
-        if self._over.is_set() or self._aborted is not None:
+        if self._over or self._aborted is not None:
             return
         self._aborted = self._loop.time()
         self.error = error or GenerationCancelled("the request was cancelled")
         self._wake()
         self._control.abort(self.run_id)
-        if not self._over.is_set():
+        if not self._over:
             self._timer.cancel()
             self._timer = self._loop.call_at(self._due(), self._tick)
 
     async def wait_over(self) -> None:
         """Wait until the run has returned and its slot is free; bounded by the clocks."""
-        await self._over.wait()
+        if not self._over:
+            self._parted = self._parted or self._loop.create_future()
+            # Whoever gives up waiting is not the only one.
+            await asyncio.shield(self._parted)
 
     # -- the clocks -----------------------------------------------------------------------------
 
@@ -267,13 +270,13 @@ class TokenStream(AbortedOnExit):
         # The first token is paid for by prefill, so the rate is over the others.
         others = finish.usage.completion_tokens - 1
         return Timings(
-            queue_ms=_ms(self._queued_s),
-            reload_ms=_ms(finish.timings.reload_ms / 1000),
-            prefill_ms=_ms(finish.timings.prefill_ms / 1000),
-            first_token_ms=_ms(first - self._started),
-            generate_ms=_ms(generate_s),
-            total_ms=_ms(self._queued_s + end - self._started),
-            tokens_per_second=round(others / generate_s, 2) if generate_s > 0 < others else 0.0,
+            queue_ms=1000 * self._queued_s,
+            reload_ms=finish.timings.reload_ms,
+            prefill_ms=finish.timings.prefill_ms,
+            first_token_ms=1000 * (first - self._started),
+            generate_ms=1000 * generate_s,
+            total_ms=1000 * (self._queued_s + end - self._started),
+            tokens_per_second=others / generate_s if generate_s > 0 < others else 0.0,
             reused_tokens=finish.usage.cached_tokens,
             prefilled_tokens=finish.usage.prompt_tokens - finish.usage.cached_tokens,
         )
@@ -283,7 +286,3 @@ def timed_out(request: GenerationRequest, clocks: Clocks) -> GenerationTimeout:
     """The error of a request whose own time is up, waiting in the queue included."""
     limit_s = clocks.request_timeout_s if request.timeout_s is None else request.timeout_s
     return GenerationTimeout(f"the request took longer than {limit_s:g} s (REQUEST_TIMEOUT_S)")
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 3)

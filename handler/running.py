@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Self
 
@@ -50,7 +49,7 @@ class Running(AbortedOnExit):
         self._texts: list[str] = []
         self._logprobs: list[TokenLogprob] = []
         self._hidden: list[float] = []
-        self._redacted: Counter[str] = Counter()
+        self._redacted: dict[str, int] = {}
 
     def batches(self, interval_s: float = 0.0) -> AsyncIterator[list[Delta]]:
         """Yield what has come, at once the first time, then at most every `interval_s`.
@@ -80,7 +79,9 @@ class Running(AbortedOnExit):
         if redactor is None:
             return text, ()
         text, removals = await in_thread(len(text), lambda: redactor.redact(text))
-        self._redacted.update(removal.rule.removeprefix("pii_") for removal in removals)
+        for removal in removals:
+            kind = removal.rule.removeprefix("pii_")
+            self._redacted[kind] = self._redacted.get(kind, 0) + 1
         return text, removals
 
     async def _arriving(self, interval_s: float) -> AsyncIterator[list[Delta]]:
@@ -132,7 +133,7 @@ class Running(AbortedOnExit):
             hidden_logprobs=tuple(self._hidden),
             warnings=self.warnings,
             verdict=verdict,
-            redacted=dict(self._redacted),
+            redacted=self._redacted,
         )
         log_answer(answer)
         return answer

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 import orjson
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine import SamplingParams
 from handler.errors import InvalidRequest
+from handler.memo import Memo
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -153,6 +153,10 @@ _ON_UNLESS_SAID = frozenset(
     }
 )
 
+_MATTERS = IGNORED | SamplingInput.model_fields.keys()
+_Sampling = tuple[SamplingParams, bool, tuple[str, ...]]
+_KNOWN: Memo[_Sampling] = Memo()
+
 
 def read_sampling(
     body: Mapping[str, Any], defaults: Defaults, path: str = ""
@@ -164,17 +168,13 @@ def read_sampling(
     Raises:
         InvalidRequest: naming the field, the value and what is allowed.
     """
-    if not body:
-        return _of_nothing(defaults), False, ()
-    given = validate(SamplingInput, body, path)
-    sampling, warnings = sampling_of(given, body, defaults, path)
-    return sampling, bool(given.stream), warnings
 
+    def read() -> _Sampling:
+        given = validate(SamplingInput, body, path)
+        sampling, warnings = sampling_of(given, body, defaults, path)
+        return sampling, bool(given.stream), warnings
 
-@lru_cache(maxsize=8)
-def _of_nothing(defaults: Defaults) -> SamplingParams:
-    """Return what most jobs ask for: made once, for nobody changes it."""
-    return sampling_of(SamplingInput(), {}, defaults)[0]
+    return _KNOWN.get(body, _MATTERS, read, (defaults, path))
 
 
 def sampling_of(

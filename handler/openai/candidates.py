@@ -17,6 +17,17 @@ from handler.request import TextRequest
 MAX_GENERATIONS = 2048
 
 
+def check_count(prompts: Sequence[Prompt], parameters: Parameters) -> None:
+    """Find whether a call asks for more answers than one may. Raises InvalidRequest."""
+    wanted = len(prompts) * parameters.candidates
+    if wanted > MAX_GENERATIONS:
+        raise InvalidRequest(
+            f"prompt, n and best_of must ask for at most {MAX_GENERATIONS} answers together, "
+            f"got {wanted}",
+            "prompt",
+        )
+
+
 def requests_of(
     call_id: str,
     of_call: Callable[..., TextRequest],
@@ -27,17 +38,7 @@ def requests_of(
     """Return a request for each candidate of each prompt, in the prompts' order.
 
     `of_call` makes one of its generation: what else is in it is the same for all.
-
-    Raises:
-        InvalidRequest: they are too many for one call.
     """
-    wanted = len(prompts) * parameters.candidates
-    if wanted > MAX_GENERATIONS:
-        raise InvalidRequest(
-            f"prompt, n and best_of must ask for at most {MAX_GENERATIONS} answers together, "
-            f"got {wanted}",
-            "prompt",
-        )
     found: list[TextRequest] = []
     for prompt in prompts:
         for candidate in range(parameters.candidates):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from secrets import token_hex
 from typing import Any
 
 from engine import Capabilities, Delta, Priority, SamplingParams
 from handler.answer import Answer
 from handler.errors import InvalidRequest
-from handler.openai.candidates import MAX_GENERATIONS, best, requests_of
+from handler.openai.candidates import MAX_GENERATIONS, best, check_count, requests_of
 from handler.openai.choice import whole_choice
 from handler.openai.chunks import Chunks
 from handler.openai.dialect import OPENAI, Dialect
@@ -68,11 +68,11 @@ class Codec:
         self.streaming = self.parameters.streaming
         if self.streaming and len(self.prompts) > 1 and not stream_several:
             raise InvalidRequest("Streaming is only supported for single prompts", "prompt")  # R28
-        self.id = f"{shape.id_prefix}-{token_hex(16)}"
+        self.id = f"{shape.id_prefix}-{os.urandom(16).hex()}"
         self._options = options
         self._validation = body.get("validation")
         wanted, missing = self._wanted(self._validation)
-        of_call = partial(
+        self._of_call = partial(
             TextRequest,
             streaming=self.streaming,
             # Not OpenAI's: its clients are told only if they ask.
@@ -81,10 +81,21 @@ class Codec:
             warnings=(*self.parameters.warnings, *missing),
             tells_logprobs=self.parameters.logprobs is not None,
         )
-        self.requests = requests_of(self.id, of_call, self.prompts, self.parameters, priority)
+        self._priority = priority
+        self._requests: tuple[TextRequest, ...] | None = None
+        check_count(self.prompts, self.parameters)
         self._include_usage = read_include_usage(body, dialect, streaming=self.streaming)
         # One for each prompt, once it is known how its text is written.
         self.echoes: Sequence[Echo] = [NO_ECHO] * len(self.prompts)
+
+    @property
+    def requests(self) -> tuple[TextRequest, ...]:
+        """One for each candidate of each prompt; not made of a call that is only looked over."""
+        if self._requests is None:
+            self._requests = requests_of(
+                self.id, self._of_call, self.prompts, self.parameters, self._priority
+            )
+        return self._requests
 
     @property
     def model(self) -> str:
@@ -145,7 +156,7 @@ class Codec:
     def fill(self, prompts: Sequence[str]) -> None:
         """Have these fed to the model instead of the prompts, which answers still echo."""
         each = self.parameters.candidates
-        self.requests = tuple(
+        self._requests = tuple(
             replace(request, generation=replace(request.generation, prompt=prompts[at // each]))
             for at, request in enumerate(self.requests)
         )
@@ -160,7 +171,7 @@ class Codec:
         wanted, missing = self._wanted(given)
         warning = f"the engine cannot hold its answers {what}: they are compared with it"
         self._change(_without_schema, *missing, warning)
-        self.requests = tuple(
+        self._requests = tuple(
             replace(request, validation=True, options=wanted) for request in self.requests
         )
 
@@ -175,7 +186,7 @@ class Codec:
 
     def _change(self, change: Callable[[SamplingParams], SamplingParams], *warnings: str) -> None:
         """Have every request ask for something else of the engine, and its answer warn."""
-        self.requests = tuple(
+        self._requests = tuple(
             replace(
                 request,
                 warnings=tuple(dict.fromkeys((*request.warnings, *warnings))),

@@ -17,6 +17,7 @@ from handler.sampling import MAX_TOKEN_ID
 
 # As many as OpenAI takes; each one is a generation.
 MAX_PROMPTS = 2048
+_PLAIN = Manner()
 
 
 def _prompts(body: Mapping[str, Any]) -> tuple[RenderedPrompt, ...]:
@@ -42,6 +43,11 @@ def _prompt(given: Any) -> RenderedPrompt:
     raise InvalidRequest("Invalid prompt format", "prompt")
 
 
+def _manner(body: Mapping[str, Any]) -> Manner:
+    schema = read_response_format(body)
+    return _PLAIN if schema is None else Manner(schema=schema)
+
+
 def _is_tokens(given: list[Any]) -> bool:
     return bool(given) and all(map(_is_token, given))
 
@@ -59,7 +65,7 @@ COMPLETIONS = Shape(
     text=lambda text: {"text": text},
     chunk=lambda text: b'"text":' + text,
     chunk_with_role=lambda text: b'"text":' + text,
-    manner=lambda body: Manner(schema=read_response_format(body)),
+    manner=_manner,
     logprobs=logprobs.legacy,
     opening_choice=None,
     last_choice={"text": ""},

@@ -10,9 +10,18 @@ from pydantic import Field
 
 from engine import SamplingParams
 from handler.errors import InvalidRequest
+from handler.memo import Memo
 from handler.messages import check_text
 from handler.openai.dialect import Dialect
-from handler.sampling import MAX_INT32, Defaults, SamplingInput, sampling_of, shown, validate
+from handler.sampling import (
+    IGNORED,
+    MAX_INT32,
+    Defaults,
+    SamplingInput,
+    sampling_of,
+    shown,
+    validate,
+)
 
 MAX_N = 128
 MAX_BEST_OF = 20
@@ -53,6 +62,12 @@ class ChatInput(SamplingInput):
 
 OpenAIInput = CompletionInput | ChatInput
 
+# All that is looked at here.
+_MATTERS: Mapping[type[OpenAIInput], frozenset[str]] = {
+    CompletionInput: IGNORED | CompletionInput.model_fields.keys() | set(_OF_CHAT),
+    ChatInput: IGNORED | ChatInput.model_fields.keys(),
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
@@ -73,6 +88,9 @@ class Parameters:
     warnings: tuple[str, ...]
 
 
+_KNOWN: Memo[Parameters] = Memo()
+
+
 def read_parameters(
     model: type[OpenAIInput],
     body: Mapping[str, Any],
@@ -85,6 +103,23 @@ def read_parameters(
     Raises:
         InvalidRequest: naming the parameter that is wrong.
     """
+
+    def read() -> Parameters:
+        return _read(model, body, dialect, max_tokens, schema)
+
+    if schema is not None:
+        return read()
+    of_call = (model, dialect.name, max_tokens)
+    return _KNOWN.get(body, _MATTERS[model], read, of_call)
+
+
+def _read(
+    model: type[OpenAIInput],
+    body: Mapping[str, Any],
+    dialect: Dialect,
+    max_tokens: int | None,
+    schema: Mapping[str, Any] | None,
+) -> Parameters:
     _check_stops(body, dialect)
     given = validate(model, body)
     if dialect.refuses_draft:
