@@ -63,7 +63,12 @@ class Driver:
         return job
 
     async def take_again(self, worker: str = "w", lease_s: float = LONG_S) -> Job:
-        """Return the job whose lease is about to end."""
+        """Return the job whose lease is about to end.
+
+        Its end is waited for first: SQS's comes a moment before this process's, and who asks in
+        between makes the lease that is about to end a longer one.
+        """
+        await asyncio.sleep(self.past_s)
 
         async def look() -> list[Job]:
             return await self.take(worker, lease_s)

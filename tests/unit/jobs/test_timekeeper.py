@@ -63,7 +63,6 @@ async def test_retention_is_kept_while_nothing_else_happens() -> None:
     assert ended is not None
     assert ended.status is JobStatus.COMPLETED
 
-
     async def forgotten() -> bool:
         return await store.get(job.id) is None
 
