@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol
 
 from engine.backends.base import Backend, SideCall
@@ -14,6 +14,7 @@ from engine.errors import BackendFailed, EngineError, RequestRejected
 from engine.generation import Generation
 from engine.output import Delta, Finish
 from engine.request import Prompt, SamplingParams
+from engine.threads import Threads
 
 logger = logging.getLogger(__name__)
 
@@ -52,9 +53,9 @@ class Runner:
     def load(self) -> Capabilities:
         """Load the backend on the calling thread. Raises ModelLoadFailed."""
         capabilities = self._backend.load()
-        self._runs = ThreadPoolExecutor(capabilities.slots, "run")
-        self._calls = ThreadPoolExecutor(1, "call")
-        self._embeds = ThreadPoolExecutor(1, "embed")
+        self._runs = Threads(capabilities.slots, "run")
+        self._calls = Threads(1, "call")
+        self._embeds = Threads(1, "embed")
         return capabilities
 
     def start(self, run_id: int, prompt: Prompt, sampling: SamplingParams) -> None:
@@ -67,7 +68,7 @@ class Runner:
             return
         with self._lock:
             self._generations[run_id] = generation
-        self._runs.submit(self._run, run_id, prompt, sampling, generation)
+        self._runs.put(partial(self._run, run_id, prompt, sampling, generation))
 
     def _run(
         self, run_id: int, prompt: Prompt, sampling: SamplingParams, generation: Generation
@@ -119,7 +120,7 @@ class Runner:
             else:
                 done(result, None)
 
-        (self._embeds if op == "embed" else self._calls).submit(work)
+        (self._embeds if op == "embed" else self._calls).put(work)
 
     def close(self) -> None:
         """Abort what runs, wait until it has returned, free the backend."""
@@ -127,7 +128,7 @@ class Runner:
             running = list(self._generations)
         for run_id in running:
             self.abort(run_id)
-        self._runs.shutdown(wait=True)
-        self._calls.shutdown(wait=True)
-        self._embeds.shutdown(wait=True)
+        self._runs.close()
+        self._calls.close()
+        self._embeds.close()
         self._backend.close()
