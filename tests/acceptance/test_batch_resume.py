@@ -70,11 +70,13 @@ def witness(tmp_path: Path) -> Iterator[Witness]:
 
 
 @contextmanager
-def begun(model: Path, witness: Witness, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+def begun(
+    model: Path, witness: Witness, *arguments: str | Path, at_once: int = AT_ONCE
+) -> Iterator[subprocess.Popen[str]]:
     """Start the command, its engine told to report to the witness; kill it if it is left behind."""
     variables = environment(
         model,
-        BATCH_AT_ONCE=str(AT_ONCE),
+        BATCH_AT_ONCE=str(at_once),
         WITNESS=str(witness.path),
         PYTHONPATH=os.pathsep.join((str(WITNESS), str(ROOT))),
     )
@@ -143,6 +145,21 @@ def test_a_signal_lets_what_is_under_way_finish(
     assert ran.returncode == 0, ran.stderr
     assert f"{done} of 200 lines are answered, going on".encode() in ran.stderr
     assert [line["custom_id"] for line in read(out)] == [f"id {n}" for n in range(200)]
+
+
+@pytest.mark.parametrize(("at_once", "under_way"), [(0, 2), (5, 5)])
+def test_as_many_lines_are_under_way_as_are_to_be(
+    script: ScriptFactory, tmp_path: Path, witness: Witness, at_once: int, under_way: int
+) -> None:
+    """As many as the engine has slots, where nobody says how many: more would wait for nothing."""
+    model = script({"delay_ms": 300}, slots=2)
+    given = write(tmp_path / "in.jsonl", (call(f"id {n}", "word") for n in range(20)))
+    out = tmp_path / "out.jsonl"
+    with begun(model, witness, "-i", given, "-o", out, at_once=at_once) as process:
+        witness.wait_for(1)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=LIMIT_S)
+    assert f"stopped by SIGTERM; {under_way} of 20 lines are answered" in said
 
 
 def test_a_journal_of_another_input_is_not_gone_on_with(

@@ -181,15 +181,19 @@ async def test_everyone_in_line_gets_the_error_and_the_door_still_works() -> Non
     assert admission.free()
 
 
-async def test_cancel_in_the_turn_of_the_error_is_counted_once() -> None:
+@pytest.mark.parametrize("cancelled_first", [True, False])
+async def test_cancel_in_the_turn_of_the_error_is_counted_once(cancelled_first: bool) -> None:
     admission = Admission(slots=1, max_queue=10)
     await admission.acquire(Priority.JOB)
     task = enter(admission, [], "x", Priority.JOB)
     await turns()
-    task.cancel()
+    if cancelled_first:
+        task.cancel()
     admission.fail_waiting(EngineClosed("shutting down"))
+    task.cancel()
     await turns()
-    assert admission.waiting == 0
+    assert task.cancelled()
+    assert (admission.waiting, admission.running) == (0, 1)
     admission.release()
     assert admission.free()
 

@@ -159,6 +159,26 @@ def test_nothing_after_cancel_is_seen_or_released() -> None:
     assert run.texts == ["a "]
 
 
+@pytest.mark.parametrize(
+    ("sampling", "own_end"),
+    [
+        ({}, False),
+        ({"max_tokens": 1}, True),
+        ({"stop": ("a",)}, True),
+        ({"stop_token_ids": (1,)}, True),
+    ],
+)
+def test_a_run_is_cancelled_only_before_an_end_of_its_own(
+    sampling: dict[str, object], own_end: bool
+) -> None:
+    """An answer that has ended is told whole, whoever leaves a moment later."""
+    run = Run(**sampling)
+    run.say("a")
+    assert not run.generation.cancelled
+    run.generation.cancel()
+    assert run.generation.cancelled is not own_end
+
+
 def test_logprobs_pass_through_with_their_place_in_the_text() -> None:
     # R13
     run = Run(logprobs=1, stop=("bcx",))

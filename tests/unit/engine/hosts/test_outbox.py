@@ -314,6 +314,38 @@ def test_a_frame_under_way_is_all_that_an_aborted_run_waits_for(
     assert texts == [str(number) for number in range(5_000)]
 
 
+def test_an_aborted_run_that_finds_the_sender_busy_is_sent_by_it(office: Office) -> None:
+    """Nothing else waits that would have it look again."""
+    with office.outbox._sending:
+        office.outbox.aborted(1, FINISH)
+    assert next(office.frames()) == {"finished": [[1, FINISH.to_wire()]]}
+
+
+def test_what_one_end_has_gathered_is_still_sent_in_several_frames(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An end of an aborted run could come between them."""
+    monkeypatch.setattr(engine.hosts.outbox, "MAX_FRAME", 10)
+    office.outbox.gather(0)
+    for number in range(95):
+        office.outbox.delta(0, Delta(str(number)))
+    office.outbox.finished(0, FINISH)
+    texts: list[str] = []
+    for frame in office.frames():
+        for _, of_run, _ in frame.get("deltas", ()):
+            assert len(of_run) <= 10
+            texts += of_run
+        if "finished" in frame:
+            break
+    assert texts == [str(number) for number in range(95)]
+
+
+def test_the_kernel_holds_little_of_what_nobody_has_read(office: Office) -> None:
+    """Linux keeps twice of what it is told, for its own book-keeping."""
+    held = office.ours.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    assert held == 2 * engine.hosts.outbox._KERNEL_BYTES
+
+
 def test_a_producer_without_room_is_woken_by_an_abort(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
