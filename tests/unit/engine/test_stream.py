@@ -174,6 +174,18 @@ async def test_leaving_the_block_aborts(desk: Desk) -> None:
     assert desk.aborted == [7]
 
 
+async def test_all_who_wait_for_the_end_are_told_and_one_may_give_up(desk: Desk) -> None:
+    stream = desk.open()
+    waiting = [asyncio.create_task(stream.wait_over()) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    assert [each.done() for each in waiting] == [True, False, False]
+    stream.over(FINISH, None)
+    async with asyncio.timeout(1):
+        await asyncio.gather(*waiting[1:])
+
+
 async def test_over_counts_once(desk: Desk) -> None:
     stream = desk.open()
     stream.over(FINISH, None)

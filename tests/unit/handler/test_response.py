@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine import Delta, Finish, FinishReason, Timings, TokenLogprob, Usage
@@ -166,6 +166,7 @@ def test_deltas_join_to_the_raw_text(deltas: list[str], streaming: bool) -> None
 NUMBERS = st.floats() | st.sampled_from([math.nan, math.inf, -math.inf, 0.0])
 
 
+@example((0.12345678,) * 6)
 @given(st.tuples(*[NUMBERS] * 6))
 def test_every_number_is_json(numbers: tuple[float, ...]) -> None:
     names = [

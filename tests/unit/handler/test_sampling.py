@@ -307,3 +307,11 @@ def test_nesting_too_deep_to_encode_can_be_shown() -> None:
     for _ in range(5000):
         nested = [nested]
     assert shown(nested)
+
+
+def test_an_ignored_parameter_is_named_where_each_body_has_it() -> None:
+    """Two bodies that say the same in different places."""
+    body = {"best_of": 3}
+    for path in ("", "input.", "input.sampling_params.", ""):
+        _, _, warnings = read_sampling(body, Defaults(), path)
+        assert warnings == (f"{path}best_of is not supported and was ignored",)
