@@ -18,9 +18,10 @@ _LONGEST_PAUSE_S = 30.0
 class Runner:
     """Keeps as many lines under way as the engine can use, and writes down what becomes of them.
 
-    A kill costs what is under way and nothing else, so `at_once` is no more than the engine's
-    slots: the next line is there in a moment. Lines are read as they are needed. Owned by the event
-    loop, which reads and writes the files as well: both are a few microseconds a line.
+    A kill costs what is under way and nothing else, so `at_once` is no more than the engine's slots
+    where nobody says otherwise: the next line is there in a moment. Lines are read as they are
+    needed. Owned by the event loop, which reads and writes the files as well: both are a few
+    microseconds a line.
     """
 
     def __init__(

@@ -94,7 +94,8 @@ class Admission:
     def _late(self, entry: _Waiting) -> None:
         if entry in self._waiting:
             self._leave(entry)
-            entry[2].set_exception(TimeoutError())
+            if not entry[2].done():
+                entry[2].set_exception(TimeoutError())
 
     def _leave(self, entry: _Waiting) -> None:
         self._waiting.remove(entry)

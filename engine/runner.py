@@ -28,8 +28,8 @@ class Sink(Protocol):
     def finished(self, run_id: int, finish: Finish) -> None:
         """The run has ended and its thread is free."""
 
-    def aborted(self, run_id: int, finish: Finish) -> None:
-        """The run has ended because it was aborted, and its thread is free; nobody reads it."""
+    def aborted(self, run_id: int, end: Finish | EngineError) -> None:
+        """The run has ended, one way or other, after an abort; its thread is free."""
 
     def failed(self, run_id: int, error: EngineError) -> None:
         """The run has ended without an answer and its thread is free."""
@@ -73,25 +73,26 @@ class Runner:
     def _run(
         self, run_id: int, prompt: Prompt, sampling: SamplingParams, generation: Generation
     ) -> None:
-        finish: Finish | None = None
-        cut = False
-        error: EngineError
+        end: Finish | EngineError
         try:
-            end = self._backend.run(run_id, prompt, sampling, generation.on_piece)
+            found = self._backend.run(run_id, prompt, sampling, generation.on_piece)
             cut = generation.cancelled
-            finish = generation.finish(end)
+            end = generation.finish(found)
         except EngineError as raised:
-            error = raised
+            cut, end = generation.cancelled, raised
         except Exception as raised:
             # A backend's bug costs this request only; the log keeps the traceback.
             logger.exception("the backend raised while running a request")
-            error = BackendFailed(f"the engine failed on this request: {raised}")
+            failed = BackendFailed(f"the engine failed on this request: {raised}")
+            cut, end = generation.cancelled, failed
         with self._lock:
             del self._generations[run_id]
-        if finish is not None:
-            (self._sink.aborted if cut else self._sink.finished)(run_id, finish)
+        if cut:
+            self._sink.aborted(run_id, end)
+        elif isinstance(end, Finish):
+            self._sink.finished(run_id, end)
         else:
-            self._sink.failed(run_id, error)
+            self._sink.failed(run_id, end)
 
     def abort(self, run_id: int) -> None:
         """Stop a run as soon as the backend can; an unknown or ended one is ignored."""
@@ -121,6 +122,11 @@ class Runner:
                 done(result, None)
 
         (self._embeds if op == "embed" else self._calls).put(work)
+
+    def leave(self) -> None:
+        """Let the threads go that are not stuck; the backend is left as it is."""
+        for threads in (self._runs, self._calls, self._embeds):
+            threads.end()
 
     def close(self) -> None:
         """Abort what runs, wait until it has returned, free the backend."""

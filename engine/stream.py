@@ -141,6 +141,8 @@ class TokenStream(AbortedOnExit):
                 self._end_with(finish)
         self._tell_first_token()
         first = self._first_token
+        # An aborted run's end does not wait for what the run had said by then.
+        tokens = self._tokens if finish is None else finish.usage.completion_tokens
         self._hooks(
             RequestEnded(
                 self.request.request_id,
@@ -149,7 +151,7 @@ class TokenStream(AbortedOnExit):
                 self._aborted is not None,
                 self._loop.time() - self._started,
                 self.request.priority,
-                self.result.usage.completion_tokens if self.result else self._tokens,
+                tokens,
                 0.0 if first is None else self._last_token - first,
             )
         )

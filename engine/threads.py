@@ -35,10 +35,14 @@ class Threads:
         """Have something done by the next thread that is free; what it raises is logged."""
         self._queue.put(work)
 
-    def close(self) -> None:
-        """Wait until all that was put has been done and the threads have ended."""
+    def end(self) -> None:
+        """Let each thread end when all that was put has been done, and wait for none."""
         for _ in self._threads:
             self._queue.put(None)
+
+    def close(self) -> None:
+        """Wait until all that was put has been done and the threads have ended."""
+        self.end()
         for thread in self._threads:
             thread.join()
 
@@ -46,7 +50,8 @@ class Threads:
         while (work := self._queue.get()) is not None:
             try:
                 work()
-            except Exception:
+            except BaseException:
+                # Whatever it was: the next one needs a thread.
                 logger.exception("a thread of the engine raised")
             # What it held must not wait for the next one.
             del work

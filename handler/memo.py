@@ -10,6 +10,7 @@ T = TypeVar("T")
 _MOST = 64
 # Longer words are rarely said twice.
 _MOST_CHARS = 2_000
+_SIZED = (str, list, dict)
 
 
 class Memo(Generic[T]):
@@ -34,10 +35,14 @@ class Memo(Generic[T]):
 
         `context` is what else the reading depends on. Raises what `read` raises.
         """
+        asked = [(name, body[name]) for name in body if name in matters]
+        if any(isinstance(value, _SIZED) and len(value) > _MOST_CHARS for _, value in asked):
+            return read()
         try:
             # Unlike equality it tells 1 from 1.0 and from true.
-            words = repr([(name, body[name]) for name in body if name in matters])
-        except RecursionError:
+            words = repr(asked)
+        except (RecursionError, ValueError):
+            # Nested, or a number, beyond what Python writes.
             return read()
         if len(words) > _MOST_CHARS:
             return read()

@@ -84,6 +84,7 @@ def serve(sock: socket.socket) -> None:
                 runner.start(run_id, prompt_from_wire(prompt), SamplingParams.from_wire(sampling))
             case {"abort": run_id}:
                 runner.abort(run_id)
+                outbox.stir()
             case {"call": call_id, "op": op, "payload": payload}:
                 argument = prompt_from_wire(payload)
 

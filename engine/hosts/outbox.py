@@ -97,10 +97,10 @@ class Outbox:
         """The run has ended."""
         self._end(run_id, finish)
 
-    def aborted(self, run_id: int, finish: Finish) -> None:
-        """The run has ended because it was aborted."""
+    def aborted(self, run_id: int, end: Finish | EngineError) -> None:
+        """The run has ended after an abort."""
         self._whole.discard(run_id)
-        self._first.put_quietly((run_id, finish))
+        self._first.put_quietly((run_id, end))
         if not self._send_now():
             self._awake.set()
 

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from engine.backends import build
@@ -151,7 +152,9 @@ class ThreadHost:
         if self._loading is not None and not self._loading.done() and not gave_up:
             # A load cannot be interrupted, and what it brings has to be unloaded again.
             await asyncio.wait({self._loading}, timeout=self._clocks.abort_grace_s)
-        if self._runner is not None and not gave_up:
+        if self._runner is not None and gave_up:
+            self._runner.leave()
+        elif self._runner is not None:
             closing = asyncio.create_task(asyncio.to_thread(self._runner.close))
             await asyncio.wait({closing}, timeout=self._clocks.abort_grace_s)
             if not closing.done():
@@ -170,9 +173,12 @@ class ThreadHost:
         """The run has ended."""
         self._over(run_id, finish, None)
 
-    def aborted(self, run_id: int, finish: Finish) -> None:
-        """The run has ended because it was aborted."""
-        self._over(run_id, finish, None)
+    def aborted(self, run_id: int, end: Finish | EngineError) -> None:
+        """The run has ended after an abort."""
+        if isinstance(end, Finish):
+            self.finished(run_id, end)
+        else:
+            self.failed(run_id, end)
 
     def failed(self, run_id: int, error: EngineError) -> None:
         """The run has failed."""
@@ -185,7 +191,9 @@ class ThreadHost:
                 stream.over(finish, error)
 
         assert self._loop is not None  # noqa: S101 - runs start after `ready`
-        self._loop.call_soon_threadsafe(over)
+        # A run that was given up may end when the loop has gone, and then nobody wants to know.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(over)
 
     def _notify(self) -> None:
         for callback in self._callbacks:

@@ -152,7 +152,7 @@ def test_as_many_lines_are_under_way_as_are_to_be(
     script: ScriptFactory, tmp_path: Path, witness: Witness, at_once: int, under_way: int
 ) -> None:
     """As many as the engine has slots, where nobody says how many: more would wait for nothing."""
-    model = script({"delay_ms": 300}, slots=2)
+    model = script({"delay_ms": 1_000}, slots=2)
     given = write(tmp_path / "in.jsonl", (call(f"id {n}", "word") for n in range(20)))
     out = tmp_path / "out.jsonl"
     with begun(model, witness, "-i", given, "-o", out, at_once=at_once) as process:

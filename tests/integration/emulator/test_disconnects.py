@@ -7,6 +7,7 @@ import contextlib
 import gc
 import os
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -222,8 +223,8 @@ async def test_random_disconnects_leave_nothing(
                     wanted -= len(data)
             wire.close(reset=rng.random() < 0.3)
 
-    def state() -> tuple[set[str], set[str]]:
-        return open_files(), {repr(task.get_coro()) for task in asyncio.all_tasks()}
+    def state() -> tuple[set[str], Counter[str]]:
+        return open_files(), Counter(task.get_coro().__qualname__ for task in asyncio.all_tasks())
 
     async with server.client() as client:
         await client.post(ROUTE, json={"prompt": "warm"})

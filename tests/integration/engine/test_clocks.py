@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from typing import Any
 
 import pytest
 
-from engine import EngineState
+from engine import BackendConfig, Clocks, Engine, EngineConfig, EngineState
 from engine.errors import (
     EngineCrashed,
     EngineDead,
@@ -18,9 +19,10 @@ from engine.errors import (
     GenerationTimeout,
 )
 from engine.hooks import EngineEvent, HostLost
+from tests.conftest import ScriptFactory
 from tests.integration.engine.conftest import EngineMaker
 from tests.integration.engine.support import ask, child_pid, first_text, read, request
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 FOREVER = {"when": "forever", "pieces": ["on ", "and "], "repeat": -1, "delay_ms": 1}
 SILENT = {"when": "silent", "pieces": ["never"], "prefill_ms": 60_000}
@@ -215,3 +217,26 @@ async def test_close_while_loading_leaves_nothing_behind(engine_of: EngineMaker)
         # The load cannot be stopped, so what it brought must have been unloaded again.
         assert engine._host._loading.done()  # type: ignore[attr-defined]
         assert engine._host._runner is None  # type: ignore[attr-defined]
+
+
+def test_a_run_that_outlives_the_loop_troubles_nobody(
+    script: ScriptFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A thread cannot be killed: what it says in the end has nobody to hear it."""
+    backend = BackendConfig("scripted", {"model_path": str(script(deaf(0.5)))})
+    clocks = Clocks(abort_grace_s=0.05, prefill_timeout_s=0.05)
+    engine = Engine(EngineConfig(backend=backend, isolation="thread", clocks=clocks))
+
+    async def give_up() -> None:
+        async with await engine.generate(request("deaf")):
+            pass
+        await until(lambda: engine.state is EngineState.DEAD)
+        await engine.close()
+
+    before = set(threading.enumerate())
+    asyncio.run(give_up())
+    left = set(threading.enumerate()) - before
+    for thread in left:
+        thread.join(WAIT_S)
+    assert not any(thread.is_alive() for thread in left)
+    assert [each.message for each in caplog.records if each.name == "engine.threads"] == []

@@ -90,7 +90,8 @@ async def test_twice_as_much_counts_from_the_least_there_was(kept_short: Garbage
     many.clear()
     gc.collect()
     kept_short.check()
-    assert kept_short._known <= most - 100_000
+    # Something else may have been set aside in between.
+    assert kept_short._known < most - 90_000
 
 
 async def test_next_full_look_does_not_wait_for_a_quarter_of_all(kept_short: Garbage) -> None:

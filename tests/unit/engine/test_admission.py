@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -223,6 +224,21 @@ async def test_whoever_waits_past_the_deadline_is_told_and_leaves_the_line() -> 
     assert order == ["patient"]
     admission.release()
     assert admission.running == 0
+
+
+async def test_whoever_leaves_in_the_turn_of_the_deadline_is_counted_once() -> None:
+    admission = Admission(slots=1, max_queue=10)
+    await admission.acquire(Priority.JOB)
+    loop, said = asyncio.get_running_loop(), list[dict[str, Any]]()
+    loop.set_exception_handler(lambda loop, context: said.append(context))
+    deadline = loop.time() + 0.01
+    task = asyncio.create_task(admission.acquire(Priority.JOB, deadline))
+    # Of two timers of one moment the first is called first: this one.
+    loop.call_at(deadline, task.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await turns()
+    assert (said, admission.waiting, admission.running) == ([], 0, 1)
 
 
 async def test_a_slot_that_is_granted_before_the_deadline_stays() -> None:

@@ -91,9 +91,12 @@ class Results:
         self.finishes[run_id] = finish
         self.ended.release()
 
-    def aborted(self, run_id: int, finish: Finish) -> None:
+    def aborted(self, run_id: int, end: Finish | EngineError) -> None:
         self.cut.append(run_id)
-        self.finished(run_id, finish)
+        if isinstance(end, Finish):
+            self.finished(run_id, end)
+        else:
+            self.failed(run_id, end)
 
     def failed(self, run_id: int, error: EngineError) -> None:
         self.errors[run_id] = error
@@ -187,6 +190,25 @@ def test_abort_ends_a_silent_run_and_hides_what_it_says_late() -> None:
         assert results.texts == []
         # Told as such, for its end may come before what others have said.
         assert results.cut == [1]
+
+
+@pytest.mark.parametrize("error", [BackendFailed("without a word"), KeyError("a bug")])
+def test_a_run_that_fails_after_its_abort_is_told_as_aborted(error: Exception) -> None:
+    """Its slot is wanted as much as that of one that ends well."""
+    begun = threading.Event()
+
+    def body(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunEnd:
+        begun.set()
+        assert aborted.wait(10)
+        raise error
+
+    with running(body) as (runner, results, _):
+        runner.start(1, "x", SamplingParams())
+        assert begun.wait(10)
+        runner.abort(1)
+        results.wait()
+        assert results.cut == [1]
+        assert type(results.errors[1]) is BackendFailed
 
 
 def test_abort_that_comes_while_the_prompt_is_rendered_is_heard_by_the_run() -> None:

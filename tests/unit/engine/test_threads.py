@@ -43,18 +43,22 @@ def test_several_threads_work_side_by_side() -> None:
     assert names == {"run_0", "run_1", "run_2"}
 
 
+@pytest.mark.parametrize("error", [IndexError, SystemExit])
 def test_what_raises_is_logged_and_costs_nobody_else_anything(
-    caplog: pytest.LogCaptureFixture,
+    error: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
+    def fail() -> None:
+        raise error
+
     done: list[str] = []
     threads = Threads(1, "one")
-    threads.put(lambda: [][1])
+    threads.put(fail)
     threads.put(lambda: done.append("next"))
     threads.close()
     assert done == ["next"]
     [record] = caplog.records
     assert record.exc_info is not None
-    assert record.exc_info[0] is IndexError
+    assert record.exc_info[0] is error
 
 
 def test_the_end_waits_for_what_was_put_before() -> None:
