@@ -224,7 +224,8 @@ async def test_random_disconnects_leave_nothing(
             wire.close(reset=rng.random() < 0.3)
 
     def state() -> tuple[set[str], Counter[str]]:
-        return open_files(), Counter(task.get_coro().__qualname__ for task in asyncio.all_tasks())
+        coroutines = [task.get_coro() for task in asyncio.all_tasks()]
+        return open_files(), Counter(getattr(each, "__qualname__", "") for each in coroutines)
 
     async with server.client() as client:
         await client.post(ROUTE, json={"prompt": "warm"})
