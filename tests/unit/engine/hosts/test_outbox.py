@@ -6,6 +6,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -32,6 +33,24 @@ class Office:
     def frames(self, size: int = 65536) -> Iterator[dict[str, Any]]:
         while True:
             yield from self._decoder.feed(self.theirs.recv(size))
+
+    def say_whole(self, run_id: int, count: int) -> list[str]:
+        """Say so many tokens of an answer that nobody reads along, and its end; return them."""
+        said = [str(number) for number in range(count)]
+        self.outbox.gather(run_id)
+        for text in said:
+            self.outbox.delta(run_id, Delta(text))
+        self.outbox.finished(run_id, FINISH)
+        return said
+
+    def parts(self) -> list[list[str]]:
+        """Return the tokens of the only run, frame by frame, to its end."""
+        found: list[list[str]] = []
+        for frame in self.frames():
+            found.append([text for _, of_run, _ in frame.get("deltas", ()) for text in of_run])
+            if "finished" in frame:
+                break
+        return found
 
     def close(self) -> None:
         self.theirs.close()
@@ -217,20 +236,11 @@ def test_what_nobody_reads_along_comes_in_few_frames(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.outbox, "WHOLE_S", 20.0)
-    office.outbox.gather(1)
-    for number in range(500):
-        office.outbox.delta(1, Delta(str(number)))
-    office.outbox.finished(1, FINISH)
-    texts: list[str] = []
-    count = 0
-    for frame in office.frames():
-        count += 1
-        texts += [text for _, of_run, _ in frame.get("deltas", ()) for text in of_run]
-        if "finished" in frame:
-            break
-    assert texts == [str(number) for number in range(500)]
+    said = office.say_whole(1, 500)
+    parts = office.parts()
+    assert [*chain.from_iterable(parts)] == said
     # The first token, which wakes the sender, what had come by then, and the rest.
-    assert count <= 3
+    assert len(parts) <= 3
 
 
 def test_what_nobody_reads_along_is_told_of_before_its_end(office: Office) -> None:
@@ -326,18 +336,10 @@ def test_what_one_end_has_gathered_is_still_sent_in_several_frames(
 ) -> None:
     """An end of an aborted run could come between them."""
     monkeypatch.setattr(engine.hosts.outbox, "MAX_FRAME", 10)
-    office.outbox.gather(0)
-    for number in range(95):
-        office.outbox.delta(0, Delta(str(number)))
-    office.outbox.finished(0, FINISH)
-    texts: list[str] = []
-    for frame in office.frames():
-        for _, of_run, _ in frame.get("deltas", ()):
-            assert len(of_run) <= 10
-            texts += of_run
-        if "finished" in frame:
-            break
-    assert texts == [str(number) for number in range(95)]
+    said = office.say_whole(0, 95)
+    parts = office.parts()
+    assert [*chain.from_iterable(parts)] == said
+    assert max(map(len, parts)) <= 10
 
 
 def test_the_kernel_holds_little_of_what_nobody_has_read(office: Office) -> None:
