@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import asyncio
 import json
-import os
 import random
 import resource
 import signal
@@ -18,12 +17,12 @@ import pytest
 import pytest_asyncio
 
 from jobs.failpoints import MARK, VARIABLE
-from tests.acceptance.test_batch_resume import WITNESS, Witness
 from tests.conftest import ScriptFactory
 from tests.crashes.server import Server
 from tests.crashes.template import ROOT, Template
 from tests.integration.batch.runs import call
 from tests.waiting import until, until_told
+from tests.witness import Witness
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
@@ -209,10 +208,7 @@ async def test_killed_at_random_and_each_line_answered_once(
     count, kills = (200, 3) if scale == 1 else (2_000, 20)
     witness = Witness(tmp_path / "witness")
     model = script({"delay_ms": 2}, slots=SLOTS)
-    path = os.pathsep.join((str(WITNESS), str(ROOT)))
-    server = server_of(
-        tmp_path, model, template, WITNESS=str(tmp_path / "witness"), PYTHONPATH=path
-    )
+    server = server_of(tmp_path, model, template, **witness.variables)
     chance = random.Random(count)
     try:
         await server.start()

@@ -10,7 +10,6 @@ import os
 import random
 import signal
 import subprocess
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,47 +18,13 @@ import pytest
 
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import ROOT, call, command, environment, read, run, text, write
+from tests.witness import Witness
 
-WITNESS = Path(__file__).with_name("witness")
 PEAK = Path(__file__).with_name("peak")
 JUMPS = Path(__file__).with_name("jumps")
 KILLS = 10
 AT_ONCE = 8
 LIMIT_S = 120
-
-
-class Witness:
-    """Counts how often each prompt was generated, as the engine processes tell it."""
-
-    def __init__(self, path: Path) -> None:
-        os.mkfifo(path)
-        self.path = path
-        # For writing too, or it would end whenever nobody has it open.
-        self._pipe = os.open(path, os.O_RDWR)
-        self._rest = b""
-        self.seen: Counter[str] = Counter()
-
-    def wait_for(self, more: int) -> None:
-        """Return when so many more prompts have been begun."""
-        wanted = self.seen.total() + more
-        while self.seen.total() < wanted:
-            self._take(os.read(self._pipe, 65536))
-
-    def drain(self) -> None:
-        """Take what is there without waiting for more."""
-        os.set_blocking(self._pipe, False)
-        try:
-            while True:
-                self._take(os.read(self._pipe, 65536))
-        except BlockingIOError:
-            os.set_blocking(self._pipe, True)
-
-    def close(self) -> None:
-        os.close(self._pipe)
-
-    def _take(self, raw: bytes) -> None:
-        *whole, self._rest = (self._rest + raw).split(b"\n")
-        self.seen.update(line.decode() for line in whole)
 
 
 @pytest.fixture
@@ -77,8 +42,7 @@ def begun(
     variables = environment(
         model,
         BATCH_AT_ONCE=str(at_once),
-        WITNESS=str(witness.path),
-        PYTHONPATH=os.pathsep.join((str(WITNESS), str(ROOT))),
+        **witness.variables,
     )
     with subprocess.Popen(
         command(*arguments), env=variables, cwd=ROOT, stderr=subprocess.PIPE, text=True

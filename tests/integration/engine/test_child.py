@@ -7,8 +7,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +15,18 @@ import pytest
 from engine.hosts.frames import FrameDecoder, encode
 from tests.conftest import ScriptFactory
 from tests.waiting import WAIT_S, look_until
-
-ROOT = Path(__file__).resolve().parents[3]
-WITNESS = ROOT / "tests" / "acceptance" / "witness"
+from tests.witness import Witness
 
 
 class Child:
-    """A process of the engine, the parent's end of its socket, and what it was asked by now."""
+    """A process of the engine, the parent's end of its socket, and who sees what it is asked."""
 
-    def __init__(self, model: Path, pipe: Path) -> None:
-        os.mkfifo(pipe)
-        # For writing too, or it would end whenever nobody has it open.
-        self._pipe = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
-        self._asked = b""
+    def __init__(self, model: Path, witness: Witness) -> None:
+        self.witness = witness
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(WAIT_S)
         words = [sys.executable, "-m", "engine.hosts.child", str(theirs.fileno()), str(os.getpid())]
-        path = os.pathsep.join((str(WITNESS), str(ROOT)))
-        env = {**os.environ, "WITNESS": str(pipe), "PYTHONPATH": path}
+        env = {**os.environ, **witness.variables}
         self.process = subprocess.Popen(words, pass_fds=[theirs.fileno()], env=env)
         theirs.close()
         self.send({"backend": "scripted", "options": {"model_path": str(model)}})
@@ -51,11 +43,6 @@ class Child:
         while data := self.socket.recv(4_096):
             yield from decoder.feed(data)
 
-    def has_begun(self, run_id: int) -> bool:
-        with suppress(BlockingIOError):
-            self._asked += os.read(self._pipe, 4_096)
-        return b"p %d\n" % run_id in self._asked
-
     def come_to_rest(self) -> None:
         """Return when none of its threads has run between two looks."""
         seen = [""]
@@ -69,14 +56,14 @@ class Child:
 
     def close(self) -> int:
         self.socket.close()
-        os.close(self._pipe)
+        self.witness.close()
         return self.process.wait(WAIT_S)
 
 
 @pytest.fixture
 def child(script: ScriptFactory, tmp_path: Path) -> Iterator[Child]:
     model = script({"pieces": ["bla "], "repeat": -1}, slots=2, context_length=2**31)
-    found = Child(model, tmp_path / "pipe")
+    found = Child(model, Witness(tmp_path / "witness"))
     yield found
     assert found.close() == 0
 
@@ -86,8 +73,9 @@ def test_an_aborted_run_ends_though_nobody_reads_what_others_say(child: Child) -
     assert next(child.frames)["messages"][0].keys() == {"loaded"}
     for run_id in (1, 2):
         child.run(run_id)
-        look_until(partial(child.has_begun, run_id))
+        child.witness.wait_for(1)
     child.come_to_rest()
     child.send({"abort": 1})
     child.run(3)
-    look_until(partial(child.has_begun, 3))
+    child.witness.wait_for(1)
+    assert child.witness.seen.keys() == {"p 1", "p 2", "p 3"}
