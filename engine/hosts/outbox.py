@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
@@ -24,6 +25,10 @@ _KERNEL_BYTES = 64 * 1024
 # A token after so long a silence is sent by the thread that brings it: at a reader's pace there is
 # nothing to gather, and waking another thread costs half of what is left of a token's way.
 QUIET_S = 0.001
+# Tokens of a run that follow one another sooner share frames, and none waits longer than LATE_S for
+# another: nobody sees them one by one, and each frame takes time from the model, as below.
+PACE_S = 1 / 50
+LATE_S = 0.05
 # More in one frame is a burst: the sender then lets more gather, and leaves the interpreter, which
 # they share, to the producer.
 BURST = 16
@@ -33,18 +38,19 @@ GATHER_S = 0.001
 WHOLE_S = 0.2
 # So much of it is sent sooner.
 MOST_GATHERED = 1_000
+_NEVER_S = threading.TIMEOUT_MAX
 
 
 class Outbox:
     """Sends what the runs produce, as much as has gathered in one frame.
 
     Threads of the runner put, one sender thread drains: under a burst the frames grow instead of
-    the number of wake-ups. A lone token, and a run's end with all that waits by then, are sent by
+    the number of wake-ups. A lone token, and a run's end, are sent with all that waits by then by
     the thread that puts them, if that can be done without waiting; whoever sends holds `_sending`,
     so order is kept, and only the end of an aborted run comes before what it still had to say,
-    which nobody wants any more. Answers that are wanted `whole` are sent in few frames. When the
-    parent does not read for a while the producers wait, which slows the model down and nobody else:
-    clients are read from in the parent, never here.
+    which nobody wants any more. Tokens of a fast run, and of answers that are wanted `whole`, wait
+    for others to share a frame with. When the parent does not read for a while the producers wait,
+    which slows the model down and nobody else: clients are read from in the parent, never here.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -62,8 +68,13 @@ class Outbox:
         self._first: DeltaChannel[tuple[int, Any]] = DeltaChannel(self._awake.set)
         # Runs that nobody reads along.
         self._whole: set[int] = set()
-        # Whether the sender looks again after WHOLE_S by itself.
-        self._ticking = False
+        # When each run's last token came that did not wait for another.
+        self._told_s: dict[int, float] = {}
+        # After how long the sender looks by itself, and what was asked since it has looked.
+        self._tick_s = _NEVER_S
+        self._asked_s = _NEVER_S
+        # Until when tokens of fast runs may wait, if any do.
+        self._due_s = 0.0
         self._channel: DeltaChannel[tuple[int, Any]] = DeltaChannel(self._awake.set)
         threading.Thread(target=self._send_forever, name="outbox", daemon=True).start()
 
@@ -74,20 +85,52 @@ class Outbox:
     def delta(self, run_id: int, delta: Delta) -> None:
         """One token's text."""
         if run_id in self._whole:
-            self._channel.put_quietly((run_id, delta))
-            if not self._ticking or len(self._channel) > MOST_GATHERED:
-                self._ticking = True
-                self._awake.set()
-        else:
-            lone = delta.logprob is None and time.monotonic() - self._sent_s > QUIET_S
-            if lone and not len(self._channel) and self._send_now([(run_id, delta)]):
-                return
+            self._put_late((run_id, delta), WHOLE_S)
+        elif len(self._channel) > BURST:
             self._channel.put((run_id, delta))
+        else:
+            self._tell(run_id, delta)
         if len(self._channel) > MAX_PENDING:
             self._room.clear()
             # Looked at again: room made before the line above would be waited for in vain.
             if len(self._channel) > MAX_PENDING and not self._parted:
+                self._awake.set()
                 self._room.wait()
+            else:
+                # It may be another producer's that was cleared.
+                self._room.set()
+
+    def _tell(self, run_id: int, delta: Delta) -> None:
+        """Send a token at once, or with the next one of a fast run."""
+        item, now_s = (run_id, delta), time.monotonic()
+        if now_s - self._told_s.get(run_id, -math.inf) < PACE_S:
+            self._due_s = self._due_s or now_s + LATE_S
+            self._put_late(item, LATE_S)
+            return
+        self._told_s[run_id] = now_s
+        if delta.logprob is None and now_s - self._sent_s > QUIET_S:
+            self._put_now(item)
+        else:
+            # One of many that come now, or more to write than the model should wait for.
+            self._channel.put(item)
+
+    def _put_late(self, item: tuple[int, Any], late_s: float) -> None:
+        """Leave an item to the next frame, or to the sender, which looks once in `late_s`."""
+        if len(self._channel) >= MOST_GATHERED:
+            self._channel.put(item)
+            return
+        self._channel.put_quietly(item)
+        if self._asked_s > late_s:
+            self._asked_s = late_s
+        if self._tick_s > late_s:
+            self._tick_s = late_s
+            self._awake.set()
+
+    def _put_now(self, item: tuple[int, Any]) -> None:
+        """Send an item with all that waits, on this thread if that can be."""
+        self._channel.put_quietly(item)
+        if not self._send_now():
+            self._awake.set()
 
     def stir(self) -> None:
         """Wake the producers that wait for room: the run of one of them has been aborted."""
@@ -99,7 +142,7 @@ class Outbox:
 
     def aborted(self, run_id: int, end: Finish | EngineError) -> None:
         """The run has ended after an abort."""
-        self._whole.discard(run_id)
+        self._forget(run_id)
         self._first.put_quietly((run_id, end))
         if not self._send_now():
             self._awake.set()
@@ -109,25 +152,24 @@ class Outbox:
         self._end(run_id, error)
 
     def _end(self, run_id: int, end: Finish | EngineError) -> None:
-        self._whole.discard(run_id)
-        self._channel.put_quietly((run_id, end))
-        if not self._send_now():
-            self._awake.set()
+        self._forget(run_id)
+        self._put_now((run_id, end))
 
-    def _send_now(self, lone: list[tuple[int, Any]] | None = None) -> bool:
-        """Send a lone token, or all that waits, on this thread; False where it might have to wait.
+    def _forget(self, run_id: int) -> None:
+        self._whole.discard(run_id)
+        self._told_s.pop(run_id, None)
+
+    def _send_now(self) -> bool:
+        """Send all that waits, on this thread; False where it might have to wait.
 
         What waits and was not sent still does.
         """
         if not self._sending.acquire(blocking=False):
             return False
         try:
-            # A lone one: looked at again, for what was put a moment ago comes first.
-            most = 0 if lone else MAX_FRAME
-            if self._rest or self._parted or len(self._channel) > most:
+            if self._rest or self._parted or len(self._channel) > MAX_FRAME:
                 return False
-            frame = encode(_frame(lone or [*self._first.drain(), *self._channel.drain()]))
-            self._room.set()
+            frame = encode(_frame([*self._first.drain(), *self._drain()]))
             self._rest = frame
             sent = self._sock.send(frame, socket.MSG_DONTWAIT)
             self._rest = frame[sent:]
@@ -168,8 +210,7 @@ class Outbox:
 
         Raises OSError.
         """
-        batch = self._channel.drain()
-        self._room.set()
+        batch = self._drain()
         if self._rest:
             rest, self._rest = self._rest, b""
             self._sock.sendall(rest)
@@ -181,15 +222,27 @@ class Outbox:
         self._sent_s = time.monotonic()
         return len(batch)
 
+    def _drain(self) -> list[tuple[int, Any]]:
+        """Take all that waits, and let those go on that wait for room."""
+        # Before: what comes in between sets it anew.
+        self._due_s = 0.0
+        waiting = self._channel.drain()
+        self._room.set()
+        return waiting
+
     def _wait(self) -> None:
-        """Return when there is something to send, or what was not urgent has gathered enough."""
-        while not self._awake.wait(WHOLE_S if self._ticking else None):
-            if len(self._channel):
+        """Return when there is something to send: something urgent, or what has waited enough."""
+        while not self._awake.wait(self._tick_s):
+            asked_s = self._asked_s
+            # Who puts something from here on wakes this thread; what was put before is seen below.
+            self._tick_s = _NEVER_S
+            waiting, left_s = len(self._channel), self._due_s - time.monotonic()
+            if waiting and left_s > 0:
+                self._tick_s = min(left_s, asked_s)
+                continue
+            self._tick_s, self._asked_s = asked_s, _NEVER_S
+            if waiting:
                 return
-            self._ticking = False
-            # Looked at again: who put something before the line above has woken nobody.
-            if len(self._channel):
-                self._ticking = True
         self._awake.clear()
 
 

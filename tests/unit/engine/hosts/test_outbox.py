@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
 import pytest
 
 import engine.hosts.outbox
+from engine.channel import DeltaChannel
 from engine.errors import BackendFailed
 from engine.hosts.frames import FrameDecoder
 from engine.hosts.outbox import Outbox
@@ -54,6 +57,74 @@ class Office:
 
     def close(self) -> None:
         self.theirs.close()
+
+
+class Played:
+    """The sender's part and the runs', played on one thread by a clock that nobody waits for.
+
+    It stands for the module `time` and for the event that wakes the sender.
+    """
+
+    def __init__(self, office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1000.0
+        self._office = office
+        self._told: list[tuple[float, int, str]] = []
+        self._frames: list[dict[str, Any]] = []
+        self._awake = False
+        monkeypatch.setattr(engine.hosts.outbox, "time", self)
+        monkeypatch.setattr(office.outbox, "_awake", self)
+        monkeypatch.setattr(office.outbox, "_channel", DeltaChannel(self.set))
+        office.theirs.setblocking(False)
+
+    def says(self, run_id: int, gap_s: float, texts: list[str]) -> None:
+        """Have a run say so, from now on, a token every `gap_s`."""
+        self._told += [(self.now_s + at * gap_s, run_id, text) for at, text in enumerate(texts)]
+        self._told.sort(key=lambda told: told[0])
+
+    def frames(self) -> list[dict[str, Any]]:
+        """Return what is sent until nothing more will be."""
+        outbox = self._office.outbox
+        while self._told or len(outbox._channel) or outbox._tick_s < threading.TIMEOUT_MAX:
+            outbox._wait()
+            outbox._send_all()
+            self._read()
+        return self._frames
+
+    def _read(self) -> None:
+        with suppress(BlockingIOError):
+            self._frames.extend(self._office.frames())
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def set(self) -> None:
+        self._awake = True
+
+    def clear(self) -> None:
+        self._awake = False
+
+    def wait(self, timeout: float) -> bool:
+        until_s = self.now_s + timeout
+        while self._told and not self._awake and self._told[0][0] <= until_s:
+            self.now_s, run_id, text = self._told.pop(0)
+            self._office.outbox.delta(run_id, Delta(text))
+            self._read()
+        if timeout == threading.TIMEOUT_MAX and not self._told:
+            # There is nothing left to wait for.
+            return True
+        if not self._awake:
+            self.now_s = until_s
+        return self._awake
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]:
+    """An outbox without a sender: what arrives was sent by the thread that brought it."""
+    monkeypatch.setattr(Outbox, "_send_forever", lambda outbox: None)
+    office = Office()
+    yield office
+    office.close()
+    office.ours.close()
 
 
 @pytest.fixture
@@ -103,12 +174,15 @@ def test_logprobs_travel_with_the_index_of_their_delta(office: Office) -> None:
     }
 
 
+@pytest.mark.parametrize("pace_s", [0.0, 1000.0])
 @pytest.mark.parametrize("quiet_s", [-1.0, 0.0, 1000.0])
 def test_producers_wait_for_a_slow_reader_and_nothing_is_lost(
-    office: Office, monkeypatch: pytest.MonkeyPatch, scale: int, quiet_s: float
+    office: Office, monkeypatch: pytest.MonkeyPatch, scale: int, quiet_s: float, pace_s: float
 ) -> None:
-    # Below zero every token is sent by its own thread if that can be done without waiting.
+    # Below zero every token is sent by its own thread if that can be done without waiting, unless
+    # all but the first are left to another frame.
     monkeypatch.setattr(engine.hosts.outbox, "QUIET_S", quiet_s)
+    monkeypatch.setattr(engine.hosts.outbox, "PACE_S", pace_s)
     monkeypatch.setattr(engine.hosts.outbox, "MAX_PENDING", 3)
     office.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     count = 5000 * scale
@@ -158,10 +232,15 @@ def test_room_that_is_made_at_the_last_moment_is_noticed(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.outbox, "MAX_PENDING", 0)
+    # Otherwise the producer sends it itself, and there is no pile.
+    monkeypatch.setattr(engine.hosts.outbox, "QUIET_S", math.inf)
     outbox = office.outbox
+
+    looked = threading.Event()
 
     class Room(threading.Event):
         def clear(self) -> None:
+            looked.set()
             # The sender takes everything between the look at the pile and the decision to wait.
             for _ in office.frames():
                 if not len(outbox._channel):
@@ -170,9 +249,13 @@ def test_room_that_is_made_at_the_last_moment_is_noticed(
 
     outbox._room = Room()
     producer = threading.Thread(target=outbox.delta, args=(1, Delta("x")), daemon=True)
-    producer.start()
-    producer.join(10)
+    with outbox._sending:
+        producer.start()
+        assert looked.wait(WAIT_S)
+    producer.join(WAIT_S)
     assert not producer.is_alive()
+    # Other producers that wait are not left to the next frame.
+    assert outbox._room.is_set()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -192,19 +275,108 @@ def test_sender_that_cannot_go_on_ends_the_process(
     assert "TypeError" in capfd.readouterr().err
 
 
-def test_a_lone_token_is_sent_by_the_thread_that_brings_it(
+def test_a_lone_token_is_sent_by_the_thread_that_brings_it(alone: Office) -> None:
+    alone.outbox.delta(1, Delta("one"))
+    assert next(alone.frames()) == {"deltas": [[1, ["one"], None]]}
+
+
+def test_a_token_with_its_logprobs_is_left_to_the_sender(alone: Office) -> None:
+    """A model waits for what its thread writes."""
+    alone.theirs.setblocking(False)
+    alone.outbox.delta(1, Delta("one", TokenLogprob("one", -0.5, ())))
+    with pytest.raises(BlockingIOError):
+        next(alone.frames())
+    assert len(alone.outbox._channel) == 1
+    assert alone.outbox._awake.is_set()
+
+
+def test_tokens_of_a_fast_run_share_frames(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.hosts.outbox, "QUIET_S", -1.0)
+    monkeypatch.setattr(engine.hosts.outbox, "PACE_S", 1000.0)
+    monkeypatch.setattr(engine.hosts.outbox, "LATE_S", 1000.0)
+    frames = office.frames()
+    for text in ("first", "second"):
+        # The second wakes the sender, which has to know after how long to look by itself.
+        office.outbox.delta(1, Delta(text))
+        assert next(frames) == {"deltas": [[1, [text], None]]}
+    for text in ("third", "fourth"):
+        office.outbox.delta(1, Delta(text))
+    office.outbox.finished(1, FINISH)
+    assert next(frames) == {
+        "deltas": [[1, ["third", "fourth"], None]],
+        "finished": [[1, FINISH.to_wire()]],
+    }
+
+
+@pytest.mark.parametrize(("gap_s", "shared"), [(0.006, 4), (0.0085, 3), (0.0125, 2), (0.021, 1)])
+def test_a_run_sends_no_more_frames_than_anybody_sees(
+    alone: Office, monkeypatch: pytest.MonkeyPatch, gap_s: float, shared: int
+) -> None:
+    """At each rate the sender looks now and then, finds nothing overdue, and wakes for nothing."""
+    played = Played(alone, monkeypatch)
+    said = [str(number) for number in range(300)]
+    played.says(1, gap_s, said)
+    frames = [texts for frame in played.frames() for _, texts, _ in frame["deltas"]]
+    assert [*chain.from_iterable(frames)] == said
+    assert len(frames) <= len(said) / shared + 4
+
+
+def test_the_sender_sleeps_when_all_is_said(alone: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Played(alone, monkeypatch)
+    alone.outbox.gather(2)
+    played.says(1, 0.008, ["one", "two", "three"])
+    played.says(2, 0.008, ["whole"] * 100)
+    played.frames()
+    # After all of it was sent, and soon.
+    assert alone.outbox._tick_s == threading.TIMEOUT_MAX
+    assert played.now_s - 1000.8 < 1.0
+
+
+def test_a_token_of_a_fast_run_waits_for_no_other_for_long(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The sender is kept from doing it.
-    monkeypatch.setattr(office.outbox._awake, "set", lambda: None)
-    office.outbox.delta(1, Delta("one"))
-    assert next(office.frames()) == {"deltas": [[1, ["one"], None]]}
+    monkeypatch.setattr(engine.hosts.outbox, "QUIET_S", -1.0)
+    monkeypatch.setattr(engine.hosts.outbox, "PACE_S", 1000.0)
+    # What answers that nobody reads along wait for does not decide.
+    monkeypatch.setattr(engine.hosts.outbox, "WHOLE_S", 1000.0)
+    frames = office.frames()
+    office.outbox.gather(2)
+    office.outbox.delta(2, Delta("whole"))
+    assert next(frames) == {"deltas": [[2, ["whole"], None]]}
+    for text in ("first", "second", "third", "fourth"):
+        office.outbox.delta(1, Delta(text))
+        assert next(frames) == {"deltas": [[1, [text], None]]}
+
+
+def test_a_fast_run_holds_no_other_up(alone: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.hosts.outbox, "QUIET_S", -1.0)
+    monkeypatch.setattr(engine.hosts.outbox, "PACE_S", 1000.0)
+    frames = alone.frames()
+    alone.outbox.delta(1, Delta("fast"))
+    assert next(frames) == {"deltas": [[1, ["fast"], None]]}
+    alone.outbox.delta(1, Delta("faster"))
+    alone.outbox.delta(2, Delta("slow"))
+    assert next(frames) == {"deltas": [[1, ["faster"], None], [2, ["slow"], None]]}
+
+
+def test_a_run_that_has_ended_is_forgotten(alone: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.hosts.outbox, "QUIET_S", -1.0)
+    outbox = alone.outbox
+    outbox.gather(1)
+    outbox.aborted(1, FINISH)
+    for run_id, end in enumerate((outbox.finished, outbox.aborted), start=2):
+        outbox.delta(run_id, Delta("x"))
+        assert run_id in outbox._told_s
+        end(run_id, FINISH)
+    assert not outbox._told_s
+    assert not outbox._whole
 
 
 def test_a_token_does_not_overtake_what_is_being_sent(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.outbox, "QUIET_S", -1.0)
+    monkeypatch.setattr(engine.hosts.outbox, "PACE_S", 0.0)
     with office.outbox._sending:
         office.outbox.delta(1, Delta("one"))
         office.outbox.delta(1, Delta("two"))
@@ -253,19 +425,19 @@ def test_what_nobody_reads_along_is_told_of_before_its_end(office: Office) -> No
 
 
 def test_more_than_should_gather_is_sent_at_once(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    alone: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.hosts.outbox, "WHOLE_S", 1000.0)
     monkeypatch.setattr(engine.hosts.outbox, "MOST_GATHERED", 10)
-    office.outbox.gather(1)
-    for number in range(100):
-        office.outbox.delta(1, Delta(str(number)))
-    texts: list[str] = []
-    for frame in office.frames():
-        texts += frame["deltas"][0][1]
-        if len(texts) > 80:
-            break
-    assert texts == [str(number) for number in range(len(texts))]
+    outbox = alone.outbox
+    outbox.gather(1)
+    outbox.delta(1, Delta("x"))
+    # From here on the sender knows when to look.
+    outbox._awake.clear()
+    for _ in range(9):
+        outbox.delta(1, Delta("x"))
+    assert not outbox._awake.is_set()
+    outbox.delta(1, Delta("x"))
+    assert outbox._awake.is_set()
 
 
 def test_the_end_of_an_aborted_run_comes_before_what_others_said_before_it(
