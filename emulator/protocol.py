@@ -58,6 +58,8 @@ class Connection(HttpToolsProtocol):
         """Wait for nothing any more."""
         _stop(self._incoming)
         _stop(self._unread)
+        # Uvicorn does that only for who says goodbye; for who does not, it kept all until then.
+        self._unset_keepalive_if_required()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

@@ -50,6 +50,10 @@ class DeltaChannel(Generic[T]):
             self._armed = True
             self._wake()
 
+    def leave(self) -> None:
+        """Wake nobody any more; what is pending stays."""
+        self._wake = _nobody
+
     def drain(self) -> list[T]:
         """Take all that is pending, in order, perhaps nothing; consumer side."""
         self._armed = False
@@ -60,3 +64,7 @@ class DeltaChannel(Generic[T]):
         batch = items[:taken]
         del items[:taken]
         return batch
+
+
+def _nobody() -> None:
+    """Nobody waits."""

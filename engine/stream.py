@@ -135,6 +135,8 @@ class TokenStream(AbortedOnExit):
         if self._parted is not None:
             self._parted.set_result(None)
         self._timer.cancel()
+        # It refers back to here, and what goes in a circle stays until the collector comes by.
+        self._channel.leave()
         if self._aborted is None:
             self.error = error
             if finish is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import socket
+import weakref
 
 import pytest
 
@@ -142,3 +144,21 @@ async def test_trailing_slash_is_redirected(serve: Serve) -> None:
     async with server.client(follow_redirects=True) as client:
         assert (await client.post(f"{ROUTE}/", json={"prompt": "x"})).status_code == 200
         assert (await client.get("/v1/models/")).status_code == 200
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_connection_leaves_nothing_when_its_client_has_gone(
+    serve: Serve, reset: bool
+) -> None:
+    # The timer of keep-alive held all of a connection that was reset, its last body included.
+    server = await serve()
+    gc.disable()
+    try:
+        with await Wire.connect(server.port) as wire:
+            await wire.send(head("POST", ROUTE, LENGTH) + BODY)
+            assert (await wire.answer())[0] == 200
+            gone = weakref.ref(next(iter(server.connections)))
+            wire.close(reset=reset)
+        await server.becomes(lambda: gone() is None)
+    finally:
+        gc.enable()

@@ -69,3 +69,14 @@ def test_item_put_while_the_others_are_taken_wakes_again() -> None:
     channel.put("early")
     assert channel.drain() == ["early"]
     assert wake.calls == 2
+
+
+def test_who_has_left_is_not_woken_and_nothing_is_lost() -> None:
+    wake = Waker()
+    channel: DeltaChannel[int] = DeltaChannel(wake)
+    channel.put(1)
+    channel.leave()
+    assert channel.drain() == [1]
+    channel.put(2)
+    assert wake.calls == 1
+    assert channel.drain() == [2]

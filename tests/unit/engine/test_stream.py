@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -440,3 +442,26 @@ async def test_end_tells_how_much_came_and_in_what_time(desk: Desk) -> None:
     assert [end.tokens for end in ends] == [11, 11, 0]
     assert [end.decode_s >= 0.01 for end in ends] == [True, True, False]
     assert {end.priority for end in ends} == {whole.request.priority}
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+@pytest.mark.parametrize("how", ["read", "unread", "failed", "aborted"])
+async def test_nothing_is_left_for_the_collector(desk: Desk, threaded: bool, how: str) -> None:
+    # What is left is kept by a server that sets aside what it has looked at, and each job has one.
+    gc.disable()
+    try:
+        stream = desk.open(threaded=threaded)
+        gone = weakref.ref(stream)
+        stream.feed(deltas("a"))
+        if how == "aborted":
+            stream.abort()
+        failed = BackendFailed("broken") if how == "failed" else None
+        stream.over(None if failed else FINISH, failed)
+        if how == "read":
+            assert await read(stream) == [["a"]]
+        del stream
+        # What the producing thread asked of the loop.
+        await asyncio.sleep(0)
+        assert gone() is None
+    finally:
+        gc.enable()

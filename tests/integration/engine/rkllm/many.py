@@ -145,7 +145,8 @@ async def serve(engine: Engine, one: Asked) -> None:
         assert type(failure) is FAULTS[one.fault]
         assert one.first(one.tokens).startswith("".join(got))
         return
-    assert failure is None
+    if failure is not None:
+        raise AssertionError(f"it failed: {failure.message}") from failure
     if one.cut_at is not None and stream.result is None:
         assert text.startswith("".join(got))
         return
