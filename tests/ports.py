@@ -6,8 +6,8 @@ import random
 import socket
 from contextlib import suppress
 
-# Below those that a kernel gives to connections and to whoever asks for any: some servers take theirs
-# only seconds after they have begun, and by then it would have given one of these away.
+# Below those that a kernel gives to connections and to whoever asks for any: some servers take
+# theirs only seconds after they have begun, and by then it would have given one of them away.
 _FIRST, _LAST = 15_000, 32_000
 _TRIES = 100
 

@@ -325,7 +325,7 @@ async def test_timeout_before_the_first_token_is_504(
 async def test_timeout_after_the_first_token_is_an_event_and_then_the_end(
     serve: Serve, script: ScriptFactory, setting: str, words: str
 ) -> None:  # R30
-    server = await serve(script({"pieces": ["so far", HANG]}), **{setting: 0.2})
+    server = await serve(script({"pieces": ["so far", HANG]}), **{setting: 0.5})
     async with server.client() as client:
         response = await client.post(ROUTE, json={"prompt": "x", "stream": True})
         *text, error = chunks(response.content)

@@ -124,6 +124,7 @@ def test_other_variables_are_nobodys_business(monkeypatch: pytest.MonkeyPatch) -
         ("DEFAULT_MAX_TOKENS", "0"),
         ("REQUEST_TIMEOUT_S", "0"),
         ("STALL_TIMEOUT_S", "nan"),
+        ("STALL_TIMEOUT_S", "0.4"),
         ("ENGINE_ISOLATION", "vm"),
         ("DETERMINISTIC", "maybe"),
         ("ENABLE_VALIDATION", "2"),

@@ -52,8 +52,8 @@ FAULTS: dict[str, type[EngineError]] = {
     "error": BackendFailed,
     "unfinished": BackendFailed,
 }
-# Short, for what is faulty waits them out; longer than a machine that is busy with other tests stands
-# still, for what is not must never see them.
+# Short, for what is faulty waits them out; longer than a machine that is busy with other tests
+# stands still, for what is not must never see them.
 CLOCKS: dict[str, Any] = {
     "stall_timeout_s": 2.0 * PATIENCE,
     "abort_grace_s": 2.0 * PATIENCE,
