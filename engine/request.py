@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from operator import attrgetter
 from secrets import token_hex
@@ -150,15 +150,8 @@ class GenerationRequest:
     timeout_s: float | None = None
 
 
-def prompt_to_wire(prompt: Prompt) -> str | list[int] | dict[str, Any]:
-    """Return a prompt as JSON-ready values, the inverse of `prompt_from_wire`."""
-    if isinstance(prompt, Chat):
-        return asdict(prompt)
-    return list(prompt) if isinstance(prompt, tuple) else prompt
-
-
 def prompt_from_wire(wire: str | list[int] | dict[str, Any]) -> Prompt:
-    """Rebuild a prompt that `prompt_to_wire` made."""
+    """Rebuild a prompt from what JSON makes of it."""
     if isinstance(wire, dict):
         messages = tuple(
             Message(**message | {"tool_calls": tuple(message["tool_calls"])})

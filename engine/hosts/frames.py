@@ -14,7 +14,10 @@ MAX_FRAME_BYTES = 256 * 1024 * 1024
 
 
 def encode(message: Any) -> bytes:
-    """Return one message as a frame. Raises TypeError for what JSON cannot carry."""
+    """Return one message as a frame, dataclasses in it as objects.
+
+    Raises TypeError for what JSON cannot carry.
+    """
     body = orjson.dumps(message)
     return _HEADER.pack(len(body)) + body
 

@@ -10,7 +10,6 @@ from typing import Any
 from engine.backends.base import SideCall
 from engine.errors import EngineError, EngineStalled, RequestRejected, from_wire
 from engine.output import Delta, Finish, TokenLogprob
-from engine.request import Chat, prompt_to_wire
 from engine.stream import TokenStream
 
 _new = tuple.__new__
@@ -44,7 +43,7 @@ class Underway:
             self._send(
                 {
                     "run": stream.run_id,
-                    "prompt": prompt_to_wire(stream.request.prompt),
+                    "prompt": stream.request.prompt,
                     "sampling": stream.request.sampling.to_wire(),
                     "whole": stream.whole,
                 }
@@ -57,9 +56,8 @@ class Underway:
         """Ask one of the backend's side calls. Raises EngineError."""
         call_id = next(self._call_ids)
         future = self._calls[call_id] = asyncio.get_running_loop().create_future()
-        wire = prompt_to_wire(payload) if isinstance(payload, Chat) else payload
         try:
-            self._send({"call": call_id, "op": op, "payload": wire})
+            self._send({"call": call_id, "op": op, "payload": payload})
             async with asyncio.timeout(within_s):
                 return await future
         except TypeError as error:

@@ -17,7 +17,6 @@ from engine.request import (
     Prompt,
     SamplingParams,
     prompt_from_wire,
-    prompt_to_wire,
 )
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -51,10 +50,13 @@ SAMPLING = st.builds(
     grammar=st.none() | TEXT,
     json_schema=st.none() | OBJECT,
 )
+OBJECTS = st.lists(OBJECT, max_size=2).map(tuple)
+MESSAGE = st.builds(Message, TEXT, TEXT, st.none() | TEXT, OBJECTS, st.none() | TEXT)
 CHAT = st.builds(
     Chat,
-    messages=st.lists(st.builds(Message, TEXT, TEXT, st.none() | TEXT), max_size=4).map(tuple),
+    messages=st.lists(MESSAGE, max_size=4).map(tuple),
     template_kwargs=OBJECT,
+    tools=OBJECTS,
 )
 PROMPT = st.one_of(TEXT, st.lists(TOKENS, max_size=20).map(tuple), CHAT)
 
@@ -70,7 +72,7 @@ def test_sampling_parameters(sampling: SamplingParams) -> None:
 
 @given(PROMPT)
 def test_prompts_of_every_kind(prompt: Prompt) -> None:
-    again = prompt_from_wire(through_json(prompt_to_wire(prompt)))
+    again = prompt_from_wire(through_json(prompt))
     assert again == prompt
     assert type(again) is type(prompt)
 

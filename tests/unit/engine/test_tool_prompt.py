@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from engine import Chat, Message
-from engine.request import prompt_from_wire, prompt_to_wire
+from engine.hosts.frames import FrameDecoder, encode
+from engine.request import prompt_from_wire
 from engine.tool_prompt import is_told, told_as_text
 
 TOOL = {"type": "function", "function": {"name": "time", "description": "", "parameters": {}}}
@@ -44,7 +45,8 @@ def test_a_template_that_drops_functions_is_noticed() -> None:
 
 
 def test_a_chat_with_functions_crosses_the_wire() -> None:
-    assert prompt_from_wire(prompt_to_wire(CHAT)) == CHAT
+    [wire] = FrameDecoder().feed(encode(CHAT))
+    assert prompt_from_wire(wire) == CHAT
 
 
 def test_turns_for_templates_have_only_what_they_have() -> None:
