@@ -25,6 +25,8 @@ export class Run {
     this.outcome = null;
     this.error = null;
     this.endedMs = null;
+    // A job that is being sent may be queued by now, and can be taken back when its id is known.
+    this.stopping = false;
     this.abort = new AbortController();
   }
 
@@ -49,11 +51,9 @@ export class Run {
   /** Stop it: a job is taken back, of all else the connection is closed. */
   async stop() {
     if (this.over) return;
-    if (this.job === null) {
-      this.abort.abort();
-      return;
-    }
-    await ask(this.#of("cancel"), { method: "POST" });
+    if (this.request.kind !== "job") this.abort.abort();
+    else if (this.job === null) this.stopping = true;
+    else await ask(this.#of("cancel"), { method: "POST" });
   }
 
   #of(operation) {
@@ -102,9 +102,10 @@ export class Run {
 
   async #asJob() {
     const { path, body } = this.request;
-    const { id } = await ask(path, { body, signal: this.abort.signal });
+    const { id } = await ask(path, { body });
     this.job = { id, endpoint: path.split("/")[2], status: "IN_QUEUE" };
     this.#become("queued");
+    if (this.stopping) await this.stop();
     const job = await follow(id, {
       onJob: (told) => {
         this.job = told;

@@ -88,3 +88,40 @@ def test_polling_goes_on_after_a_look_that_failed(modules: Path) -> None:
         polling.start();
     """
     assert said_by(modules, program) == 2
+
+
+def test_a_job_that_is_stopped_while_it_is_sent_is_taken_back(modules: Path) -> None:
+    # The real ones ask for a key in a dialog of the page.
+    keys = "export const key = () => null, keyHeaders = () => ({}), askKey = async () => false;"
+    (modules / "keys.js").write_text(keys)
+    program = """
+        import { createServer } from "node:http";
+        import { Run } from "./run.js";
+        const asked = [];
+        const server = createServer(async (request, response) => {
+          asked.push(`${request.method} ${request.url}`);
+          if (request.url.endsWith("/run")) {
+            // It is under way: the server has it, and its sender has no answer.
+            await run.stop();
+            response.end('{"id": "a-job", "status": "IN_QUEUE"}');
+          } else if (request.url.startsWith("/console")) {
+            response.end('event: end\\ndata: {"id": "a-job", "status": "CANCELLED"}\\n\\n');
+          } else response.end("{}");
+        });
+        await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+        const { fetch } = globalThis;
+        globalThis.fetch = (path, options) =>
+          fetch(`http://127.0.0.1:${server.address().port}${path}`, options);
+        const run = new Run({ kind: "job", path: "/v2/default/run", body: {} }, () => {});
+        await run.go();
+        console.log(JSON.stringify([run.state, asked]));
+        server.closeAllConnections();
+        server.close();
+    """
+    state, asked = said_by(modules, program)
+    assert state == "stopped"
+    assert asked == [
+        "POST /v2/default/run",
+        "POST /v2/default/cancel/a-job",
+        "GET /console/jobs/a-job",
+    ]
