@@ -38,9 +38,8 @@ _SLOTS = 4
 # Room for the longest chat.
 _CONTEXT = 2048
 _LIMIT_S = 4000.0
-# One stream is asked for so many times a turn: it is quick, and what is promised of it is less than
-# one pair differs from the next.
-_TIMES = {1: 4, _SLOTS: 1}
+# So many times a turn: what is promised is less than one pair differs from the next.
+_TIMES = 4
 _SUBJECTS = (
     "lighthouses", "tea", "clocks", "rivers", "bridges", "owls", "bread", "maps", "copper", "rain",
     "violins", "ladders", "moss", "trains", "salt", "kites", "windows", "apples", "ships", "glass",
@@ -115,8 +114,8 @@ async def _run(table: Table, options: Options, ours: int, peer: int) -> None:
         name = "time to first token" if streams == 1 else f"the last of {streams} first tokens"
         table.compare(f"{route}, {name}", "ms", pairs, at_most(1.1, "ratio"))
     table.notes.append(
-        f"{tokens} tokens a stream, prompt included in the time. With one stream {_TIMES[1]} pairs "
-        f"a turn; of {4 * _TIMES[1] * options.pairs} greedy answers to one, {same} were the same "
+        f"{tokens} tokens a stream, prompt included in the time, {_TIMES} pairs a turn. Of "
+        f"{4 * _TIMES * options.pairs} greedy answers to one, {same} were the same "
         "text on both sides."
     )
 
@@ -124,8 +123,7 @@ async def _run(table: Table, options: Options, ours: int, peer: int) -> None:
 def _asked(turn: int) -> Iterator[tuple[int, bool, int]]:
     """Yield how many streams are asked for in a turn, how, and which time that is of all."""
     for streams, streamed in product((1, _SLOTS), (True, False)):
-        times = _TIMES[streams]
-        for time in range(turn * times, (turn + 1) * times):
+        for time in range(turn * _TIMES, (turn + 1) * _TIMES):
             yield streams, streamed, time
 
 

@@ -27,7 +27,7 @@ _KERNEL_BYTES = 64 * 1024
 QUIET_S = 0.001
 # Tokens of a run that follow one another sooner share frames, and none waits longer than LATE_S for
 # another: nobody sees them one by one, and each frame takes time from the model, as below.
-PACE_S = 1 / 50
+PACE_S = 1 / 30
 LATE_S = 0.05
 # More in one frame is a burst: the sender then lets more gather, and leaves the interpreter, which
 # they share, to the producer.

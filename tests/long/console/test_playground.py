@@ -17,7 +17,7 @@ from tests.waiting import until_told
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-SLOWLY: list[Any] = [{"text": f"word{at} ", "delay_ms": 25} for at in range(40)]
+SLOWLY: list[Any] = [{"text": f"word{at} ", "delay_ms": 40} for at in range(40)]
 WHOLE = "".join(piece["text"] for piece in SLOWLY)
 DIRTY = ["Assistant: ", "Here 🦀 it", " is", "<|im_end|>"]
 KINDS = ("RunPod job", "Completion", "Chat")
