@@ -145,15 +145,15 @@ $(SERVERS)/.installed: requirements/servers.txt $(VENV)/.setup
 	@$(BIN)/uv pip install --quiet --python $(SERVERS)/bin/python --only-binary :all: --require-hashes --no-deps -r $< >&2
 	@touch $@
 
-$(ARM64)/.root: tests/arm64/root.sh
+$(ARM64)/.sysroot: tests/arm64/sysroot.sh
 	@echo 'Setting up $(ARM64)' >&2
 	@$< $(ARM64) >&2
 	@touch $@
 
-$(ARM64)/.installed: requirements/arm64.txt $(ARM64)/.root $(VENV)/.setup
+$(ARM64)/.installed: requirements/arm64.txt $(ARM64)/.sysroot $(VENV)/.setup
 	@echo 'Installing $<' >&2
 	@rm -rf $(ARM64)/lib
-	@version=$$(readlink $(ARM64)/root/usr/bin/python3) && version=$${version#python} && \
+	@version=$$(readlink $(ARM64)/sysroot/usr/bin/python3) && version=$${version#python} && \
 		$(BIN)/uv pip install --quiet --only-binary :all: --require-hashes --no-deps --python-version $$version \
 		--python-platform aarch64-manylinux_2_31 \
 		--target $(ARM64)/lib/python$$version/site-packages -r $< >&2

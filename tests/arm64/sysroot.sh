@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes FOLDER/root, Debian's Python for arm64, and FOLDER/bin/python, which qemu runs it with: what
+# Makes FOLDER/sysroot, Debian's Python for arm64, and FOLDER/bin/python, which qemu runs it with: what
 # boards have, for tests. Uses apt's sources and keys of this machine with a state of its own, so that
 # the machine's dpkg knows nothing of it and root is not needed.
 set -eu
@@ -19,7 +19,7 @@ if [ -n "$missing" ]; then
 fi
 
 rm -rf "$folder"
-mkdir -p "$folder/bin" "$folder/apt/state/lists/partial" "$folder/apt/cache/archives/partial" "$folder/root"
+mkdir -p "$folder/bin" "$folder/apt/state/lists/partial" "$folder/apt/cache/archives/partial" "$folder/sysroot"
 folder=$(cd "$folder" && pwd)
 : >"$folder/apt/status"
 cat >"$folder/apt/apt.conf" <<CONF
@@ -39,24 +39,24 @@ apt-get update -qq
 # The status is empty, so that all they need comes along.
 apt-get install -qq -y --no-install-recommends --download-only python3 libgomp1 libstdc++6 >/dev/null
 for package in "$folder"/apt/cache/archives/*.deb; do
-    dpkg -x "$package" "$folder/root"
+    dpkg -x "$package" "$folder/sysroot"
 done
 # Newer releases have everything in /usr, and the loader's path in every program is /lib.
-[ -e "$folder/root/lib" ] || ln -s usr/lib "$folder/root/lib"
+[ -e "$folder/sysroot/lib" ] || ln -s usr/lib "$folder/sysroot/lib"
 rm -rf "$folder/apt"
 
 # A virtual environment whose python is a script: the kernel runs it without knowing of arm64, and
 # sys.executable is its name, so that what is started in turn runs the same way.
-echo "home = $folder/root/usr/bin" >"$folder/pyvenv.cfg"
+echo "home = $folder/sysroot/usr/bin" >"$folder/pyvenv.cfg"
 cat >"$folder/bin/python" <<SCRIPT
 #!/bin/sh
 ulimit -c 0
-exec "$qemu" -L "$folder/root" -0 "\$0" "$folder/root/usr/bin/python3" "\$@"
+exec "$qemu" -L "$folder/sysroot" -0 "\$0" "$folder/sysroot/usr/bin/python3" "\$@"
 SCRIPT
 # And for programs that the tests compile.
 cat >"$folder/bin/run" <<SCRIPT
 #!/bin/sh
-exec "$qemu" -L "$folder/root" "\$@"
+exec "$qemu" -L "$folder/sysroot" "\$@"
 SCRIPT
 chmod +x "$folder/bin/python" "$folder/bin/run"
 "$folder/bin/python" -c 'import ctypes, platform, sqlite3, ssl; assert platform.machine() == "aarch64"'
