@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from typing import Protocol, Self
 
@@ -195,7 +196,8 @@ class TokenStream(AbortedOnExit):
                 return batch
             if ended:
                 if self.error is not None:
-                    raise self.error
+                    # The one that is kept would keep, by its traceback, whoever reads this stream.
+                    raise copy(self.error)
                 raise StopAsyncIteration
             self._waiter = self._loop.create_future()
             await self._waiter

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -445,7 +446,9 @@ async def test_end_tells_how_much_came_and_in_what_time(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("threaded", [False, True])
-@pytest.mark.parametrize("how", ["read", "unread", "failed", "aborted"])
+@pytest.mark.parametrize(
+    "how", ["read", "unread", "failed", "failed, read", "aborted", "cut, read"]
+)
 async def test_nothing_is_left_for_the_collector(desk: Desk, threaded: bool, how: str) -> None:
     # What is left is kept by a server that sets aside what it has looked at, and each job has one.
     gc.disable()
@@ -455,10 +458,16 @@ async def test_nothing_is_left_for_the_collector(desk: Desk, threaded: bool, how
         stream.feed(deltas("a"))
         if how == "aborted":
             stream.abort()
-        failed = BackendFailed("broken") if how == "failed" else None
+        elif how == "cut, read":
+            stream.abort(BackendFailed("broken"))
+        failed = BackendFailed("broken") if how.startswith("failed") else None
         stream.over(None if failed else FINISH, failed)
         if how == "read":
             assert await read(stream) == [["a"]]
+        elif how.endswith(", read"):
+            # Not `pytest.raises`, which keeps what it has caught.
+            with suppress(BackendFailed):
+                await read(stream)
         del stream
         # What the producing thread asked of the loop.
         await asyncio.sleep(0)
