@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine.backends.base import RunEnd
-from engine.output import Delta, Finish, FinishReason, Timings, TokenLogprob, Usage
+from engine.output import Delta, Finish, FinishReason, Timings, TokenLogprob, Usage, new_delta
 from engine.request import SamplingParams
 from engine.stops import StopMatcher
 from engine.utf8 import Utf8Decoder
@@ -77,7 +77,7 @@ class Generation:
                 self._emit(Delta(text, logprob))
                 self._end(FinishReason.STOP, stops.matched)
                 return True
-        self._emit(Delta(text, logprob))
+        self._emit(new_delta((text, logprob)))
         if self._tokens == self._max_tokens:
             self._release()
             self._end(FinishReason.LENGTH, None)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, NamedTuple
 
 
@@ -39,6 +40,10 @@ class Delta(NamedTuple):
 
     text: str
     logprob: TokenLogprob | None = None
+
+
+# As `Delta(text, logprob)`, without the function that this is: less than two thirds of the time.
+new_delta: Callable[[tuple[str, TokenLogprob | None]], Delta] = partial(tuple.__new__, Delta)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class Runner:
         """Begin a run; its results go to the sink."""
         sink = self._sink
         try:
-            generation = Generation(sampling, lambda delta: sink.delta(run_id, delta))
+            generation = Generation(sampling, partial(sink.delta, run_id))
         except ValueError as error:
             sink.failed(run_id, RequestRejected(str(error)))
             return

@@ -84,13 +84,14 @@ class Outbox:
 
     def delta(self, run_id: int, delta: Delta) -> None:
         """One token's text."""
+        waiting = len(self._channel)
         if run_id in self._whole:
             self._put_late((run_id, delta), WHOLE_S)
-        elif len(self._channel) > BURST:
+        elif waiting > BURST:
             self._channel.put((run_id, delta))
         else:
             self._tell(run_id, delta)
-        if len(self._channel) > MAX_PENDING:
+        if waiting >= MAX_PENDING:
             self._room.clear()
             # Looked at again: room made before the line above would be waited for in vain.
             if len(self._channel) > MAX_PENDING and not self._parted:
@@ -127,10 +128,9 @@ class Outbox:
             self._awake.set()
 
     def _put_now(self, item: tuple[int, Any]) -> None:
-        """Send an item with all that waits, on this thread if that can be."""
-        self._channel.put_quietly(item)
-        if not self._send_now():
-            self._awake.set()
+        """Send an item after all that waits, on this thread if that can be."""
+        if not self._send_now(item):
+            self._channel.put(item)
 
     def stir(self) -> None:
         """Wake the producers that wait for room: the run of one of them has been aborted."""
@@ -159,17 +159,17 @@ class Outbox:
         self._whole.discard(run_id)
         self._told_s.pop(run_id, None)
 
-    def _send_now(self) -> bool:
-        """Send all that waits, on this thread; False where it might have to wait.
+    def _send_now(self, *last: tuple[int, Any]) -> bool:
+        """Send all that waits and these, on this thread; False where it might have to wait.
 
-        What waits and was not sent still does.
+        What waits and was not sent still does; what was given is the caller's then.
         """
         if not self._sending.acquire(blocking=False):
             return False
         try:
             if self._rest or self._parted or len(self._channel) > MAX_FRAME:
                 return False
-            frame = encode(_frame([*self._first.drain(), *self._drain()]))
+            frame = encode(_frame([*self._first.drain(), *self._drain(), *last]))
             self._rest = frame
             sent = self._sock.send(frame, socket.MSG_DONTWAIT)
             self._rest = frame[sent:]
@@ -227,7 +227,8 @@ class Outbox:
         # Before: what comes in between sets it anew.
         self._due_s = 0.0
         waiting = self._channel.drain()
-        self._room.set()
+        if not self._room.is_set():
+            self._room.set()
         return waiting
 
     def _wait(self) -> None:

@@ -54,6 +54,15 @@ async def test_stall_is_noticed_in_its_own_time_and_not_in_prefills(engine_of: E
     assert engine.restarts == 0
 
 
+@pytest.mark.parametrize("isolation", ["process"], indirect=True)
+async def test_tokens_that_wait_for_others_are_no_stall(engine_of: EngineMaker) -> None:
+    """Not even with the least that STALL_TIMEOUT_S may be."""
+    steady = {"when": "steady", "pieces": ["on "], "repeat": 100, "delay_ms": 20}
+    engine = engine_of(steady, slots=1, stall_timeout_s=0.5)
+    async with await engine.generate(request("steady"), whole=True) as stream:
+        assert len(await read(stream)) == 100
+
+
 async def test_request_that_runs_too_long(engine_of: EngineMaker) -> None:
     engine = engine_of(FOREVER, ECHO, slots=1)
     await engine.ready()

@@ -70,11 +70,17 @@ class Played:
         self._office = office
         self._told: list[tuple[float, int, str]] = []
         self._frames: list[dict[str, Any]] = []
+        self._came: dict[str, float] = {}
         self._awake = False
         monkeypatch.setattr(engine.hosts.outbox, "time", self)
         monkeypatch.setattr(office.outbox, "_awake", self)
         monkeypatch.setattr(office.outbox, "_channel", DeltaChannel(self.set))
         office.theirs.setblocking(False)
+
+    def came(self) -> dict[str, float]:
+        """Return when each token that was said was here, by its text."""
+        self.frames()
+        return self._came
 
     def says(self, run_id: int, gap_s: float, texts: list[str]) -> None:
         """Have a run say so, from now on, a token every `gap_s`."""
@@ -92,7 +98,10 @@ class Played:
 
     def _read(self) -> None:
         with suppress(BlockingIOError):
-            self._frames.extend(self._office.frames())
+            for frame in self._office.frames():
+                self._frames.append(frame)
+                for _, texts, _ in frame["deltas"]:
+                    self._came |= dict.fromkeys(texts, self.now_s)
 
     def monotonic(self) -> float:
         return self.now_s
@@ -321,6 +330,36 @@ def test_a_run_sends_no_more_frames_than_anybody_sees(
     frames = [texts for frame in played.frames() for _, texts, _ in frame["deltas"]]
     assert [*chain.from_iterable(frames)] == said
     assert len(frames) <= len(said) / shared + 4
+    # Nor does anybody see fewer of them than there can be: a token is not late without need.
+    assert max(map(len, frames)) <= shared
+
+
+def test_a_token_waits_for_others_a_moment_at_the_most(
+    alone: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a draft model come several together, with a pause after them."""
+    played = Played(alone, monkeypatch)
+    said: dict[str, float] = {}
+    for clump in range(10):
+        said |= {f"{clump}.{number}": played.now_s for number in range(4)}
+        played.says(1, 0.0, [f"{clump}.{number}" for number in range(4)])
+        played.now_s += 0.15
+    played.now_s = min(said.values())
+    came = played.came()
+    assert came.keys() == said.keys()
+    late = {text: round(came[text] - said[text], 6) for text in said}
+    assert max(late.values()) <= 0.05
+    # The first of each goes at once.
+    assert {late[f"{clump}.0"] for clump in range(10)} == {0.0}
+
+
+def test_an_answer_that_is_wanted_whole_comes_in_five_parts_a_second(
+    alone: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played(alone, monkeypatch)
+    alone.outbox.gather(1)
+    played.says(1, 0.02, [str(number) for number in range(200)])
+    assert len(played.frames()) <= 4 / 0.2 + 3
 
 
 def test_the_sender_sleeps_when_all_is_said(alone: Office, monkeypatch: pytest.MonkeyPatch) -> None:
