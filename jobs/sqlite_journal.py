@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -51,8 +52,10 @@ class SqliteJournal:
         self.trouble: str | None = None
         self._link = StoreLink(path, lock_wait_s)
         self._pending = Pending()
-        # Jobs that may be on disk, and whether it is known that they are.
-        self._on_disk: dict[str, bool] = {}
+        # The rows of the jobs that may be on disk, and those of whom it is known that they are.
+        self._numbers: dict[str, int] = {}
+        self._on_disk: set[str] = set()
+        self._unused = itertools.count(1)
         self._wanted = asyncio.Event()
         self._urgent = asyncio.Event()
         self._roomy = asyncio.Event()
@@ -91,6 +94,7 @@ class SqliteJournal:
     async def _read(self) -> list[Saved]:
         await self._link.send(encode(("load",)))
         found: list[Saved] = []
+        last = 0
         while (message := await self._link.receive())[0] == "rows":
             for row, chunks in message[1]:
                 try:
@@ -98,12 +102,17 @@ class SqliteJournal:
                 except (KeyError, ValueError, TypeError) as error:
                     raise StoreUnavailable(
                         f"the job database {self._path.name} has a job that cannot be read, "
-                        f"{row[0]}: {error}"
+                        f"{row[1]}: {error}"
                     ) from error
-                self._on_disk[job.id] = True
+                self._numbers[job.id] = row[0]
+                self._on_disk.add(job.id)
+                last = max(last, row[0])
                 found.append(Saved(job, [Chunk(*chunk) for chunk in chunks]))
         if message[0] != "loaded":
             raise StoreUnavailable(message[1])
+        self._unused = itertools.count(last + 1)
+        # A job that was written when its client was told its id has a later number than others.
+        found.sort(key=lambda saved: saved.job.created_at)
         return found
 
     def save(self, job: Job) -> None:
@@ -121,7 +130,7 @@ class SqliteJournal:
 
     def forget(self, job_id: str) -> None:
         """Remove a job and its stream."""
-        self._pending.forget(job_id, on_disk=job_id in self._on_disk)
+        self._pending.forget(job_id, on_disk=job_id in self._numbers)
         self._look_for_room()
         self._wanted.set()
 
@@ -173,8 +182,8 @@ class SqliteJournal:
     async def _write(self, gathered: Pending) -> None:
         """Have all that has gathered written, and tell those who wait how that went."""
         # What is in none of these is not on disk, and need not be removed when it is forgotten.
-        new = [job_id for job_id in gathered.jobs if job_id not in self._on_disk]
-        self._on_disk.update(dict.fromkeys(new, False))
+        new = [job_id for job_id in gathered.jobs if job_id not in self._numbers]
+        self._numbers.update(zip(new, self._unused, strict=False))
         batches = gathered.split()
         try:
             for at, batch in enumerate(batches):
@@ -215,7 +224,7 @@ class SqliteJournal:
             self._pending.put_back(batch)
             if sure or batch is not batches[0]:
                 for job_id in batch.jobs.keys() & set(new):
-                    self._on_disk.pop(job_id, None)
+                    self._numbers.pop(job_id, None)
         _answer(batches[-1].waiters, StoreUnavailable(trouble))
         # They undo what they had saved, before it is sent again.
         await asyncio.sleep(0)
@@ -240,21 +249,25 @@ class SqliteJournal:
             self._link.cut()
             return ("unsure", self._batches, f"{self._path.name} was not written: {error}")
         if answer[0] == "done":
-            self._on_disk.update(dict.fromkeys(batch.jobs, True))
+            self._on_disk.update(batch.jobs)
+            self._on_disk.difference_update(batch.forgotten)
             for job_id in batch.forgotten:
-                self._on_disk.pop(job_id, None)
+                self._numbers.pop(job_id, None)
         return answer
 
     def _message(self, batch: Pending) -> Any:
-        jobs = batch.jobs.values()
+        numbers, on_disk = self._numbers, self._on_disk
+        jobs = [(job, numbers[job_id]) for job_id, job in batch.jobs.items()]
         return (
             "write",
             self._batches,
-            [(job_id,) for job_id in batch.forgotten],
-            [to_row(job, with_input=not self._on_disk.get(job.id)) for job in jobs],
-            [row for row in map(outdated, jobs) if row is not None],
+            # Of some it has turned out by now that they are not there.
+            [(numbers[job_id],) for job_id in batch.forgotten if job_id in numbers],
+            [to_row(job, number) for job, number in jobs],
+            [(number, job.input) for job, number in jobs if job.id not in on_disk],
+            [row for job, number in jobs if (row := outdated(job, number)) is not None],
             [
-                (job_id, chunk.attempt, chunk.number, chunk.value)
+                (numbers[job_id], chunk.attempt, chunk.number, chunk.value)
                 for job_id, chunks in batch.chunks.items()
                 for chunk in chunks
             ],

@@ -27,9 +27,11 @@ from jobs.schema import (
     CHUNKS,
     FORGET,
     FORGET_CHUNKS,
+    FORGET_INPUT,
     FORGET_OLD,
     JOBS,
     SAVE,
+    SAVE_INPUT,
     open_database,
 )
 
@@ -118,7 +120,7 @@ class StoreProcess:
                 chunks = database.execute(CHUNKS, (row[0],)).fetchall()
                 found.append((row, chunks))
                 size += (
-                    len(row[5] or b"") + len(row[6] or b"") + sum(len(each[2]) for each in chunks)
+                    len(row[6] or b"") + len(row[7] or b"") + sum(len(each[2]) for each in chunks)
                 )
                 if size > _FRAME_BYTES or len(found) >= _ROWS:
                     self._send(("rows", found))
@@ -134,13 +136,15 @@ class StoreProcess:
         try:
             database.execute("BEGIN IMMEDIATE")
             hit("store-begun")
-            for _, _, forgotten, jobs, outdated, chunks in writes:
+            for _, _, forgotten, jobs, inputs, outdated, chunks in writes:
                 database.executemany(SAVE, jobs)
+                database.executemany(SAVE_INPUT, inputs)
                 hit("store-saved")
                 database.executemany(FORGET_OLD, outdated)
                 database.executemany(APPEND, chunks)
                 hit("store-appended")
                 database.executemany(FORGET, forgotten)
+                database.executemany(FORGET_INPUT, forgotten)
                 database.executemany(FORGET_CHUNKS, forgotten)
                 hit("store-forgotten")
             database.execute("COMMIT")

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,9 @@ async def test_a_database_of_a_later_version_is_refused(disk: Stores) -> None:
     await disk.close()
     with contextlib.closing(sqlite3.connect(disk.path)) as database:
         database.execute(f"PRAGMA user_version = {VERSION + 1}")
-    assert "it has version 2, and this server knows 1" in await refused(disk.path)
+    assert f"it has version {VERSION + 1}, and this server knows {VERSION}" in await refused(
+        disk.path
+    )
 
 
 async def test_a_damaged_database_is_refused(disk: Stores) -> None:
@@ -238,7 +241,37 @@ async def test_a_job_refused_by_a_disk_that_stays_broken_is_not_kept(disk: Store
         assert store._ledger.bytes == 0
         assert not journal._pending.jobs
         assert not journal._pending.forgotten
+        assert not journal._numbers
         assert not journal._on_disk
+
+
+async def test_a_job_that_was_given_up_on_its_way_to_a_full_disk_stops_no_other(
+    disk: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await disk.open()
+    link = disk.journals[-1]._link
+    deliver, on_its_way = link.deliver, asyncio.Event()
+
+    async def watched(frame: bytes, number: int) -> Any:
+        on_its_way.set()
+        return await deliver(frame, number)
+
+    monkeypatch.setattr(link, "deliver", watched)
+    async with full(disk):
+        sending = asyncio.create_task(store.enqueue(new(MUCH)))
+        await on_its_way.wait()
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        with pytest.raises(StoreUnavailable, match="disk I/O error"):
+            await store.enqueue(new(MUCH))
+    async with asyncio.timeout(3 * SOON_S):
+        while True:
+            with contextlib.suppress(StoreUnavailable):
+                kept = await store.enqueue(new())
+                break
+    await disk.close()
+    assert [job.id for job in await (await disk.open()).recent("e", 10)] == [kept.id]
 
 
 async def test_time_that_ends_a_job_is_kept_when_the_disk_is_back(disk: Stores) -> None:

@@ -9,11 +9,14 @@ import signal
 import sqlite3
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jobs import Chunk, JobStatus
 from jobs.entry import UNSEEN
+from jobs.frames import encode
+from jobs.store_link import StoreLink
 from tests.integration.jobs.stores import SOON_S, Stores, job_of, new, soon, take
 
 SENDERS = 20
@@ -161,9 +164,63 @@ async def test_what_is_forgotten_leaves_nothing_on_disk(disk: Stores) -> None:
     await disk.pass_time(store, 61)
     await disk.pass_time(store, 3_600)
     await disk.close()
+    journal = disk.journals[-1]
+    assert not journal._numbers
+    assert not journal._on_disk
     with contextlib.closing(sqlite3.connect(disk.path)) as database:
-        for table in ("jobs", "chunks"):
+        for table in ("jobs", "inputs", "chunks"):
             assert database.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)  # noqa: S608
+
+
+async def test_an_input_goes_to_the_disk_once(
+    disk: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await disk.open()
+    link = disk.journals[-1]._link
+    deliver, sizes = link.deliver, []
+
+    async def weighed(frame: bytes, number: int) -> Any:
+        sizes.append(len(frame))
+        return await deliver(frame, number)
+
+    monkeypatch.setattr(link, "deliver", weighed)
+    sent = await store.enqueue(new("x" * 100_000))
+    await store.ack((await take(store)).id, 1, output=b"1")
+    assert sizes[0] > 100_000
+    assert sum(sizes[1:]) < 5_000
+    await disk.close()
+    assert (await job_of(await disk.open(), sent.id)).input == b"x" * 100_000
+
+
+async def test_a_job_that_was_written_late_keeps_its_place(disk: Stores) -> None:
+    store = await disk.open()
+    sent = []
+    for sync in (True, False):
+        sent.append(await store.enqueue(new(sync=sync)))
+        disk.clock.tick(1)
+    await store.publish(sent[0].id)
+    await disk.close()
+    again = await disk.open()
+    assert [job.id for job in await again.recent("e", 2)] == [sent[1].id, sent[0].id]
+    assert [(await take(again)).id for _ in sent] == [job.id for job in sent]
+
+
+async def test_large_jobs_are_read_a_few_at_a_time(disk: Stores) -> None:
+    """What is read at once is held by both processes, and a frame has an end."""
+    store = await disk.open()
+    for number in range(3):
+        await store.enqueue(new(f"{number}" * 5_000_000, webhook="http://x"))
+        await store.ack((await take(store)).id, 1, output=b"1" * 5_000_000)
+    await disk.close()
+    link = StoreLink(disk.path, 5.0)
+    await link.connect(check=False)
+    await link.send(encode(("load",)))
+    kinds = []
+    while "loaded" not in kinds:
+        kinds.append((await link.receive())[0])
+    await link.close(SOON_S)
+    # The last one is empty.
+    assert kinds == ["rows"] * 4 + ["loaded"]
 
 
 async def test_the_id_of_a_runsync_is_on_disk_before_it_is_told(disk: Stores) -> None:
