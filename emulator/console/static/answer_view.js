@@ -140,11 +140,14 @@ function factsOf(run) {
   const exact = outcome?.tokens ?? null;
   // The gaps are as many as the tokens but one, however many came together.
   const spanMs = (log.lastMs ?? 0) - (log.firstMs ?? 0);
-  const measured = exact !== null && exact.output > 1 && spanMs > 0 ? ((exact.output - 1) / spanMs) * 1000 : log.rate;
+  const measured = exact !== null && exact.output > 1 && spanMs > 0 ? ((exact.output - 1) / spanMs) * 1000 : null;
+  // Of a job each delta is heard; fast tokens of OpenAI's streams share events.
+  const sign = run.request.kind === "job" ? "≈" : "≥";
+  const known = outcome?.perSecond ?? measured;
   return {
     "First token": duration(log.firstMs),
-    "Tokens/s": rate(outcome?.perSecond ?? measured),
-    Tokens: exact === null ? (log.count ? `≈ ${count(log.count)}` : "–") : `${count(exact.input)} + ${count(exact.output)}`,
+    "Tokens/s": known === null && log.rate !== null ? `${sign} ${rate(log.rate)}` : rate(known),
+    Tokens: exact === null ? (log.count ? `${sign} ${count(log.count)}` : "–") : `${count(exact.input)} + ${count(exact.output)}`,
     Time: duration(run.endedMs ?? performance.now() - run.began),
     Queue: job === null ? "–" : duration(job.startedAt ? job.startedAt - job.queuedAt : null),
     Ended: endedBy(run),

@@ -12,6 +12,9 @@ import { events } from "./sse.js";
  * `onChange` is called whenever anything here is new.
  */
 export class Run {
+  /** @type {() => void} */
+  #know = () => {};
+
   /** @param {import("./request_form.js").Request} request @param {() => void} onChange */
   constructor(request, onChange) {
     this.request = request;
@@ -25,9 +28,12 @@ export class Run {
     this.outcome = null;
     this.error = null;
     this.endedMs = null;
-    // A job that is being sent may be queued by now, and can be taken back when its id is known.
     this.stopping = false;
     this.abort = new AbortController();
+    // A job that is being sent may be queued by now, and can be taken back when its id is known.
+    this.known = new Promise((resolve) => {
+      this.#know = resolve;
+    });
   }
 
   get over() {
@@ -48,12 +54,19 @@ export class Run {
     }
   }
 
-  /** Stop it: a job is taken back, of all else the connection is closed. */
+  /**
+   * Stop it: a job is taken back, of all else the connection is closed. So is that of a job whose
+   * id is still not known when this is asked again. Throws what the server says to it.
+   */
   async stop() {
     if (this.over) return;
-    if (this.request.kind !== "job") this.abort.abort();
-    else if (this.job === null) this.stopping = true;
-    else await ask(this.#of("cancel"), { method: "POST" });
+    const again = this.stopping && this.job === null;
+    this.stopping = true;
+    if (this.request.kind !== "job" || again) this.abort.abort();
+    else {
+      await this.known;
+      if (!this.over) await ask(this.#of("cancel"), { method: "POST" });
+    }
   }
 
   #of(operation) {
@@ -67,6 +80,7 @@ export class Run {
 
   #end(state) {
     this.endedMs = performance.now() - this.began;
+    this.#know();
     this.#become(state);
   }
 
@@ -102,10 +116,10 @@ export class Run {
 
   async #asJob() {
     const { path, body } = this.request;
-    const { id } = await ask(path, { body });
+    const { id } = await ask(path, { body, signal: this.abort.signal });
     this.job = { id, endpoint: path.split("/")[2], status: "IN_QUEUE" };
+    this.#know();
     this.#become("queued");
-    if (this.stopping) await this.stop();
     const job = await follow(id, {
       onJob: (told) => {
         this.job = told;

@@ -90,38 +90,76 @@ def test_polling_goes_on_after_a_look_that_failed(modules: Path) -> None:
     assert said_by(modules, program) == 2
 
 
-def test_a_job_that_is_stopped_while_it_is_sent_is_taken_back(modules: Path) -> None:
+RUN = """
+    import {{ createServer }} from "node:http";
+    import {{ Run }} from "./run.js";
+    const asked = [];
+    const server = createServer(async (request, response) => {{
+      asked.push(`${{request.method}} ${{request.url}}`);
+      const told = await answer(request.url, response);
+      if (told !== undefined) response.end(told);
+    }});
+    await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+    const {{ fetch }} = globalThis;
+    globalThis.fetch = (path, options) =>
+      fetch(`http://127.0.0.1:${{server.address().port}}${{path}}`, options);
+    const run = new Run({request}, () => {{}});
+    const stopping = [], troubles = [];
+    const stop = () => stopping.push(run.stop().catch((error) => troubles.push(error.message)));
+    const SENT = '{{"id": "a-job", "status": "IN_QUEUE"}}';
+    const output = {{ choices: [{{ text: "said", deltas: ["said"] }}] }};
+    const job = (status) => JSON.stringify({{ id: "a-job", status, output }});
+    const ended = (status) => `event: end\\ndata: ${{job(status)}}\\n\\n`;
+    async function answer(url, response) {{ {answer} }}
+    await run.go();
+    await Promise.all(stopping);
+    console.log(JSON.stringify([run.state, asked.sort(), troubles]));
+    server.closeAllConnections();
+    server.close();
+"""
+JOB = '{ kind: "job", path: "/v2/default/run", body: {} }'
+
+
+def run_of(modules: Path, request: str, answer: str) -> Any:
+    """Return a run's last state, what the server was asked, what stopping it came to."""
     # The real ones ask for a key in a dialog of the page.
     keys = "export const key = () => null, keyHeaders = () => ({}), askKey = async () => false;"
     (modules / "keys.js").write_text(keys)
-    program = """
-        import { createServer } from "node:http";
-        import { Run } from "./run.js";
-        const asked = [];
-        const server = createServer(async (request, response) => {
-          asked.push(`${request.method} ${request.url}`);
-          if (request.url.endsWith("/run")) {
-            // It is under way: the server has it, and its sender has no answer.
-            await run.stop();
-            response.end('{"id": "a-job", "status": "IN_QUEUE"}');
-          } else if (request.url.startsWith("/console")) {
-            response.end('event: end\\ndata: {"id": "a-job", "status": "CANCELLED"}\\n\\n');
-          } else response.end("{}");
-        });
-        await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
-        const { fetch } = globalThis;
-        globalThis.fetch = (path, options) =>
-          fetch(`http://127.0.0.1:${server.address().port}${path}`, options);
-        const run = new Run({ kind: "job", path: "/v2/default/run", body: {} }, () => {});
-        await run.go();
-        console.log(JSON.stringify([run.state, asked]));
-        server.closeAllConnections();
-        server.close();
+    return said_by(modules, RUN.format(request=request, answer=answer))
+
+
+def test_a_job_that_is_stopped_while_it_is_sent_is_taken_back(modules: Path) -> None:
+    answer = """
+        // It is under way: the server has it, and its sender has no answer.
+        if (url.endsWith("/run")) { stop(); return SENT; }
+        return url.startsWith("/console") ? ended("CANCELLED") : "{}";
     """
-    state, asked = said_by(modules, program)
-    assert state == "stopped"
-    assert asked == [
-        "POST /v2/default/run",
-        "POST /v2/default/cancel/a-job",
-        "GET /console/jobs/a-job",
+    assert run_of(modules, JOB, answer) == [
+        "stopped",
+        ["GET /console/jobs/a-job", "POST /v2/default/cancel/a-job", "POST /v2/default/run"],
+        [],
     ]
+
+
+def test_a_job_that_could_not_be_taken_back_is_heard_to_its_end(modules: Path) -> None:
+    answer = """
+        if (url.endsWith("/run")) { stop(); return SENT; }
+        if (url.startsWith("/console")) return ended("COMPLETED");
+        response.statusCode = 503;
+        return '{"error": {"message": "The disk is full."}}';
+    """
+    state, asked, troubles = run_of(modules, JOB, answer)
+    assert state == "done"
+    assert "POST /v2/default/cancel/a-job" in asked
+    assert troubles == ["The disk is full."]
+
+
+def test_a_job_of_which_nothing_is_heard_is_given_up_when_it_is_stopped_twice(
+    modules: Path,
+) -> None:
+    assert run_of(modules, JOB, "stop(); stop();") == ["stopped", ["POST /v2/default/run"], []]
+
+
+def test_an_openai_call_that_is_stopped_has_its_connection_closed(modules: Path) -> None:
+    chat = '{ kind: "chat", path: "/v1/chat/completions", body: {}, stream: true }'
+    assert run_of(modules, chat, "stop();") == ["stopped", ["POST /v1/chat/completions"], []]
