@@ -16,6 +16,8 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from benchmarks.job_streams import first_chunks
 from benchmarks.measure import Budget, Pairs, Table, at_least
 from benchmarks.options import Options, say
 from benchmarks.scripts import job_body, write_answer
-from benchmarks.servers import answering, serving
+from benchmarks.servers import answering, processor_s, serving
 from benchmarks.streams import settings
 from benchmarks.wrk import Load, check_installed, load
 
@@ -51,6 +53,8 @@ _WORDS = "The quick brown fox jumps over the dog."
 _NOTES = (
     "Ours keeps its jobs in SQLite; the SDK's server keeps nothing. Behind both is the same "
     "worker, but in the rows without work: there the SDK's handler returns what it was given.",
+    "Two cores have 2,000,000 µs of processor time a second: divided by what a job takes of all "
+    "processes, and wrk, that is the most there can be of them.",
     "/run: jobs of an endpoint without workers, each on disk before it is acknowledged. The SDK's "
     "own /run has no row: it lists all earlier jobs for each new one, and keeps none of them.",
 )
@@ -69,13 +73,30 @@ def run(options: Options) -> list[Table]:
             answer.write_text(json.dumps(asyncio.run(_output(ours))))
             alone = {name: value for name, value in env.items() if name != "JOB_DB"}
             with serving("sdk_worker", env=alone, ready=answering) as peer:
-                uvloop.run(_runsync(table, options, ours, peer, _RUNSYNC))
+                sides = _Side("emulator", ours), _Side("sdk_worker", peer)
+                uvloop.run(_runsync(table, options, *sides, _RUNSYNC))
             with serving("sdk_server", [str(answer)], ready=answering) as peer:
-                uvloop.run(_runsync(table, options, ours, peer, _NO_WORK, ", handler without work"))
+                sides = _Side("emulator", ours), _Side("sdk_server", peer)
+                uvloop.run(_runsync(table, options, *sides, _NO_WORK, ", handler without work"))
             uvloop.run(_run(table, options, ours))
         first_chunks(table, options, folder)
     table.notes.extend(_NOTES)
     return [table]
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One of two servers that are compared: its module and its port."""
+
+    module: str
+    port: int
+
+    async def load(self, clients: int, options: Options, *, validated: bool) -> tuple[Load, float]:
+        """Load its `/runsync`; return that with the µs of processor time that a job took."""
+        before_s = processor_s(self.module, self.port)
+        found = await _loading(self.port, "/runsync", clients, options, validated=validated)()
+        taken_s = processor_s(self.module, self.port) - before_s
+        return found, taken_s * 1e6 / found.requests
 
 
 async def _output(port: int) -> dict[str, Any]:
@@ -95,27 +116,28 @@ async def _check(*ports: int) -> None:
 async def _runsync(
     table: Table,
     options: Options,
-    ours: int,
-    peer: int,
+    ours: _Side,
+    peer: _Side,
     rows: Sequence[tuple[int, bool, Budget | None]],
     of_peer: str = "",
 ) -> None:
     async with asyncio.timeout(_LIMIT_S):
-        await _check(ours, peer)
+        await _check(ours.port, peer.port)
         for clients, validated, budget in rows:
             name = f"/runsync, {clients} client{'s' if clients > 1 else ''}{of_peer}"
             name += ", validated" if validated else ""
             say(f"{NAME}: {name}, {options.pairs} pairs")
-            rates, p50, p99 = await _loads_in_turns(
+            rates, p50, p99, took = await _loads_in_turns(
                 options.pairs,
-                _loading(ours, "/runsync", clients, options, validated=validated),
-                _loading(peer, "/runsync", clients, options, validated=validated),
+                partial(ours.load, clients, options, validated=validated),
+                partial(peer.load, clients, options, validated=validated),
             )
             table.compare(name, "jobs/s", rates, budget)
             table.compare(f"{name}, p50", "ms", p50)
             table.compare(f"{name}, p99", "ms", p99)
-        await _check(ours, peer)
-        jobs = (await ask(ours, "/v2/default/health")).json()["jobs"]
+            table.compare(f"{name}, processor time of all its processes", "µs/job", took)
+        await _check(ours.port, peer.port)
+        jobs = (await ask(ours.port, "/v2/default/health")).json()["jobs"]
         if jobs["failed"] or jobs["retried"]:
             raise WrongAnswer(f"jobs have failed: {jobs}")
 
@@ -132,18 +154,21 @@ def _loading(
 
 
 async def _loads_in_turns(
-    pairs: int, ours: Callable[[], Awaitable[Load]], peer: Callable[[], Awaitable[Load]]
-) -> tuple[Pairs, Pairs, Pairs]:
-    """Return rates, p50 and p99 of both sides, after a turn of each that is not counted."""
+    pairs: int,
+    ours: Callable[[], Awaitable[tuple[Load, float]]],
+    peer: Callable[[], Awaitable[tuple[Load, float]]],
+) -> tuple[Pairs, Pairs, Pairs, Pairs]:
+    """Return rates, p50, p99 and µs a job of both, after a turn of each that is not counted."""
     await ours()
     await peer()
-    rates, p50, p99 = Pairs(), Pairs(), Pairs()
+    rates, p50, p99, took = Pairs(), Pairs(), Pairs(), Pairs()
     for _ in range(pairs):
-        of_ours, of_peer = await ours(), await peer()
+        (of_ours, our_us), (of_peer, peer_us) = await ours(), await peer()
         rates.add(of_ours.rate, of_peer.rate)
         p50.add(of_ours.p50_ms, of_peer.p50_ms)
         p99.add(of_ours.p99_ms, of_peer.p99_ms)
-    return rates, p50, p99
+        took.add(our_us, peer_us)
+    return rates, p50, p99, took
 
 
 async def _run(table: Table, options: Options, port: int) -> None:

@@ -56,6 +56,7 @@ from benchmarks.streams import (
     LIMIT_S,
     PACE,
     PROMPT,
+    SAME,
     burst_rate,
     first_tokens,
     settings,
@@ -72,6 +73,9 @@ _NOTES = (
     f"A burst is an answer of {_TOKENS:,} tokens, several times in a row: from the question to the "
     "last byte, first token included.",
     COALESCED,
+    "A bare hop is no server of ours but the least there can be with the runtime in a process: "
+    "a token's bytes to a socket, and from there to the client, with nothing that makes an answer "
+    "of them.",
 )
 
 
@@ -225,8 +229,13 @@ def _served(table: Table, library: Path, folder: Path, options: Options) -> None
             serving("emulator", env=ours(stamps, stamps.stem, isolation)) as port,
             serving("flask_server", peer(stamps)) as flask,
         ):
-            what, budget = f"{isolation} isolation, ", at_most(1.0, "ratio")
-            uvloop.run(steady(table, options, port, flask, what=what, p95=budget))
+            what = f"{isolation} isolation, "
+            uvloop.run(steady(table, options, port, flask, what=what, p95=SAME))
+    with (
+        serving("bare_hop", peer(stamps)) as port,
+        serving("flask_server", peer(stamps)) as flask,
+    ):
+        uvloop.run(steady(table, options, port, flask, what="a bare hop, ", p50=None))
 
 
 async def _bursts(

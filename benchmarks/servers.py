@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from benchmarks.client import HOST, WrongAnswer, ask
+from benchmarks.client import WrongAnswer, ask
 from engine.hosts.spawning import waiting_threads
+from tests.ports import free_port
 
 _ROOT = Path(__file__).resolve().parent.parent
 _START_S = 120.0
@@ -100,6 +100,26 @@ def our_server(port: int) -> int:
     return _process(b"benchmarks.processes.emulator", str(port).encode())
 
 
+def processor_s(module: str, port: int) -> float:
+    """Return the processor time that a server and all processes it started have taken so far.
+
+    Raises LookupError.
+    """
+    known = {_process(f"benchmarks.processes.{module}".encode(), str(port).encode())}
+    parents: dict[int, int] = {}
+    taken_s: dict[int, float] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # Behind the name, which may have anything in it: state, parent, …
+            fields = path.read_text().rpartition(")")[2].split()
+            pid = int(path.parent.name)
+            parents[pid] = int(fields[1])
+            taken_s[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    while more := {pid for pid, parent in parents.items() if parent in known} - known:
+        known |= more
+    return sum(taken_s[pid] for pid in known if pid in taken_s)
+
+
 def _process(*words: bytes) -> int:
     """Return the process whose command line has all these words. Raises LookupError."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -111,11 +131,3 @@ def _process(*words: bytes) -> int:
         if all(word in given for word in words):
             return int(path.parent.name)
     raise LookupError(f"no process has {words} in its command line")
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.client import HOST, WrongAnswer
 from benchmarks.reader import Read, Reader
-from benchmarks.servers import free_port
+from tests.ports import free_port
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
