@@ -70,7 +70,7 @@ class Settings(RkllmSettings):
     request_timeout_s: float = Field(600, gt=0, description="A request's time, queue included.")
     prefill_timeout_s: float = Field(300, gt=0, description="Time to the first token on a slot.")
     # What nobody reads along is heard of five times a second, which must not look like a stall.
-    stall_timeout_s: float = Field(60, ge=0.5, description="Time between two tokens.")
+    stall_timeout_s: float = Field(60, ge=0.5, description="Time between two tokens; at least 0.5.")
     abort_grace_s: float = Field(
         10, gt=0, description="Time for a run to end after an abort, before its host is killed."
     )

@@ -62,6 +62,22 @@ def test_the_settings_page_is_what_the_classes_say() -> None:
     assert (ROOT / "docs" / "settings.md").read_text() == settings_page(), "run `make docs`"
 
 
+def test_a_figure_that_is_compared_is_one_that_was_measured() -> None:
+    """A table that is measured anew would otherwise be told of in two ways."""
+    measured = (ROOT / "benchmarks" / "README.md").read_text()
+    compared = (ROOT / "docs" / "comparison.md").read_text()
+    places = [*re.finditer(r"rom the table \*(\w+)\* in Benchmarks:\n\n((?:\|.*\n)+)", compared)]
+    assert [place[1] for place in places] == ["rkllm", "jobs", "llamacpp"]
+    for place in places:
+        tables = re.findall(rf"^### {place[1]}\b.*\n((?:(?!### ).*\n)+)", measured, re.M)
+        there = set(re.findall(r"[\d.,]*\d", "".join(tables)))
+        # The first cell of a row says what was measured, with numbers of its own.
+        rows = [row.split("|")[2:] for row in place[2].splitlines()[2:]]
+        told = {figure for row in rows for figure in re.findall(r"[\d.,]*\d", "".join(row))}
+        assert len(told) > 5
+        assert told - there == set(), place[1]
+
+
 def test_links_between_the_documents_lead_somewhere() -> None:
     documents = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
     for document in documents:
