@@ -44,7 +44,7 @@ CALL = [
 SCRIPT: dict[str, Any] = {
     "answers": [
         # The engine's process dies in the middle of it.
-        {"when": "user: die", "pieces": ["so", " far", {"signal": "SIGKILL", "delay_ms": 50}]},
+        {"when": "user: die", "pieces": ["so", " far", {"signal": "SIGKILL", "delay_ms": 300}]},
         {"when": "(tool: |<tool_response>\n)sunny", "pieces": ["It", " is", " sunny."]},
         {"when": "the weather in", "pieces": CALL},
         {"when": "a city as JSON", "pieces": ['{"name": "Zürich",', ' "people"', ": 443000}"]},
