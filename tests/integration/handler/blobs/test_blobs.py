@@ -213,6 +213,8 @@ def test_no_credentials_are_told(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    # It keeps credentials that it has found once, perhaps for another test.
+    monkeypatch.setattr("boto3.DEFAULT_SESSION", None)
     with pytest.raises(BlobDenied, match="Unable to locate credentials"):
         act(S3Blobs("ready", s3_client(server.url, region_name="us-east-1")))
 
