@@ -21,31 +21,28 @@ class DeltaChannel(Generic[T]):
     bound what is pending (`TokenStream` by characters, the host's outbox by deltas).
     """
 
-    __slots__ = ("_armed", "_items", "_wake")
+    __slots__ = ("_armed", "_wake", "pending")
 
     def __init__(self, wake: Callable[[], object]) -> None:
-        self._items: list[T] = []
+        # For others to look at, always the same list: a method would cost each token a step.
+        self.pending: list[T] = []
         self._armed = False
         self._wake = wake
 
-    def __len__(self) -> int:
-        """How many items are pending."""
-        return len(self._items)
-
     def put(self, item: T) -> None:
         """Append one item; producer side."""
-        self._items.append(item)
+        self.pending.append(item)
         if not self._armed:
             self._armed = True
             self._wake()
 
     def put_quietly(self, item: T) -> None:
         """Append one item for whoever drains next, and wake nobody; producer side."""
-        self._items.append(item)
+        self.pending.append(item)
 
     def put_many(self, items: Sequence[T]) -> None:
         """Append several items with one wake-up at the most; producer side."""
-        self._items.extend(items)
+        self.pending.extend(items)
         if not self._armed:
             self._armed = True
             self._wake()
@@ -57,7 +54,7 @@ class DeltaChannel(Generic[T]):
     def drain(self) -> list[T]:
         """Take all that is pending, in order, perhaps nothing; consumer side."""
         self._armed = False
-        items = self._items
+        items = self.pending
         if not items:
             return []
         taken = len(items)

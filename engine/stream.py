@@ -189,10 +189,13 @@ class TokenStream(AbortedOnExit):
         """Return what has come since the last call, waiting for at least one delta with text."""
         while True:
             ended = self._over or self._aborted is not None
-            batch = [delta for delta in self._channel.drain() if delta.text or delta.logprob]
-            if batch and (self._aborted is None):
-                for delta in batch:
-                    self._delivered_chars += len(delta.text)
+            batch = []
+            for delta in self._channel.drain():
+                text, logprob = delta
+                if text or logprob:
+                    batch.append(delta)
+                    self._delivered_chars += len(text)
+            if batch and self._aborted is None:
                 return batch
             if ended:
                 if self.error is not None:

@@ -70,14 +70,20 @@ def check_chunk(size: int) -> None:
         )
 
 
-def split(batch: list[Delta], max_chars: int = PARTIAL_CHARS) -> Iterator[list[Delta]]:
-    """Yield a batch in parts of at most `max_chars` characters, cutting a longer delta.
+def split(batch: list[Delta], max_chars: int = PARTIAL_CHARS) -> Iterable[list[Delta]]:
+    """Return a batch in parts of at most `max_chars` characters, cutting a longer delta.
 
     No part has more to tell of its tokens than an event may.
     """
-    if batch and _fits(batch, max_chars):
-        yield batch
-        return
+    room = max_chars
+    for text, logprob in batch:
+        room -= len(text)
+        if room < 0 or logprob is not None:
+            return _cut(batch, max_chars)
+    return (batch,) if batch else ()
+
+
+def _cut(batch: list[Delta], max_chars: int) -> Iterator[list[Delta]]:
     part: list[Delta] = []
     room, room_to_tell = max_chars, EVENT_LOGPROB_BYTES
     for delta in batch:
@@ -96,16 +102,6 @@ def split(batch: list[Delta], max_chars: int = PARTIAL_CHARS) -> Iterator[list[D
         room_to_tell -= told
     if part:
         yield part
-
-
-def _fits(batch: list[Delta], max_chars: int) -> bool:
-    """Whether a batch is plain text that need not be split; every streamed token comes by here."""
-    chars = 0
-    for text, logprob in batch:
-        if logprob is not None:
-            return False
-        chars += len(text)
-    return chars <= max_chars
 
 
 def logprob_size(found: TokenLogprob) -> int:

@@ -107,8 +107,11 @@ class Running(AbortedOnExit):
         return await self.answer()
 
     def _keep(self, batch: list[Delta]) -> None:
-        self._texts += [delta.text for delta in batch if delta.text]
-        self._logprobs += [delta.logprob for delta in batch if delta.logprob is not None]
+        for text, logprob in batch:
+            if text:
+                self._texts.append(text)
+            if logprob is not None:
+                self._logprobs.append(logprob)
 
     async def answer(self) -> Answer:
         """Return the finished answer, validated; only after `batches` has ended."""

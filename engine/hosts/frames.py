@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import orjson
@@ -18,7 +18,11 @@ def encode(message: Any) -> bytes:
 
     Raises TypeError for what JSON cannot carry.
     """
-    body = orjson.dumps(message)
+    return framed(orjson.dumps(message))
+
+
+def framed(body: bytes) -> bytes:
+    """Return a message that is JSON already as a frame."""
     return _HEADER.pack(len(body)) + body
 
 
@@ -30,15 +34,20 @@ class FrameDecoder:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes | memoryview) -> Iterator[Any]:
-        """Yield the messages that `data` completes. Raises ValueError when out of step."""
-        buffer = self._buffer
-        if not buffer and len(data) > _HEADER.size:
+    def feed(self, data: bytes | memoryview) -> Iterable[Any]:
+        """Return the messages that `data` completes, or raise ValueError when out of step.
+
+        So may an iterator of them.
+        """
+        if not self._buffer and len(data) > _HEADER.size:
             (length,) = _HEADER.unpack_from(data)
             if _HEADER.size + length == len(data):
                 # One whole frame, as a lone token is: nothing to put together.
-                yield orjson.loads(data[_HEADER.size :])
-                return
+                return (orjson.loads(data[_HEADER.size :]),)
+        return self._cut(data)
+
+    def _cut(self, data: bytes | memoryview) -> Iterator[Any]:
+        buffer = self._buffer
         buffer += data
         done = 0
         try:

@@ -8,11 +8,14 @@ import socket
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from typing import Any, NoReturn
+
+import orjson
 
 from engine.channel import DeltaChannel
 from engine.errors import EngineError
-from engine.hosts.frames import encode
+from engine.hosts.frames import encode, framed
 from engine.output import Delta, Finish
 
 # Deltas that may wait for the parent to read. All that is said waits in one line, ends too, but for
@@ -39,6 +42,8 @@ WHOLE_S = 0.2
 # So much of it is sent sooner.
 MOST_GATHERED = 1_000
 _NEVER_S = threading.TIMEOUT_MAX
+# As JSON of `_frame`: one token of one run, without log-probability.
+_ALONE = b'{"deltas":[[%d,[%b],null]]}'
 
 
 class Outbox:
@@ -83,41 +88,38 @@ class Outbox:
         self._whole.add(run_id)
 
     def delta(self, run_id: int, delta: Delta) -> None:
-        """One token's text."""
-        waiting = len(self._channel)
+        """One token's text: sent at once, or with the next one of a fast run."""
+        item, pending = (run_id, delta), self._channel.pending
         if run_id in self._whole:
-            self._put_late((run_id, delta), WHOLE_S)
-        elif waiting > BURST:
-            self._channel.put((run_id, delta))
-        else:
-            self._tell(run_id, delta)
-        if waiting >= MAX_PENDING:
-            self._room.clear()
-            # Looked at again: room made before the line above would be waited for in vain.
-            if len(self._channel) > MAX_PENDING and not self._parted:
-                self._awake.set()
-                self._room.wait()
-            else:
-                # It may be another producer's that was cleared.
-                self._room.set()
-
-    def _tell(self, run_id: int, delta: Delta) -> None:
-        """Send a token at once, or with the next one of a fast run."""
-        item, now_s = (run_id, delta), time.monotonic()
-        if now_s - self._told_s.get(run_id, -math.inf) < PACE_S:
+            self._put_late(item, WHOLE_S)
+        elif len(pending) > BURST:
+            self._channel.put(item)
+        elif (now_s := time.monotonic()) - self._told_s.get(run_id, -math.inf) < PACE_S:
             self._due_s = self._due_s or now_s + LATE_S
             self._put_late(item, LATE_S)
-            return
-        self._told_s[run_id] = now_s
-        if delta.logprob is None and now_s - self._sent_s > QUIET_S:
-            self._put_now(item)
         else:
-            # One of many that come now, or more to write than the model should wait for.
-            self._channel.put(item)
+            self._told_s[run_id] = now_s
+            if delta.logprob is None and now_s - self._sent_s > QUIET_S:
+                self._send_now(item)
+            else:
+                # One of many that come now, or more to write than the model should wait for.
+                self._channel.put(item)
+        if len(pending) > MAX_PENDING:
+            self._wait_for_room(pending)
+
+    def _wait_for_room(self, pending: Sequence[object]) -> None:
+        self._room.clear()
+        # Looked at again: room made before the line above would be waited for in vain.
+        if len(pending) > MAX_PENDING and not self._parted:
+            self._awake.set()
+            self._room.wait()
+        else:
+            # It may be another producer's that was cleared.
+            self._room.set()
 
     def _put_late(self, item: tuple[int, Any], late_s: float) -> None:
         """Leave an item to the next frame, or to the sender, which looks once in `late_s`."""
-        if len(self._channel) >= MOST_GATHERED:
+        if len(self._channel.pending) >= MOST_GATHERED:
             self._channel.put(item)
             return
         self._channel.put_quietly(item)
@@ -126,11 +128,6 @@ class Outbox:
         if self._tick_s > late_s:
             self._tick_s = late_s
             self._awake.set()
-
-    def _put_now(self, item: tuple[int, Any]) -> None:
-        """Send an item after all that waits, on this thread if that can be."""
-        if not self._send_now(item):
-            self._channel.put(item)
 
     def stir(self) -> None:
         """Wake the producers that wait for room: the run of one of them has been aborted."""
@@ -144,8 +141,7 @@ class Outbox:
         """The run has ended after an abort."""
         self._forget(run_id)
         self._first.put_quietly((run_id, end))
-        if not self._send_now():
-            self._awake.set()
+        self._send_now()
 
     def failed(self, run_id: int, error: EngineError) -> None:
         """The run has failed."""
@@ -153,23 +149,28 @@ class Outbox:
 
     def _end(self, run_id: int, end: Finish | EngineError) -> None:
         self._forget(run_id)
-        self._put_now((run_id, end))
+        self._send_now((run_id, end))
 
     def _forget(self, run_id: int) -> None:
         self._whole.discard(run_id)
         self._told_s.pop(run_id, None)
 
-    def _send_now(self, *last: tuple[int, Any]) -> bool:
-        """Send all that waits and these, on this thread; False where it might have to wait.
-
-        What waits and was not sent still does; what was given is the caller's then.
-        """
+    def _send_now(self, last: tuple[int, Any] | None = None) -> None:
+        """Send all that waits and `last`, on this thread where that need not wait for anything."""
         if not self._sending.acquire(blocking=False):
-            return False
+            self._leave(last)
+            return
         try:
-            if self._rest or self._parted or len(self._channel) > MAX_FRAME:
-                return False
-            frame = encode(_frame([*self._first.drain(), *self._drain(), *last]))
+            first, pending = self._first.pending, self._channel.pending
+            if self._rest or self._parted or len(pending) > MAX_FRAME:
+                self._leave(last)
+                return
+            if last is None or first or pending or type(last[1]) is not Delta:
+                said = [] if last is None else [last]
+                frame = encode(_frame([*self._first.drain(), *self._drain(), *said]))
+            else:
+                # Alone it finds all caches cold, and each step takes ten times as long.
+                frame = framed(_ALONE % (last[0], orjson.dumps(last[1].text)))
             self._rest = frame
             sent = self._sock.send(frame, socket.MSG_DONTWAIT)
             self._rest = frame[sent:]
@@ -183,7 +184,13 @@ class Outbox:
             self._sending.release()
         if self._rest:
             self._awake.set()
-        return True
+
+    def _leave(self, last: tuple[int, Any] | None) -> None:
+        """Have the sender send what waits, and `last` behind it."""
+        if last is None:
+            self._awake.set()
+        else:
+            self._channel.put(last)
 
     def message(self, message: dict[str, Any]) -> None:
         """Send something that belongs to no run."""
@@ -215,7 +222,7 @@ class Outbox:
             rest, self._rest = self._rest, b""
             self._sock.sendall(rest)
         at = 0
-        while at < len(batch) or len(self._first):
+        while at < len(batch) or self._first.pending:
             part = [*self._first.drain(), *batch[at : at + MAX_FRAME]]
             self._sock.sendall(encode(_frame(part)))
             at += MAX_FRAME
@@ -237,7 +244,7 @@ class Outbox:
             asked_s = self._asked_s
             # Who puts something from here on wakes this thread; what was put before is seen below.
             self._tick_s = _NEVER_S
-            waiting, left_s = len(self._channel), self._due_s - time.monotonic()
+            waiting, left_s = len(self._channel.pending), self._due_s - time.monotonic()
             if waiting and left_s > 0:
                 self._tick_s = min(left_s, asked_s)
                 continue

@@ -35,7 +35,7 @@ async def events(
             block = codec.opening(running.created)
             async for batch in running.batches(interval_s):
                 for deltas in split(batch):
-                    for part in split_events(_lines(block + codec.delta(deltas))):
+                    for part in _blocks(block + codec.delta(deltas)):
                         yield part
                     block = b""
             block += codec.closing(await running.answer())
@@ -52,22 +52,23 @@ async def events(
                     else:
                         block += b"".join([codec.delta(each, index) for each in split(come)])
                 if left:
-                    for part in split_events(_lines(block)):
+                    for part in _blocks(block):
                         yield part
                     block = b""
-        for part in split_events(_lines(block) + DONE):
+        for part in _blocks(block + DONE):
             yield part
     except Exception as error:
         # Whatever it was: a stream that just stops would look like a whole answer to some clients.
-        yield _lines(block + error_event(problem(error), codec.dialect)) + DONE
+        for part in _blocks(block + error_event(problem(error), codec.dialect) + DONE):
+            yield part
 
 
-def _lines(block: bytes) -> bytes:
-    """Return events as lines to everybody."""
-    if not block.isascii():
+def _blocks(told: bytes) -> Sequence[bytes]:
+    """Return whole events in blocks that each fit a chunk, and as lines to everybody."""
+    if not told.isascii():
         for end, escaped in _LINE_ENDS.items():
-            block = block.replace(end, escaped)
-    return block
+            told = told.replace(end, escaped)
+    return split_events(told)
 
 
 def _gathered(parts: Sequence[Part]) -> Sequence[Part]:

@@ -65,7 +65,7 @@ def test_item_put_while_the_others_are_taken_wakes_again() -> None:
             super().__delitem__(key)  # type: ignore[arg-type]
             channel.put("late")
 
-    channel._items = Items()
+    channel.pending = Items()
     channel.put("early")
     assert channel.drain() == ["early"]
     assert wake.calls == 2

@@ -90,7 +90,7 @@ class Played:
     def frames(self) -> list[dict[str, Any]]:
         """Return what is sent until nothing more will be."""
         outbox = self._office.outbox
-        while self._told or len(outbox._channel) or outbox._tick_s < threading.TIMEOUT_MAX:
+        while self._told or outbox._channel.pending or outbox._tick_s < threading.TIMEOUT_MAX:
             outbox._wait()
             outbox._send_all()
             self._read()
@@ -252,7 +252,7 @@ def test_room_that_is_made_at_the_last_moment_is_noticed(
             looked.set()
             # The sender takes everything between the look at the pile and the decision to wait.
             for _ in office.frames():
-                if not len(outbox._channel):
+                if not outbox._channel.pending:
                     break
             super().clear()
 
@@ -295,7 +295,7 @@ def test_a_token_with_its_logprobs_is_left_to_the_sender(alone: Office) -> None:
     alone.outbox.delta(1, Delta("one", TokenLogprob("one", -0.5, ())))
     with pytest.raises(BlockingIOError):
         next(alone.frames())
-    assert len(alone.outbox._channel) == 1
+    assert len(alone.outbox._channel.pending) == 1
     assert alone.outbox._awake.is_set()
 
 
