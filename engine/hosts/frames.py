@@ -35,9 +35,9 @@ class FrameDecoder:
         self._buffer = bytearray()
 
     def feed(self, data: bytes | memoryview) -> Iterable[Any]:
-        """Return the messages that `data` completes, or raise ValueError when out of step.
+        """Return the messages that `data` completes.
 
-        So may an iterator of them.
+        Raises ValueError when out of step, here or on the way through them.
         """
         if not self._buffer and len(data) > _HEADER.size:
             (length,) = _HEADER.unpack_from(data)

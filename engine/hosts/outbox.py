@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import orjson
@@ -105,12 +104,12 @@ class Outbox:
                 # One of many that come now, or more to write than the model should wait for.
                 self._channel.put(item)
         if len(pending) > MAX_PENDING:
-            self._wait_for_room(pending)
+            self._wait_for_room()
 
-    def _wait_for_room(self, pending: Sequence[object]) -> None:
+    def _wait_for_room(self) -> None:
         self._room.clear()
         # Looked at again: room made before the line above would be waited for in vain.
-        if len(pending) > MAX_PENDING and not self._parted:
+        if len(self._channel.pending) > MAX_PENDING and not self._parted:
             self._awake.set()
             self._room.wait()
         else:
