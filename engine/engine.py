@@ -229,15 +229,36 @@ class Engine:
                     )
                 if slot is None or not slot.take():
                     await self._admission.acquire(priority)
-                try:
-                    # One call each: whoever leaves is not computed for to the last.
-                    return [Embedding(*await self._host.call("embed", text)) for text in texts]
-                finally:
-                    self._admission.release()
+                return await self._vectors(texts)
         except TimeoutError as error:
             raise GenerationTimeout(
                 f"the request took longer than {limit_s:g} s (REQUEST_TIMEOUT_S)"
             ) from error
+
+    async def _vectors(self, texts: Sequence[RenderedPrompt]) -> list[Embedding]:
+        """Have them made, and give the slot back when the last that was begun is there.
+
+        One call each, for whoever leaves is not computed for to the last: but a vector cannot be
+        aborted, and who came next would pay for it.
+        """
+        wanted = True
+
+        async def make() -> list[Embedding]:
+            made: list[Embedding] = []
+            try:
+                while wanted and len(made) < len(texts):
+                    made.append(Embedding(*await self._host.call("embed", texts[len(made)])))
+            except EngineError:
+                if wanted:
+                    raise
+            finally:
+                self._admission.release()
+            return made
+
+        try:
+            return await asyncio.shield(asyncio.create_task(make()))
+        finally:
+            wanted = False
 
     async def close(self) -> None:
         """Abort what runs, refuse what waits, unload; bounded by the clocks."""

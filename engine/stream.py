@@ -180,6 +180,11 @@ class TokenStream(AbortedOnExit):
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
+    @property
+    def last_token_s(self) -> float | None:
+        """When the last token came, on the loop's clock; None before the first."""
+        return None if self._first_token is None else self._last_token
+
     # -- the consumer's side --------------------------------------------------------------------
 
     def __aiter__(self) -> Self:

@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 MAX_CRASHES = 5
 FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 5.0
+# One that has served so long, and then dies by itself, is the first in a row.
+STEADY_S = 600.0
 
 
 class ProcessHost:
@@ -63,7 +65,7 @@ class ProcessHost:
         self._link: Link | None = None
         self.loaded = False
         self._changed: asyncio.Event | None = None
-        self._underway = Underway(self._send)
+        self._underway = Underway(self._send, self._give_up)
         self._crashes = 0
         self._reason: EngineError | None = None
         self._last_words = LastWords()
@@ -146,8 +148,7 @@ class ProcessHost:
     def wedged(self, run_id: int, error: EngineError) -> None:
         """Kill the child: it holds a run that cannot be ended otherwise."""
         if run_id in self._underway:
-            self._reason = error
-            self._kill()
+            self._give_up(error)
 
     async def call(self, op: SideCall, payload: Any) -> Any:
         """Ask one of the backend's side calls. Raises EngineError."""
@@ -205,8 +206,14 @@ class ProcessHost:
                 self._notify()
             case {"load_failed": wire}:
                 self._stop_load_timer()
-                self._fail_for_good(from_wire(wire))
+                if self.capabilities is None:
+                    self._fail_for_good(from_wire(wire))
+                else:
+                    # It did load, so it may again: an NPU's memory is not free at once.
+                    self._give_up(from_wire(wire))
             case {"answer": call_id, "result": result, "error": wire}:
+                if wire is None:
+                    self._crashes = 0
                 self._underway.answer(call_id, result, wire and from_wire(wire))
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -221,10 +228,12 @@ class ProcessHost:
 
     def _on_load_timeout(self) -> None:
         if not self.loaded:
-            self._reason = EngineStalled(
-                f"the model did not load within {self._clocks.load_timeout_s:g} s (LOAD_TIMEOUT_S)"
+            self._give_up(
+                EngineStalled(
+                    f"the model did not load within {self._clocks.load_timeout_s:g} s "
+                    "(LOAD_TIMEOUT_S)"
+                )
             )
-            self._kill()
 
     def _on_lost(self) -> None:
         self.loaded = False
@@ -244,6 +253,8 @@ class ProcessHost:
         except subprocess.TimeoutExpired:
             self._kill()
             code = await asyncio.to_thread(process.wait)
+        if self._reason is None and time.monotonic() - self._spawned_at > STEADY_S:
+            self._crashes = 0
         reason = self._reason.message if self._reason else f"the engine process {death(code)}"
         self._reason = None
         self._process = None
@@ -263,7 +274,7 @@ class ProcessHost:
             )
             return
         self.restarts += 1
-        await asyncio.sleep(min(FIRST_BACKOFF_S * 2 ** (self._crashes - 1), MAX_BACKOFF_S))
+        await asyncio.sleep(backoff_s(self._crashes))
         self._burial = None
         self.spawn()
         self._attach()
@@ -291,6 +302,19 @@ class ProcessHost:
             except subprocess.TimeoutExpired:
                 self._kill()
 
+    def _give_up(self, reason: EngineError) -> None:
+        """End a child that is of no use any more; another one takes its place."""
+        self._reason = reason
+        # Until it is buried nothing more is to be asked of it.
+        self.loaded = False
+        self._notify()
+        self._kill()
+
     def _kill(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
+
+
+def backoff_s(crashes: int) -> float:
+    """Return how long to wait after so many crashes in a row, in seconds."""
+    return min(FIRST_BACKOFF_S * 2 ** (crashes - 1), MAX_BACKOFF_S)

@@ -20,11 +20,16 @@ class Underway:
     the event loop.
     """
 
-    def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self, send: Callable[[dict[str, Any]], None], on_deaf: Callable[[EngineError], None]
+    ) -> None:
         self._send = send
+        self._on_deaf = on_deaf
         self._streams: dict[int, TokenStream] = {}
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count(1)
+        # When a run last ended by itself, on the loop's clock.
+        self._ended_s = 0.0
 
     def __contains__(self, run_id: int) -> bool:
         """Whether a run has not ended."""
@@ -51,19 +56,38 @@ class Underway:
             stream.over(None, _not_sendable(error))
 
     async def call(self, op: SideCall, payload: Any, within_s: float) -> Any:
-        """Ask one of the backend's side calls. Raises EngineError."""
-        call_id = next(self._call_ids)
-        future = self._calls[call_id] = asyncio.get_running_loop().create_future()
+        """Ask one of the backend's side calls; a child that does not answer is deaf.
+
+        A vector has to wait for the run before it, so its time begins anew with whatever a run
+        says.
+
+        Raises EngineError.
+        """
+        loop = asyncio.get_running_loop()
+        call_id, asked_s = next(self._call_ids), loop.time()
+        future = self._calls[call_id] = loop.create_future()
         try:
             self._send({"call": call_id, "op": op, "payload": payload})
-            async with asyncio.timeout(within_s):
-                return await future
+            while not future.done():
+                since_s = max(asked_s, self._heard_s()) if op == "embed" else asked_s
+                left_s = since_s + within_s - loop.time()
+                if left_s <= 0:
+                    error = EngineStalled(
+                        f"the engine did not {op} within {within_s:g} s (PREFILL_TIMEOUT_S)"
+                    )
+                    self._on_deaf(error)
+                    raise error
+                await asyncio.wait({future}, timeout=left_s)
+            return future.result()
         except TypeError as error:
             raise _not_sendable(error) from error
-        except TimeoutError as error:
-            raise EngineStalled(f"the engine did not {op} in time") from error
         finally:
-            self._calls.pop(call_id, None)
+            del self._calls[call_id]
+
+    def _heard_s(self) -> float:
+        """When a run last said something, or came to its end."""
+        said = [at for each in self._streams.values() if (at := each.last_token_s) is not None]
+        return max([self._ended_s, *said])
 
     def take(self, frame: dict[str, Any]) -> None:
         """Take what the child says of its runs."""
@@ -78,6 +102,8 @@ class Underway:
         for run_id, wire in frame.get("finished", ()):
             if (stream := streams.pop(run_id, None)) is not None:
                 stream.over(Finish.from_wire(wire), None)
+                if stream.result is not None:
+                    self._ended_s = asyncio.get_running_loop().time()
         for run_id, wire in frame.get("failed", ()):
             if (stream := streams.pop(run_id, None)) is not None:
                 stream.over(None, from_wire(wire))

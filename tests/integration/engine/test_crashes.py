@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from engine import BackendConfig, Engine, EngineState
+from engine import BackendConfig, Engine, EngineState, Priority
 from engine.errors import EngineCrashed, EngineDead, EngineError, ModelLoadFailed
 from engine.hooks import EngineEvent, HostLoaded, HostLost
-from tests.conftest import EngineFactory
+from tests.conftest import EngineFactory, ScriptFactory
 from tests.integration.engine.conftest import EngineMaker
 from tests.integration.engine.support import (
     ask,
@@ -205,6 +205,59 @@ async def test_answers_in_between_keep_crashes_from_adding_up(engine_of: EngineM
             assert (await ask(engine, "fine"))[0] == "fine"
     assert engine.restarts == 7
     assert engine.state is not EngineState.DEAD
+
+
+@only_processes
+async def test_vectors_in_between_keep_crashes_from_adding_up(engine_of: EngineMaker) -> None:
+    engine = engine_of(SEGFAULT, slots=1)
+    for _ in range(6):
+        with pytest.raises(EngineCrashed):
+            await ask(engine, "segfault")
+        assert len(await engine.embed(["fine"], Priority.JOB)) == 1
+    assert (engine.restarts, engine.state) == (6, EngineState.READY)
+
+
+@only_processes
+async def test_long_life_in_between_keeps_crashes_from_adding_up(
+    engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.hosts.process.STEADY_S", 0.0)
+    engine = engine_of(ECHO)
+    for number in range(6):
+        await engine.ready()
+        os.kill(child_pid(engine), signal.SIGKILL)
+        await until(lambda restarts=number + 1: engine.restarts == restarts)
+    assert (await ask(engine, "fine"))[0] == "fine"
+
+
+@only_processes
+async def test_host_that_was_given_up_has_not_lived_long(
+    engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.hosts.process.STEADY_S", 0.0)
+    engine = engine_of(ECHO, load_ms=600_000, load_timeout_s=0.5)
+    async with asyncio.timeout(60):
+        with pytest.raises(EngineDead, match="LOAD_TIMEOUT_S"):
+            await engine.generate(request())
+
+
+async def test_load_that_fails_after_a_crash_is_tried_again(
+    engine_factory: EngineFactory, script: ScriptFactory, fast_restarts: None
+) -> None:
+    # The memory of an NPU is not free at once when a process that had it is killed.
+    path = script(ECHO)
+    lost: list[EngineEvent] = []
+    engine = engine_factory(scripted(path), isolation="process", hooks=[lost.append])
+    await engine.ready()
+    fine = path.read_bytes()
+    path.write_bytes(script(ECHO, load_error="no memory for the model").read_bytes())
+    os.kill(child_pid(engine), signal.SIGKILL)
+    await until(lambda: sum(isinstance(event, HostLost) for event in lost) >= 2)
+    path.write_bytes(fine)
+    assert (await ask(engine, "fine"))[0] == "fine"
+    reasons = [event.reason for event in lost if isinstance(event, HostLost)]
+    assert "SIGKILL" in reasons[0]
+    assert "no memory for the model" in reasons[1]
 
 
 async def load_error(engine: Engine) -> EngineError:

@@ -17,7 +17,13 @@ from engine import Engine, Priority
 from engine.backends.rkllm.abi import ABI_13, Abi
 from engine.backends.rkllm.structs import CallbackAnswer
 from engine.doctor import Doctor
-from engine.errors import BackendFailed, PromptTooLong, RequestRejected, UnsupportedParameter
+from engine.errors import (
+    BackendFailed,
+    EngineStalled,
+    PromptTooLong,
+    RequestRejected,
+    UnsupportedParameter,
+)
 from engine.request import RenderedPrompt
 from handler.errors import InvalidRequest, ModelNotFound
 from handler.openai.service import OpenAIService
@@ -25,7 +31,7 @@ from handler.pipeline import Pipeline
 from tests.fake_rkllm import read_log
 from tests.fake_rkllm.tokenizer import write_tokenizer
 from tests.integration.engine.rkllm.conftest import RkllmMaker
-from tests.integration.engine.support import ask
+from tests.integration.engine.support import ask, first_text, read, request
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("examined_once")
@@ -56,7 +62,7 @@ async def embed(engine: Engine, *texts: RenderedPrompt) -> list[tuple[Sequence[f
 
 
 async def leave_a_vector(engine: Engine, log: Path) -> None:
-    """Ask for one and leave as soon as it runs: its slot is free then, and it is still computed."""
+    """Ask for one and leave as soon as it runs: it keeps its slot, for it is still computed."""
     await engine.ready()
     left = asyncio.create_task(embed(engine, (1, 2, 3)))
     await until(lambda: log.read_text().count(" rkllm_run ") == 1)
@@ -143,12 +149,63 @@ async def test_aborted_run_that_waits_leaves_a_vector_alone(
     engine = rkllm_of(f'answer when="1 2 3"\n  prefill_ms 300 hears\n{COUNT}')
     await leave_a_vector(engine, call_log)
     waits = asyncio.create_task(ask(engine))
-    await until(lambda: engine.running == 1)
+    await until(lambda: engine.waiting == 1)
     waits.cancel()
     await asyncio.gather(waits, return_exceptions=True)
     await until(lambda: " run_end run=1 " in call_log.read_text())
     assert ended(call_log)[0]["end"] == "finished"
     assert not any(call.name == "rkllm_abort" for call in read_log(call_log))
+
+
+@pytest.mark.usefixtures("tokenizer")
+async def test_slot_is_kept_until_the_vector_is_there(rkllm_of: RkllmMaker, call_log: Path) -> None:
+    # Who came next would wait for it on a clock of its own.
+    engine = rkllm_of(f'answer when="1 2 3"\n  prefill_ms 300 hears\n{COUNT}')
+    await leave_a_vector(engine, call_log)
+    assert (engine.running, ended(call_log)) == (1, [])
+    await until(lambda: engine.running == 0)
+    assert [each["end"] for each in ended(call_log)] == ["finished"]
+
+
+@only_processes
+@pytest.mark.usefixtures("tokenizer")
+@pytest.mark.parametrize("n_batch", [1, 2])
+async def test_vector_that_never_comes_costs_itself(rkllm_of: RkllmMaker, n_batch: int) -> None:
+    # R54
+    script = f'answer when="1 2 3"\n  prefill_ms 600000\n{COUNT}'
+    engine = rkllm_of(script, n_batch=n_batch, prefill_timeout_s=2.0)
+    await engine.ready()
+    with pytest.raises(EngineStalled, match=r"did not embed within 2 s \(PREFILL_TIMEOUT_S\)"):
+        await embed(engine, (1, 2, 3))
+    assert (await ask(engine, (4, 5)))[0] == "0 1 2 "
+    assert len(await embed(engine, (7, 8))) == 1
+    assert (engine.restarts, engine.running) == (1, 0)
+
+
+@only_processes
+@pytest.mark.usefixtures("tokenizer")
+async def test_vector_that_never_comes_and_nobody_waits_for(
+    rkllm_of: RkllmMaker, call_log: Path
+) -> None:
+    script = f'answer when="1 2 3"\n  prefill_ms 600000\n{COUNT}'
+    engine = rkllm_of(script, n_batch=2, prefill_timeout_s=2.0)
+    await leave_a_vector(engine, call_log)
+    await until(lambda: engine.restarts == 1)
+    assert (await ask(engine, (4, 5)))[0] == "0 1 2 "
+    assert engine.running == 0
+
+
+@only_processes
+@pytest.mark.usefixtures("tokenizer")
+async def test_vector_behind_a_long_run_is_waited_for(rkllm_of: RkllmMaker) -> None:
+    script = f'answer when="9 9"\n  say "on " us=20000 times=150\n{COUNT}'
+    engine = rkllm_of(script, n_batch=2, prefill_timeout_s=1.5)
+    async with await engine.generate(request((9, 9))) as stream:
+        await first_text(stream)
+        vector = asyncio.create_task(embed(engine, (7, 8)))
+        await read(stream)
+        assert len(await vector) == 1
+    assert engine.restarts == 0
 
 
 @only_threads
