@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -104,9 +105,15 @@ class PromptCaches:
             )
             return
         beside = path.with_suffix(".json")
-        _unfinished(beside).write_text(json.dumps({"tokens": tokens}), encoding="utf-8")
-        _unfinished(path).replace(path)
-        _unfinished(beside).replace(beside)
+        try:
+            _unfinished(beside).write_text(json.dumps({"tokens": tokens}), encoding="utf-8")
+            _unfinished(path).replace(path)
+            _unfinished(beside).replace(beside)
+        except OSError as error:
+            # The answer is whole, and the next prompt that names it tries again.
+            logger.warning("prompt cache %s was not saved: %s", path.stem, error.strerror)
+            _remove(_unfinished(path), _unfinished(beside))
+            return
         logger.info("prompt cache %s was saved, of %d tokens", path.stem, len(tokens))
 
     def forget(self) -> None:
@@ -122,6 +129,7 @@ class PromptCaches:
                 raise RequestRejected(
                     f"prompt_cache: {path.stem} cannot be saved, {folder} has {MAX_CACHES} already"
                 )
+            _remove(*(each for each in folder.iterdir() if _is_left(each)))
             _unfinished(path).touch()
             _unfinished(path).unlink()
         except OSError as error:
@@ -133,6 +141,26 @@ class PromptCaches:
 def _unfinished(path: Path) -> Path:
     """Return where a file is written; another process may be writing the same one."""
     return path.with_name(f"{path.name}.{os.getpid()}")
+
+
+def _is_left(path: Path) -> bool:
+    """Whether a file is unfinished, and its process has ended."""
+    name, _, process = path.name.rpartition(".")
+    if not name.endswith((".bin", ".json")) or not process.isdecimal():
+        return False
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:
+        pass
+    return False
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        with suppress(OSError):
+            path.unlink()
 
 
 def _tokens_of(path: Path) -> list[int] | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -154,8 +157,8 @@ def test_half_a_file_is_saved_again(model: Path, handle: Handle, half: str | Non
 def test_two_processes_may_save_the_same_at_once(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_pid = {pid: caches_of(model) for pid in (71, 72)}
-    file = by_pid[71].path("bot", None)
+    by_pid = {pid: caches_of(model) for pid in (1, os.getppid())}
+    file = by_pid[1].path("bot", None)
     assert file is not None
     for pid, caches in by_pid.items():
         monkeypatch.setattr("os.getpid", lambda pid=pid: pid)
@@ -192,3 +195,42 @@ def test_without_a_folder_they_are_off(model: Path) -> None:
     caches.open("1.3")
     assert not caches.on
     assert caches.path("bot", None) is None
+
+
+def test_cache_that_cannot_be_put_in_place_costs_no_answer(
+    model: Path, handle: Handle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write = Path.write_text
+
+    def full(path: Path, text: str, encoding: str | None = None) -> int:
+        if ".json." in path.name:
+            path.touch()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, text, encoding)
+
+    caches = caches_of(model)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", full)
+        use(caches, handle, "bot", [1, 2, 3])
+    assert "prompt cache bot was not saved: No space left on device" in caplog.text
+    assert [path.name for path in (model.parent / "caches").rglob("bot*")] == []
+    # The next one saves it.
+    assert use(caches, handle, "bot", [1, 2, 3]) == (0, True)
+    assert use(caches, handle, "bot", [1, 2, 4]) == (2, False)
+
+
+def test_what_dead_processes_left_unfinished_is_removed(model: Path, handle: Handle) -> None:
+    caches = caches_of(model)
+    path = caches.path("old", None)
+    assert path is not None
+    path.parent.mkdir(parents=True)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for kind in ("bin", "json"):
+        (path.parent / f"old.{kind}.{ended.pid}").touch()
+    kept = [path.parent / name for name in (f"other.bin.{os.getppid()}", "own.bin.x", "notes.1")]
+    for each in kept:
+        each.touch()
+    use(caches, handle, "bot", [1, 2, 3])
+    there = {each.name for each in path.parent.iterdir()}
+    assert there == {"bot.bin", "bot.json", *(each.name for each in kept)}
