@@ -46,6 +46,11 @@ def told_as_text(chat: Chat) -> Chat:
     return replace(chat, messages=tuple(messages), tools=())
 
 
+def calls_as_text(chat: Chat) -> Chat:
+    """Return a chat whose calls and their results are plain text, functions told of or not."""
+    return replace(chat, messages=tuple(_plain(chat.messages)))
+
+
 def _plain(messages: Sequence[Message]) -> list[Message]:
     found: list[Message] = []
     for message in messages:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 from engine.errors import ModelLoadFailed
@@ -15,14 +16,14 @@ def check_model(path: Path) -> None:
     """Refuse what is no file with something in it. Raises ModelLoadFailed."""
     if not path.name:
         raise ModelLoadFailed("MODEL_PATH must name a .rkllm model: there is no default one")
-    if not path.exists():
-        raise ModelLoadFailed(f"MODEL_PATH: there is no file {path}")
-    if not path.is_file():
-        raise ModelLoadFailed(f"MODEL_PATH: {path} is not a file")
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ModelLoadFailed(f"MODEL_PATH: {path} is not a file")
         with path.open("rb") as file:
             if not file.read(1):
                 raise ModelLoadFailed(f"MODEL_PATH: {path} is empty")
+    except FileNotFoundError:
+        raise ModelLoadFailed(f"MODEL_PATH: there is no file {path}") from None
     except OSError as error:
         raise ModelLoadFailed(f"MODEL_PATH: {path} cannot be read: {error.strerror}") from error
 

@@ -8,7 +8,7 @@ from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.backends.rkllm.runtime import Turn
 from engine.errors import PromptTooLong, RequestRejected, UnsupportedParameter
 from engine.request import Chat, Prompt, RenderedPrompt
-from engine.tool_prompt import told_as_text
+from engine.tool_prompt import calls_as_text, told_as_text
 
 # More than any vocabulary has; how many tokens this one has, only a tokenizer tells.
 _MAX_TOKEN_ID = 2**20 - 1
@@ -27,10 +27,16 @@ def input_for(prompt: Prompt, tokenizer: ChatTokenizer | None, context_length: i
     given = _given(prompt, tokenizer)
     if not given:
         raise RequestRejected("prompt: there must be at least one token")
-    if isinstance(given, list) and len(given) >= context_length:
+    tokens = 0
+    if isinstance(given, list):
+        tokens = len(given)
+    elif tokenizer is not None:
+        # The runtime's template adds to it, so this is the least that it will be.
+        tokens = len(tokenizer.encode(given.text, special=False))
+    if tokens >= context_length:
         raise PromptTooLong(
-            f"prompt: {len(given)} tokens do not fit the context of {context_length} tokens",
-            prompt_tokens=len(given),
+            f"prompt: {tokens} tokens do not fit the context of {context_length} tokens",
+            prompt_tokens=tokens,
             context_length=context_length,
         )
     return given
@@ -108,9 +114,7 @@ def in_one_turn(chat: Chat) -> str:
     What is left where the runtime takes one turn and the model's template is not at hand: nothing
     is dropped, though the model has not been trained to read it like this.
     """
-    if chat.tools:
-        chat = told_as_text(chat)
-    turns = chat.messages
+    turns = (told_as_text(chat) if chat.tools else calls_as_text(chat)).messages
     if len(turns) == 1:
         return turns[0].content
     labelled = [f"{_LABELS.get(turn.role, turn.role.title())}: {turn.content}" for turn in turns]

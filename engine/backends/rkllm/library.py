@@ -45,12 +45,13 @@ def find(given: str | None) -> Path:
     """
     if given is not None:
         path = Path(given)
-        if path.is_dir():
+        # Not by Path's own methods, which raise where a folder may not be entered.
+        if os.path.isdir(path):
             path = path / NAME
-        if not path.is_file():
-            raise ModelLoadFailed(f"RKLLM_LIB_PATH: there is no file {path}; {_WHERE_FROM}")
+        if not os.path.isfile(path):
+            raise ModelLoadFailed(f"RKLLM_LIB_PATH: {_why_not(path)}; {_WHERE_FROM}")
     else:
-        found = next((path for path in _candidates() if path.is_file()), None)
+        found = next((path for path in _candidates() if os.path.isfile(path)), None)
         if found is None:
             raise ModelLoadFailed(
                 f"{NAME} is not installed: set RKLLM_LIB_PATH, or put it into one of "
@@ -59,6 +60,16 @@ def find(given: str | None) -> Path:
         path = found
     check_machine(path)
     return path.resolve()
+
+
+def _why_not(path: Path) -> str:
+    try:
+        path.stat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    return f"there is no file {path}"
 
 
 def _candidates() -> Iterator[Path]:

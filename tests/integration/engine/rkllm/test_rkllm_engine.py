@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -362,7 +363,7 @@ async def test_several_turns_are_one_turn_that_drops_nothing(rkllm_of: RkllmMake
     given = await seen(engine, several)
     assert given["prompt"] == (
         "System: Be brief.\n\nUser: Who are you?\n\nAssistant: A model.\n\n"
-        'Tool: {"ok": 1}\n\nUser: Of what?\n\nAssistant:'
+        'User: <tool_response>\n{"ok": 1}\n</tool_response>\n\nUser: Of what?\n\nAssistant:'
     )
     assert (given["input_type"], given["role"], given["history"]) == ("prompt", "user", "")
     (warning,) = await warnings_of(engine, several, **DEFAULTS)
@@ -535,6 +536,8 @@ async def test_tokenizer_without_a_template_counts_and_takes_plain_prompts(
     given = await seen(engine, one)
     assert (given["input_type"], given["prompt"]) == ("prompt", "hi")
     assert await warnings_of(engine, one, **DEFAULTS) == ()
+    with pytest.raises(PromptTooLong, match="5000 tokens do not fit the context of 4096 tokens"):
+        await ask(engine, chat(("user", "x" * 5000)))
     several = chat(("system", "S"), ("user", "hi"))
     assert (await seen(engine, several))["prompt"] == "System: S\n\nUser: hi\n\nAssistant:"
     (warning,) = await warnings_of(engine, several, **DEFAULTS)
@@ -785,6 +788,24 @@ async def test_bad_model_is_named(
     assert error.message.startswith("MODEL_PATH: ")
     assert said in error.message
     assert "bad.rkllm" in error.message
+
+
+@only_threads
+@only_13
+async def test_model_that_cannot_be_looked_at_says_why(
+    rkllm_of: RkllmMaker, tmp_path: Path
+) -> None:
+    # As in a folder that may not be entered, which for root there is not.
+    error = await load_error(rkllm_of(tmp_path / f"{'a' * 300}.rkllm"))
+    assert error.message.startswith("MODEL_PATH: ")
+    assert error.message.endswith(" cannot be read: File name too long")
+
+
+@only_processes
+@only_13
+async def test_path_that_is_no_text_is_refused(rkllm_of: RkllmMaker, tmp_path: Path) -> None:
+    error = await load_error(rkllm_of(Path(os.fsdecode(bytes(tmp_path) + b"/\xff.rkllm"))))
+    assert "cannot be passed on to its process, for it is not UTF-8" in error.message
 
 
 @only_threads

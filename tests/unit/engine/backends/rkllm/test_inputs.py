@@ -21,3 +21,19 @@ from engine.request import Chat, Message
 def test_conversation_as_one_turn(turns: list[tuple[str, str]], text: str) -> None:
     # R38: nothing is dropped.
     assert in_one_turn(Chat(tuple(Message(*turn) for turn in turns))) == text
+
+
+def test_calls_and_results_are_told_without_functions() -> None:
+    # R38: nothing is dropped.
+    call = {"id": "1", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
+    chat = Chat(
+        (
+            Message("user", "Weather?"),
+            Message("assistant", "", tool_calls=(call,)),
+            Message("tool", "3 degrees"),
+        )
+    )
+    text = in_one_turn(chat)
+    assert '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>' in text
+    assert "<tool_response>\n3 degrees\n</tool_response>" in text
+    assert "<tools>" not in text

@@ -121,6 +121,23 @@ def test_usual_places_are_real_ones() -> None:
     assert all(os.path.isabs(place) for place in library._USUAL)
 
 
+# As a folder that may not be entered, which for root there is not: it cannot even be looked at.
+UNREADABLE = "a" * 300
+
+
+def test_folder_that_cannot_be_looked_into_is_passed_over(
+    places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = put(places / "opt")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(places / UNREADABLE))
+    assert library.find(None) == found
+
+
+def test_given_path_that_cannot_be_looked_at_says_why(places: Path) -> None:
+    message = refusal(places / UNREADABLE)
+    assert message.startswith(f"RKLLM_LIB_PATH: {places / UNREADABLE} cannot be read: File name")
+
+
 def test_given_path_that_is_not_there_is_not_searched_for(places: Path) -> None:
     put(places / "lib")
     for given, missing in (("none.so", "none.so"), ("opt", f"opt/{NAME}")):
