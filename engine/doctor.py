@@ -26,6 +26,7 @@ from engine.errors import EngineError
 from engine.fingerprint import sha256_of_ends
 from engine.hosts.child import die_with_parent, ignore_signals
 from engine.hosts.outbox import exit_now
+from engine.request import Chat, Message, Prompt
 from engine.watched import Watched, watch
 
 # The names of a step's first finding and of its last, where it fails.
@@ -213,10 +214,14 @@ class Doctor:
         abort_after_s: float | None = None,
     ) -> Watched:
         self._runs += 1
+        assert self._capabilities is not None  # noqa: S101 - it has been loaded
+        given: Prompt = prompt
+        if isinstance(prompt, str) and self._capabilities.chat_template:
+            given = Chat((Message("user", prompt),))
         return watch(
             self._backend,
             self._runs,
-            prompt,
+            given,
             max_tokens=max_tokens,
             abort_at_token=abort_at_token,
             abort_after_s=abort_after_s,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from engine.backends.base import Backend, RunEnd
 from engine.generation import Generation
 from engine.output import TokenLogprob
-from engine.request import Chat, Message, SamplingParams
+from engine.request import Prompt, SamplingParams
 
 
 @dataclass(slots=True)
@@ -52,13 +52,13 @@ class Watched:
 def watch(
     backend: Backend,
     run_id: int,
-    prompt: str | tuple[int, ...],
+    prompt: Prompt,
     *,
     max_tokens: int,
     abort_at_token: int | None = None,
     abort_after_s: float | None = None,
 ) -> Watched:
-    """Run a user's turn, or token ids, as the engine does, on this thread; return what was seen."""
+    """Run a prompt as the engine does, on this thread; return what was seen."""
     watched = Watched(time.monotonic())
     sampling = SamplingParams(max_tokens=max_tokens, temperature=0.7, top_p=0.9, top_k=50)
     generation = Generation(sampling, lambda delta: watched.text.append(delta.text))
@@ -77,12 +77,11 @@ def watch(
             threading.Thread(target=abort).start()
         return done
 
-    given = Chat((Message("user", prompt),)) if isinstance(prompt, str) else prompt
     timer = threading.Timer(abort_after_s or 0, abort)
     if abort_after_s is not None:
         timer.start()
     try:
-        watched.end = backend.run(run_id, given, sampling, on_piece)
+        watched.end = backend.run(run_id, prompt, sampling, on_piece)
     finally:
         watched.returned = time.monotonic()
         timer.cancel()

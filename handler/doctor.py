@@ -115,7 +115,7 @@ def _listen(
     began = time.monotonic()
     while True:
         try:
-            line = lines.get(timeout=max(began + limit_s - time.monotonic(), 0))
+            line = lines.get(timeout=_within(began + limit_s - time.monotonic()))
         except queue.Empty:
             return f"it was not over after {limit_s:g} s ({clock}), and the process was killed"
         if not line:
@@ -126,6 +126,11 @@ def _listen(
             limit_s, clock = run if value else load
             began = time.monotonic()
             on_step(step)
+
+
+def _within(left_s: float) -> float:
+    """Return what a wait takes as its limit: a clock may be set to more."""
+    return min(max(left_s, 0.0), threading.TIMEOUT_MAX)
 
 
 def _read(process: subprocess.Popen[bytes], lines: queue.SimpleQueue[bytes]) -> None:

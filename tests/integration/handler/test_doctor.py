@@ -256,3 +256,9 @@ def examiners(parent: int) -> list[int]:
             if arguments[-2:] == [b"engine.doctor", str(parent).encode()]:
                 found.append(int(entry.parent.name))
     return found
+
+
+def test_clock_without_an_end(doctor: Doctor, script: ScriptFactory) -> None:
+    path = script({"pieces": ["so "], "repeat": 300, "delay_ms": 1})
+    done = doctor(MODEL_PATH=str(path), PREFILL_TIMEOUT_S="inf")
+    assert (done.code, done.stderr) == (0, "")

@@ -408,7 +408,12 @@ async def test_arrays_of_prompts_are_packed(
     assert [len(run) for run in runs_of(call_log)] == [4]
 
 
-def test_doctor_tries_it_out_as_it_is_set(library: Path, model: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize("template", [True, False], ids=["template", "none"])
+def test_doctor_tries_it_out_as_it_is_set(
+    library: Path, model: Callable[[str], Path], tmp_path: Path, template: bool
+) -> None:
+    if not template:
+        write_tokenizer(tmp_path, None)
     doctor = Doctor(
         "rkllm",
         {
