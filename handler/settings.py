@@ -52,7 +52,10 @@ class Settings(RkllmSettings):
         "default.",
     )
     context_length: int = Field(
-        4096, ge=0, description="Tokens of prompt and answer in one slot; 0 is the model's own."
+        4096,
+        ge=0,
+        description="Tokens of prompt and answer in one slot; 0 is the model's own, of which "
+        "the RKLLM runtime tells nothing: there it is 4096.",
     )
     max_concurrency: int = Field(
         0, ge=0, le=256, description=f"Generations side by side; 0 is {DEFAULT_SLOTS}."

@@ -22,6 +22,7 @@ from engine.errors import (
     EngineDead,
     EngineError,
     EngineStalled,
+    ModelLoadFailed,
     from_wire,
 )
 from engine.hooks import Hooks, HostLoaded, HostLost
@@ -95,6 +96,16 @@ class ProcessHost:
         """Start the child and have it load; harmless while there is one."""
         if self._process is not None or self.failure is not None:
             return
+        try:
+            told = encode({"backend": self._config.backend, "options": self._config.options})
+        except TypeError as error:
+            self._fail_for_good(
+                ModelLoadFailed(
+                    "a path or name that was set for the engine cannot be passed on to its "
+                    f"process, for it is not UTF-8: {error}"
+                )
+            )
+            return
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -118,7 +129,7 @@ class ProcessHost:
         self._spawned_at = time.monotonic()
         # A child that has died by now is found out by whoever reads from it.
         with suppress(OSError):
-            ours.sendall(encode({"backend": self._config.backend, "options": self._config.options}))
+            ours.sendall(told)
 
     async def ready(self) -> Capabilities:
         """Wait until the model is loaded. Raises ModelLoadFailed, EngineDead or EngineClosed."""
@@ -317,4 +328,4 @@ class ProcessHost:
 
 def backoff_s(crashes: int) -> float:
     """Return how long to wait after so many crashes in a row, in seconds."""
-    return min(FIRST_BACKOFF_S * 2 ** (crashes - 1), MAX_BACKOFF_S)
+    return min(FIRST_BACKOFF_S * 2.0 ** (crashes - 1), MAX_BACKOFF_S)

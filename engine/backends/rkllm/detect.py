@@ -178,7 +178,8 @@ def _objections(param: Any) -> list[str]:
     """Return what cannot be a default in these fields.
 
     Both layouts share the first 57 bytes; what tells them apart is where the extended parameters
-    stand. Their defaults are documented: 4 CPUs, and a mask that names as many.
+    stand. Their defaults are documented: 4 CPUs, and a mask that names as many, or none where the
+    runtime chooses.
     """
     extend = param.extend_param
     cpus, mask = extend.enabled_cpus_num, extend.enabled_cpus_mask
@@ -190,7 +191,7 @@ def _objections(param: Any) -> list[str]:
         ("base_domain_id", 0 <= extend.base_domain_id < 64, extend.base_domain_id),
         ("embed_flash", extend.embed_flash in (0, 1), extend.embed_flash),
         ("enabled_cpus_num", 1 <= cpus <= 32, cpus),
-        ("enabled_cpus_mask", mask.bit_count() == cpus, hex(mask)),
+        ("enabled_cpus_mask", mask.bit_count() in (0, cpus), hex(mask)),
         ("n_batch", 0 <= extend.n_batch <= 64, extend.n_batch),
         ("use_cross_attn", extend.use_cross_attn in (0, 1), extend.use_cross_attn),
     )

@@ -26,7 +26,7 @@ def check_end(run: Run | Batch, context_length: int) -> None:
             f"the RKLLM runtime failed and gave no reason ({said}); a prompt or answer that "
             f"does not fit the context of {context_length} tokens is one"
         )
-    if not run.finished and not run.stopped:
+    if not (run.finished or run.stopped or (isinstance(run, Run) and run.full)):
         raise BackendFailed("the RKLLM runtime ended the run without saying that it was done")
 
 

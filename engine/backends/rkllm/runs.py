@@ -70,6 +70,11 @@ class Run:
     prefill_ms: float = 0.0
     peak_mb: float = 0.0
 
+    @property
+    def full(self) -> bool:
+        """Whether the library, which knew the limit, came to it: all is said that was wanted."""
+        return self.told and self.tokens >= self.limit
+
     def take_result(self, result: Any, state: int) -> bool:
         """Take what a callback brings; return whether the run is to be aborted."""
         if state == _NORMAL:

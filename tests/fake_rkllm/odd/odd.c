@@ -2,6 +2,7 @@
  * of no known layout or of two, and what else a library may do to whoever asks for them.
  *
  * -DAT_12, -DAT_13, -DAT=68    where the extended parameters stand, any of them
+ * -DNO_MASK                   no CPU is named in the mask
  * -DVERSION="1.2.1"           the version string in it
  * -DPRINTS, -DDIES, -DHANGS, -DLEAVES    what happens when the default parameters are asked for
  * -DDIES_AT_END, -DPRINTS_AT_END    what happens when the process ends
@@ -43,7 +44,9 @@ static inline void put_extended(Param *param, size_t at)
     memset(param->bytes + at, 0, 120);
     param->bytes[at + 4] = 1;
     param->bytes[at + 5] = 4;
+#ifndef NO_MASK
     put_int(param, at + 8, 0xf0);
+#endif
     param->bytes[at + 12] = 1;
 }
 

@@ -217,16 +217,21 @@ async def test_vectors_in_between_keep_crashes_from_adding_up(engine_of: EngineM
     assert (engine.restarts, engine.state) == (6, EngineState.READY)
 
 
+async def kill_once(engine: Engine) -> None:
+    await engine.ready()
+    before = engine.restarts
+    os.kill(child_pid(engine), signal.SIGKILL)
+    await until(lambda: engine.restarts > before)
+
+
 @only_processes
 async def test_long_life_in_between_keeps_crashes_from_adding_up(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.hosts.process.STEADY_S", 0.0)
     engine = engine_of(ECHO)
-    for number in range(6):
-        await engine.ready()
-        os.kill(child_pid(engine), signal.SIGKILL)
-        await until(lambda restarts=number + 1: engine.restarts == restarts)
+    for _ in range(6):
+        await kill_once(engine)
     assert (await ask(engine, "fine"))[0] == "fine"
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from engine import Chat, Engine, EngineState, Message, TokenStream
+from engine import Chat, Engine, EngineState, FinishReason, Message, TokenStream
 from engine.backends.rkllm.abi import ABI_12, ABI_13, Abi
 from engine.errors import (
     BackendFailed,
@@ -375,6 +375,15 @@ async def test_no_finish_at_the_end(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(f'{NEXT}\nanswer\n  say "a" "b"\n  finish none\n')
     with pytest.raises(BackendFailed, match="without saying that it was done"):
         await ask(engine, "go")
+    await assert_next_is_fine(engine)
+    assert engine.restarts == 0
+
+
+async def test_no_finish_at_a_limit_that_the_library_was_told(rkllm_of: RkllmMaker) -> None:
+    # All is there that was wanted, whatever is left out behind it.
+    engine = rkllm_of(f'{NEXT}\nanswer\n  say "x" times=100\n  finish none\n')
+    text, end = await ask(engine, "go", max_tokens=5)
+    assert (text, end.reason, end.usage.completion_tokens) == ("xxxxx", FinishReason.LENGTH, 5)
     await assert_next_is_fine(engine)
     assert engine.restarts == 0
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.backends.rkllm import detect
-from engine.backends.rkllm.abi import ABI_12, ABI_13
+from engine.backends.rkllm.abi import ABI_12, ABI_13, Abi
 from engine.backends.rkllm.detect import Evidence, choose, examine
 from engine.errors import ModelLoadFailed
 from tests.fake_rkllm import run
@@ -104,6 +104,12 @@ def test_version_string_that_says_otherwise(tmp_path: Path, name: str, said: str
 
 def test_version_string_of_no_known_line_is_no_contradiction(tmp_path: Path) -> None:
     assert choose(examine(build_odd(tmp_path, "AT_13", 'VERSION="2.0.0"'))) is ABI_13
+
+
+@pytest.mark.parametrize(("at", "abi"), [("AT_12", ABI_12), ("AT_13", ABI_13)])
+def test_mask_that_leaves_the_choice_to_the_runtime(tmp_path: Path, at: str, abi: Abi) -> None:
+    # No board has told yet what the library's own default is.
+    assert choose(examine(build_odd(tmp_path, at, "NO_MASK"))) is abi
 
 
 def test_neither_layout_fits(tmp_path: Path) -> None:
