@@ -69,6 +69,7 @@ class Faults:
         if call.plane in (Plane.CLIENT, Plane.OPENAI):
             await self._client(scope, receive, send)
         elif call.operation in WORKER_POSTS and self._happens("drop_post", self._rates.drop_post):
+            logger.warning("FAULT_DROP_POST: %s is dropped", scope["path"])
             if not await hang_up(scope, receive):
                 await _refusal("FAULT_DROP_POST", _INTERNAL, scope)(scope, receive, send)
         elif call.operation in TAKES and self._rates.lose_lease:
