@@ -122,7 +122,8 @@ class Timekeeper:
                 for job in ends:
                     ended.setdefault(job.id, job)
         self._workers.expire(now)
-        return list(ended.values())
+        # One that was forgotten in the same look has no end any more.
+        return [job for job_id, job in ended.items() if self._ledger.get(job_id) is not None]
 
     def _again(self, item: Item, when: float) -> None:
         self._agenda.put(when, item.job_id, item.due, item.mark)

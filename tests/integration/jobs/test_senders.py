@@ -296,6 +296,19 @@ async def test_a_lease_and_a_run_that_are_over_at_one_time_end_it_once(stores: S
     assert stores.ended == [await store.get(job.id)]
 
 
+@pytest.mark.parametrize("lease_s", [5, 1000], ids=["lease", "run"])
+async def test_a_job_that_is_forgotten_as_it_would_end_holds_up_no_other(
+    stores: Stores, lease_s: float
+) -> None:
+    store = await stores.open(max_losses=1)
+    await store.enqueue(new(execution_timeout_ms=5_000, ttl_ms=5_050))
+    await store.enqueue(new(execution_timeout_ms=5_000))
+    brief, other = await store.receive("e", "w", lease_s=lease_s, limit=2)
+    await stores.pass_time(store, 5.1)
+    assert await store.get(brief.id) is None
+    assert stores.ended == [await store.get(other.id)]
+
+
 async def test_results_are_kept_for_their_time(stores: Stores) -> None:
     """The result of a /run is kept for 30 minutes, that of a /runsync for one."""
     store = await stores.open()
