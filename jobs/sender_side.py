@@ -68,7 +68,8 @@ class SenderSide(Core):
 
     async def publish(self, job_id: str) -> None:
         """Have a `sync` job on disk before its id is told. Raises StoreUnavailable."""
-        entry = self._ledger.get(job_id)
+        # A change that it shares with jobs that are told of is on its way without it.
+        entry = await self._settled(job_id)
         if entry is None or not entry.private:
             return
         # Before the wait: whatever ends it meanwhile has to be on disk as well.

@@ -343,6 +343,20 @@ async def test_publish_waits_for_the_disk_each_time_until_it_took_it() -> None:
     assert await acking
 
 
+async def test_publish_has_the_end_on_disk_that_is_on_its_way_with_that_of_others() -> None:
+    world = World()
+    await world.waiting()
+    sync = await world.store.enqueue(NewJob(endpoint="e", input=b"1", sync=True))
+    purging = await world.start(world.store.purge("e"))
+    publishing = await world.start(world.store.publish(sync.id))
+    while world.disk.waiters:
+        await world.disk.write()
+    assert await purging == 2
+    await publishing
+    assert await world.status(sync) is JobStatus.CANCELLED
+    assert [job.status for job in world.disk.saved if job.id == sync.id] == [JobStatus.CANCELLED]
+
+
 async def test_delivered_results_do_not_pile_up() -> None:
     world = World()
     for _ in range(50):
