@@ -81,8 +81,10 @@ class SenderSide(Core):
         try:
             await self._journal.durable()
         except BaseException:
-            entry.private = True
-            self._journal.forget(job_id)
+            # A change that has begun since is told of, and may be written where this was not.
+            if entry.changing is None:
+                entry.private = True
+                self._journal.forget(job_id)
             raise
         hit("published")
 

@@ -343,6 +343,24 @@ async def test_publish_waits_for_the_disk_each_time_until_it_took_it() -> None:
     assert await acking
 
 
+async def test_a_refused_publish_leaves_an_end_that_is_on_its_way_on_disk() -> None:
+    world = World()
+    sent = await world.store.enqueue(NewJob(endpoint="e", input=b"1", sync=True))
+    (job,) = await world.store.receive("e", "w", lease_s=30)
+    publishing = await world.start(world.store.publish(sent.id))
+    acking = await world.start(world.store.ack(job.id, 1, output=b"1"))
+    # The end comes with the next batch.
+    publish, end = world.disk.waiters
+    world.disk.waiters = [publish]
+    await world.disk.refuse()
+    with pytest.raises(StoreUnavailable):
+        await publishing
+    world.disk.waiters = [end]
+    await world.disk.write()
+    assert await acking
+    assert world.disk.forgotten == []
+
+
 async def test_publish_has_the_end_on_disk_that_is_on_its_way_with_that_of_others() -> None:
     world = World()
     await world.waiting()
