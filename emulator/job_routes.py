@@ -99,6 +99,8 @@ class JobRoutes:
 
     async def _cancel(self, request: Request) -> Response:
         job = await self._job(request)
+        # Not in the store: what is taken back for a client that has left is nobody's to look up.
+        await self._store.publish(job.id)
         return JSON(shapes.accepted(_kept(await self._store.cancel(job.id), job.id)))
 
     async def _retry(self, request: Request) -> Response:

@@ -129,6 +129,8 @@ class SenderSide(Core):
             NotRetryable: it did not fail.
             StoreUnavailable: the disk did not take it.
         """
+        # Whoever asks has its id, be it that of a result that was not written.
+        await self.publish(job_id)
         entry = await self._settled(job_id)
         if entry is None:
             return None

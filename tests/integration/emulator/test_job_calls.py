@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
+from pathlib import Path
 
 import pytest
 
@@ -81,6 +84,20 @@ async def test_worker_is_told_to_stop_and_its_late_result_ignored(serve: Serve) 
         shown = await status(client, job["id"])
         assert shown["status"] == "CANCELLED"
         assert "output" not in shown
+
+
+async def test_cancel_of_a_runsync_is_on_disk_first(serve: Serve, tmp_path: Path) -> None:
+    database = tmp_path / "jobs.sqlite3"
+    server = await serve(job_db=str(database))
+    async with server.client() as client:
+        waiting = asyncio.create_task(client.post(f"{OTHER}/runsync", json={"input": INPUT}))
+        job_id = (await Puppet(client).take())["id"]
+        response = await client.post(f"{OTHER}/cancel/{job_id}")
+        assert response.json() == {"id": job_id, "status": "CANCELLED"}
+        with contextlib.closing(sqlite3.connect(database)) as found:
+            rows = found.execute("SELECT id, status FROM jobs").fetchall()
+        assert (await waiting).json()["status"] == "CANCELLED"
+    assert rows == [(job_id, "CANCELLED")]
 
 
 # -- retry ----------------------------------------------------------------------------------------

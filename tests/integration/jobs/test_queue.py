@@ -382,6 +382,17 @@ async def test_results_that_were_delivered_make_room(stores: Stores) -> None:
     assert await store.get(ids[1]) is not None
 
 
+async def test_a_result_of_a_job_that_was_run_again_does_not_make_room(stores: Stores) -> None:
+    store = await stores.open(max_jobs=1)
+    sent = await store.enqueue(new(sync=True))
+    await store.ack((await take(store)).id, 1, error="no")
+    await store.retry(sent.id)
+    await store.ack((await take(store)).id, 2, output=b"1")
+    with pytest.raises(StoreFull):
+        await store.enqueue(new())
+    assert (await job_of(store, sent.id)).output == b"1"
+
+
 async def test_a_result_whose_id_was_told_does_not_make_room(stores: Stores) -> None:
     store = await stores.open(max_jobs=1)
     sent = await store.enqueue(new(sync=True))

@@ -249,6 +249,24 @@ async def test_what_a_runsync_has_said_before_its_id_is_told_is_kept_with_it(dis
     assert await again.get(untold.id) is None
 
 
+async def test_a_runsync_that_is_run_again_is_on_disk_first(disk: Stores) -> None:
+    store = await disk.open()
+    sent = await store.enqueue(new("again", sync=True))
+    job = await take(store)
+    await store.append(job.id, 1, [b"1"])
+    await store.ack(job.id, 1, error="no")
+    assert await rows(disk.path) == {}
+    await store.retry(sent.id)
+    assert await rows(disk.path) == {sent.id: "IN_QUEUE"}
+    await disk.close()
+    again = await disk.open()
+    assert await again.read(sent.id, (0, 0), 0) == []
+    job = await take(again)
+    assert (job.id, job.input, job.attempt, job.retries) == (sent.id, b"again", 2, 1)
+    await again.ack(job.id, 2, output=b"1")
+    assert await rows(disk.path) == {sent.id: "COMPLETED"}
+
+
 async def test_what_clients_are_told_is_on_disk_first(disk: Stores) -> None:
     store = await disk.open()
     sent = await store.enqueue(new(execution_timeout_ms=5_000))
