@@ -54,10 +54,10 @@ class Core:
             self._leases.queue_again(entry)
             return
         self._time.limit(job, "retention")
-        if job.status in (JobStatus.CANCELLED, JobStatus.TIMED_OUT) and before.worker_id:
+        if job.status in (JobStatus.CANCELLED, JobStatus.TIMED_OUT):
             # Not before: a worker that has stopped a job says no more of it, and the job would
             # hang if the disk had refused its end.
-            self._workers.stop(before.worker_id, job.id, self._monotonic())
+            self._time.stop(before, entry)
         if entry.private:
             self._ledger.deliver(job.id)
         self._on_ended(job)

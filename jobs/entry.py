@@ -50,6 +50,10 @@ class Entry:
         self._number = 0
         self._waiters: list[asyncio.Future[bool]] = []
 
+    def lost_to(self, now: float) -> str | None:
+        """Return the worker that has lost it and had not the time to end it since."""
+        return self.lost_by if now < self.lost_until else None
+
     def begin_stream(self) -> int:
         """Forget an earlier attempt's stream; return how many bytes it had."""
         gone, self.stream_bytes = self.stream_bytes, 0

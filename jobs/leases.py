@@ -61,8 +61,7 @@ class Leases:
 
     def may_still_run(self, job_id: str, worker_id: str) -> bool:
         """Whether a worker has lost this job and had not the time to end it since."""
-        entry = self._ledger.entry(job_id)
-        return entry.lost_by == worker_id and self._monotonic() < entry.lost_until
+        return self._ledger.entry(job_id).lost_to(self._monotonic()) == worker_id
 
     def extend(self, job_id: str, attempt: int, lease_s: float) -> bool:
         """Let a lease end no earlier than `lease_s` from now.

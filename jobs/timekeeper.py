@@ -63,6 +63,13 @@ class Timekeeper:
             limit_s = limits.sync_retention_s if job.sync else limits.retention_s
         self._put_since(since, limit_s, job.id, due, since)
 
+    def stop(self, job: Job, entry: Entry) -> None:
+        """Have a job stopped by who has it, and by who has lost it and may not know."""
+        now = self._monotonic()
+        for worker_id in {job.worker_id, entry.lost_to(now)}:
+            if worker_id is not None:
+                self._workers.stop(worker_id, job.id, now)
+
     def _put_since(
         self,
         since: float,
@@ -104,8 +111,7 @@ class Timekeeper:
                 self._ledger.forget(entry)
             elif item.due == "ttl":
                 hit("expired")
-                if entry.job.worker_id is not None:
-                    self._workers.stop(entry.job.worker_id, item.job_id, now)
+                self.stop(entry.job, entry)
                 self._ledger.forget(entry)
             elif item.due == "lease" and entry.lease_until > now:
                 self._again(item, entry.lease_until)

@@ -51,6 +51,8 @@ class Known:
     worker: str | None = None
     started_at: float = 0.0
     lease_until: float = 0.0
+    lost_by: str | None = None
+    lost_until: float = 0.0
     ended_at: float = 0.0
     output: bytes | None = None
     chunks: list[bytes] = field(default_factory=list)
@@ -78,7 +80,7 @@ class JobStoreModel(RuleBasedStateMachine):
         self.jobs: dict[str, Known] = {}
         self.told: list[tuple[str, JobStatus]] = []
         self.expected: list[tuple[str, JobStatus]] = []
-        self.stops: dict[str, list[str]] = {name: [] for name in WORKERS}
+        self.stops: dict[str, set[str]] = {name: set() for name in WORKERS}
         self.folder = tempfile.TemporaryDirectory()
         self.patch = mock.patch.object(jobs.memory, "TICK_S", 3600.0)
         self.patch.start()
@@ -114,10 +116,23 @@ class JobStoreModel(RuleBasedStateMachine):
 
     def end(self, job_id: str, status: JobStatus, output: bytes | None = None) -> None:
         known = self.jobs[job_id]
-        if status in (JobStatus.CANCELLED, JobStatus.TIMED_OUT) and known.worker:
-            self.stops[known.worker].append(job_id)
+        if status in (JobStatus.CANCELLED, JobStatus.TIMED_OUT):
+            self.stop(job_id)
         known.status, known.ended_at, known.output = status, self.time, output
         self.expected.append((job_id, status))
+
+    def stop(self, job_id: str) -> None:
+        known = self.jobs[job_id]
+        if known.worker:
+            self.stops[known.worker].add(job_id)
+        if known.lost_by and self.time < known.lost_until:
+            self.stops[known.lost_by].add(job_id)
+
+    def lose_to(self, job_id: str, *, beside: bool = False) -> None:
+        """Its worker may still run it."""
+        known = self.jobs[job_id]
+        known.lost_by, known.lost_until = known.worker, self.time + TIMEOUT_S
+        self.lose(job_id, beside=beside)
 
     def lose(self, job_id: str, *, beside: bool = False) -> None:
         known = self.jobs[job_id]
@@ -167,8 +182,7 @@ class JobStoreModel(RuleBasedStateMachine):
             known.started_at = self.time
             known.lease_until = self.time + LEASE_S
             assert job.attempt == known.attempt
-            if job.id in self.stops[worker]:
-                self.stops[worker].remove(job.id)
+            self.stops[worker].discard(job.id)
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data(), stale=st.booleans(), error=st.booleans(), output=st.binary(max_size=3))
@@ -278,13 +292,13 @@ class JobStoreModel(RuleBasedStateMachine):
         order = [job.id for job in self.store.held(worker)]
         assert sorted(order) == sorted(held)
         for job_id in order:
-            self.lose(job_id)
+            self.lose_to(job_id)
 
     @rule(worker=st.sampled_from(WORKERS))
     def ask_what_to_stop(self, worker: str) -> None:
         got = self.loop.run_until_complete(self.store.stops(worker, 0))
         assert sorted(got) == sorted(self.stops[worker])
-        self.stops[worker] = []
+        self.stops[worker] = set()
 
     @rule(seconds=st.sampled_from([1.0, 20.0, 31.0, 61.0, 101.0]))
     def time_passes(self, seconds: float) -> None:
@@ -318,11 +332,10 @@ class JobStoreModel(RuleBasedStateMachine):
             if known.status.final:
                 del self.jobs[each]
             elif known.queued_at + TTL_S <= self.time:
-                if known.worker:
-                    self.stops[known.worker].append(each)
+                self.stop(each)
                 del self.jobs[each]
             elif known.lease_until <= self.time < known.started_at + TIMEOUT_S:
-                self.lose(each, beside=True)
+                self.lose_to(each, beside=True)
             else:
                 self.end(each, JobStatus.TIMED_OUT)
 
@@ -331,12 +344,13 @@ class JobStoreModel(RuleBasedStateMachine):
     def close_and_open(self) -> None:
         """Worker a outlives the server, worker b does not."""
         self.loop.run_until_complete(self.store.close())
-        self.stops = {name: [] for name in WORKERS}
+        self.stops = {name: set() for name in WORKERS}
         order = list(self.jobs)
         self.open()
         for job_id in order:
             known = self.jobs[job_id]
             known.drained = 0
+            known.lost_by = None
             if known.status is JobStatus.IN_QUEUE:
                 self.turn += 1
                 known.turn = self.turn

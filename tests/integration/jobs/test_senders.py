@@ -137,6 +137,37 @@ async def test_cancel_changes_nothing_of_a_job_that_has_ended(stores: Stores) ->
     assert len(stores.ended) == 1
 
 
+@pytest.mark.parametrize("how", ["cancel", "purge", "ttl", "taken again"])
+async def test_a_worker_that_has_lost_a_job_is_told_to_stop_it_too(
+    stores: Stores, how: str
+) -> None:
+    """It may run it for hours and not know: its lease was over, its handler is not."""
+    store = await stores.open()
+    sent = await store.enqueue(new(ttl_ms=40_000))
+    await take(store, "slow", lease_s=10)
+    await stores.pass_time(store, 11)
+    if how == "taken again":
+        await take(store, "other")
+    if how == "ttl":
+        await stores.pass_time(store, 30)
+    elif how == "purge":
+        await store.purge("e")
+    else:
+        await store.cancel(sent.id)
+    assert await store.stops("slow", 0) == [sent.id]
+    assert await store.stops("other", 0) == ([sent.id] if how == "taken again" else [])
+
+
+async def test_a_worker_that_lost_a_job_long_ago_is_not_told_to_stop_it(stores: Stores) -> None:
+    store = await stores.open()
+    sent = await store.enqueue(new(execution_timeout_ms=5_000))
+    await take(store, "gone", lease_s=1)
+    await stores.pass_time(store, 2)
+    await stores.pass_time(store, 6)
+    await store.cancel(sent.id)
+    assert await store.stops("gone", 0) == []
+
+
 async def test_of_an_end_and_a_cancel_at_one_time_one_happens(stores: Stores) -> None:
     store = await stores.open()
     await store.enqueue(new())
