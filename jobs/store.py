@@ -133,7 +133,10 @@ class JobStore(JobQueue, Protocol):
         """Cancel all that waits in a queue; return how many. Raises StoreUnavailable."""
 
     async def stops(self, worker_id: str, wait_s: float) -> list[str]:
-        """Return jobs this worker has to stop, each one once; none after `wait_s`."""
+        """Return jobs this worker has to stop; none after `wait_s`.
+
+        Each one once, or twice where it had only just been handed out: it may not have begun.
+        """
 
     def stop(self, worker_id: str, job_id: str) -> None:
         """Have a worker stop what it runs of a job, unless it is given that job anew."""

@@ -18,6 +18,8 @@ from jobs.workers import Workers
 _CHANGING_S = 0.1
 # What could not be written is tried again after so long.
 _AGAIN_S = 1.0
+# The SDK looks for jobs that it was given ten times a second; a busy machine may take longer.
+BEGINS_S = 0.5
 # Nothing is awaited for longer, for stops that nobody asks for are in no agenda.
 _LONGEST_S = 60.0
 
@@ -64,11 +66,18 @@ class Timekeeper:
         self._put_since(since, limit_s, job.id, due, since)
 
     def stop(self, job: Job, entry: Entry) -> None:
-        """Have a job stopped by who has it, and by who has lost it and may not know."""
+        """Have a job stopped by who has it, and by who has lost it and may not know.
+
+        A job that has just been handed out may not run yet, and its worker drops the stop of a job
+        that it does not run: it is told once more. One that has stopped it by then drops that.
+        """
         now = self._monotonic()
         for worker_id in {job.worker_id, entry.lost_to(now)}:
             if worker_id is not None:
                 self._workers.stop(worker_id, job.id, now)
+        if job.worker_id is not None and self._now() - (job.started_at or 0.0) < BEGINS_S:
+            self._workers.stop_again(job.worker_id, job.id, now + BEGINS_S)
+            self._sooner.set()
 
     def _put_since(
         self,
@@ -84,13 +93,16 @@ class Timekeeper:
 
     async def wait(self) -> None:
         """Return when something is due, or might be: a server with nothing to do sleeps."""
-        while (left_s := min(self._agenda.next - self._monotonic(), _LONGEST_S)) > 0:
+        while (left_s := min(self._next() - self._monotonic(), _LONGEST_S)) > 0:
             self._sooner.clear()
             try:
                 async with asyncio.timeout(left_s):
                     await self._sooner.wait()
             except TimeoutError:
                 return
+
+    def _next(self) -> float:
+        return min(self._agenda.next, self._workers.next)
 
     def over(self, lose: Callable[[Entry, str], Sequence[Job]]) -> list[Job]:
         """Do what time demands by now; return the jobs that have to end, as they have to.
@@ -127,7 +139,7 @@ class Timekeeper:
                     self._again(item, now + _AGAIN_S)
                 for job in ends:
                     ended.setdefault(job.id, job)
-        self._workers.expire(now)
+        self._workers.over(now)
         # One that was forgotten in the same look has no end any more.
         return [job for job_id, job in ended.items() if self._ledger.get(job_id) is not None]
 

@@ -129,7 +129,7 @@ class WorkerSide(Core):
         return [entry.job for entry in entries if entry is not None]
 
     async def stops(self, worker_id: str, wait_s: float) -> list[str]:
-        """Return jobs this worker has to stop, each one once; none after `wait_s`."""
+        """Return jobs this worker has to stop; none after `wait_s`. The port says how often."""
         return await self._workers.stops(worker_id, wait_s)
 
     def stop(self, worker_id: str, job_id: str) -> None:

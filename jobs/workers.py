@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 
 from jobs.holder import Holder
@@ -19,6 +20,8 @@ class Workers:
 
     def __init__(self) -> None:
         self._holders: dict[str, Holder] = {}
+        # Stops that are told once more, by worker and job, and when; soonest first.
+        self._again: dict[tuple[str, str], float] = {}
         # Jobs that any of them has.
         self._held = 0
         self._idle = asyncio.Event()
@@ -32,6 +35,7 @@ class Workers:
         holder = self._holder(worker_id)
         holder.held[job_id] = None
         holder.unstop(job_id)
+        self._again.pop((worker_id, job_id), None)
         self._held += 1
         self._idle.clear()
 
@@ -59,16 +63,36 @@ class Workers:
         """Have a worker stop a job that it has."""
         self._holder(worker_id).stop(job_id, now + STOP_S)
 
+    def stop_again(self, worker_id: str, job_id: str, when: float) -> None:
+        """Have a worker told once more to stop a job, unless it is given that job anew before.
+
+        `when` is no earlier than that of any call before.
+        """
+        self._again.pop((worker_id, job_id), None)
+        self._again[worker_id, job_id] = when
+
+    @property
+    def next(self) -> float:
+        """When a stop is to be told once more; infinite where none is."""
+        return next(iter(self._again.values()), math.inf)
+
     async def stops(self, worker_id: str, wait_s: float) -> list[str]:
-        """Return jobs this worker has to stop, each one once; none after `wait_s`."""
+        """Return jobs this worker has to stop, each time it is to be told; none after `wait_s`."""
         holder = self._holder(worker_id)
         try:
             return await holder.stops(wait_s)
         finally:
             self._tidy(worker_id, holder)
 
-    def expire(self, now: float) -> None:
-        """Drop what nobody has asked for: workers that are cancelled and killed leave stops."""
+    def over(self, now: float) -> None:
+        """Tell what is to be told once more by now, and drop what nobody has asked for.
+
+        Workers that are cancelled and killed leave stops.
+        """
+        while self.next <= now:
+            (worker_id, job_id), when = next(iter(self._again.items()))
+            del self._again[worker_id, job_id]
+            self.stop(worker_id, job_id, when)
         for worker_id, holder in list(self._holders.items()):
             holder.expire(now)
             self._tidy(worker_id, holder)

@@ -198,6 +198,26 @@ def test_cancel_reaches_the_handler(
     workers[kind].notes.unlink()
 
 
+@pytest.mark.parametrize("kind", ["async", "async_generator"])
+def test_cancel_reaches_a_handler_that_has_not_begun(
+    platform: Platform, workers: dict[str, SDKWorker], kind: str
+) -> None:
+    # The SDK begins what it has taken up to a tenth of a second later, and drops a stop before.
+    check_works(platform, workers[kind])
+    jobs = [
+        platform.run(kind, {"say": "x y", "sleep_s": 60, "name": "early"})
+        for _ in range(CONCURRENCY if kind == "async_generator" else 1)
+    ]
+    for job in jobs:
+        assert job.started().call("cancel", "POST")["status"] == "CANCELLED"
+    began = time.monotonic()
+    check_works(platform, workers[kind])
+    assert time.monotonic() - began < 10
+    noted = partial(workers[kind].noted, name="early")
+    becomes(lambda: noted("began") == noted("cancelled"), 5)
+    workers[kind].notes.unlink(missing_ok=True)
+
+
 def test_several_at_a_time_are_taken_as_a_batch(
     platform: Platform, workers: dict[str, SDKWorker]
 ) -> None:

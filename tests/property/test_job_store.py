@@ -26,6 +26,7 @@ from jobs import (
     StoreFull,
 )
 from jobs.entry import UNSEEN
+from jobs.timekeeper import BEGINS_S
 
 RETENTION_S = 100.0
 TTL_S = 500.0
@@ -81,6 +82,8 @@ class JobStoreModel(RuleBasedStateMachine):
         self.told: list[tuple[str, JobStatus]] = []
         self.expected: list[tuple[str, JobStatus]] = []
         self.stops: dict[str, set[str]] = {name: set() for name in WORKERS}
+        # What is told once more, and when.
+        self.again: dict[tuple[str, str], float] = {}
         self.folder = tempfile.TemporaryDirectory()
         self.patch = mock.patch.object(jobs.memory, "TICK_S", 3600.0)
         self.patch.start()
@@ -125,6 +128,8 @@ class JobStoreModel(RuleBasedStateMachine):
         known = self.jobs[job_id]
         if known.worker:
             self.stops[known.worker].add(job_id)
+            if self.time - known.started_at < BEGINS_S:
+                self.again[known.worker, job_id] = self.time + BEGINS_S
         if known.lost_by and self.time < known.lost_until:
             self.stops[known.lost_by].add(job_id)
 
@@ -183,6 +188,7 @@ class JobStoreModel(RuleBasedStateMachine):
             known.lease_until = self.time + LEASE_S
             assert job.attempt == known.attempt
             self.stops[worker].discard(job.id)
+            self.again.pop((worker, job.id), None)
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data(), stale=st.booleans(), error=st.booleans(), output=st.binary(max_size=3))
@@ -300,7 +306,7 @@ class JobStoreModel(RuleBasedStateMachine):
         assert sorted(got) == sorted(self.stops[worker])
         self.stops[worker] = set()
 
-    @rule(seconds=st.sampled_from([1.0, 20.0, 31.0, 61.0, 101.0]))
+    @rule(seconds=st.sampled_from([0.25, 1.0, 20.0, 31.0, 61.0, 101.0]))
     def time_passes(self, seconds: float) -> None:
         """One limit after the other, in the order in which they are over."""
         until = self.time + seconds
@@ -310,9 +316,16 @@ class JobStoreModel(RuleBasedStateMachine):
                 break
             self.time = max(self.time, due[0])
             self.overdue(due[1])
-            self.loop.run_until_complete(self.store.sweep())
+            self.sweep()
         self.time = until
+        self.sweep()
+
+    def sweep(self) -> None:
         self.loop.run_until_complete(self.store.sweep())
+        for (worker, job_id), when in list(self.again.items()):
+            if when <= self.time:
+                self.stops[worker].add(job_id)
+                del self.again[worker, job_id]
 
     def limits(self) -> list[tuple[float, str]]:
         return [(self.limit(known), job_id) for job_id, known in self.jobs.items()]
@@ -344,7 +357,7 @@ class JobStoreModel(RuleBasedStateMachine):
     def close_and_open(self) -> None:
         """Worker a outlives the server, worker b does not."""
         self.loop.run_until_complete(self.store.close())
-        self.stops = {name: set() for name in WORKERS}
+        self.stops, self.again = {name: set() for name in WORKERS}, {}
         order = list(self.jobs)
         self.open()
         for job_id in order:

@@ -16,6 +16,7 @@ import emulator.fleet
 import emulator.worker
 import emulator.worker_routes
 from emulator.settings import EmulatorSettings
+from jobs import timekeeper
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import Server, Wire, head, serving
@@ -405,7 +406,12 @@ async def test_runsync_has_a_limit_of_its_own(plane: MakePlane) -> None:
 # -- stops ----------------------------------------------------------------------------------------
 
 
-async def test_cancel_reaches_the_worker_once(plane: MakePlane) -> None:
+@pytest.mark.parametrize("begun", [True, False])
+async def test_cancel_reaches_the_worker(
+    plane: MakePlane, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    if begun:
+        monkeypatch.setattr(timekeeper, "BEGINS_S", 0.0)
     at = await plane()
     worker = at.worker()
     job_id = await at.run()
@@ -416,6 +422,9 @@ async def test_cancel_reaches_the_worker_once(plane: MakePlane) -> None:
     assert (await stopping).json() == {"jobsToStop": [job_id]}
     assert await worker.done(job_id, {"output": 1}) == IGNORED
     assert (await at.status(job_id))["status"] == "CANCELLED"
+    if not begun:
+        # It may not have known the job yet.
+        assert (await worker.stop()).json() == {"jobsToStop": [job_id]}
     assert (await worker.stop()).status_code == 204
 
 

@@ -137,6 +137,39 @@ async def test_cancel_changes_nothing_of_a_job_that_has_ended(stores: Stores) ->
     assert len(stores.ended) == 1
 
 
+@pytest.mark.parametrize("how", ["cancel", "executionTimeout", "ttl"])
+async def test_a_worker_that_may_not_have_begun_a_job_is_told_to_stop_it_once_more(
+    stores: Stores, how: str
+) -> None:
+    """The SDK drops the stop of a job that it has taken and not begun."""
+    store = await stores.open()
+    limits: dict[str, Any] = {"ttl_ms": 300} if how == "ttl" else {"execution_timeout_ms": 300}
+    sent = await store.enqueue(new(**limits))
+    await take(store, "w")
+    if how == "cancel":
+        await store.cancel(sent.id)
+    else:
+        await stores.pass_time(store, 0.3)
+    assert await store.stops("w", 0) == [sent.id]
+    await stores.pass_time(store, 0.4)
+    assert await store.stops("w", 0) == []
+    await stores.pass_time(store, 0.2)
+    assert await store.stops("w", 0) == [sent.id]
+    await stores.pass_time(store, 60)
+    assert await store.stops("w", 0) == []
+
+
+async def test_a_worker_that_has_begun_a_job_is_told_to_stop_it_once(stores: Stores) -> None:
+    store = await stores.open()
+    sent = await store.enqueue(new())
+    await take(store, "w")
+    await stores.pass_time(store, 0.6)
+    await store.cancel(sent.id)
+    assert await store.stops("w", 0) == [sent.id]
+    await stores.pass_time(store, 60)
+    assert await store.stops("w", 0) == []
+
+
 @pytest.mark.parametrize("how", ["cancel", "purge", "ttl", "taken again"])
 async def test_a_worker_that_has_lost_a_job_is_told_to_stop_it_too(
     stores: Stores, how: str

@@ -53,6 +53,19 @@ async def test_what_is_due_sooner_than_all_before_is_seen_in_time() -> None:
     await store.close()
 
 
+async def test_a_stop_is_told_again_while_nothing_else_happens() -> None:
+    store = MemoryJobStore()
+    await store.start()
+    job = await store.enqueue(NewJob(endpoint="e", input=b"{}"))
+    await store.receive("e", "w", lease_s=60)
+    # The clock is waiting for the end of that lease by now.
+    await asyncio.sleep(2 * jobs.memory.TICK_S)
+    await store.cancel(job.id)
+    for _ in range(2):
+        assert await store.stops("w", WAIT_S) == [job.id]
+    await store.close()
+
+
 async def test_retention_is_kept_while_nothing_else_happens() -> None:
     store = MemoryJobStore(Limits(retention_s=0.2))
     await store.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 from jobs.workers import STOP_S, Workers
 
@@ -70,14 +71,47 @@ async def test_a_stop_of_an_earlier_attempt_is_not_told() -> None:
     assert workers.held("w") == ["a"]
 
 
+async def test_a_stop_is_told_again_when_it_is_time() -> None:
+    workers = Workers()
+    assert workers.next == math.inf
+    for name, when in (("a", 1.0), ("b", 2.0), ("a", 3.0)):
+        workers.stop_again("w", name, when)
+    workers.over(1.9)
+    assert (await workers.stops("w", 0), workers.next) == ([], 2.0)
+    listening = await listen(workers)
+    workers.over(2.0)
+    assert (await listening, workers.next) == (["b"], 3.0)
+    workers.over(4.0)
+    assert (await workers.stops("w", 0), workers.next) == (["a"], math.inf)
+    assert len(workers) == 0
+
+
+async def test_a_stop_is_not_told_again_to_who_is_given_the_job_anew() -> None:
+    workers = Workers()
+    for name in "vw":
+        workers.stop_again(name, "a", 1.0)
+    workers.hold("w", "a")
+    workers.over(1.0)
+    assert (await workers.stops("w", 0), await workers.stops("v", 0)) == ([], ["a"])
+
+
+async def test_a_stop_that_was_told_again_is_dropped_as_any_other() -> None:
+    workers = Workers()
+    workers.stop_again("w", "a", 1.0)
+    workers.over(STOP_S)
+    assert len(workers) == 1
+    workers.over(STOP_S + 1.0)
+    assert len(workers) == 0
+
+
 async def test_a_stop_is_dropped_when_nobody_asks_for_it() -> None:
     workers = Workers()
     workers.stop("w", "a", now=0)
     workers.stop("w", "b", now=1)
-    workers.expire(STOP_S)
+    workers.over(STOP_S)
     assert await workers.stops("w", 0) == ["b"]
     workers.stop("w", "c", now=0)
-    workers.expire(STOP_S)
+    workers.over(STOP_S)
     assert len(workers) == 0
 
 
