@@ -63,6 +63,12 @@ async def retry(scene: Scene) -> None:
     await scene.retry(job_id)
 
 
+async def runsync_again(scene: Scene) -> None:
+    await scene.runsync_again(LOST)
+    # The kill is to come after the retry was acknowledged.
+    await scene.run(IDLE)
+
+
 async def lost_worker(scene: Scene) -> None:
     job_id = await scene.run(LOST)
     listening = asyncio.create_task(scene.http.get(f"/v2/{LOST}/job-stop/leaver?gpu=none"))
@@ -142,7 +148,7 @@ PARTS: Mapping[str, Part] = {
     "result-kept": work,
     "retried": retry,
     "retry": retry,
-    "run-accepted": run,
+    "run-accepted": runsync_again,
     "runsync-ended": runsync,
     "store-answered": run,
     "store-appended": work,

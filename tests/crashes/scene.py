@@ -88,6 +88,21 @@ class Scene:
         self.ledger.finals.pop(job_id, None)
         await self.ask("POST", f"{self._places[job_id]}/retry/{job_id}")
 
+    async def runsync_again(self, endpoint: str) -> None:
+        """Have a job fail whose sender waits, and run it again by the id in its result."""
+        worker = "two"
+        while True:
+            waiting = asyncio.create_task(self.runsync(endpoint, 5_000))
+            job = await until_told(partial(self.take, endpoint, worker), _ENDS_S)
+            await self.tell("job-done", endpoint, worker, job["id"], {"error": "not today"})
+            assert (await waiting)["status"] == "FAILED"
+            answer = await self._request("POST", f"/v2/{endpoint}/retry/{job['id']}", None)
+            # Such a result is kept for a moment only.
+            if answer.status_code != 404:
+                break
+        assert answer.status_code == 200, answer.text
+        self._accepted(job["id"], job["input"]["prompt"], endpoint)
+
     # -- the worker -----------------------------------------------------------------------------
 
     async def taken_again(self, endpoint: str, worker: str) -> None:
@@ -114,6 +129,9 @@ class Scene:
             await self.tell(
                 "job-done", endpoint, worker, job["id"], {"output": job["input"]["prompt"]}
             )
+            if job["id"].startswith("sync-"):
+                # Such a result is kept for a moment only.
+                self.passing.add(job["id"])
 
     # -- the wire -------------------------------------------------------------------------------
 
