@@ -37,6 +37,19 @@ def parse_object(body: bytes, name: str) -> dict[str, Any]:
     return value
 
 
+def json_bytes(value: Any, name: str, param: str | None = None) -> bytes:
+    """Return what was read as JSON as JSON again; `name` begins the sentence otherwise.
+
+    Raises:
+        InvalidRequest: it is nested too deeply.
+    """
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        # The one thing that can be read and not written: 255 levels, where reading takes 1,024.
+        raise InvalidRequest(f"{name} is nested too deeply", param) from None
+
+
 def _number_note(body: bytes) -> str:
     """Say so where what is wrong is what Python writes for numbers that JSON has not."""
     if not (b"NaN" in body or b"Infinity" in body):

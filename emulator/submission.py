@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-import orjson
-
+from emulator.body import json_bytes
 from handler.bucket import kind
 from handler.errors import InvalidRequest
 from handler.sampling import shown
@@ -47,11 +46,11 @@ def new_job(body: Mapping[str, Any], endpoint: str, limits: PolicyLimits, *, syn
     extra = {name: body[name] for name in ("webhook", "s3Config") if body.get(name) is not None}
     return NewJob(
         endpoint=endpoint,
-        input=_json(body["input"], "input"),
+        input=json_bytes(body["input"], "input", "input"),
         sync=sync,
         policy=_policy(body.get("policy"), limits),
         webhook=webhook,
-        extra=_json(extra, "s3Config") if extra else b"",
+        extra=json_bytes(extra, "s3Config", "s3Config") if extra else b"",
     )
 
 
@@ -64,14 +63,6 @@ def _is_url(value: Any) -> bool:
         return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
     except ValueError:
         return False
-
-
-def _json(value: Any, param: str) -> bytes:
-    try:
-        return orjson.dumps(value)
-    except orjson.JSONEncodeError:
-        # The one thing that can be read and not written: 255 levels, where reading takes 1,024.
-        raise InvalidRequest(f"{param} is nested too deeply", param) from None
 
 
 def _policy(given: Any, limits: PolicyLimits) -> Policy:

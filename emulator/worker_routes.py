@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from emulator import shapes
-from emulator.body import parse_object, read_bytes
+from emulator.body import json_bytes, parse_object, read_bytes
 from emulator.disconnect import ClientDisconnected, while_connected
 from emulator.drain import Drain
 from emulator.fleet import Fleet
@@ -145,7 +144,7 @@ class WorkerRoutes:
             return JSON({"ok": True, "ignored": True})
         try:
             body = parse_object(await read_bytes(request, self._chunk), "it")
-            chunk = orjson.dumps(body.get("output"))
+            chunk = json_bytes(body.get("output"), "it")
             taken = await self._store.append(job.id, job.attempt, [chunk])
             hit("chunk-kept")
         except (InvalidRequest, PayloadTooLarge, StoreFull) as error:
@@ -159,19 +158,17 @@ class WorkerRoutes:
         try:
             limit = self._runsync_result if job.sync else self._run_result
             body = parse_object(await read_bytes(request, limit), "it")
+            output = json_bytes(body["output"], "it") if "output" in body else None
+            error_ = _text(body.get("error"))
         except (InvalidRequest, PayloadTooLarge) as error:
             raise await self._fail(request, job, "result", error) from None
         hit("result-come")
-        output = orjson.dumps(body["output"]) if "output" in body else None
         if body.get("status") == "IN_PROGRESS":
             taken = await self._store.progress(job.id, job.attempt, output or b"null")
         else:
             if body.get("stopPod"):
                 self._worker(request).refresh = True
-            error_ = body.get("error")
-            taken = await self._store.ack(
-                job.id, job.attempt, output=output, error=_text(error_) if error_ else None
-            )
+            taken = await self._store.ack(job.id, job.attempt, output=output, error=error_)
         hit("result-kept")
         return JSON({"ok": True} if taken else {"ok": True, "ignored": True})
 
@@ -241,5 +238,8 @@ async def _held_open(
     return found
 
 
-def _text(error: Any) -> str:
-    return error if isinstance(error, str) else orjson.dumps(error).decode()
+def _text(error: Any) -> str | None:
+    """Return a worker's word for its failure, if there is any. Raises InvalidRequest."""
+    if not error:
+        return None
+    return error if isinstance(error, str) else json_bytes(error, "its error").decode()

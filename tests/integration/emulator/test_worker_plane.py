@@ -355,6 +355,8 @@ async def test_what_is_said_of_others_jobs_is_ignored(plane: MakePlane, what: st
 
 
 DEEP = b'{"output":' + b"[" * 5000 + b"]" * 5000 + b"}"
+# Which is read, and cannot be written again.
+DEEPISH = b"[" * 300 + b"]" * 300
 
 
 @pytest.mark.parametrize(
@@ -365,6 +367,9 @@ DEEP = b'{"output":' + b"[" * 5000 + b"]" * 5000 + b"}"
         ("job-done", b"", "it is not JSON"),
         ("job-done", b'{"output": "\xff"}', "it is not JSON"),
         ("job-done", DEEP, "it is not JSON"),
+        ("job-done", b'{"output": %b}' % DEEPISH, "it is nested too deeply"),
+        ("job-done", b'{"error": %b}' % DEEPISH, "its error is nested too deeply"),
+        ("job-stream", b'{"output": %b}' % DEEPISH, "it is nested too deeply"),
         ("job-done", b"[1]", "it must be a JSON object"),
         ("job-done", b'{"output": "' + b"x" * 30_000 + b'"}', "larger than 0.02 MB"),
         ("job-stream", b'{"output": NaN}', "NaN and Infinity are no JSON"),
