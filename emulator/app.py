@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -56,6 +57,8 @@ from engine.errors import EngineError
 from handler.assembly import SettingError, build_checking, build_results, open_doors
 from handler.errors import HandlerError, Problem, Row
 from jobs import Job, JobStore, MemoryJobStore, SqliteJournal, StoreFull, StoreUnavailable
+
+logger = logging.getLogger(__name__)
 
 # What scripts of other origins may read beside the body.
 _EXPOSED = (
@@ -153,6 +156,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         nonlocal begun
+        loading: asyncio.Task[None] | None = None
         try:
             engine.spawn()
             # A worker that is neither in this process nor its own may have lived through its end.
@@ -162,6 +166,8 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
             fleet.start()
             if settings.local_worker:
                 worker.start()
+            else:
+                loading = asyncio.create_task(_load(engine))
             yield
         finally:
             await give_back(0 if drain.over.is_set() else settings.drain_s)
@@ -169,6 +175,9 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
             await webhooks.close()
             await queue.close()
             await batches.close()
+            if loading is not None:
+                loading.cancel()
+                await asyncio.gather(loading, return_exceptions=True)
             await engine.close()
             await store.close()
             await tracing.close()
@@ -205,6 +214,17 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
     app.state.ending = Ending(drain, settings.drain_s, store.idle, give_back)
     app.state.listening = launcher.start
     return app
+
+
+async def _load(engine: AnyEngine) -> None:
+    """See to it that a model is loaded that no worker of this process waits for.
+
+    Spawned alone, it would begin to load and be found loading until the first call came.
+    """
+    try:
+        await engine.ready()
+    except EngineError as error:
+        logger.error("the engine did not start: %s", error)
 
 
 def _oracle(

@@ -47,7 +47,10 @@ class Health:
         word = _WORDS[engine.state]
         if self._drain.begun.is_set():
             word = "draining"
-        elif word == "ok" and (trouble is not None or self._part_is_dead()):
+        elif word != "unavailable" and trouble is not None:
+            # While the model loads as well: jobs are taken then, where the disk does.
+            word = "degraded"
+        elif word == "ok" and self._part_is_dead():
             word = "degraded"
         body = {
             "status": word,

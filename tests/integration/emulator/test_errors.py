@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from engine import EngineState
 from engine.hooks import RequestQueued, RequestStarted
 from handler.openai.service import OpenAIService
 from tests.conftest import ScriptFactory
@@ -219,6 +220,21 @@ async def test_health_while_loading_and_when_ready(serve: Serve, gate: Gate) -> 
         "restarts": 0,
         "failure": None,
     }
+
+
+async def test_engine_that_no_worker_here_waits_for_is_loaded_as_well(
+    serve: Serve, script: ScriptFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await serve(script({}), local_worker=False, engine_isolation="process")
+    await server.becomes(lambda: server.engine.state is EngineState.READY)
+    async with server.client() as client:
+        assert (await client.get("/health")).json()["status"] == "ok"
+    assert not caplog.records
+    broken = await serve(script({}, load_error="the file is broken"), local_worker=False)
+    await broken.becomes(lambda: "the engine did not start: the file is broken" in caplog.text)
+    async with broken.client() as client:
+        health = await client.get("/health")
+        assert (health.status_code, health.json()["status"]) == (503, "unavailable")
 
 
 async def test_prompt_longer_than_the_context_is_400_naming_both_lengths(

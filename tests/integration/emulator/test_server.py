@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from tests.conftest import ScriptFactory
-from tests.integration.emulator.conftest import Serve
+from tests.integration.emulator.conftest import Gate, Serve
 from tests.integration.emulator.serving import Server, Wire, chunks, head, joined
 
 KEY = {"authorization": "Bearer secret-key"}
@@ -205,6 +205,24 @@ async def test_disk_that_takes_nothing_is_503_and_health_says_so(
             taken = await client.post("/run", json={"input": 1})
             assert taken.status_code == 200
             assert (await client.get("/health")).json()["status"] == "ok"
+
+
+async def test_health_tells_of_the_disk_while_the_model_loads(
+    serve: Serve, gate: Gate, tmp_path: Path
+) -> None:
+    server = await serve(gate.path, job_db=str(tmp_path / "jobs.sqlite3"))
+    async with server.client() as client:
+        before = (await client.get("/health")).json()
+        other = sqlite3.connect(tmp_path / "jobs.sqlite3", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with closing(other):
+            refused = await client.post("/run", json={"input": 1})
+            health = await client.get("/health")
+        # Before anything is looked at: its end waits for the load.
+        await gate.open()
+    assert (before["status"], refused.status_code) == ("loading", 503)
+    assert (health.status_code, health.json()["status"]) == (200, "degraded")
+    assert health.json()["engine"]["state"] == "loading"
 
 
 async def test_server_that_forgets_says_so(serve: Serve) -> None:
