@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.exceptions import HTTPException
 
@@ -49,7 +49,7 @@ class Fleet:
         self._workers: dict[str, Worker] = {}
         # Set while there are any.
         self._known = asyncio.Event()
-        self._local: dict[str, tuple[int, int]] = {}
+        self._local: dict[str, Callable[[], tuple[int, int, int]]] = {}
         self._initializing: dict[str, int] = {}
         self._watch: asyncio.Task[None] | None = None
 
@@ -104,9 +104,13 @@ class Fleet:
         if not worker.dropped:
             worker.seen_at = time.monotonic()
 
-    def show_local(self, endpoint: str, idle: int, running: int) -> None:
-        """Count the local worker's slots, as workers, among an endpoint's."""
-        self._local[endpoint] = (idle, running)
+    def show_local(self, endpoint: str, slots: Callable[[], tuple[int, int, int]]) -> None:
+        """Count the local worker's slots, as workers, among an endpoint's.
+
+        Those idle, running and unhealthy are asked for when they are told: an engine may be given
+        up while nothing else happens.
+        """
+        self._local[endpoint] = slots
 
     def show_initializing(self, endpoint: str, count: int) -> None:
         """Count workers that have been started and have not asked for a job yet."""
@@ -114,7 +118,8 @@ class Fleet:
 
     def counts(self, endpoint: str) -> dict[str, int]:
         """Return an endpoint's workers as `/health` shows them."""
-        idle, running = self._local.get(endpoint, (0, 0))
+        local = self._local.get(endpoint)
+        idle, running, unhealthy = local() if local is not None else (0, 0, 0)
         for worker in self.workers(endpoint):
             if self._store.held(worker.key):
                 running += 1
@@ -126,7 +131,7 @@ class Fleet:
             "ready": idle,
             "running": running,
             "throttled": 0,
-            "unhealthy": 0,
+            "unhealthy": unhealthy,
         }
 
     async def _look_after(self) -> None:

@@ -13,7 +13,7 @@ from structlog.contextvars import bind_contextvars
 
 from emulator.fleet import Fleet
 from emulator.shapes import worker_key
-from engine import AnyEngine, Priority, Slot
+from engine import AnyEngine, EngineState, Priority, Slot
 from engine.errors import EngineError
 from handler.errors import ResultTooLarge
 from handler.job import JobHandler, Result
@@ -76,7 +76,7 @@ class LocalWorker:
             await self._engine.ready()
         except EngineError as error:
             logger.error("the engine did not start: %s", error)
-        self._show()
+        self._fleet.show_local(self._endpoint, self._slots)
         while True:
             try:
                 await self._take()
@@ -102,7 +102,6 @@ class LocalWorker:
             self._running[task] = job
             # Not in the task itself: one that is cancelled before its first step runs none of it.
             task.add_done_callback(lambda task: self._over(task, slot))
-            self._show()
 
     async def _slot(self) -> Slot | None:
         """Wait for a slot; None where there will never be one."""
@@ -127,7 +126,6 @@ class LocalWorker:
             self._returning.add(back)
             back.add_done_callback(self._returning.discard)
         self._room.set()
-        self._show()
 
     async def _give_back(self, job: Job) -> None:
         await self._store.nack(job.id, job.attempt)
@@ -175,9 +173,14 @@ class LocalWorker:
                 if job.id in told:
                     task.cancel()
 
-    def _show(self) -> None:
+    def _slots(self) -> tuple[int, int, int]:
+        """Return how many are idle, running and unhealthy."""
         running = len(self._running)
-        self._fleet.show_local(self._endpoint, max(0, self._engine.slots - running), running)
+        others = max(0, self._engine.slots - running)
+        if self._engine.state is EngineState.DEAD:
+            # It takes jobs, and each of them fails.
+            return 0, running, others
+        return others, running, 0
 
     async def drain(self, limit_s: float) -> None:
         """Take no more jobs, and wait for those that run; what runs on goes back to the queue."""

@@ -16,7 +16,7 @@ import emulator.local_worker
 from emulator.fleet import Fleet
 from emulator.local_worker import NAME, LocalWorker
 from emulator.shapes import worker_key
-from engine import BackendConfig, Engine, GenerationRequest, Priority
+from engine import BackendConfig, Engine, EngineState, GenerationRequest, Priority
 from engine.hooks import (
     EngineEvent,
     Hook,
@@ -103,6 +103,12 @@ class Worker:
         ended = await self.ended(job)
         assert ended.error is None
         return str(orjson.loads(ended.output or b"")["choices"][0]["text"])
+
+    @property
+    def shown(self) -> dict[str, int]:
+        """How many workers of which kind its endpoint has, of those that there may be."""
+        counts = self.fleet.counts(ENDPOINT)
+        return {name: counts[name] for name in ("idle", "ready", "running", "unhealthy")}
 
     async def quiet(self) -> None:
         """Wait until nothing runs, no slot is held and nobody waits for one."""
@@ -211,6 +217,8 @@ async def test_each_job_fails_with_the_reason_when_the_model_cannot_be_loaded(
         for job in await at.enqueue(*(str(number) for number in range(200))):
             ended = await at.ended(job)
             assert (ended.status, ended.error) == (JobStatus.FAILED, "the file is broken")
+        await at.quiet()
+        assert at.shown == {"idle": 0, "ready": 0, "running": 0, "unhealthy": at.engine.slots}
     assert "the engine did not start: the file is broken" in caplog.text
 
 
@@ -223,9 +231,14 @@ async def test_each_job_fails_with_the_reason_when_the_engine_dies_while_they_wa
         deaf, *waiting = await at.enqueue("a", "b", "c")
         await at.events.wait(RequestStarted)
         await at.store.cancel(deaf.id)
+        # Though no job has begun or ended since.
+        await until(lambda: at.engine.state is EngineState.DEAD)
+        assert (at.shown["idle"], at.shown["ready"]) == (0, 0)
         for job in waiting:
             error = (await at.ended(job)).error
             assert "ENGINE_ISOLATION=thread cannot restart it" in (error or "")
+        await at.quiet()
+        assert at.shown == {"idle": 0, "ready": 0, "running": 0, "unhealthy": 1}
 
 
 async def test_waiting_for_a_slot_is_delay_and_not_execution(
