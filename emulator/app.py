@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -119,6 +120,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         queue.live,
         tracing.enter,
     )
+    own_key = secrets.token_urlsafe(32) if settings.keys() else None
     launcher = Launcher(
         store,
         fleet,
@@ -126,6 +128,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         settings.scaling(),
         command=settings.worker_command,
         api_key=next(iter(settings.keys()), None),
+        own_key=own_key,
         local=LOCAL,
     )
     max_body_bytes = int(settings.max_body_mb * 1e6)
@@ -195,7 +198,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
     page = PageRoutes().routes()
     app = Starlette(
         routes=[ByOperation(routes), *routes, *DocsRoutes(routes, settings).routes(), *page],
-        middleware=_middleware(settings, drain, store, metrics, tracing),
+        middleware=_middleware(settings, drain, store, metrics, tracing, own_key),
         lifespan=lifespan,
         # What is none of these is answered by RequestIds.
         exception_handlers={
@@ -248,6 +251,7 @@ def _middleware(
     store: JobStore,
     metrics: Metrics,
     tracing: Tracing,
+    own_key: str | None,
 ) -> list[Middleware]:
     """Return what every call passes through, the outermost first."""
     found = [
@@ -260,7 +264,8 @@ def _middleware(
         # refusal. What it asks beforehand, without a key, ends here and has no name.
         found.insert(0, _cors(origins))
     if keys := settings.keys():
-        found.append(Middleware(Keys, keys=keys, open_paths=settings.open_paths()))
+        opened = settings.open_paths()
+        found.append(Middleware(Keys, keys=keys, open_paths=opened, worker_key=own_key))
     if settings.runpod_rate_limits:
         # Its package takes 0.1 s to import, and most do without.
         from emulator.rates import Rates

@@ -19,6 +19,8 @@ METRICS = "/metrics"
 WORKER_POSTS = frozenset({"job-stream", "job-done"})
 TAKES = frozenset({"job-take", "job-take-batch"})
 POLLS = TAKES | {"job-stop", "ping"}
+# In the URLs of the server's own workers, where it has keys.
+WORKER_KEY = b"worker_key"
 # What the console asks for once a second.
 LOOKS = frozenset({"console"})
 # What would begin something new.

@@ -6,10 +6,11 @@ import asyncio
 import hashlib
 import hmac
 from collections.abc import Set
+from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from emulator.calls import OPEN, Plane, call_of, has_named_errors
+from emulator.calls import OPEN, WORKER_KEY, Plane, call_of, has_named_errors
 from emulator.responses import error_response
 from handler.errors import Problem, Row
 
@@ -26,11 +27,22 @@ class Keys:
     tell nothing of anybody's jobs, or whatever `open_paths` has, and OPTIONS, which browsers send
     without a key. Digests are compared, each in constant time and all of them, so that the time
     tells neither a key nor its length.
+
+    A `worker_key` in a URL opens the workers' calls and no others. The server's own workers have
+    it: RunPod's SDK prefers the key in ~/.runpod/config.toml, which is one of the cloud, to
+    what it is told.
     """
 
-    def __init__(self, app: ASGIApp, keys: tuple[str, ...], open_paths: Set[str] = OPEN) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: tuple[str, ...],
+        open_paths: Set[str] = OPEN,
+        worker_key: str | None = None,
+    ) -> None:
         self._app = app
         self._open_paths = open_paths
+        self._worker_key = None if worker_key is None else _digest(worker_key.encode())
         self._digests = [_digest(key.encode()) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -40,6 +52,7 @@ class Keys:
             or scope["path"] in self._open_paths
             or scope["method"] == "OPTIONS"
             or self._known(_given(scope))
+            or self._own_worker(scope)
         ):
             await self._app(scope, receive, send)
             return
@@ -58,6 +71,12 @@ class Keys:
             return False
         digest = _digest(given)
         return sum([hmac.compare_digest(digest, each) for each in self._digests]) > 0
+
+    def _own_worker(self, scope: Scope) -> bool:
+        if self._worker_key is None or call_of(scope).plane is not Plane.WORKER:
+            return False
+        given = parse_qs(scope["query_string"]).get(WORKER_KEY, [])
+        return len(given) == 1 and hmac.compare_digest(_digest(given[0]), self._worker_key)
 
 
 def _given(scope: Scope) -> bytes | None:

@@ -63,6 +63,7 @@ class Launcher:
         *,
         command: str = "",
         api_key: str | None = None,
+        own_key: str | None = None,
         local: str | None = None,
         spawn: Spawn | None = None,
         now: Callable[[], float] = time.monotonic,
@@ -74,6 +75,7 @@ class Launcher:
         self._scaling = scaling
         self._command = worker_command(command)
         self._api_key = api_key
+        self._own_key = own_key
         self._local = worker_key(endpoint, local) if local is not None else None
         self._spawn: Spawn = spawn or spawn_kept
         self._now = now
@@ -174,7 +176,9 @@ class Launcher:
         self._number += 1
         name = f"{_PREFIX}{self._series}-{self._number}"
         self._started_at = now
-        environment = worker_environment(self._url, self._endpoint, name, self._api_key)
+        environment = worker_environment(
+            self._url, self._endpoint, name, self._api_key, self._own_key
+        )
         try:
             process = await self._spawn(name, self._command, environment)
         except OSError as error:

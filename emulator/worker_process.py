@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import shlex
 import signal
 import sys
@@ -14,10 +15,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from emulator import keeper
+from emulator.calls import WORKER_KEY
 
 logger = logging.getLogger(__name__)
 
 _LONGEST_LINE = 2**16
+# What the SDK says of a call that failed has its URL in it.
+_HIDDEN = re.compile(rf"(?<={WORKER_KEY.decode()}=)[\w-]+")
 # What is meant for this server, or for a worker of another one.
 _NOT_INHERITED = (
     *("API_KEYS", "HOST", "PORT", "JOB_DB", "LOCAL_WORKER", "SCALER", "WORKERS", "WORKER_"),
@@ -47,20 +51,25 @@ Spawn = Callable[[str, Sequence[str], Mapping[str, str]], Awaitable[Process]]
 
 
 def worker_environment(
-    url: str, endpoint: str, name: str, api_key: str | None
+    url: str, endpoint: str, name: str, api_key: str | None, own_key: str | None = None
 ) -> Mapping[str, str]:
-    """Return this process's environment as a worker of the server at `url` needs it."""
+    """Return this process's environment as a worker of the server at `url` needs it.
+
+    Its SDK sends the `api_key` only where the user has none of the cloud in ~/.runpod/config.toml;
+    the `own_key` is in its URLs, whatever else it sends.
+    """
     base = f"{url}/v2/{endpoint}"
+    query = "?gpu=local" if own_key is None else f"?gpu=local&{WORKER_KEY.decode()}={own_key}"
     inherited = {
         key: value
         for key, value in os.environ.items()
         if key in _INHERITED or not key.upper().startswith(_NOT_INHERITED)
     }
     given = {
-        "RUNPOD_WEBHOOK_GET_JOB": f"{base}/job-take/$ID?gpu=local",
-        "RUNPOD_WEBHOOK_POST_OUTPUT": f"{base}/job-done/$RUNPOD_POD_ID/$ID?gpu=local",
-        "RUNPOD_WEBHOOK_POST_STREAM": f"{base}/job-stream/$RUNPOD_POD_ID/$ID?gpu=local",
-        "RUNPOD_WEBHOOK_PING": f"{base}/ping/$RUNPOD_POD_ID?gpu=local",
+        "RUNPOD_WEBHOOK_GET_JOB": f"{base}/job-take/$ID{query}",
+        "RUNPOD_WEBHOOK_POST_OUTPUT": f"{base}/job-done/$RUNPOD_POD_ID/$ID{query}",
+        "RUNPOD_WEBHOOK_POST_STREAM": f"{base}/job-stream/$RUNPOD_POD_ID/$ID{query}",
+        "RUNPOD_WEBHOOK_PING": f"{base}/ping/$RUNPOD_POD_ID{query}",
         "RUNPOD_POD_ID": name,
         "RUNPOD_ENDPOINT_ID": endpoint,
         # They want a network and a GPU.
@@ -137,4 +146,4 @@ async def _log(name: str, output: asyncio.StreamReader | None) -> None:
         if not line:
             return
         if text := line.decode("utf-8", "replace").rstrip():
-            logger.info("%s: %s", name, text)
+            logger.info("%s: %s", name, _HIDDEN.sub("…", text))

@@ -87,7 +87,12 @@ def log(server: Emulator) -> list[str]:
 
 
 async def test_worker_comes_with_the_jobs_and_goes_after_them(tmp_path: Path) -> None:
-    async with emulator(settings(tmp_path), "--port", "0", "--workers", "1") as server:
+    given = settings(tmp_path)
+    # The SDK prefers this key, which is one of the cloud, to what it is told.
+    (tmp_path / "home" / ".runpod").mkdir()
+    config = '[default]\napi_key = "of-the-cloud"\n'
+    (tmp_path / "home" / ".runpod" / "config.toml").write_text(config)
+    async with emulator(given, "--port", "0", "--workers", "1") as server:
         await server.listening()
         async with calling(server) as client:
             assert processes(tmp_path) == []

@@ -6,6 +6,7 @@ import hmac
 
 import pytest
 
+import emulator.keys
 from emulator.calls import OPEN
 from emulator.keys import Keys
 from tests.unit.emulator.asgi import Inner, call
@@ -84,3 +85,34 @@ async def test_a_path_that_is_opened_needs_none_and_opens_no_other(inner: Inner)
     for path in ("/metrics/", "/metrics/x", "/v2/ep/metrics", "/run"):
         assert (await call(app, path)).status == 401
     assert (await call(Keys(inner, ("one",)), "/metrics")).status == 401
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "status"),
+    [
+        ("/v2/ep/job-take/w", b"gpu=local&worker_key=own&job_in_progress=0", 200),
+        ("/v2/ep/job-done/w/1", b"worker_key=own", 200),
+        ("/v2/ep/job-done/w/1", b"worker_key=one", 401),
+        ("/v2/ep/job-done/w/1", b"worker_key=", 401),
+        ("/v2/ep/job-done/w/1", b"worker_key=own&worker_key=own", 401),
+        ("/v2/ep/status/1", b"worker_key=own", 401),
+        ("/run", b"worker_key=own", 401),
+    ],
+)
+async def test_key_of_its_own_workers_opens_what_workers_call(
+    inner: Inner, monkeypatch: pytest.MonkeyPatch, path: str, query: bytes, status: int
+) -> None:
+    monkeypatch.setattr(emulator.keys, "_HOLD_S", 0)
+
+    async def asked(app: Keys) -> int:
+        headers = {"authorization": "of-the-cloud"}
+        told = await call(
+            lambda s, r, send: app({**s, "query_string": query}, r, send), path, headers=headers
+        )
+        return told.status
+
+    app = Keys(inner, ("one",), worker_key="own")
+    assert await asked(app) == status
+    # It is none as a bearer's, and none where there is none.
+    assert (await call(app, path, headers={"authorization": "own"})).status == 401
+    assert await asked(Keys(inner, ("one",))) == 401

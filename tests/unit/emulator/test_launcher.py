@@ -433,6 +433,18 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RUNPOD_LOG_LEVEL")
     assert worker_environment(URL, "mine", "w1", None)["RUNPOD_LOG_LEVEL"] == "INFO"
     assert "RUNPOD_AI_API_KEY" not in worker_environment(URL, "mine", "w1", None)
+    found = worker_environment(URL, "mine", "w1", "one", "own")
+    urls = [value for name, value in found.items() if "WEBHOOK" in name]
+    assert all(each.endswith("?gpu=local&worker_key=own") for each in urls)
+
+
+async def test_workers_key_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    program = "print('no answer from /ping/w1?gpu=local&worker_key=own-_1&job_id=a')"
+    process = await spawn_kept("w1", [sys.executable, "-S", "-c", program], {})
+    async with asyncio.timeout(20):
+        assert await process.wait() == 0
+    assert "w1: no answer from /ping/w1?gpu=local&worker_key=…&job_id=a" in caplog.messages
 
 
 def test_command() -> None:
