@@ -89,7 +89,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         checking,
         interval_s,
         stream_several=settings.stream_multi_prompt,
-        results=build_results(settings),
+        results=build_results(settings, settings.result_sizes()),
         validator=CountedValidator(checking.validator, metrics.verdict),
         on_open=answers.add,
     )

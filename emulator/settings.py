@@ -14,6 +14,7 @@ from emulator.protocol import ConnectionLimits
 from emulator.scaling import Scaling
 from emulator.submission import PolicyLimits
 from emulator.worker_process import worker_command
+from handler.limits import Sizes
 from handler.worker_settings import ResultSettings
 from jobs import Limits, Policy
 
@@ -248,6 +249,15 @@ class EmulatorSettings(ResultSettings):
         if self.batch_dir is not None:
             return self.batch_dir
         return None if self.job_db == IN_MEMORY else Path(f"{self.job_db}.batches")
+
+    def result_sizes(self) -> Sizes:
+        """Return how much the local worker may hand over of what."""
+        return Sizes(
+            run=int(self.max_run_mb * 1e6),
+            runsync=int(self.max_runsync_mb * 1e6),
+            chunk=int(self.max_chunk_mb * 1e6),
+            taker="this server",
+        )
 
     def scaling(self) -> Scaling:
         """Return how many workers there are to be."""

@@ -17,6 +17,7 @@ from handler.bucket import Bucket, check_name, check_secret, check_url
 from handler.engine_configs import engine_configs
 from handler.errors import InvalidRequest
 from handler.job import JobHandler
+from handler.limits import Sizes
 from handler.models import Models
 from handler.openai.service import OpenAIService
 from handler.options import PII_KINDS, OptionsInput, OptionsReader
@@ -95,8 +96,8 @@ def build_checking(settings: Settings) -> Checking:
     return Checking(validator, options)
 
 
-def build_results(settings: ResultSettings) -> Results:
-    """Return where results go that are too large to be sent. Raises SettingError."""
+def build_results(settings: ResultSettings, sizes: Sizes | None = None) -> Results:
+    """Return where results go that are too large to be sent, by `sizes`. Raises SettingError."""
     endpoint, name = settings.bucket_endpoint_url, settings.bucket_name
     key, hidden = settings.bucket_access_key_id, settings.bucket_secret_access_key
     secret = None if hidden is None else hidden.get_secret_value()
@@ -108,7 +109,7 @@ def build_results(settings: ResultSettings) -> Results:
         for variable, value in (("BUCKET_ACCESS_KEY_ID", key), ("RESULT_MAX_MB", max_mb)):
             if value is not None:
                 raise SettingError(f"{variable} needs BUCKET_ENDPOINT_URL or BUCKET_NAME")
-        return Results()
+        return Results(sizes=sizes)
     try:
         bucket = Bucket(
             name=_checked(check_name, name, "BUCKET_NAME") or "",
@@ -118,7 +119,7 @@ def build_results(settings: ResultSettings) -> Results:
         )
     except InvalidRequest as error:
         raise SettingError(error.message) from None
-    return Results(bucket, None if max_mb is None else int(max_mb * 1e6))
+    return Results(bucket, None if max_mb is None else int(max_mb * 1e6), sizes=sizes)
 
 
 def build_engine(settings: Settings) -> AnyEngine:

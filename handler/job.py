@@ -20,7 +20,7 @@ from handler.request import OpenAIRequest, TextRequest, parse
 from handler.response import encode, encode_partial
 from handler.results import Delivery, Results
 
-_SIZES_NOTE = "deltas and tokens were left out of the final output, which would exceed 1 MB"
+_SIZES_NOTE = "deltas and tokens were left out of the final output, which would exceed {:g} MB"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ class JobHandler:
             async with aclosing(self._outputs(request, slot)) as outputs:
                 async for output in outputs:
                     chunk = orjson.dumps(output)
-                    limits.check_chunk(len(chunk))
+                    self._results.sizes.check_chunk(len(chunk))
                     if delivery.add(output, len(chunk)):
                         chunks.append(chunk)
                     await put(chunk)
@@ -191,7 +191,7 @@ class JobHandler:
             async with aclosing(self._outputs(request, slot)) as outputs:
                 async for output in outputs:
                     size = limits.wire_size({"output": output})
-                    limits.check_chunk(size)
+                    self._results.sizes.check_chunk(size)
                     keep(delivery.add(output, size))
                     yield output
             if (pointer := await delivery.end()) is not None:
@@ -204,19 +204,20 @@ class JobHandler:
     async def _stream_text(
         self, request: TextRequest, slot: Slot | None
     ) -> AsyncGenerator[Any, None]:
+        sizes = self._results.sizes
         if request.streaming:
             async with await self._pipeline(request).open(request, slot) as running:
                 async for batch in running.batches(self._interval_s):
-                    for part in limits.split(batch):
+                    for part in limits.split(batch, sizes.partial_chars):
                         yield encode_partial(part)
                 final = encode(await running.answer())
         else:
             final = encode(await self._pipeline(request).run(request, slot))
-        if limits.wire_size({"output": final}) > limits.STREAM_CHUNK_BYTES:
+        if limits.wire_size({"output": final}) > sizes.chunk:
             choice = final["choices"][0]
             choice.pop("deltas", None)
             del choice["tokens"]
-            final.setdefault("warnings", []).append(_SIZES_NOTE)
+            final.setdefault("warnings", []).append(_SIZES_NOTE.format(sizes.chunk / 1e6))
         yield final
 
     async def _stream_openai(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from engine import Delta, TokenLogprob
@@ -32,9 +33,53 @@ EVENT_LOGPROB_BYTES = 400_000
 BLOCK_BYTES = 450_000
 
 
-def result_limit(job_id: str) -> int:
-    """Return how many bytes of result the platform takes for a job."""
-    return RUNSYNC_RESULT_BYTES if job_id.startswith("sync-") else RUN_RESULT_BYTES
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How many bytes of what are taken, and by whom; RunPod unless something else is said.
+
+    The local server has settings for them, so that those who try a worker there may try others.
+    """
+
+    run: int = RUN_RESULT_BYTES
+    runsync: int = RUNSYNC_RESULT_BYTES
+    chunk: int = STREAM_CHUNK_BYTES
+    taker: str = "RunPod"
+
+    @property
+    def partial_chars(self) -> int:
+        """How many characters one partial output may have."""
+        return min(PARTIAL_CHARS, max(1, PARTIAL_CHARS * self.chunk // STREAM_CHUNK_BYTES))
+
+    def result(self, job_id: str) -> int:
+        """Return how many bytes of result are taken for a job."""
+        return self.runsync if job_id.startswith("sync-") else self.run
+
+    def check_result(self, job_id: str, size: int) -> None:
+        """Refuse a result of `size` bytes that would be dropped.
+
+        Raises:
+            ResultTooLarge: with both sizes and the remedy.
+        """
+        limit = self.result(job_id)
+        if size > limit:
+            raise ResultTooLarge(
+                f"the result is {_mb(size)} MB and {self.taker} takes {limit / 1e6:g} MB "
+                "for it: lower max_tokens, send stream=false, which returns the text twice instead "
+                "of thrice, or post the job with an s3Config"
+            )
+
+    def check_chunk(self, size: int) -> None:
+        """Refuse one partial output that is larger than a stream chunk may be.
+
+        Raises:
+            ResultTooLarge: with both sizes and the remedy.
+        """
+        if size > self.chunk:
+            raise ResultTooLarge(
+                f"one output is {_mb(size)} MB and {self.taker} takes "
+                f"{self.chunk / 1e6:g} MB in a stream: lower max_tokens, or run the worker with "
+                "STREAM_MODE=aggregate"
+            )
 
 
 def wire_size(output: Any) -> int:
@@ -42,32 +87,9 @@ def wire_size(output: Any) -> int:
     return len(json.dumps(output, ensure_ascii=False, allow_nan=False).encode())
 
 
-def check_result(job_id: str, size: int) -> None:
-    """Refuse a result of `size` bytes that the platform would drop.
-
-    Raises:
-        ResultTooLarge: with both sizes and the remedy.
-    """
-    limit = result_limit(job_id)
-    if size > limit:
-        raise ResultTooLarge(
-            f"the result is {size / 1e6:.1f} MB and RunPod takes {limit / 1e6:.0f} MB for it: "
-            "lower max_tokens, send stream=false, which returns the text twice instead of thrice, "
-            "or post the job with an s3Config"
-        )
-
-
-def check_chunk(size: int) -> None:
-    """Refuse one partial output that is larger than a stream chunk may be.
-
-    Raises:
-        ResultTooLarge: with both sizes and the remedy.
-    """
-    if size > STREAM_CHUNK_BYTES:
-        raise ResultTooLarge(
-            f"one output is {size / 1e6:.1f} MB and RunPod takes {STREAM_CHUNK_BYTES / 1e6:.0f} MB "
-            "in a stream: lower max_tokens, or run the worker with STREAM_MODE=aggregate"
-        )
+def _mb(size: int) -> str:
+    # Limits of tests may be small.
+    return f"{size / 1e6:.1f}" if size >= 100_000 else f"{size / 1e6:g}"
 
 
 def split(batch: list[Delta], max_chars: int = PARTIAL_CHARS) -> Iterable[list[Delta]]:

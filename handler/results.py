@@ -39,8 +39,8 @@ class Results:
     """Knows where results go, and takes them there on a few threads of its own.
 
     A job's own bucket takes any result of it; the `default` one takes those above `max_bytes`, or
-    above what the platform takes. `look` makes the blobs of a bucket. Owned by the event loop, but
-    for the open buckets, which belong to whichever thread has the lock.
+    above what the platform takes, by its `sizes`. `look` makes the blobs of a bucket. Owned by the
+    event loop, but for the open buckets, which belong to whichever thread has the lock.
     """
 
     def __init__(
@@ -48,11 +48,13 @@ class Results:
         default: Bucket | None = None,
         max_bytes: int | None = None,
         *,
+        sizes: limits.Sizes | None = None,
         look: Callable[[Bucket], BlobStore] = open_bucket,
         limit_s: float = _LIMIT_S,
     ) -> None:
         self._default = default
         self._max_bytes = max_bytes
+        self.sizes = sizes or limits.Sizes()
         self._look = look
         self._limit_s = limit_s
         self._threads = ThreadPoolExecutor(_AT_ONCE, "result")
@@ -68,7 +70,7 @@ class Results:
         job_id = str(job.get("id") or "")
         if (given := job.get("s3Config")) is not None:
             return Delivery(self, job_id, read_s3_config(given), -1)
-        limit = limits.result_limit(job_id) - POINTER_BYTES
+        limit = self.sizes.result(job_id) - POINTER_BYTES
         if self._max_bytes is not None and not openai:
             limit = min(limit, self._max_bytes)
         return Delivery(self, job_id, self._default, limit)
@@ -147,7 +149,7 @@ class Delivery:
             ResultNotKept: the bucket did not take it.
         """
         if self._bucket is None:
-            limits.check_result(self._job_id, size)
+            self._results.sizes.check_result(self._job_id, size)
         elif size > self._limit:
             body = orjson.dumps(output)
             return await self._results.put(self._job_id, self._bucket, body, output)
@@ -161,7 +163,7 @@ class Delivery:
         """
         self._size += size
         if self._bucket is None:
-            limits.check_result(self._job_id, self._size)
+            self._results.sizes.check_result(self._job_id, self._size)
             return True
         self._last = output
         self._chunks.append(orjson.dumps(output))

@@ -148,3 +148,28 @@ async def test_burst_of_both_kinds_loses_nothing(serve: Serve, script: ScriptFac
         assert {each["choices"][0]["text"] for each in outputs} == {"ok!"}
         await becomes_idle(server, client)
         assert server.engine.waiting == 0
+
+
+async def test_sizes_are_the_servers_own(serve: Serve, script: ScriptFactory) -> None:
+    long = {"when": "long", "pieces": ["x" * 10_000], "repeat": 600}
+    path = script(long, {"pieces": ["x" * 1_000], "repeat": 3}, context_length=10**6)
+    given = {"sampling_params": {"max_tokens": 2_000}}
+    less = {"max_run_mb": 0.004, "max_runsync_mb": 0.02, "max_chunk_mb": 0.002}
+    server = await serve(path, **less)
+    async with server.client() as client:
+        job = await ended(client, await run(client))
+        assert job["status"] == "FAILED"
+        assert "this server takes 0.004 MB for it" in job["error"]
+        body = {"input": {"prompt": "x", "stream": True}}
+        assert (await client.post("/runsync", json=body)).json()["status"] == "COMPLETED"
+    server = await serve(path, stream_mode="generator", **less | {"max_run_mb": 1})
+    async with server.client() as client:
+        job_id = await run(client)
+        assert (await ended(client, job_id))["error"].startswith("one output is")
+    server = await serve(path, max_run_mb=40)
+    async with server.client() as client:
+        body = {"input": {"prompt": "long", **given}}
+        job = await ended(client, (await client.post("/run", json=body)).json()["id"])
+        # The text is in it twice.
+        assert job["status"] == "COMPLETED", job
+        assert len(job["output"]["choices"][0]["text"]) == 6_000_000

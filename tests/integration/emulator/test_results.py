@@ -134,14 +134,14 @@ async def test_large_results_go_to_the_bucket_of_the_variables(
 
 @pytest.mark.usefixtures("variables")
 async def test_openai_calls_keep_their_answers_and_say_so_where_they_cannot(
-    serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, script: ScriptFactory
 ) -> None:
+    path = "/v2/default/openai/v1/completions"
+    body = {"prompt": "long"}
     async with (await serve(script(LONG))).client() as client:
-        path = "/v2/default/openai/v1/completions"
-        body = {"prompt": "long"}
         answer = await client.post(path, json=body)
         assert len(answer.json()["choices"][0]["text"]) == 20_000
-        monkeypatch.setattr("handler.limits.RUNSYNC_RESULT_BYTES", 110_000)
+    async with (await serve(script(LONG), max_runsync_mb=0.11)).client() as client:
         answer = await client.post(path, json=body)
         error = answer.json()["error"]
         assert (answer.status_code, error["type"]) == (413, "result_too_large_error")

@@ -13,6 +13,7 @@ from handler import limits
 from handler.errors import ResultTooLarge
 from handler.job import JobHandler
 from handler.pipeline import Pipeline
+from handler.results import Results
 from tests.conftest import EngineFactory, ScriptFactory
 
 JOBS: list[Any] = [
@@ -30,10 +31,12 @@ JOBS: list[Any] = [
 FAIL = {"when": "fail", "pieces": ["so", {"error": "no more"}]}
 
 
-def handler(engine_factory: EngineFactory, script: Path) -> JobHandler:
+def handler(
+    engine_factory: EngineFactory, script: Path, results: Results | None = None
+) -> JobHandler:
     config = BackendConfig("scripted", {"model_path": str(script)})
     engine = engine_factory(config, isolation="thread")
-    return JobHandler(Pipeline(engine, "scripted"), interval_s=0)
+    return JobHandler(Pipeline(engine, "scripted"), interval_s=0, results=results)
 
 
 def timeless(output: Any) -> Any:
@@ -85,15 +88,15 @@ async def test_streamed_outputs_are_those_of_the_sdk(
 
 
 async def test_result_that_is_too_large_is_an_error(
-    engine_factory: EngineFactory, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
+    engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
-    jobs = handler(engine_factory, script({"pieces": ["x" * 1_000]}))
+    sizes = limits.Sizes(run=900)
+    jobs = handler(engine_factory, script({"pieces": ["x" * 1_000]}), Results(sizes=sizes))
     job = {"id": "j", "input": {"prompt": "x"}}
 
     async def put(chunk: bytes) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(limits, "RUN_RESULT_BYTES", 900)
     assert "lower max_tokens" in ((await jobs.result(job)).error or "")
     assert "lower max_tokens" in ((await jobs.streamed_result(job, put)).error or "")
     # Of a /runsync, more is taken.

@@ -129,21 +129,30 @@ def test_number_that_is_no_json_is_refused(number: float) -> None:
     ],
 )
 def test_result_limit_goes_by_the_kind_of_job(job_id: str, limit: int) -> None:
-    limits.check_result(job_id, limit)
+    limits.Sizes().check_result(job_id, limit)
     with pytest.raises(ResultTooLarge) as raised:
-        limits.check_result(job_id, limit + 100_000)
+        limits.Sizes().check_result(job_id, limit + 100_000)
     assert raised.value.message == (
         f"the result is {limit / 1e6 + 0.1:.1f} MB and RunPod takes {limit // 1_000_000} MB for it:"
         " lower max_tokens, send stream=false, which returns the text twice instead of thrice,"
         " or post the job with an s3Config"
     )
     with pytest.raises(ResultTooLarge):
-        limits.check_result(job_id, limit + 1)
+        limits.Sizes().check_result(job_id, limit + 1)
 
 
 def test_chunk_limit() -> None:
-    limits.check_chunk(1_000_000)
+    limits.Sizes().check_chunk(1_000_000)
     with pytest.raises(ResultTooLarge, match=r"one output is 1\.5 MB and RunPod takes 1 MB"):
-        limits.check_chunk(1_500_000)
+        limits.Sizes().check_chunk(1_500_000)
     with pytest.raises(ResultTooLarge):
-        limits.check_chunk(1_000_001)
+        limits.Sizes().check_chunk(1_000_001)
+
+
+def test_sizes_of_a_server_are_its_own_and_said_to_be() -> None:
+    sizes = limits.Sizes(run=2_000, runsync=3_000, chunk=500, taker="this server")
+    with pytest.raises(ResultTooLarge, match=r"is 0\.0025 MB and this server takes 0\.002 MB"):
+        sizes.check_result("5f0c-u1", 2_500)
+    sizes.check_result("sync-5f0c-u1", 2_500)
+    with pytest.raises(ResultTooLarge, match=r"is 0\.0006 MB and this server takes 0\.0005 MB"):
+        sizes.check_chunk(600)

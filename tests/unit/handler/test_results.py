@@ -158,11 +158,11 @@ async def test_large_result_goes_to_the_workers_own_bucket(
 
 
 async def test_what_the_platform_would_not_take_goes_there_unless_told_otherwise(
-    pipeline_of: PipelineFactory, folders: Folders, how: str, monkeypatch: pytest.MonkeyPatch
+    pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
-    monkeypatch.setattr(limits, "RUN_RESULT_BYTES", POINTER_BYTES + 15_000)
-    monkeypatch.setattr(limits, "RUNSYNC_RESULT_BYTES", POINTER_BYTES + 30_000)
-    run = Handlers(JobHandler(pipeline_of(LONG), results=Results(OURS, look=folders)))
+    sizes = limits.Sizes(run=POINTER_BYTES + 15_000, runsync=POINTER_BYTES + 30_000)
+    results = Results(OURS, look=folders, sizes=sizes)
+    run = Handlers(JobHandler(pipeline_of(LONG), results=results))
     assert "result" in await run.whole(job(), how)
     assert "choices" in await run.whole(job(job_id="sync-abc-u1"), how)
     assert folders.found("ours").keys() == {"abc-u1.json"}
@@ -193,13 +193,14 @@ async def test_openai_call_is_told_of_in_its_own_keys(
 
 
 async def test_openai_client_is_pointed_only_to_what_it_could_not_get(
-    pipeline_of: PipelineFactory, folders: Folders, how: str, monkeypatch: pytest.MonkeyPatch
+    pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
-    run = Handlers(JobHandler(pipeline_of(LONG), results=Results(OURS, 0, look=folders)))
+    results = Results(OURS, 0, look=folders)
+    run = Handlers(JobHandler(pipeline_of(LONG), results=results))
     given = {"openai_route": "/v1/completions", "openai_input": {"prompt": "p"}}
     call = {"id": "j", "input": given}
     assert (await run.whole(call, how))["choices"][0]["text"] == "x" * 6_000
-    monkeypatch.setattr(limits, "RUN_RESULT_BYTES", POINTER_BYTES + 1_000)
+    results.sizes = limits.Sizes(run=POINTER_BYTES + 1_000)
     assert "result" in await run.whole(call, how)
 
 
