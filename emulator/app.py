@@ -119,6 +119,8 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         settings.stream_mode,
         queue.live,
         tracing.enter,
+        # A limit that was set is meant for jobs as well.
+        policy_decides="request_timeout_s" not in settings.model_fields_set,
     )
     own_key = secrets.token_urlsafe(32) if settings.keys() else None
     launcher = Launcher(

@@ -26,6 +26,8 @@ NAME = "local"
 # What the disk refuses is offered again after so long.
 _AGAIN_S = 1.0
 _STOP_POLL_S = 60.0
+# The store ends a job in time, as TIMED_OUT; the end of its generation would be FAILED.
+_LATER_S = 10.0
 # Jobs that have their answer and wait for the disk, beside those that run: their slots are free
 # again and should not stand idle, but what cannot be saved must not pile up either.
 _MOST_UNSAVED = 64
@@ -37,7 +39,8 @@ class LocalWorker:
     One task waits for a job, then for a slot, then takes the job and starts a task that runs it.
     It takes none before the model is loaded; when the model cannot be loaded it takes them all, so
     that each job fails with the reason. Jobs that are `live` are streamed in any mode; `enter` is
-    told of each in its own task. Owned by the event loop.
+    told of each in its own task. Where the `policy_decides`, a job may run for as long as its own
+    says, whatever the engine lets others. Owned by the event loop.
     """
 
     def __init__(
@@ -50,6 +53,8 @@ class LocalWorker:
         mode: Literal["aggregate", "generator"],
         live: Container[str] = frozenset(),
         enter: Callable[[str], object] = lambda job_id: None,
+        *,
+        policy_decides: bool = False,
     ) -> None:
         self._store = store
         self._jobs = jobs
@@ -59,6 +64,7 @@ class LocalWorker:
         self._mode = mode
         self._live = live
         self._enter = enter
+        self._policy_decides = policy_decides
         self._key = worker_key(endpoint, NAME)
         self._running: dict[asyncio.Task[None], Job] = {}
         self._returning: set[asyncio.Task[None]] = set()
@@ -133,9 +139,12 @@ class LocalWorker:
     async def _result(self, job: Job, slot: Slot | None) -> Result:
         try:
             extra = orjson.loads(job.extra) if job.extra else {}
+            limit_s = None
+            if self._policy_decides:
+                limit_s = job.policy.execution_timeout_ms / 1000 + _LATER_S
             told = {**extra, "id": job.id, "input": orjson.loads(job.input)}
             if self._mode == "aggregate" and job.id not in self._live:
-                return await self._jobs.result(told, slot)
+                return await self._jobs.result(told, slot, limit_s)
 
             async def put(chunk: bytes) -> None:
                 try:
@@ -143,7 +152,7 @@ class LocalWorker:
                 except StoreFull as error:
                     raise ResultTooLarge(str(error)) from None
 
-            return await self._jobs.streamed_result(told, put, slot)
+            return await self._jobs.streamed_result(told, put, slot, limit_s)
         except Exception:
             logger.exception("the local worker failed on job %s", job.id)
             return Result(error="the worker failed; see its log")

@@ -84,11 +84,16 @@ class JobHandler:
             return self._failure(error, request)
         return output
 
-    async def result(self, job: Mapping[str, Any], slot: Slot | None = None) -> Result:
-        """Return what `run` returns to the SDK, encoded once, for workers that have no SDK."""
+    async def result(
+        self, job: Mapping[str, Any], slot: Slot | None = None, timeout_s: float | None = None
+    ) -> Result:
+        """Return what `run` returns to the SDK, encoded once, for workers that have no SDK.
+
+        A `timeout_s` takes the place of the engine's own limit to a generation.
+        """
         request: TextRequest | OpenAIRequest | None = None
         try:
-            request = self._parse(job)
+            request = self._parse(job, timeout_s)
             delivery = self._delivery(job, request)
             output = await self._output(request, slot)
             body = orjson.dumps(output)
@@ -112,15 +117,16 @@ class JobHandler:
         job: Mapping[str, Any],
         put: Callable[[bytes], Awaitable[object]],
         slot: Slot | None = None,
+        timeout_s: float | None = None,
     ) -> Result:
         """Hand each of `stream`'s outputs to `put`, encoded once; return the list of those kept.
 
-        What `put` raises is the job's error.
+        What `put` raises is the job's error; `timeout_s` is as in `result`.
         """
         request: TextRequest | OpenAIRequest | None = None
         chunks: list[bytes] = []
         try:
-            request = self._parse(job)
+            request = self._parse(job, timeout_s)
             delivery = self._delivery(job, request)
             async with aclosing(self._outputs(request, slot)) as outputs:
                 async for output in outputs:
@@ -136,9 +142,12 @@ class JobHandler:
             return Result(error=_told(problem(error), request))
         return Result(output=b"[%b]" % b",".join(chunks))
 
-    def _parse(self, job: Mapping[str, Any]) -> TextRequest | OpenAIRequest:
+    def _parse(
+        self, job: Mapping[str, Any], timeout_s: float | None = None
+    ) -> TextRequest | OpenAIRequest:
         several = self._models.several
-        return parse(job, self._options, validation=self._validation, chooses_model=several)
+        found = parse(job, self._options, validation=self._validation, chooses_model=several)
+        return found if timeout_s is None else found.within(timeout_s)
 
     def _pipeline(self, request: TextRequest) -> Pipeline:
         return self._models.find(request.model, "input.model")
@@ -162,6 +171,7 @@ class JobHandler:
         if (plain := await self._openai.plain(request.route, request.body, slot)) is not None:
             return plain
         codec = self._openai.codec(request.route, request.body)
+        codec.timeout_s = request.timeout_s
         if not codec.streaming:
             return await self._openai.whole(codec, slot)
         async with await self._openai.open(codec, slot) as running:
@@ -227,6 +237,7 @@ class JobHandler:
             yield plain
             return
         codec = self._openai.codec(request.route, request.body)
+        codec.timeout_s = request.timeout_s
         if not codec.streaming:
             yield await self._openai.whole(codec, slot)
             return

@@ -56,6 +56,10 @@ class TextRequest:
             return "\n".join(self._turns({"user", "tool", "function"}))
         return self.prompt_text
 
+    def within(self, timeout_s: float) -> TextRequest:
+        """Return the same with a limit of its own for its generation."""
+        return replace(self, generation=replace(self.generation, timeout_s=timeout_s))
+
     def _turns(self, roles: Set[str]) -> list[str]:
         prompt = self.generation.prompt
         messages = prompt.messages if isinstance(prompt, Chat) else ()
@@ -64,10 +68,18 @@ class TextRequest:
 
 @dataclass(frozen=True, slots=True)
 class OpenAIRequest:
-    """A job that carries an OpenAI call, as RunPod's OpenAI bridge sends it."""
+    """A job that carries an OpenAI call, as RunPod's OpenAI bridge sends it.
+
+    `timeout_s` is how long each of its generations may take, None for the engine's own limit.
+    """
 
     route: str
     body: Mapping[str, Any]
+    timeout_s: float | None = None
+
+    def within(self, timeout_s: float) -> OpenAIRequest:
+        """Return the same with a limit of its own."""
+        return replace(self, timeout_s=timeout_s)
 
 
 def parse(

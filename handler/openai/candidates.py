@@ -34,6 +34,7 @@ def requests_of(
     prompts: Sequence[Prompt],
     parameters: Parameters,
     priority: Priority,
+    timeout_s: float | None = None,
 ) -> tuple[TextRequest, ...]:
     """Return a request for each candidate of each prompt, in the prompts' order.
 
@@ -48,6 +49,7 @@ def requests_of(
                 sampling=_seeded(parameters.sampling, candidate),
                 request_id=call_id if not number else f"{call_id}-{number}",
                 priority=priority,
+                timeout_s=timeout_s,
             )
             found.append(of_call(generation=generation))
     return tuple(found)

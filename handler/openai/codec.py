@@ -82,6 +82,8 @@ class Codec:
             tells_logprobs=self.parameters.logprobs is not None,
         )
         self._priority = priority
+        # Of each generation; None is the engine's own.
+        self.timeout_s: float | None = None
         self._requests: tuple[TextRequest, ...] | None = None
         check_count(self.prompts, self.parameters)
         self._include_usage = read_include_usage(body, dialect, streaming=self.streaming)
@@ -93,7 +95,12 @@ class Codec:
         """One for each candidate of each prompt; not made of a call that is only looked over."""
         if self._requests is None:
             self._requests = requests_of(
-                self.id, self._of_call, self.prompts, self.parameters, self._priority
+                self.id,
+                self._of_call,
+                self.prompts,
+                self.parameters,
+                self._priority,
+                self.timeout_s,
             )
         return self._requests
 

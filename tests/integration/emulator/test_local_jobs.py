@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -173,3 +174,22 @@ async def test_sizes_are_the_servers_own(serve: Serve, script: ScriptFactory) ->
         # The text is in it twice.
         assert job["status"] == "COMPLETED", job
         assert len(job["output"]["choices"][0]["text"]) == 6_000_000
+
+
+@pytest.mark.parametrize("mode", ["aggregate", "generator"])
+async def test_time_of_a_job_is_its_policys_where_none_was_set_for_requests(
+    serve: Serve, script: ScriptFactory, mode: str
+) -> None:
+    late = {"when": "late", "pieces": ["a", {"text": "b", "delay_ms": 600}]}
+    path = script(late, {"pieces": ["a", HANG]}, slots=4)
+    server = await serve(path, stream_mode=mode, min_execution_timeout_ms=100)
+    # Its own 600 s are too long for a test.
+    server.engine._clocks = replace(server.engine._clocks, request_timeout_s=0.2)
+    async with server.client() as client:
+        assert (await ended(client, await run(client, "late")))["status"] == "COMPLETED"
+        for stream in (False, True):
+            body = {"prompt": "late", "stream": stream}
+            answer = await client.post("/v2/default/openai/v1/completions", json=body)
+            assert (answer.status_code, "took longer" in answer.text) == (200, False)
+        job = await ended(client, await run(client, policy={"executionTimeout": 500}))
+        assert job["status"] == "TIMED_OUT"
