@@ -22,6 +22,8 @@ _FORGOTTEN_S = 10.0
 # A worker's word that it has a job no more is believed when it has stood for so long: that of a
 # second worker of the same name has been found out by then.
 _SURE_S = 1.5
+# Characters of a list of jobs that is sure to be whole.
+_LONGEST_LIST = 60_000
 # Workers known at a time; names come from whoever calls.
 MOST_WORKERS = 10_000
 
@@ -37,7 +39,7 @@ class Fleet:
 
     A worker can also lose a job and live: its result could not be written as JSON or not be
     delivered, or it was started anew under its old name. It then asks for jobs and says that it has
-    none, and what it has by our book waits again.
+    none, or names others in its pings, and what it has by our book waits again.
 
     Owned by the event loop.
     """
@@ -92,8 +94,12 @@ class Fleet:
         """Return the jobs that a worker has by our book."""
         return self._store.held(worker.key)
 
-    def ping(self, endpoint: str, name: str) -> None:
-        """Take a ping, which says less than a call of the worker itself: it may outlive it."""
+    def ping(self, endpoint: str, name: str, jobs: str = "") -> None:
+        """Take a ping, which says less than a call of the worker itself: it may outlive it.
+
+        It names the worker's `jobs`, with commas between them. One that names none says nothing:
+        that of an older SDK never does.
+        """
         key = worker_key(endpoint, name)
         worker = self._workers.get(key)
         if worker is None:
@@ -103,6 +109,9 @@ class Fleet:
             worker = self.worker(endpoint, name)
         if not worker.dropped:
             worker.seen_at = time.monotonic()
+            # A longer list is cut by the SDK.
+            if 0 < len(jobs) < _LONGEST_LIST:
+                worker.names(frozenset(jobs.split(",")), self.held(worker))
 
     def show_local(self, endpoint: str, slots: Callable[[], tuple[int, int, int]]) -> None:
         """Count the local worker's slots, as workers, among an endpoint's.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Literal
 
@@ -24,9 +25,11 @@ class Worker:
     """One worker's signs of life; owned by the fleet."""
 
     __slots__ = (
+        "_absent",
         "_asked_at",
         "_hears",
         "_listening",
+        "_took_at",
         "dropped",
         "endpoint",
         "key",
@@ -55,6 +58,10 @@ class Worker:
         self.twins = False
         # Attempts that it held by our book and not by its own word, and since when.
         self.missing: dict[tuple[str, int], float] = {}
+        # Those that its last ping did not name, and since when none has.
+        self._absent: dict[tuple[str, int], float] = {}
+        # When it began its last call for jobs.
+        self._took_at = -math.inf
         # Whether it calls job-stop at all; None while that is not known.
         self._hears: bool | None = None
         # Set while such a call is open.
@@ -72,6 +79,8 @@ class Worker:
         self._count(kind, 1)
         self.dropped = False
         self._seen(asked=asked)
+        if asked:
+            self._took_at = self.seen_at
         try:
             yield
         except BaseException:
@@ -131,3 +140,20 @@ class Worker:
         now = time.monotonic()
         for job in held:
             self.missing.setdefault((job.id, job.attempt), now)
+
+    def names(self, named: Set[str], held: Sequence[Job]) -> None:
+        """Take its pings' word for which jobs it has, where by our book it has more.
+
+        What two pings in a row do not name it has lost, but only if it has begun a call for jobs
+        in between: until then it may not have read the answer that the job was in, which a handler
+        that blocks its loop puts off.
+        """
+        now = time.monotonic()
+        absent: dict[tuple[str, int], float] = {}
+        for job in held:
+            if job.id not in named:
+                attempt = (job.id, job.attempt)
+                since = absent[attempt] = self._absent.get(attempt, now)
+                if since < self._took_at:
+                    self.missing.setdefault(attempt, now)
+        self._absent = absent

@@ -195,7 +195,7 @@ class WorkerRoutes:
                 "worker %s is unhealthy: %s: %s", name, query.get("check"), query.get("reason")
             )
         else:
-            self._fleet.ping(request.path_params["endpoint"], name)
+            self._fleet.ping(request.path_params["endpoint"], name, query.get("job_id", ""))
         return JSON({"ok": True})
 
     # -- who it is ------------------------------------------------------------------------------

@@ -565,6 +565,19 @@ async def test_worker_that_says_it_has_no_job_has_lost_it(plane: MakePlane) -> N
         assert (await worker.taken())["id"] == job_id
 
 
+async def test_job_that_a_busy_workers_pings_do_not_name_is_lost(plane: MakePlane) -> None:
+    at = await plane(poll_hold_s=0.1)
+    worker = at.worker()
+    kept, lost = await at.run(), await at.run()
+    assert [(await worker.taken())["id"] for _ in range(2)] == [kept, lost]
+    with await at.open_poll(worker):
+        await worker.ping(f"job_id={kept}")
+        assert (await worker.take("1")).status_code == 204
+        await worker.ping(f"job_id={kept}")
+        await at.becomes(lost, "IN_QUEUE")
+        assert (await at.status(kept))["status"] == "IN_PROGRESS"
+
+
 async def test_second_worker_of_a_name_does_not_speak_for_the_first(plane: MakePlane) -> None:
     at = await plane(poll_hold_s=0.1)
     first, second = at.worker(), at.worker()

@@ -15,7 +15,7 @@ from emulator.fleet import Fleet
 from emulator.handout import Handout
 from emulator.worker import Worker
 from jobs import Job, JobStatus, MemoryJobStore, NewJob, StoreUnavailable
-from tests.waiting import until
+from tests.waiting import until, until_told
 
 TICK_S = 0.01
 GRACE_S = 0.1
@@ -53,6 +53,10 @@ async def status(store: MemoryJobStore, job: Job) -> JobStatus:
     now = await store.get(job.id)
     assert now is not None
     return now.status
+
+
+async def has(store: MemoryJobStore, job: Job, wanted: JobStatus) -> bool:
+    return await status(store, job) is wanted
 
 
 def break_off(worker: Worker, kind: Any = "stops") -> None:
@@ -138,6 +142,49 @@ async def test_what_a_worker_says_it_has_not_waits_again(
     assert await status(store, done) is JobStatus.COMPLETED
     assert await status(store, kept) is JobStatus.IN_PROGRESS
     assert worker.missing == {}
+
+
+async def test_what_the_pings_of_a_busy_worker_do_not_name_waits_again(
+    store: MemoryJobStore, fleet: Fleet
+) -> None:
+    worker = fleet.worker("ep", "w")
+    kept, lost = await lease(store, worker), await lease(store, worker)
+    with worker.poll("stops"):
+        fleet.ping("ep", "w", kept.id)
+        with worker.poll("takes"):
+            late = await lease(store, worker)
+            fleet.ping("ep", "w", kept.id)
+            await until_told(lambda: has(store, lost, JobStatus.IN_QUEUE))
+        # It was not there yet at the first of them.
+        assert await status(store, late) is JobStatus.IN_PROGRESS
+        assert await status(store, kept) is JobStatus.IN_PROGRESS
+
+
+@pytest.mark.parametrize("second", ["", "kept,lost", "lost"])
+async def test_one_ping_that_does_not_name_a_job_is_no_loss(
+    store: MemoryJobStore, fleet: Fleet, second: str
+) -> None:
+    worker = fleet.worker("ep", "w")
+    kept, lost = await lease(store, worker), await lease(store, worker)
+    fleet.ping("ep", "w", kept.id)
+    with worker.poll("takes"):
+        fleet.ping("ep", "w", second.replace("kept", kept.id).replace("lost", lost.id))
+        assert (lost.id, lost.attempt) not in worker.missing
+
+
+async def test_pings_of_a_worker_that_cannot_read_its_answer_are_no_loss(
+    store: MemoryJobStore, fleet: Fleet
+) -> None:
+    worker = fleet.worker("ep", "w")
+    with worker.poll("takes"):
+        kept, unread = await lease(store, worker), await lease(store, worker)
+    with worker.poll("stops"):
+        for _ in range(3):
+            fleet.ping("ep", "w", kept.id)
+        assert worker.missing == {}
+        with worker.poll("takes"):
+            fleet.ping("ep", "w", f"{kept.id},{unread.id}")
+            assert worker.missing == {}
 
 
 async def test_job_that_is_handed_out_anew_is_not_taken_back_for_what_was_said_before(
