@@ -161,7 +161,10 @@ def _failure(value: Any) -> Problem | None:
         return Problem(f"the answer was put into a bucket: {place['url']}", _IN_BUCKET)
     if not isinstance(value, dict) or not (value.get("error") or value.get("object") == "error"):
         return None
-    return _problem(value, orjson.dumps(value).decode())
+    try:
+        return _problem(value, orjson.dumps(value).decode())
+    except orjson.JSONEncodeError:
+        return _problem(value, "the worker answered with an error that is nested too deeply")
 
 
 def _problem(said: Mapping[str, Any], whole: str) -> Problem:
@@ -202,6 +205,7 @@ def _on_one_line(data: str) -> bytes:
     if "\n" in data:
         try:
             return orjson.dumps(orjson.loads(data))
-        except orjson.JSONDecodeError:
+        except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+            # No JSON, or nested too deeply to be written again.
             return data.replace("\n", "\ndata: ").encode()
     return data.encode()

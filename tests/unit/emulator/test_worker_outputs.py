@@ -81,6 +81,16 @@ def test_data_over_several_lines_goes_out_on_one() -> None:
     assert fed("data: a\ndata: b\n\n") == b"data: a\ndata: b\n\n" + DONE
 
 
+def test_what_is_nested_too_deeply_to_be_written_goes_on_as_it_came() -> None:
+    deep = f'{{"choices":\n{"[" * 300}{"]" * 300}}}'
+    assert fed("data: " + deep.replace("\n", "\ndata: ") + "\n\ndata: [DONE]\n\n") == (
+        b"data: " + deep.replace("\n", "\ndata: ").encode() + b"\n\n" + DONE
+    )
+    with pytest.raises(CallFailed) as caught:
+        body_of(f'{{"error": {"[" * 300}{"]" * 300}}}')
+    assert caught.value.problem.message.endswith("an error that is nested too deeply")
+
+
 def test_events_go_out_as_soon_as_they_are_whole() -> None:
     events = Events()
     first = event(FIRST).decode()
