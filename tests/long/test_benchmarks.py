@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 600
+LIMIT_S = 840
 
 
 def tables(name: str, folder: Path) -> list[dict[str, Any]]:

@@ -296,18 +296,19 @@ async def test_jobs_are_counted(driver: Driver) -> None:
 async def test_many_workers_end_each_job_once(driver: Driver) -> None:
     jobs_sent = 40
     sent = await asyncio.gather(*(driver.send(b"%d" % number) for number in range(jobs_sent)))
-    ends: dict[str, int] = {}
+    ends, refused = set[str](), set[str]()
 
     async def work(name: str) -> None:
         while len(ends) < jobs_sent:
             for job in await driver.take(name, limit=4, wait_s=0.1):
-                assert await driver.queue.ack(job.id, job.attempt, output=job.input)
-                ends[job.id] = ends.get(job.id, 0) + 1
+                taken = await driver.queue.ack(job.id, job.attempt, output=job.input)
+                (ends if taken else refused).add(job.id)
 
     async with asyncio.timeout(30):
         await asyncio.gather(*(work(name) for name in "abcd"))
-    # moto may deliver one twice, as AWS may.
-    assert ends.keys() == {job.id for job in sent}
+    assert ends == {job.id for job in sent}
+    # moto may deliver one twice, as AWS may: its second end is refused then.
+    assert not refused or isinstance(driver.queue, SqsQueue)
     for job in sent:
         assert (await driver.end_of(job.id)).output == job.input
     assert await driver.take() == []
