@@ -22,7 +22,7 @@ from engine import machine
 from engine.backends import build
 from engine.backends.base import Backend
 from engine.capabilities import Capabilities
-from engine.errors import EngineError
+from engine.errors import BackendFailed, EngineError
 from engine.fingerprint import sha256_of_ends
 from engine.hosts.child import die_with_parent, ignore_signals
 from engine.hosts.outbox import exit_now
@@ -199,10 +199,15 @@ class Doctor:
         self._backend.close()
         yield "ms", _ms(time.monotonic() - started)
 
+    @property
+    def _loaded(self) -> Capabilities:
+        if self._capabilities is None:
+            raise BackendFailed("no model is loaded")
+        return self._capabilities
+
     def _walnuts(self) -> str:
         """Return a long prompt; each begins otherwise, lest a prompt cache answers for the next."""
-        assert self._capabilities is not None  # noqa: S101 - it has been loaded
-        words = min(self._capabilities.context_length // 4, _LONGEST_WORDS)
+        words = min(self._loaded.context_length // 4, _LONGEST_WORDS)
         return f"{self._runs}{' walnut' * words}"
 
     def _run(
@@ -214,9 +219,8 @@ class Doctor:
         abort_after_s: float | None = None,
     ) -> Watched:
         self._runs += 1
-        assert self._capabilities is not None  # noqa: S101 - it has been loaded
         given: Prompt = prompt
-        if isinstance(prompt, str) and self._capabilities.chat_template:
+        if isinstance(prompt, str) and self._loaded.chat_template:
             given = Chat((Message("user", prompt),))
         return watch(
             self._backend,
