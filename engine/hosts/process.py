@@ -26,6 +26,7 @@ from engine.errors import (
     from_wire,
 )
 from engine.hooks import Hooks, HostLoaded, HostLost
+from engine.hosts.crashes import Crashes
 from engine.hosts.frames import encode
 from engine.hosts.last_words import LastWords
 from engine.hosts.link import Link
@@ -35,21 +36,14 @@ from engine.stream import TokenStream
 
 logger = logging.getLogger(__name__)
 
-# Crashes in a row, with no answer finished in between, after which the engine is given up.
-MAX_CRASHES = 5
-FIRST_BACKOFF_S = 0.1
-MAX_BACKOFF_S = 5.0
-# One that has served so long, and then dies by itself, is the first in a row.
-STEADY_S = 600.0
-
 
 class ProcessHost:
     """Keeps a child process with the backend in it running, and restarts it when it dies.
 
     A segfault, an abort in C, a hang or a deaf run costs the requests running on it, never the
-    server: they end with EngineCrashed, the next one waits for the restart. After `MAX_CRASHES`
-    in a row `failure` is EngineDead with the child's last words. Owned by the event loop; the one
-    extra thread only collects what the child prints.
+    server: they end with EngineCrashed, the next one waits for the restart. After too many
+    `Crashes` in a row `failure` is EngineDead with the child's last words. Owned by the event loop;
+    the one extra thread only collects what the child prints.
     """
 
     threaded = False
@@ -67,7 +61,7 @@ class ProcessHost:
         self.loaded = False
         self._changed: asyncio.Event | None = None
         self._underway = Underway(self._send, self._give_up)
-        self._crashes = 0
+        self._crashes = Crashes()
         self._reason: EngineError | None = None
         self._last_words = LastWords()
         self._spawned_at = 0.0
@@ -203,7 +197,7 @@ class ProcessHost:
     def _on_message(self, frame: dict[str, Any]) -> None:
         self._underway.take(frame)
         if "finished" in frame:
-            self._crashes = 0
+            self._crashes.answered()
         for message in frame.get("messages", ()):
             self._on_other(message)
 
@@ -224,7 +218,7 @@ class ProcessHost:
                     self._give_up(from_wire(wire))
             case {"answer": call_id, "result": result, "error": wire}:
                 if wire is None:
-                    self._crashes = 0
+                    self._crashes.answered()
                 self._underway.answer(call_id, result, wire and from_wire(wire))
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -264,28 +258,26 @@ class ProcessHost:
         except subprocess.TimeoutExpired:
             self._kill()
             code = await asyncio.to_thread(process.wait)
-        if self._reason is None and time.monotonic() - self._spawned_at > STEADY_S:
-            self._crashes = 0
+        self._crashes.add(0.0 if self._reason else time.monotonic() - self._spawned_at)
         reason = self._reason.message if self._reason else f"the engine process {death(code)}"
         self._reason = None
         self._process = None
-        self._crashes += 1
         logger.error("%s; its last words: %s", reason, self._last_words.all())
         self._underway.end(EngineCrashed(f"{reason} while the request was running on it"))
-        dead = self._crashes >= MAX_CRASHES
+        dead = self._crashes.too_many
         self._hooks(HostLost(reason, dead))
         if self.failure is not None:
             return
         if dead:
             self._fail_for_good(
                 EngineDead(
-                    f"the engine crashed {self._crashes} times in a row and was given up: "
+                    f"the engine crashed {self._crashes.in_a_row} times in a row and was given up: "
                     f"{reason}; last words: {self._last_words.last()}"
                 )
             )
             return
         self.restarts += 1
-        await asyncio.sleep(backoff_s(self._crashes))
+        await asyncio.sleep(self._crashes.pause_s)
         self._burial = None
         self.spawn()
         self._attach()
@@ -324,8 +316,3 @@ class ProcessHost:
     def _kill(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
-
-
-def backoff_s(crashes: int) -> float:
-    """Return how long to wait after so many crashes in a row, in seconds."""
-    return min(FIRST_BACKOFF_S * 2.0 ** (crashes - 1), MAX_BACKOFF_S)

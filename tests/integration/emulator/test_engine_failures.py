@@ -120,7 +120,7 @@ async def test_segfault_of_one_request_is_its_error(serve: Serve, script: Script
 async def test_engine_that_dies_for_good_leaves_a_server_that_says_so(
     serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R54
-    monkeypatch.setattr("engine.hosts.process.FIRST_BACKOFF_S", 0.01)
+    monkeypatch.setattr("engine.hosts.crashes.FIRST_BACKOFF_S", 0.01)
     path = script({"when": "die", "pieces": [{"signal": "SIGABRT"}]}, {})
     server = await serve(path, engine_isolation="process")
     async with server.client() as client, watched(server) as health:

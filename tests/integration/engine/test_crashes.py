@@ -228,7 +228,7 @@ async def kill_once(engine: Engine) -> None:
 async def test_long_life_in_between_keeps_crashes_from_adding_up(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.hosts.process.STEADY_S", 0.0)
+    monkeypatch.setattr("engine.hosts.crashes.STEADY_S", 0.0)
     engine = engine_of(ECHO)
     for _ in range(6):
         await kill_once(engine)
@@ -239,7 +239,7 @@ async def test_long_life_in_between_keeps_crashes_from_adding_up(
 async def test_host_that_was_given_up_has_not_lived_long(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.hosts.process.STEADY_S", 0.0)
+    monkeypatch.setattr("engine.hosts.crashes.STEADY_S", 0.0)
     engine = engine_of(ECHO, load_ms=600_000, load_timeout_s=0.5)
     async with asyncio.timeout(60):
         with pytest.raises(EngineDead, match="LOAD_TIMEOUT_S"):

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import itertools
 
-from engine.hosts.process import FIRST_BACKOFF_S, MAX_BACKOFF_S, backoff_s
+from engine.hosts.crashes import FIRST_BACKOFF_S, MAX_BACKOFF_S, Crashes
 
 
 def test_pause_doubles_with_each_crash_in_a_row_up_to_a_limit() -> None:
     # R54
-    pauses = [backoff_s(crashes) for crashes in range(1, 20)]
+    crashes, pauses = Crashes(), list[float]()
+    for _ in range(20):
+        crashes.add(0.0)
+        pauses.append(crashes.pause_s)
     assert pauses[0] == FIRST_BACKOFF_S
     for before, after in itertools.pairwise(pauses):
         assert after == min(2 * before, MAX_BACKOFF_S)
     assert pauses[-1] == MAX_BACKOFF_S
+    crashes.answered()
+    crashes.add(0.0)
+    assert crashes.pause_s == FIRST_BACKOFF_S
