@@ -154,5 +154,7 @@ def test_sizes_of_a_server_are_its_own_and_said_to_be() -> None:
     with pytest.raises(ResultTooLarge, match=r"is 0\.0025 MB and this server takes 0\.002 MB"):
         sizes.check_result("5f0c-u1", 2_500)
     sizes.check_result("sync-5f0c-u1", 2_500)
+    with pytest.raises(ResultTooLarge, match=r"is 0\.0035 MB and this server takes 0\.003 MB"):
+        sizes.check_result("sync-5f0c-u1", 3_500)
     with pytest.raises(ResultTooLarge, match=r"is 0\.0006 MB and this server takes 0\.0005 MB"):
         sizes.check_chunk(600)
