@@ -11,39 +11,48 @@ class BatchSettings(Settings):
     """What a batch needs beyond an engine; the limits are OpenAI's."""
 
     batch_max_lines: int = Field(
-        50_000, ge=1, le=10_000_000, description="The most lines of a batch."
+        50_000, ge=1, le=10_000_000, description="Maximum number of lines in an input file."
     )
-    batch_max_mb: int = Field(200, ge=1, le=100_000, description="The largest input file.")
-    max_body_mb: int = Field(10, ge=1, le=1_000, description="The longest line.")
+    batch_max_mb: int = Field(200, ge=1, le=100_000, description="Maximum size of an input file.")
+    max_body_mb: int = Field(10, ge=1, le=1_000, description="Maximum length of one line.")
     batch_tries: int = Field(
-        3, ge=1, le=100, description="How often a line is tried whose failure may pass."
+        3, ge=1, le=100, description="Attempts per line, if the failure is temporary."
     )
     batch_at_once: int = Field(
         0,
         ge=0,
         le=10_000,
-        description="Lines under way; 0 is the engine's slots, twice as many in a worker.",
+        description="Lines in progress at a time. 0: one per slot of the engine, and twice as many "
+        "for `batch worker`.",
     )
     batch_lease_s: float = Field(
         60,
         ge=3,
         le=43_200,
-        description="How long a message of a queue is a worker's; it is renewed at a third.",
+        description="Visibility timeout of an SQS message that a worker has received. The worker "
+        "renews it after a third of this time.",
     )
     batch_poll_s: float = Field(
         10,
         ge=1,
         le=20,
-        description="How long a worker waits for messages; a stop takes as long if none comes.",
+        description="How long a worker waits for messages in one request (SQS long polling). An "
+        "idle worker takes up to this long to stop.",
     )
     batch_receives: int = Field(
         5,
         ge=2,
         le=1_000,
-        description="Receives of a message, the last one for its error, where the queue has no "
-        "redrive policy.",
+        description="For queues without a redrive policy: number of receives of a message after "
+        "which it is given up. The last receive only writes its error.",
     )
-    batch_queue_url: str = Field("", description="On AWS Lambda: the queue that calls.")
+    batch_queue_url: str = Field(
+        "",
+        description="AWS Lambda only: URL of the queue that calls the function.",
+        examples=["https://sqs.eu-central-1.amazonaws.com/123456789012/prompts"],
+    )
     batch_results: str = Field(
-        "", description="On AWS Lambda: s3://BUCKET/PREFIX, where answers go."
+        "",
+        description="AWS Lambda only: bucket and prefix for the answers.",
+        examples=["s3://my-bucket/batches"],
     )

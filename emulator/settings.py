@@ -28,184 +28,276 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#*A-Z]+")
 class EmulatorSettings(ResultSettings):
     """What the local server needs beside the engine's settings; RunPod's limits by default."""
 
-    host: str = Field("127.0.0.1", description="The address to listen on.")
-    port: int = Field(8000, ge=0, le=65535, description="The port to listen on; 0 is any free one.")
+    host: str = Field(
+        "127.0.0.1",
+        description="Address to listen on. `0.0.0.0` accepts connections from other machines; set "
+        "API_KEYS then.",
+    )
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on. 0: any free port.")
     api_keys: str = Field(
         "",
-        description="Keys that clients and workers must send, separated by commas; none is open.",
+        description="Keys that clients and workers must send, separated by commas. Unset: no key is"
+        " needed.",
+        examples=["a-long-secret,another-one"],
     )
     metrics_open: bool = Field(
-        False, description="on: /metrics needs no key, where API_KEYS has some."
+        False, description="`on`: /metrics needs no key even if API_KEYS is set."
     )
     otel_exporter_otlp_endpoint: str | None = Field(
         None,
         pattern="^https?://",
-        description="Where traces go by OTLP over HTTP, as `http://127.0.0.1:4318`; unset is no "
-        "traces. Other `OTEL_` variables mean what they mean to OpenTelemetry's SDK.",
+        description="Address that traces are sent to, by OTLP over HTTP; unset: no traces. Other "
+        "`OTEL_*` variables have their standard meaning.",
+        examples=["http://127.0.0.1:4318"],
     )
     cors_origins: str = Field(
         "",
-        description="Origins whose pages may call the server from a browser, separated by commas, "
-        "as `https://example.com`; `*` is all, and none is none but its own.",
+        description="Web origins whose pages may call the server from a browser, separated by "
+        "commas; `*` allows all. Unset: only pages of this server.",
+        examples=["https://example.com"],
     )
     endpoint_id: str = Field(
         "default",
         min_length=1,
         pattern="^[A-Za-z0-9_-]+$",
-        description="The endpoint that the local worker serves, and the short forms mean.",
+        description="Endpoint ID that the local worker serves. Paths without an ID, such as "
+        "/runsync, use it too.",
+        examples=["my-endpoint"],
     )
     job_db: str = Field(
         "jobs.sqlite3",
         min_length=1,
-        description="The database that jobs survive in; `:memory:` forgets them with the server.",
+        description="SQLite file that jobs are stored in. `:memory:` keeps them in memory only, so "
+        "they are lost when the server ends.",
+        examples=["/data/jobs.sqlite3"],
     )
     local_worker: bool = Field(
-        True, description="off: no jobs run in this process, workers have to join."
+        True, description="`off`: the server runs no jobs itself and waits for workers to connect."
     )
     workers: int = Field(
-        0, ge=0, le=1_000, description="SDK workers that may be started as processes, at most."
+        0,
+        ge=0,
+        le=1_000,
+        description="Maximum number of SDK worker processes that the server starts.",
     )
-    workers_min: int = Field(0, ge=0, description="How many of them there always are.")
+    workers_min: int = Field(0, ge=0, description="Number of these workers that always run.")
     worker_command: str = Field(
-        "", description="What starts one; unset is `python -m handler`, with this very python."
+        "",
+        description="Command that starts such a worker. Unset: `python -m handler` with the "
+        "server's own Python.",
+        examples=["python my_handler.py"],
     )
     scaler: Literal["delay", "count"] = Field(
         "delay",
-        description="When one more is started: a job has waited for QUEUE_DELAY_S, or there are "
-        "REQUEST_COUNT jobs for each.",
+        description="When the server starts another worker. `delay`: a job has waited for "
+        "QUEUE_DELAY_S; `count`: there are more than REQUEST_COUNT jobs per worker.",
     )
-    queue_delay_s: float = Field(4, ge=0, description="How long a job waits for one more worker.")
-    request_count: int = Field(4, ge=1, description="Jobs, waiting or running, for each worker.")
+    queue_delay_s: float = Field(
+        4,
+        ge=0,
+        description="Time that a job waits before another worker is started (`SCALER=delay`).",
+    )
+    request_count: int = Field(
+        4, ge=1, description="Waiting and running jobs per worker (`SCALER=count`)."
+    )
     idle_timeout_s: float = Field(
-        5, ge=0, description="How long a worker has nothing to do before it is ended."
+        5, ge=0, description="Time without a job after which a worker is stopped."
     )
     stream_mode: Literal["aggregate", "generator"] = Field(
-        "aggregate", description="What the local worker's jobs are: see STREAM_MODE above."
+        "aggregate",
+        description="The same choice as for the RunPod worker, for the jobs of the local worker.",
     )
-    max_body_mb: float = Field(20, gt=0, description="The largest OpenAI body, in megabytes.")
-    max_run_mb: float = Field(10, gt=0, description="Largest body and result of /run, megabytes.")
+    max_body_mb: float = Field(20, gt=0, description="Maximum size of an OpenAI request body.")
+    max_run_mb: float = Field(
+        10, gt=0, description="Maximum size of a /run request and of its result."
+    )
     max_runsync_mb: float = Field(
-        20, gt=0, description="Largest body and result of /runsync, megabytes."
+        20, gt=0, description="Maximum size of a /runsync request and of its result."
     )
-    max_chunk_mb: float = Field(1, gt=0, description="Largest thing a worker streams, megabytes.")
+    max_chunk_mb: float = Field(
+        1, gt=0, description="Maximum size of one partial output of a streamed job."
+    )
     stream_multi_prompt: bool = Field(
-        False, description="on: several prompts in one call may be streamed, by index."
+        False,
+        description="`on`: a completions request with several prompts may be streamed. Each chunk "
+        "has the `index` of its prompt.",
     )
     rate_limit_chat: str = Field(
         "10/minute",
-        description="How often a key may call the bare /chat/completions; off is no limit.",
+        description="Limit per key for /chat/completions without a prefix. `off`: no limit.",
+        examples=["60/minute"],
     )
     stream_interval_ms: float = Field(
-        0, ge=0, description="Least time between two events of a stream; 0 sends as fast as read."
+        0,
+        ge=0,
+        description="Minimum time between two events of an OpenAI stream. 0: send each event as "
+        "soon as the client can read it.",
     )
     stream_hold_s: float = Field(
-        5, ge=0, le=9, description="How long /stream waits for something; clients give up at 10."
+        5,
+        ge=0,
+        le=9,
+        description="How long /stream waits for new output before it returns an empty list. At most"
+        " 9, because clients give up after 10.",
     )
     execution_timeout_ms: int = Field(
-        600_000, ge=1, le=7 * _DAY_MS, description="A job's time on a worker, where it sets none."
+        600_000,
+        ge=1,
+        le=7 * _DAY_MS,
+        description="Maximum run time of a job that sets no `policy.executionTimeout`.",
     )
     min_execution_timeout_ms: int = Field(
-        5_000, ge=1, description="The least policy.executionTimeout a job may set."
+        5_000, ge=1, description="Lowest `policy.executionTimeout` that a job may set."
     )
     job_ttl_ms: int = Field(
-        _DAY_MS, ge=1, le=7 * _DAY_MS, description="A job's life from its sending, where unset."
+        _DAY_MS,
+        ge=1,
+        le=7 * _DAY_MS,
+        description="Lifetime of a job from its submission, when it sets no `policy.ttl`.",
     )
-    min_job_ttl_ms: int = Field(10_000, ge=1, description="The least policy.ttl a job may set.")
+    min_job_ttl_ms: int = Field(10_000, ge=1, description="Lowest `policy.ttl` that a job may set.")
     result_retention_s: float = Field(
-        1800, gt=0, description="How long the result of a /run is kept."
+        1800, gt=0, description="How long the result of a /run job is kept."
     )
     sync_retention_s: float = Field(
-        60, gt=0, description="How long the result of a /runsync is kept."
+        60, gt=0, description="How long the result of a /runsync job is kept."
     )
-    max_jobs: int = Field(100_000, ge=1, description="Jobs kept, waiting, running and ended.")
-    max_jobs_mb: float = Field(2_000, gt=0, description="Megabytes of jobs kept.")
+    max_jobs: int = Field(
+        100_000, ge=1, description="Maximum number of stored jobs: waiting, running and ended."
+    )
+    max_jobs_mb: float = Field(2_000, gt=0, description="Maximum total size of the stored jobs.")
     lost_jobs: Literal["requeue", "fail"] = Field(
-        "requeue", description="What becomes of the jobs of a worker that is lost."
+        "requeue",
+        description="What happens to the jobs of a lost worker: run them again (`requeue`) or end "
+        "them as FAILED (`fail`).",
     )
-    max_losses: int = Field(3, ge=1, description="Lost workers after which a job has failed.")
-    lease_s: float = Field(30, gt=0, description="How long a worker may give no sign of life.")
+    max_losses: int = Field(
+        3, ge=1, description="A job ends as FAILED after this many lost workers."
+    )
+    lease_s: float = Field(
+        30, gt=0, description="A worker that sends nothing for this long counts as lost."
+    )
     worker_grace_s: float = Field(
-        2, ge=0, description="How long a worker whose connection broke off may stay away."
+        2,
+        ge=0,
+        description="How long a worker whose connection broke may take to reconnect before it "
+        "counts as lost.",
     )
     poll_hold_s: float = Field(
-        5, gt=0, le=80, description="How long a worker's call for jobs is held open."
+        5,
+        gt=0,
+        le=80,
+        description="How long a worker's request for jobs is held open while there are none (long "
+        "polling).",
     )
     batch_dir: Path | None = Field(
         None,
-        description="Where files and batches are kept; unset is beside JOB_DB, under its name and "
-        "`.batches`, or nowhere where that is `:memory:`.",
+        description="Folder for uploaded files and batches. Unset: JOB_DB with `.batches` appended,"
+        " or memory only with `JOB_DB=:memory:`.",
+        examples=["/data/batches"],
     )
     batch_share: float = Field(
         1,
         gt=0,
         le=1,
-        description="The share of the engine's slots that batches may have, one at least; below 1 "
-        "some are always free for what does not wait in a file.",
+        description="Share of the engine's slots that batches may use, but at least one slot. Below"
+        " 1, some slots stay free for other requests.",
+        examples=["0.75"],
     )
     batch_max_lines: int = Field(
-        50_000, ge=1, le=10_000_000, description="The most lines of a batch."
+        50_000, ge=1, le=10_000_000, description="Maximum number of lines in a batch."
     )
     batch_max_mb: float = Field(
-        200, gt=0, le=100_000, description="The largest file that may be uploaded, in megabytes."
+        200, gt=0, le=100_000, description="Maximum size of an uploaded file."
     )
     batch_store_mb: float = Field(
-        10_000, gt=0, description="Megabytes of files kept, uploaded and made by batches."
+        10_000, gt=0, description="Maximum total size of all files: uploads and results of batches."
     )
     batch_tries: int = Field(
-        3, ge=1, le=100, description="How often a line is tried whose failure may pass."
+        3, ge=1, le=100, description="Attempts per line, if the failure is temporary."
     )
     batch_window_s: float = Field(
-        86_400, gt=0, description='How long a batch may take: what "24h" stands for.'
+        86_400,
+        gt=0,
+        description='Maximum duration of a batch, which is what `completion_window: "24h"` stands '
+        "for. After it the batch expires.",
     )
     batch_retention_s: float = Field(
         30 * 86_400,
         gt=0,
-        description="How long files are kept that nobody said it of, and batches that have ended.",
+        description="How long ended batches and files without an expiry of their own are kept.",
     )
     max_batches: int = Field(
-        1_000, ge=1, le=100_000, description="Batches that wait or are being answered."
+        1_000, ge=1, le=100_000, description="Maximum number of batches that wait or run."
     )
-    webhook_tries: int = Field(3, ge=1, description="How often a webhook is called at most.")
-    webhook_pause_s: float = Field(10, ge=0, description="The time between two such calls.")
+    webhook_tries: int = Field(
+        3, ge=1, description="Maximum number of attempts to deliver a webhook."
+    )
+    webhook_pause_s: float = Field(10, ge=0, description="Time between two attempts.")
     drain_s: float = Field(
-        30, ge=0, description="After SIGTERM: time for what runs; then it goes back to the queue."
+        30,
+        ge=0,
+        description="After SIGTERM: time for running jobs to finish. Unfinished jobs go back to the"
+        " queue.",
     )
     head_timeout_s: float = Field(
-        10, gt=0, description="How long a client may take to send a request's head."
+        10, gt=0, description="Maximum time for a client to send the headers of a request."
     )
     body_timeout_s: float = Field(
-        300, gt=0, description="How long a client may take to send a request's body."
+        300, gt=0, description="Maximum time for a client to send the body of a request."
     )
     read_timeout_s: float = Field(
-        60, gt=0, description="How long a client may read nothing of what waits for it."
+        60,
+        gt=0,
+        description="Maximum time that a client may read nothing while data waits for it. After it "
+        "the connection is closed.",
     )
     runpod_rate_limits: bool = Field(
-        False, description="on: 429 for calls more frequent than RunPod takes for one endpoint."
+        False,
+        description="`on`: return 429 at the request rates at which RunPod does, per endpoint.",
     )
     fault_429: float = Field(
-        0, ge=0, le=1, description="Share of client calls that are answered 429 on purpose."
+        0,
+        ge=0,
+        le=1,
+        description="Fraction of client requests that get a 429 on purpose, from 0 to 1.",
+        examples=["0.1"],
     )
     fault_500: float = Field(
-        0, ge=0, le=1, description="Share of client calls that are answered 500 on purpose."
+        0,
+        ge=0,
+        le=1,
+        description="Fraction of client requests that get a 500 on purpose, from 0 to 1.",
+        examples=["0.1"],
     )
     fault_delay_ms: float = Field(
-        0, ge=0, le=600_000, description="What every client call is delayed by on purpose."
+        0,
+        ge=0,
+        le=600_000,
+        description="Delay that is added to every client request on purpose.",
+        examples=["200"],
     )
     fault_drop_post: float = Field(
         0,
         ge=0,
         le=1,
-        description="Share of workers' posts whose connection is dropped before they are taken.",
+        description="Fraction of worker POST requests whose connection is dropped before they are "
+        "processed, from 0 to 1.",
+        examples=["0.1"],
     )
     fault_lose_lease: float = Field(
         0,
         ge=0,
         le=1,
-        description="Share of jobs that are taken from their worker as soon as it has them, as if "
-        "it was lost; not from the local worker.",
+        description="Fraction of jobs whose worker counts as lost right after it gets them, from 0 "
+        "to 1. Does not affect the local worker.",
+        examples=["0.1"],
     )
     fault_seed: int | None = Field(
-        None, description="Makes the same calls fail at every start; unset is by chance."
+        None,
+        description="Seed for these faults: the same seed makes the same requests fail at every "
+        "start. Unset: random.",
+        examples=["1"],
     )
 
     @field_validator("worker_command")

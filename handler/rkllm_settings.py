@@ -18,57 +18,76 @@ class RkllmSettings(BaseSettings):
     model_config = SettingsConfigDict(env_ignore_empty=True, extra="ignore")
 
     rkllm_lib_path: Path | None = Field(
-        None, description="librkllmrt.so or its folder; unset is where the loader finds it."
+        None,
+        description="Path of librkllmrt.so, or of its folder. Unset: the system's library search "
+        "path.",
+        examples=["/opt/rkllm/lib"],
     )
     rkllm_abi: Literal["auto", "1.2", "1.3"] = Field(
-        "auto", description="The library's ABI: auto looks at its default parameters."
+        "auto",
+        description="Version of the library's binary interface (ABI). `auto` detects it from the "
+        "library's default parameters.",
     )
     rkllm_sampling: Literal["fixed", "reload"] = Field(
         "fixed",
-        description="Where sampling is set at the load: warn of requests that differ, or load the "
-        "model again for them.",
+        description="For runtimes whose sampling parameters are fixed when the model is loaded. "
+        "`fixed` warns about requests that differ; `reload` loads the model again for "
+        "them.",
     )
     rkllm_tokenizer: Path | None = Field(
-        None, description="The folder of tokenizer.json; unset is where the model is."
+        None,
+        description="Folder with the model's tokenizer.json. Unset: the model's folder.",
+        examples=["/models/qwen"],
     )
     rkllm_cpu_mask: int = Field(
-        0, ge=0, lt=2**32, description="The runtime's CPUs as bits; 0 is its own choice."
+        0,
+        ge=0,
+        lt=2**32,
+        description="CPUs that the runtime may use, as a bit mask in decimal. 0: the runtime "
+        "chooses.",
+        examples=["240"],
     )
     rkllm_base_domain_id: int = Field(
-        0, ge=0, le=63, description="The NPU's memory domain, one for each process beyond 4 GB."
+        0,
+        ge=0,
+        le=63,
+        description="NPU memory domain of the model. Models that together exceed 4 GB need "
+        "different ones.",
+        examples=["1"],
     )
     rkllm_lora: str = Field(
         "",
-        description="LoRA adapters of the model as name=path, or name=path:scale, separated by "
-        "commas.",
+        description="LoRA adapters as `name=path` or `name=path:scale`, separated by commas.",
+        examples=["legal=/models/legal.rkllm:0.8"],
     )
     rkllm_mode: Literal["generate", "logits"] = Field(
         "generate",
-        description="Who chooses the tokens: the runtime, or logits: this worker, which is slower "
-        "and honours every sampling parameter and schemas.",
+        description="`generate`: the runtime samples the tokens. `logits`: this worker samples "
+        "them, which is slower and supports every sampling parameter and JSON Schema.",
     )
     rkllm_pooling: Literal["last", "mean", "cls"] = Field(
         "last",
-        description="Which of a text's tokens is its vector: the last one, the first (cls), or the "
-        "mean of all.",
+        description="How the embedding of a text is computed from its tokens: from the last token, "
+        "as the mean of all, or from the first token (`cls`).",
     )
     rkllm_kv_reuse: bool = Field(
         True,
-        description="on: a chat's next turn is read from where the last one ended, as no board has "
-        "confirmed yet; off: every prompt from its beginning.",
+        description="`on`: reuse the cache of the previous turn of a chat (not yet confirmed on a "
+        "board). `off`: compute every prompt from its beginning.",
     )
     rkllm_prompt_caches: Path | None = Field(
         None,
-        description="The folder of prompts that requests save and name in prompt_cache; unset is "
-        "none.",
+        description="Folder for prompts that requests save and reload with `prompt_cache`. Unset: "
+        "the feature is off.",
+        examples=["/var/cache/worker-rkllm"],
     )
 
     rkllm_n_batch: int = Field(
         1,
         ge=1,
         le=8,
-        description="Requests that are computed in one run, side by side; those that come later "
-        "wait for its end. 1 is one after the other.",
+        description="Requests that the NPU computes together in one run. A request that arrives "
+        "during a run waits for its end.",
     )
 
     @field_validator("rkllm_lora")

@@ -29,96 +29,143 @@ class Settings(RkllmSettings):
     """
 
     engine: Literal["auto", "llamacpp", "rkllm", "scripted"] = Field(
-        "auto", description="What generates: auto goes by MODEL_PATH's ending."
+        "auto",
+        description="Engine that generates the text. `auto` chooses it by the file ending of "
+        "MODEL_PATH.",
     )
     model_path: Path | None = Field(
         None,
-        description="A .gguf or .rkllm model, or a .json script; unset is the embedded default "
-        "model.",
+        description="Model to load: a .gguf file (llama.cpp), a .rkllm file (Rockchip NPU) or a "
+        ".json script (tests). Unset: the built-in 135M model.",
+        examples=["/models/qwen.gguf"],
     )
     draft_model_path: Path | None = Field(
         None,
-        description="A smaller .gguf model with the same vocabulary, which guesses ahead for "
-        "llamacpp's; unset is none.",
+        description="Smaller .gguf model with the same vocabulary, for speculative decoding with "
+        "llama.cpp. Unset: no draft model.",
+        examples=["/models/qwen-0.5b.gguf"],
     )
     model_name: str | None = Field(
-        None, description="The model's name in answers and requests; unset is the file's."
+        None,
+        description="Name of the model in requests and responses. Unset: the file name without its "
+        "ending.",
+        examples=["qwen2.5"],
     )
     models: Annotated[tuple[ModelEntry, ...], NoDecode] = Field(
         (),
-        description="Several models, or copies, in place of MODEL_PATH and MODEL_NAME: a JSON list "
-        'as `[{"path": "/models/a.rkllm", "copies": 2}, {"path": "/models/b.rkllm"}]`, each with '
-        "name, copies, base_domain_id, context_length and tokenizer if wanted; the first is the "
-        "default.",
+        description="Several models, or several copies of one, as a JSON list; use it instead of "
+        "MODEL_PATH and MODEL_NAME. Optional keys of an entry: name, copies, "
+        "base_domain_id, context_length, tokenizer; the first entry is the default "
+        "model.",
+        examples=['[{"path": "/models/a.rkllm", "copies": 2}, {"path": "/models/b.rkllm"}]'],
     )
     context_length: int = Field(
         4096,
         ge=0,
-        description="Tokens of prompt and answer in one slot; 0 is the model's own, of which "
-        "the RKLLM runtime tells nothing: there it is 4096.",
+        description="Maximum tokens of prompt and answer together, for each slot. 0: the model's "
+        "own maximum (4096 with RKLLM, whose runtime does not report it).",
     )
     max_concurrency: int = Field(
-        0, ge=0, le=256, description=f"Generations side by side; 0 is {DEFAULT_SLOTS}."
+        0,
+        ge=0,
+        le=256,
+        description=f"Answers that llama.cpp generates in parallel (slots). 0: {DEFAULT_SLOTS}; "
+        "RKLLM uses RKLLM_N_BATCH instead.",
     )
     max_queue: int = Field(
         256,
         ge=0,
         le=1_000_000,
-        description="Interactive requests that may wait; jobs have their own queue.",
+        description="OpenAI requests that may wait for a slot; further requests get status 429. "
+        "Jobs wait in a queue of their own.",
     )
-    threads: int = Field(0, ge=0, le=1024, description="CPU threads of llamacpp; 0 is every core.")
+    threads: int = Field(
+        0, ge=0, le=1024, description="CPU threads for llama.cpp. 0: one for each core."
+    )
     default_max_tokens: int | None = Field(
-        None, ge=1, description="max_tokens of OpenAI calls that set none; unset is no limit."
+        None,
+        ge=1,
+        description="`max_tokens` for OpenAI requests that do not set it. Unset: until the context "
+        "is full.",
+        examples=["512"],
     )
-    request_timeout_s: float = Field(600, gt=0, description="A request's time, queue included.")
-    prefill_timeout_s: float = Field(300, gt=0, description="Time to the first token on a slot.")
+    request_timeout_s: float = Field(
+        600, gt=0, description="Maximum duration of a request, including the time in the queue."
+    )
+    prefill_timeout_s: float = Field(
+        300,
+        gt=0,
+        description="Maximum time from getting a slot to the first token. Long prompts on a slow "
+        "machine need more.",
+    )
     # What nobody reads along is heard of five times a second, which must not look like a stall.
-    stall_timeout_s: float = Field(60, ge=0.5, description="Time between two tokens; at least 0.5.")
-    abort_grace_s: float = Field(
-        10, gt=0, description="Time for a run to end after an abort, before its host is killed."
+    stall_timeout_s: float = Field(
+        60, ge=0.5, description="Maximum time between two tokens. The minimum is 0.5."
     )
-    load_timeout_s: float = Field(600, gt=0, description="Time for the model to load.")
+    abort_grace_s: float = Field(
+        10,
+        gt=0,
+        description="Time that an aborted generation gets to stop. After it the engine's process is"
+        " killed.",
+    )
+    load_timeout_s: float = Field(600, gt=0, description="Maximum time for loading the model.")
     engine_isolation: Literal["process", "thread"] = Field(
-        "process", description="Where the engine runs: thread is not safe from its crashes."
+        "process",
+        description="`process` runs the engine in a process of its own. With `thread`, a crash of "
+        "the native library ends the server too.",
     )
     deterministic: bool = Field(
-        False, description="on: same seed, same text, by one slot, one thread and no cache reuse."
+        False,
+        description="`on`: the same seed always gives the same text. Uses one slot and one thread, "
+        "without cache reuse.",
     )
     enable_validation: bool = Field(
-        True, description="Whether answers are validated where a request does not say."
+        True, description="Whether answers are validated when the request does not say so."
     )
     validation_rules: Path | None = Field(
-        None, description="A rules file in place of validation/rules.yaml."
+        None,
+        description="Rules file that replaces validation/rules.yaml.",
+        examples=["/etc/worker-rkllm/rules.yaml"],
     )
     validation_schema: Path | None = Field(
-        None, description="A JSON Schema that validated answers are compared with."
+        None,
+        description="File with a JSON Schema that validated answers are checked against.",
+        examples=["/etc/worker-rkllm/answer.schema.json"],
     )
     validation_language: str | None = Field(
-        None, description="The language of validated answers, as an ISO 639-1 code."
+        None,
+        description="Expected language of validated answers, as an ISO 639-1 code.",
+        examples=["en"],
     )
     redact_pii: str = Field(
         "off",
-        description="What is taken out of every answer: on, off or a list of "
-        "card, iban, email, phone, key. Streams then come whole at the end.",
+        description="Personal data to remove from every answer: `on`, `off` or a list of card, "
+        "iban, email, phone, key. A redacted stream is sent in one piece, at its end.",
+        examples=["email,phone"],
     )
     blocked_intents: str = Field(
-        "", description="Intents whose requests are refused, separated by commas."
+        "",
+        description="Intents whose requests are refused, separated by commas.",
+        examples=["salary_intelligence"],
     )
     blocked_terms: str = Field(
-        "", description="Words and phrases whose requests are refused, separated by commas."
+        "",
+        description="Words and phrases whose requests are refused, separated by commas.",
+        examples=["password,credit card"],
     )
     regenerate: bool = Field(
-        False, description="1: an answer that asks for it is generated once more."
+        False,
+        description="`on`: generate an answer once more when a validation rule recommends it.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        "INFO", description="The least severe log line that is written."
+        "INFO", description="Lowest severity that is logged."
     )
     log_format: Literal["auto", "json", "console"] = Field(
-        "auto", description="auto is readable on a terminal and JSON elsewhere."
+        "auto", description="`auto`: readable lines on a terminal, JSON otherwise."
     )
     log_texts: bool = Field(
         False,
-        description="on: prompts and answers are written to the log, whatever LOG_LEVEL is.",
+        description="`on`: log prompts and answers too, at every LOG_LEVEL.",
     )
 
     @field_validator("log_level", mode="before")

@@ -14,23 +14,32 @@ class ResultSettings(Settings):
 
     bucket_endpoint_url: str | None = Field(
         None,
-        description="The S3 server of the bucket for large results; unset is Amazon's, or no "
-        "bucket where BUCKET_NAME is unset as well.",
+        description="Address of the S3 server for large results. Unset: Amazon S3 if BUCKET_NAME is"
+        " set, otherwise no bucket.",
+        examples=["https://s3.eu-central-1.amazonaws.com"],
     )
     bucket_access_key_id: str | None = Field(
-        None, description="Its access key; unset is the usual chain of credentials, `AWS_*`."
+        None,
+        description="Access key of the bucket. Unset: the AWS SDK's usual sources (`AWS_*` "
+        "variables, profile, role).",
     )
-    bucket_secret_access_key: SecretStr | None = Field(None, description="The key's secret.")
+    bucket_secret_access_key: SecretStr | None = Field(
+        None, description="Secret that belongs to the access key."
+    )
     bucket_name: str | None = Field(
-        None, description="The bucket; unset is the month, as `11-26`, as in RunPod's SDK."
+        None,
+        description="Name of the bucket. Unset: the current month and year as in RunPod's SDK, such"
+        " as `11-26`.",
+        examples=["my-results"],
     )
     result_max_mb: float | None = Field(
         None,
         ge=0,
         le=20,
         allow_inf_nan=False,
-        description="The largest result that does not go to the bucket, in megabytes; 0 sends all "
-        "there, unset what RunPod would not take: 10, and 20 of /runsync.",
+        description="Results larger than this many MB go to the bucket; 0 sends every result. Unset: "
+        "RunPod's limits, 10 for /run and 20 for /runsync.",
+        examples=["5"],
     )
 
 
@@ -38,11 +47,14 @@ class WorkerSettings(ResultSettings):
     """The settings of `python -m handler`."""
 
     stream_mode: Literal["aggregate", "generator"] = Field(
-        "aggregate", description="One JSON at the end, or partial outputs for RunPod's /stream too."
+        "aggregate",
+        description="`aggregate`: one JSON at the end. `generator`: the job also yields partial "
+        "outputs, which RunPod serves at /stream.",
     )
     stream_interval_ms: float = Field(
         50,
         ge=0,
         allow_inf_nan=False,
-        description="Least time between two partial outputs; each one is a POST.",
+        description="Minimum time between two partial outputs. Each one is a POST request to "
+        "RunPod.",
     )
