@@ -15,29 +15,30 @@ from handler.assembly import SettingError, leave
 from handler.logs import configure_logging
 from handler.settings import read_settings
 
-_CODES = """exit codes: 0 all lines are answered; 1 some failed and are in the error file;
-2 nothing was begun, and why is said; 3 stopped before the end: the same command goes on"""
+_CODES = """exit codes: 0 all lines are answered; 1 some lines failed and are in the error file;
+2 refused (see the message); 3 interrupted: run the same command again to resume"""
 
-# New objects between two looks for cycles: what a line leaves goes by itself.
+# New objects between two garbage collections. Lines leave no reference cycles behind, so a
+# collection finds little.
 _MOST_NEW = 50_000
 
-# What goes through a queue: the module, which is imported when it is named, what the list says of
-# it, and its own page.
+# Subcommands that use a queue: the module (imported only when used), the summary in the list of
+# commands, and the description.
 _QUEUED = {
     "worker": (
         "worker_command",
-        "answer what comes through a queue",
-        "Answer the messages of a queue of SQS, beside as many others as one likes.",
+        "answer the messages of an SQS queue",
+        "Answer the messages of an SQS queue. Any number of workers may share one queue.",
     ),
     "submit": (
         "submit",
-        "send a file of requests to a queue",
-        "Send each line of a file to a queue of SQS, for workers to answer.",
+        "send a file of requests to an SQS queue",
+        "Send each line of a file to an SQS queue, for workers to answer.",
     ),
     "collect": (
         "collect",
-        "merge the answers of a queue's batch into one file",
-        "Write the answers to a batch in the order of its input.",
+        "write the answers of a submitted batch to one file",
+        "Write the answers of a submitted batch to one file, in the order of its input.",
     ),
 }
 
@@ -55,21 +56,39 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="batch", description="Batches of requests.")
+    parser = argparse.ArgumentParser(
+        prog="batch",
+        description="Answer files of requests, on this machine or through an SQS queue.",
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser(
         "run",
         help="answer a file of requests",
-        description="Answer each line of a file once: OpenAI batch lines or RunPod job inputs.",
+        description="Answer each line of a file once: OpenAI batch requests or RunPod jobs.",
         epilog=_CODES,
     )
-    run.add_argument("-i", "--input", required=True, help="a file, s3://, http(s)://, or - (stdin)")
-    run.add_argument("-o", "--output", required=True, help="a file, s3://, or - (stdout)")
-    run.add_argument("--errors", help="where failed lines go (OUTPUT with .errors in its name)")
     run.add_argument(
-        "--unordered", action="store_true", help="answers in the order in which they came"
+        "-i",
+        "--input",
+        required=True,
+        help="input: a file, an s3:// or http(s):// address, or - for stdin",
     )
-    run.add_argument("--force", action="store_true", help="drop what an earlier run has left")
+    run.add_argument(
+        "-o", "--output", required=True, help="output: a file, an s3:// address, or - for stdout"
+    )
+    run.add_argument(
+        "--errors", help="file for failed lines (default: OUTPUT with .errors in its name)"
+    )
+    run.add_argument(
+        "--unordered",
+        action="store_true",
+        help="write answers in the order in which they were finished",
+    )
+    run.add_argument(
+        "--force",
+        action="store_true",
+        help="start over: discard the journal and the output of an earlier run",
+    )
     run.set_defaults(run=_run)
     for name, (module_name, told, description) in _QUEUED.items():
         command = commands.add_parser(name, help=told, description=description)

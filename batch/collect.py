@@ -23,8 +23,8 @@ from batch.telling import say
 from handler.blobs import BlobError
 from jobs import JobsError, StoreUnavailable
 
-EXITS = """exit codes: 0 all lines are answered; 1 some failed and are in the error file;
-2 nothing was begun, and why is said; 3 lines have no answer yet, or it was stopped"""
+EXITS = """exit codes: 0 all lines are answered; 1 some lines failed and are in the error file;
+2 refused (see the message); 3 lines without an answer, or interrupted: nothing was written"""
 
 # Reads under way: an answer is small, and takes a bucket some ten milliseconds.
 _THREADS = 16
@@ -37,12 +37,18 @@ _PAUSE = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
-    parser.add_argument("--results", required=True, help="s3://BUCKET/PREFIX, as for submit")
-    parser.add_argument("--batch", required=True, help="the batch's name, as submit said it")
-    parser.add_argument("-o", "--output", required=True, help="a file, s3://, or - (stdout)")
-    parser.add_argument("--errors", help="where failed lines go (OUTPUT with .errors in its name)")
-    parser.add_argument("--wait", action="store_true", help="wait until every line has its answer")
-    parser.add_argument("--force", action="store_true", help="replace what is there")
+    parser.add_argument(
+        "--results", required=True, help="where the answers are: s3://BUCKET/PREFIX, as for submit"
+    )
+    parser.add_argument("--batch", required=True, help="name of the batch, as submit printed it")
+    parser.add_argument(
+        "-o", "--output", required=True, help="output: a file, an s3:// address, or - for stdout"
+    )
+    parser.add_argument(
+        "--errors", help="file for failed lines (default: OUTPUT with .errors in its name)"
+    )
+    parser.add_argument("--wait", action="store_true", help="wait until every line has an answer")
+    parser.add_argument("--force", action="store_true", help="replace an existing output")
 
 
 def run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
@@ -96,7 +102,9 @@ class Collection:
         except JobsError as error:
             raise Refused(str(error)) from None
         if header is None:
-            raise Refused(f"{self._manifest.url} is not there: no such batch was submitted")
+            raise Refused(
+                f"{self._manifest.url} does not exist: no batch of this name was submitted"
+            )
         if self._given.wait:
             self._wait(header)
         elif missing := header.lines - self._answered():
@@ -105,7 +113,7 @@ class Collection:
         failed = self._write(header)
         say(self._console, f"{header.lines - failed:,} of {header.lines:,} lines answered")
         if failed:
-            say(self._console, f"what failed is in {self._output.errors}")
+            say(self._console, f"failed lines are in {self._output.errors}")
         return SOME_FAILED if failed else DONE
 
     def _answered(self) -> int:

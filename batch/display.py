@@ -1,4 +1,4 @@
-"""What a person who waits for a batch sees of it."""
+"""Progress display of a batch on stderr."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from batch.tally import Tally
 
 _BAR_S = 0.2
-# Where there is no terminal to draw on: enough for a log to show that it goes on.
+# Interval of progress lines where stderr is not a terminal.
 _LINE_S = 10.0
 
 
 @asynccontextmanager
 async def shown(tally: Tally, console: Console) -> AsyncIterator[None]:
-    """Show a tally while this lasts: a bar on a terminal, now and then a line elsewhere."""
+    """Show progress while the context is open: a bar on a terminal, otherwise periodic lines."""
     watching = asyncio.create_task(
         _bar(tally, console) if console.is_terminal else _lines(tally, console)
     )

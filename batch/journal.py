@@ -67,7 +67,7 @@ class Journal:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._fd)
-            raise JournalError(f"another run is at work on {path}") from None
+            raise JournalError(f"another run is using {path}") from None
         except OSError as error:
             raise JournalError(f"{path} cannot be written: {error.strerror}") from None
         try:

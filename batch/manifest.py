@@ -61,7 +61,9 @@ def look_over(
         if number > max_lines:
             continue
         if len(raw) > source.max_line_bytes:
-            found.blame(number, f"it is longer than {source.max_line_bytes:,} bytes (MAX_BODY_MB)")
+            found.blame(
+                number, f"the line is longer than {source.max_line_bytes:,} bytes (MAX_BODY_MB)"
+            )
             continue
         try:
             line = read_line(raw, number)
@@ -69,7 +71,9 @@ def look_over(
             of_line.append(number)
             found.kind = found.kind or line.kind
             if line.kind != found.kind:
-                raise BadLine(f"it is for {line.kind}, those before it are for {found.kind}")
+                raise BadLine(
+                    f"the line is for {line.kind}, the lines before it are for {found.kind}"
+                )
             check(line)
         except BadLine as error:
             found.blame(number, str(error))
@@ -78,7 +82,10 @@ def look_over(
     if not found.lines:
         found.blame(1, f"{source.path} is empty")
     if found.lines > max_lines:
-        found.blame(max_lines + 1, f"of {found.lines:,} lines at most {max_lines:,} are allowed")
+        found.blame(
+            max_lines + 1,
+            f"the file has {found.lines:,} lines, at most {max_lines:,} are allowed",
+        )
     found.digest = digest.hexdigest()
     return found
 

@@ -1,4 +1,4 @@
-"""What a finished batch leaves: its output, and an error file where lines failed."""
+"""The output of a finished batch, and its error file if lines failed."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ class Output:
     def check(self, given_input: str, *, force: bool) -> None:
         """Refuse what would destroy something. Raises OutputError."""
         if str(self.answers) == str(self.errors):
-            raise OutputError(f"output and error file are the same: {self.answers}")
+            raise OutputError(f"the output and the error file are the same: {self.answers}")
         for place in (self.answers, self.errors):
             if str(place) == given_input or _same_file(place, given_input):
-                raise OutputError(f"{place} is the input, and would be overwritten")
+                raise OutputError(f"{place} is the input and would be overwritten")
             if isinstance(place, FileTarget) and not place.path.parent.is_dir():
-                raise OutputError(f"there is no folder {place.path.parent} for {place}")
+                raise OutputError(f"the folder {place.path.parent} for {place} does not exist")
         if force or self.journal.exists():
             # A run that was interrupted goes on, perhaps in its very last step.
             return
         try:
             for place in (self.answers, self.errors):
                 if place.exists():
-                    raise OutputError(f"{place} is there already: --force replaces it")
+                    raise OutputError(f"{place} exists already; --force replaces it")
         except (OSError, BlobError) as error:
             raise OutputError(str(error)) from None
 

@@ -30,16 +30,16 @@ DONE, SOME_FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 3
 
 
 class Refused(Exception):
-    """Nothing was begun; the message says why, a problem a line."""
+    """The command was refused before any work; the message has one problem per line."""
 
 
 class Interrupted(Exception):
-    """Not all lines have been answered; the message says why, and the rest is kept for later."""
+    """The run ended before every line was answered; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What the command line asks for."""
+    """The options of the command line."""
 
     input: str
     output: str
@@ -49,10 +49,10 @@ class Order:
 
 
 class Batch:
-    """One run of the command, from the input's first look to the output.
+    """One run of the command, from checking the input to writing the output.
 
-    Nothing is loaded before every line has been looked at, and nothing is answered that has an
-    answer. Owned by the thread that calls `run`.
+    The model is loaded after every line has been checked. A line that has an answer is not
+    answered again. Owned by the thread that calls `run`.
     """
 
     def __init__(self, order: Order, settings: BatchSettings, console: Console) -> None:
@@ -65,7 +65,7 @@ class Batch:
         self._answerer = Answerer(doors, self._engine)
 
     def run(self) -> int:
-        """Answer all that has no answer yet and return the exit code."""
+        """Answer every line that has no answer yet and return the exit code."""
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="worker-rkllm-")))
             try:
@@ -85,15 +85,16 @@ class Batch:
             except Interrupted as error:
                 done, all_ = journal.done, journal.lines
                 self._say(
-                    f"{error}; {done:,} of {all_:,} lines are answered: the same command goes on"
+                    f"{error}; {done:,} of {all_:,} lines are answered; "
+                    "run the same command again to resume"
                 )
                 return INTERRUPTED
             except BlobError as error:
-                self._say(f"{error}; the same command goes on")
+                self._say(f"{error}; run the same command again to resume")
                 return INTERRUPTED
             except OSError as error:
                 where = error.filename or output.journal
-                self._say(f"{where}: {error.strerror}; the same command goes on")
+                self._say(f"{where}: {error.strerror}; run the same command again to resume")
                 return INTERRUPTED
             self._sum_up(output, journal)
             return SOME_FAILED if journal.failed else DONE
@@ -104,14 +105,16 @@ class Batch:
         return Source(path, settings.max_body_mb * 1_000_000)
 
     def _begin(self, source: Source, journal: Journal) -> None:
-        """Look the input over, or see that the journal is of it."""
+        """Check every line of the input, or check that the journal belongs to it."""
         if journal.header is not None:
             if journal.header.digest != digest_of(source):
-                raise Refused(f"{journal.path} has the answers to another input: --force drops it")
-            self._say(f"{journal.done:,} of {journal.lines:,} lines are answered, going on")
+                raise Refused(
+                    f"{journal.path} belongs to a run with another input; --force discards it"
+                )
+            self._say(f"resuming: {journal.done:,} of {journal.lines:,} lines are answered")
             return
         try:
-            with self._console.status("looking over the lines"):
+            with self._console.status("checking the lines"):
                 found = look_over(source, self._answerer.check, self._settings.batch_max_lines)
             if found.bad:
                 raise Refused(told(found))
@@ -121,7 +124,7 @@ class Batch:
             raise
 
     async def _answer(self, source: Source, journal: Journal) -> None:
-        """Answer what is missing. Raises Interrupted, or OSError from the journal."""
+        """Answer the lines without an answer. Raises Interrupted, or OSError from the journal."""
         tally = Tally(journal.lines, journal.done, journal.failed, before=journal.done)
         self.tally = tally
         if journal.done == journal.lines:
@@ -169,15 +172,15 @@ class Batch:
         answered = journal.done - journal.failed
         self._say(f"{answered:,} of {journal.lines:,} lines answered, {self.tally.rates()}")
         if journal.failed:
-            self._say(f"what failed is in {output.errors}")
+            self._say(f"failed lines are in {output.errors}")
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def told(found: Manifest) -> str:
-    """Return what is wrong with an input, a problem a line."""
+    """Return the problems of an input, one per line."""
     problems = [f"line {number}: {problem}" for number, problem in found.problems]
     if found.bad > MAX_TOLD:
-        problems.append(f"and {found.bad - MAX_TOLD:,} problems more")
+        problems.append(f"and {found.bad - MAX_TOLD:,} more problems")
     return "\n".join(problems)

@@ -60,7 +60,7 @@ def fetch(given: str, spool: Path, max_bytes: int) -> Path:
             return _download(given, spool, max_bytes)
         path = Path(given)
         if not path.is_file():
-            raise InputError(f"{path} is {'not a file' if path.exists() else 'not there'}")
+            raise InputError(f"{path} {'is not a file' if path.exists() else 'does not exist'}")
         size = path.stat().st_size
     except (BlobError, ValueError) as error:
         raise InputError(str(error)) from None

@@ -29,8 +29,8 @@ from jobs.failpoints import hit
 from jobs.sqs.calls import sqs_client
 from jobs.sqs.queue import SqsQueue
 
-EXITS = """exit codes: 0 all lines are in the queue; 2 nothing was sent, and why is said;
-3 stopped before the end: the same command goes on"""
+EXITS = """exit codes: 0 all lines are in the queue; 2 refused, nothing was sent (see the message);
+3 interrupted: run the same command again to resume"""
 
 # Under way together, in requests of ten; what was sent is noted after each lot.
 _LOT = 500
@@ -40,12 +40,17 @@ _NAME_DIGITS = 16
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
-    parser.add_argument("-i", "--input", required=True, help="a file, s3://, http(s)://, or -")
-    parser.add_argument("--queue-url", required=True, help="the queue of SQS, standard or FIFO")
-    parser.add_argument("--results", required=True, help="s3://BUCKET/PREFIX, where answers go")
-    parser.add_argument("--batch", help="the batch's name (made of the input's SHA-256)")
     parser.add_argument(
-        "--again", action="store_true", help="send once more what has no answer yet"
+        "-i",
+        "--input",
+        required=True,
+        help="input: a file, an s3:// or http(s):// address, or - for stdin",
+    )
+    parser.add_argument("--queue-url", required=True, help="URL of the SQS queue, standard or FIFO")
+    parser.add_argument("--results", required=True, help="where the answers go: s3://BUCKET/PREFIX")
+    parser.add_argument("--batch", help="name of the batch (default: from the input's SHA-256)")
+    parser.add_argument(
+        "--again", action="store_true", help="send every line again that has no answer yet"
     )
 
 
@@ -101,7 +106,7 @@ class Submission:
         client = sqs_client(self._given.queue_url)
         path = fetch(self._given.input, folder / "input", settings.batch_max_mb * 1_000_000)
         source = Source(path, settings.max_body_mb * 1_000_000)
-        with self._console.status("looking over the lines"):
+        with self._console.status("checking the lines"):
             found = look_over(source, self._answerer.check, settings.batch_max_lines)
         if found.bad:
             raise Refused(told(found))
@@ -115,7 +120,7 @@ class Submission:
         manifest = self._begin(place, batch, source, found)
         skip = 0 if self._given.again else manifest.sent
         messages = self._messages(source, batch, skip, self._answered(place, batch))
-        say(self._console, f"batch {batch}: {found.lines:,} lines, {skip:,} are sent already")
+        say(self._console, f"batch {batch}: {found.lines:,} lines, {skip:,} sent already")
         tally = Tally(found.lines, skip, before=skip)
         try:
             asyncio.run(self._send(SqsQueue(client, bodies=place), messages, manifest, tally))
@@ -123,7 +128,7 @@ class Submission:
             return self._stopped(tally, "stopped by SIGINT")
         except (JobsError, InputError) as error:
             return self._stopped(tally, str(error))
-        say(self._console, f"{tally.done:,} of {found.lines:,} lines are sent")
+        say(self._console, f"{tally.done:,} of {found.lines:,} lines sent")
         return DONE
 
     async def _ask(self, queue: SqsQueue) -> None:
@@ -136,7 +141,7 @@ class Submission:
         if not manifest.begin(header, ids):
             known = manifest.header()
             if known is None or known.digest != found.digest:
-                raise Refused(f"{manifest.url} is of another input: choose another --batch")
+                raise Refused(f"{manifest.url} belongs to another input; choose another --batch")
         return manifest
 
     def _answered(self, place: Place, batch: str) -> set[str]:
@@ -185,6 +190,7 @@ class Submission:
     def _stopped(self, tally: Tally, why: str) -> int:
         say(
             self._console,
-            f"{why}; {tally.done:,} of {tally.total:,} lines are sent: the same command goes on",
+            f"{why}; {tally.done:,} of {tally.total:,} lines sent; "
+            "run the same command again to resume",
         )
         return INTERRUPTED

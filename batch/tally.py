@@ -1,4 +1,4 @@
-"""How far a run has come."""
+"""Progress of a run: lines answered, failed and retried, and the rates."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Tally:
-    """Counts lines as they are answered; whoever shows it looks now and then.
+    """Counts lines as they are answered; the progress display reads the counts periodically.
 
-    `before` were answered by earlier runs and are part of `done`, but not of any rate. `told` hears
-    of each line whether it was answered well.
+    `before` is the number of lines that earlier runs answered. They count in `done`, but not in
+    the rates. `told` is called for each line with whether it succeeded.
     """
 
     total: int
@@ -25,7 +25,7 @@ class Tally:
     begun_s: float = field(default_factory=time.monotonic)
 
     def count(self, *, ok: bool, tokens: int) -> None:
-        """Take down a line that has been answered."""
+        """Count an answered line."""
         self.done += 1
         self.failed += not ok
         self.tokens += tokens
@@ -33,25 +33,25 @@ class Tally:
 
     @property
     def seconds(self) -> float:
-        """How long this run has taken."""
+        """Duration of this run so far."""
         return max(time.monotonic() - self.begun_s, 0.001)
 
     @property
     def lines_per_s(self) -> float:
-        """How fast this run answers."""
+        """Lines per second of this run."""
         return (self.done - self.before) / self.seconds
 
     @property
     def left_s(self) -> float | None:
-        """How much longer it takes at this rate; None where that is unknown."""
+        """Estimated remaining time at this rate; None before the first line."""
         rate = self.lines_per_s
         return (self.total - self.done) / rate if rate else None
 
     def rates(self) -> str:
-        """Return the rates, and what went wrong so far, for people."""
+        """Return the rates and the counts of failures and retries as text."""
         said = [f"{self.lines_per_s:,.1f} lines/s", f"{self.tokens / self.seconds:,.0f} tokens/s"]
         if self.failed:
             said.append(f"{self.failed:,} failed")
         if self.retries:
-            said.append(f"{self.retries:,} tried again")
+            said.append(f"{self.retries:,} retried")
         return ", ".join(said)

@@ -1,4 +1,4 @@
-"""What commands tell people."""
+"""Messages of the commands on stderr."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from rich.console import Console
 
 
 def say(console: Console, text: str) -> None:
-    """Tell a person something, as it is."""
+    """Print a message as it is, without markup or line wrapping."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)

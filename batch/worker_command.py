@@ -26,18 +26,15 @@ from jobs import JobsError
 from jobs.sqs.calls import sqs_client
 from jobs.sqs.queue import SqsQueue
 
-EXITS = """exit codes: 0 it was told to stop, or the queue is empty (--until-empty);
-2 nothing was begun, and why is said; 3 it could not go on, or was told twice to stop:
-what it had comes again"""
+EXITS = """exit codes: 0 stopped by a signal, or the queue is empty (--until-empty); 2 refused (see
+the message); 3 failed, or stopped by a second signal: unfinished messages return to the queue"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
-    parser.add_argument("--queue-url", required=True, help="the queue of SQS, standard or FIFO")
-    parser.add_argument("--results", required=True, help="s3://BUCKET/PREFIX, where answers go")
-    parser.add_argument(
-        "--until-empty", action="store_true", help="end when nothing is in the queue any more"
-    )
+    parser.add_argument("--queue-url", required=True, help="URL of the SQS queue, standard or FIFO")
+    parser.add_argument("--results", required=True, help="where the answers go: s3://BUCKET/PREFIX")
+    parser.add_argument("--until-empty", action="store_true", help="end when the queue is empty")
 
 
 def run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
@@ -81,7 +78,7 @@ class WorkerCommand:
                 say(self._console, str(error))
                 return REFUSED
             except (EngineError, WorkerStopped) as error:
-                say(self._console, f"{error}; what was under way comes again")
+                say(self._console, f"{error}; unfinished messages return to the queue")
                 code = INTERRUPTED
             except asyncio.CancelledError:
                 if not self._stop.name:

@@ -1,4 +1,4 @@
-"""What a person who watches a worker sees of it."""
+"""Progress display of a queue worker on stderr."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from batch.tally import Tally
 from batch.telling import say
 
 _STATUS_S = 0.2
-# Where there is no terminal: enough for a log to show that it goes on.
+# Interval of progress lines where stderr is not a terminal.
 _LINE_S = 60.0
 
 
 @asynccontextmanager
 async def shown(tally: Tally, console: Console) -> AsyncIterator[None]:
-    """Show a worker's tally while this lasts: a line that changes, now and then one elsewhere."""
+    """Show progress while the context is open: one updated line, or periodic lines in a log."""
     show = _status if console.is_terminal else _lines
     watching = asyncio.create_task(show(tally, console))
     try:

@@ -37,8 +37,8 @@ class ResultSettings(Settings):
         ge=0,
         le=20,
         allow_inf_nan=False,
-        description="Results larger than this many MB go to the bucket; 0 sends every result. Unset: "
-        "RunPod's limits, 10 for /run and 20 for /runsync.",
+        description="Results larger than this many MB go to the bucket; 0 sends every result. "
+        "Unset: RunPod's limits, 10 for /run and 20 for /runsync.",
         examples=["5"],
     )
 

@@ -1,4 +1,4 @@
-"""A batch that is killed, time and again: the same command goes on, and each line is answered once.
+"""A killed batch is resumed by the same command, and each line is answered once.
 
 Promises: output lines = input lines, each custom_id once, work redone <= lines under way, memory
 that does not grow with the input.
@@ -103,11 +103,13 @@ def test_a_signal_lets_what_is_under_way_finish(
     assert process.returncode == 3
     witness.drain()
     done = witness.seen.total()
-    assert f"stopped by {number.name}; {done} of 200 lines are answered: the same command" in said
+    assert (
+        f"stopped by {number.name}; {done} of 200 lines are answered; run the same command" in said
+    )
     assert not out.exists()
     ran = run(model, "-i", given, "-o", out)
     assert ran.returncode == 0, ran.stderr
-    assert f"{done} of 200 lines are answered, going on".encode() in ran.stderr
+    assert f"resuming: {done} of 200 lines are answered".encode() in ran.stderr
     assert [line["custom_id"] for line in read(out)] == [f"id {n}" for n in range(200)]
 
 
@@ -140,7 +142,7 @@ def test_a_journal_of_another_input_is_not_gone_on_with(
     assert ran.returncode == 2
     journal = out.with_name("out.jsonl.partial")
     assert ran.stderr.decode() == (
-        f"{journal} has the answers to another input: --force drops it\n"
+        f"{journal} belongs to a run with another input; --force discards it\n"
     )
     assert journal.exists()
     assert run(model, "-i", given, "-o", out, "--force").returncode == 0
@@ -157,7 +159,7 @@ def test_two_commands_do_not_share_an_output(
         witness.wait_for(20)
         ran = run(model, "-i", given, "-o", out)
         assert ran.returncode == 2
-        assert b"another run is at work on" in ran.stderr
+        assert b"another run is using" in ran.stderr
         assert process.poll() is None
 
 
@@ -177,7 +179,7 @@ def test_a_disk_that_fills_up_costs_nothing(script: ScriptFactory, tmp_path: Pat
         check=False,
     )
     assert ran.returncode == 3
-    assert "out.jsonl.partial: File too large; the same command goes on" in ran.stderr
+    assert "out.jsonl.partial: File too large; run the same command again to resume" in ran.stderr
     assert "Traceback" not in ran.stderr
     assert not out.exists()
     again = run(model, "-i", given, "-o", out)

@@ -60,7 +60,7 @@ def test_a_batch_goes_through_a_queue(cloud: Cloud, tmp_path: Path) -> None:
     url, out = cloud.queue(max_receives=3), tmp_path / "out.jsonl"
     place = ["--results", cloud.results]
     sent = cloud.run("submit", "-i", given, "--queue-url", url, *place, "--batch", "b")
-    assert (sent.returncode, sent.stderr.splitlines()[-1]) == (0, "26 of 26 lines are sent")
+    assert (sent.returncode, sent.stderr.splitlines()[-1]) == (0, "26 of 26 lines sent")
     early = cloud.collect("b", out)
     assert early.returncode == 3
     assert early.stderr.startswith("26 of 26 lines have no answer yet: id 0, id 1, id 2, ")
@@ -75,7 +75,7 @@ def test_a_batch_goes_through_a_queue(cloud: Cloud, tmp_path: Path) -> None:
     assert cloud.left(url) == (0, 0)
     again = cloud.collect("b", out)
     assert again.returncode == 2
-    assert again.stderr == f"{out} is there already: --force replaces it\n"
+    assert again.stderr == f"{out} exists already; --force replaces it\n"
 
 
 @pytest.mark.timeout(900)
@@ -203,7 +203,7 @@ def test_what_is_sent_twice_is_answered_once(cloud: Cloud, tmp_path: Path) -> No
     words = ["--queue-url", url, "--results", cloud.results, "--batch", batch]
     ran = cloud.here(submit, "-i", other, *words)
     assert ran.returncode == 2
-    assert ran.stderr.endswith("is of another input: choose another --batch\n")
+    assert ran.stderr.endswith("belongs to another input; choose another --batch\n")
 
 
 def test_a_submit_that_is_killed_goes_on_where_it_was(cloud: Cloud, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_submit_that_is_killed_goes_on_where_it_was(cloud: Cloud, tmp_path: Pa
     assert cloud.left(url) == (1_000, 0)
     again = cloud.here(submit, "-i", given, *words)
     assert again.returncode == 0
-    assert "1,200 lines, 1,000 are sent already" in again.stderr
+    assert "1,200 lines, 1,000 sent already" in again.stderr
     assert cloud.left(url) == (1_200, 0)
 
 

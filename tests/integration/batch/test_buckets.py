@@ -60,7 +60,7 @@ def test_from_a_bucket_to_a_bucket(model: Path, server: Seaweed) -> None:
 
     again = run(model, "-i", given, "-o", output, variables=usual(server))
     assert again.returncode == 2
-    assert again.stderr.decode() == f"{output} is there already: --force replaces it\n"
+    assert again.stderr.decode() == f"{output} exists already; --force replaces it\n"
 
     put(client, "whole/in.jsonl", [call("c", "two")])
     forced = run(model, "-i", given, "-o", output, "--force", variables=usual(server))
@@ -78,7 +78,7 @@ def test_from_a_bucket_to_a_bucket(model: Path, server: Seaweed) -> None:
         ("{in}", "s3://lines/", {}, "s3://lines/ must be s3://BUCKET/KEY"),
         ("{in}", "s3://lines/x", {"AWS_ACCESS_KEY_ID": "x"}, "InvalidAccessKeyId"),
         ("s3://lines/x", "{out}", {"AWS_SECRET_ACCESS_KEY": "x"}, "SignatureDoesNotMatch"),
-        ("{in}", "{in}", {}, "is the input, and would be overwritten"),
+        ("{in}", "{in}", {}, "is the input and would be overwritten"),
     ],
 )
 def test_what_cannot_be_is_one_message(
@@ -117,7 +117,7 @@ def test_an_upload_that_fails_costs_no_answer(model: Path, server: Seaweed, tmp_
     ran = run(model, "-i", given, "-o", output, cwd=tmp_path, variables=wrong)
     assert ran.returncode == 3, ran.stderr
     assert b"AccessDenied" in ran.stderr
-    assert b"the same command goes on" in ran.stderr
+    assert b"run the same command again to resume" in ran.stderr
     assert (tmp_path / "out.jsonl.partial").exists()
     # No model is loaded any more.
     none = tmp_path / "none.json"

@@ -133,7 +133,7 @@ def test_what_may_pass_is_tried_again(script: ScriptFactory, tmp_path: Path, out
     given = write(tmp_path / "in.jsonl", lines)
     ran = run(model, "-i", given, "-o", out, BATCH_TRIES="2", BATCH_AT_ONCE="1")
     assert ran.returncode == 1, ran.stderr
-    assert b"1 tried again" in ran.stderr
+    assert b"1 retried" in ran.stderr
     assert [line["custom_id"] for line in read(out)] == ["good"]
     [failed] = read(tmp_path / "out.errors.jsonl")
     assert "was killed by SIGKILL" in failed["response"]["body"]["error"]["message"]
@@ -147,7 +147,7 @@ def test_an_engine_that_is_dead_ends_the_run_and_not_the_batch(
     ran = run(deadly, "-i", given, "-o", out, BATCH_TRIES="100", MODEL_NAME="m")
     assert ran.returncode == 3
     assert b"the engine crashed 5 times in a row" in ran.stderr
-    assert b"0 of 2 lines are answered: the same command goes on" in ran.stderr
+    assert b"0 of 2 lines are answered; run the same command again to resume" in ran.stderr
     assert not out.exists()
     ran = run(model, "-i", given, "-o", out, MODEL_NAME="m")
     assert ran.returncode == 0, ran.stderr
@@ -181,7 +181,7 @@ def test_every_line_is_looked_at_before_the_model_is_loaded(tmp_path: Path, out:
     assert "custom_id is the same as on line 1" in said[0]
     assert "body.stream must be false" in said[1]
     assert "temperature must be" in said[2]
-    assert "it is for /v1/chat/completions" in said[3]
+    assert "the line is for /v1/chat/completions" in said[3]
     assert [*tmp_path.glob("out*")] == []
 
 
@@ -234,7 +234,7 @@ def test_what_is_finished_is_not_overwritten(model: Path, tmp_path: Path, out: P
     write(given, [call("a", "second")])
     ran = run(model, "-i", given, "-o", out)
     assert ran.returncode == 2
-    assert ran.stderr.decode() == f"{out} is there already: --force replaces it\n"
+    assert ran.stderr.decode() == f"{out} exists already; --force replaces it\n"
     assert out.read_bytes() == before
     assert run(model, "-i", given, "-o", out, "--force").returncode == 0
     assert text(read(out)[0]) == "second"
@@ -243,18 +243,21 @@ def test_what_is_finished_is_not_overwritten(model: Path, tmp_path: Path, out: P
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("-i", "none.jsonl", "-o", "out.jsonl"), "none.jsonl is not there"),
+        (("-i", "none.jsonl", "-o", "out.jsonl"), "none.jsonl does not exist"),
         (("-i", ".", "-o", "out.jsonl"), ". is not a file"),
-        (("-i", "in.jsonl", "-o", "in.jsonl"), "in.jsonl is the input, and would be overwritten"),
-        (("-i", "in.jsonl", "-o", "./x/../in.jsonl"), "is the input, and would be overwritten"),
-        (("-i", "in.jsonl", "-o", "none/out.jsonl"), "there is no folder none for none/out.jsonl"),
+        (("-i", "in.jsonl", "-o", "in.jsonl"), "in.jsonl is the input and would be overwritten"),
+        (("-i", "in.jsonl", "-o", "./x/../in.jsonl"), "is the input and would be overwritten"),
+        (
+            ("-i", "in.jsonl", "-o", "none/out.jsonl"),
+            "the folder none for none/out.jsonl does not exist",
+        ),
         (
             ("-i", "in.jsonl", "-o", "out.jsonl", "--errors", "out.jsonl"),
             "output and error file are the same: out.jsonl",
         ),
         (
             ("-i", "in.jsonl", "-o", "out.jsonl", "--errors", "in.jsonl"),
-            "in.jsonl is the input, and would be overwritten",
+            "in.jsonl is the input and would be overwritten",
         ),
         (("-i", "http://127.0.0.1:9/in.jsonl", "-o", "out.jsonl"), "cannot be read"),
     ],

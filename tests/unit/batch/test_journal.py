@@ -102,7 +102,7 @@ def test_another_kind_of_file_is_left_alone(path: Path, content: bytes) -> None:
 
 
 def test_two_runs_do_not_share_one(path: Path) -> None:
-    with opened(path), pytest.raises(JournalError, match="another run is at work on"):
+    with opened(path), pytest.raises(JournalError, match="another run is using"):
         Journal(path)
 
 

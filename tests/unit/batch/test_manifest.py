@@ -67,11 +67,11 @@ def test_every_problem_has_its_line(write: Write) -> None:
     assert found.bad == 7
     assert found.problems == [
         (2, "the line is empty"),
-        (3, "it is for /v1/chat/completions, those before it are for /v1/completions"),
+        (3, "the line is for /v1/chat/completions, the lines before it are for /v1/completions"),
         (4, found.problems[2][1]),
         (5, "bad is not allowed"),
         (6, "custom_id is the same as on line 1"),
-        (7, "it is longer than 1,000 bytes (MAX_BODY_MB)"),
+        (7, "the line is longer than 1,000 bytes (MAX_BODY_MB)"),
         (8, "custom_id is the same as on line 1"),
     ]
     assert found.problems[2][1].startswith("the line is not JSON: ")
@@ -79,7 +79,9 @@ def test_every_problem_has_its_line(write: Write) -> None:
 
 def test_jobs_and_calls_do_not_mix(write: Write) -> None:
     found = over(write(b'{"input": {}}', call("a")))
-    assert found.problems == [(2, "it is for /v1/completions, those before it are for job inputs")]
+    assert found.problems == [
+        (2, "the line is for /v1/completions, the lines before it are for job inputs")
+    ]
 
 
 def test_an_empty_file(write: Write) -> None:
@@ -90,7 +92,7 @@ def test_an_empty_file(write: Write) -> None:
 
 def test_too_many_lines_are_one_problem(write: Write) -> None:
     found = over(write(*(call(str(number)) for number in range(7))), max_lines=5)
-    assert found.problems == [(6, "of 7 lines at most 5 are allowed")]
+    assert found.problems == [(6, "the file has 7 lines, at most 5 are allowed")]
 
 
 def test_of_very_many_problems_the_first_by_line_are_kept(write: Write) -> None:

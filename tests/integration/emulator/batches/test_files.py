@@ -24,8 +24,11 @@ BAD_FILES = {
     "two routes": (GOOD + b"\n" + json.dumps(chat("two")).encode(), "line 2: it is for"),
     "a job": (b'{"input": {"prompt": "x"}}', "line 1: custom_id, method, url and body must"),
     "another url": (GOOD.replace(b"/v1/comp", b"/v1/imag"), "line 1: url must be one of"),
-    "many lines": (jsonl(calls(101)), "line 101: of 101 lines at most 100 are allowed"),
-    "a long line": (jsonl([call("one", "x" * 50_000)]), "line 1: it is longer than 50,000 bytes"),
+    "many lines": (jsonl(calls(101)), "line 101: the file has 101 lines, at most 100 are allowed"),
+    "a long line": (
+        jsonl([call("one", "x" * 50_000)]),
+        "line 1: the line is longer than 50,000 bytes",
+    ),
     "many problems": (b"no\n" * 50, "; and 40 problems more"),
 }
 
