@@ -1,4 +1,4 @@
-"""`python -m emulator.openai_page`: docs/openai.md, its tables made by asking the code itself."""
+"""`python -m emulator.openai_page`: docs/openai.md, with tables generated from the code."""
 
 from __future__ import annotations
 
@@ -13,51 +13,66 @@ from engine.backends.rkllm.abi import ABI_12, ABI_13, Abi
 from engine.backends.rkllm.claims import claims as rkllm
 from engine.backends.scripted import ScriptedBackend
 from engine.capabilities import Capabilities
-from handler.errors import TABLE
 from handler.openai.embeddings import EmbeddingsInput
 from handler.openai.matrix import ADAPTERS, Engines, Matrix, dialect_table, in_markdown
 from handler.openai.probes import CHAT, COMPLETIONS
 from handler.sampling import IGNORED
 
-# In sentences about it.
+# The model's name in the sentences of the page.
 _MODEL = "the model"
 TEXT = Path(__file__).with_suffix(".md")
 
 # By the name of the field in `Dialect`.
 DIALECT_WORDS: Mapping[str, str] = {
-    "model_required": "`model` must be given",
-    "max_stops": "most strings in `stop`",
-    "usage_unasked": "a stream ends with `usage` where `stream_options` is unset",
-    "role_in_every_delta": "every delta of a chat has a `role`, not the first one alone",
-    "stop_in_stream": "a stream's text has the stop string in it, and must",
-    "best_of_is_one": "`best_of` is 1 where it is unset, not `n`",
-    "one_logprob": "`logprobs` must be 1, and not be streamed",
+    "model_required": "`model` is required",
+    "max_stops": "maximum number of `stop` strings",
+    "usage_unasked": "a stream ends with `usage` without `stream_options`",
+    "role_in_every_delta": "every chat delta has a `role`, not only the first",
+    "stop_in_stream": "streamed text always includes the stop string",
+    "best_of_is_one": "`best_of` defaults to 1, not to `n`",
+    "one_logprob": "`logprobs` must be 1 and cannot be streamed",
     "top_p_above_zero": "`top_p` must be above 0",
-    "most_without_eos": "most `max_tokens` with `ignore_eos`, and how many where unset",
-    "refuses_draft": "what is for a draft model is refused where there is none",
-    "named_errors": "errors have names for their codes, not the HTTP status",
+    "most_without_eos": "`max_tokens` with `ignore_eos`: maximum and default",
+    "refuses_draft": "parameters for a draft model get a 400 without one",
+    "named_errors": "`code` of an error is a name, not the HTTP status",
 }
 
 # By the name of the field in `Capabilities`; its other fields are about a model, or are parameters
 # that have a row of their own.
 ABILITY_WORDS: Mapping[str, str] = {
-    "slots": "generations side by side",
-    "max_logprobs": "alternatives a token is told with",
-    "fixed_sampling": "sampling that is fixed while the model is loaded",
-    "grammar": "answers held to a grammar, token by token",
-    "json_schema": "answers held to a JSON Schema, token by token",
-    "turns": "a chat is read as the turns it has",
-    "plain_prompts": "a prompt goes in as it is",
-    "tokenize": "tokens of a text are told",
-    "embeddings": "vectors of texts",
+    "slots": "parallel generations (slots)",
+    "max_logprobs": "maximum log-probability alternatives per token",
+    "fixed_sampling": "sampling parameters are fixed when the model is loaded",
+    "grammar": "constrained decoding with a grammar",
+    "json_schema": "constrained decoding with a JSON Schema",
+    "turns": "chats keep their turns and roles",
+    "plain_prompts": "raw prompts, without the chat template",
+    "tokenize": "tokenization",
+    "embeddings": "embeddings",
     "adapters": "LoRA adapters by name",
-    "draft": "a draft model guesses ahead",
-    "prefix_reuse": "a chat's next turn is read from where the last one ended",
-    "prompt_caches": "prompts are kept by name",
-    "abort_in_prefill": "an abort is heard while a prompt is read",
+    "draft": "speculative decoding with a draft model",
+    "prefix_reuse": "reuse of the previous turn's cache in a chat",
+    "prompt_caches": "named prompt caches (`prompt_cache`)",
+    "abort_in_prefill": "abort during prefill",
 }
 
-# The documents' programs in tests/acceptance/programs, by the place for them in the text.
+# By status and type; a test compares them with the table of errors.
+ERROR_WORDS: Mapping[tuple[int, str], str] = {
+    (400, "invalid_request_error"): "A parameter is missing, wrong or not supported by the engine; "
+    "the prompt is longer than the context; or a rule blocks the request.",
+    (404, "not_found_error"): "The model, file or batch does not exist.",
+    (413, "invalid_request_error"): "The request body is too large.",
+    (413, "result_too_large_error"): "The result of a job is too large for the server.",
+    (415, "invalid_request_error"): "The content type is not supported.",
+    (429, "rate_limit_error"): "Too many requests wait for a slot (`MAX_QUEUE`).",
+    (499, "cancelled_error"): "The generation was cancelled.",
+    (500, "engine_error"): "The engine failed or crashed.",
+    (502, "result_not_kept_error"): "The result could not be written to the bucket.",
+    (503, "service_unavailable_error"): "The model is not loaded, or the engine has stopped.",
+    (504, "timeout_error"): "A timeout expired: for the request, the first token or the next one.",
+}
+
+# Client programs in tests/acceptance/programs, by their placeholder in the text.
 PROGRAMS: Mapping[str, Sequence[str]] = {
     "text": ["text_stream.sh", "text_stream.py"],
     "oracle": [
@@ -78,7 +93,7 @@ PROGRAMS: Mapping[str, Sequence[str]] = {
 
 
 def page() -> str:
-    """Return the whole page: the text, with what is made in its places."""
+    """Return the whole page: the text with its placeholders filled in."""
     matrix = Matrix(engines())
     made = {
         "routes": _routes(),
@@ -103,7 +118,7 @@ def page() -> str:
 
 
 def engines() -> Engines:
-    """Return what each engine can do as it is usually set up, and in other ways that differ."""
+    """Return the capabilities of each engine with its defaults, and with settings that matter."""
     return {
         "llamacpp": {
             "": llamacpp(_MODEL, 4096, 4, infill=True),
@@ -157,7 +172,7 @@ def _routes() -> str:
         for path, known in OPERATIONS.items()
         if known.tag == "OpenAI"
     ]
-    return in_markdown(["route", "what for", "streams"], rows)
+    return in_markdown(["route", "purpose", "can stream"], rows)
 
 
 def _embeddings() -> str:
@@ -165,7 +180,7 @@ def _embeddings() -> str:
     given = {name: field.description or "" for name, field in EmbeddingsInput.model_fields.items()}
     takes = {"input": "a string, an array of strings, of token ids, of arrays of token ids"} | given
     return in_markdown(
-        ["parameter", "takes", *able],
+        ["parameter", "values", *able],
         [[f"`{name}`", said, *able.values()] for name, said in takes.items()],
     )
 
@@ -177,7 +192,7 @@ def _has_vectors(ways: Mapping[str, Capabilities]) -> str:
 def _abilities() -> str:
     known = engines()
     return in_markdown(
-        ["what it can do", *known],
+        ["capability", *known],
         [
             [said, *(_in_ways(ways, partial(_ability, name)) for ways in known.values())]
             for name, said in ABILITY_WORDS.items()
@@ -193,21 +208,15 @@ def _ability(name: str, able: Capabilities) -> str:
 
 
 def _in_ways(ways: Mapping[str, Capabilities], told: Callable[[Capabilities], str]) -> str:
-    """Return what is told of the usual way, and of the others where it is something else."""
+    """Return the value for the default settings, and for other settings where it differs."""
     usual, *others = ((way, told(able)) for way, able in ways.items())
     return "; ".join([usual[1], *(f"{way}: {said}" for way, said in others if said != usual[1])])
 
 
 def _errors() -> str:
-    found: dict[tuple[int, str], list[str]] = {}
-    for kind, row in TABLE.items():
-        found.setdefault((row.status, row.type), []).append(kind.__name__)
     return in_markdown(
-        ["status", "`type`", "what happened, by its name in the code"],
-        [
-            [str(status), f"`{kind}`", ", ".join(sorted(names))]
-            for (status, kind), names in sorted(found.items())
-        ],
+        ["status", "`type`", "meaning"],
+        [[str(status), f"`{kind}`", text] for (status, kind), text in ERROR_WORDS.items()],
     )
 
 

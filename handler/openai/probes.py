@@ -1,4 +1,4 @@
-"""What is sent to find out which parameters are honoured: every one that is known."""
+"""Test requests, one or more for each known parameter."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SCHEMA = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Bodies with a parameter: the first asks something of an engine, all of them of a dialect.
+    """Request bodies with a parameter. Engines get the first body, dialects get all.
 
-    `takes` says what it may be where no field of a model does, `kind` what is special about these.
+    `takes` describes the values if no model field does. `kind` describes a special form.
     """
 
     name: str
@@ -32,10 +32,8 @@ def _values(name: str, *values: Any, takes: str = "", routes: Sequence[str] = BO
 
 
 PROBES: Sequence[Probe] = (
-    _values("model", "m", None, takes="the name of the model that is served"),
-    Probe(
-        "model", [{"model": "an-adapter"}], "the name of a LoRA of that model", kind="an adapter"
-    ),
+    _values("model", "m", None, takes="the name of a served model"),
+    Probe("model", [{"model": "an-adapter"}], "the name of a LoRA adapter", kind="an adapter"),
     _values(
         "prompt",
         "a",
@@ -46,14 +44,14 @@ PROBES: Sequence[Probe] = (
     Probe(
         "prompt",
         [{"prompt": [1, 2]}, {"prompt": [[1], [2]]}],
-        "ids of the model's own vocabulary",
+        "ids from the model's vocabulary",
         [COMPLETIONS],
         "token ids",
     ),
     _values(
         "messages",
         [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}],
-        takes="turns: developer, system, user, assistant, tool, function; text or text parts",
+        takes="roles developer, system, user, assistant, tool, function; content: text or text parts",
         routes=[CHAT],
     ),
     _values("max_tokens", 5),
@@ -95,7 +93,7 @@ PROBES: Sequence[Probe] = (
     Probe(
         "stream_options",
         [{"stream": True, "stream_options": {"include_usage": True}}],
-        "an object with `include_usage`, with `stream` only",
+        "an object with `include_usage`; only with `stream`",
     ),
     _values(
         "response_format", _SCHEMA, {"type": "json_object"}, takes="text, json_object, json_schema"
@@ -111,10 +109,15 @@ PROBES: Sequence[Probe] = (
         "parallel_tool_calls", [_TOOLS | {"parallel_tool_calls": False}], "true or false", [CHAT]
     ),
     _values("enable_thinking", True, takes="true or false", routes=[CHAT]),
-    _values("chat_template_kwargs", {"a": 1}, takes="an object, for the template", routes=[CHAT]),
+    _values(
+        "chat_template_kwargs",
+        {"a": 1},
+        takes="an object with variables for the chat template",
+        routes=[CHAT],
+    ),
     _values("num_assistant_tokens", 5),
     _values("assistant_confidence_threshold", 0.5),
     _values("prompt_cache", "bot"),
     _values("enable_validation", True, takes="true or false"),
-    _values("validation", {"language": "en"}, takes="[options](jobs.md#validation) of ours"),
+    _values("validation", {"language": "en"}, takes="[validation options](jobs.md#validation)"),
 )

@@ -142,5 +142,9 @@ def test_engines(engine: str, name: str, cell: str) -> None:
 def test_every_difference_of_the_dialects_is_told() -> None:
     assert DIALECT_WORDS.keys() == {field.name for field in fields(Dialect)} - {"name"}
     table = dialect_table(DIALECT_WORDS)
-    assert cells(table.replace("most strings in `stop`", "`x`"), "x")[1:] == ["16", "16", "4"]
+    assert cells(table.replace("maximum number of `stop` strings", "`x`"), "x")[1:] == [
+        "16",
+        "16",
+        "4",
+    ]
     assert str(OVMS.most_without_eos) in table
