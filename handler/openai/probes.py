@@ -51,7 +51,8 @@ PROBES: Sequence[Probe] = (
     _values(
         "messages",
         [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}],
-        takes="roles developer, system, user, assistant, tool, function; content: text or text parts",
+        takes="roles developer, system, user, assistant, tool, function; "
+        "content: text or text parts",
         routes=[CHAT],
     ),
     _values("max_tokens", 5),

@@ -253,7 +253,7 @@ def test_what_is_finished_is_not_overwritten(model: Path, tmp_path: Path, out: P
         ),
         (
             ("-i", "in.jsonl", "-o", "out.jsonl", "--errors", "out.jsonl"),
-            "output and error file are the same: out.jsonl",
+            "the output and the error file are the same: out.jsonl",
         ),
         (
             ("-i", "in.jsonl", "-o", "out.jsonl", "--errors", "in.jsonl"),

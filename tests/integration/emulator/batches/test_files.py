@@ -21,7 +21,7 @@ BAD_FILES = {
     "no JSON": (b"hello\n", "line 1: the line is not JSON"),
     "invalid UTF-8": (GOOD + b'\n{"custom_id": "\xff"}\n', "line 2: the line is not JSON"),
     "an id twice": (GOOD + b"\n" + GOOD, "line 2: custom_id is the same as on line 1"),
-    "two routes": (GOOD + b"\n" + json.dumps(chat("two")).encode(), "line 2: it is for"),
+    "two routes": (GOOD + b"\n" + json.dumps(chat("two")).encode(), "line 2: the line is for"),
     "a job": (b'{"input": {"prompt": "x"}}', "line 1: custom_id, method, url and body must"),
     "another url": (GOOD.replace(b"/v1/comp", b"/v1/imag"), "line 1: url must be one of"),
     "many lines": (jsonl(calls(101)), "line 101: the file has 101 lines, at most 100 are allowed"),
