@@ -1,4 +1,4 @@
-"""`python -m batch collect`: the answers of a batch that went through a queue, in one file."""
+"""`python -m batch collect`: write the answers of a submitted batch to one file."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from jobs import JobsError, StoreUnavailable
 EXITS = """exit codes: 0 all lines are answered; 1 some lines failed and are in the error file;
 2 refused (see the message); 3 lines without an answer, or interrupted: nothing was written"""
 
-# Reads under way: an answer is small, and takes a bucket some ten milliseconds.
+# Concurrent reads: an answer is small, and reading it takes about ten milliseconds.
 _THREADS = 16
 _AHEAD = 4 * _THREADS
 _TOLD = 5
-# A look lists every answer, a thousand a request: it is to take a tenth of the time at most.
+# Each check lists all answers, 1,000 per request. The pause keeps checks to a tenth of the time.
 _LEAST_PAUSE_S = 2.0
 _PAUSE = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the command's options to its parser."""
     parser.add_argument(
         "--results", required=True, help="where the answers are: s3://BUCKET/PREFIX, as for submit"
     )
@@ -71,13 +71,13 @@ def run(given: argparse.Namespace, settings: BatchSettings, console: Console) ->
 
 
 class Collection:
-    """One run of the command: the output is written when every line has its answer, or not at all.
+    """One run of the command: the output is written when every line has an answer, or not at all.
 
-    Owned by the thread that calls `run`; others read.
+    Owned by the thread that calls `run`; other threads read answers.
     """
 
     def __init__(self, given: argparse.Namespace, console: Console, folder: Path) -> None:
-        """Look at what is asked for. Raises Refused, OutputError, JobsError."""
+        """Check the options. Raises Refused, OutputError, JobsError."""
         self._given = given
         self._console = console
         self._folder = folder
@@ -93,7 +93,7 @@ class Collection:
     def run(self) -> int:
         """Collect, and return the exit code.
 
-        Raises Refused, OutputError: nothing was begun. Raises JobsError, BlobError, OSError.
+        Raises Refused, OutputError before any work. Raises JobsError, BlobError, OSError.
         """
         try:
             header = self._manifest.header()
@@ -120,7 +120,7 @@ class Collection:
         return sum(1 for _ in self._place.list(results_of(self._batch)))
 
     def _wait(self, header: BatchHeader) -> None:
-        """Return when every line has its answer."""
+        """Wait until every line has an answer."""
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("lines"))
         bar = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
         with bar:
@@ -170,7 +170,7 @@ class Collection:
         return failed
 
     def _lines(self) -> Iterator[bytes]:
-        """Yield the answers in the input's order, some read ahead."""
+        """Yield the answers in the order of the input, reading some ahead."""
         with ThreadPoolExecutor(_THREADS, "collect") as threads:
             reading: deque[Future[bytes]] = deque()
             for custom_id in self._manifest.ids():
@@ -183,5 +183,5 @@ class Collection:
     def _read(self, custom_id: str) -> bytes:
         found = self._place.find(result_key(self._batch, custom_id))
         if found is None:
-            raise StoreUnavailable(f"the answer to {custom_id} has gone")
+            raise StoreUnavailable(f"the answer to {custom_id} was deleted during collect")
         return found

@@ -8,7 +8,7 @@ from handler.settings import Settings
 
 
 class BatchSettings(Settings):
-    """What a batch needs beyond an engine; the limits are OpenAI's."""
+    """Settings of a batch in addition to those of the engine. The default limits are OpenAI's."""
 
     batch_max_lines: int = Field(
         50_000, ge=1, le=10_000_000, description="Maximum number of lines in an input file."

@@ -1,4 +1,4 @@
-"""`python -m batch submit`: a file of requests into a queue."""
+"""`python -m batch submit`: send a file of requests to an SQS queue."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from jobs.sqs.queue import SqsQueue
 EXITS = """exit codes: 0 all lines are in the queue; 2 refused, nothing was sent (see the message);
 3 interrupted: run the same command again to resume"""
 
-# Under way together, in requests of ten; what was sent is noted after each lot.
+# Messages sent concurrently, ten per SQS request. Progress is saved after each lot.
 _LOT = 500
-# Of SHA-256, in a batch's name: two files of one name are refused.
+# Digits of the input's SHA-256 in the default name of a batch.
 _NAME_DIGITS = 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the command's options to its parser."""
     parser.add_argument(
         "-i",
         "--input",
@@ -55,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
-    """Send what was not sent and return the exit code. Raises SettingError."""
-    # Nothing is loaded: a line is looked over by what will answer it.
+    """Send the lines that were not sent yet and return the exit code. Raises SettingError."""
+    # The engine is built for its checks only; no model is loaded.
     engine = build_engine(settings)
     answerer = Answerer(open_doors(settings, engine, build_checking(settings)), engine)
     with tempfile.TemporaryDirectory(prefix="worker-rkllm-") as folder:
@@ -75,8 +75,8 @@ class Submission:
     """One run of the command.
 
     The input's manifest is in the bucket before the first line is in the queue. A line that is sent
-    twice, as by a run that was killed, is answered once: its answer has one place. Owned by the
-    thread that calls `run`.
+    twice, for example by a run that was killed, is answered once, because its answer has one key.
+    Owned by the thread that calls `run`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Submission:
         self._answerer = answerer
 
     def run(self, folder: Path) -> int:
-        """Look the input over, write its manifest and send its lines.
+        """Check the input, write its manifest and send its lines.
 
         Raises InputError, JobsError, Refused: nothing was sent.
         """
@@ -113,7 +113,7 @@ class Submission:
         batch = self._given.batch or found.digest[:_NAME_DIGITS]
         queue = SqsQueue(client, bodies=place)
         try:
-            # A queue that is not there is found before the manifest says that it has a batch.
+            # Fail on a missing queue before the manifest is written.
             asyncio.run(self._ask(queue))
         finally:
             queue.close()
@@ -145,7 +145,7 @@ class Submission:
         return manifest
 
     def _answered(self, place: Place, batch: str) -> set[str]:
-        """Return the keys' ends of what has an answer, where that matters."""
+        """Return the names of the existing answers; only needed with --again."""
         if not self._given.again:
             return set()
         return {each.key.rpartition("/")[2] for each in place.list(results_of(batch))}
@@ -153,7 +153,7 @@ class Submission:
     def _messages(
         self, source: Source, batch: str, skip: int, answered: set[str]
     ) -> Iterator[Json | None]:
-        """Yield a message for each line after `skip`, None where it has its answer."""
+        """Yield a message for each line after `skip`, or None if the line has an answer."""
         for number, raw in enumerate(islice(source.lines(), skip, None), skip + 1):
             line = read_line(raw, number)
             name = result_key(batch, line.custom_id).rpartition("/")[2]
@@ -182,7 +182,7 @@ class Submission:
                     await asyncio.to_thread(manifest.note_sent, tally.done)
                     hit("sent-noted")
         except BaseExceptionGroup as failures:
-            # The first one ended the others.
+            # The first failure cancelled the others.
             raise failures.exceptions[0] from None
         finally:
             queue.close()

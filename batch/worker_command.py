@@ -1,4 +1,4 @@
-"""`python -m batch worker`: answers what comes through a queue."""
+"""`python -m batch worker`: answer the messages of an SQS queue."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ the message); 3 failed, or stopped by a second signal: unfinished messages retur
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the command's options to its parser."""
     parser.add_argument("--queue-url", required=True, help="URL of the SQS queue, standard or FIFO")
     parser.add_argument("--results", required=True, help="where the answers go: s3://BUCKET/PREFIX")
     parser.add_argument("--until-empty", action="store_true", help="end when the queue is empty")
 
 
 def run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
-    """Work until told to stop and return the exit code. Raises SettingError."""
+    """Work until a stop signal and return the exit code. Raises SettingError."""
     engine = build_engine(settings)
     doors = open_doors(settings, engine, build_checking(settings))
     return uvloop.run(
@@ -47,7 +47,7 @@ def run(given: argparse.Namespace, settings: BatchSettings, console: Console) ->
 
 
 class WorkerCommand:
-    """One worker, from the first look at its queue and bucket to its end.
+    """One worker, from checking its queue and bucket to its exit.
 
     Owned by the event loop that runs it.
     """
@@ -83,7 +83,7 @@ class WorkerCommand:
             except asyncio.CancelledError:
                 if not self._stop.name:
                     raise
-                # Told once: nothing had been received yet.
+                # A single signal before the first message was received is a normal end.
                 code = DONE if self._stop.times == 1 else INTERRUPTED
             finally:
                 await self._engine.close()

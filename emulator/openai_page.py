@@ -95,7 +95,7 @@ PROGRAMS: Mapping[str, Sequence[str]] = {
 def page() -> str:
     """Return the whole page: the text with its placeholders filled in."""
     matrix = Matrix(engines())
-    made = {
+    sections = {
         "routes": _routes(),
         "dialects": dialect_table(DIALECT_WORDS),
         "completions": matrix.table(COMPLETIONS),
@@ -112,8 +112,8 @@ def page() -> str:
         **{place: _links(programs) for place, programs in PROGRAMS.items()},
     }
     text = TEXT.read_text()
-    for place, told in made.items():
-        text = text.replace(f"{{{place}}}", told)
+    for placeholder, section in sections.items():
+        text = text.replace(f"{{{placeholder}}}", section)
     return text
 
 

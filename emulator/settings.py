@@ -26,7 +26,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#*A-Z]+")
 
 
 class EmulatorSettings(ResultSettings):
-    """What the local server needs beside the engine's settings; RunPod's limits by default."""
+    """Settings of the local server in addition to the engine's. Default limits are RunPod's."""
 
     host: str = Field(
         "127.0.0.1",

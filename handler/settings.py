@@ -22,7 +22,7 @@ _BACKENDS: dict[str, BackendName] = {".json": "scripted", ".rkllm": "rkllm"}
 
 
 class Settings(RkllmSettings):
-    """What every entry point needs to build an engine and a pipeline.
+    """Settings that every command needs to build an engine and a pipeline.
 
     The names are the variables' names in lower case. A value that is empty counts as unset, since
     RunPod's console sends empty ones for fields left blank.
@@ -98,7 +98,7 @@ class Settings(RkllmSettings):
         description="Maximum time from getting a slot to the first token. Long prompts on a slow "
         "machine need more.",
     )
-    # What nobody reads along is heard of five times a second, which must not look like a stall.
+    # Answers that are not streamed report progress five times a second, so 0.5 s is no stall.
     stall_timeout_s: float = Field(
         60, ge=0.5, description="Maximum time between two tokens. The minimum is 0.5."
     )
@@ -273,7 +273,7 @@ S = TypeVar("S", bound=Settings)
 
 
 def read_settings(cls: type[S]) -> S:
-    """Return the settings from the environment, or end the process with what is wrong with them."""
+    """Return the settings from the environment; exit with code 2 and messages if one is invalid."""
     try:
         return cls()
     except ValidationError as error:

@@ -23,7 +23,7 @@ SHAPES: Mapping[str, tuple[Shape, Mapping[str, Any]]] = {
     CHAT: (chat.CHAT, {"model": "m", "messages": [{"role": "user", "content": "hi"}]}),
 }
 _YES = "yes"
-# What probes call an adapter, where there is one.
+# Name of the LoRA adapter in probes.
 ADAPTERS = ("an-adapter",)
 
 
@@ -99,8 +99,8 @@ class Matrix:
 
     def _of_engine(self, route: str, probe: Probe, ways: Mapping[str, Capabilities]) -> str:
         usual, *others = ((way, self._of_way(route, probe, able)) for way, able in ways.items())
-        told = [f"{way}: {found}" for way, found in others if found != usual[1]]
-        return "; ".join([usual[1], *told])
+        differences = [f"{way}: {cell}" for way, cell in others if cell != usual[1]]
+        return "; ".join([usual[1], *differences])
 
     def _of_way(self, route: str, probe: Probe, capabilities: Capabilities) -> str:
         try:
@@ -111,7 +111,7 @@ class Matrix:
         except UnsupportedParameter as error:
             return f"400 {self._noted([f'400: {error.message}'])}"
         if probe.name in ("messages", "prompt"):
-            # A call cannot do without, so all that is said of any other call is said here too.
+            # Required parameters are in every request, so count only warnings about themselves.
             said = [sentence for sentence in said if sentence.startswith(probe.name)]
         else:
             usual = _said(codec_of(route, {}), capabilities)
@@ -132,7 +132,7 @@ def _said(codec: Codec, capabilities: Capabilities) -> list[str]:
     codec.suit(capabilities)
     asked = codec.request.generation
     said = (*codec.request.warnings, *capabilities.check(asked.prompt, asked.sampling))
-    # By its name there, by what it is here: the others say the same.
+    # Replace the engine's name, so that the same sentence of two engines is one note.
     return [each.replace(f"the {capabilities.backend} engine", "the engine") for each in said]
 
 
