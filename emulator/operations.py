@@ -91,19 +91,19 @@ def _family(
     """Return the routes of one dialect; `errors` and `models` are what else may be wrong there."""
     return {
         f"{prefix}/completions": _openai(
-            "Complete a prompt", "CompletionAnswer", "Completion", errors, events=True, **rest
+            "Continue a prompt", "CompletionAnswer", "Completion", errors, events=True, **rest
         ),
         f"{prefix}/chat/completions": _openai(
-            "Answer a chat", "ChatAnswer", "Chat", errors, events=True, **rest
+            "Answer a conversation", "ChatAnswer", "Chat", errors, events=True, **rest
         ),
         f"{prefix}/embeddings": _openai(
-            "Create embeddings", "EmbeddingsAnswer", "Embeddings", errors, **rest
+            "Make vectors of texts", "EmbeddingsAnswer", "Embeddings", errors, **rest
         ),
         f"{prefix}/models": Operation(
-            summary="List models", tag=_OPENAI, answer="Models", errors=models, **rest
+            summary="List the models", tag=_OPENAI, answer="Models", errors=models, **rest
         ),
         f"{prefix}/models/{{model}}": Operation(
-            summary="Get a model", tag=_OPENAI, answer="Model", errors=(404, *models), **rest
+            summary="Look at a model", tag=_OPENAI, answer="Model", errors=(404, *models), **rest
         ),
     }
 
@@ -174,7 +174,7 @@ OPERATIONS = {
         query=(_FOR_WORKER,),
     ),
     "/openai/v1/{route}": _openai(
-        "Send any other OpenAI request to a worker of the endpoint",
+        "Ask the endpoint's worker for anything else it answers",
         "WorkerAnswer",
         "WorkerCall",
         _JOB,
@@ -182,10 +182,7 @@ OPERATIONS = {
         query=(_FOR_WORKER,),
     ),
     "/system/status": Operation(
-        summary="Get the engine's status, throughput and latency",
-        tag=_OPENAI,
-        answer="SystemStatus",
-        named=True,
+        summary="Tell how the engine is doing", tag=_OPENAI, answer="SystemStatus", named=True
     ),
     "POST /v1/files": _batches(
         "Upload a file of requests",
@@ -195,7 +192,7 @@ OPERATIONS = {
         errors=(*_SENT, 503, 507),
     ),
     "GET /v1/files": _batches(
-        "List files",
+        "List the files",
         "Files",
         query=(
             _limit(10_000, 10_000),
@@ -204,21 +201,23 @@ OPERATIONS = {
         ),
         errors=(400,),
     ),
-    "GET /v1/files/{file_id}": _batches("Get a file's description", "File", errors=_NOT_THERE),
+    "GET /v1/files/{file_id}": _batches("Look at a file", "File", errors=_NOT_THERE),
     "DELETE /v1/files/{file_id}": _batches("Delete a file", "DeletedFile", errors=(400, 404, 507)),
     "/v1/files/{file_id}/content": _batches(
-        "Download a file", "FileContent", label=BYTES, errors=_NOT_THERE
+        "Read a file", "FileContent", label=BYTES, errors=_NOT_THERE
     ),
     "POST /v1/batches": _batches(
-        "Create a batch from a file of requests", "Batch", body="NewBatch", errors=(*_NEW, 404, 507)
+        "Have a file of requests answered", "Batch", body="NewBatch", errors=(*_NEW, 404, 507)
     ),
     "GET /v1/batches": _batches(
-        "List batches", "Batches", query=(_limit(100, 20), *_ORDERED), errors=(400,)
+        "List the batches", "Batches", query=(_limit(100, 20), *_ORDERED), errors=(400,)
     ),
-    "/v1/batches/{batch_id}": _batches("Get a batch", "Batch", errors=_NOT_THERE),
-    "/v1/batches/{batch_id}/cancel": _batches("Cancel a batch", "Batch", errors=(400, 404, 507)),
-    "/tokenize": _openai("Convert text to token ids", "Tokens", "Tokenize"),
-    "/detokenize": _openai("Convert token ids to text", "Detokenized", "Detokenize"),
+    "/v1/batches/{batch_id}": _batches("Look at a batch", "Batch", errors=_NOT_THERE),
+    "/v1/batches/{batch_id}/cancel": _batches(
+        "Have no more of a batch answered", "Batch", errors=(400, 404, 507)
+    ),
+    "/tokenize": _openai("Turn text into tokens", "Tokens", "Tokenize"),
+    "/detokenize": _openai("Turn tokens into text", "Detokenized", "Detokenize"),
     METRICS: Operation(
         summary="Tell what is counted, for Prometheus", tag=_SERVER, answer="Metrics", label=TEXT
     ),

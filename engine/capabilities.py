@@ -105,27 +105,27 @@ class Capabilities:
     def _of_prompt(self, prompt: Prompt) -> Iterator[str]:
         if isinstance(prompt, str) and not self.plain_prompts:
             yield (
-                f"prompt was put into the model's chat template by the {self.backend} engine, "
-                "which can leave that out only with a tokenizer beside the model"
+                f"prompt was rendered with the model's chat template, because the {self.backend} "
+                "engine needs a tokenizer beside the model for raw prompts"
             )
         if isinstance(prompt, Chat) and not self.turns:
             alone = len(prompt.messages) == 1 and prompt.messages[0].role == "user"
             if prompt.tools or not alone:
                 yield (
                     f"messages were given to the {self.backend} engine as the text of one turn, "
-                    "for there is no chat template beside the model"
+                    "because there is no chat template beside the model"
                 )
             if set(prompt.template_kwargs) - {"enable_thinking"}:
                 yield (
-                    "chat_template_kwargs were ignored, for there is no chat template beside the "
-                    f"model of the {self.backend} engine"
+                    "chat_template_kwargs were ignored, because there is no chat template beside "
+                    f"the model of the {self.backend} engine"
                 )
 
     def _of_fixed(self, sampling: SamplingParams) -> Iterator[str]:
         for name, value in self.fixed_sampling.items():
             if (asked := getattr(sampling, name)) != value:
                 yield (
-                    f"{name} is {value:g} for as long as the model is loaded by the {self.backend} "
+                    f"{name} is fixed at {value:g} while the model is loaded by the {self.backend} "
                     f"engine, and {asked:g} was ignored"
                 )
 
@@ -139,8 +139,8 @@ class Capabilities:
     def _of_logprobs(self, sampling: SamplingParams) -> Iterator[str]:
         if 0 < self.max_logprobs < (asked := sampling.logprobs or 0):
             yield (
-                f"logprobs are told with {self.max_logprobs} alternatives at most by the "
-                f"{self.backend} engine, and {asked} were asked for"
+                f"logprobs were limited to {self.max_logprobs} alternatives by the "
+                f"{self.backend} engine, and {asked} were requested"
             )
 
 

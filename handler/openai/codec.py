@@ -146,7 +146,7 @@ class Codec:
                 self._unconstrain(f"to this schema ({unheld})")
         if self.parameters.candidates > self.parameters.n and not capabilities.max_logprobs:
             # Without anything to rank them by, the first ones are taken.
-            warning = "best_of was not ranked, for the engine tells no logprobs"
+            warning = "best_of was not ranked, because the engine returns no logprobs"
             unasked = _unchanged if self.request.tells_logprobs else _without_logprobs
             self._change(unasked, warning)
 
@@ -176,7 +176,7 @@ class Codec:
         given = dict(self._validation or {})
         given |= {"json_schema": dict(self.manner.schema or {}), "regenerate": True}
         wanted, missing = self._wanted(given)
-        warning = f"the engine cannot hold its answers {what}: they are compared with it"
+        warning = f"the engine cannot constrain its answers {what}: they are checked against it"
         self._change(_without_schema, *missing, warning)
         self._requests = tuple(
             replace(request, validation=True, options=wanted) for request in self.requests

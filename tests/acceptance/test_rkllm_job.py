@@ -166,7 +166,7 @@ def test_job_is_answered_up_to_its_stop(run: Runner, name: str) -> None:
     assert (output["usage"]["output"], output["streaming"]) == (5, True)
     # The defaults of a job are what the load of 1.2 is set to (R49).
     (warning,) = output["warnings"]
-    assert warning.startswith("prompt was put into the model's chat template")
+    assert warning.startswith("prompt was rendered with the model's chat template")
     assert done.calls.count("rkllm_init") == done.calls.count("rkllm_destroy") == 1
 
 

@@ -207,7 +207,7 @@ async def test_schema_that_cannot_be_held_to_is_compared(service: OpenAIService)
     wanted = {"type": "json_schema", "json_schema": {"schema": schema}}
     body = chat(response_format=wanted, max_tokens=3)
     answer = await service.whole(service.codec(ROUTE, body))
-    assert any("cannot hold its answers to this schema" in each for each in answer["warnings"])
+    assert any("cannot constrain its answers to this schema" in each for each in answer["warnings"])
 
 
 THINKS = "{% for m in messages %}{{ m.content }}\n{% endfor %}<think>\n"

@@ -376,7 +376,7 @@ async def test_plain_prompt_is_said_to_be_put_into_a_template(rkllm_of: RkllmMak
     engine = rkllm_of(SEEN)
     assert (await seen(engine, "Once upon"))["prompt"] == "Once upon"
     (warning,) = await warnings_of(engine, "Once upon", **DEFAULTS)
-    assert warning.startswith("prompt was put into the model's chat template")
+    assert warning.startswith("prompt was rendered with the model's chat template")
     assert await warnings_of(engine, (1, 2), **DEFAULTS) == ()
 
 
@@ -650,9 +650,9 @@ async def test_fixed_sampling_is_warned_about(rkllm_of: RkllmMaker, call_log: Pa
         engine, (1,), **{**DEFAULTS, "temperature": 0, "presence_penalty": 0.5}, ignore_eos=True
     )
     assert warnings == (
-        "temperature is 0.7 for as long as the model is loaded by the rkllm engine, "
+        "temperature is fixed at 0.7 while the model is loaded by the rkllm engine, "
         "and 0 was ignored",
-        "presence_penalty is 0 for as long as the model is loaded by the rkllm engine, "
+        "presence_penalty is fixed at 0 while the model is loaded by the rkllm engine, "
         "and 0.5 was ignored",
         "ignore_eos is not supported by the rkllm engine and was ignored",
     )

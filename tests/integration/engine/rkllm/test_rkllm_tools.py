@@ -188,7 +188,7 @@ async def test_call_that_must_be_is_looked_at(rkllm_of: RkllmMaker) -> None:
     refused = await whole(service, body)
     assert refused["validation"]["valid"] is False
     assert refused["regenerated"]
-    assert any("cannot hold its answers to a schema" in each for each in refused["warnings"])
+    assert any("cannot constrain its answers to a schema" in each for each in refused["warnings"])
     assert (await whole(service, body))["choices"][0]["finish_reason"] == "tool_calls"
 
 

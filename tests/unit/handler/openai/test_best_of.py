@@ -126,7 +126,7 @@ async def test_engine_that_tells_no_logprobs_is_warned_about_once(
 ) -> None:
     # R16: of what was asked for alone, which is a rank, and not to be told of tokens.
     service = OpenAIService(pipeline_of({"pieces": ["x"]}, capabilities={"max_logprobs": 0}))
-    ranked = "best_of was not ranked, for the engine tells no logprobs"
+    ranked = "best_of was not ranked, because the engine returns no logprobs"
     told = await tell_whole(service, COMPLETIONS, {"prompt": "hi", "best_of": 2})
     assert (told.choices[0].text, told.warnings) == ("x", [ranked])
     assert all(record.getMessage().endswith(ranked) for record in caplog.records)

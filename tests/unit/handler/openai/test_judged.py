@@ -155,7 +155,8 @@ async def test_schema_that_nothing_can_be_held_to_is_compared(
     body = {"messages": MESSAGES, "temperature": 1, "response_format": wanted}
     whole = await service.whole(service.codec(ROUTE, body))
     assert whole["warnings"] == [
-        'the engine cannot hold its answers to this schema (Unimplemented keys: ["uniqueItems"]): '
-        "they are compared with it"
+        "the engine cannot constrain its answers to this schema "
+        '(Unimplemented keys: ["uniqueItems"]): '
+        "they are checked against it"
     ]
     assert whole["validation"]["valid"] is (text == '{"a": [1, 2]}')

@@ -224,8 +224,7 @@ async def test_engine_says_that_it_has_fewer(most: int, pipeline_of: PipelineFac
     # R16
     service = OpenAIService(pipeline_of(capabilities={"max_logprobs": most}))
     warning = (
-        f"logprobs are told with {most} alternatives at most by the scripted engine, "
-        "and 2 were asked for"
+        f"logprobs were limited to {most} alternatives by the scripted engine, and 2 were requested"
     )
     chat = {"messages": [{"role": "user", "content": "hi"}], "logprobs": True, "top_logprobs": 2}
     for tell in (calls.tell_whole, calls.tell_streamed):

@@ -115,7 +115,7 @@ async def test_an_engine_that_cannot_be_held_to_a_call_is_looked_at(
     whole = await service.whole(service.codec(ROUTE, body))
     [choice] = whole["choices"]
     assert whole["warnings"] == [
-        "the engine cannot hold its answers to a schema: they are compared with it"
+        "the engine cannot constrain its answers to a schema: they are checked against it"
     ]
     called = piece.startswith("{")
     assert (choice["finish_reason"] == "tool_calls") is called
