@@ -286,7 +286,10 @@ def test_a_bad_file_is_told_of_before_anything_is_sent(cloud: Cloud, tmp_path: P
     assert (ran.returncode, ran.stderr) == (2, "line 2: custom_id is the same as on line 1\n")
     assert cloud.left(url) == (0, 0)
     assert cloud.keys() == []
-    for name, said in (("none", "no such batch was submitted"), ("../x", "batch must be a name")):
+    for name, said in (
+        ("none", "no batch of this name was submitted"),
+        ("../x", "batch must be a name"),
+    ):
         ran = cloud.collect(name, tmp_path / "out.jsonl")
         assert ran.returncode == 2
         assert said in ran.stderr
