@@ -17,13 +17,13 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from emulator.api_docs.routes import DocsRoutes
 from emulator.batches.folder import NoRoom
 from emulator.batches.plane import BatchPlane, on_no_room
 from emulator.console.answers import Answers
 from emulator.console.page_routes import PageRoutes
 from emulator.console.routes import ConsoleRoutes
 from emulator.disconnect import ClientDisconnected
-from emulator.docs_page import DocsRoutes
 from emulator.drain import Drain, DrainGate, DrainingStore
 from emulator.ending import Ending
 from emulator.faults import Faults

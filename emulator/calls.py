@@ -8,11 +8,12 @@ from functools import lru_cache
 
 from starlette.types import Scope
 
+from emulator.api_docs.paths import PATHS
 from emulator.console.assets import ASSETS
 
-# What says nothing of anybody's jobs: whether the server is up, what can be asked of it, and the
-# console's page, which asks for a key by itself.
-OPEN = frozenset({"/health", "/docs", "/openapi.json", *ASSETS})
+# Paths that need no key, because they hold no data of jobs: the health check, the API's reference,
+# and the console's page, which asks for a key itself.
+OPEN = frozenset({"/health", *PATHS, *ASSETS})
 # How it is doing, in numbers.
 METRICS = "/metrics"
 # A worker's calls; those that wait for something to do are held open.

@@ -1,14 +1,14 @@
-"""A body for each route that takes one, to be sent as it stands."""
+"""Example bodies for the routes that take one; each can be sent as it is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-# Those of OpenAI's routes name the model that is served as well.
+# Bodies that name the served model as well.
 OF_A_MODEL = frozenset({"Completion", "Chat", "Embeddings"})
 
-# By the name of their schema.
+# By the name of the body's schema.
 _EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "NewJob": {
         "input": {
@@ -44,7 +44,16 @@ _EXAMPLES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def example(schema: str, model: str) -> dict[str, Any]:
-    """Return a body of a schema, for a server of that model."""
-    named = {"model": model} if schema in OF_A_MODEL else {}
-    return {**named, **_EXAMPLES[schema]}
+# Schemas whose answer can be streamed.
+_STREAMABLE = ("Completion", "Chat")
+
+
+def examples(schema: str, model: str) -> dict[str, Any]:
+    """Return OpenAPI's example objects for a body of a schema, for a server of that model."""
+    body = {**({"model": model} if schema in OF_A_MODEL else {}), **_EXAMPLES[schema]}
+    if schema in _STREAMABLE:
+        return {
+            "whole": {"summary": "The whole answer", "value": body},
+            "streamed": {"summary": "Streamed", "value": {**body, "stream": True}},
+        }
+    return {"example": {"summary": "Example", "value": body}}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from emulator.operations import OPERATIONS
+from emulator.operations import OPENAI_TAGS, OPERATIONS
 from engine.backends.llamacpp.backend import claims as llamacpp
 from engine.backends.rkllm.abi import ABI_12, ABI_13, Abi
 from engine.backends.rkllm.claims import claims as rkllm
@@ -170,7 +170,7 @@ def _routes() -> str:
     rows = [
         [f"`{path}`", known.summary, "yes" if known.events else ""]
         for path, known in OPERATIONS.items()
-        if known.tag == "OpenAI"
+        if known.tag in OPENAI_TAGS
     ]
     return in_markdown(["route", "purpose", "can stream"], rows)
 

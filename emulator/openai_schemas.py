@@ -1,4 +1,4 @@
-"""JSON Schemas of OpenAI's bodies and answers, by their names in /openapi.json."""
+"""JSON Schemas of the bodies of OpenAI's API, by their names in /openapi.json."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _MESSAGE: Schema = {
         ),
     ]
 }
-_SCHEMA: Schema = {"type": "object", "description": "a JSON Schema"}
+_SCHEMA: Schema = {"type": "object", "description": "A JSON Schema."}
 _FUNCTION = object_of(
     {"name": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}},
     {"description": or_null(TEXT), "parameters": or_null(_SCHEMA)},
@@ -59,14 +59,14 @@ _FUNCTION = object_of(
 _TOOLS: Schema = {
     "tools": or_null(
         list_of(object_of({"type": {"const": "function"}, "function": _FUNCTION}))
-        | {"maxItems": MAX_TOOLS, "description": "each with a name of its own"}
+        | {"maxItems": MAX_TOOLS, "description": "Tools with different names."}
     ),
     "tool_choice": {
         "anyOf": [
             {"enum": ["none", "auto", "required", None]},
             object_of({"function": object_of({"name": TEXT})}),
         ],
-        "description": "required, or the name of one, only with tools",
+        "description": "`required` and a named function need `tools`.",
     },
     "parallel_tool_calls": or_null(FLAG),
 }
@@ -83,7 +83,7 @@ _FORMAT: Schema = {
         {"type": "null"},
     ]
 }
-# What stands in a request beside its prompt, where the answer is to be streamed alone.
+# `stream_options` is allowed only together with `stream: true`.
 _STREAMED = or_null(object_of({}, {"include_usage": FLAG}) | {"additionalProperties": False})
 _ONLY_STREAMED: Schema = {
     "if": {"required": ["stream_options"], "properties": {"stream_options": {"type": "object"}}},
@@ -94,11 +94,11 @@ _ONLY_STREAMED: Schema = {
 def _generation(
     prompt: dict[str, Schema], parameters: type[OpenAIInput], models: Sequence[str], **rest: Schema
 ) -> Schema:
-    """Return a body: its prompt, and the parameters that the handler itself checks."""
+    """Return the schema of a body: its prompt, and the parameters that the handler checks."""
     known = fields_of(parameters)
     known["logit_bias"]["anyOf"][0]["propertyNames"] = {"pattern": "^[0-9]{1,9}$"}
     checks = {"type": "object", "properties": fields_of(OptionsInput)}
-    said = {"description": "what the answer has to be; see docs/jobs.md"}
+    description = {"description": "Checks of the answer; see docs/jobs.md."}
     return (
         object_of(
             prompt,
@@ -107,8 +107,8 @@ def _generation(
                 **rest,
                 "model": {"enum": [*models, None]},
                 "response_format": _FORMAT,
-                "stream_options": _STREAMED | {"description": "only with stream: true"},
-                "validation": or_null(checks | {"additionalProperties": False}) | said,
+                "stream_options": _STREAMED | {"description": "Only with `stream: true`."},
+                "validation": or_null(checks | {"additionalProperties": False}) | description,
                 "enable_validation": or_null(FLAG),
             },
         )
@@ -117,12 +117,12 @@ def _generation(
 
 
 def openai_schemas(models: Sequence[str], adapters: Sequence[str] = ()) -> dict[str, Schema]:
-    """Return them; `models` are all names that are served, `adapters` those without vectors."""
+    """Return the schemas; `models` are all served names, `adapters` those without embeddings."""
     meant = [name for name in models if name not in adapters]
     prompts = [
         _NOT_EMPTY,
-        list_of(_NOT_EMPTY) | {"minItems": 1, "description": "several prompts"},
-        list_of(_TOKEN) | {"minItems": 1, "description": "the tokens of one"},
+        list_of(_NOT_EMPTY) | {"minItems": 1, "description": "Several prompts."},
+        list_of(_TOKEN) | {"minItems": 1, "description": "One prompt as token ids."},
         list_of(list_of(_TOKEN) | {"minItems": 1}) | {"minItems": 1},
     ]
     usage = object_of(
@@ -196,13 +196,13 @@ def openai_schemas(models: Sequence[str], adapters: Sequence[str] = ()) -> dict[
                         )
                     }
                 ),
-                "metrics": {"type": "object", "description": "what /metrics has, by its names"},
+                "metrics": {"type": "object", "description": "The metrics of /metrics by name."},
             }
         ),
         "Tokenize": object_of({"prompt": TEXT}),
         "Tokens": object_of({"count": COUNT, "max_model_len": COUNT, "tokens": list_of(COUNT)}),
         "Detokenize": object_of({"tokens": list_of(_TOKEN)}),
         "Detokenized": object_of({"prompt": TEXT}),
-        "WorkerCall": {"type": "object", "description": "what the worker's route takes"},
-        "WorkerAnswer": {"type": "object", "description": "what the worker's route answers"},
+        "WorkerCall": {"type": "object", "description": "The body of the worker's route."},
+        "WorkerAnswer": {"type": "object", "description": "The answer of the worker's route."},
     }

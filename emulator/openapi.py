@@ -1,4 +1,4 @@
-"""The OpenAPI description of the server's routes, by hand, so that it says what is true."""
+"""The OpenAPI 3.1 description of the server's routes, made from the table of operations."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from starlette.routing import BaseRoute, Route
 
 from emulator.batches.schemas import batch_schemas
 from emulator.console.schemas import console_schemas
-from emulator.examples import example
+from emulator.examples import examples
 from emulator.openai_schemas import openai_schemas
-from emulator.operations import JSON, Operation, operation
+from emulator.operations import ENDPOINT, JSON, TAGS, Operation, operation
 from emulator.schema_parts import ref
 from emulator.schemas import schemas
 from emulator.settings import EmulatorSettings
@@ -20,29 +20,45 @@ from emulator.settings import EmulatorSettings
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _EVENTS = "text/event-stream"
 
-_SAID = {
-    400: "something in the request is wrong; `param` names it",
-    401: "no key, or none that is known (with API_KEYS)",
-    404: "there is no such thing, or no longer",
-    413: "the body is too large",
-    415: "the body is not labelled as what it must be",
-    429: "too much of it; Retry-After says when to come again",
-    499: "somebody cancelled the call's job",
-    500: "the engine or the server failed",
-    502: "the worker was lost, or what it said is no answer",
-    503: "not now: the engine, the disk or the server's end does not let it",
-    504: "the engine took too long, or no worker took the call",
-    507: "the disk, or what of it is for files, does not take it",
+_FAILURES = {
+    400: "Invalid request; `param` names the field.",
+    401: "The API key is missing or unknown.",
+    404: "Not found, or no longer kept.",
+    413: "The body is too large.",
+    415: "The Content-Type is not supported.",
+    429: "Too many requests; `Retry-After` has the seconds to wait.",
+    499: "The job of this request was cancelled.",
+    500: "The engine or the server failed.",
+    502: "The worker was lost, or its answer is invalid.",
+    503: "Temporarily unavailable: the engine, the disk, or the server is shutting down.",
+    504: "The engine took too long, or no worker took the request.",
+    507: "No space left on the disk, or for files.",
+}
+_DESCRIPTION = """\
+A local RunPod in front of an LLM: RunPod's job API for clients and workers, and OpenAI's API.
+
+Open an operation and press **Execute** to send its example to this server. The default model is \
+small: it shows that everything works, and its answers are often wrong.
+"""
+# By the names of path parameters.
+_PLACES = {
+    "endpoint": "The endpoint's id.",
+    "job_id": "The job's id, as `/run` returned it.",
+    "model": "The model's name, as `/v1/models` lists it.",
+    "worker": "The worker's id.",
+    "route": "The rest of the path.",
+    "file_id": "The file's id.",
+    "batch_id": "The batch's id.",
 }
 
 
 def plain(path: str) -> str:
-    """Return a route's path as the standard writes it: without the kinds of its parameters."""
+    """Return a route's path as OpenAPI writes it: without the types of its parameters."""
     return path.replace(":path}", "}")
 
 
 def describe(routes: Iterable[BaseRoute], settings: EmulatorSettings) -> dict[str, Any]:
-    """Return the OpenAPI 3.1 description of these routes; one that is not known is left out."""
+    """Return the OpenAPI 3.1 description of these routes, without those of no operation."""
     limits = settings.policy_limits()
     week = 7 * 24 * 3600 * 1000
     policy = {
@@ -61,12 +77,12 @@ def describe(routes: Iterable[BaseRoute], settings: EmulatorSettings) -> dict[st
     description: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
-            "title": "worker-rkllm: a local RunPod",
+            "title": "worker-rkllm",
             "version": "1",
-            "description": "RunPod's client and worker routes and OpenAI's. The paths without "
-            f"/v2/{{endpoint}} mean the endpoint `{settings.endpoint_id}`.",
+            "description": _DESCRIPTION,
         },
-        "paths": paths,
+        "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
+        "paths": _in_order(paths),
         "components": {
             "schemas": schemas(policy)
             | openai_schemas(settings.served_models, settings.served_adapters)
@@ -75,7 +91,11 @@ def describe(routes: Iterable[BaseRoute], settings: EmulatorSettings) -> dict[st
         },
     }
     if settings.keys():
-        bearer = {"type": "http", "scheme": "bearer"}
+        bearer = {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "One of the keys in the server's setting `API_KEYS`.",
+        }
         description["components"]["securitySchemes"] = {"key": bearer}
         description["security"] = [{"key": []}]
     return description
@@ -85,27 +105,17 @@ def _described(
     known: Operation, method: str, path: str, settings: EmulatorSettings
 ) -> dict[str, Any]:
     models, is_open = settings.served_models, path in settings.open_paths()
-    parameters: list[dict[str, Any]] = [
-        {
-            "name": name,
-            "in": "path",
-            "required": True,
-            "schema": {"enum": [*models]}
-            if name == "model"
-            else {"type": "string", "minLength": 1, "pattern": "^[^/]+$"},
-        }
-        for name in _PARAMETER.findall(path)
-    ]
+    parameters = [_place(name, settings) for name in _PARAMETER.findall(path)]
     answers: dict[str, Any] = {"200": _answer(known)}
     if known.empty:
-        answers["204"] = {"description": "nothing to do for now"}
+        answers["204"] = {"description": "No job is available."}
     if known.answer == "Health":
-        answers["503"] = _content("the same, of a server that cannot answer", "Health")
+        answers["503"] = _content("The same, if the server cannot answer requests.", "Health")
     errors = {*known.errors, *(() if is_open else (401,))}
     for code in sorted(errors):
-        # Whoever has no key is told before it is known what is asked for.
-        told = "NamedError" if known.named and code != 401 else "Error"
-        answers[str(code)] = _content(_SAID[code], told)
+        # The key is checked before the request is routed.
+        schema = "NamedError" if known.named and code != 401 else "Error"
+        answers[str(code)] = _content(_FAILURES[code], schema)
     described: dict[str, Any] = {
         "operationId": f"{method.lower()}{re.sub(r'[^a-z0-9]+', '_', path)}",
         "summary": known.summary,
@@ -113,29 +123,58 @@ def _described(
         "parameters": [*parameters, *known.query],
         "responses": answers,
     }
+    if known.description is not None:
+        described["description"] = known.description
     if is_open:
         described["security"] = []
     if known.body is not None:
         body = ref(known.body)
         if path.startswith("/v3/"):
-            # The only family that does not take the model for granted (R7).
+            # The only prefix under which the model is required (R7).
             body = {
                 "allOf": [
                     body,
                     {"required": ["model"], "properties": {"model": {"enum": [*models]}}},
                 ]
             }
-        given = {"schema": body, "example": example(known.body, models[0])}
-        content = dict.fromkeys(known.labels, given)
+        media_type = {"schema": body, "examples": examples(known.body, models[0])}
+        content = dict.fromkeys(known.labels, media_type)
         described["requestBody"] = {"required": True, "content": content}
     return described
 
 
+def _in_order(paths: dict[str, Any]) -> dict[str, Any]:
+    """Return the paths in the order of their tags, and those without an endpoint first."""
+    tags = [*TAGS]
+
+    def place(path: str) -> tuple[int, bool]:
+        operations = paths[path].values()
+        return min(tags.index(each["tags"][0]) for each in operations), path.startswith(ENDPOINT)
+
+    return {path: paths[path] for path in sorted(paths, key=place)}
+
+
+def _place(name: str, settings: EmulatorSettings) -> dict[str, Any]:
+    """Return a parameter in a path; those that have a default can be sent without typing."""
+    schema: dict[str, Any] = {"type": "string", "minLength": 1, "pattern": "^[^/]+$"}
+    if name == "model":
+        schema = {"enum": [*settings.served_models], "default": settings.served_models[0]}
+    elif name == "endpoint":
+        schema["default"] = settings.endpoint_id
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "description": _PLACES[name],
+        "schema": schema,
+    }
+
+
 def _answer(known: Operation) -> dict[str, Any]:
-    found = _content("as asked", known.answer, known.label)
+    answer = _content("Success.", known.answer, known.label)
     if known.events:
-        found["content"][_EVENTS] = {"schema": {"type": "string"}}
-    return found
+        answer["content"][_EVENTS] = {"schema": {"type": "string"}}
+    return answer
 
 
 def _content(description: str, name: str, label: str = JSON) -> dict[str, Any]:

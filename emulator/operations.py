@@ -1,4 +1,4 @@
-"""What can be asked of the server, by its paths: a table, by hand, so that it says what is true."""
+"""The operations of the API by path: written by hand, and compared with the routes by tests."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ TEXT = "text/plain"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What can be asked at a path: `answer` and `body` name schemas, `errors` what may be wrong.
+    """One operation: `answer` and `body` name schemas, `errors` are the status codes of failures.
 
-    `labels` are the content types of the body, workers label theirs as they like, and `label` is
-    that of the answer.
+    `labels` are the content types that the body may have, and `label` is the answer's. `empty` says
+    that it may answer 204, `events` that it can answer as server-sent events.
     """
 
     summary: str
     tag: str
     answer: str
+    description: str | None = None
     body: str | None = None
     labels: tuple[str, ...] = (JSON,)
     label: str = JSON
@@ -33,7 +34,7 @@ class Operation:
     errors: tuple[int, ...] = ()
     empty: bool = False
     events: bool = False
-    # Errors have a name for their code, as the oracle's have.
+    # The error's code is a name instead of a number.
     named: bool = False
 
 
@@ -43,7 +44,7 @@ def _query(name: str, description: str, **schema: Any) -> dict[str, Any]:
 
 _WAIT = _query(
     "wait",
-    "how long to wait for the end, in milliseconds",
+    "How long to wait for the end of the job, in milliseconds.",
     type="integer",
     minimum=1_000,
     maximum=300_000,
@@ -51,23 +52,47 @@ _WAIT = _query(
 )
 _FOR_WORKER = {
     **_WAIT,
-    "description": "how long to wait for a worker that takes the call, in milliseconds",
+    "description": "How long to wait for a worker that takes the request, in milliseconds.",
 }
 _BATCH = _query(
-    "batch_size", "at most so many jobs", type="integer", minimum=1, maximum=1_000, default=1
+    "batch_size",
+    "The largest number of jobs to return.",
+    type="integer",
+    minimum=1,
+    maximum=1_000,
+    default=1,
 )
-_JOBS, _WORKERS, _OPENAI, _SERVER = "jobs", "workers", "OpenAI", "server"
-_CONSOLE = "console"
+_JOBS, _OPENAI, _BATCHES, _ALIASES = "Jobs", "OpenAI", "Files and batches", "OpenAI, other paths"
+_SERVER, _CONSOLE, _WORKERS = "Server", "Console", "Workers"
+# In the order in which a reader meets them.
+TAGS = {
+    _JOBS: "RunPod's job API: queue a job, wait for it, stream its output, cancel it. Each path "
+    "also exists as `/v2/{endpoint}/…`, as on RunPod; without the prefix it means the server's own "
+    "endpoint.",
+    _OPENAI: "OpenAI's API. Any OpenAI client works with the base URL `/v1`.",
+    _BATCHES: "OpenAI's batch API: upload a file of requests, have it answered, download the "
+    "answers.",
+    _SERVER: "State and metrics of the server.",
+    _ALIASES: "The operations of *OpenAI* under the paths of other servers: `/v3` (OpenVINO Model "
+    "Server, where `model` is required), no prefix (errors have a name for their code), and "
+    "`/openai/v1` (RunPod's route through the job queue).",
+    _CONSOLE: "Used by the web console.",
+    _WORKERS: "Called by workers of RunPod's SDK. Needed only for a worker that does not use the "
+    "SDK.",
+}
+# Documented on the page about OpenAI's API, docs/openai.md.
+OPENAI_TAGS = frozenset({_OPENAI, _BATCHES, _ALIASES})
 _NOT_THERE = (404,)
 _SENT = (400, 413, 415)
 _NEW = (*_SENT, 429, 503)
-# Of a call whose job was cancelled, and of a worker that is lost or says something else.
+# The request's job was cancelled; its worker was lost or returned no valid answer.
 _JOB = (499, 502)
 _ORDERED = (
-    _query("after", "the id behind which the page begins", type="string"),
-    _query("order", "by the time at which they were made", enum=["asc", "desc"], default="desc"),
+    _query("after", "The id after which the page begins.", type="string"),
+    _query("order", "The order of the creation times.", enum=["asc", "desc"], default="desc"),
 )
 _POSTED = (JSON, "application/x-www-form-urlencoded")
+_STREAMING = "With `stream: true` the answer is a stream of server-sent events."
 
 
 def _client(summary: str, answer: str, **rest: Any) -> Operation:
@@ -79,94 +104,128 @@ def _worker(summary: str, answer: str, **rest: Any) -> Operation:
 
 
 def _openai(
-    summary: str, answer: str, body: str, errors: tuple[int, ...] = (), **rest: Any
+    summary: str,
+    answer: str,
+    body: str,
+    errors: tuple[int, ...] = (),
+    tag: str = _OPENAI,
+    **rest: Any,
 ) -> Operation:
     errors = (*_NEW, 404, 500, 504, *errors)
-    return Operation(summary=summary, tag=_OPENAI, answer=answer, body=body, errors=errors, **rest)
+    return Operation(summary=summary, tag=tag, answer=answer, body=body, errors=errors, **rest)
 
 
 def _family(
-    prefix: str, *, errors: tuple[int, ...] = (), models: tuple[int, ...] = (), **rest: Any
+    prefix: str,
+    *,
+    errors: tuple[int, ...] = (),
+    models: tuple[int, ...] = (),
+    tag: str = _ALIASES,
+    **rest: Any,
 ) -> dict[str, Operation]:
-    """Return the routes of one dialect; `errors` and `models` are what else may be wrong there."""
+    """Return the routes under one prefix; `errors` and `models` are its additional failures."""
     return {
         f"{prefix}/completions": _openai(
-            "Continue a prompt", "CompletionAnswer", "Completion", errors, events=True, **rest
+            "Complete a prompt",
+            "CompletionAnswer",
+            "Completion",
+            errors,
+            tag,
+            events=True,
+            description=_STREAMING,
+            **rest,
         ),
         f"{prefix}/chat/completions": _openai(
-            "Answer a conversation", "ChatAnswer", "Chat", errors, events=True, **rest
+            "Answer a chat",
+            "ChatAnswer",
+            "Chat",
+            errors,
+            tag,
+            events=True,
+            description=_STREAMING,
+            **rest,
         ),
         f"{prefix}/embeddings": _openai(
-            "Make vectors of texts", "EmbeddingsAnswer", "Embeddings", errors, **rest
+            "Create embeddings", "EmbeddingsAnswer", "Embeddings", errors, tag, **rest
         ),
         f"{prefix}/models": Operation(
-            summary="List the models", tag=_OPENAI, answer="Models", errors=models, **rest
+            summary="List models", tag=tag, answer="Models", errors=models, **rest
         ),
         f"{prefix}/models/{{model}}": Operation(
-            summary="Look at a model", tag=_OPENAI, answer="Model", errors=(404, *models), **rest
+            summary="Get a model", tag=tag, answer="Model", errors=(404, *models), **rest
         ),
     }
 
 
 def _batches(summary: str, answer: str, **rest: Any) -> Operation:
-    return Operation(summary=summary, tag=_OPENAI, answer=answer, **rest)
+    return Operation(summary=summary, tag=_BATCHES, answer=answer, **rest)
 
 
 def _limit(most: int, default: int) -> dict[str, Any]:
-    said = "at most so many on a page"
-    return _query("limit", said, type="integer", minimum=1, maximum=most, default=default)
+    description = "The largest number of items to return."
+    return _query("limit", description, type="integer", minimum=1, maximum=most, default=default)
 
 
-# By the path behind the endpoint, or the whole of it; behind a method where a path has several.
+# By path, without `/v2/{endpoint}` where the operation has both forms; preceded by the method where
+# a path has several.
 OPERATIONS = {
-    "/run": _client("Queue a job", "Accepted", body="NewJob", errors=_NEW),
+    "/run": _client(
+        "Queue a job",
+        "Accepted",
+        body="NewJob",
+        errors=_NEW,
+        description="Returns the job's id as soon as the job is stored. Read the result with "
+        "`/status/{job_id}`, or stream the output with `/stream/{job_id}`.",
+    ),
     "/runsync": _client(
-        "Queue a job and wait for its end",
+        "Queue a job and wait for its result",
         "Job",
         body="NewJob",
         query=(_WAIT,),
         errors=(*_NEW, 404),
     ),
-    "/status/{job_id}": _client("Look at a job", "Job", errors=_NOT_THERE),
+    "/status/{job_id}": _client("Get a job's status and result", "Job", errors=_NOT_THERE),
     "/status-sync/{job_id}": _client(
-        "Wait for a job's end", "Job", query=(_WAIT,), errors=(400, 404)
+        "Wait for a job's result", "Job", query=(_WAIT,), errors=(400, 404)
     ),
     "/stream/{job_id}": _client(
-        "Read what a job has said since the last call, or all of it as events",
+        "Stream a job's output",
         "Stream",
+        description="As JSON: the output since the last call. With `Accept: text/event-stream`: "
+        "the whole output as server-sent events, to the end of the job.",
         errors=(400, 404),
         events=True,
     ),
-    "/cancel/{job_id}": _client("Take a job back", "Accepted", errors=(404, 503)),
-    "/retry/{job_id}": _client("Run a failed job again", "Accepted", errors=(400, 404, 503)),
-    "/purge-queue": _client("Cancel all jobs that wait", "Purged", errors=(503,)),
+    "/cancel/{job_id}": _client("Cancel a job", "Accepted", errors=(404, 503)),
+    "/retry/{job_id}": _client("Retry a failed job", "Accepted", errors=(400, 404, 503)),
+    "/purge-queue": _client("Cancel all queued jobs", "Purged", errors=(503,)),
     "/requests": _client("List the newest jobs", "Jobs"),
-    "/requests/{job_id}": _client("Look at a job and its input", "JobAndInput", errors=_NOT_THERE),
-    f"{ENDPOINT}/health": _client("Count an endpoint's jobs and workers", "EndpointHealth"),
-    "/job-take/{worker}": _worker("Wait for a job", "TakenJob", errors=(429,), empty=True),
+    "/requests/{job_id}": _client("Get a job with its input", "JobAndInput", errors=_NOT_THERE),
+    f"{ENDPOINT}/health": _client("Count the jobs and workers of an endpoint", "EndpointHealth"),
+    "/job-take/{worker}": _worker("Take a job", "TakenJob", errors=(429,), empty=True),
     "/job-take-batch/{worker}": _worker(
-        "Wait for jobs", "TakenJobs", query=(_BATCH,), errors=(400, 429), empty=True
+        "Take several jobs", "TakenJobs", query=(_BATCH,), errors=(400, 429), empty=True
     ),
-    "/job-stop/{worker}": _worker("Wait for jobs to stop", "JobsToStop", empty=True),
+    "/job-stop/{worker}": _worker("Get the jobs to stop", "JobsToStop", empty=True),
     "/job-stream/{worker}/{job_id}": _worker(
-        "Hand in a part of a job's output",
+        "Send a part of a job's output",
         "Taken",
         body="Chunk",
         labels=_POSTED,
         errors=(400, 413, 429, 503),
     ),
     "/job-done/{worker}/{job_id}": _worker(
-        "Hand in a job's result, or a report",
+        "Send a job's result, or a progress report",
         "Taken",
         body="Result",
         labels=_POSTED,
         errors=(400, 413, 429, 503),
     ),
-    "/ping/{worker}": _worker("Give a sign of life", "Taken"),
-    **_family("/v1"),
+    "/ping/{worker}": _worker("Send a heartbeat", "Taken"),
+    **_family("/v1", tag=_OPENAI),
     **_family("/v3"),
     **_family("", named=True),
-    # By way of the queue: what can go wrong with a job can go wrong there, with any call.
+    # Through the job queue, so every call can fail as a job can.
     **_family(
         "/openai/v1",
         errors=_JOB,
@@ -174,15 +233,16 @@ OPERATIONS = {
         query=(_FOR_WORKER,),
     ),
     "/openai/v1/{route}": _openai(
-        "Ask the endpoint's worker for anything else it answers",
+        "Call any other route of the endpoint's worker",
         "WorkerAnswer",
         "WorkerCall",
         _JOB,
+        _ALIASES,
         events=True,
         query=(_FOR_WORKER,),
     ),
     "/system/status": Operation(
-        summary="Tell how the engine is doing", tag=_OPENAI, answer="SystemStatus", named=True
+        summary="Get the state of the models", tag=_ALIASES, answer="SystemStatus", named=True
     ),
     "POST /v1/files": _batches(
         "Upload a file of requests",
@@ -192,63 +252,64 @@ OPERATIONS = {
         errors=(*_SENT, 503, 507),
     ),
     "GET /v1/files": _batches(
-        "List the files",
+        "List files",
         "Files",
         query=(
             _limit(10_000, 10_000),
             *_ORDERED,
-            _query("purpose", "only those with this one", type="string"),
+            _query("purpose", "Only files with this purpose.", type="string"),
         ),
         errors=(400,),
     ),
-    "GET /v1/files/{file_id}": _batches("Look at a file", "File", errors=_NOT_THERE),
+    "GET /v1/files/{file_id}": _batches("Get a file's description", "File", errors=_NOT_THERE),
     "DELETE /v1/files/{file_id}": _batches("Delete a file", "DeletedFile", errors=(400, 404, 507)),
     "/v1/files/{file_id}/content": _batches(
-        "Read a file", "FileContent", label=BYTES, errors=_NOT_THERE
+        "Download a file", "FileContent", label=BYTES, errors=_NOT_THERE
     ),
     "POST /v1/batches": _batches(
-        "Have a file of requests answered", "Batch", body="NewBatch", errors=(*_NEW, 404, 507)
+        "Create a batch", "Batch", body="NewBatch", errors=(*_NEW, 404, 507)
     ),
     "GET /v1/batches": _batches(
-        "List the batches", "Batches", query=(_limit(100, 20), *_ORDERED), errors=(400,)
+        "List batches", "Batches", query=(_limit(100, 20), *_ORDERED), errors=(400,)
     ),
-    "/v1/batches/{batch_id}": _batches("Look at a batch", "Batch", errors=_NOT_THERE),
-    "/v1/batches/{batch_id}/cancel": _batches(
-        "Have no more of a batch answered", "Batch", errors=(400, 404, 507)
-    ),
-    "/tokenize": _openai("Turn text into tokens", "Tokens", "Tokenize"),
-    "/detokenize": _openai("Turn tokens into text", "Detokenized", "Detokenize"),
+    "/v1/batches/{batch_id}": _batches("Get a batch", "Batch", errors=_NOT_THERE),
+    "/v1/batches/{batch_id}/cancel": _batches("Cancel a batch", "Batch", errors=(400, 404, 507)),
+    "/tokenize": _openai("Tokenize a text", "Tokens", "Tokenize"),
+    "/detokenize": _openai("Turn token ids into text", "Detokenized", "Detokenize"),
     METRICS: Operation(
-        summary="Tell what is counted, for Prometheus", tag=_SERVER, answer="Metrics", label=TEXT
+        summary="Get the metrics in Prometheus's text format",
+        tag=_SERVER,
+        answer="Metrics",
+        label=TEXT,
     ),
     "/console/description": Operation(
-        summary="Tell what may be asked, and by which engine it is answered",
+        summary="Get the forms, their parameters and the engine",
         tag=_CONSOLE,
         answer="ConsoleDescription",
     ),
     "/console/jobs": Operation(
-        summary="List an endpoint's newest jobs with their moments",
+        summary="List an endpoint's newest jobs with their times",
         tag=_CONSOLE,
         answer="ConsoleJobs",
         query=(
-            _query("endpoint", "whose jobs; unset is the default one's", type="string"),
-            _query("status", "only those in it", enum=[each.value for each in JobStatus]),
+            _query("endpoint", "The endpoint; the server's own if unset.", type="string"),
+            _query("status", "Only jobs in this state.", enum=[each.value for each in JobStatus]),
         ),
         errors=(400,),
     ),
     "/console/jobs/{job_id}": Operation(
-        summary="Look at a job of any endpoint, or follow it as events to its end",
+        summary="Get a job of any endpoint, or follow it as server-sent events",
         tag=_CONSOLE,
         answer="ConsoleJob",
         errors=_NOT_THERE,
         events=True,
     ),
-    "/health": Operation(summary="Tell how the server is", tag=_SERVER, answer="Health"),
+    "/health": Operation(summary="Get the state of the server", tag=_SERVER, answer="Health"),
 }
 
 
 def operation(path: str, method: str) -> Operation | None:
-    """Return what is known of a route."""
+    """Return the operation of a route; None if the table has none."""
     for name in (f"{method} {path}", path, path.removeprefix(ENDPOINT)):
         if (known := OPERATIONS.get(name)) is not None:
             return known

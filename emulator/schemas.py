@@ -1,4 +1,4 @@
-"""JSON Schemas of jobs, workers and the server on the wire, by their names in /openapi.json."""
+"""JSON Schemas of the bodies of jobs, workers and the server, by their names in /openapi.json."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from emulator.schema_parts import (
 )
 from jobs import JobStatus
 
-# Described only: what is needed is the worker's business.
+# No key is required here: which ones are needed depends on the worker.
 _S3_CONFIG = {
-    "accessId": "the access key",
-    "accessSecret": "its secret",
-    "bucketName": "the bucket",
-    "endpointUrl": "the S3 server, as https://s3.eu-central-1.amazonaws.com",
-    "objectPath": "a folder in the bucket",
+    "accessId": "The access key.",
+    "accessSecret": "The secret of the access key.",
+    "bucketName": "The bucket's name.",
+    "endpointUrl": "The S3 server, such as https://s3.eu-central-1.amazonaws.com.",
+    "objectPath": "The folder in the bucket.",
 }
 
 
 def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
-    """Return them; `policy` has the bounds of a job's policy, in milliseconds."""
+    """Return the schemas; `policy` has the bounds of a job's policy, in milliseconds."""
     status: Schema = {"type": "string", "enum": [each.value for each in JobStatus]}
     shown = {
-        "delayTime": {**COUNT, "description": "milliseconds in the queue"},
-        "executionTime": {**COUNT, "description": "milliseconds on a worker"},
+        "delayTime": {**COUNT, "description": "Time in the queue, in milliseconds."},
+        "executionTime": {**COUNT, "description": "Time on a worker, in milliseconds."},
         "workerId": TEXT,
         "error": TEXT,
-        "output": {"description": "what the worker returned or has reported so far"},
+        "output": {"description": "The worker's result, or its last progress report."},
     }
     sent = {"input": ANY, "webhook": TEXT}
     engine: dict[str, Schema] = {
@@ -45,8 +45,8 @@ def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
         "failure": or_null(TEXT),
     }
     s3_config = {
-        **object_of({}, {name: {"description": said} for name, said in _S3_CONFIG.items()}),
-        "description": "a bucket for the result; handed to the worker and never shown",
+        **object_of({}, {name: {"description": text} for name, text in _S3_CONFIG.items()}),
+        "description": "The bucket for the result. It is passed to the worker and never returned.",
     }
     milliseconds = {
         name: {"type": "integer", "minimum": least, "maximum": most}
@@ -75,7 +75,12 @@ def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
             }
         ),
         "NewJob": object_of(
-            {"input": {"not": {"type": "null"}, "description": "the worker's own"}},
+            {
+                "input": {
+                    "not": {"type": "null"},
+                    "description": "The job's input; its fields are the worker's.",
+                }
+            },
             {
                 "webhook": or_null({"type": "string", "pattern": "^https?://", "maxLength": 2000}),
                 "policy": or_null(
@@ -130,7 +135,7 @@ def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
                 ),
             }
         ),
-        "Metrics": {"type": "string", "description": "Prometheus's text format"},
+        "Metrics": {"type": "string", "description": "Prometheus's text format."},
         "TakenJob": object_of({"id": TEXT, "input": ANY}, sent | {"s3Config": s3_config}),
         "TakenJobs": list_of(ref("TakenJob")),
         "JobsToStop": object_of({"jobsToStop": list_of(TEXT)}),
@@ -139,9 +144,11 @@ def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
             {},
             {
                 "output": ANY,
-                "error": {"description": "given and not empty: the job has failed"},
-                "status": {"description": "IN_PROGRESS: a report, not the result"},
-                "stopPod": {"description": "true: the worker asks to be replaced"},
+                "error": {"description": "If present and not empty, the job has failed."},
+                "status": {
+                    "description": "`IN_PROGRESS` for a progress report instead of the result."
+                },
+                "stopPod": {"description": "`true` if the worker asks to be replaced."},
             },
         ),
         "Taken": object_of({"ok": {"const": True}}, {"ignored": FLAG}),

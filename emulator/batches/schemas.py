@@ -18,7 +18,7 @@ from emulator.schema_parts import (
     ref,
 )
 
-_MOMENT: Schema = {"type": "integer", "description": "seconds since 1970"}
+_MOMENT: Schema = {"type": "integer", "description": "Unix time in seconds."}
 _SECONDS: Schema = {"type": "integer", "minimum": LEAST_S, "maximum": MOST_S}
 _MOMENTS = (
     "in_progress_at",
@@ -32,14 +32,15 @@ _MOMENTS = (
 
 
 def batch_schemas() -> dict[str, Schema]:
-    """Return them."""
+    """Return the schemas."""
     problem = object_of({"code": TEXT, "message": TEXT, "line": or_null(COUNT)})
     given = fields_of(NewBatchInput)
     return {
         "NewFile": object_of(
             {
                 "purpose": {"const": INPUT},
-                "file": TEXT | {"format": "binary", "description": "a request in JSON on a line"},
+                "file": TEXT
+                | {"format": "binary", "description": "JSON Lines: one request per line."},
             },
             {
                 "expires_after[anchor]": {"const": ANCHOR},
@@ -59,7 +60,7 @@ def batch_schemas() -> dict[str, Schema]:
             }
         ),
         "Files": _page("File"),
-        "FileContent": TEXT | {"description": "its bytes"},
+        "FileContent": TEXT | {"description": "The file's bytes."},
         "DeletedFile": object_of(
             {"id": TEXT, "object": {"const": "file"}, "deleted": {"const": True}}
         ),

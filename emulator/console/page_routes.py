@@ -1,4 +1,4 @@
-"""`/` and `/assets/*`: the console itself, which tells nothing of anybody's jobs."""
+"""`/` and `/assets/*`: the console's page and its files. They hold no data of jobs."""
 
 from __future__ import annotations
 
@@ -6,35 +6,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from emulator.assets import HEADERS, send_asset
 from emulator.console.assets import ASSETS
 
-# The browser keeps the page to its word: nothing of other hosts, nothing inline, no frames, and
-# no text of a model ever read as markup (`trusted-types 'none'` lets no script make any).
+# Enforced by the browser: nothing from other hosts, nothing inline, no frames, and a model's text
+# is never parsed as markup (`trusted-types 'none'` allows no script to create any).
 POLICY = (
     "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "object-src 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
-_HEADERS = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    # Kept, and asked for again with its etag: a server that was updated shows its new page.
-    "cache-control": "no-cache",
-}
+_HEADERS = {**HEADERS, "content-security-policy": POLICY}
 
 
 class PageRoutes:
-    """Sends files; holds nothing."""
+    """Sends the console's files; holds no state."""
 
     def routes(self) -> list[Route]:
         """Return the routes to mount."""
         return [Route(path, self._send, methods=["GET"]) for path in ASSETS]
 
     async def _send(self, request: Request) -> Response:
-        asset = ASSETS[request.url.path]
-        headers = {**_HEADERS, "etag": asset.etag}
-        known = request.headers.get("if-none-match", "")
-        if asset.etag in (each.strip().removeprefix("W/") for each in known.split(",")):
-            return Response(status_code=304, headers=headers)
-        return Response(asset.body, headers={**headers, "content-type": asset.label})
+        return send_asset(request, ASSETS[request.url.path], _HEADERS)

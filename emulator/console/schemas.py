@@ -1,11 +1,11 @@
-"""JSON Schemas of what the console asks for, by their names in /openapi.json."""
+"""JSON Schemas of the console's own routes, by their names in /openapi.json."""
 
 from __future__ import annotations
 
 from emulator.schema_parts import COUNT, FLAG, TEXT, Schema, list_of, object_of, or_null, ref
 from jobs import JobStatus
 
-_MOMENT: Schema = or_null({"type": "integer", "description": "milliseconds since 1970"})
+_MOMENT: Schema = or_null({"type": "integer", "description": "Unix time in milliseconds."})
 _SUMMARY: dict[str, Schema] = {
     "id": TEXT,
     "endpoint": TEXT,
@@ -20,31 +20,31 @@ _SUMMARY: dict[str, Schema] = {
     "retries": COUNT,
     "workerId": or_null(TEXT),
     "webhook": {"enum": ["none", "due", "done"]},
-    "preview": TEXT | {"description": "the first words of what it asks"},
+    "preview": TEXT | {"description": "The first words of the job's prompt."},
 }
 _FORM = object_of(
     {
-        "path": TEXT | {"description": "where it is posted"},
+        "path": TEXT | {"description": "The path to which the form is posted."},
         "parameters": {
             "type": "object",
-            "description": "JSON Schemas; `default` is what is taken where one is unset, `note` "
-            "what the engine makes of it",
+            "description": "JSON Schemas by parameter. `default` is the value if unset, `note` a "
+            "limit of the loaded engine.",
         },
     }
 )
 
 
 def console_schemas() -> dict[str, Schema]:
-    """Return them."""
+    """Return the schemas."""
     return {
         "JobSummary": object_of(_SUMMARY),
         "ConsoleJob": object_of(
-            {**_SUMMARY, "input": {"description": "what it was sent with"}},
+            {**_SUMMARY, "input": {"description": "The input as it was sent."}},
             {
                 "delayTime": COUNT,
                 "executionTime": COUNT,
                 "error": TEXT,
-                "output": {"description": "what the worker returned or has reported so far"},
+                "output": {"description": "The worker's result, or its last progress report."},
             },
         ),
         "ConsoleJobs": object_of(
@@ -66,7 +66,10 @@ def console_schemas() -> dict[str, Schema]:
                 "forms": object_of({"job": _FORM, "completion": _FORM, "chat": _FORM}),
                 "validation": object_of({"default": FLAG, "options": {"type": "object"}}),
                 "engine": or_null(
-                    {"type": "object", "description": "what the engine can do, once it is loaded"}
+                    {
+                        "type": "object",
+                        "description": "The engine's capabilities; null while it loads.",
+                    }
                 ),
                 "warnings": list_of(TEXT),
             }

@@ -1,0 +1,1 @@
+"""`/docs`: the API's reference, in Swagger UI."""
