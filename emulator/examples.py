@@ -49,11 +49,13 @@ _STREAMABLE = ("Completion", "Chat")
 
 
 def examples(schema: str, model: str) -> dict[str, Any]:
-    """Return OpenAPI's example objects for a body of a schema, for a server of that model."""
+    """Return OpenAPI's `example` or `examples` of a body, for a server of that model."""
     body = {**({"model": model} if schema in OF_A_MODEL else {}), **_EXAMPLES[schema]}
     if schema in _STREAMABLE:
         return {
-            "whole": {"summary": "The whole answer", "value": body},
-            "streamed": {"summary": "Streamed", "value": {**body, "stream": True}},
+            "examples": {
+                "whole": {"summary": "The whole answer", "value": body},
+                "streamed": {"summary": "Streamed", "value": {**body, "stream": True}},
+            }
         }
-    return {"example": {"summary": "Example", "value": body}}
+    return {"example": body}

@@ -12,7 +12,7 @@ from emulator.batches.schemas import batch_schemas
 from emulator.console.schemas import console_schemas
 from emulator.examples import examples
 from emulator.openai_schemas import openai_schemas
-from emulator.operations import ENDPOINT, JSON, TAGS, Operation, operation
+from emulator.operations import ENDPOINT, JSON, TAGS, Operation, operation, tag
 from emulator.schema_parts import ref
 from emulator.schemas import schemas
 from emulator.settings import EmulatorSettings
@@ -117,9 +117,9 @@ def _described(
         schema = "NamedError" if known.named and code != 401 else "Error"
         answers[str(code)] = _content(_FAILURES[code], schema)
     described: dict[str, Any] = {
-        "operationId": f"{method.lower()}{re.sub(r'[^a-z0-9]+', '_', path)}",
+        "operationId": _operation_id(method, path),
         "summary": known.summary,
-        "tags": [known.tag],
+        "tags": [tag(known, path)],
         "parameters": [*parameters, *known.query],
         "responses": answers,
     }
@@ -137,10 +137,15 @@ def _described(
                     {"required": ["model"], "properties": {"model": {"enum": [*models]}}},
                 ]
             }
-        media_type = {"schema": body, "examples": examples(known.body, models[0])}
+        media_type = {"schema": body, **examples(known.body, models[0])}
         content = dict.fromkeys(known.labels, media_type)
         described["requestBody"] = {"required": True, "content": content}
     return described
+
+
+def _operation_id(method: str, path: str) -> str:
+    """Return a name in camel case: Swagger UI's deep links take an underscore for a space."""
+    return method.lower() + "".join(word.title() for word in re.findall(r"[a-z0-9]+", path))
 
 
 def _in_order(paths: dict[str, Any]) -> dict[str, Any]:

@@ -62,17 +62,16 @@ _BATCH = _query(
     maximum=1_000,
     default=1,
 )
-_JOBS, _OPENAI, _BATCHES, _ALIASES = "Jobs", "OpenAI", "Files and batches", "OpenAI, other paths"
-_SERVER, _CONSOLE, _WORKERS = "Server", "Console", "Workers"
+_JOBS, _OPENAI, _BATCHES, _ALIASES = "Jobs", "OpenAI", "Batches", "Aliases"
+_SERVER, _ENDPOINTS, _CONSOLE, _WORKERS = "Server", "Endpoints", "Console", "Workers"
 # In the order in which a reader meets them.
 TAGS = {
-    _JOBS: "RunPod's job API: queue a job, wait for it, stream its output, cancel it. Each path "
-    "also exists as `/v2/{endpoint}/…`, as on RunPod; without the prefix it means the server's own "
-    "endpoint.",
+    _JOBS: "RunPod's job API: queue a job, wait for it, stream its output, cancel it.",
     _OPENAI: "OpenAI's API. Any OpenAI client works with the base URL `/v1`.",
     _BATCHES: "OpenAI's batch API: upload a file of requests, have it answered, download the "
     "answers.",
     _SERVER: "State and metrics of the server.",
+    _ENDPOINTS: "The operations of *Jobs* under RunPod's own paths, which name the endpoint.",
     _ALIASES: "The operations of *OpenAI* under the paths of other servers: `/v3` (OpenVINO Model "
     "Server, where `model` is required), no prefix (errors have a name for their code), and "
     "`/openai/v1` (RunPod's route through the job queue).",
@@ -306,6 +305,11 @@ OPERATIONS = {
     ),
     "/health": Operation(summary="Get the state of the server", tag=_SERVER, answer="Health"),
 }
+
+
+def tag(known: Operation, path: str) -> str:
+    """Return the tag of an operation at one of its paths."""
+    return _ENDPOINTS if known.tag == _JOBS and path.startswith(ENDPOINT) else known.tag
 
 
 def operation(path: str, method: str) -> Operation | None:

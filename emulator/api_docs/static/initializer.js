@@ -1,5 +1,8 @@
 // Starts Swagger UI on this server's own description.
 
+// Tags that few readers look for; they start closed.
+const CLOSED_TAGS = ["Endpoints", "Aliases", "Console", "Workers"];
+
 const ui = SwaggerUIBundle({
   url: "/openapi.json",
   dom_id: "#swagger-ui",
@@ -14,6 +17,9 @@ const ui = SwaggerUIBundle({
   filter: true,
   tryItOutEnabled: true,
   onComplete: () => {
+    for (const tag of CLOSED_TAGS) {
+      if (!location.hash.startsWith(`#/${tag}`)) ui.layoutActions.show(["operations-tag", tag], false);
+    }
     // The key that was entered in the console, in this tab.
     const key = sessionStorage.getItem("api-key");
     if (key !== null) ui.preauthorizeApiKey("key", key);

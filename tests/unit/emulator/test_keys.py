@@ -42,7 +42,9 @@ async def test_everybody_else_is_told_401(inner: Inner, path: str, value: str | 
     assert value != "three" or value not in told.body.decode()
 
 
-@pytest.mark.parametrize("path", ["/health", "/docs", "/openapi.json"])
+@pytest.mark.parametrize(
+    "path", ["/health", "/docs", "/docs/swagger-ui-bundle.js", "/openapi.json"]
+)
 async def test_what_tells_of_nobodys_jobs_is_open(inner: Inner, path: str) -> None:
     assert (await call(Keys(inner, ("one",)), path)).status == 200
 
