@@ -1,4 +1,4 @@
-"""What can be asked of this server, as the console's forms need it: never said twice by hand."""
+"""The parameters that this server accepts, as the console's forms need them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from handler.openai.parameters import ChatInput, CompletionInput
 from handler.options import OptionsInput
 from handler.sampling import JOB_DEFAULTS, Defaults, SamplingInput
 
-# Each parameter that an engine may be unable to honour, with a value that asks for it.
+# A value for each parameter that some engine does not support.
 _ASKING = SamplingParams(
     min_p=0.1,
     repetition_penalty=1.1,
@@ -32,7 +32,7 @@ _ASKING = SamplingParams(
 def describe_console(
     settings: EmulatorSettings, capabilities: Capabilities | None
 ) -> dict[str, Any]:
-    """Return the forms with their parameters, and the engine; None of it while it loads."""
+    """Return the forms with their parameters, and the engine, which is None while it loads."""
     openai = Defaults(max_tokens=settings.default_max_tokens)
     notes = _notes(capabilities)
     endpoint = settings.endpoint_id
@@ -68,7 +68,7 @@ def describe_console(
 def _parameters(
     model: type[BaseModel], defaults: Defaults, notes: dict[str, str]
 ) -> dict[str, Schema]:
-    """Return a body's parameters: what each takes, what it is unset, and what the engine thinks."""
+    """Return a body's parameters as schemas, with defaults and notes of the engine's limits."""
     unset = {**asdict(SamplingParams()), **asdict(defaults), "n": 1, "best_of": None}
     found = fields_of(model)
     for name, field in found.items():
@@ -80,16 +80,16 @@ def _parameters(
 
 
 def _notes(capabilities: Capabilities | None) -> dict[str, str]:
-    """Return, by parameters, why the engine will not honour them, in its own words."""
+    """Return the engine's own warnings by the parameter that they are about."""
     if capabilities is None:
         return {}
-    told = {
-        said.partition(" ")[0]: said.removesuffix(" and was ignored")
-        for said in capabilities.check("", _ASKING)
+    unsupported = {
+        warning.partition(" ")[0]: warning.removesuffix(" and was ignored")
+        for warning in capabilities.check("", _ASKING)
     }
-    # Those name the value that was asked for, which here is nobody's.
-    said = {
-        name: f"{name} is {value:g} for as long as the model is loaded"
+    # These replace warnings that name a value of _ASKING, which no user has sent.
+    fixed = {
+        name: f"{name} is fixed at {value:g} while the model is loaded"
         for name, value in capabilities.fixed_sampling.items()
     }
-    return {**told, **said}
+    return {**unsupported, **fixed}

@@ -13,19 +13,19 @@ import { ChangesView, VerdictView } from "./verdict_view.js";
 
 const STATES = {
   sending: "Sending",
-  queued: "In the queue",
+  queued: "Queued",
   running: "Generating",
   done: "Done",
   failed: "Failed",
   stopped: "Stopped",
 };
 const FACTS = {
-  "First token": "From sending the request to the first text, as this page saw it",
-  "Tokens/s": "After the first one; deltas are counted until the engine tells its own number",
-  Tokens: "What the model was given, and what it said",
-  Time: "From sending the request to its end",
+  "First token": "From sending the request to the first text, measured in the browser",
+  "Tokens/s": "After the first token; counted from deltas until the engine reports its own number",
+  Tokens: "Prompt tokens + answer tokens",
+  Time: "From sending the request to the end of the answer",
   Queue: "How long the job waited for a worker",
-  Ended: "Why it ended",
+  Finish: "Why the answer ended: the finish reason, and the stop sequence if there was one",
 };
 // As in layout.css: one column.
 const NARROW = "(max-width: 64rem)";
@@ -40,15 +40,15 @@ export class AnswerView {
     this.stream = new StreamView("Answer");
     this.rhythm = new Rhythm();
     this.facts = new Facts(FACTS);
-    this.json = new JsonView("The final JSON", "answer.json");
+    this.json = new JsonView("Final JSON", "answer.json");
     this.verdict = new VerdictView();
     this.changes = new ChangesView();
     this.state = h("span", { class: "badge", hidden: true });
-    this.jobLink = h("a", { class: "small", hidden: true }, "Look at the job");
+    this.jobLink = h("a", { class: "small", hidden: true }, "View job");
     this.failure = h("p", { class: "form-error", role: "alert", hidden: true });
     // Where the answer is below the request, the request's own button is out of sight.
     this.stop = h("button", { type: "button", class: "button small danger narrow-only", hidden: true, onclick: onStop }, "Stop");
-    this.goOn = h("button", { type: "button", class: "button small", hidden: true, onclick: () => onGoOn(this.run.outcome.text ?? this.run.log.text()) }, "Go on with the chat");
+    this.goOn = h("button", { type: "button", class: "button small", hidden: true, onclick: () => onGoOn(this.run.outcome.text ?? this.run.log.text()) }, "Continue the chat");
     this.tabs = new Tabs("Answer", [
       { name: "Answer", element: this.#answer() },
       { name: "Verdict", element: this.verdict.element },
@@ -150,7 +150,7 @@ function factsOf(run) {
     Tokens: exact === null ? (log.count ? `${sign} ${count(log.count)}` : "–") : `${count(exact.input)} + ${count(exact.output)}`,
     Time: duration(run.endedMs ?? performance.now() - run.began),
     Queue: job === null ? "–" : duration(job.startedAt ? job.startedAt - job.queuedAt : null),
-    Ended: endedBy(run),
+    Finish: endedBy(run),
   };
 }
 

@@ -65,7 +65,7 @@ export async function problem(response) {
     const { error } = JSON.parse(text);
     return new ApiError(response.status, error.message, error.param ?? null);
   } catch {
-    return new ApiError(response.status, text.slice(0, 300) || `The server said ${response.status}.`);
+    return new ApiError(response.status, text.slice(0, 300) || `The server answered with status ${response.status}.`);
   }
 }
 

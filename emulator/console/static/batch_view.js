@@ -56,7 +56,7 @@ export class BatchView {
   #showErrors(batch) {
     if (batch.errors) {
       const rows = batch.errors.data.map(({ line, message }) => [line === null ? "–" : String(line), message]);
-      fill(this.errors, table("What is wrong with the file", "Line", rows));
+      fill(this.errors, table("Errors in the file", "Line", rows));
     } else if (batch.error_file_id && this.read !== batch.error_file_id) {
       this.read = batch.error_file_id;
       this.#readErrors(batch.error_file_id);
@@ -68,8 +68,8 @@ export class BatchView {
       const response = await send(`/v1/files/${id}/content`, { accept: "*/*", background: true });
       const lines = (await head(response)).split("\n").filter((line) => line !== "");
       const rows = lines.slice(0, SHOWN_ERRORS).map(errorOf).filter((row) => row !== null);
-      const more = lines.length > rows.length ? h("p", { class: "small muted" }, `Only the first ${rows.length} are shown; the file has them all.`) : null;
-      fill(this.errors, table("Lines that failed", "Line's id", rows), more);
+      const more = lines.length > rows.length ? h("p", { class: "small muted" }, `Only the first ${rows.length} are shown; the error file has all of them.`) : null;
+      fill(this.errors, table("Failed lines", "custom_id", rows), more);
     } catch (error) {
       fill(this.errors, h("p", { class: "form-error" }, told(error)));
     }
@@ -114,7 +114,7 @@ function table(caption, first, rows) {
       "table",
       { class: "list errors" },
       h("caption", {}, caption),
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, first), h("th", { scope: "col" }, "What is wrong"))),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, first), h("th", { scope: "col" }, "Error"))),
       h("tbody", {}, rows.map(([name, message]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, message)))),
     ),
   );

@@ -27,8 +27,8 @@ export class BatchesScreen {
     this.zone = h(
       "div",
       { class: "drop" },
-      h("p", { class: "empty-title" }, "A file of requests, one in JSON on each line"),
-      h("p", { class: "muted" }, "Drop it here, or choose one. Every line is answered once."),
+      h("p", { class: "empty-title" }, "Upload a JSON Lines file of requests"),
+      h("p", { class: "muted" }, "Drop a file here or choose one. Each line is answered exactly once."),
       h("div", { class: "row centred" }, this.input, h("label", { for: inputId, class: "button primary" }, "Choose a file"), h("button", { type: "button", class: "button", onclick: () => this.#send(sample()) }, "Try three lines")),
       this.progress,
     );
@@ -64,7 +64,7 @@ export class BatchesScreen {
 
   #take(files) {
     if (files.length === 1) this.#send(files[0]);
-    else if (files.length > 1) this.#complain("One file makes one batch: choose one at a time.");
+    else if (files.length > 1) this.#complain("Choose one file at a time: each file becomes one batch.");
   }
 
   async #send(file) {
@@ -73,11 +73,11 @@ export class BatchesScreen {
     this.progress.value = 0;
     try {
       const endpoint = await routeOf(file);
-      if (endpoint === null) throw new Error(`${file.name}: its first line is no request with a url, as {"custom_id", "method", "url", "body"}.`);
+      if (endpoint === null) throw new Error(`${file.name}: the first line is not a request with the keys custom_id, method, url and body.`);
       const stored = await upload(file, (share) => (this.progress.value = share));
       const body = { input_file_id: stored.id, endpoint, completion_window: "24h" };
       await ask("/v1/batches", { body });
-      notice(`${file.name}, ${bytes(file.size)}, is a batch now.`);
+      notice(`${file.name} (${bytes(file.size)}) was uploaded as a batch.`);
       this.polling.now();
     } catch (error) {
       this.#complain(told(error));

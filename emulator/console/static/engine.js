@@ -9,25 +9,25 @@ import { Sparkline } from "./sparkline.js";
 import { onHealth } from "./status.js";
 
 const EVERY_MS = 2000;
-/** What a backend may be able to, in words. */
+/** The capabilities of a backend, by their names in /console/description. */
 const ABLE = {
-  chat_template: "Chats, by the model's own template",
-  turns: "All turns of a chat",
-  plain_prompts: "Prompts as they are",
+  chat_template: "Chat template of the model",
+  turns: "Chats of several turns",
+  plain_prompts: "Prompts without a template",
   token_prompts: "Prompts as token ids",
-  tokenize: "Token counts",
-  seed: "Seeds",
+  tokenize: "Tokenization",
+  seed: "Seed",
   penalties: "Penalties",
   min_p: "min_p",
-  ignore_eos: "Going on past the end",
+  ignore_eos: "ignore_eos",
   logit_bias: "logit_bias",
-  json_schema: "Answers held to a JSON schema",
+  json_schema: "JSON Schema output",
   grammar: "Grammars",
-  infill: "Filling a gap",
-  embeddings: "Vectors",
-  prompt_caches: "Beginnings of prompts, kept by name",
-  draft: "A draft model",
-  abort_in_prefill: "Stopping before the first token",
+  infill: "Fill-in-the-middle",
+  embeddings: "Embeddings",
+  prompt_caches: "Named prompt caches",
+  draft: "Draft model",
+  abort_in_prefill: "Stop during prefill",
 };
 
 export class EngineScreen {
@@ -36,15 +36,15 @@ export class EngineScreen {
   constructor() {
     this.polling = new Polling(() => this.#look(), EVERY_MS);
     this.sparks = {
-      perMinute: new Sparkline("Requests", "a minute", rate),
-      tokens: new Sparkline("Tokens", "a second", rate),
-      latency: new Sparkline("Latency", "on average", duration),
+      perMinute: new Sparkline("Requests", "per minute", rate),
+      tokens: new Sparkline("Tokens", "per second", rate),
+      latency: new Sparkline("Latency", "average", duration),
       queue: new Sparkline("Waiting", "jobs and requests", (value) => count(Math.round(value))),
     };
     this.facts = h("dl", { class: "plain-facts" });
     this.able = h("ul", { class: "able" });
     this.warnings = h("ul", { class: "issues" });
-    this.calm = h("p", { class: "muted" }, "None: the engine honours every parameter.");
+    this.calm = h("p", { class: "muted" }, "None: the engine supports every parameter.");
     this.trouble = h("p", { class: "form-error", role: "alert", hidden: true });
     this.slots = h("div", { class: "slots", role: "img" });
     this.slotWords = h("p", { class: "small muted" });
@@ -53,14 +53,14 @@ export class EngineScreen {
       { class: "engine" },
       h("h1", {}, "Engine"),
       this.trouble,
-      h("section", { class: "sparks", "aria-label": "How it is doing" }, Object.values(this.sparks).map((each) => h("div", { class: "card" }, each.element))),
+      h("section", { class: "sparks", "aria-label": "Load" }, Object.values(this.sparks).map((each) => h("div", { class: "card" }, each.element))),
       h(
         "div",
         { class: "stack" },
         card("Slots", this.slots, this.slotWords),
         card("Capabilities", this.able),
       ),
-      h("div", { class: "stack" }, card("Model", this.facts), card("What is not honoured", this.warnings, this.calm)),
+      h("div", { class: "stack" }, card("Model", this.facts), card("Unsupported parameters", this.warnings, this.calm)),
     );
     this.health = null;
     this.description = null;
@@ -119,7 +119,7 @@ export class EngineScreen {
     if (this.slots.children.length !== slots) fill(this.slots, Array.from({ length: slots }, () => h("span")));
     [...this.slots.children].forEach((each, at) => each.classList.toggle("busy", at < running));
     this.slots.setAttribute("aria-label", `${running} of ${slots} slots are busy`);
-    const again = restarts ? `, started again ${restarts}×` : "";
+    const again = restarts ? `, restarted ${restarts}×` : "";
     say(this.slotWords, `${running} of ${slots} busy, ${count(waiting)} waiting${again}`);
   }
 
@@ -130,15 +130,15 @@ export class EngineScreen {
       ["Runtime", engine?.runtime || null],
       ["Context", engine ? `${count(engine.context_length)} tokens` : null],
       ["Slots", engine ? String(engine.slots) : null],
-      ["Log-probabilities", engine ? (engine.max_logprobs ? `up to ${engine.max_logprobs} a token` : "none") : null],
-      ["Vectors", engine?.embedding_size ? `${count(engine.embedding_size)} numbers long` : null],
+      ["Log-probabilities", engine ? (engine.max_logprobs ? `up to ${engine.max_logprobs} per token` : "none") : null],
+      ["Embeddings", engine?.embedding_size ? `${count(engine.embedding_size)} dimensions` : null],
       ["Endpoint", endpoint],
       ["STREAM_MODE", mode],
     ];
     fill(this.facts, rows.filter(([, value]) => value !== null).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
     const able = engine ? Object.entries(ABLE) : [];
     fill(this.able, able.map(([name, words]) => h("li", { class: engine[name] ? "yes" : "no" }, h("span", { class: "mark", "aria-hidden": "true" }, engine[name] ? "✓" : "–"), words, h("span", { class: "unseen" }, engine[name] ? " yes" : " no"))));
-    if (!engine) fill(this.able, h("li", { class: "muted" }, "The model is being loaded."));
+    if (!engine) fill(this.able, h("li", { class: "muted" }, "The model is loading."));
     fill(this.warnings, warnings.map((each) => h("li", { class: "issue warn" }, each)));
     this.calm.hidden = warnings.length > 0 || !engine;
   }

@@ -3,7 +3,7 @@
 import { h, say } from "./dom.js";
 
 const WORDS = {
-  IN_QUEUE: ["In the queue", "waiting"],
+  IN_QUEUE: ["Queued", "waiting"],
   IN_PROGRESS: ["Running", "busy"],
   COMPLETED: ["Done", "good"],
   FAILED: ["Failed", "bad"],

@@ -24,9 +24,9 @@ export class JobView {
     this.id = null;
     this.job = null;
     this.timeline = new Timeline();
-    this.stream = new StreamView("What the job says");
-    this.output = new JsonView("The output", "output.json");
-    this.input = new JsonView("The input", "input.json");
+    this.stream = new StreamView("Job output");
+    this.output = new JsonView("Output", "output.json");
+    this.input = new JsonView("Input", "input.json");
     this.verdict = new VerdictView();
     this.changes = new ChangesView();
     this.badge = statusBadge();
@@ -47,14 +47,14 @@ export class JobView {
   #head() {
     const act = (label, kind, work) => h("button", { type: "button", class: `button small ${kind}`, hidden: true, onclick: work }, label);
     this.cancel = act("Cancel", "danger", () => this.#do("cancel", "Cancelled."));
-    this.retry = act("Retry", "primary", () => this.#do("retry", "It waits again."));
+    this.retry = act("Retry", "primary", () => this.#do("retry", "The job is queued again."));
     this.again = h("a", { class: "button small" }, "Open in the playground");
     return h(
       "div",
       { class: "stack tight" },
       h("a", { class: "back small", href: "#/jobs" }, "← All jobs"),
       h("div", { class: "row between" }, h("h2", {}, "Job"), this.badge),
-      h("div", { class: "row" }, this.name, h("button", { type: "button", class: "link small", onclick: () => copy(this.id, "The id") }, "Copy")),
+      h("div", { class: "row" }, this.name, h("button", { type: "button", class: "link small", onclick: () => copy(this.id, "Job id") }, "Copy")),
       h("div", { class: "row" }, this.cancel, this.retry, this.again),
     );
   }
@@ -103,7 +103,7 @@ export class JobView {
         onRestart: () => this.#restart(),
       });
       if (signal.aborted) return;
-      if (job === null) this.#fail("The job is not kept any more.");
+      if (job === null) this.#fail("The server no longer has this job.");
       else this.#end(job);
     } finally {
       if (!signal.aborted) clearInterval(this.timer);
@@ -142,12 +142,12 @@ export class JobView {
     this.cancel.hidden = !ACTIVE.includes(job.status);
     this.retry.hidden = !RETRYABLE.includes(job.status);
     this.quiet.hidden = this.log.count > 0;
-    say(this.quiet, ACTIVE.includes(job.status) ? "Nothing was said yet." : "It said nothing.");
+    say(this.quiet, ACTIVE.includes(job.status) ? "No output yet." : "No output.");
     const told = [`endpoint ${job.endpoint}`];
     if (job.workerId) told.push(`worker ${job.workerId}`);
     if (job.attempt > 1) told.push(`attempt ${job.attempt}`);
-    if (job.losses) told.push(`lost ${job.losses}×`);
-    if (job.retries) told.push(`sent again ${job.retries}×`);
+    if (job.losses) told.push(`worker lost ${job.losses}×`);
+    if (job.retries) told.push(`retried ${job.retries}×`);
     say(this.facts, told.join(" · "));
   }
 

@@ -14,7 +14,7 @@ const EVERY_MS = 1000;
 // A choice, what it is called, the states that it stands for.
 const FILTERS = [
   ["", "All", null],
-  ["IN_QUEUE", "Queue", ["IN_QUEUE"]],
+  ["IN_QUEUE", "Queued", ["IN_QUEUE"]],
   ["IN_PROGRESS", "Running", ["IN_PROGRESS"]],
   ["COMPLETED", "Done", ["COMPLETED"]],
   ["FAILED", "Failed", ["FAILED"]],
@@ -31,20 +31,20 @@ export class JobsScreen {
     this.filter = new Choice("State", FILTERS.map(([value, name]) => [value, name]), () => this.polling.now());
     this.endpoint = h("select", { id: endpointId, onchange: () => this.polling.now() });
     this.workers = h("span", { class: "small muted" });
-    this.purge = h("button", { type: "button", class: "button small", hidden: true, onclick: () => this.#purge() }, "Cancel all that wait");
+    this.purge = h("button", { type: "button", class: "button small", hidden: true, onclick: () => this.#purge() }, "Cancel queued jobs");
     this.rows = h("tbody");
     this.table = h(
       "table",
       { class: "list" },
-      h("caption", { class: "unseen" }, "Jobs, the newest first"),
-      h("thead", {}, h("tr", {}, ["Job", "State", "Sent", "Waited", "Ran"].map((name) => h("th", { scope: "col" }, name)))),
+      h("caption", { class: "unseen" }, "Jobs, newest first"),
+      h("thead", {}, h("tr", {}, ["Job", "State", "Created", "Queue time", "Run time"].map((name) => h("th", { scope: "col" }, name)))),
       this.rows,
     );
     this.empty = h(
       "div",
       { class: "empty", hidden: true },
       h("p", { class: "empty-title" }, "No jobs here"),
-      h("p", { class: "muted" }, "Jobs come from ", h("a", { href: "#/playground" }, "the playground"), " and from every POST to /run; results are kept for half an hour."),
+      h("p", { class: "muted" }, "Jobs sent from ", h("a", { href: "#/playground" }, "the playground"), " or with POST /run appear here."),
     );
     this.wrong = h("p", { class: "form-error", role: "alert", hidden: true });
     this.view = new JobView(() => this.polling.now());
@@ -143,7 +143,7 @@ export class JobsScreen {
 
 function makeRow(job) {
   const badge = statusBadge();
-  const [sent, waited, ran] = ["sent", "waited", "ran"].map((name) => h("td", { class: "number", "data-name": name }));
+  const [sent, waited, ran] = ["created", "queued for", "ran for"].map((name) => h("td", { class: "number", "data-name": name }));
   const link = h("a", { href: `#/jobs/${encodeURIComponent(job.id)}` }, job.preview || "(a long input)");
   const element = h(
     "tr",

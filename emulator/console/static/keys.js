@@ -9,10 +9,10 @@ const why = /** @type {HTMLElement} */ (document.getElementById("key-why"));
 const button = /** @type {HTMLElement} */ (document.getElementById("key-button"));
 const forget = /** @type {HTMLElement} */ (document.getElementById("key-forget"));
 
-const WANTED = "This server answers only with a key, one of its API_KEYS.";
-const REFUSED = "The server refused this key. Another one?";
-const KNOWN = "A key is kept in this tab.";
-const OPTIONAL = "Only servers with API_KEYS ask for one.";
+const WANTED = "This server requires an API key: one of its API_KEYS.";
+const REFUSED = "The server refused this key. Enter another one.";
+const KNOWN = "A key is stored in this tab.";
+const OPTIONAL = "A key is needed only if the server has API_KEYS set.";
 
 /** @type {((given: boolean) => void)[]} */
 let waiting = [];
@@ -63,7 +63,7 @@ function settle(given) {
 function show() {
   forget.hidden = key() === null;
   button.classList.toggle("on", key() !== null);
-  button.setAttribute("aria-label", key() === null ? "API key" : "API key, one is kept");
+  button.setAttribute("aria-label", key() === null ? "API key" : "API key (one is stored)");
 }
 
 form.addEventListener("submit", (event) => {

@@ -25,7 +25,7 @@ export async function copy(text, what) {
     await navigator.clipboard.writeText(text);
     notice(`${what} copied.`);
   } catch {
-    notice(`The browser does not let the page copy. Use https or localhost.`, "bad");
+    notice("The browser blocked copying. Open the console over HTTPS or on localhost.", "bad");
   }
 }
 

@@ -47,7 +47,7 @@ export class Parameter {
     if (this.kind === "json") return this.#json(raw);
     const number = Number(raw);
     if (!Number.isFinite(number)) throw new Error(`${this.name} must be ${this.schema.description}`);
-    if (Math.abs(number) > SAFE) throw new Error(`${this.name}: a browser keeps no whole number beyond ${SAFE}`);
+    if (Math.abs(number) > SAFE) throw new Error(`${this.name}: a browser cannot hold whole numbers beyond ${SAFE}`);
     return number;
   }
 
@@ -159,7 +159,7 @@ function rangeWords(kind, { minimum, maximum, open }) {
   if (kind !== "integer" && kind !== "number") return undefined;
   if (minimum === undefined || maximum === undefined) return undefined;
   const least = String(minimum).replace("-", "−");
-  if (maximum > SAFE) return "64 bits";
-  if (maximum > 1e6) return `from ${least}`;
-  return open ? `above ${least}, to ${maximum}` : `${least} – ${maximum}`;
+  if (maximum > SAFE) return "64-bit integer";
+  if (maximum > 1e6) return `${least} or more`;
+  return open ? `above ${least}, up to ${maximum}` : `${least} – ${maximum}`;
 }

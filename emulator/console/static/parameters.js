@@ -18,7 +18,7 @@ export class Parameters {
       { class: "stack" },
       h("fieldset", {}, h("legend", {}, "Sampling"), this.first),
       h("details", {}, h("summary", {}, "More parameters", this.count), this.rest),
-      h("details", {}, h("summary", {}, "Checks of the answer"), this.options),
+      h("details", {}, h("summary", {}, "Answer checks"), this.options),
     );
     /** @type {Map<string, Parameter>} */
     this.known = new Map();

@@ -11,9 +11,9 @@ import { SNIPPETS } from "./snippets.js";
 import { onHealth } from "./status.js";
 
 const EXAMPLES = [
-  ["completion", "Once upon a time, in a small village by the sea,"],
-  ["chat", "Explain what a queue is, in two sentences."],
-  ["job", "The three primary colours are red,"],
+  ["completion", "Completion", "Once upon a time, in a small village by the sea,"],
+  ["chat", "Chat", "Explain what a queue is, in two sentences."],
+  ["job", "RunPod job", "The three primary colours are red,"],
 ];
 
 export class PlaygroundScreen {
@@ -66,14 +66,14 @@ export class PlaygroundScreen {
   }
 
   #empty() {
-    const examples = EXAMPLES.map(([kind, text]) =>
-      h("button", { type: "button", class: "example", onclick: () => this.form.example(kind, text) }, h("span", { class: "small muted" }, kind), text),
+    const examples = EXAMPLES.map(([kind, name, text]) =>
+      h("button", { type: "button", class: "example", onclick: () => this.form.example(kind, text) }, h("span", { class: "small muted" }, name), text),
     );
     return h(
       "div",
       { class: "empty" },
-      h("p", { class: "empty-title" }, "Nothing was asked yet"),
-      h("p", { class: "muted" }, "Write a prompt and run it, or begin with one of these:"),
+      h("p", { class: "empty-title" }, "No answer yet"),
+      h("p", { class: "muted" }, "Write a prompt and press Run, or start with an example:"),
       h("div", { class: "stack tight" }, examples),
     );
   }
@@ -92,7 +92,7 @@ export class PlaygroundScreen {
     try {
       const job = await ask(`/console/jobs/${encodeURIComponent(id)}`);
       if (this.form.description === null) await this.#describe();
-      if (!this.form.load(job.input)) notice("The form has no place for this job's input.", "bad");
+      if (!this.form.load(job.input)) notice("This job's input does not fit the form.", "bad");
     } catch (error) {
       notice(told(error), "bad");
     }
@@ -102,7 +102,7 @@ export class PlaygroundScreen {
   #asked() {
     this.form.complain(null, "");
     if (this.form.description === null) {
-      this.form.complain(null, "The server has not said yet what may be asked of it.");
+      this.form.complain(null, "The form is still being loaded from the server.");
       this.#describe();
       return null;
     }
@@ -166,6 +166,6 @@ export class PlaygroundScreen {
     // A server that wants none does not mind one.
     const needsKey = key() !== null;
     const asked = { ...request, url: `${location.origin}${path}`, stream: request.stream && !job, needsKey };
-    await copy(make(asked), needsKey ? `${name}, which takes the key from API_KEY,` : name);
+    await copy(make(asked), needsKey ? `${name} (reads the key from API_KEY)` : name);
   }
 }

@@ -18,9 +18,9 @@ export class RequestForm {
     const promptId = newId("prompt");
     this.kinds = new Choice("Kind of request", KINDS, () => this.#showKind());
     this.shapes = new Choice("Input", [["prompt", "Prompt"], ["messages", "Messages"]], () => this.#showKind());
-    this.prompt = h("textarea", { id: promptId, class: "prompt grows", rows: 5, placeholder: "What the model goes on with" });
+    this.prompt = h("textarea", { id: promptId, class: "prompt grows", rows: 5, placeholder: "Write a prompt" });
     this.messages = new Messages();
-    this.template = toggle("As a chat's one turn", false);
+    this.template = toggle("Apply the chat template", false);
     this.stream = toggle("Stream", true);
     this.validation = toggle("Validate", true);
     this.parameters = new Parameters();

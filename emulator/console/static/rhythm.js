@@ -1,4 +1,4 @@
-// The gaps between deltas as bars: whether a model speaks evenly is seen, not read.
+// The time between deltas as bars, which show whether tokens come evenly.
 
 import { h, say } from "./dom.js";
 import { duration, plural } from "./format.js";
@@ -38,7 +38,7 @@ export class Rhythm {
     this.canvas.width = width * scale;
     this.canvas.height = HEIGHT * scale;
     if (log === null || log.count < 2) {
-      say(this.words, "Each bar will be the time between two deltas.");
+      say(this.words, "Each bar shows the time between two deltas.");
       return;
     }
     const from = Math.max(1, log.count - BARS);
@@ -50,7 +50,7 @@ export class Rhythm {
     this.#bars(gaps, most, width, scale);
     say(
       this.words,
-      `The last ${plural(gaps.length, "gap")}: ${duration(median)} in the middle, ${duration(most)} at most.`,
+      `Last ${plural(gaps.length, "gap")} between deltas: median ${duration(median)}, max ${duration(most)}.`,
     );
   }
 

@@ -131,7 +131,7 @@ export class Run {
         this.onChange();
       },
     });
-    if (job === null) throw new ApiError(404, "The job is not kept any more.");
+    if (job === null) throw new ApiError(404, "The server no longer has this job.");
     this.job = job;
     if (job.status === "CANCELLED") return "stopped";
     if (job.status !== "COMPLETED") throw new ApiError(0, job.error ?? `The job is ${job.status}.`, paramOf(job.error));

@@ -32,8 +32,8 @@ export class Sparkline {
     const latest = this.values[this.values.length - 1];
     const most = Math.max(...this.values, 0);
     say(this.now, latest === undefined ? "–" : this.shown(latest));
-    say(this.most, most > 0 ? `at most ${this.shown(most)}` : "");
-    this.drawing.setAttribute("aria-label", `${this.name}: ${this.now.textContent} now, ${this.shown(most)} at most`);
+    say(this.most, most > 0 ? `max ${this.shown(most)}` : "");
+    this.drawing.setAttribute("aria-label", `${this.name}: ${this.now.textContent} now, max ${this.shown(most)}`);
     const step = WIDTH / (POINTS - 1);
     const from = WIDTH - (this.values.length - 1) * step;
     const points = this.values.map((value, at) => `${(from + at * step).toFixed(1)},${(HEIGHT - 2 - (value / (most || 1)) * (HEIGHT - 6)).toFixed(1)}`);

@@ -33,7 +33,7 @@ async function look() {
     health = null;
   }
   pill.dataset.state = health?.status ?? "unreachable";
-  say(text, health === null ? "Not reachable" : (WORDS[health.status] ?? health.status));
+  say(text, health === null ? "Unreachable" : (WORDS[health.status] ?? health.status));
   pill.title = health === null ? "" : `${health.model}: ${health.engine.running} of ${health.engine.slots} slots busy`;
   if (health === null) return;
   latest = health;

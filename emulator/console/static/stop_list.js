@@ -8,7 +8,7 @@ export class StopList {
     this.most = most;
     /** @type {string[]} */
     this.list = [];
-    this.input = h("input", { id, type: "text", placeholder: "Type one, then Enter; \\n is a new line", spellcheck: "false" });
+    this.input = h("input", { id, type: "text", placeholder: "Type a sequence, then Enter; \\n is a newline", spellcheck: "false" });
     this.chips = h("ul", { class: "chips" });
     this.element = h("div", { class: "stops" }, this.chips, this.input);
     this.input.addEventListener("keydown", (event) => {
@@ -48,7 +48,7 @@ export class StopList {
           "li",
           { class: "chip" },
           h("code", {}, JSON.stringify(text).slice(1, -1)),
-          h("button", { type: "button", "aria-label": `Remove the stop ${JSON.stringify(text)}`, onclick: () => this.#remove(text) }, "×"),
+          h("button", { type: "button", "aria-label": `Remove the stop sequence ${JSON.stringify(text)}`, onclick: () => this.#remove(text) }, "×"),
         ),
       ),
     );

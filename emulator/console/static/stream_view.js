@@ -15,7 +15,7 @@ export class StreamView {
   constructor(label) {
     this.text = h("div", { class: "stream-text" });
     this.above = h("span");
-    this.more = h("button", { type: "button", class: "link", onclick: () => this.#showMore() }, "Show more of it");
+    this.more = h("button", { type: "button", class: "link", onclick: () => this.#showMore() }, "Show more");
     this.cut = h("p", { class: "stream-cut small muted", hidden: true }, this.above, " ", this.more);
     this.element = h(
       "div",
@@ -138,7 +138,7 @@ export class StreamView {
   #tellCut(log) {
     const hidden = log.chars - this.chars;
     this.cut.hidden = hidden <= 0;
-    if (hidden > 0) say(this.above, `${count(hidden)} characters above are not drawn.`);
+    if (hidden > 0) say(this.above, `${count(hidden)} characters above are hidden.`);
   }
 }
 

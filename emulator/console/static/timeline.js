@@ -4,8 +4,8 @@ import { fill, h } from "./dom.js";
 import { clock, duration } from "./format.js";
 
 const PARTS = [
-  ["waiting", "In the queue", "queuedAt", "startedAt"],
-  ["prefill", "Until the first token", "startedAt", "firstTokenAt"],
+  ["waiting", "Queued", "queuedAt", "startedAt"],
+  ["prefill", "Time to first token", "startedAt", "firstTokenAt"],
   ["saying", "Generating", "firstTokenAt", "endedAt"],
 ];
 const ENDS = {
@@ -14,7 +14,7 @@ const ENDS = {
   CANCELLED: "Cancelled",
   TIMED_OUT: "Timed out",
 };
-const WEBHOOKS = { none: null, due: "Webhook due", done: "Webhook done with" };
+const WEBHOOKS = { none: null, due: "Webhook pending", done: "Webhook done" };
 
 export class Timeline {
   constructor() {
@@ -28,7 +28,7 @@ export class Timeline {
     this.#drawBar(job);
     const end = job.endedAt === null ? null : ENDS[job.status];
     const rows = [
-      job.createdAt < job.queuedAt ? ["Sent", job.createdAt, null] : null,
+      job.createdAt < job.queuedAt ? ["Created", job.createdAt, null] : null,
       ["Queued", job.queuedAt, job.createdAt < job.queuedAt ? job.createdAt : null],
       ["Started", job.startedAt, job.queuedAt],
       ["First token", job.firstTokenAt, job.startedAt],
@@ -73,5 +73,5 @@ export class Timeline {
 }
 
 function after(spanMs) {
-  return spanMs < 1 ? "at once" : `+${duration(spanMs)}`;
+  return spanMs < 1 ? "immediately" : `+${duration(spanMs)}`;
 }

@@ -9,7 +9,7 @@ export async function upload(file, onProgress) {
     const used = key();
     const { status, body } = await once(file, onProgress);
     if (status === 200) return body;
-    const error = new ApiError(status, body?.error?.message ?? `The server said ${status}.`, body?.error?.param ?? null);
+    const error = new ApiError(status, body?.error?.message ?? `The server answered with status ${status}.`, body?.error?.param ?? null);
     if (status !== 401 || (key() === used && !(await askKey(used !== null)))) throw error;
   }
 }

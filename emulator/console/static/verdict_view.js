@@ -17,7 +17,7 @@ export class VerdictView {
   /** @param {import("./outcome.js").Outcome|null} outcome */
   show(outcome) {
     if (outcome === null) {
-      fill(this.element, h("p", { class: "muted" }, "The verdict comes with the end of the answer."));
+      fill(this.element, h("p", { class: "muted" }, "The verdict appears when the answer is complete."));
       return;
     }
     const { validation, warnings, redacted, blocked } = outcome;
@@ -38,7 +38,7 @@ export class VerdictView {
         { class: "row" },
         h("span", { class: `badge ${validation.valid ? "good" : "bad"}` }, word),
         h("span", {}, "Intent ", h("strong", {}, validation.intent)),
-        h("span", { class: "muted" }, validation.sanitized ? "The text was sanitised." : "Nothing was taken out."),
+        h("span", { class: "muted" }, validation.sanitized ? "The text was sanitised." : "Nothing was removed."),
       ),
       issues.length
         ? h("ul", { class: "issues" }, issues.map(({ rule, message }) => h("li", { class: "issue bad" }, message, rule ? h("code", {}, rule) : null)))
@@ -62,23 +62,23 @@ export class ChangesView {
   show(outcome) {
     const validation = outcome?.validation ?? null;
     if (outcome === null || validation === null || !validation.sanitized) {
-      const why = outcome === null ? "What sanitising changes is shown here." : "Sanitising changed nothing.";
+      const why = outcome === null ? "Changes made by the sanitiser appear here." : "The sanitiser changed nothing.";
       fill(this.element, h("p", { class: "muted" }, why));
       return 0;
     }
     const { removed, removed_count: total } = validation.details;
     const names = [...new Set(removed.map((each) => each.rule))];
-    const told = h("p", {}, `${plural(total, "place")} taken out`, names.length ? [" by ", names.map((name, at) => [at ? ", " : "", h("code", {}, name)])] : "", ".");
+    const told = h("p", {}, `${plural(total, "passage")} removed`, names.length ? [" by ", names.map((name, at) => [at ? ", " : "", h("code", {}, name)])] : "", ".");
     if (outcome.raw === null) {
-      fill(this.element, told, h("p", { class: "muted" }, "The model's own words come with a stream only; turn Stream on to see them."));
+      fill(this.element, told, h("p", { class: "muted" }, "The original text is available only for streamed answers: turn Stream on to see it."));
       return total;
     }
     const parts = changes(outcome.raw, outcome.text, removed.map((each) => each.span));
     fill(
       this.element,
       told,
-      h("div", { class: "diff", tabindex: "0", role: "region", "aria-label": "What sanitising changed", dir: "auto" }, parts.map(drawn)),
-      total > removed.length ? h("p", { class: "small muted" }, `Only the first ${removed.length} places are told.`) : null,
+      h("div", { class: "diff", tabindex: "0", role: "region", "aria-label": "Changes made by the sanitiser", dir: "auto" }, parts.map(drawn)),
+      total > removed.length ? h("p", { class: "small muted" }, `Only the first ${removed.length} are listed.`) : null,
     );
     return total;
   }
@@ -89,7 +89,7 @@ function drawn({ kind, text }) {
   if (kind === "new") return h("ins", {}, shortened(text));
   if (text.length <= CONTEXT_CHARS * 3) return text;
   const hidden = count(text.length - 2 * CONTEXT_CHARS);
-  return [text.slice(0, CONTEXT_CHARS), h("span", { class: "cut" }, ` … ${hidden} characters stay … `), text.slice(-CONTEXT_CHARS)];
+  return [text.slice(0, CONTEXT_CHARS), h("span", { class: "cut" }, ` … ${hidden} unchanged characters … `), text.slice(-CONTEXT_CHARS)];
 }
 
 function shortened(text) {

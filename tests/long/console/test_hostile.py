@@ -89,9 +89,9 @@ async def test_megabyte_without_a_space_stays_in_its_place(
         assert shown is not None
         assert 0 < len(shown) <= 22_000
         cut = here.page.locator(".stream-cut:visible")
-        await expect(cut).to_contain_text(f"{LONG - len(shown):,} characters above are not drawn")
-        await here.page.get_by_role("button", name="Show more of it").click()
-        await expect(cut).to_contain_text("characters above are not drawn")
+        await expect(cut).to_contain_text(f"{LONG - len(shown):,} characters above are hidden")
+        await here.page.get_by_role("button", name="Show more").click()
+        await expect(cut).to_contain_text("characters above are hidden")
         await here.tab("JSON")
         for name in ("Verdict", "Changes", "Answer"):
             await here.tab(name)

@@ -68,7 +68,7 @@ async def test_prompt_is_painted_as_it_streams(
         assert (await here.fact("Tokens")).endswith("+ 40")
         # No faster than the script lets it.
         assert 0 < float(await here.fact("Tokens/s")) <= 45
-        assert await here.fact("Ended") == "stop"
+        assert await here.fact("Finish") == "stop"
         panel = await here.tab("Verdict")
         await expect(panel).to_contain_text("Intent general")
         panel = await here.tab("JSON")
@@ -104,7 +104,7 @@ async def test_each_delta_and_its_time_can_be_seen(browser: Browser, server: Emu
         title = await deltas.nth(7).get_attribute("title")
         assert title is not None
         assert title.startswith("#8 · +")
-        await expect(here.page.locator(".rhythm")).to_contain_text("The last 39 gaps")
+        await expect(here.page.locator(".rhythm")).to_contain_text("Last 39 gaps")
         here.check()
 
 
@@ -173,17 +173,17 @@ async def test_stop_sequences_end_it(browser: Browser, server: Emulator) -> None
         assert await here.page.locator(".chip code").all_inner_texts() == ["never", "\\n\\n"]
         await here.ask("lines", "Completion")
         await here.ended()
-        assert await here.fact("Ended") == 'stop "\\n\\n"'
+        assert await here.fact("Finish") == 'stop "\\n\\n"'
         await expect(here.text).to_have_text("one\ntwo")
         here.check()
 
 
-async def test_chat_goes_on(browser: Browser, server: Emulator) -> None:
+async def test_chat_is_continued(browser: Browser, server: Emulator) -> None:
     async with visit(server, browser) as here:
         await here.go()
         await here.ask("Who are you?", "Chat")
         await here.ended()
-        await here.page.get_by_role("button", name="Go on with the chat").click()
+        await here.page.get_by_role("button", name="Continue the chat").click()
         await here.page.keyboard.type("Really?")
         sent = await posted(here)
         assert sent["messages"] == [

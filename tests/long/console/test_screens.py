@@ -61,7 +61,7 @@ async def test_failed_job_says_why_and_is_sent_again(browser: Browser, server: E
         failure = here.page.locator(".detail .form-error")
         await expect(failure).to_contain_text("the runtime said no")
         await here.page.get_by_role("button", name="Retry").click()
-        await expect(here.page.locator(".detail")).to_contain_text("sent again 1×")
+        await expect(here.page.locator(".detail")).to_contain_text("retried 1×")
         await expect(failure).to_contain_text("the runtime said no")
         here.check()
 

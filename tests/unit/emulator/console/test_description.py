@@ -26,7 +26,7 @@ def test_what_is_fixed_with_the_load_is_noted_beside_its_field() -> None:
         backend="rkllm", model="m", context_length=64, fixed_sampling={"temperature": 0.7}
     )
     found = described(capabilities)
-    note = "temperature is 0.7 for as long as the model is loaded"
+    note = "temperature is fixed at 0.7 while the model is loaded"
     for form in found["forms"].values():
         assert form["parameters"]["temperature"]["note"] == note
         assert "note" not in form["parameters"]["max_tokens"]
