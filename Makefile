@@ -48,7 +48,7 @@ SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: run serve test test-long test-arm64 crash soak check bench docs docs-site lock clean help
+.PHONY: run serve test test-long test-arm64 crash soak check bench docs docs-site screenshot lock clean help
 
 run: $(VENV)/.run $(RUN_MODEL) ## set up, then the job in test_input.json on the embedded model
 	@$(BIN)/python -m handler
@@ -94,6 +94,9 @@ docs: $(VENV)/.run ## make the pages that are made from code
 
 docs-site: $(VENV)/.dev ## the pages as a site, in build/site; what is wrong with them is an error
 	@$(SITE)
+
+screenshot: $(VENV)/.dev $(MODEL) ## the console's picture in docs/, taken with Debian's package chromium
+	@$(BIN)/python tools/screenshot.py $(or $(SCREENSHOT),docs/console.png)
 
 # One file after the other, for lambda.txt and dev.txt are held to the versions that run.txt chose,
 # and arm64.txt to those of dev.txt.

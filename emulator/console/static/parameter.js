@@ -155,7 +155,8 @@ function boundsOf(schema) {
 }
 
 /** The range in a few signs; undefined where only words will do. */
-function rangeWords(kind, { minimum, maximum, open }) {
+function rangeWords(kind, { minimum, maximum, open, maxItems }) {
+  if (kind === "stops" && maxItems !== undefined) return `up to ${maxItems}`;
   if (kind !== "integer" && kind !== "number") return undefined;
   if (minimum === undefined || maximum === undefined) return undefined;
   const least = String(minimum).replace("-", "−");

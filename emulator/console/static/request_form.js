@@ -26,11 +26,12 @@ export class RequestForm {
     this.parameters = new Parameters();
     this.wrong = h("p", { class: "form-error", role: "alert", hidden: true });
     this.promptBox = h("div", { class: "stack tight" }, h("label", { for: promptId }, "Prompt"), this.prompt);
+    this.jobRow = h("div", { class: "row" }, this.shapes.element, this.template.element);
     this.element = h(
       "div",
       { class: "stack" },
       this.kinds.element,
-      h("div", { class: "row" }, this.shapes.element, this.template.element),
+      this.jobRow,
       this.promptBox,
       this.messages.element,
       h("div", { class: "row" }, this.stream.element, this.validation.element),
@@ -57,8 +58,9 @@ export class RequestForm {
 
   #showKind() {
     const job = this.kind === "job";
-    this.shapes.element.hidden = !job;
-    this.template.element.hidden = !job || this.#isChat;
+    // The whole row, because an empty one would leave its gap.
+    this.jobRow.hidden = !job;
+    this.template.element.hidden = this.#isChat;
     this.promptBox.hidden = this.#isChat;
     this.messages.element.hidden = !this.#isChat;
     this.complain(null, "");

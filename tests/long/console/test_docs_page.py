@@ -144,6 +144,7 @@ async def test_console_links_to_the_docs_and_back(browser: Browser, server: Emul
         await here.go()
         await here.page.get_by_role("link", name="API", exact=True).click()
         await here.page.locator(".opblock").first.wait_for()
-        await here.page.get_by_role("link", name="Console", exact=True).click()
+        pages = here.page.get_by_role("navigation", name="Pages")
+        await pages.get_by_role("link", name="Console", exact=True).click()
         await here.page.get_by_label("temperature", exact=True).wait_for()
         here.check()
