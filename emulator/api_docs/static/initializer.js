@@ -3,14 +3,6 @@
 // Tags that few readers look for; they start closed.
 const CLOSED_TAGS = ["Endpoints", "Aliases", "Console", "Workers"];
 
-/** A plugin: Swagger UI's `docExpansion` opens all tags or none, this excepts some. */
-function closeTags() {
-  const isClosed = ([kind, tag]) => kind === "operations-tag" && CLOSED_TAGS.includes(tag);
-  const isShown = (original) => (state, thing, byDefault) =>
-    original(state, thing, byDefault && !(Array.isArray(thing) && isClosed(thing)));
-  return { statePlugins: { layout: { wrapSelectors: { isShown } } } };
-}
-
 const ui = SwaggerUIBundle({
   url: "/openapi.json",
   dom_id: "#swagger-ui",
@@ -24,8 +16,13 @@ const ui = SwaggerUIBundle({
   displayRequestDuration: true,
   filter: true,
   tryItOutEnabled: true,
-  plugins: [closeTags],
   onComplete: () => {
+    // `docExpansion` opens all tags or none. A deep link is left alone: closing a tag changes the
+    // address.
+    if (location.hash.replace("#", "") === "") {
+      for (const tag of CLOSED_TAGS) ui.layoutActions.show(["operations-tag", tag], false);
+      history.replaceState(null, "", location.pathname);
+    }
     // The key that was entered in the console, in this tab.
     const key = sessionStorage.getItem("api-key");
     if (key !== null) ui.preauthorizeApiKey("key", key);
