@@ -160,7 +160,7 @@ def _in_order(paths: dict[str, Any]) -> dict[str, Any]:
 
 
 def _place(name: str, settings: EmulatorSettings) -> dict[str, Any]:
-    """Return a parameter in a path; those that have a default can be sent without typing."""
+    """Return a path parameter; `model` and `endpoint` have defaults, so examples can be sent."""
     schema: dict[str, Any] = {"type": "string", "minLength": 1, "pattern": "^[^/]+$"}
     if name == "model":
         schema = {"enum": [*settings.served_models], "default": settings.served_models[0]}

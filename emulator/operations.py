@@ -313,7 +313,7 @@ def tag(known: Operation, path: str) -> str:
 
 
 def operation(path: str, method: str) -> Operation | None:
-    """Return the operation of a route; None if the table has none."""
+    """Return the operation of a route, or None if it has none."""
     for name in (f"{method} {path}", path, path.removeprefix(ENDPOINT)):
         if (known := OPERATIONS.get(name)) is not None:
             return known

@@ -32,7 +32,7 @@ _ASKING = SamplingParams(
 def describe_console(
     settings: EmulatorSettings, capabilities: Capabilities | None
 ) -> dict[str, Any]:
-    """Return the forms with their parameters, and the engine, which is None while it loads."""
+    """Return the forms, their parameters and the engine's capabilities (None while it loads)."""
     openai = Defaults(max_tokens=settings.default_max_tokens)
     notes = _notes(capabilities)
     endpoint = settings.endpoint_id
