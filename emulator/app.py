@@ -117,7 +117,6 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         fleet,
         endpoint,
         settings.stream_mode,
-        queue.live,
         tracing.enter,
         # A limit that was set is meant for jobs as well.
         policy_decides="request_timeout_s" not in settings.model_fields_set,

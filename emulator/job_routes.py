@@ -15,6 +15,7 @@ from emulator.body import read_json
 from emulator.disconnect import while_connected
 from emulator.fleet import Fleet
 from emulator.job_stream import JobStream
+from emulator.local_worker import NAME as LOCAL
 from emulator.responses import JSON
 from emulator.settings import EmulatorSettings
 from emulator.submission import new_job
@@ -42,7 +43,8 @@ class JobRoutes:
         self._policy = settings.policy_limits()
         self._run_bytes = int(settings.max_run_mb * 1e6)
         self._runsync_bytes = int(settings.max_runsync_mb * 1e6)
-        self._stream = JobStream(store, settings.stream_hold_s)
+        local = shapes.worker_key(settings.endpoint_id, LOCAL)
+        self._stream = JobStream(store, settings.stream_hold_s, local_worker=local)
 
     def routes(self) -> list[Route]:
         """Return the routes to mount."""

@@ -1,4 +1,4 @@
-"""`/stream/{id}`: what a job has said since the last call, or all of it as server-sent events."""
+"""`/stream/{id}`: the chunks of a job since the last call, or all of them as server-sent events."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from emulator import shapes
 from emulator.disconnect import ClientDisconnected, while_connected
 from emulator.responses import JSON
 from emulator.sse import SSEResponse
+from emulator.stream_end import explain_drained, explain_end
 from handler.errors import InvalidRequest, NotFound
 from jobs import Chunk, Job, JobStore
 
@@ -22,16 +23,22 @@ _RESTART = b"event: restart\ndata: {}\n\n"
 
 
 class JobStream:
-    """Answers with JSON, as RunPod does, or with events to whoever accepts them.
+    """Answers with JSON, as RunPod does, or with events to a client that accepts them.
 
-    JSON drains: each chunk is in one answer, the last of which has a final status. An answer is
-    held until there is something to say, but never so long that RunPod's own client gives up.
-    Events do not drain; their ids are `attempt.number`, and `Last-Event-ID` goes on behind one.
-    A comment after each `keep_alive_s` of silence keeps proxies from closing the connection.
+    JSON drains: each chunk is in one answer, the last of which has a final status. An answer waits
+    up to `hold_s` for a chunk, which is less than RunPod's own client waits. Events do not drain;
+    their ids are `attempt.number`, and `Last-Event-ID` resumes behind one. A comment after each
+    `keep_alive_s` without a chunk keeps proxies from closing the connection.
+
+    An end without output has a `message` that gives the reason. `local_worker` is the key of the
+    worker in this process.
     """
 
-    def __init__(self, store: JobStore, hold_s: float, keep_alive_s: float = 15.0) -> None:
+    def __init__(
+        self, store: JobStore, hold_s: float, keep_alive_s: float = 15.0, local_worker: str = ""
+    ) -> None:
         self._store = store
+        self._local_worker = local_worker
         self._hold_s = hold_s
         self._keep_alive_s = keep_alive_s
 
@@ -52,7 +59,14 @@ class JobStream:
             # Waits and takes nothing: whoever leaves meanwhile leaves it to the next reader.
             await while_connected(request.receive, self._store.read(job.id, after, self._hold_s))
             now, chunks = await self._take(request, job.id)
-        return JSON(shapes.stream(now, chunks))
+        answer = shapes.stream(now, chunks)
+        if not chunks and now.status.final:
+            count = len(await self._store.read(job.id, (0, 0), 0))
+            answer["message"] = self._explain_end(now, count) or explain_drained(count)
+        return JSON(answer)
+
+    def _explain_end(self, job: Job, chunk_count: int) -> str | None:
+        return explain_end(job, chunk_count, self._local_worker)
 
     async def _take(self, request: Request, job_id: str) -> tuple[Job, list[Chunk]]:
         """Drain a stream for a client that is still there."""
@@ -84,10 +98,14 @@ class JobStream:
                 yield b"event: gone\ndata: {}\n\n"
                 return
             elif job.status.final:
-                # The attempt that ended it may have said nothing.
+                # The attempt that ended the job may have streamed nothing.
                 restart = _RESTART if after[0] not in (0, job.attempt) else b""
-                told = orjson.dumps(shapes.status(job))
-                yield restart + b"event: end\nid: %b\ndata: %b\n\n" % (_END.encode(), told)
+                end = shapes.status(job)
+                count = len(await self._store.read(job_id, (0, 0), 0))
+                if (message := self._explain_end(job, count)) is not None:
+                    end["message"] = message
+                data = orjson.dumps(end)
+                yield restart + b"event: end\nid: %b\ndata: %b\n\n" % (_END.encode(), data)
                 return
             elif await self._store.get(job_id) is job:
                 yield b": still here\n\n"

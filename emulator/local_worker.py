@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from typing import Literal
 
 import orjson
@@ -37,10 +37,13 @@ class LocalWorker:
     """Leases a job only when the engine has granted it a slot, so waiting is never execution.
 
     One task waits for a job, then for a slot, then takes the job and starts a task that runs it.
-    It takes none before the model is loaded; when the model cannot be loaded it takes them all, so
-    that each job fails with the reason. Jobs that are `live` are streamed in any mode; `enter` is
-    told of each in its own task. Where the `policy_decides`, a job may run for as long as its own
-    says, whatever the engine lets others. Owned by the event loop.
+    It takes no job before the model is loaded. When the model cannot be loaded it takes them all,
+    so that each job fails with the reason.
+
+    A job that asks to stream is streamed in either `mode`; the mode decides whether its output is
+    one JSON or the list of its chunks. `enter` is called with each job's id in the job's own task.
+    With `policy_decides` a job may run as long as its own policy allows, whatever the engine's
+    limit for other requests. Owned by the event loop.
     """
 
     def __init__(
@@ -51,7 +54,6 @@ class LocalWorker:
         fleet: Fleet,
         endpoint: str,
         mode: Literal["aggregate", "generator"],
-        live: Container[str] = frozenset(),
         enter: Callable[[str], object] = lambda job_id: None,
         *,
         policy_decides: bool = False,
@@ -61,8 +63,7 @@ class LocalWorker:
         self._engine = engine
         self._fleet = fleet
         self._endpoint = endpoint
-        self._mode = mode
-        self._live = live
+        self._as_list = mode == "generator"
         self._enter = enter
         self._policy_decides = policy_decides
         self._key = worker_key(endpoint, NAME)
@@ -143,8 +144,6 @@ class LocalWorker:
             if self._policy_decides:
                 limit_s = job.policy.execution_timeout_ms / 1000 + _LATER_S
             told = {**extra, "id": job.id, "input": orjson.loads(job.input)}
-            if self._mode == "aggregate" and job.id not in self._live:
-                return await self._jobs.result(told, slot, limit_s)
 
             async def put(chunk: bytes) -> None:
                 try:
@@ -152,7 +151,7 @@ class LocalWorker:
                 except StoreFull as error:
                     raise ResultTooLarge(str(error)) from None
 
-            return await self._jobs.streamed_result(told, put, slot, limit_s)
+            return await self._jobs.result(told, slot, limit_s, put, as_list=self._as_list)
         except Exception:
             logger.exception("the local worker failed on job %s", job.id)
             return Result(error="the worker failed; see its log")

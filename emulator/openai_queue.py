@@ -49,9 +49,6 @@ class OpenAIQueue:
     Whatever is posted goes to the worker, known here or not, as on RunPod: it is the worker that
     knows its routes. The models of the worker in this process are known without asking it, which
     could not answer while it is busy or loads.
-
-    `live` has the jobs whose streams somebody reads here: the worker in this process streams them
-    whatever STREAM_MODE says of other jobs.
     """
 
     def __init__(
@@ -70,7 +67,6 @@ class OpenAIQueue:
         self._local = settings.endpoint_id if settings.local_worker else None
         self._keep_alive_s = keep_alive_s
         self._taking_back: set[asyncio.Task[None]] = set()
-        self.live: set[str] = set()
 
     def routes(self) -> list[Route]:
         """Return the routes to mount."""
@@ -137,7 +133,7 @@ class OpenAIQueue:
         return body_of(output)
 
     async def _streamed(self, request: Request, route: str, body: dict[str, Any]) -> SSEResponse:
-        call = await self._send(request, route, body, live=True)
+        call = await self._send(request, route, body)
         try:
             # A failure before the first event is an HTTP error (R30).
             first = await while_connected(request.receive, call.events())
@@ -147,23 +143,17 @@ class OpenAIQueue:
         farewell = error_event(STOPPED) + DONE
         return SSEResponse(_events(call, first), call.leave, farewell, self._keep_alive_s)
 
-    async def _send(
-        self, request: Request, route: str, body: dict[str, Any], *, live: bool = False
-    ) -> QueuedCall:
+    async def _send(self, request: Request, route: str, body: dict[str, Any]) -> QueuedCall:
         """Queue a call, a job as /runsync's. Raises InvalidRequest, StoreFull, StoreUnavailable."""
         wait_s = asked_wait_s(request)
         given = {"input": {"openai_route": route, "openai_input": body}}
         new = new_job(given, request.path_params["endpoint"], self._policy, sync=True)
         job = await self._store.enqueue(new)
-        if live:
-            # Nobody has seen the job yet: a sync one waits for no disk.
-            self.live.add(job.id)
         # For the line in the log.
         request.path_params["job_id"] = job.id
         return QueuedCall(self._store, job, self._drain, wait_s, self._on_left)
 
     def _on_left(self, job: Job, over: bool) -> None:
-        self.live.discard(job.id)
         if over:
             return
         task = asyncio.create_task(self._cancel(job.id))

@@ -95,7 +95,8 @@ def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
         "JobAndInput": object_of({"id": TEXT, "status": ref("JobStatus")}, shown | sent),
         "Jobs": object_of({"requests": list_of(ref("Job"))}),
         "Stream": object_of(
-            {"status": ref("JobStatus"), "stream": list_of(object_of({"output": ANY}))}
+            {"status": ref("JobStatus"), "stream": list_of(object_of({"output": ANY}))},
+            {"message": {**TEXT, "description": "why a job that has ended has no more output"}},
         ),
         "Purged": object_of({"removed": COUNT, "status": {"const": "completed"}}),
         "EndpointHealth": object_of(

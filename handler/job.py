@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
-from engine import Slot
+from engine import Delta, Slot
 from handler import limits
-from handler.errors import Problem, problem
+from handler.errors import Problem, ResultTooLarge, problem
 from handler.models import Models
 from handler.openai.service import OpenAIService, events
 from handler.options import PLAIN, OptionsReader
@@ -20,7 +21,19 @@ from handler.request import OpenAIRequest, TextRequest, parse
 from handler.response import encode, encode_partial
 from handler.results import Delivery, Results
 
-_SIZES_NOTE = "deltas and tokens were left out of the final output, which would exceed {:g} MB"
+logger = logging.getLogger(__name__)
+
+_REPEATED_NOTE = "deltas and tokens were left out of the final output, which would exceed {:g} MB"
+_TEXT_NOTE = "the text was left out of the last chunk, which would exceed {:g} MB; /status has it"
+
+Put = Callable[[bytes], Awaitable[object]]
+
+
+class _Output(NamedTuple):
+    """One output of a job: what is streamed, and on the last one the job's whole JSON."""
+
+    chunk: Any
+    whole: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,41 +80,84 @@ class JobHandler:
         return self._models.dead
 
     async def run(self, job: Mapping[str, Any], slot: Slot | None = None) -> Any:
-        """Return a job's whole output (STREAM_MODE=aggregate), or `{"error": …}`.
+        """Return a job's one output for the SDK (STREAM_MODE=aggregate), or `{"error": …}`.
 
-        A `slot` that was reserved for the job is used; its owner gives it back where it is not.
-
-        A streamed OpenAI call answers with its server-sent events as one string, since there is no
-        other way for a client that asked for a stream to understand the answer.
+        A streamed OpenAI call returns its server-sent events as one string, because its client
+        understands nothing else.
         """
-        request: TextRequest | OpenAIRequest | None = None
-        try:
-            request = self._parse(job)
-            delivery = self._delivery(job, request)
-            output = await self._output(request, slot)
-            output = await delivery.whole(output, limits.wire_size({"output": output}))
-        except Exception as error:
-            return self._failure(error, request)
-        return output
+        result = await self.result(job, slot, size_of=limits.wire_size)
+        if result.output is None:
+            return self._failure(result.error)
+        return orjson.loads(result.output)
 
     async def result(
-        self, job: Mapping[str, Any], slot: Slot | None = None, timeout_s: float | None = None
+        self,
+        job: Mapping[str, Any],
+        slot: Slot | None = None,
+        timeout_s: float | None = None,
+        put: Put | None = None,
+        *,
+        as_list: bool = False,
+        size_of: Callable[[Any], int] | None = None,
     ) -> Result:
-        """Return what `run` returns to the SDK, encoded once, for workers that have no SDK.
+        """Run a job and return its output, encoded once.
 
-        A `timeout_s` takes the place of the engine's own limit to a generation.
+        A job that asks to stream passes its chunks to `put` as they come, the whole JSON last, and
+        returns that JSON. With `as_list` (STREAM_MODE=generator) every job passes its chunks to
+        `put` and returns the list of them. `slot` is a reserved slot, which its owner releases if
+        the job does not use it; `timeout_s` replaces the engine's own limit; `size_of` measures an
+        output as its receiver will, in bytes, where that is not its JSON here.
         """
         request: TextRequest | OpenAIRequest | None = None
         try:
             request = self._parse(job, timeout_s)
             delivery = self._delivery(job, request)
-            output = await self._output(request, slot)
+            if put is not None and as_list:
+                return Result(output=await self._list(request, delivery, slot, put))
+            if put is not None and request.streaming:
+                output = await self._streamed(request, slot, put)
+            else:
+                output = await self._output(request, slot)
             body = orjson.dumps(output)
-            sent = await delivery.whole(output, len(body))
+            size = len(body) if size_of is None else size_of({"output": output})
+            delivered = await delivery.whole(output, size)
+            if delivered is output:
+                return Result(output=body)
+            pointer = orjson.dumps(delivered)
+            if put is not None and request.streaming:
+                await put(pointer)
+            return Result(output=pointer)
         except Exception as error:
             failure = problem(error)
-            return Result(error=_told(failure, request), retryable=failure.row.retryable)
-        return Result(output=body if sent is output else orjson.dumps(sent))
+            return Result(error=_message(failure, request), retryable=failure.row.retryable)
+
+    async def stream(
+        self,
+        job: Mapping[str, Any],
+        slot: Slot | None = None,
+        *,
+        keep: Callable[[bool], object] = lambda kept: None,
+    ) -> AsyncGenerator[Any, None]:
+        """Yield a job's outputs for the SDK as they come (STREAM_MODE=generator).
+
+        A text job yields its partial outputs and the whole JSON last. A streamed OpenAI call yields
+        text of whole events and nothing else; a call that is not streamed yields its one body. A
+        failure is yielded as `{"error": …}`, and the SDK then ends the job with it.
+
+        `keep` is called before each output and is given whether it belongs to the list that is the
+        job's result: what goes to a bucket does not, and the pointer to it comes last.
+        """
+        request: TextRequest | OpenAIRequest | None = None
+        try:
+            request = self._parse(job)
+            delivery = self._delivery(job, request)
+            async with aclosing(self._chunks(request, delivery, slot, _sdk_body)) as chunks:
+                async for output, _, is_kept in chunks:
+                    keep(is_kept)
+                    yield output
+        except Exception as error:
+            keep(True)
+            yield self._failure(_message(problem(error), request))
 
     def check(self, job: Mapping[str, Any]) -> None:
         """Find what is wrong with a job that nobody runs yet. Raises InvalidRequest or NotFound."""
@@ -111,36 +167,6 @@ class JobHandler:
             self._openai.check(request.route, request.body)
         else:
             self._pipeline(request)
-
-    async def streamed_result(
-        self,
-        job: Mapping[str, Any],
-        put: Callable[[bytes], Awaitable[object]],
-        slot: Slot | None = None,
-        timeout_s: float | None = None,
-    ) -> Result:
-        """Hand each of `stream`'s outputs to `put`, encoded once; return the list of those kept.
-
-        What `put` raises is the job's error; `timeout_s` is as in `result`.
-        """
-        request: TextRequest | OpenAIRequest | None = None
-        chunks: list[bytes] = []
-        try:
-            request = self._parse(job, timeout_s)
-            delivery = self._delivery(job, request)
-            async with aclosing(self._outputs(request, slot)) as outputs:
-                async for output in outputs:
-                    chunk = orjson.dumps(output)
-                    self._results.sizes.check_chunk(len(chunk))
-                    if delivery.add(output, len(chunk)):
-                        chunks.append(chunk)
-                    await put(chunk)
-            if (pointer := await delivery.end()) is not None:
-                chunks.append(orjson.dumps(pointer))
-                await put(chunks[-1])
-        except Exception as error:
-            return Result(error=_told(problem(error), request))
-        return Result(output=b"[%b]" % b",".join(chunks))
 
     def _parse(
         self, job: Mapping[str, Any], timeout_s: float | None = None
@@ -160,102 +186,152 @@ class JobHandler:
             return encode(await self._pipeline(request).run(request, slot))
         return await self._run_openai(request, slot)
 
+    async def _list(
+        self, request: TextRequest | OpenAIRequest, delivery: Delivery, slot: Slot | None, put: Put
+    ) -> bytes:
+        """Pass each chunk to `put`; return the list of those that are the job's result."""
+        kept: list[bytes] = []
+        async with aclosing(self._chunks(request, delivery, slot, orjson.dumps)) as chunks:
+            async for _, body, is_kept in chunks:
+                if is_kept:
+                    kept.append(body)
+                await put(body)
+        return b"[%b]" % b",".join(kept)
+
+    async def _chunks(
+        self,
+        request: TextRequest | OpenAIRequest,
+        delivery: Delivery,
+        slot: Slot | None,
+        encode: Callable[[Any], bytes],
+    ) -> AsyncGenerator[tuple[Any, bytes, bool], None]:
+        """Yield each chunk, its encoding, and whether it is part of the result as it is sent."""
+        async with aclosing(self._outputs(request, slot, may_hold_back=False)) as outputs:
+            async for output, _ in outputs:
+                body = encode(output)
+                self._results.sizes.check_chunk(len(body))
+                yield output, body, delivery.add(output, len(body))
+        if (pointer := await delivery.end()) is not None:
+            yield pointer, encode(pointer), True
+
+    async def _streamed(
+        self, request: TextRequest | OpenAIRequest, slot: Slot | None, put: Put
+    ) -> Any:
+        """Pass the chunks of a job to `put` and return its whole output.
+
+        A chunk that is refused ends the stream of a text job, not the job: its output does not
+        depend on the stream, and a warning in it gives the reason. An OpenAI call fails, because
+        the stream is its answer and must not look complete.
+        """
+        texts: list[str] = []
+        whole: Any = None
+        refused: str | None = None
+        async with aclosing(self._outputs(request, slot, may_hold_back=True)) as outputs:
+            async for chunk, output in outputs:
+                whole = output
+                if isinstance(chunk, str):
+                    texts.append(chunk)
+                if refused is not None:
+                    continue
+                body = orjson.dumps(chunk)
+                try:
+                    self._results.sizes.check_chunk(len(body))
+                    await put(body)
+                except ResultTooLarge as error:
+                    if isinstance(request, OpenAIRequest):
+                        raise
+                    refused = f"the rest of the answer was not streamed: {error}"
+        if whole is None:
+            return "".join(texts)
+        if refused is not None:
+            logger.warning("%s", refused)
+            whole.setdefault("warnings", []).append(refused)
+        return whole
+
     def _outputs(
-        self, request: TextRequest | OpenAIRequest, slot: Slot | None
-    ) -> AsyncGenerator[Any, None]:
+        self, request: TextRequest | OpenAIRequest, slot: Slot | None, *, may_hold_back: bool
+    ) -> AsyncGenerator[_Output, None]:
         if isinstance(request, TextRequest):
-            return self._stream_text(request, slot)
+            return self._stream_text(request, slot, may_hold_back=may_hold_back)
         return self._stream_openai(request, slot)
 
     async def _run_openai(self, request: OpenAIRequest, slot: Slot | None) -> Any:
-        if (plain := await self._openai.plain(request.route, request.body, slot)) is not None:
-            return plain
-        codec = self._openai.codec(request.route, request.body)
-        codec.timeout_s = request.timeout_s
-        if not codec.streaming:
-            return await self._openai.whole(codec, slot)
-        async with await self._openai.open(codec, slot) as running:
-            blocks = [block async for block in events(codec, running)]
-        return b"".join(blocks).decode()
-
-    async def stream(
-        self,
-        job: Mapping[str, Any],
-        slot: Slot | None = None,
-        *,
-        keep: Callable[[bool], object] = lambda kept: None,
-    ) -> AsyncGenerator[Any, None]:
-        """Yield partial outputs as they come, the whole JSON last (STREAM_MODE=generator).
-
-        A streamed OpenAI call yields text of whole events and nothing else; a call that is not
-        streamed yields its one body. A failure is yielded as `{"error": …}`, and the SDK then ends
-        the job with it.
-
-        Before each of them `keep` is told whether it belongs to the list that is the job's result:
-        what goes to a bucket does not, and the pointer to it comes last.
-        """
-        request: TextRequest | OpenAIRequest | None = None
-        try:
-            request = self._parse(job)
-            delivery = self._delivery(job, request)
-            async with aclosing(self._outputs(request, slot)) as outputs:
-                async for output in outputs:
-                    size = limits.wire_size({"output": output})
-                    self._results.sizes.check_chunk(size)
-                    keep(delivery.add(output, size))
-                    yield output
-            if (pointer := await delivery.end()) is not None:
-                keep(True)
-                yield pointer
-        except Exception as error:
-            keep(True)
-            yield self._failure(error, request)
+        texts: list[str] = []
+        async with aclosing(self._stream_openai(request, slot)) as outputs:
+            async for chunk, whole in outputs:
+                if whole is not None:
+                    return whole
+                texts.append(chunk)
+        return "".join(texts)
 
     async def _stream_text(
-        self, request: TextRequest, slot: Slot | None
-    ) -> AsyncGenerator[Any, None]:
+        self, request: TextRequest, slot: Slot | None, *, may_hold_back: bool
+    ) -> AsyncGenerator[_Output, None]:
+        """Yield partial outputs as they come, then the whole JSON.
+
+        `may_hold_back` is set where the result is that JSON alone. Then an answer that may be
+        generated again is streamed at its end, and a last chunk that is too large goes without its
+        text, which the chunks before it have.
+        """
         sizes = self._results.sizes
-        if request.streaming:
-            async with await self._pipeline(request).open(request, slot) as running:
+        pipeline = self._pipeline(request)
+        if not request.streaming:
+            final = encode(await pipeline.run(request, slot))
+        elif may_hold_back and request.options.regenerate:
+            answer = await pipeline.run(request, slot)
+            for part in limits.split([Delta(text) for text in answer.deltas], sizes.partial_chars):
+                yield _Output(encode_partial(part))
+            final = encode(answer)
+        else:
+            async with await pipeline.open(request, slot) as running:
                 async for batch in running.batches(self._interval_s):
                     for part in limits.split(batch, sizes.partial_chars):
-                        yield encode_partial(part)
+                        yield _Output(encode_partial(part))
                 final = encode(await running.answer())
-        else:
-            final = encode(await self._pipeline(request).run(request, slot))
-        if limits.wire_size({"output": final}) > sizes.chunk:
-            choice = final["choices"][0]
-            choice.pop("deltas", None)
-            del choice["tokens"]
-            final.setdefault("warnings", []).append(_SIZES_NOTE.format(sizes.chunk / 1e6))
-        yield final
+        last = final
+        if limits.wire_size({"output": last}) > sizes.chunk:
+            last = _without(final, ("deltas", "tokens"), _REPEATED_NOTE.format(sizes.chunk / 1e6))
+            if may_hold_back and limits.wire_size({"output": last}) > sizes.chunk:
+                note = _TEXT_NOTE.format(sizes.chunk / 1e6)
+                last = _without(final, ("text", "deltas", "tokens"), note)
+        yield _Output(last, final)
 
     async def _stream_openai(
         self, request: OpenAIRequest, slot: Slot | None
-    ) -> AsyncGenerator[Any, None]:
-        if (plain := await self._openai.plain(request.route, request.body, slot)) is not None:
-            yield plain
-            return
-        codec = self._openai.codec(request.route, request.body)
-        codec.timeout_s = request.timeout_s
-        if not codec.streaming:
-            yield await self._openai.whole(codec, slot)
-            return
-        async with await self._openai.open(codec, slot) as running:
-            async for block in events(codec, running, self._interval_s):
-                yield block.decode()
+    ) -> AsyncGenerator[_Output, None]:
+        body = await self._openai.plain(request.route, request.body, slot)
+        if body is None:
+            codec = self._openai.codec(request.route, request.body)
+            codec.timeout_s = request.timeout_s
+            if codec.streaming:
+                part_chars = self._results.sizes.partial_chars
+                async with await self._openai.open(codec, slot) as running:
+                    async for block in events(codec, running, self._interval_s, part_chars):
+                        yield _Output(block.decode())
+                return
+            body = await self._openai.whole(codec, slot)
+        yield _Output(body, body)
 
-    def _failure(
-        self, error: Exception, request: TextRequest | OpenAIRequest | None
-    ) -> dict[str, Any]:
-        output: dict[str, Any] = {"error": _told(problem(error), request)}
+    def _failure(self, message: str | None) -> dict[str, Any]:
+        output: dict[str, Any] = {"error": message}
         if self.dead:
             output["refresh_worker"] = True
         return output
 
 
-def _told(failure: Problem, request: TextRequest | OpenAIRequest | None) -> str:
-    """Return a failure in the words of whoever sent the job."""
+def _sdk_body(output: Any) -> bytes:
+    return limits.wire_body({"output": output})
+
+
+def _without(output: dict[str, Any], names: tuple[str, ...], note: str) -> dict[str, Any]:
+    """Return an output without some fields of its choice, with a warning that says so."""
+    [choice] = output["choices"]
+    choice = {name: value for name, value in choice.items() if name not in names}
+    return {**output, "choices": [choice], "warnings": [*output.get("warnings", ()), note]}
+
+
+def _message(failure: Problem, request: TextRequest | OpenAIRequest | None) -> str:
+    """Return the error message of a job, in the form its sender expects."""
     if isinstance(request, OpenAIRequest):
         return failure.openai_job_error()
     return failure.job_error()

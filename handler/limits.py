@@ -82,9 +82,14 @@ class Sizes:
             )
 
 
-def wire_size(output: Any) -> int:
-    """Return the bytes of an output as the SDK posts it. Raises ValueError on NaN."""
-    return len(json.dumps(output, ensure_ascii=False, allow_nan=False).encode())
+def wire_body(value: Any) -> bytes:
+    """Return a value as the SDK encodes it. Raises ValueError on NaN."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+
+
+def wire_size(value: Any) -> int:
+    """Return the size in bytes of a value as the SDK posts it. Raises ValueError on NaN."""
+    return len(wire_body(value))
 
 
 def _mb(size: int) -> str:

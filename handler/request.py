@@ -77,6 +77,11 @@ class OpenAIRequest:
     body: Mapping[str, Any]
     timeout_s: float | None = None
 
+    @property
+    def streaming(self) -> bool:
+        """Whether the call asks for a stream of events."""
+        return self.body.get("stream") is True
+
     def within(self, timeout_s: float) -> OpenAIRequest:
         """Return the same with a limit of its own."""
         return replace(self, timeout_s=timeout_s)
@@ -188,3 +193,14 @@ def _openai(given: Mapping[str, Any]) -> OpenAIRequest:
             f"input.openai_input must be an object, got {shown(body)}", "input.openai_input"
         )
     return OpenAIRequest(route, body)
+
+
+def asks_to_stream(job_input: Any) -> bool:
+    """Return whether a job's input asks to stream, in any of its forms; false for a bad input."""
+    if not isinstance(job_input, Mapping):
+        return False
+    if job_input.get("openai_route") is not None:
+        flags = [job_input.get("openai_input")]
+    else:
+        flags = [job_input, job_input.get("sampling_params")]
+    return any(isinstance(each, Mapping) and each.get("stream") is True for each in flags)

@@ -9,7 +9,7 @@ import orjson
 from engine import Delta
 from handler.answer import Answer
 from handler.errors import Problem, problem
-from handler.limits import split, split_events
+from handler.limits import PARTIAL_CHARS, split, split_events
 from handler.openai.codec import Codec
 from handler.openai.dialect import OPENAI, Dialect
 from handler.openai.several import Finished, Part, Several
@@ -22,19 +22,23 @@ _LINE_ENDS = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\u0085\u20
 
 
 async def events(
-    codec: Codec, running: Running | Several | Finished, interval_s: float = 0.0
+    codec: Codec,
+    running: Running | Several | Finished,
+    interval_s: float = 0.0,
+    part_chars: int = PARTIAL_CHARS,
 ) -> AsyncGenerator[bytes, None]:
     """Yield a streamed answer as blocks of whole server-sent events, `[DONE]` last.
 
-    Text that came while the reader was busy goes out as one event. An error after the first text is
-    an event of its own and then the end (R30).
+    Text that came while the reader was busy goes out as one event, or as several of at most
+    `part_chars` characters. An error after the first text is an event of its own and then the end
+    (R30).
     """
     block = b""
     try:
         if isinstance(running, Running):
             block = codec.opening(running.created)
             async for batch in running.batches(interval_s):
-                for deltas in split(batch):
+                for deltas in split(batch, part_chars):
                     for part in _blocks(block + codec.delta(deltas)):
                         yield part
                     block = b""
@@ -50,7 +54,8 @@ async def events(
                         block += codec.closing(come, index)
                         left -= 1
                     else:
-                        block += b"".join([codec.delta(each, index) for each in split(come)])
+                        parts_of = split(come, part_chars)
+                        block += b"".join([codec.delta(each, index) for each in parts_of])
                 if left:
                     for part in _blocks(block):
                         yield part

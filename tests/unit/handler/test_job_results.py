@@ -79,7 +79,7 @@ async def test_streamed_outputs_are_those_of_the_sdk(
     async def put(chunk: bytes) -> None:
         chunks.append(chunk)
 
-    result = await jobs.streamed_result(job, put)
+    result = await jobs.result(job, put=put, as_list=True)
     if isinstance(outputs[-1], dict) and isinstance(outputs[-1].get("error"), str):
         assert (result.output, result.error) == (None, outputs.pop()["error"])
     else:
@@ -98,7 +98,7 @@ async def test_result_that_is_too_large_is_an_error(
         raise AssertionError
 
     assert "lower max_tokens" in ((await jobs.result(job)).error or "")
-    assert "lower max_tokens" in ((await jobs.streamed_result(job, put)).error or "")
+    assert "lower max_tokens" in ((await jobs.result(job, put=put, as_list=True)).error or "")
     # Of a /runsync, more is taken.
     assert (await jobs.result(job | {"id": "sync-j"})).error is None
 
@@ -114,5 +114,5 @@ async def test_what_put_raises_ends_the_job_and_its_run(
         raise ResultTooLarge("no more room")
 
     job = {"id": "j", "input": {"prompt": "x", "stream": True}}
-    result = await jobs.streamed_result(job, put)
+    result = await jobs.result(job, put=put, as_list=True)
     assert (result.error, len(told)) == ("no more room", 1)

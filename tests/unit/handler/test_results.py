@@ -83,7 +83,7 @@ class Handlers:
         async def put(chunk: bytes) -> None:
             self.streamed.append(orjson.loads(chunk))
 
-        result = await self.jobs.streamed_result(job, put)
+        result = await self.jobs.result(job, put=put, as_list=True)
         if result.output is None:
             return [{"error": result.error}]
         return orjson.loads(result.output)
