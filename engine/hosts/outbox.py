@@ -31,6 +31,9 @@ QUIET_S = 0.001
 # another: nobody sees them one by one, and each frame takes time from the model, as below.
 PACE_S = 1 / 30
 LATE_S = 0.05
+# A young run sends more often: it waits no longer for another token than this share of its age, so
+# that a short answer of a fast model is a stream as well, and not one frame or two.
+AGE_SHARE = 1 / 8
 # More in one frame is a burst: the sender then lets more gather, and leaves the interpreter, which
 # they share, to the producer.
 BURST = 16
@@ -72,7 +75,8 @@ class Outbox:
         self._first: DeltaChannel[tuple[int, Any]] = DeltaChannel(self._awake.set)
         # Runs that nobody reads along.
         self._whole: set[int] = set()
-        # When each run's last token came that did not wait for another.
+        # When each run's first token came, and its last one that did not wait for another.
+        self._begun_s: dict[int, float] = {}
         self._told_s: dict[int, float] = {}
         # After how long the sender looks by itself, and what was asked since it has looked.
         self._tick_s = _NEVER_S
@@ -93,7 +97,7 @@ class Outbox:
             self._put_late(item, WHOLE_S)
         elif len(pending) > BURST:
             self._channel.put(item)
-        elif (now_s := time.monotonic()) - self._told_s.get(run_id, -math.inf) < PACE_S:
+        elif self._is_early(run_id, now_s := time.monotonic()):
             self._due_s = self._due_s or now_s + LATE_S
             self._put_late(item, LATE_S)
         else:
@@ -105,6 +109,14 @@ class Outbox:
                 self._channel.put(item)
         if len(pending) > MAX_PENDING:
             self._wait_for_room()
+
+    def _is_early(self, run_id: int, now_s: float) -> bool:
+        """Return whether a run has sent so recently that its next token shares a frame."""
+        last_s = self._told_s.get(run_id)
+        if last_s is None:
+            self._begun_s[run_id] = now_s
+            return False
+        return now_s - last_s < min(PACE_S, AGE_SHARE * (now_s - self._begun_s[run_id]))
 
     def _wait_for_room(self) -> None:
         self._room.clear()
@@ -153,6 +165,7 @@ class Outbox:
     def _forget(self, run_id: int) -> None:
         self._whole.discard(run_id)
         self._told_s.pop(run_id, None)
+        self._begun_s.pop(run_id, None)
 
     def _send_now(self, last: tuple[int, Any] | None = None) -> None:
         """Send all that waits and `last`, on this thread where that need not wait for anything."""

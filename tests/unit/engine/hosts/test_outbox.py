@@ -127,6 +127,12 @@ class Played:
 
 
 @pytest.fixture
+def old_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every run send no more often than PACE_S, as one does that is not young any more."""
+    monkeypatch.setattr(engine.hosts.outbox, "AGE_SHARE", 1e12)
+
+
+@pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]:
     """An outbox without a sender: what arrives was sent by the thread that brought it."""
     monkeypatch.setattr(Outbox, "_send_forever", lambda outbox: None)
@@ -299,6 +305,7 @@ def test_a_token_with_its_logprobs_is_left_to_the_sender(alone: Office) -> None:
     assert alone.outbox._awake.is_set()
 
 
+@pytest.mark.usefixtures("old_runs")
 def test_tokens_of_a_fast_run_share_frames(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine.hosts.outbox, "QUIET_S", -1.0)
     monkeypatch.setattr(engine.hosts.outbox, "PACE_S", 1000.0)
@@ -329,9 +336,25 @@ def test_a_run_sends_no_more_frames_than_anybody_sees(
     played.says(1, gap_s, said)
     frames = [texts for frame in played.frames() for _, texts, _ in frame["deltas"]]
     assert [*chain.from_iterable(frames)] == said
-    assert len(frames) <= len(said) / shared + 4
+    # A young run sends a few more.
+    assert len(frames) <= len(said) / shared + 16
+    [first, *_], late = frames, frames[len(frames) // 2 :]
+    assert len(first) == 1
+    assert sum(map(len, late)) / len(late) > shared - 1
     # Nor does anybody see fewer of them than there can be: a token is not late without need.
     assert max(map(len, frames)) <= shared
+
+
+@pytest.mark.parametrize("tokens_per_second", [50, 200, 400, 1_000])
+def test_young_run_sends_a_short_answer_in_many_frames(
+    alone: Office, monkeypatch: pytest.MonkeyPatch, tokens_per_second: int
+) -> None:  # R59
+    played = Played(alone, monkeypatch)
+    played.says(1, 1 / tokens_per_second, [str(number) for number in range(40)])
+    frames = [texts for frame in played.frames() for _, texts, _ in frame["deltas"]]
+    assert len(frames) >= 12
+    # Over the whole answer, and not only at its beginning.
+    assert max(map(len, frames)) <= 8
 
 
 def test_a_token_waits_for_others_a_moment_at_the_most(
@@ -373,6 +396,7 @@ def test_the_sender_sleeps_when_all_is_said(alone: Office, monkeypatch: pytest.M
     assert played.now_s - 1000.8 < 1.0
 
 
+@pytest.mark.usefixtures("old_runs")
 def test_a_token_of_a_fast_run_waits_for_no_other_for_long(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,6 +413,7 @@ def test_a_token_of_a_fast_run_waits_for_no_other_for_long(
         assert next(frames) == {"deltas": [[1, [text], None]]}
 
 
+@pytest.mark.usefixtures("old_runs")
 def test_a_fast_run_holds_no_other_up(alone: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine.hosts.outbox, "QUIET_S", -1.0)
     monkeypatch.setattr(engine.hosts.outbox, "PACE_S", 1000.0)
@@ -410,6 +435,7 @@ def test_a_run_that_has_ended_is_forgotten(alone: Office, monkeypatch: pytest.Mo
         assert run_id in outbox._told_s
         end(run_id, FINISH)
     assert not outbox._told_s
+    assert not outbox._begun_s
     assert not outbox._whole
 
 
