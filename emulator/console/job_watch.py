@@ -11,7 +11,7 @@ from emulator.console import job_shapes
 from emulator.console.answers import Answers
 from emulator.sse import KEEP_ALIVE_S, SSEResponse
 from handler.running import Running
-from jobs import Job, JobStore
+from jobs import Job, JobStatus, JobStore
 
 # Nobody is told of a delta by whoever keeps it, so that nobody pays for a reader that is not there:
 # a reader looks, as often as a screen is drawn, and where nothing happens less and less often.
@@ -27,10 +27,17 @@ class JobWatch:
     `event: chunk` what another worker has streamed; `event: restart` says that what was said is
     void; `event: end` is the whole job. Deltas of a job that personal data is redacted from are not
     told before they are.
+
+    A job that `local_worker` (the key of this process's worker) has completed before is sent
+    without its chunks, because its output holds all of their text.
     """
 
-    def __init__(self, store: JobStore, answers: Answers, job_id: str) -> None:
+    def __init__(
+        self, store: JobStore, answers: Answers, job_id: str, local_worker: str = ""
+    ) -> None:
         self._store = store
+        self._local_worker = local_worker
+        self._needs_chunks: bool | None = None
         self._answers = answers
         self._job_id = job_id
         self._shown: dict[str, Any] = {}
@@ -52,6 +59,9 @@ class JobWatch:
             if job is None:
                 yield _event("gone", {})
                 return
+            if self._needs_chunks is None:
+                is_completed = job.status is JobStatus.COMPLETED
+                self._needs_chunks = not (is_completed and job.worker_id == self._local_worker)
             block = self._state(job) + self._deltas() + await self._chunks()
             wait_s = min(wait_s * 1.5, _LOOK_AGAIN_S)
             if block:
@@ -97,7 +107,7 @@ class JobWatch:
                 block += self._restart(True)
             self._place = (chunk.attempt, chunk.number)
             # The engine in this process was heard itself, before its words were put together.
-            if self._answer is None:
+            if self._answer is None and self._needs_chunks:
                 block += _event("chunk", {"output": orjson.Fragment(chunk.value)})
                 self._anything = True
         return block

@@ -14,8 +14,10 @@ from emulator.console.answers import Answers
 from emulator.console.description import describe_console
 from emulator.console.job_watch import JobWatch
 from emulator.fleet import Fleet
+from emulator.local_worker import NAME as LOCAL
 from emulator.responses import JSON
 from emulator.settings import EmulatorSettings
+from emulator.shapes import worker_key
 from engine import Engine
 from handler.errors import InvalidRequest, NotFound
 from handler.sampling import shown
@@ -82,7 +84,8 @@ class ConsoleRoutes:
         if job is None:
             raise NotFound(f"there is no job {job_id}")
         if "text/event-stream" in request.headers.get("accept", ""):
-            return JobWatch(self._store, self._answers, job_id).response()
+            local = worker_key(self._settings.endpoint_id, LOCAL)
+            return JobWatch(self._store, self._answers, job_id, local).response()
         return JSON(job_shapes.whole(job, self._answers.first_text_at(job_id)))
 
 

@@ -13,7 +13,8 @@ import pytest
 import pytest_asyncio
 import runpod
 
-from tests.integration.emulator.processes import ROOT, Emulator, emulator
+from tests.acceptance.npm_client import run_npm_client
+from tests.integration.emulator.processes import Emulator, emulator
 
 T = TypeVar("T")
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -206,30 +207,8 @@ async def test_asyncio_health_and_purge_queue(
 # -- runpod-sdk for Node.js -----------------------------------------------------------------------
 
 
-def program() -> str:
-    clients = ROOT / "tests" / "clients"
-    assert (clients / "node_modules").is_dir(), "`make test` installs what tests/clients needs"
-    return str(clients / "runpod.mjs")
-
-
-async def npm(url: str, scenario: str) -> list[dict[str, Any]]:
-    """Run a scenario of runpod.mjs and return what it told."""
-    process = await asyncio.create_subprocess_exec(
-        "node", program(), url, scenario, stdout=asyncio.subprocess.PIPE
-    )
-    try:
-        async with asyncio.timeout(40):
-            out, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0
-    return [json.loads(line) for line in out.decode().splitlines() if line.startswith("{")]
-
-
 async def test_npm_run_and_status(base_url: str) -> None:
-    accepted, ended, status = await npm(base_url, "run")
+    accepted, ended, status = await run_npm_client(base_url, "run")
     assert accepted["accepted"] == {"id": ended["ended"]["id"], "status": "IN_QUEUE"}
     assert ended["ended"] == status["status"]
     assert status["status"]["succeeded"] is True
@@ -237,7 +216,7 @@ async def test_npm_run_and_status(base_url: str) -> None:
 
 
 async def test_npm_run_sync(base_url: str) -> None:
-    ended, failed = await npm(base_url, "runSync")
+    ended, failed = await run_npm_client(base_url, "runSync")
     assert text_of(ended["ended"]["output"]) == "late"
     assert (ended["ended"]["status"], ended["ended"]["completed"]) == ("COMPLETED", True)
     assert (failed["failed"]["status"], failed["failed"]["succeeded"]) == ("FAILED", False)
@@ -245,7 +224,7 @@ async def test_npm_run_sync(base_url: str) -> None:
 
 
 async def test_npm_stream_has_every_chunk_once(base_url: str) -> None:
-    *chunks, status = await npm(base_url, "stream")
+    *chunks, status = await run_npm_client(base_url, "stream")
     outputs = [event["chunk"]["output"] for event in chunks]
     assert len(outputs) > 1
     assert text_of(outputs) == "one two three"
@@ -253,7 +232,7 @@ async def test_npm_stream_has_every_chunk_once(base_url: str) -> None:
 
 
 async def test_npm_stream_while_the_job_runs_and_cancel(base_url: str) -> None:
-    chunk, running, cancelled, status = await npm(base_url, "cancel")
+    chunk, running, cancelled, status = await run_npm_client(base_url, "cancel")
     assert "one " in json.dumps(chunk["chunk"])
     # Told before the job was taken back: the chunk came while it ran, and the stream then ended.
     assert running["status"]["status"] == "IN_PROGRESS"
@@ -262,7 +241,7 @@ async def test_npm_stream_while_the_job_runs_and_cancel(base_url: str) -> None:
 
 
 async def test_npm_health_and_purge_queue(base_url: str) -> None:
-    waiting, purged, served = await npm(base_url, "queue")
+    waiting, purged, served = await run_npm_client(base_url, "queue")
     assert waiting["health"]["jobs"]["inQueue"] == 2
     assert purged["purged"] == PURGED
     assert served["health"]["jobs"].keys() == COUNTS
@@ -272,5 +251,5 @@ async def test_npm_health_and_purge_queue(base_url: str) -> None:
 
 
 async def test_npm_unknown_job_is_an_error(base_url: str) -> None:
-    (event,) = await npm(base_url, "unknown")
+    (event,) = await run_npm_client(base_url, "unknown")
     assert event["message"] == "Request failed with status code 404"

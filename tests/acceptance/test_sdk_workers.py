@@ -92,6 +92,8 @@ def test_output(platform: Platform, worker: SDKWorker) -> None:
     else:
         assert job.output() == {"said": "one twö three", "job": ["id", "input"]}
         assert job.streamed() == []
+        message = job.call("stream")["message"]
+        assert message.startswith(f"worker {worker.endpoint} returned its output without streaming")
     ended = job.call("status")
     assert ended["workerId"] == worker.endpoint
     assert ended["delayTime"] >= 0

@@ -3,7 +3,7 @@
 
 import runpodSdk from "runpod-sdk";
 
-const [baseUrl, scenario] = process.argv.slice(2);
+const [baseUrl, scenario, jobInput] = process.argv.slice(2);
 const sdk = runpodSdk("any", { baseUrl });
 const served = sdk.endpoint("default");
 const unserved = sdk.endpoint("npm");
@@ -27,6 +27,13 @@ const scenarios = {
 
   async stream() {
     const { id } = await served.run(prompt("steps"));
+    for await (const chunk of served.stream(id)) tell({ chunk });
+    tell({ status: await served.status(id) });
+  },
+
+  // The job whose input is the third argument.
+  async given() {
+    const { id } = await served.run({ input: JSON.parse(jobInput) });
     for await (const chunk of served.stream(id)) tell({ chunk });
     tell({ status: await served.status(id) });
   },

@@ -18,8 +18,7 @@ export async function follow(id, { onJob, onSaid, onRestart, signal }) {
     else if (event === "restart") onRestart?.();
     else if (event === "deltas") for (const text of told.texts) onSaid?.(text);
     else if (event === "chunk") {
-      const text = textOf(told.output);
-      if (text !== "") onSaid?.(text);
+      for (const text of textsOf(told.output)) if (text !== "") onSaid?.(text);
     } else if (event === "end") return told;
     else if (event === "gone") return null;
     else if (event === "closing") throw new Error("The server is shutting down.");
@@ -27,13 +26,14 @@ export async function follow(id, { onJob, onSaid, onRestart, signal }) {
   throw new Error("The connection to the server was lost.");
 }
 
-/** What a worker's streamed output says: our own partial ones, text, or anything else as JSON. */
-function textOf(output) {
-  if (typeof output === "string") return output;
+/** The texts in a worker's chunk: the deltas of our own partial outputs, text, or JSON. */
+function textsOf(output) {
+  if (typeof output === "string") return [output];
   const choice = output?.choices?.[0];
-  // The last one is the whole answer, which was said already.
-  if (choice !== undefined) return output.usage === undefined ? (choice.text ?? "") : "";
-  return `${JSON.stringify(output)}\n`;
+  if (choice === undefined) return [`${JSON.stringify(output)}\n`];
+  // The last chunk is the whole answer, whose text the chunks before it have.
+  if (output.usage !== undefined) return [];
+  return Array.isArray(choice.tokens) ? choice.tokens : [choice.text ?? ""];
 }
 
 /** What the log lacks of an answer that was told whole: it ended before it was looked at. */

@@ -170,7 +170,11 @@ async def test_silence_is_filled_with_comments(
             await client.post(f"/v2/other/cancel/{job_id}")
             *comments, end = await events.rest()
             assert set(comments) <= {": still here"}
-            assert ended(end) == {"id": job_id, "status": "CANCELLED"}
+            assert ended(end) == {
+                "id": job_id,
+                "status": "CANCELLED",
+                "message": "the job was cancelled before a worker took it",
+            }
 
 
 async def test_end_tells_what_became_of_the_job(serve: Serve) -> None:
@@ -217,11 +221,12 @@ async def test_listeners_that_leave_leave_nothing(serve: Serve) -> None:
         assert (await client.get(f"/v2/other/status/{job_id}")).json()["status"] == "IN_QUEUE"
 
 
+@pytest.mark.parametrize("mode", ["aggregate", "generator"])
 @pytest.mark.parametrize("path", ["", "/v2/default"])
 async def test_local_worker_streams_as_it_generates(
-    serve: Serve, script: ScriptFactory, path: str
-) -> None:
-    server = await serve(script({"pieces": ["one ", HANG]}), stream_mode="generator")
+    serve: Serve, script: ScriptFactory, path: str, mode: str
+) -> None:  # R59
+    server = await serve(script({"pieces": ["one ", HANG]}), stream_mode=mode)
     async with server.client() as client:
         job_id = (await client.post("/run", json={"input": TALK})).json()["id"]
         async with listening(server, job_id, path=path) as events:

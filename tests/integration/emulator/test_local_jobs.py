@@ -80,9 +80,12 @@ async def test_execution_timeout_is_of_the_run_alone(serve: Serve, script: Scrip
         assert done["executionTime"] < 200
 
 
-async def test_generator_mode_is_read_while_it_runs(serve: Serve, script: ScriptFactory) -> None:
+@pytest.mark.parametrize("mode", ["aggregate", "generator"])
+async def test_job_is_streamed_while_it_runs(
+    serve: Serve, script: ScriptFactory, mode: str
+) -> None:  # R59
     pieces = ["one", {"text": " two", "delay_ms": 100}, {"text": " three", "delay_ms": 150}]
-    server = await serve(script({"pieces": pieces}), stream_mode="generator")
+    server = await serve(script({"pieces": pieces}), stream_mode=mode)
     async with server.client() as client:
         job_id = await run(client)
         seen: list[tuple[str, str]] = []
@@ -95,7 +98,42 @@ async def test_generator_mode_is_read_while_it_runs(serve: Serve, script: Script
         assert seen[0] == ("IN_PROGRESS", "one")
         assert "".join(text for _, text in seen[:-1]) == seen[-1][1] == "one two three"
         output = (await ended(client, job_id))["output"]
-        assert [each["choices"][0]["text"] for each in output] == [text for _, text in seen]
+        if mode == "generator":
+            assert [each["choices"][0]["text"] for each in output] == [text for _, text in seen]
+        else:
+            assert output["choices"][0]["text"] == "one two three"
+
+
+async def test_job_that_does_not_ask_to_stream_is_told_how_to(
+    serve: Serve, script: ScriptFactory
+) -> None:  # R59
+    server = await serve(script({"pieces": ["one ", "two"]}))
+    async with server.client() as client:
+        job_id = (await client.post("/run", json={"input": {"prompt": "x"}})).json()["id"]
+        await ended(client, job_id)
+        answer = (await client.get(f"/stream/{job_id}")).json()
+        assert (answer["status"], answer["stream"]) == ("COMPLETED", [])
+        assert answer["message"].startswith("the job did not ask to stream")
+        events = await client.get(f"/stream/{job_id}", headers={"accept": "text/event-stream"})
+        assert answer["message"] in events.text
+
+
+async def test_failed_job_that_is_retried_streams_anew(serve: Serve, script: ScriptFactory) -> None:
+    pieces = ["one ", {"text": "two", "delay_ms": 40}, {"error": "out of memory"}]
+    server = await serve(script({"pieces": pieces}))
+    async with server.client() as client:
+        job_id = await run(client)
+        first = await ended(client, job_id)
+        assert (first["status"], first["error"]) == ("FAILED", "out of memory")
+        headers = {"accept": "text/event-stream"}
+        async with client.stream("GET", f"/stream/{job_id}", headers=headers) as response:
+            events = (await response.aread()).decode()
+        assert "the job failed after 2 chunks: out of memory" in events
+        await client.post(f"/retry/{job_id}")
+        await ended(client, job_id)
+        after = {**headers, "last-event-id": "1.2"}
+        events = (await client.get(f"/stream/{job_id}", headers=after)).text
+        assert events.index("event: restart") < events.index("id: 2.1") < events.index("id: 2.2")
 
 
 async def test_generator_modes_chunks_keep_their_distance(

@@ -34,9 +34,36 @@ async def test_events_come_as_they_are_said_and_end(connection: Connect) -> None
     assert (kind, last) == ("event: end", "id: end")
     shown = orjson.loads(data.removeprefix("data: "))
     assert (shown["status"], shown["output"]) == ("COMPLETED", ["all"])
+    assert "message" not in shown
     assert "still here" not in peer.body.decode()
     # Nothing was taken from whoever asks for JSON.
     assert await at.answered(connection()) == ("COMPLETED", [{"text": "é\n"}, "b", "c"])
+
+
+@pytest.mark.parametrize(
+    ("worker", "message"),
+    [("e/local", "the job did not ask to stream"), ("e/w", "worker w returned its output without")],
+)
+async def test_end_without_chunks_has_a_message(
+    connection: Connect, worker: str, message: str
+) -> None:  # R59
+    at, peer = Streamed(), connection()
+    await at.begin(worker)
+    await at.end()
+    await at.listen(peer)
+    data = peer.body.decode().split("\n\n")[-2].split("\n")[-1]
+    assert orjson.loads(data.removeprefix("data: "))["message"].startswith(message)
+
+
+async def test_end_of_a_cancelled_job_says_so(connection: Connect) -> None:
+    at, peer = Streamed(), connection()
+    await at.begin()
+    await at.say("a")
+    await at.store.cancel(at.job.id)
+    await at.listen(peer)
+    data = peer.body.decode().split("\n\n")[-2].split("\n")[-1]
+    end = orjson.loads(data.removeprefix("data: "))
+    assert (end["status"], end["message"]) == ("CANCELLED", "the job was cancelled after 1 chunk")
 
 
 @pytest.mark.parametrize("between", range(6))

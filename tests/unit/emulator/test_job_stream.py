@@ -30,6 +30,26 @@ async def test_each_chunk_is_in_one_answer(connection: Connect) -> None:
     assert await at.answered(connection()) == ("COMPLETED", [])
 
 
+async def test_end_without_chunks_has_a_message(connection: Connect) -> None:  # R59
+    at = Streamed()
+    await at.begin("e/local")
+    await at.end()
+    shown = await at.ask(connection())
+    assert (shown["status"], shown["stream"]) == ("COMPLETED", [])
+    assert shown["message"].startswith("the job did not ask to stream")
+
+
+async def test_only_an_end_without_chunks_has_a_message(connection: Connect) -> None:
+    at = Streamed(hold_s=0.02)
+    await at.begin()
+    assert "message" not in await at.ask(connection())
+    await at.say("a", "b")
+    await at.end()
+    assert "message" not in await at.ask(connection())
+    drained = await at.ask(connection())
+    assert drained["message"].startswith("all 2 chunks of this job were returned by earlier")
+
+
 async def test_answer_is_held_until_there_is_something_to_say(connection: Connect) -> None:
     at = Streamed()
     await at.begin()

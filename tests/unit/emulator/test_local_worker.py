@@ -551,3 +551,67 @@ async def test_failing_store_is_logged_and_asked_again(
             assert await at.text((await at.enqueue("a"))[0]) == "ok"
         assert "could not take a job" in caplog.text
         await at.quiet()
+
+
+# -- streams --------------------------------------------------------------------------------------
+
+
+async def chunks_of(at: Worker, job: Job) -> list[Any]:
+    return [orjson.loads(chunk.value) for chunk in await at.store.read(job.id, (0, 0), 0)]
+
+
+@pytest.mark.parametrize("mode", ["aggregate", "generator"])
+async def test_job_that_asks_is_streamed_in_either_mode(
+    engine_factory: EngineFactory, script: ScriptFactory, mode: Literal["aggregate", "generator"]
+) -> None:  # R59
+    async with working(engine_factory, script(SLOW), mode=mode) as at:
+        job = await at.send({"prompt": "slow", "sampling_params": {"stream": True}})
+        output = orjson.loads((await at.ended(job)).output or b"")
+        chunks = await chunks_of(at, job)
+        assert [each["choices"][0]["text"] for each in chunks] == ["a", "b", "ab"]
+        assert output == (chunks if mode == "generator" else chunks[-1])
+
+
+async def test_job_that_does_not_ask_is_streamed_in_generator_mode_alone(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with working(engine_factory, script(SLOW)) as at:
+        (job,) = await at.enqueue("slow")
+        assert await at.text(job) == "ab"
+        assert await chunks_of(at, job) == []
+    async with working(engine_factory, script(SLOW), mode="generator") as at:
+        (job,) = await at.enqueue("slow")
+        output = orjson.loads((await at.ended(job)).output or b"")
+        assert await chunks_of(at, job) == output
+        assert len(output) == 1
+
+
+async def test_chunks_that_the_store_has_no_room_for_do_not_fail_a_job_with_one_json(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    path = script({"pieces": ["x" * 100], "repeat": 60, "delay_ms": 1}, context_length=10**6)
+    limits = Limits(max_stream_bytes=4_000)
+    async with working(engine_factory, path, limits=limits) as at:
+        job = await at.send({"prompt": "x", "stream": True})
+        output = orjson.loads((await at.ended(job)).output or b"")
+        assert output["choices"][0]["text"] == "x" * 6_000
+        [warning] = output["warnings"]
+        assert warning.startswith("the rest of the answer was not streamed: a job may stream 4,000")
+        chunks = await chunks_of(at, job)
+        assert 1 <= len(chunks) < 60
+    async with working(engine_factory, path, limits=limits, mode="generator") as at:
+        job = await at.send({"prompt": "x", "stream": True})
+        assert (await at.ended(job)).status is JobStatus.FAILED
+
+
+async def test_cancelled_stream_keeps_the_chunks_that_came(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with working(engine_factory, script({"pieces": ["a", HANG]}, slots=1)) as at:
+        job = await at.send({"prompt": "x", "stream": True})
+        async with asyncio.timeout(DEADLINE_S):
+            await at.store.read(job.id, (0, 0), 3600)
+        await at.store.cancel(job.id)
+        await at.quiet()
+        assert [each["choices"][0]["text"] for each in await chunks_of(at, job)] == ["a"]
+        assert (await at.now(job)).status is JobStatus.CANCELLED
