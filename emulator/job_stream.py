@@ -45,7 +45,7 @@ class JobStream:
     async def respond(self, request: Request, job: Job) -> Any:
         """Return the response. Raises InvalidRequest."""
         if request.method == "HEAD":
-            # It is shown no body, so it must not take anything.
+            # The client of a HEAD gets no body, so the stream must not be drained.
             return JSON(shapes.stream(job, ()))
         if "text/event-stream" in request.headers.get("accept", ""):
             last = request.headers.get("last-event-id", "")
@@ -56,7 +56,7 @@ class JobStream:
         if not chunks and not now.status.final:
             heard = await self._store.read(job.id, (0, 0), 0)
             after = _place_of(heard[-1]) if heard else (0, 0)
-            # Waits and takes nothing: whoever leaves meanwhile leaves it to the next reader.
+            # Wait without draining: if this client disconnects, the next one gets the chunk.
             await while_connected(request.receive, self._store.read(job.id, after, self._hold_s))
             now, chunks = await self._take(request, job.id)
         answer = shapes.stream(now, chunks)
@@ -87,7 +87,7 @@ class JobStream:
             block = b""
             for chunk in await self._store.read(job_id, after, self._keep_alive_s):
                 if after[0] not in (0, chunk.attempt):
-                    # What was said before comes again: the job was lost, or sent, anew.
+                    # The job was lost or retried, so its stream starts again.
                     block += _RESTART
                 after = _place_of(chunk)
                 output = orjson.dumps({"output": orjson.Fragment(chunk.value)})

@@ -16,10 +16,11 @@ _ENDINGS = {
 
 
 def explain_end(job: Job, chunk_count: int, local_worker: str) -> str | None:
-    """Return why a job that has ended has no more output; None if it streamed and completed.
+    """Return why an ended job has no output to stream; None if it streamed and completed.
 
-    `chunk_count` is how many chunks the job's last attempt has streamed, and `local_worker` is the
-    key of the worker in this process, the only one whose way to stream is known here.
+    `chunk_count` counts the chunks of the job's last attempt. `local_worker` is the key of the
+    worker in this process: its jobs stream when their input asks to, and for the jobs of other
+    workers that depends on the worker's handler.
     """
     if job.status in _ENDINGS:
         return _explain_failure(job, chunk_count)

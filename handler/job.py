@@ -30,7 +30,7 @@ Put = Callable[[bytes], Awaitable[object]]
 
 
 class _Output(NamedTuple):
-    """One output of a job: what is streamed, and on the last one the job's whole JSON."""
+    """A chunk to stream; the last one of a job also carries the job's whole JSON."""
 
     chunk: Any
     whole: Any = None
@@ -49,11 +49,11 @@ class Result:
 
 
 class JobHandler:
-    """Runs jobs; knows nothing of the SDK, so the emulator's own worker uses it as well.
+    """Runs jobs, without importing the SDK, so that the local worker and batches use it as well.
 
-    Never raises for a bad job or a failed engine: the SDK would put a traceback before the client.
-    A failure is an output whose `error` is one string. Holds nothing between jobs; cancelling the
-    task that runs a job stops its generation.
+    A bad job or a failed engine is a result with one `error` string and not an exception, which
+    the SDK would pass to the client as a traceback. The handler keeps no state between jobs, and
+    cancelling the task that runs a job stops its generation.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class JobHandler:
             yield self._failure(_message(problem(error), request))
 
     def check(self, job: Mapping[str, Any]) -> None:
-        """Find what is wrong with a job that nobody runs yet. Raises InvalidRequest or NotFound."""
+        """Validate a job without running it. Raises InvalidRequest or NotFound."""
         request = self._parse(job)
         self._delivery(job, request)
         if isinstance(request, OpenAIRequest):
