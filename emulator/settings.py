@@ -105,8 +105,8 @@ class EmulatorSettings(ResultSettings):
     )
     stream_mode: Literal["aggregate", "generator"] = Field(
         "aggregate",
-        description="The form of a job's output, as for the RunPod worker. In both modes /stream has "
-        "the chunks of a job that asks to stream.",
+        description="The form of a job's output, as for the RunPod worker. In both modes "
+        "/stream has the chunks of a job that asks to stream.",
     )
     max_body_mb: float = Field(20, gt=0, description="Maximum size of an OpenAI request body.")
     max_run_mb: float = Field(
