@@ -6,8 +6,10 @@ import argparse
 import sys
 
 from emulator.app import build_app
+from emulator.preflight import check_files, listening_sockets
 from emulator.server import Server, allow_files, configured
 from emulator.settings import EmulatorSettings
+from emulator.start_log import log_start
 from emulator.worker_process import worker_command
 from handler.assembly import SettingError, build_engine, leave
 from handler.logs import configure_logging
@@ -28,12 +30,20 @@ def main() -> int:
     settings = read_settings(EmulatorSettings).model_copy(update=given)
     configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
     try:
-        app = build_app(settings, build_engine(settings))
+        sockets = listening_sockets(settings.host, settings.port)
+        check_files(settings)
+        engine = build_engine(settings)
+        app = build_app(settings, engine)
     except SettingError as error:
         leave(error)
     allow_files()
+
+    def listening(url: str) -> None:
+        log_start(settings, engine.slots, url)
+        app.state.listening(url)
+
     config = configured(app, settings.connection_limits(), settings.host, settings.port)
-    Server(config, app.state.ending, app.state.listening).run()
+    Server(config, app.state.ending, listening).run(sockets)
     return 0
 
 

@@ -25,10 +25,11 @@ from emulator.console.page_routes import PageRoutes
 from emulator.console.routes import ConsoleRoutes
 from emulator.disconnect import ClientDisconnected
 from emulator.drain import Drain, DrainGate, DrainingStore
-from emulator.ending import Ending
+from emulator.ending import Ending, UnderWay
 from emulator.faults import Faults
 from emulator.fleet import Fleet
 from emulator.health import Health
+from emulator.job_log import log_ended, log_started
 from emulator.job_routes import JobRoutes
 from emulator.keys import Keys
 from emulator.launcher import Launcher, launched
@@ -57,7 +58,15 @@ from engine import AnyEngine, by_model
 from engine.errors import EngineError
 from handler.assembly import SettingError, build_checking, build_results, open_doors
 from handler.errors import HandlerError, Problem, Row
-from jobs import Job, JobStore, MemoryJobStore, SqliteJournal, StoreFull, StoreUnavailable
+from jobs import (
+    Job,
+    JobStatus,
+    JobStore,
+    MemoryJobStore,
+    SqliteJournal,
+    StoreFull,
+    StoreUnavailable,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -99,11 +108,14 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         webhooks.tell(job)
         tracing.job_ended(job)
         if begun:
+            log_ended(job)
             metrics.job_ended(job)
 
-    # Until then jobs are told of that an earlier server has ended, for their webhooks.
+    # During recovery, `on_ended` also fires for jobs that ended before the restart.
     begun = False
-    store = MemoryJobStore(settings.store_limits(), journal, on_ended=on_ended)
+    store = MemoryJobStore(
+        settings.store_limits(), journal, on_ended=on_ended, on_started=log_started
+    )
     webhooks = Webhooks(store, tries=settings.webhook_tries, pause_s=settings.webhook_pause_s)
     fleet = Fleet(store, lease_s=settings.lease_s, grace_s=settings.worker_grace_s)
     endpoint = settings.endpoint_id
@@ -156,6 +168,13 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
 
     async def give_back(limit_s: float) -> None:
         await asyncio.gather(worker.drain(limit_s), launcher.drain(limit_s), batches.drain(limit_s))
+
+    def under_way() -> UnderWay:
+        return UnderWay(
+            jobs=store.totals()[JobStatus.IN_PROGRESS],
+            requests=drain.answering,
+            batches=sum(not each.status.final for each in batches.batches()),
+        )
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -215,7 +234,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
             ClientDisconnect: _on_gone,
         },
     )
-    app.state.ending = Ending(drain, settings.drain_s, store.idle, give_back)
+    app.state.ending = Ending(drain, settings.drain_s, store.idle, give_back, under_way)
     app.state.listening = launcher.start
     return app
 

@@ -12,17 +12,24 @@ from collections.abc import Awaitable, Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars, clear_contextvars, reset_contextvars
 
-from emulator.calls import LOOKS, POLLS, Plane, call_of, has_named_errors
+from emulator.calls import LOOKS, POLLS, WORKER_POSTS, Plane, call_of, has_named_errors
 from emulator.disconnect import hang_up
 from emulator.drain import stopped, unavailable
 from emulator.responses import error_response
 from handler.errors import problem
+from handler.log_json import FIELDS
+from handler.log_reasons import error_message, loggable
 
 logger = logging.getLogger(__name__)
 
 # Any word of a sane length; what else clients send could forge log lines and headers.
 _SANE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _LONGEST_PATH = 200
+# An error body beyond this is none of ours.
+_MAX_ERROR_BYTES = 64_000
+# Calls that clients and workers repeat while a job runs. Those that succeed are not news: the
+# job's own lines say when it started and how it ended.
+_REPEATED = WORKER_POSTS | {"status", "status-sync", "stream"}
 
 # Told of each request that is over: what it was, its status, how many seconds it took.
 OnOver = Callable[[Scope, int, float], object]
@@ -49,10 +56,13 @@ class RequestIds:
         began = time.monotonic()
         name = _name(scope)
         status = 0
+        error_body = b""
 
         # Not a coroutine of its own: a stream sends once for each token.
         def named(message: Message) -> Awaitable[None]:
-            nonlocal status
+            nonlocal status, error_body
+            if status >= 400:
+                error_body += message.get("body", b"")[:_MAX_ERROR_BYTES]
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message = {**message, "headers": [*message["headers"], (b"x-request-id", name)]}
@@ -81,7 +91,7 @@ class RequestIds:
             # Of a client that left before it was answered it is what proxies say.
             status, seconds = status or 499, time.monotonic() - began
             self._on_over(scope, status, seconds)
-            _log(scope, status, seconds)
+            _log(scope, status, seconds, error_body)
             reset_contextvars(**bound)
 
 
@@ -98,16 +108,16 @@ def _new_name() -> bytes:
     return os.urandom(16).hex().encode()
 
 
-def _log(scope: Scope, status: int, seconds: float) -> None:
-    call = call_of(scope)
-    quiet = call.plane is Plane.OPEN or call.operation in POLLS | LOOKS
-    level = logging.DEBUG if quiet else logging.INFO
+def _log(scope: Scope, status: int, seconds: float, error_body: bytes) -> None:
+    """Write the one line about a request, with the message of the error that it was answered."""
+    level = _level(scope, status)
     if not logger.isEnabledFor(level):
         return
     # As it came, percent-encoded and without the query: nothing in it can end the line.
     path = scope.get("raw_path", b"").decode("latin-1")[:_LONGEST_PATH]
+    method = scope["method"]
     fields: dict[str, object] = {
-        "method": scope["method"],
+        "method": method,
         "path": path,
         "status": status,
         "duration_ms": round(seconds * 1000, 1),
@@ -115,6 +125,16 @@ def _log(scope: Scope, status: int, seconds: float) -> None:
     job_id = scope.get("path_params", {}).get("job_id")
     if job_id is not None:
         fields["job_id"] = job_id[:_LONGEST_PATH]
-    bound = bind_contextvars(**fields)
-    logger.log(level, "%s %s %s", scope["method"], path, status)
-    reset_contextvars(**bound)
+    if error_body and (message := error_message(error_body)) is not None:
+        fields["error"] = loggable(message)
+    logger.log(level, "%s %s %d", method, path, status, extra={FIELDS: fields})
+
+
+def _level(scope: Scope, status: int) -> int:
+    """Return how severe the line is: polls, probes and assets are DEBUG, our own faults WARNING."""
+    call = call_of(scope)
+    if call.plane is Plane.OPEN or call.operation in POLLS | LOOKS:
+        return logging.DEBUG
+    if status >= 500:
+        return logging.WARNING
+    return logging.DEBUG if call.operation in _REPEATED and status < 400 else logging.INFO

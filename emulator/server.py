@@ -93,7 +93,6 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End in good order."""
-        logger.info("shutting down: nothing new is begun; a second signal ends it at once")
         await self._ending.wait()
         for server in self.servers:
             server.close()
@@ -110,6 +109,7 @@ class Server(uvicorn.Server):
             _cut(connection)
         self._garbage.close()
         await self.lifespan.shutdown()
+        logger.info("stopped")
 
 
 def _probe(sock: socket.socket) -> None:

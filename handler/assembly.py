@@ -18,6 +18,7 @@ from handler.engine_configs import engine_configs
 from handler.errors import InvalidRequest
 from handler.job import JobHandler
 from handler.limits import Sizes
+from handler.load_log import log_loaded
 from handler.models import Models
 from handler.openai.service import OpenAIService
 from handler.options import PII_KINDS, OptionsInput, OptionsReader
@@ -125,7 +126,11 @@ def build_results(settings: ResultSettings, sizes: Sizes | None = None) -> Resul
 def build_engine(settings: Settings) -> AnyEngine:
     """Return the engine of the one model, or a pool of engines for several."""
     configs = engine_configs(settings)
-    return EnginePool(configs) if len(configs) > 1 else Engine(configs[settings.served_model])
+    engine: AnyEngine = (
+        EnginePool(configs) if len(configs) > 1 else Engine(configs[settings.served_model])
+    )
+    engine.subscribe(log_loaded)
+    return engine
 
 
 def open_doors(

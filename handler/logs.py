@@ -6,61 +6,38 @@ import logging
 import sys
 from typing import Literal
 
-import orjson
 import structlog
+from structlog.types import EventDict, WrappedLogger
 
+from handler.log_console import ConsoleFormatter, shows_colours
+from handler.log_json import FIELDS, JsonFormatter
 from handler.texts import NAME as TEXTS
 
-# Without the frames' local variables, which may be keys and prompts.
-_tracebacks = structlog.processors.ExceptionRenderer(
-    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
-)
-
-
-# What records may bring with them, beside what is bound to their task: ids first.
-_FIELDS = ("job_id", "batch_id", "generation_id", "prompt", "answer")
-# Libraries that write down what they send and receive: bodies, headers with keys in them, and URLs
-# of webhooks, which may be secrets as well.
+# Libraries that log what they send and receive: bodies, headers with keys in them, and URLs of
+# webhooks, which may be secrets as well. Uvicorn logs its own start and end, which ours repeat.
 _TALKATIVE = (
     *("boto3", "botocore", "s3transfer", "urllib3", "requests"),
     *("httpx", "httpx2", "httpcore", "httpcore2", "hpack"),
-    *("python_multipart", "multipart", "opentelemetry"),
+    *("python_multipart", "multipart", "opentelemetry", "uvicorn"),
 )
-
-
-def _json(record: object, **_: object) -> str:
-    """Write a record; what is no JSON is written as its text."""
-    return orjson.dumps(record, default=repr).decode()
 
 
 def configure_logging(
     level: str, style: Literal["auto", "json", "console"], *, texts: bool = False
 ) -> None:
-    """Send the records of this project's and others' loggers through one renderer.
+    """Send the records of this project's and others' loggers through one formatter, to stderr.
 
-    To stderr, because stdout carries results. The engine logs with the standard library alone, so
-    it is the standard library's root logger that is set up. Prompts and answers are written only
-    with `texts`, whatever the level is.
+    Stdout carries results. The engine logs with the standard library alone, so the standard
+    library's root logger is the one that is configured. Prompts and answers are written only with
+    `texts`, whatever the level is.
     """
-    console = style == "console" or (style == "auto" and sys.stderr.isatty())
-    shared: list[structlog.types.Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.ExtraAdder(_FIELDS),
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    renderers: list[structlog.types.Processor] = (
-        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
-        if console
-        else [_tracebacks, structlog.processors.JSONRenderer(_json)]
-    )
+    is_terminal = sys.stderr.isatty()
+    console = style == "console" or (style == "auto" and is_terminal)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
-        )
+        ConsoleFormatter(colours=shows_colours(is_terminal=is_terminal))
+        if console
+        else JsonFormatter()
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -69,7 +46,17 @@ def configure_logging(
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(max(root.level, logging.WARNING))
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[_to_record],
         logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+
+
+def _to_record(
+    logger: WrappedLogger, method: str, event: EventDict
+) -> tuple[tuple[object, ...], dict[str, object]]:
+    """Pass what structlog's loggers are called with to the standard library's, as fields."""
+    text = event.pop("event", "")
+    told = {"exc_info": event.pop("exc_info", None)}
+    return ("%s", text), {**told, "extra": {FIELDS: event}}

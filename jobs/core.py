@@ -26,12 +26,14 @@ class Core:
         journal: Journal | None = None,
         *,
         on_ended: Callable[[Job], object] = lambda job: None,
+        on_started: Callable[[Job], object] = lambda job: None,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits = limits or Limits()
         self._journal: Journal = journal or NoJournal()
         self._on_ended = on_ended
+        self._on_started = on_started
         self._now = now
         self._monotonic = monotonic
         self._workers = Workers()

@@ -93,9 +93,11 @@ class Leases:
             return [
                 job.but(status=JobStatus.FAILED, ended_at=self._now(), error=error, losses=losses)
             ]
+        told = {"job_id": job.id}
         if reason is not None:
-            told = {"job_id": job.id}
             logger.warning("job %s was lost and waits again: %s", job.id, reason, extra=told)
+        else:
+            logger.info("job %s was given back and waits again", job.id, extra=told)
         waiting = job.but(
             status=JobStatus.IN_QUEUE,
             losses=losses,

@@ -29,7 +29,7 @@ class MemoryJobStore(SenderSide, WorkerSide):
     costs a repetition, never a job or a second result.
 
     Owned by one event loop; nothing here is thread-safe. `on_ended` is called with each job that
-    has ended, once it is durable.
+    has ended, once it is durable; `on_started` with each that is leased to a worker, at once.
     """
 
     async def start(

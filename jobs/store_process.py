@@ -10,6 +10,7 @@ during a commit is the next transaction: commits grow under load instead of queu
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import select
@@ -169,8 +170,9 @@ class StoreProcess:
 
 
 def _lock(path: str, wait_s: float) -> Any:
-    """Keep a second server off the database. Raises OSError."""
-    file = open(f"{path}.lock", "w")
+    """Keep a second server off the database, and name ours in the file. Raises OSError."""
+    # Not truncated before the lock is held: it names the server that holds it.
+    file = open(f"{path}.lock", "ab", buffering=0)
     deadline = time.monotonic() + wait_s
     while True:
         try:
@@ -182,6 +184,10 @@ def _lock(path: str, wait_s: float) -> Any:
             # A lock can be waited for without end or not at all.
             time.sleep(_LOCK_LOOK_S)
         else:
+            file.truncate(0)
+            # On a full disk the lock alone has to do.
+            with contextlib.suppress(OSError):
+                file.write(str(os.getppid()).encode())
             return file
 
 

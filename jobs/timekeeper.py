@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -13,6 +14,8 @@ from jobs.job import Job, JobStatus
 from jobs.ledger import Ledger
 from jobs.limits import Limits
 from jobs.workers import Workers
+
+logger = logging.getLogger(__name__)
 
 # A job that is changing is looked at again when it is known how that ended.
 _CHANGING_S = 0.1
@@ -123,6 +126,7 @@ class Timekeeper:
                 self._ledger.forget(entry)
             elif item.due == "ttl":
                 hit("expired")
+                _log_expiry(entry.job)
                 self.stop(entry.job, entry)
                 self._ledger.forget(entry)
             elif item.due == "lease" and entry.lease_until > now:
@@ -165,3 +169,15 @@ class Timekeeper:
         if item.due == "ttl":
             return not job.status.final and job.queued_at == item.mark
         return job.status is JobStatus.IN_PROGRESS and job.attempt == item.mark
+
+
+def _log_expiry(job: Job) -> None:
+    """Log that a job is forgotten because its ttl is over."""
+    where = "on its worker" if job.status is JobStatus.IN_PROGRESS else "in the queue"
+    logger.warning(
+        "job %s expired %s: its ttl of %g s is over",
+        job.id,
+        where,
+        job.policy.ttl_ms / 1000,
+        extra={"job_id": job.id},
+    )

@@ -65,7 +65,9 @@ class WorkerSide(Core):
             if busy and self._leases.may_still_run(job_id, worker_id):
                 passed.append(job_id)
             else:
-                leased.append(self._leases.give(job_id, worker_id, lease_s))
+                job = self._leases.give(job_id, worker_id, lease_s)
+                self._on_started(job)
+                leased.append(job)
         if known:
             for job_id in passed:
                 known.line.push(self._ledger.entry(job_id).job)

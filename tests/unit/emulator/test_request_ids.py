@@ -9,13 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import structlog
 from starlette.types import Receive, Scope, Send
-from structlog.contextvars import bind_contextvars, get_contextvars
+from structlog.contextvars import bind_contextvars
 
 from emulator.disconnect import DROP
 from emulator.drain import Drain
 from emulator.request_ids import RequestIds
 from handler.errors import NotFound
+from handler.log_json import fields_of
 from tests.unit.emulator.asgi import Inner, call
 
 MADE = re.compile("[0-9a-f]{32}")
@@ -29,7 +31,7 @@ class Lines(logging.Handler):
         self.found: list[tuple[str, str, dict[str, Any]]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.found.append((record.levelname, record.getMessage(), get_contextvars()))
+        self.found.append((record.levelname, record.getMessage(), fields_of(record)))
 
 
 @pytest.fixture
@@ -75,7 +77,7 @@ async def test_everything_that_is_logged_meanwhile_has_the_name(inner: Inner, li
 
     await call(RequestIds(app), "/status/j-1", headers={"x-request-id": "abc"})
     assert [bound["request_id"] for _, _, bound in lines.found] == ["abc", "abc"]
-    assert get_contextvars() == {}
+    assert structlog.contextvars.get_contextvars() == {}
 
 
 async def test_one_line_a_request(inner: Inner, lines: Lines) -> None:

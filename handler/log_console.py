@@ -1,0 +1,174 @@
+"""Log records as short aligned lines for a person at a terminal."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from handler.log_json import fields_of
+
+_RESET, _BOLD, _DIM = "\x1b[0m", "\x1b[1m", "\x1b[2m"
+_RED, _GREEN, _YELLOW, _CYAN = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m"
+
+_LEVEL_COLOURS = {"WARNING": _YELLOW, "ERROR": _RED + _BOLD, "CRITICAL": _RED + _BOLD}
+_STATE_COLOURS = {"COMPLETED": _GREEN, "FAILED": _RED, "TIMED_OUT": _RED, "CANCELLED": _YELLOW}
+# Columns of the text before what follows it, so that the lines of jobs and of requests align. A
+# job's id has 39 characters, that of a `/runsync` 44.
+_JOB_WIDTH, _REQUEST_WIDTH = 58, 32
+# Behind the time of a line, for the lines of a block and of a traceback.
+_INDENT = " " * 10
+# Fields that the text of the line shows already, or that a person at a terminal does not need.
+_IN_THE_TEXT = frozenset(("state", "status", "method", "path", "attempt", "load_ms", "restarts"))
+_IDS = ("job_id", "batch_id", "generation_id")
+
+
+def shows_colours(*, is_terminal: bool) -> bool:
+    """Return whether to colour output: on a terminal, unless NO_COLOR or TERM=dumb says not to."""
+    return is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def escaped(text: str) -> str:
+    """Return a text without what a terminal would obey: control characters are spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else _spelled(each) for each in text)
+
+
+def _spelled(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def duration(milliseconds: float) -> str:
+    """Return a time as people write it: `3 ms`, `1.20 s`."""
+    if milliseconds < 10 and isinstance(milliseconds, float):
+        return f"{milliseconds:.1f} ms"
+    if milliseconds < 1000:
+        return f"{milliseconds:.0f} ms"
+    return f"{milliseconds / 1000:.2f} s"
+
+
+class ConsoleFormatter(logging.Formatter):
+    """Writes the time of day, the level unless it is INFO, the text, and the fields that matter.
+
+    Each record is one line. Two kinds are longer: a traceback, and a field whose value is a mapping
+    (the start of the server), which is shown below the line with a row for each of its items.
+    """
+
+    def __init__(self, *, colours: bool) -> None:
+        super().__init__()
+        self._colours = colours
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as text for a terminal."""
+        fields = fields_of(record)
+        text = escaped(record.getMessage())
+        parts, rows = self._details(record, text, fields)
+        if parts:
+            width = 0
+            if "state" in fields:
+                width = _JOB_WIDTH
+            elif "status" in fields:
+                width = _REQUEST_WIDTH
+            tail = "  ".join(parts)
+            padding = " " * max(2, width + 2 - len(text))
+        else:
+            tail = padding = ""
+        line = f"{self._dim(_time_of_day(record.created))}  {self._level(record)}"
+        line += self._text(text, fields) + padding + tail
+        if rows:
+            line += "\n" + "\n".join(rows)
+        if record.exc_info is not None and record.exc_info[0] is not None:
+            line += "\n" + _traceback(record)
+        return line
+
+    def _details(
+        self, record: logging.LogRecord, text: str, fields: dict[str, Any]
+    ) -> tuple[list[str], list[str]]:
+        """Return what follows the text on its line, and the rows below it."""
+        parts: list[str] = []
+        rows: list[str] = []
+        worker = fields.pop("worker", None)
+        for name, value in fields.items():
+            if name in _IN_THE_TEXT or value is None:
+                continue
+            if isinstance(value, Mapping):
+                rows += self._block(value)
+            elif name == "endpoint":
+                parts.append(escaped(f"{value}/{worker}" if worker else str(value)))
+            elif name == "error":
+                parts.append(self._painted(_RED, escaped(str(value))))
+            elif name == "request_id":
+                # Only where somebody may have to look for the request.
+                if record.levelno > logging.INFO:
+                    parts.append(self._dim(f"request {escaped(str(value))}"))
+            elif name in _IDS:
+                if str(value) not in text:
+                    parts.append(self._dim(f"{name[:-3]} {escaped(str(value))}"))
+            else:
+                parts.append(_shown(name, value))
+        return parts, rows
+
+    def _block(self, rows: Mapping[str, Any]) -> list[str]:
+        shown = {name: _joined(value) for name, value in rows.items() if value not in (None, {})}
+        width = max(map(len, shown), default=0) + 2
+        return [
+            f"{_INDENT}{self._painted(_CYAN, escaped(name.ljust(width)))}{escaped(value)}"
+            for name, value in shown.items()
+        ]
+
+    def _text(self, text: str, fields: Mapping[str, Any]) -> str:
+        colour = _STATE_COLOURS.get(fields.get("state", ""))
+        status = fields.get("status")
+        if isinstance(status, int):
+            colour = _RED if status >= 500 else _YELLOW if status >= 400 else None
+        return text if colour is None else self._painted(colour, text)
+
+    def _level(self, record: logging.LogRecord) -> str:
+        if record.levelno == logging.INFO:
+            return ""
+        name = record.levelname
+        return self._painted(_LEVEL_COLOURS.get(name, _DIM), name) + "  "
+
+    def _dim(self, text: str) -> str:
+        return self._painted(_DIM, text)
+
+    def _painted(self, colour: str, text: str) -> str:
+        return f"{colour}{text}{_RESET}" if self._colours else text
+
+
+def _time_of_day(seconds: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(seconds))
+
+
+def _shown(name: str, value: Any) -> str:
+    """Return a field as a person reads it."""
+    match name:
+        case "queue_ms":
+            return f"waited {duration(value)}"
+        case "run_ms":
+            return f"ran {duration(value)}"
+        case "duration_ms":
+            return duration(value)
+        case "tokens":
+            return f"{value:,} token{'' if value == 1 else 's'}"
+    return f"{name}={escaped(_joined(value))}"
+
+
+def _joined(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return "  ".join(f"{name}={_joined(each)}" for name, each in value.items())
+    return orjson.dumps(value, default=repr).decode()
+
+
+def _traceback(record: logging.LogRecord) -> str:
+    assert record.exc_info is not None
+    lines = "".join(traceback.format_exception(*record.exc_info)).splitlines()
+    return "\n".join(_INDENT + escaped(line) for line in lines)

@@ -1,0 +1,54 @@
+"""Error messages as the log may have them: one line, of bounded length, without a client's texts."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+_MAX_CHARS = 300
+_MAX_PARSED_BYTES = 64_000
+# What our messages quote of a request: `… must be a number, got "a text"`. Text, lists and objects
+# may hold parts of a prompt; numbers, true, false and null may not.
+_KINDS = {'"': "a string", "[": "an array", "{": "an object"}
+_QUOTED = re.compile(r'\bgot (?:"(?:[^"\\]|\\.)*(?:"|$)|\[.*|\{.*)', re.DOTALL)
+
+
+def loggable(message: str) -> str:
+    """Return an error message for the log: values that a client sent as text are left out."""
+    message = _QUOTED.sub(_kind, message)
+    message = " ".join(message.split())
+    return message if len(message) <= _MAX_CHARS else f"{message[: _MAX_CHARS - 1]}…"
+
+
+def error_message(error: Any) -> str | None:
+    """Return the sentence in an error, whichever form it has; None where there is none.
+
+    The forms are a plain sentence, OpenAI's `{"error": {"message": …}}`, also as JSON text inside a
+    job's error, and RunPod's SDK's `{"error_type": …, "error_message": …}`.
+    """
+    if isinstance(error, str | bytes):
+        if error[:1] in ("{", b"{") and len(error) <= _MAX_PARSED_BYTES:
+            try:
+                return error_message(orjson.loads(error))
+            except orjson.JSONDecodeError:
+                pass
+        return error if isinstance(error, str) else None
+    if not isinstance(error, dict):
+        return None
+    if "error_message" in error:
+        kind = str(error.get("error_type", ""))
+        # The SDK writes the type as Python shows it: <class 'ValueError'>.
+        name = kind.removeprefix("<class '").removesuffix("'>")
+        return f"{name}: {error['error_message']}" if name else str(error["error_message"])
+    details = error.get("details")
+    if isinstance(details, dict) and isinstance(details.get("reason"), str):
+        return str(details["reason"])
+    if "message" in error:
+        return str(error["message"])
+    return error_message(error["error"]) if "error" in error else None
+
+
+def _kind(match: re.Match[str]) -> str:
+    return f"got {_KINDS[match[0][4]]}"
