@@ -14,6 +14,7 @@ from rich.console import Console
 
 from batch.answerer import Answerer, EngineLost
 from batch.display import shown
+from batch.finished import FinishedRun
 from batch.journal import Header, Journal, JournalError
 from batch.manifest import MAX_TOLD, Manifest, digest_of, look_over
 from batch.output import Output, OutputError
@@ -70,6 +71,9 @@ class Batch:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="worker-rkllm-")))
             try:
                 output = Output.at(self._order.output, self._order.errors, folder)
+                finished = self._finished(output, folder)
+                if finished is not None:
+                    return self._repeat(finished, output)
                 output.check(self._order.input, force=self._order.force)
                 source = self._source(folder)
                 journal = Journal(output.journal, fresh=self._order.force)
@@ -81,6 +85,9 @@ class Batch:
             try:
                 uvloop.run(self._answer(source, journal))
                 output.write(journal, ordered=self._order.ordered)
+                if journal.header is not None:
+                    digest = journal.header.digest
+                    FinishedRun.write(output.answers, digest, journal.lines, journal.failed)
                 journal.remove()
             except Interrupted as error:
                 done, all_ = journal.done, journal.lines
@@ -98,6 +105,22 @@ class Batch:
                 return INTERRUPTED
             self._sum_up(output, journal)
             return SOME_FAILED if journal.failed else DONE
+
+    def _finished(self, output: Output, folder: Path) -> FinishedRun | None:
+        """Return the note of an earlier run that answered this very input. Raises InputError."""
+        if self._order.force or output.journal.exists():
+            return None
+        finished = FinishedRun.read(output.answers)
+        if finished is None or (finished.failed and not output.errors.exists()):
+            return None
+        return finished if finished.digest == digest_of(self._source(folder)) else None
+
+    def _repeat(self, finished: FinishedRun, output: Output) -> int:
+        """Say that there is nothing left to do, and return the exit code of the run that did it."""
+        self._say(f"{finished.lines:,} of {finished.lines:,} lines answered already")
+        if finished.failed:
+            self._say(f"{finished.failed:,} of them failed: {output.errors}")
+        return SOME_FAILED if finished.failed else DONE
 
     def _source(self, folder: Path) -> Source:
         settings = self._settings
@@ -136,11 +159,13 @@ class Batch:
 
         def stop(name: str) -> None:
             nonlocal asked_to_stop
-            if (asked_to_stop or runner is None) and running is not None:
+            again = bool(asked_to_stop)
+            if (again or runner is None) and running is not None:
                 running.cancel()
             asked_to_stop = asked_to_stop or name
-            if runner is not None:
+            if runner is not None and not again:
                 runner.stop()
+                self._say_stopping(runner.under_way)
 
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, stop, each.name)
@@ -173,6 +198,15 @@ class Batch:
         self._say(f"{answered:,} of {journal.lines:,} lines answered, {self.tally.rates()}")
         if journal.failed:
             self._say(f"failed lines are in {output.errors}")
+
+    def _say_stopping(self, under_way: int) -> None:
+        """Say what the command waits for after a first signal, and for how long at most."""
+        lines = "1 line" if under_way == 1 else f"{under_way:,} lines"
+        limit_s = self._settings.request_timeout_s
+        self._say(
+            f"stopping: waiting for {lines} under way, up to {limit_s:g} s (REQUEST_TIMEOUT_S); "
+            "Ctrl-C again ends at once"
+        )
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -41,6 +41,8 @@ class Runner:
         self._tries = tries
         self._lines = self._missing(source)
         self._stopping = False
+        # Lines that are being answered.
+        self.under_way = 0
 
     def stop(self) -> None:
         """Begin no more lines; those under way are answered."""
@@ -64,7 +66,11 @@ class Runner:
 
     async def _work(self) -> None:
         for line in self._lines:
-            outcome = await self._answer(line)
+            self.under_way += 1
+            try:
+                outcome = await self._answer(line)
+            finally:
+                self.under_way -= 1
             if outcome is None:
                 return
             self._journal.add(line.number, outcome.line, ok=outcome.ok)

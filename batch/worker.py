@@ -103,6 +103,11 @@ class Worker:
         self._stopping = False
         self._failure: Exception | None = None
 
+    @property
+    def under_way(self) -> int:
+        """How many messages are being answered."""
+        return len(self._under_way)
+
     def stop(self) -> None:
         """Receive no more; what is generated is finished, and the rest given back."""
         self._stopping = True

@@ -92,6 +92,15 @@ class WorkerCommand:
         say(self._console, f"{self._tally.done:,} messages answered, {self._tally.rates()}")
         return code
 
+    def _stopping(self, under_way: int) -> str:
+        """Return what is waited for after a first signal, and for how long at most."""
+        messages = "1 message" if under_way == 1 else f"{under_way:,} messages"
+        limit_s = max(self._settings.request_timeout_s, self._settings.batch_poll_s)
+        return (
+            f"stopping: waiting for {messages} under way, up to {limit_s:g} s; "
+            "Ctrl-C again ends at once, and what is under way comes again"
+        )
+
     async def _work(self) -> None:
         url, model = self._given.queue_url, self._settings.served_model
         try:
@@ -107,7 +116,12 @@ class WorkerCommand:
         say(self._console, f"loading {model}")
         await self._engine.ready()
         worker = Worker(queue, results, self._answerer, self._tally, model, terms)
-        self._stop.act = worker.stop
+
+        def stop() -> None:
+            say(self._console, self._stopping(worker.under_way))
+            worker.stop()
+
+        self._stop.act = stop
         try:
             async with shown(self._tally, self._console):
                 await worker.run()

@@ -60,7 +60,6 @@ def log_ended(job: Job) -> None:
 
 
 def _tokens(output: bytes) -> int | None:
-    found = None
-    for found in _TOKENS.finditer(output, max(0, len(output) - _SEARCHED_BYTES)):
-        pass
-    return int(found[1]) if found is not None else None
+    """Return how many tokens an output says were generated; None where it does not say."""
+    counts = _TOKENS.findall(output, max(0, len(output) - _SEARCHED_BYTES))
+    return int(counts[-1]) if counts else None

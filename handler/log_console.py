@@ -84,7 +84,7 @@ class ConsoleFormatter(logging.Formatter):
         if rows:
             line += "\n" + "\n".join(rows)
         if record.exc_info is not None and record.exc_info[0] is not None:
-            line += "\n" + _traceback(record)
+            line += "\n" + _traceback(record.exc_info)
         return line
 
     def _details(
@@ -168,7 +168,6 @@ def _joined(value: Any) -> str:
     return orjson.dumps(value, default=repr).decode()
 
 
-def _traceback(record: logging.LogRecord) -> str:
-    assert record.exc_info is not None
-    lines = "".join(traceback.format_exception(*record.exc_info)).splitlines()
+def _traceback(raised: Any) -> str:
+    lines = "".join(traceback.format_exception(*raised)).splitlines()
     return "\n".join(_INDENT + escaped(line) for line in lines)

@@ -1,4 +1,4 @@
-"""Error messages as the log may have them: one line, of bounded length, without a client's texts."""
+"""Error messages as the log may have them: one bounded line without a client's texts."""
 
 from __future__ import annotations
 

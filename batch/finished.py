@@ -1,0 +1,47 @@
+"""A note beside a finished output: which input it answers, so that the command may be repeated."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+import orjson
+
+from batch.target import FileTarget, Target
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """What a run that answered every line leaves: the input's digest, and the counts.
+
+    `output_bytes` is the size of the output, so that a file which was changed or replaced since is
+    not mistaken for it. Only outputs that are files have a note.
+    """
+
+    digest: str
+    lines: int
+    failed: int
+    output_bytes: int
+
+    @classmethod
+    def read(cls, output: Target) -> Self | None:
+        """Return the note of an output; None where it has none, or is not the output of then."""
+        if not isinstance(output, FileTarget):
+            return None
+        try:
+            note = cls(**orjson.loads(_path(output).read_bytes()))
+            return note if output.path.stat().st_size == note.output_bytes else None
+        except (OSError, TypeError, ValueError):
+            return None
+
+    @classmethod
+    def write(cls, output: Target, digest: str, lines: int, failed: int) -> None:
+        """Leave the note of an output that is complete. Raises OSError."""
+        if isinstance(output, FileTarget):
+            note = cls(digest, lines, failed, output.path.stat().st_size)
+            FileTarget(_path(output)).write([orjson.dumps(asdict(note)) + b"\n"])
+
+
+def _path(output: FileTarget) -> Path:
+    return output.path.with_name(f".{output.path.name}.finished")
