@@ -6,7 +6,6 @@ import asyncio
 import json
 import random
 import signal
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -173,17 +172,6 @@ async def test_faults_are_said_loudly_at_the_start() -> None:
         assert json.loads(line)["level"] == "warning"
 
 
-async def test_database_that_cannot_be_opened_ends_it_and_leaves_no_engine(
-    tmp_path: Path, hosts_of: Hosts
-) -> None:
-    (tmp_path / "jobs.sqlite3").mkdir()
-    database = ("--db", str(tmp_path / "jobs.sqlite3"))
-    async with emulator(SCRIPTED, *ANY_PORT, *database) as server:
-        assert await server.ended() > 0
-        assert "jobs.sqlite3" in server.stderr
-        assert hosts_of(server.pid) == []
-
-
 async def test_kill_of_the_server_leaves_no_engine_behind(
     script: ScriptFactory, hosts_of: Hosts
 ) -> None:
@@ -217,16 +205,6 @@ async def test_bad_port_argument_is_refused(port: str) -> None:
         assert await server.ended() == 2
         assert "--port" in server.lines[-1]
         assert "Traceback" not in server.stderr
-
-
-async def test_port_in_use_is_said_and_leaves_no_engine(hosts_of: Hosts) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        async with emulator(SCRIPTED, "--port", str(port)) as server:
-            assert await server.ended() > 0
-            assert f"('127.0.0.1', {port}): address already in use" in server.stderr
-            assert "Traceback" not in server.stderr
-            assert hosts_of(server.pid) == []
 
 
 async def test_other_servers_variables_change_nothing() -> None:

@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from tests.integration.batch.runs import (
     write,
 )
 
+# A command that has nothing to do; most of it is Python's start on a busy machine.
+REPEAT_LIMIT_S = 15
 # Says the prompt's words back.
 ECHO: dict[str, Any] = {}
 
@@ -61,7 +64,8 @@ def test_completions_in_the_input_s_order(model: Path, tmp_path: Path, out: Path
         assert line["response"]["body"]["object"] == "text_completion"
     assert b"40 of 40 lines answered" in ran.stderr
     assert ran.stdout == b""
-    assert {path.name for path in tmp_path.glob("*.jsonl*")} == {"in.jsonl", "out.jsonl"}
+    names = {path.name for path in tmp_path.glob("*.jsonl*")}
+    assert names == {"in.jsonl", "out.jsonl", ".out.jsonl.finished"}
 
 
 def test_unordered_answers_come_as_they_came(model: Path, tmp_path: Path, out: Path) -> None:
@@ -238,6 +242,43 @@ def test_what_is_finished_is_not_overwritten(model: Path, tmp_path: Path, out: P
     assert out.read_bytes() == before
     assert run(model, "-i", given, "-o", out, "--force").returncode == 0
     assert text(read(out)[0]) == "second"
+
+
+def test_repeated_command_says_that_all_lines_are_answered(
+    model: Path, tmp_path: Path, out: Path
+) -> None:
+    given = write(tmp_path / "in.jsonl", [call(f"{n}", "first") for n in range(3)])
+    assert run(model, "-i", given, "-o", out).returncode == 0
+    before = out.read_bytes(), out.stat().st_mtime_ns
+    began = time.monotonic()
+    ran = run(model, "-i", given, "-o", out)
+    assert (ran.returncode, ran.stdout) == (0, b"")
+    assert ran.stderr == b"3 of 3 lines answered already\n"
+    assert (out.read_bytes(), out.stat().st_mtime_ns) == before
+    # Nothing is loaded for it.
+    assert time.monotonic() - began < REPEAT_LIMIT_S
+
+
+def test_repeated_command_says_which_lines_had_failed(
+    model: Path, tmp_path: Path, out: Path
+) -> None:
+    given = write(tmp_path / "in.jsonl", [call("a", "first"), call("b", "fails")])
+    assert run(model, "-i", given, "-o", out).returncode == 1
+    ran = run(model, "-i", given, "-o", out)
+    assert ran.returncode == 1
+    errors = out.with_name("out.errors.jsonl")
+    assert ran.stderr.decode() == f"2 of 2 lines answered already\n1 of them failed: {errors}\n"
+
+
+def test_output_that_was_changed_since_is_not_taken_for_finished(
+    model: Path, tmp_path: Path, out: Path
+) -> None:
+    given = write(tmp_path / "in.jsonl", [call("a", "first")])
+    assert run(model, "-i", given, "-o", out).returncode == 0
+    out.write_bytes(b"something else\n")
+    ran = run(model, "-i", given, "-o", out)
+    assert ran.returncode == 2
+    assert ran.stderr.decode() == f"{out} is there already: --force replaces it\n"
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,24 @@ class Emulator:
         return code
 
 
+def server_command(*arguments: str) -> list[str]:
+    """Return the words that start the server."""
+    return [sys.executable, "-m", "emulator", *arguments]
+
+
+def environment_of(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a server under test: settings, and nothing that would change it."""
+    always = {
+        "PYTHONPATH": str(ROOT),
+        "LOG_FORMAT": "json",
+        "JOB_DB": ":memory:",
+        # Reading all rules there are would take a quarter of the start.
+        "VALIDATION_RULES": str(SMALL_RULES),
+    }
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    return {**kept, **always, **settings}
+
+
 @asynccontextmanager
 async def emulator(
     environment: Mapping[str, str], *arguments: str, grace_s: float | None = None
@@ -87,21 +105,10 @@ async def emulator(
     """
     if grace_s is not None:
         environment = {**environment, "DRAIN_S": str(grace_s)}
-    always = {
-        "PYTHONPATH": str(ROOT),
-        "LOG_FORMAT": "json",
-        "JOB_DB": ":memory:",
-        # Reading all rules there are would take a quarter of the start.
-        "VALIDATION_RULES": str(SMALL_RULES),
-    }
-    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "emulator",
-        *arguments,
+        *server_command(*arguments),
         cwd=ROOT,
-        env={**kept, **always, **environment},
+        env=environment_of(environment),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         limit=2**20,

@@ -16,7 +16,8 @@ from structlog.contextvars import bind_contextvars
 from emulator.disconnect import DROP
 from emulator.drain import Drain
 from emulator.request_ids import RequestIds
-from handler.errors import NotFound
+from engine.errors import EngineDead
+from handler.errors import InvalidRequest, NotFound
 from handler.log_json import fields_of
 from tests.unit.emulator.asgi import Inner, call
 
@@ -83,17 +84,17 @@ async def test_everything_that_is_logged_meanwhile_has_the_name(inner: Inner, li
 async def test_one_line_a_request(inner: Inner, lines: Lines) -> None:
     await call(
         RequestIds(inner),
-        "/status/j-1",
+        "/cancel/j-1",
         headers={"authorization": "Bearer secret", "x-request-id": "abc"},
         scope={"path_params": {"job_id": "j-1"}, "query_string": b"key=secret"},
     )
     ((level, message, bound),) = lines.found
-    assert (level, message) == ("INFO", "GET /status/j-1 200")
+    assert (level, message) == ("INFO", "GET /cancel/j-1 200")
     assert bound.pop("duration_ms") >= 0
     assert bound == {
         "request_id": "abc",
         "method": "GET",
-        "path": "/status/j-1",
+        "path": "/cancel/j-1",
         "status": 200,
         "job_id": "j-1",
     }
@@ -102,7 +103,11 @@ async def test_one_line_a_request(inner: Inner, lines: Lines) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/health", "/docs", "/v2/e/job-take/w", "/v2/e/job-take-batch/w", "/v2/e/job-stop/w"],
+    [
+        *("/health", "/docs", "/", "/console/jobs", "/console/description", "/metrics"),
+        *("/v2/e/job-take/w", "/v2/e/job-take-batch/w", "/v2/e/job-stop/w", "/v2/e/ping/w"),
+        *("/status/j-1", "/v2/e/stream/j-1", "/v2/e/job-stream/w/j-1", "/v2/e/job-done/w/j-1"),
+    ],
 )
 async def test_what_is_asked_all_the_time_is_not_worth_a_line(
     inner: Inner, lines: Lines, path: str
@@ -225,3 +230,42 @@ async def test_end_of_a_request_is_told_with_its_status_and_time(inner: Inner) -
     await call(app, "/status/1")
     assert [(path, status) for path, status, _ in told] == [("/run", 200), ("/status/1", 500)]
     assert all(seconds >= 0 for _, _, seconds in told)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "level"),
+    [
+        (InvalidRequest('n must be 1, got "my prompt"'), 400, "INFO"),
+        (NotFound("there is no job j-1"), 404, "INFO"),
+        (EngineDead("the model is gone"), 503, "WARNING"),
+    ],
+)
+async def test_refused_request_is_logged_with_the_sentence_its_client_got(
+    error: Exception, status: int, level: str, inner: Inner, lines: Lines
+) -> None:
+    inner.raises = error
+    told = await call(RequestIds(inner), "/status/j-1")
+    assert told.status == status
+    ((found, message, fields),) = lines.found
+    assert (found, message) == (level, f"GET /status/j-1 {status}")
+    assert fields["error"] == str(error).replace('"my prompt"', "a string")
+
+
+async def test_body_of_an_answer_that_is_no_error_is_not_looked_at(lines: Lines) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b'{"error": "of a job"}'})
+
+    await call(RequestIds(app), "/run")
+    assert "error" not in lines.found[0][2]
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"", b'{"error": ' + b'"x"' * 100_000])
+async def test_error_that_has_no_sentence_is_logged_without_one(body: bytes, lines: Lines) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 400, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    await call(RequestIds(app), "/run")
+    assert lines.found[0][1] == "GET /run 400"
+    assert "error" not in lines.found[0][2]

@@ -1,0 +1,162 @@
+"""A start that cannot succeed: one sentence with the remedy, exit code 2, nothing started."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ScriptFactory
+from tests.integration.emulator.processes import emulator, environment_of, server_command
+
+LIMIT_S = 60
+# From the end of the program's imports to its exit.
+ALLOWED_S = 1.0
+# Other programs may take the processor in between: the quickest of these has to do.
+TRIES = 4
+# The address that documentation uses: no machine has it.
+FOREIGN_HOST = "192.0.2.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """How a start ended."""
+
+    code: int
+    said: str
+    seconds: float
+
+
+def start(settings: dict[str, str], *arguments: str, folder: Path) -> Refusal:
+    """Start the server in a folder and wait for its end."""
+    began = time.monotonic()
+    ran = subprocess.run(
+        server_command(*arguments),
+        env=environment_of(settings),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    return Refusal(ran.returncode, ran.stderr, time.monotonic() - began)
+
+
+def files_in(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*"))
+
+
+def import_s(folder: Path) -> float:
+    """Return how long the program takes to be imported, and to do nothing."""
+    began = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-c", "import emulator.__main__"],
+        env=environment_of({}),
+        cwd=folder,
+        check=True,
+        timeout=LIMIT_S,
+    )
+    return time.monotonic() - began
+
+
+def refused_in_time(folder: Path, attempt: Callable[[], Refusal]) -> str:
+    """Return the one sentence of a start that is refused within its time."""
+    over_s = []
+    for _ in range(TRIES):
+        imported_s = import_s(folder)
+        refusal = attempt()
+        assert refusal.code == 2, refusal.said
+        assert "Traceback" not in refusal.said
+        (sentence,) = refusal.said.splitlines()
+        over_s.append(refusal.seconds - imported_s)
+        if over_s[-1] < ALLOWED_S:
+            return sentence
+    raise AssertionError(f"it took {over_s} s beyond its imports: {sentence}")
+
+
+@pytest.fixture
+def settings(script: ScriptFactory) -> dict[str, str]:
+    return {"MODEL_PATH": str(script({}))}
+
+
+def test_port_in_use_is_one_sentence_with_the_remedy(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        settings |= {"JOB_DB": "jobs.sqlite3"}
+        said = refused_in_time(folder, lambda: start(settings, "--port", port, folder=folder))
+    assert said == (
+        f"port {port} on 127.0.0.1 is in use by another program; "
+        "stop it or choose another port with --port or PORT"
+    )
+    assert list(folder.iterdir()) == []
+
+
+def test_host_that_cannot_be_bound_is_one_sentence(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    said = refused_in_time(
+        tmp_path, lambda: start(settings, "--host", FOREIGN_HOST, "--port", "0", folder=tmp_path)
+    )
+    assert said.startswith(f"{FOREIGN_HOST} is not an address of this machine; choose one")
+
+
+async def test_database_in_use_is_one_sentence_and_the_other_server_goes_on(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "jobs.sqlite3"
+    settings |= {"JOB_DB": str(path)}
+    async with emulator(settings, "--port", "0") as server:
+        await server.listening()
+        before = files_in(tmp_path)
+        said = refused_in_time(tmp_path, lambda: start(settings, "--port", "0", folder=tmp_path))
+        assert said == (
+            f"the job database {path} is in use by another server (process {server.pid}); "
+            "stop it or choose another one with --db or JOB_DB"
+        )
+        assert files_in(tmp_path) == before
+        async with server.client() as client:
+            answer = await client.post("/runsync", json={"input": {"prompt": "x"}})
+            assert answer.json()["status"] == "COMPLETED"
+
+
+def test_database_that_is_a_folder_is_one_sentence(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    database = tmp_path / "jobs.sqlite3"
+    database.mkdir()
+    said = refused_in_time(
+        tmp_path,
+        lambda: start(settings, "--port", "0", "--db", str(database), folder=tmp_path),
+    )
+    assert said == (
+        f"the job database {database} is a folder; choose another one with --db or JOB_DB"
+    )
+
+
+def test_missing_folder_of_the_database_is_one_sentence(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    settings |= {"JOB_DB": str(tmp_path / "no" / "jobs.sqlite3")}
+    said = refused_in_time(tmp_path, lambda: start(settings, "--port", "0", folder=tmp_path))
+    assert f"there is no folder {tmp_path / 'no'}; choose another one" in said
+    assert not (tmp_path / "no").exists()
+
+
+async def test_restart_after_a_kill_is_not_refused(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    settings |= {"JOB_DB": str(tmp_path / "jobs.sqlite3")}
+    for _ in range(3):
+        async with emulator(settings, "--port", "0") as server:
+            await server.listening()
+            server.process.kill()
