@@ -1,4 +1,4 @@
-"""A note beside a finished output: which input it answers, so that the command may be repeated."""
+"""A note beside a finished output that names its input, so that the command can be repeated."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from batch.target import FileTarget, Target
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """What a run that answered every line leaves: the input's digest, and the counts.
+    """The digest of the input and the counts of a run that answered every line.
 
-    `output_bytes` is the size of the output, so that a file which was changed or replaced since is
-    not mistaken for it. Only outputs that are files have a note.
+    `output_bytes` is the size of the output: a file of another size was changed since. Only outputs
+    that are files have a note.
     """
 
     digest: str
@@ -26,7 +26,7 @@ class FinishedRun:
 
     @classmethod
     def read(cls, output: Target) -> Self | None:
-        """Return the note of an output; None where it has none, or is not the output of then."""
+        """Return the note of an output; None if there is none or the output has changed since."""
         if not isinstance(output, FileTarget):
             return None
         try:

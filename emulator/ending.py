@@ -12,7 +12,7 @@ from emulator.drain import Drain
 
 logger = logging.getLogger(__name__)
 
-# How often the log is told what is still under way, where that has changed.
+# The interval at which changes of what is still running are logged.
 _PROGRESS_S = 1.0
 
 
@@ -42,12 +42,12 @@ class UnderWay:
 
 
 class Ending:
-    """Waits for what runs, for `limit_s` at most or until a second signal asks to hurry.
+    """Waits for running work until it ends, `limit_s` is over, or a second signal comes.
 
-    `idle` returns when no job runs, here or on a worker elsewhere. `give_back` has the local
-    worker take no more jobs, wait for those it runs for so many seconds, and give back the rest.
-    Jobs on other workers keep their leases, which outlive the server. `under_way` counts what the
-    log says is waited for.
+    `idle` returns when no job runs, here or on a worker elsewhere. `give_back` stops the
+    local worker from taking jobs, waits up to that many seconds for those it runs, and returns the
+    rest to the queue. Jobs on other workers keep their leases, which outlive the server.
+    `under_way` counts the running work for the log.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Ending:
         )
 
     async def _log_progress(self, before: UnderWay) -> None:
-        """Log what is still waited for, now and then, for as long as that changes."""
+        """Log the remaining work once an interval, if it has changed."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limit_s
         while True:

@@ -1,4 +1,4 @@
-"""What is checked before anything is started: the address, the job database, the batch folder.
+"""Checks of the address, the job database and the batch folder before anything is started.
 
 A second server on the same port or database is the most common mistake at start. It is answered
 with one sentence, before a model is loaded or a file is created.

@@ -1,4 +1,4 @@
-"""The block of log lines that says what the server is and where, once it listens."""
+"""The log block at start: version, addresses, model, engine and changed settings."""
 
 from __future__ import annotations
 

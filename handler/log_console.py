@@ -54,7 +54,7 @@ def duration(milliseconds: float) -> str:
 
 
 class ConsoleFormatter(logging.Formatter):
-    """Writes the time of day, the level unless it is INFO, the text, and the fields that matter.
+    """Formats a record as the time of day, the level unless it is INFO, the text and its fields.
 
     Each record is one line. Two kinds are longer: a traceback, and a field whose value is a mapping
     (the start of the server), which is shown below the line with a row for each of its items.
@@ -104,7 +104,7 @@ class ConsoleFormatter(logging.Formatter):
             elif name == "error":
                 parts.append(self._painted(_RED, escaped(str(value))))
             elif name == "request_id":
-                # Only where somebody may have to look for the request.
+                # An operator needs it to find a request that failed, and not for the others.
                 if record.levelno > logging.INFO:
                     parts.append(self._dim(f"request {escaped(str(value))}"))
             elif name in _IDS:

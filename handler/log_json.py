@@ -11,8 +11,8 @@ import orjson
 from structlog.contextvars import get_contextvars
 from structlog.tracebacks import ExceptionDictTransformer
 
-# What a call may pass as `extra` by these names, identifiers first. Anything else in `extra` is
-# not written, because libraries put requests and credentials there.
+# The names in `extra` that are written. Other names are not, because libraries put requests and
+# credentials there.
 _EXTRA = ("job_id", "batch_id", "generation_id", "prompt", "answer")
 # The name in `extra` of a mapping of further fields, which is the quick way to bring several.
 FIELDS = "log_fields"
@@ -22,9 +22,9 @@ _describe_exception = ExceptionDictTransformer(show_locals=False)
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the fields of a record beside its text: those bound to the task, then its own.
+    """Return the fields bound to the current task, updated with the record's own fields.
 
-    A record's own field wins: a job may end in the task of a request that is about another one.
+    The record's own field wins, because a job may end in the task of another job's request.
     """
     fields = get_contextvars()
     values = record.__dict__

@@ -9,8 +9,8 @@ import orjson
 
 _MAX_CHARS = 300
 _MAX_PARSED_BYTES = 64_000
-# What our messages quote of a request: `… must be a number, got "a text"`. Text, lists and objects
-# may hold parts of a prompt; numbers, true, false and null may not.
+# The value that our messages quote: `… must be a number, got "a text"`. Strings, arrays and objects
+# may hold parts of a prompt; numbers, true, false and null cannot.
 _KINDS = {'"': "a string", "[": "an array", "{": "an object"}
 _QUOTED = re.compile(r'\bgot (?:"(?:[^"\\]|\\.)*(?:"|$)|\[.*|\{.*)', re.DOTALL)
 
@@ -23,7 +23,7 @@ def loggable(message: str) -> str:
 
 
 def error_message(error: Any) -> str | None:
-    """Return the sentence in an error, whichever form it has; None where there is none.
+    """Return the message of an error in any of the known forms, or None.
 
     The forms are a plain sentence, OpenAI's `{"error": {"message": …}}`, also as JSON text inside a
     job's error, and RunPod's SDK's `{"error_type": …, "error_message": …}`.

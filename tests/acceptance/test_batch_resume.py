@@ -125,6 +125,8 @@ def test_as_many_lines_are_under_way_as_are_to_be(
         witness.wait_for(1)
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=LIMIT_S)
+    waits = f"stopping: waiting for {under_way} lines under way, up to 600 s (REQUEST_TIMEOUT_S)"
+    assert f"{waits}; Ctrl-C again ends at once\n" in said
     assert f"stopped by SIGTERM; {under_way} of 20 lines are answered" in said
 
 

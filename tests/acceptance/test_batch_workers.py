@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -128,6 +129,7 @@ def test_a_signal_lets_what_is_generated_finish_and_gives_back_the_rest(
         _, said = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, said
     answered = slow.answered(batch)
+    assert re.search(r"stopping: waiting for \d+ messages under way, up to 600 s; Ctrl-C", said)
     assert f"stopped by SIGTERM\n{answered} messages answered" in said
     assert 6 <= answered < 60
     # All that was not answered waits for the next worker, at once.

@@ -49,7 +49,7 @@ def test_ended_job_is_one_line_with_its_times_and_tokens() -> None:
 
 
 def test_lines_of_jobs_align_whatever_their_state() -> None:
-    fields = {"endpoint": "default", "worker": "local"}
+    fields: dict[str, Any] = {"endpoint": "default", "worker": "local"}
     lines = [
         formatted(f"job {'sync-' * sync}{JOB} {state}", state=state, **fields)
         for sync in (0, 1)
@@ -86,7 +86,8 @@ def test_mapping_is_a_block_of_aligned_rows() -> None:
 @pytest.mark.parametrize("where", ["text", "error", "endpoint", "job_id", "unknown"])
 @pytest.mark.parametrize("hostile", ["a\nb", "a\x1b[2Jb", "a\rb", "a\x9bb", "a\u202eb", "a\ud800b"])
 def test_control_characters_of_clients_are_spelled_out(where: str, hostile: str) -> None:
-    line = formatted(hostile) if where == "text" else formatted("x", **{where: hostile})
+    fields: dict[str, Any] = {where: hostile}
+    line = formatted(hostile) if where == "text" else formatted("x", **fields)
     assert "\\" in line
     assert line.isprintable()
 
@@ -108,7 +109,12 @@ def test_traceback_follows_the_line_and_is_harmless() -> None:
 
 
 def test_colours_are_added_and_nothing_else_changes() -> None:
-    fields = {"state": "FAILED", "error": "no luck", "request_id": "r", "worker": "w"}
+    fields: dict[str, Any] = {
+        "state": "FAILED",
+        "error": "no luck",
+        "request_id": "r",
+        "worker": "w",
+    }
     plain = formatted("job failed", logging.ERROR, **fields)
     coloured = formatted("job failed", logging.ERROR, colours=True, **fields)
     assert coloured != plain
