@@ -278,7 +278,7 @@ def test_output_that_was_changed_since_is_not_taken_for_finished(
     out.write_bytes(b"something else\n")
     ran = run(model, "-i", given, "-o", out)
     assert ran.returncode == 2
-    assert ran.stderr.decode() == f"{out} is there already: --force replaces it\n"
+    assert ran.stderr.decode() == f"{out} exists already; --force replaces it\n"
 
 
 @pytest.mark.parametrize(
