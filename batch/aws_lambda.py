@@ -28,6 +28,7 @@ from batch.worker import Terms, Worker
 from batch.worker_terms import terms_of
 from handler.assembly import build_checking, build_engine, open_doors
 from handler.logs import configure_logging
+from handler.model_settings import resolve_models
 from handler.settings import read_settings
 from jobs.sqs.calls import sqs_client
 from jobs.sqs.queue import SqsQueue
@@ -55,6 +56,7 @@ class LambdaWorker:
 
     def __init__(self, settings: BatchSettings) -> None:
         """Load the model. Raises SettingError, JobsError, ValueError, EngineError."""
+        settings = resolve_models(settings)
         self._settings = settings
         self._place = Place.at(settings.batch_results)
         self._results = Results(self._place, settings.served_model)

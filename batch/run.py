@@ -25,6 +25,7 @@ from batch.tally import Tally
 from engine.errors import EngineError
 from handler.assembly import build_checking, build_engine, open_doors
 from handler.blobs import BlobError
+from handler.model_settings import resolve_models
 
 # The command's exit codes.
 DONE, SOME_FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 3
@@ -57,7 +58,8 @@ class Batch:
     """
 
     def __init__(self, order: Order, settings: BatchSettings, console: Console) -> None:
-        """Read what settings name. Raises SettingError."""
+        """Read what settings name, a model on the Hub included. Raises SettingError."""
+        settings = resolve_models(settings)
         self._order = order
         self._settings = settings
         self._console = console

@@ -22,6 +22,7 @@ from batch.worker_terms import terms_of
 from engine import AnyEngine
 from engine.errors import EngineError
 from handler.assembly import build_checking, build_engine, open_doors
+from handler.model_settings import resolve_models
 from jobs import JobsError
 from jobs.sqs.calls import sqs_client
 from jobs.sqs.queue import SqsQueue
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
     """Work until a stop signal and return the exit code. Raises SettingError."""
+    settings = resolve_models(settings)
     engine = build_engine(settings)
     doors = open_doors(settings, engine, build_checking(settings))
     return uvloop.run(

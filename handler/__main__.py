@@ -18,6 +18,7 @@ from handler.assembly import (
 )
 from handler.engine_configs import engine_configs
 from handler.logs import configure_logging
+from handler.model_settings import resolve_models
 from handler.processor import tell_sdk
 from handler.settings import read_settings
 from handler.worker_settings import WorkerSettings
@@ -26,12 +27,13 @@ from handler.worker_settings import WorkerSettings
 def main() -> int:
     """Start the engine first, since the SDK takes seconds to import, then the worker."""
     settings = read_settings(WorkerSettings)
-    if sys.argv[1:2] == ["doctor"]:
-        from handler import doctor
-
-        return doctor.main([*engine_configs(settings).values()])
     configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
     try:
+        settings = resolve_models(settings)
+        if sys.argv[1:2] == ["doctor"]:
+            from handler import doctor
+
+            return doctor.main([*engine_configs(settings).values()])
         checking, results = build_checking(settings), build_results(settings)
     except SettingError as error:
         leave(error)

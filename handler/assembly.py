@@ -151,7 +151,14 @@ def open_doors(
     judge = validator or checking.validator
     models = Models(
         *(
-            Pipeline(each, name, judge, settings.served_adapters, on_open)
+            Pipeline(
+                each,
+                name,
+                judge,
+                settings.served_adapters,
+                on_open,
+                settings.aliases.get(name, ()),
+            )
             for name, each in by_model(engine, settings.served_model).items()
         )
     )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 # The NPU's address space has domains of 4 GB, and a model begins in one of its own.
 MAX_DOMAIN = 63
+_ENDINGS = (".gguf", ".rkllm", ".json")
+_PART_NUMBER = re.compile(r"-\d{5}-of-\d{5}$")
 
 
 class ModelEntry(BaseModel):
@@ -24,10 +27,35 @@ class ModelEntry(BaseModel):
     context_length: int | None = Field(None, ge=0)
     tokenizer: Path | None = None
 
+    @field_validator("name")
+    @classmethod
+    def _names(cls, value: str | None) -> str | None:
+        if value is not None:
+            split_names(value)
+        return value
+
     @property
     def served_name(self) -> str:
-        """The model's name in answers and requests."""
-        return self.path.stem if self.name is None else self.name
+        """The model's name in answers."""
+        return self.served_names[0]
+
+    @property
+    def served_names(self) -> Sequence[str]:
+        """All of the model's names in requests; answers have the first."""
+        return (name_of(self.path),) if self.name is None else split_names(self.name)
+
+
+def name_of(path: Path) -> str:
+    """Return the name that a model has by its file, without the number of a split GGUF's part."""
+    return _PART_NUMBER.sub("", path.stem)
+
+
+def split_names(written: str) -> Sequence[str]:
+    """Return a model's names from a comma-separated list. Raises ValueError: there is none."""
+    names = tuple(dict.fromkeys(name.strip() for name in written.split(",") if name.strip()))
+    if not names:
+        raise ValueError("must be a name, or several separated by commas")
+    return names
 
 
 def read_models(written: str) -> list[object]:
@@ -49,7 +77,9 @@ def check_models(models: Sequence[ModelEntry], alone: Sequence[str], *, in_threa
     """
     if alone:
         raise ValueError(f"MODELS and {alone[0]} cannot both be set")
-    names = [each.served_name for each in models]
+    # The name of what a folder or a repository contains is not known before it is looked up.
+    known = [each for each in models if each.name is not None or each.path.suffix in _ENDINGS]
+    names = [name for each in known for name in each.served_names]
     if doubled := [name for name in names if names.count(name) > 1]:
         raise ValueError(
             f"MODELS has two models named {doubled[0]}: give one another name, or set its copies"

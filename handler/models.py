@@ -15,8 +15,8 @@ from handler.sampling import shown
 class Models:
     """Finds the pipeline of the model that a request names; the first one is the default's.
 
-    An adapter's name finds the model it is for. `several` tells whether there is a choice of
-    models. Immutable, and shared by all doors.
+    An alias and an adapter's name find the model they are for. `several` tells whether there is a
+    choice of models. Immutable, and shared by all doors.
 
     Raises:
         ValueError: there is none, or two have the same name.
@@ -29,11 +29,11 @@ class Models:
         self.several = len(pipelines) > 1
         self.default = pipelines[0]
         for each in pipelines:
-            self._by_name |= dict.fromkeys(each.adapters, each)
+            self._by_name |= dict.fromkeys((*each.aliases, *each.adapters), each)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The models' names, the default's first, and those of their adapters."""
+        """The models' names, the default's first, and those of their aliases and adapters."""
         return tuple(self._by_name)
 
     @property

@@ -24,7 +24,8 @@ class Pipeline:
 
     Jobs, the emulator, batches and the OpenAI routes all enter here, so what is tested through one
     of them is what runs in the others. `adapters` are the LoRAs of the model, by the names that
-    requests have for them; `on_open` is called with each answer that has begun.
+    requests have for them; `aliases` are further names of the model itself, which requests may use
+    and answers do not have; `on_open` is called with each answer that has begun.
     """
 
     def __init__(
@@ -34,10 +35,12 @@ class Pipeline:
         validator: Validator | None = None,
         adapters: Sequence[str] = (),
         on_open: Callable[[Running], object] = lambda running: None,
+        aliases: Sequence[str] = (),
     ) -> None:
         self.engine = engine
         self.model_name = model_name
         self.adapters = adapters
+        self.aliases = aliases
         self._validator = validator
         self._on_open = on_open
 

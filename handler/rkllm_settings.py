@@ -36,8 +36,9 @@ class RkllmSettings(BaseSettings):
     )
     rkllm_tokenizer: Path | None = Field(
         None,
-        description="Folder with the model's tokenizer.json. Unset: the model's folder.",
-        examples=["/models/qwen"],
+        description="Folder with the model's tokenizer.json, or `hf:org/repo[@revision]`. Unset: "
+        "the model's folder.",
+        examples=["/models/qwen", "hf:org/repo"],
     )
     rkllm_cpu_mask: int = Field(
         0,

@@ -14,7 +14,7 @@ from engine import BackendConfig, Clocks, EngineConfig
 from engine.backends.rkllm.adapters import read_adapters
 from engine.config import BackendName
 from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
-from handler.model_list import ModelEntry, check_models, domains, read_models
+from handler.model_list import ModelEntry, check_models, domains, name_of, read_models, split_names
 from handler.rkllm_settings import RkllmSettings
 
 DEFAULT_SLOTS = 4
@@ -35,21 +35,24 @@ class Settings(RkllmSettings):
     )
     model_path: Path | None = Field(
         None,
-        description="Model to load: a .gguf file (llama.cpp), a .rkllm file (Rockchip NPU) or a "
-        ".json script (tests). Unset: the built-in 135M model.",
-        examples=["/models/qwen.gguf"],
+        description="Model to load: a .gguf file (llama.cpp), a .rkllm file (Rockchip NPU), a "
+        "folder with one of them, `hf:org/repo[@revision][/file]` on the Hugging Face Hub "
+        "(downloaded unless it is in the cache) or a .json script (tests). Unset: the built-in "
+        "135M model, which `worker-rkllm fetch-model` or `make run` fetches.",
+        examples=["/models/qwen.gguf", "hf:org/repo/file.gguf"],
     )
     draft_model_path: Path | None = Field(
         None,
         description="Smaller .gguf model with the same vocabulary, for speculative decoding with "
-        "llama.cpp. Unset: no draft model.",
+        "llama.cpp: a file, a folder or `hf:org/repo`, as MODEL_PATH. Unset: no draft model.",
         examples=["/models/qwen-0.5b.gguf"],
     )
     model_name: str | None = Field(
         None,
-        description="Name of the model in requests and responses. Unset: the file name without its "
+        description="Name of the model in requests and responses, or several separated by commas: "
+        "requests may use any of them, responses have the first. Unset: the file name without its "
         "ending.",
-        examples=["qwen2.5"],
+        examples=["qwen2.5", "qwen2.5,gpt-4o-mini"],
     )
     models: Annotated[tuple[ModelEntry, ...], NoDecode] = Field(
         (),
@@ -57,7 +60,7 @@ class Settings(RkllmSettings):
         "MODEL_PATH and MODEL_NAME. Optional keys of an entry: name, copies, "
         "base_domain_id, context_length, tokenizer; the first entry is the default "
         "model.",
-        examples=['[{"path": "/models/a.rkllm", "copies": 2}, {"path": "/models/b.rkllm"}]'],
+        examples=['[{"path": "/models/a.rkllm", "copies": 2}, {"path": "hf:org/repo"}]'],
     )
     context_length: int = Field(
         4096,
@@ -173,6 +176,13 @@ class Settings(RkllmSettings):
     def _upper(cls, value: object) -> object:
         return value.upper() if isinstance(value, str) else value
 
+    @field_validator("model_name")
+    @classmethod
+    def _names(cls, value: str | None) -> str | None:
+        if value is not None:
+            split_names(value)
+        return value
+
     @field_validator("models", mode="before")
     @classmethod
     def _models(cls, value: object) -> object:
@@ -197,16 +207,25 @@ class Settings(RkllmSettings):
         if self.models:
             return self.models[0].served_name
         if self.model_name is not None:
-            return self.model_name
+            return split_names(self.model_name)[0]
         if self.model_path is not None:
-            return self.model_path.stem
+            return name_of(self.model_path)
         return "scripted" if self.backend == "scripted" else DEFAULT_MODEL_NAME
 
     @property
     def served_models(self) -> tuple[str, ...]:
-        """All names that a request may give, the default's first, those of adapters last."""
-        models = tuple(each.served_name for each in self.models) or (self.served_model,)
-        return models + self.served_adapters
+        """All names that a request may use, the default's first, those of adapters last."""
+        models = [each.served_name for each in self.models] or [self.served_model]
+        aliases = self.aliases
+        names = [name for model in models for name in (model, *aliases.get(model, ()))]
+        return (*names, *self.served_adapters)
+
+    @property
+    def aliases(self) -> Mapping[str, Sequence[str]]:
+        """Further names of each model that has some, by the name that answers have."""
+        written = [each.name for each in self.models] or [self.model_name]
+        named = [split_names(each) for each in written if each is not None]
+        return {first: others for first, *others in named if others}
 
     @property
     def served_adapters(self) -> tuple[str, ...]:

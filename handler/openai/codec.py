@@ -53,10 +53,11 @@ class Codec:
         stream_several: bool = False,
         priority: Priority = Priority.INTERACTIVE,
         adapters: Sequence[str] = (),
+        aliases: Sequence[str] = (),
     ) -> None:
         self.shape = shape
         self.dialect = dialect
-        self._model = read_model(body, served, dialect, adapters)
+        self._model = read_model(body, served, dialect, adapters, aliases)
         self.prompts = shape.prompts(body)
         self.manner = shape.manner(body)
         self.parameters = read_parameters(

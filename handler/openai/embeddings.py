@@ -54,9 +54,10 @@ class EmbeddingsCall:
         served: str,
         dialect: Dialect,
         adapters: Sequence[str] = (),
+        aliases: Sequence[str] = (),
     ) -> EmbeddingsCall:
         """Return what a body asks for. Raises InvalidRequest or ModelNotFound."""
-        model = read_model(body, served, dialect, adapters)
+        model = read_model(body, served, dialect, adapters, aliases)
         if model != served:
             raise InvalidRequest(
                 f"model must be {served} for vectors, which adapters do not make, got {model}",

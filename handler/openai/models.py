@@ -1,4 +1,4 @@
-"""A model that is served and its adapters, as calls name them and the list shows them (R7)."""
+"""A served model, its aliases and its adapters: names in requests, and `/models` (R7, R63)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ from typing import Any
 
 from handler.errors import InvalidRequest, ModelNotFound
 from handler.openai.dialect import Dialect
+from handler.pipeline import Pipeline
 from handler.sampling import shown
 
 
 def read_model(
-    body: Mapping[str, Any], served: str, dialect: Dialect, adapters: Sequence[str] = ()
+    body: Mapping[str, Any],
+    served: str,
+    dialect: Dialect,
+    adapters: Sequence[str] = (),
+    aliases: Sequence[str] = (),
 ) -> str:
-    """Return the name a body asks for: that of the model, or of one of its adapters.
+    """Return the name of the model, or of the adapter, that a body asks for.
+
+    An alias is returned as the model's own name, which is the one that answers report.
 
     Raises:
-        InvalidRequest: it is no name, or there is none where the dialect needs one.
-        ModelNotFound: it is neither.
+        InvalidRequest: `model` is not a string, or is missing where the dialect requires it.
+        ModelNotFound: no model or adapter has that name.
     """
     model = body.get("model")
     if model is None:
@@ -26,8 +33,10 @@ def read_model(
         return served
     if not isinstance(model, str):
         raise InvalidRequest(f"model must be a string, got {shown(model)}", "model")
+    if model in aliases:
+        return served
     if model != served and model not in adapters:
-        raise unknown_model(model, [served, *adapters])
+        raise unknown_model(model, [served, *aliases, *adapters])
     return model
 
 
@@ -40,7 +49,20 @@ def unknown_model(name: str, served: Sequence[str], param: str = "model") -> Mod
     )
 
 
-def describe_model(name: str, served: str, created: int) -> dict[str, Any]:
-    """Return a model as `/models` shows it; an adapter names the model it is for (vLLM's word)."""
-    described = {"id": name, "object": "model", "created": created, "owned_by": "worker-rkllm"}
-    return described if name == served else described | {"parent": served}
+def describe_model(name: str, pipeline: Pipeline, created: int) -> dict[str, Any]:
+    """Return the object that `/models` has for a name of a model.
+
+    Each name has an object of its own, as clients look models up by `id`. The further fields are
+    vLLM's: `max_model_len` is the context length in tokens, null until the model is loaded; `root`
+    of an alias is the name that answers report, and `parent` of an adapter is its model.
+    """
+    capabilities, served = pipeline.engine.capabilities, pipeline.model_name
+    described = {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "worker-rkllm",
+        "root": served if name in pipeline.aliases else name,
+        "max_model_len": None if capabilities is None else capabilities.context_length,
+    }
+    return described | {"parent": served} if name in pipeline.adapters else described

@@ -83,6 +83,7 @@ class OpenAIService:
             stream_several=self._stream_several,
             priority=priority,
             adapters=pipeline.adapters,
+            aliases=pipeline.aliases,
         )
 
     def check(self, route: str, body: Mapping[str, Any]) -> None:
@@ -124,15 +125,17 @@ class OpenAIService:
     def _embeddings(
         self, body: Mapping[str, Any], pipeline: Pipeline, dialect: Dialect
     ) -> EmbeddingsCall:
-        return EmbeddingsCall.read(body, pipeline.model_name, dialect, pipeline.adapters)
+        return EmbeddingsCall.read(
+            body, pipeline.model_name, dialect, pipeline.adapters, pipeline.aliases
+        )
 
     def models(self) -> dict[str, Any]:
-        """Return the list of the models that are served, the default first, and of adapters."""
+        """Return the list of all names of models, the default's first, and of adapters."""
         return {"object": "list", "data": [self.model(name) for name in self._models.names]}
 
     def model(self, name: str) -> dict[str, Any]:
         """Return one model. Raises ModelNotFound."""
-        return describe_model(name, self._models.find(name).model_name, self._created)
+        return describe_model(name, self._models.find(name), self._created)
 
     async def whole(self, codec: Codec, slot: Slot | None = None) -> dict[str, Any]:
         """Return the body of a call that is not streamed. Raises EngineError."""

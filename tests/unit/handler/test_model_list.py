@@ -99,7 +99,7 @@ def test_models_of_other_engines_may_stand_beside_it(monkeypatch: pytest.MonkeyP
         ('[{"path": "a"}]', {"RKLLM_LORA": "b=c"}, "MODELS and RKLLM_LORA cannot both be set\n"),
         ('[{"path": "a"}]', {"MODEL_NAME": "b"}, "MODELS and MODEL_NAME cannot both be set\n"),
         (
-            '[{"path": "a"}, {"path": "b/a.x"}]',
+            '[{"path": "a.gguf"}, {"path": "b/a.json"}]',
             {},
             "MODELS has two models named a: give one another name, or set its copies\n",
         ),

@@ -1,0 +1,192 @@
+"""Models on the Hugging Face Hub: references to them, local caches and downloads."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Self
+
+logger = logging.getLogger(__name__)
+
+# Where RunPod Serverless puts the models that an endpoint's "cached models" name.
+RUNPOD_CACHE = Path("/runpod-volume/huggingface-cache/hub")
+
+PREFIX = "hf:"
+FORM = "hf:org/repo[@revision][/file]"
+_REFERENCE = re.compile(
+    r"hf:(?P<repo>[\w.-]+/[\w.-]+)"
+    # A pull request's revision is the only kind with slashes in it.
+    r"(?:@(?P<revision>refs/(?:pr|convert)/[\w.-]+|[^/@\s]+))?"
+    r"(?:/(?P<file>[^@]+))?"
+)
+
+
+class HubError(Exception):
+    """The Hub could not provide what a reference names; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubReference:
+    """A repository on the Hub at a revision, and a file or folder in it; "" is the whole."""
+
+    repo: str
+    revision: str
+    file: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return what `hf:org/repo[@revision][/file]` names. Raises ValueError."""
+        match = _REFERENCE.fullmatch(text)
+        # The parts become paths below the cache's folder.
+        if match is None or ".." in re.split("[/@:]", text):
+            raise ValueError(f"{text} is not of the form {FORM}")
+        return cls(match["repo"], match["revision"] or "main", match["file"] or "")
+
+    def __str__(self) -> str:
+        revision = "" if self.revision == "main" else f"@{self.revision}"
+        return f"{PREFIX}{self.repo}{revision}" + (f"/{self.file}" if self.file else "")
+
+    def with_file(self, file: str) -> HubReference:
+        """Return a reference to another file of the same repository and revision."""
+        return HubReference(self.repo, self.revision, file)
+
+
+class Hub:
+    """Looks for repositories in local caches and downloads their files into the first one.
+
+    `caches` are folders of the Hub's own layout; unset they are the library's cache (HF_HUB_CACHE
+    or HF_HOME decide where that is), then RunPod's. Nothing is imported from the library before
+    it is needed: most configurations name no model on the Hub.
+    """
+
+    def __init__(self, caches: Sequence[Path] | None = None) -> None:
+        self._given_caches = caches
+
+    @property
+    def caches(self) -> Sequence[Path]:
+        """The folders that are searched, in order; the first one takes downloads."""
+        if self._given_caches is not None:
+            return self._given_caches
+        return Path(_library().constants.HF_HUB_CACHE), RUNPOD_CACHE
+
+    def cached_snapshots(self, reference: HubReference) -> list[Path]:
+        """Return the folders that hold the repository at that revision, without network access.
+
+        A snapshot may lack files: only those that were downloaded are in it.
+        """
+        snapshots = []
+        for folder in self._folders(reference):
+            branch = folder / "refs" / reference.revision
+            commit = branch.read_text().strip() if branch.is_file() else reference.revision
+            if (snapshot := folder / "snapshots" / commit).is_dir():
+                snapshots.append(snapshot)
+        return snapshots
+
+    def files(self, reference: HubReference) -> list[str]:
+        """Return the names of all files in the repository, from the Hub. Raises HubError."""
+        library = _library()
+        try:
+            found = library.HfApi().model_info(
+                reference.repo,
+                revision=reference.revision,
+                timeout=library.constants.HF_HUB_ETAG_TIMEOUT,
+            )
+        except Exception as error:
+            raise self._failure(reference, error) from error
+        return [each.rfilename for each in found.siblings or ()]
+
+    def download(self, reference: HubReference, files: Sequence[str]) -> Path:
+        """Download files in order and return the snapshot's folder. Raises HubError.
+
+        The library resumes what an interrupted download left, and has other processes that want
+        the same file wait for this one. Progress goes to stderr.
+        """
+        library = _library()
+        bar = None if sys.stderr.isatty() else _progress_lines()
+        path = Path()
+        for file in files:
+            logger.info("downloading %s to %s", reference.with_file(file), self.caches[0])
+            try:
+                path = Path(
+                    library.hf_hub_download(
+                        reference.repo,
+                        file,
+                        revision=reference.revision,
+                        cache_dir=self.caches[0],
+                        tqdm_class=bar,
+                    )
+                )
+            except Exception as error:
+                raise self._failure(reference.with_file(file), error) from error
+        return Path(str(path).removesuffix(files[-1]))
+
+    def _folders(self, reference: HubReference) -> list[Path]:
+        name = f"models--{reference.repo.replace('/', '--')}"
+        return [cache / name for cache in self.caches]
+
+    def _failure(self, reference: HubReference, error: Exception) -> HubError:
+        """Return an error with one sentence for any that the library or its HTTP client raises."""
+        from huggingface_hub import errors
+
+        repo = reference.repo
+        if isinstance(error, errors.GatedRepoError):
+            reason = f"{repo} is gated: accept its terms on the Hub and set HF_TOKEN"
+        elif isinstance(error, errors.RepositoryNotFoundError):
+            reason = f"the Hub has no model {repo}, or it is private and HF_TOKEN gives no access"
+        elif isinstance(error, errors.RevisionNotFoundError):
+            reason = f"{repo} has no revision {reference.revision}"
+        elif _library().constants.HF_HUB_OFFLINE:
+            reason = f"HF_HUB_OFFLINE is set and it is not in {self._searched(reference)}"
+        elif isinstance(error, errors.HfHubHTTPError) and error.response is not None:
+            reason = f"the Hub answered with status {error.response.status_code}"
+        elif isinstance(error, OSError) and error.strerror:
+            reason = f"{error.strerror} ({error.filename or self.caches[0]})"
+        else:
+            # The cause: the library words a lost connection as advice of several lines.
+            cause = error.__cause__ or error
+            detail = (str(cause).strip().splitlines() or [""])[0]
+            endpoint = _library().constants.ENDPOINT
+            reason = (
+                f"it is not in {self._searched(reference)}, and fetching it from {endpoint} failed"
+                f" ({type(cause).__name__}: {detail})"
+            )
+        return HubError(f"{reference}: {reason}")
+
+    def _searched(self, reference: HubReference) -> str:
+        return " or ".join(str(folder) for folder in self._folders(reference))
+
+
+def _library() -> Any:
+    try:
+        import huggingface_hub
+        import huggingface_hub.constants
+    except ImportError:
+        raise HubError(
+            f"{PREFIX} needs the package huggingface-hub: `pip install huggingface-hub` adds it"
+        ) from None
+    return huggingface_hub
+
+
+def _progress_lines() -> Any:
+    """Return a progress bar class that writes one line per quarter, for logs and pipes."""
+    base: Any = import_module("huggingface_hub.utils").tqdm
+
+    class ProgressLines(base):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self._shown_quarters = 0
+            super().__init__(*args, **kwargs | {"disable": False, "file": io.StringIO()})
+
+        def display(self, *_: Any, **__: Any) -> None:
+            quarters = int(4 * self.n // self.total) if self.total else 0
+            if quarters > self._shown_quarters:
+                self._shown_quarters = quarters
+                size = f"{self.total / 1e6:,.0f} MB"
+                sys.stderr.write(f"{self.desc}: {25 * quarters} % of {size}\n")
+
+    return ProgressLines

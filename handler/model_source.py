@@ -1,0 +1,217 @@
+"""The model file that a setting names: a file, a folder or a repository on the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+from handler.hub import PREFIX, Hub, HubError, HubReference
+
+logger = logging.getLogger(__name__)
+
+# The endings that each value of ENGINE looks for in a folder or repository.
+ENDINGS: Mapping[str, Sequence[str]] = {
+    "auto": (".gguf", ".rkllm"),
+    "llamacpp": (".gguf",),
+    "rkllm": (".rkllm",),
+    "scripted": (".json",),
+}
+_KNOWN_ENDINGS = (".gguf", ".rkllm", ".json")
+
+# What is read beside a .rkllm model: a .gguf model contains all of it.
+_TOKENIZER_FILES = (
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "config.json",
+    "generation_config.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+)
+_TOKENIZER = "tokenizer.json"
+
+_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+# The quantisation that model cards recommend most often, for the example in an error.
+_USUAL_QUANTISATION = "q4_k_m"
+_MAX_LISTED = 20
+
+
+class ModelSourceError(Exception):
+    """What a setting names is not one model; the message says why, in one sentence."""
+
+
+def find_model(source: Path, engine: str = "auto", hub: Hub | None = None) -> Path:
+    """Return the model file of a file, a folder or `hf:org/repo[@revision][/file]`.
+
+    A folder or repository must contain one model with an ending that `engine` loads; a split GGUF
+    counts as one, and its first part is returned. A repository is taken from the local caches if
+    it is there, and otherwise downloaded. The path of a cached file is not resolved: tokenizer
+    files are beside the link, not beside the file that it points to.
+
+    Raises:
+        ModelSourceError: there is no model, or several of them.
+    """
+    if str(source).startswith(PREFIX):
+        reference = _reference(source)
+        try:
+            return _find_in_hub(reference, engine, hub or Hub())
+        except HubError as error:
+            raise ModelSourceError(str(error)) from error
+    source = source.expanduser()
+    if source.is_dir():
+        names = [path.name for path in source.iterdir() if path.is_file()]
+        models = _models_in(names, ENDINGS[engine])
+        if not models:
+            raise ModelSourceError(f"the folder {source} contains no {_listed(ENDINGS[engine])}")
+        return source / _complete(_only(models, str(source)), names, str(source))[0]
+    if not source.exists():
+        raise ModelSourceError(f"there is no file or folder {source}")
+    if engine == "auto" and source.suffix not in _KNOWN_ENDINGS:
+        raise ModelSourceError(
+            f"{source} must end with {_listed(_KNOWN_ENDINGS)}, or ENGINE must say which engine"
+            " loads it"
+        )
+    if _PART.fullmatch(source.name):
+        names = [path.name for path in source.parent.iterdir() if path.is_file()]
+        return source.parent / _complete(_parts_of(source.name), names, str(source.parent))[0]
+    return source
+
+
+def find_tokenizer(source: Path, hub: Hub | None = None) -> Path:
+    """Return the folder with the tokenizer files of a folder, file or `hf:org/repo[@revision]`.
+
+    Raises:
+        ModelSourceError: there is no tokenizer.json.
+    """
+    if str(source).startswith(PREFIX):
+        reference = _reference(source)
+        try:
+            return _find_tokenizer_in_hub(reference, hub or Hub())
+        except HubError as error:
+            raise ModelSourceError(str(error)) from error
+    source = source.expanduser()
+    folder = source if source.is_dir() else source.parent
+    if not (folder / _TOKENIZER).is_file():
+        raise ModelSourceError(f"there is no file {folder / _TOKENIZER}")
+    return folder
+
+
+def _reference(source: Path) -> HubReference:
+    try:
+        return HubReference.parse(str(source))
+    except ValueError as error:
+        raise ModelSourceError(str(error)) from None
+
+
+def _find_in_hub(reference: HubReference, engine: str, hub: Hub) -> Path:
+    for snapshot in hub.cached_snapshots(reference):
+        names = _names_below(snapshot)
+        files = _select(reference, names, engine)
+        if files and set(files) <= set(names):
+            logger.info("using %s for %s", snapshot / files[0], reference)
+            return snapshot / files[0]
+    names = hub.files(reference)
+    files = _select(reference, names, engine)
+    if not files:
+        what = reference.file or _listed(ENDINGS[engine])
+        available = _models_in(names, ENDINGS[engine])
+        there = f", but {_enumerated(available)}" if available else ""
+        raise ModelSourceError(f"{reference.with_file('')} contains no {what}{there}")
+    _complete(files, names, str(reference))
+    # The tokenizer first: where the model is in the cache, its companions are there as well.
+    return hub.download(reference, [*_companions(files[0], names), *files]) / files[0]
+
+
+def _find_tokenizer_in_hub(reference: HubReference, hub: Hub) -> Path:
+    wanted = PurePosixPath(reference.file or ".")
+    folder = wanted.parent if wanted.name == _TOKENIZER else wanted
+    for snapshot in hub.cached_snapshots(reference):
+        if (snapshot / folder / _TOKENIZER).is_file():
+            return snapshot / folder
+    names = hub.files(reference)
+    if str(folder / _TOKENIZER) not in names:
+        raise ModelSourceError(f"{reference} contains no {_TOKENIZER}")
+    return hub.download(reference, _companions(str(folder / _TOKENIZER), names)) / folder
+
+
+def _select(reference: HubReference, names: Sequence[str], engine: str) -> Sequence[str]:
+    """Return the files of the model that a reference means, none if it is not among `names`."""
+    models = _models_in(names, ENDINGS[engine])
+    if wanted := reference.file:
+        if _PART.fullmatch(wanted):
+            return models.get(_parts_of(wanted)[0], ())
+        if wanted in names:
+            if engine == "auto" and wanted not in models:
+                raise ModelSourceError(f"{reference} must end with {_listed(ENDINGS['auto'])}")
+            return (wanted,)
+        models = {name: parts for name, parts in models.items() if name.startswith(f"{wanted}/")}
+    return _only(models, str(reference)) if models else ()
+
+
+def _models_in(names: Iterable[str], endings: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Return the files of each model, by its first file."""
+    models: dict[str, Sequence[str]] = {}
+    for name in sorted(names):
+        path = PurePosixPath(name)
+        # An image projector belongs to a model and is none by itself.
+        if path.suffix not in endings or path.name.startswith("mmproj"):
+            continue
+        parts = _parts_of(name)
+        models[parts[0]] = parts
+    return models
+
+
+def _parts_of(name: str) -> Sequence[str]:
+    """Return the names of all parts of a split GGUF, or the name itself."""
+    if (match := _PART.fullmatch(name)) is None:
+        return (name,)
+    count = int(match["count"])
+    return [f"{match['stem']}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
+
+
+def _only(models: Mapping[str, Sequence[str]], where: str) -> Sequence[str]:
+    """Return the files of the only model. Raises ModelSourceError."""
+    if len(models) > 1:
+        usual = [name for name in models if _USUAL_QUANTISATION in name.lower()]
+        root = where if PREFIX not in where else str(HubReference.parse(where).with_file(""))
+        raise ModelSourceError(
+            f"{where} contains {len(models)} models, name one of them, as in"
+            f" {root}/{(usual or [*models])[0]}: {_enumerated(models)}"
+        )
+    return next(iter(models.values()))
+
+
+def _complete(parts: Sequence[str], names: Sequence[str], where: str) -> Sequence[str]:
+    if missing := [part for part in parts if part not in names]:
+        raise ModelSourceError(f"{where} lacks {missing[0]}, a part of the split model")
+    return parts
+
+
+def _companions(model: str, names: Iterable[str]) -> list[str]:
+    """Return the tokenizer files in a model's folder, for those that do not contain their own."""
+    if model.endswith(".gguf"):
+        return []
+    folder = PurePosixPath(model).parent
+    wanted = {str(folder / name) for name in _TOKENIZER_FILES}
+    return sorted(name for name in names if name in wanted)
+
+
+def _names_below(folder: Path) -> list[str]:
+    return [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+
+
+def _listed(endings: Sequence[str]) -> str:
+    return " or ".join(endings)
+
+
+def _enumerated(names: Iterable[str]) -> str:
+    listed = [*names]
+    more = f" and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
+    return ", ".join(listed[:_MAX_LISTED]) + more
