@@ -17,6 +17,9 @@ logger = logging.getLogger(__name__)
 # Where RunPod Serverless puts the models that an endpoint's "cached models" name.
 RUNPOD_CACHE = Path("/runpod-volume/huggingface-cache/hub")
 
+# Files that are smaller, as those of tokenizers, have no progress lines.
+_MIN_SHOWN_BYTES = 5_000_000
+
 PREFIX = "hf:"
 FORM = "hf:org/repo[@revision][/file]"
 _REFERENCE = re.compile(
@@ -108,9 +111,9 @@ class Hub:
         the same file wait for this one. Progress goes to stderr.
         """
         library = _library()
-        bar = None if sys.stderr.isatty() else _progress_lines()
         path = Path()
         for file in files:
+            bar = None if sys.stderr.isatty() else _progress_lines(file)
             logger.info("downloading %s to %s", reference.with_file(file), self.caches[0])
             try:
                 path = Path(
@@ -173,7 +176,7 @@ def _library() -> Any:
     return huggingface_hub
 
 
-def _progress_lines() -> Any:
+def _progress_lines(file: str) -> Any:
     """Return a progress bar class that writes one line per quarter, for logs and pipes."""
     base: Any = import_module("huggingface_hub.utils").tqdm
 
@@ -183,10 +186,11 @@ def _progress_lines() -> Any:
             super().__init__(*args, **kwargs | {"disable": False, "file": io.StringIO()})
 
         def display(self, *_: Any, **__: Any) -> None:
-            quarters = int(4 * self.n // self.total) if self.total else 0
+            large = self.total is not None and self.total >= _MIN_SHOWN_BYTES
+            quarters = int(4 * self.n // self.total) if large else 0
             if quarters > self._shown_quarters:
                 self._shown_quarters = quarters
                 size = f"{self.total / 1e6:,.0f} MB"
-                sys.stderr.write(f"{self.desc}: {25 * quarters} % of {size}\n")
+                sys.stderr.write(f"{file}: {25 * quarters} % of {size}\n")
 
     return ProgressLines

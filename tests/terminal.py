@@ -1,0 +1,43 @@
+"""A terminal for a program's stderr, and what the program writes to it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+
+
+def run_on_terminal(
+    command: Sequence[str], *, cwd: os.PathLike[str], environment: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    """Run a command with a terminal as its stderr; return its exit code and what that showed."""
+    ours, theirs = pty.openpty()
+    shown = bytearray()
+
+    def read() -> None:
+        try:
+            while chunk := os.read(ours, 65536):
+                shown.extend(chunk)
+        except OSError:
+            # Linux ends a terminal that nobody holds open any more with an error.
+            pass
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        done = subprocess.run(
+            command,
+            cwd=cwd,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=theirs,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(theirs)
+        reader.join()
+        os.close(ours)
+    return done.returncode, shown.decode()
