@@ -23,13 +23,16 @@ class Models:
     """
 
     def __init__(self, *pipelines: Pipeline) -> None:
-        self._by_name = {each.model_name: each for each in pipelines}
-        if not pipelines or len(self._by_name) < len(pipelines):
+        self._by_name = {
+            name: each for each in pipelines for name in (each.model_name, *each.aliases)
+        }
+        names = sum(1 + len(each.aliases) for each in pipelines)
+        if not pipelines or len(self._by_name) < names:
             raise ValueError("models must be one or more, with a name of its own each")
         self.several = len(pipelines) > 1
         self.default = pipelines[0]
         for each in pipelines:
-            self._by_name |= dict.fromkeys((*each.aliases, *each.adapters), each)
+            self._by_name |= dict.fromkeys(each.adapters, each)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -132,7 +132,7 @@ def hub_server() -> Iterator[HubServer]:
 def cache_repository(
     cache: Path, repository: str, files: dict[str, bytes], branch: str = "main"
 ) -> Path:
-    """Write files into a cache as the Hub's library lays it out and return the snapshot's folder."""
+    """Write files into a cache in the layout of the Hub's library; return the snapshot's folder."""
     folder = cache / f"models--{repository.replace('/', '--')}"
     snapshot = folder / "snapshots" / MAIN
     for name, content in files.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
+import termios
 import threading
 from collections.abc import Mapping, Sequence
 
@@ -14,6 +15,8 @@ def run_on_terminal(
 ) -> tuple[int, str]:
     """Run a command with a terminal as its stderr; return its exit code and what that showed."""
     ours, theirs = pty.openpty()
+    # A new one has no size, and progress bars no room in it.
+    termios.tcsetwinsize(theirs, (24, 120))
     shown = bytearray()
 
     def read() -> None:

@@ -111,7 +111,6 @@ CASES = {
     "array": Case('[{"input": {"prompt": "x"}}]'),
     "no-input": Case('{"prompt": "x"}'),
     "no-job": Case(),
-    "missing-model": of_model(lambda target, model: None),
     "truncated-model": of_model(truncated),
     "not-a-model": of_model(lambda target, model: target.write_bytes(b"PK\3\4 something else")),
 }
@@ -184,7 +183,6 @@ def test_bad_job_is_one_clear_error(name: str, message: str, run: Runner) -> Non
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("missing-model", "MODEL_PATH: there is no file "),
         ("truncated-model", "MODEL_PATH: llama.cpp could not load "),
         ("not-a-model", "MODEL_PATH: "),
     ],

@@ -135,3 +135,41 @@ def test_what_is_wrong_is_one_line(
     error = capsys.readouterr().err
     assert error.startswith(said)
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("written", [",", " , "])
+def test_model_name_without_a_name_is_one_line(
+    written: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MODEL_NAME", written)
+    with pytest.raises(SystemExit):
+        read_settings(Settings)
+    error = capsys.readouterr().err
+    assert error.startswith("MODEL_NAME: Value error, must be a name, or several separated by ")
+
+
+def test_first_name_is_served_and_others_are_aliases() -> None:
+    settings = Settings(model_path=Path("x.gguf"), model_name="a, b ,a,c")
+    assert settings.served_model == "a"
+    assert settings.served_models == ("a", "b", "c")
+    assert settings.aliases == {"a": ["b", "c"]}
+    assert settings.engine_config().backend.options["model_name"] == "a"
+
+
+def test_two_models_may_not_share_an_alias(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        configs(monkeypatch, ONE | {"name": "a,b"}, OTHER | {"name": "b"})
+    assert capsys.readouterr().err.startswith("MODELS has two models named b: ")
+
+
+def test_folders_and_repositories_of_like_names_are_compared_once_they_are_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MODELS", '[{"path": "one/model"}, {"path": "hf:org/model"}]')
+    assert len(read_settings(Settings).models) == 2
+
+
+def test_name_of_a_split_model_is_without_the_part() -> None:
+    assert Settings(model_path=Path("q-00001-of-00003.gguf")).served_model == "q"
