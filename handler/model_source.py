@@ -20,7 +20,7 @@ ENDINGS: Mapping[str, Sequence[str]] = {
 }
 _KNOWN_ENDINGS = (".gguf", ".rkllm", ".json")
 
-# What is read beside a .rkllm model: a .gguf model contains all of it.
+# Files that the engine needs beside a .rkllm model. A .gguf model contains the same data.
 _TOKENIZER_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
@@ -44,7 +44,7 @@ _MAX_LISTED = 20
 
 
 class ModelSourceError(Exception):
-    """What a setting names is not one model; the message says why, in one sentence."""
+    """A setting does not name exactly one model; the message says why, in one sentence."""
 
 
 def find_model(source: Path, engine: str = "auto", hub: Hub | None = None) -> Path:
@@ -122,8 +122,8 @@ def _find_in_hub(reference: HubReference, engine: str, hub: Hub) -> Path:
     if not files:
         what = reference.file or _listed(ENDINGS[engine])
         available = _models_in(names, ENDINGS[engine])
-        there = f", but {_enumerated(available)}" if available else ""
-        raise ModelSourceError(f"{reference.with_file('')} contains no {what}{there}")
+        alternatives = f", but {_enumerated(available)}" if available else ""
+        raise ModelSourceError(f"{reference.with_file('')} contains no {what}{alternatives}")
     _complete(files, names, str(reference))
     # The tokenizer first: where the model is in the cache, its companions are there as well.
     return hub.download(reference, [*_companions(files[0], names), *files]) / files[0]
@@ -160,7 +160,7 @@ def _models_in(names: Iterable[str], endings: Sequence[str]) -> dict[str, Sequen
     models: dict[str, Sequence[str]] = {}
     for name in sorted(names):
         path = PurePosixPath(name)
-        # An image projector belongs to a model and is none by itself.
+        # An image projector (mmproj) is only a part of a vision model.
         if path.suffix not in endings or path.name.startswith("mmproj"):
             continue
         parts = _parts_of(name)
@@ -195,7 +195,7 @@ def _complete(parts: Sequence[str], names: Sequence[str], where: str) -> Sequenc
 
 
 def _companions(model: str, names: Iterable[str]) -> list[str]:
-    """Return the tokenizer files in a model's folder, for those that do not contain their own."""
+    """Return the tokenizer files in a model's folder; a GGUF model needs none."""
     if model.endswith(".gguf"):
         return []
     folder = PurePosixPath(model).parent

@@ -24,7 +24,7 @@ def run_on_terminal(
             while chunk := os.read(ours, 65536):
                 shown.extend(chunk)
         except OSError:
-            # Linux ends a terminal that nobody holds open any more with an error.
+            # Linux reports the end of the output as an error once the other side is closed.
             pass
 
     reader = threading.Thread(target=read)
