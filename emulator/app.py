@@ -87,7 +87,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         SettingError: what a setting names cannot be used.
     """
     checking = build_checking(settings)
-    metrics = Metrics(checking.validator.issue_rules)
+    metrics = Metrics(checking.validator.issue_rules, checking.validator.notice_rules)
     engine.subscribe(metrics)
     tracing = choose(settings, engine)
     answers = Answers()

@@ -53,9 +53,10 @@ def encode(answer: Answer) -> dict[str, Any]:
 
 
 def encode_verdict(answer: Answer) -> dict[str, Any]:
-    """Return what validation has to say, as keys of an answer in any dialect; perhaps none.
+    """Return the keys that report validation, the same in every dialect; none without validation.
 
-    Spans count characters of the model's own text, after redaction.
+    Issues and notices both have `rule` and `message`. Spans count characters of the model's own
+    text, after redaction.
     """
     said: dict[str, Any] = {}
     if (verdict := answer.verdict) is not None:
@@ -67,6 +68,7 @@ def encode_verdict(answer: Answer) -> dict[str, Any]:
             "intent": verdict.intent,
             "details": {
                 "issues": [asdict(issue) for issue in verdict.issues],
+                "notices": [asdict(notice) for notice in verdict.notices],
                 "removed": [
                     {"rule": removal.rule, "span": [removal.start, removal.end]}
                     for removal in removals[:MAX_REMOVALS]

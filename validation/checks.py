@@ -1,4 +1,4 @@
-"""What an answer is looked at for, and the sentences about what is wrong."""
+"""The checks that run on an answer, and the sentences that report what they find."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class Checks:
         self._unless = {name: Phrases(rule.unless) for name, rule in rules.checks.items()}
         self._topics = {name: Phrases(intent.topics) for name, intent in rules.intents.items()}
 
-    def issues(self, case: Case) -> tuple[Issue, ...]:
-        """Return what is wrong with an answer; an empty one is only that."""
+    def findings(self, case: Case) -> tuple[Issue, ...]:
+        """Return the findings of all checks, of either severity; for an empty answer only that."""
         found = []
         for name, rule in self._rules.items():
             filled = _CHECKS[name].look(self, case, rule)

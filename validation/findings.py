@@ -1,4 +1,4 @@
-"""What rules find in an answer: things taken out, and things that are wrong."""
+"""What rules find in an answer: passages that were removed, issues and notices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ class Removal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """Something wrong with an answer: a stable rule id and a sentence for people."""
+    """One finding of a check: the stable id of its rule and a sentence for people.
+
+    Whether it is an issue or a notice depends on which of the two lists of a `Verdict` it is in.
+    """
 
     rule: str
     message: str

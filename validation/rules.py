@@ -57,15 +57,17 @@ class SanitizerRule(_Model):
 
 
 class CheckRule(_Model):
-    """One thing an answer is looked at for; `issue` is the sentence for people.
+    """A check that runs on every answer; `issue` is the sentence that a finding is reported with.
 
-    `limits` are the numbers the check of that id works with, `words` its phrases; where one of
-    `unless` is in the prompt, it was asked for and is nothing wrong. `retry` says that another
-    answer may well be better.
+    A finding of `severity` error makes the answer invalid; a notice is only reported. `limits` are
+    the numbers that the check with this id works with, `words` its phrases. The check finds nothing
+    when one of the phrases in `unless` is in the prompt. `retry` says that another answer to the
+    same prompt may well be better; notices never cause a retry.
     """
 
     about: str
     issue: str
+    severity: Literal["error", "notice"] = "error"
     limits: dict[str, float] = {}
     words: list[_Word] = []
     unless: list[_Word] = []

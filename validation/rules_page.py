@@ -33,9 +33,10 @@ nobody should see, checks look at what is left. The output has it under `validat
 | `intent` | what the prompt wants to know, [one of these](#intents) |
 | `sanitized` | true if the answer's text is not what the model wrote, which with `stream` is the \
 joined `deltas` |
-| `valid` | true if nothing is wrong |
-| `issues` | a sentence for each thing that is wrong: none if `valid` is true, else at least one |
-| `details` | `issues` once more, each with the id of its `rule`; `removed`, what the sanitiser \
+| `valid` | true if there are no issues |
+| `issues` | a sentence for each issue: none if `valid` is true, else at least one |
+| `details` | `issues` once more, each with the id of its `rule`; `notices`, in the same form: \
+what is worth knowing and leaves the answer valid; `removed`, what the sanitiser \
 took out, each with its `rule` and its `span`, in characters of what the model wrote; \
 `removed_count` |
 
@@ -74,8 +75,9 @@ for a token that ends the answer in the midst of it. What comes out would not ch
 _CHECKS = """\
 ## Checks
 
-What makes an answer invalid, and the sentence that says so. They look at the answer as the
-sanitiser leaves it. A check that is not sure finds nothing, nor does one where the prompt asks for
+What is checked in an answer, and the sentence that reports a finding. Checks see the answer as the
+sanitiser leaves it. A finding is an issue and makes the answer invalid, unless its rule has
+`severity: notice`: a notice is listed under `details.notices` and leaves `valid` true. A check that is not sure finds nothing, nor does one where the prompt asks for
 what it would find (`unless`): a good answer called invalid is worse than a bad one missed."""
 
 
@@ -163,7 +165,8 @@ def _rule(name: str, rule: SanitizerRule | CheckRule) -> Iterable[str]:
     yield _prose(rule.about)
     if isinstance(rule, CheckRule):
         limits = ", ".join(f"`{key}` is {value:g}" for key, value in rule.limits.items())
-        yield f"“{_prose(rule.issue)}”" + (f" Here {limits}." if limits else "")
+        severity = "" if rule.severity == "error" else f" Severity: {rule.severity}."
+        yield f"“{_prose(rule.issue)}”{severity}" + (f" Here {limits}." if limits else "")
     for example in rule.examples:
         yield from _example(example)
 

@@ -51,8 +51,17 @@ class V3:
 
     @property
     def issue_rules(self) -> tuple[str, ...]:
-        """The rules of all issues there may be, those of what a request may ask for included."""
-        return (*self._rules.checks, *_ASKED)
+        """The ids of all rules that can make an answer invalid, those of the options included."""
+        return (*self._rules_of("error"), *_ASKED)
+
+    @property
+    def notice_rules(self) -> tuple[str, ...]:
+        """The ids of all rules whose findings are only reported."""
+        return self._rules_of("notice")
+
+    def _rules_of(self, severity: str) -> tuple[str, ...]:
+        checks = self._rules.checks
+        return tuple(name for name, rule in checks.items() if rule.severity == severity)
 
     def intent(self, prompt: str) -> str:
         """Return what a prompt wants to know."""
@@ -70,18 +79,27 @@ class V3:
         return None
 
     def validate(self, subject: Subject, options: Options) -> Verdict:
-        """Return the verdict on a finished answer: sanitised first, then looked at."""
+        """Return the verdict on a finished answer: sanitise it, then run the checks."""
         intent = self.intent(subject.prompt)
         text, removals = self._sanitizer.clean(subject.text, subject.prompt, subject.system)
         case = Case(subject, text, self._rules.intents[intent], intent, removals)
-        issues = self._checks.issues(case)
-        retry = any(self._rules.checks[issue.rule].retry for issue in issues)
+        rules, findings = self._rules.checks, self._checks.findings(case)
+        issues = tuple(each for each in findings if rules[each.rule].severity == "error")
+        notices = tuple(each for each in findings if rules[each.rule].severity == "notice")
+        retry = any(rules[issue.rule].retry for issue in issues)
         for check in options.checks.values():
             if found := check.issues(text):
                 issues += found
-                # A limit that cut this answer would cut the next one too.
+                # The limit that cut this answer would cut another one too.
                 retry = retry or not case.cut
-        return Verdict(text=text, intent=intent, issues=issues, removals=removals, retry=retry)
+        return Verdict(
+            text=text,
+            intent=intent,
+            issues=issues,
+            notices=notices,
+            removals=removals,
+            retry=retry,
+        )
 
 
 def _classifier() -> IntentClassifier | None:

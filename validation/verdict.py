@@ -48,22 +48,23 @@ NO_OPTIONS = Options()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What validation makes of one answer.
+    """The result of validating one answer.
 
-    `text` is the answer after sanitising, `removals` what that took out, with spans in the model's
-    own text. An invalid answer is reported, never withheld; `retry` says that another try may well
-    turn out better.
+    `text` is the answer after sanitising, `removals` what the sanitiser took out, with spans in the
+    model's own text. `issues` make the answer invalid, `notices` do not. An invalid answer is
+    reported, never withheld; `retry` says that another answer may well be better.
     """
 
     text: str
     intent: str
     issues: tuple[Issue, ...] = ()
+    notices: tuple[Issue, ...] = ()
     removals: tuple[Removal, ...] = ()
     retry: bool = False
 
     @property
     def valid(self) -> bool:
-        """Whether nothing is wrong (R47)."""
+        """Whether there are no issues (R47); notices do not count (R60)."""
         return not self.issues
 
 

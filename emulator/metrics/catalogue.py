@@ -53,7 +53,7 @@ class Metrics:
     from threads too, one at a time.
     """
 
-    def __init__(self, rules: Sequence[str]) -> None:
+    def __init__(self, rules: Sequence[str], notice_rules: Sequence[str] = ()) -> None:
         self.families: list[Family[Counter] | Family[Histogram]] = []
         self._requests = self._counter(
             "http_requests_total",
@@ -125,6 +125,11 @@ class Metrics:
         self._issues = self._counter(
             "validation_issues_total", "What validation found wrong, by rule.", rule=(*rules, OTHER)
         )
+        self._notices = self._counter(
+            "validation_notices_total",
+            "Notices of validation by rule; they leave an answer valid.",
+            rule=(*notice_rules, OTHER),
+        )
         self._jobs_ended = self._counter(
             "jobs_ended_total", "Jobs that have ended, of all endpoints.", status=_ENDS
         )
@@ -183,10 +188,12 @@ class Metrics:
                 self._job_time.observe(max(0.0, ended - started))
 
     def verdict(self, verdict: Verdict) -> None:
-        """Take what validation made of an answer."""
+        """Count a verdict, its issues and its notices."""
         self._verdicts.of("true" if verdict.valid else "false").add()
         for issue in verdict.issues:
             self._issues.of(issue.rule).add()
+        for notice in verdict.notices:
+            self._notices.of(notice.rule).add()
 
     def line(self, ok: bool) -> None:
         """Take a line of a batch that was answered."""

@@ -32,8 +32,9 @@ def specs() -> tuple[Spec, ...]:
     settings = EmulatorSettings.model_construct(engine="scripted", engine_isolation="thread")
     store = MemoryJobStore()
     fleet = Fleet(store, lease_s=1, grace_s=1)
+    validator = V3.from_file()
     metrics: list[Metric] = [
-        *Metrics(V3.from_file().issue_rules).families,
+        *Metrics(validator.issue_rules, validator.notice_rules).families,
         *readings(settings, Engine(settings.engine_config()), store, fleet, None, list),
     ]
     return tuple(metric.spec for metric in metrics)

@@ -1,4 +1,4 @@
-// What validation made of an answer: valid or not, its issues, its intent; and what it took out.
+// The verdict of validation: valid or not, issues, notices, intent; and what the sanitiser removed.
 
 import { changes } from "./changes.js";
 import { fill, h } from "./dom.js";
@@ -31,6 +31,7 @@ export class VerdictView {
 
   #verdict(validation, blocked) {
     const issues = validation.details?.issues ?? validation.issues.map((message) => ({ message }));
+    const notices = validation.details?.notices ?? [];
     const word = blocked ? "Blocked" : validation.valid ? "Valid" : plural(issues.length, "issue");
     return [
       h(
@@ -40,9 +41,8 @@ export class VerdictView {
         h("span", {}, "Intent ", h("strong", {}, validation.intent)),
         h("span", { class: "muted" }, validation.sanitized ? "The text was sanitised." : "Nothing was removed."),
       ),
-      issues.length
-        ? h("ul", { class: "issues" }, issues.map(({ rule, message }) => h("li", { class: "issue bad" }, message, rule ? h("code", {}, rule) : null)))
-        : null,
+      findings(issues, "bad"),
+      findings(notices, "note"),
     ];
   }
 
@@ -50,6 +50,12 @@ export class VerdictView {
     const told = Object.entries(kinds).map(([kind, times]) => `${kind} ${times}×`);
     return h("p", {}, "Redacted: ", told.join(", "), ".");
   }
+}
+
+/** A list of issues or notices, each with its rule; null where there are none. */
+function findings(list, kind) {
+  if (list.length === 0) return null;
+  return h("ul", { class: "issues" }, list.map(({ rule, message }) => h("li", { class: `issue ${kind}` }, message, rule ? h("code", {}, rule) : null)));
 }
 
 export class ChangesView {

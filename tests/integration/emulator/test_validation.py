@@ -238,6 +238,7 @@ async def test_call_that_asks_is_told_the_verdict(
         "intent": "weather",
         "details": {
             "issues": [],
+            "notices": [],
             "removed": [{"rule": "role_label", "span": [0, 11]}],
             "removed_count": 1,
         },

@@ -120,6 +120,7 @@ async def test_validation_in_the_output(stream: bool, job_handler_of: JobHandler
         "intent": "general",
         "details": {
             "issues": [{"rule": "shouting", "message": "somebody shouted"}],
+            "notices": [],
             "removed": [],
             "removed_count": 0,
         },

@@ -124,6 +124,7 @@ async def test_output_of_a_job(serve: Serve, stream: bool) -> None:
             "intent": "general",
             "details": {
                 "issues": [{"rule": "blocked_term", "message": TERM_SAID}],
+                "notices": [],
                 "removed": [],
                 "removed_count": 0,
             },

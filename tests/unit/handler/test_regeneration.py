@@ -96,7 +96,7 @@ async def test_answer_that_is_good_is_not(bench: Bench) -> None:
 async def test_answer_whose_verdict_does_not_ask_is_not(bench: Bench) -> None:
     class Resigned(Quiet):
         def validate(self, subject: Subject, options: Options) -> Verdict:
-            issues = (Issue("cut_off", "the answer was cut off"),)
+            issues = (Issue("too_long", "the answer is too long"),)
             return Verdict(text=subject.text, intent="general", issues=issues)
 
     pipeline, tries = bench(LOUD, QUIET, validator=Resigned())

@@ -95,6 +95,7 @@ def test_validation_tells_the_verdict(streaming: bool, text: str, sanitized: boo
                 {"rule": "too_short", "message": "too short"},
                 {"rule": "skills", "message": "no skills"},
             ],
+            "notices": [],
             "removed": [{"rule": "label", "span": [0, 4]}] * 100,
             "removed_count": 120,
         },
@@ -113,8 +114,18 @@ def test_validation_of_a_valid_answer() -> None:
         "issues": [],
         "sanitized": False,
         "intent": "career_guidance",
-        "details": {"issues": [], "removed": [], "removed_count": 0},
+        "details": {"issues": [], "notices": [], "removed": [], "removed_count": 0},
     }
+
+
+def test_notices_are_details_of_a_valid_answer() -> None:
+    # R60
+    notices = (Issue("cut_off", "cut off"),)
+    verdict = Verdict(text="a", intent="general", notices=notices)
+    validation = encode(answer("a", verdict=verdict))["validation"]
+    assert (validation["valid"], validation["issues"]) == (True, [])
+    assert validation["details"]["issues"] == []
+    assert validation["details"]["notices"] == [{"rule": "cut_off", "message": "cut off"}]
 
 
 def test_what_did_not_happen_is_not_told() -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from validation import NO_OPTIONS, Issue, Options, Subject
 from validation.options.blocked import Blocklist
@@ -49,14 +50,57 @@ def test_checks_look_at_what_is_left(v3: V3) -> None:
     assert verdict.retry
 
 
-def test_an_answer_cut_off_is_told_from_the_finish_reason(v3: V3) -> None:
+def test_cut_off_is_a_notice_of_an_answer_that_ended_at_a_limit(v3: V3) -> None:
+    # R60
     cut = GOOD[:100]
     stopped = v3.validate(Subject(prompt=CAREER, text=cut), NO_OPTIONS)
     limited = v3.validate(Subject(prompt=CAREER, text=cut, finish_reason="length"), NO_OPTIONS)
-    assert [issue.rule for issue in stopped.issues] == []
-    assert [issue.rule for issue in limited.issues] == ["cut_off"]
+    assert stopped.notices == ()
+    assert [notice.rule for notice in limited.notices] == ["cut_off"]
+    assert (limited.valid, limited.issues) == (True, ())
     # Another answer would be cut off at the same place.
     assert not limited.retry
+
+
+def rules_with(tmp_path: Path, changes: dict[str, dict[str, object]]) -> V3:
+    """Return a validator whose rules file has some keys of its checks replaced."""
+    rules = yaml.safe_load(DEFAULT_RULES.read_text())
+    for name, keys in changes.items():
+        rules["checks"][name] |= keys
+    path = tmp_path / "rules.yaml"
+    path.write_text(yaml.safe_dump(rules))
+    return V3.from_file(path)
+
+
+def test_severity_of_a_rule_decides_between_issue_and_notice(tmp_path: Path) -> None:
+    # R60: a notice never asks for another answer, whatever the rule's `retry` says.
+    v3 = rules_with(
+        tmp_path, {"empty": {"severity": "notice"}, "cut_off": {"severity": "error"}}
+    )
+    empty = v3.validate(Subject(prompt=CAREER, text=""), NO_OPTIONS)
+    assert (empty.valid, empty.issues, empty.retry) == (True, (), False)
+    assert [notice.rule for notice in empty.notices] == ["empty"]
+    cut = v3.validate(Subject(prompt=CAREER, text="and", finish_reason="length"), NO_OPTIONS)
+    assert [issue.rule for issue in cut.issues] == ["cut_off"]
+    assert "empty" in v3.notice_rules
+    assert "cut_off" in v3.issue_rules
+
+
+def test_rules_file_without_severities_reports_everything_as_an_issue(tmp_path: Path) -> None:
+    rules = yaml.safe_load(DEFAULT_RULES.read_text())
+    for rule in rules["checks"].values():
+        rule.pop("severity", None)
+    path = tmp_path / "rules.yaml"
+    path.write_text(yaml.safe_dump(rules))
+    v3 = V3.from_file(path)
+    verdict = v3.validate(Subject(prompt=CAREER, text="and", finish_reason="length"), NO_OPTIONS)
+    assert [issue.rule for issue in verdict.issues] == ["cut_off"]
+    assert v3.notice_rules == ()
+
+
+def test_severity_that_does_not_exist_is_an_error_with_file_and_line(tmp_path: Path) -> None:
+    with pytest.raises(RulesError, match=r"rules\.yaml:\d+: checks\.empty\.severity: "):
+        rules_with(tmp_path, {"empty": {"severity": "warning"}})
 
 
 def test_options_are_looked_at_as_well(v3: V3) -> None:

@@ -151,6 +151,15 @@ def test_verdicts_by_rule_of_the_rules_there_are(metrics: Metrics) -> None:
     assert told(metrics, "validation_verdicts_total") == {"true": 1, "false": 1}
 
 
+def test_verdict_counts_notices_apart_from_issues() -> None:
+    # R60
+    metrics = Metrics(("too_short",), ("cut_off",))
+    metrics.verdict(Verdict(text="", intent="general", notices=(Issue("cut_off", "said"),)))
+    assert told(metrics, "validation_notices_total") == {"cut_off": 1, "other": 0}
+    assert told(metrics, "validation_issues_total") == {"too_short": 0, "other": 0}
+    assert told(metrics, "validation_verdicts_total") == {"true": 1, "false": 0}
+
+
 def test_requests_by_operation_and_status(metrics: Metrics) -> None:
     for path, status in (("/run", 200), ("/run", 418), ("/nobody/knows", 404)):
         metrics.request({"type": "http", "path": path}, status, 0.5)
