@@ -11,8 +11,8 @@ from rich.console import Console
 
 from batch.run import Batch, Order
 from batch.settings import BatchSettings
-from handler.assembly import SettingError, leave
 from handler.logs import configure_logging
+from handler.setting_error import SettingError, leave
 from handler.settings import read_settings
 
 _CODES = """exit codes: 0 all lines are answered; 1 some lines failed and are in the error file;

@@ -26,7 +26,8 @@ from batch.settings import BatchSettings
 from batch.tally import Tally
 from batch.worker import Terms, Worker
 from batch.worker_terms import terms_of
-from handler.assembly import build_checking, build_engine, open_doors
+from handler.assembly import build_checking, open_doors
+from handler.engine_configs import build_engine
 from handler.logs import configure_logging
 from handler.model_settings import resolve_models
 from handler.settings import read_settings

@@ -23,8 +23,9 @@ from batch.settings import BatchSettings
 from batch.source import InputError, Source, fetch
 from batch.tally import Tally
 from engine.errors import EngineError
-from handler.assembly import build_checking, build_engine, open_doors
+from handler.assembly import build_checking, open_doors
 from handler.blobs import BlobError
+from handler.engine_configs import build_engine
 from handler.model_settings import resolve_models
 
 # The command's exit codes.

@@ -23,7 +23,8 @@ from batch.settings import BatchSettings
 from batch.source import InputError, Source, fetch
 from batch.tally import Tally
 from batch.telling import say
-from handler.assembly import build_checking, build_engine, open_doors
+from handler.assembly import build_checking, open_doors
+from handler.engine_configs import build_engine
 from jobs import JobsError, Json, NewJob
 from jobs.failpoints import hit
 from jobs.sqs.calls import sqs_client

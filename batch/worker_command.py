@@ -21,7 +21,8 @@ from batch.worker_display import shown
 from batch.worker_terms import terms_of
 from engine import AnyEngine
 from engine.errors import EngineError
-from handler.assembly import build_checking, build_engine, open_doors
+from handler.assembly import build_checking, open_doors
+from handler.engine_configs import build_engine
 from handler.model_settings import resolve_models
 from jobs import JobsError
 from jobs.sqs.calls import sqs_client

@@ -11,9 +11,10 @@ from emulator.server import Server, allow_files, configured
 from emulator.settings import EmulatorSettings
 from emulator.start_log import log_start
 from emulator.worker_process import worker_command
-from handler.assembly import SettingError, build_engine, leave
+from handler.engine_configs import build_engine
 from handler.logs import configure_logging
 from handler.model_settings import resolve_models
+from handler.setting_error import SettingError, leave
 from handler.settings import read_settings
 
 

@@ -56,8 +56,9 @@ from emulator.worker_outputs import CallFailed
 from emulator.worker_routes import WorkerRoutes
 from engine import AnyEngine, by_model
 from engine.errors import EngineError
-from handler.assembly import SettingError, build_checking, build_results, open_doors
+from handler.assembly import build_checking, build_results, open_doors
 from handler.errors import HandlerError, Problem, Row
+from handler.setting_error import SettingError
 from jobs import (
     Job,
     JobStatus,

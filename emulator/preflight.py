@@ -13,7 +13,7 @@ import socket
 from pathlib import Path
 
 from emulator.settings import IN_MEMORY, EmulatorSettings
-from handler.assembly import SettingError
+from handler.setting_error import SettingError
 
 # As uvicorn's own default.
 _BACKLOG = 2048

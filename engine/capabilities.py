@@ -18,13 +18,16 @@ class Capabilities:
     side by side; `max_logprobs` is the most alternatives a token can be reported with, 0 for none.
     `fixed_sampling` are the parameters that no request can change, with their values. `turns` says
     whether a chat is rendered as the turns it has and `plain_prompts` whether a prompt goes in as
-    it is, without a template around it. `abort_in_prefill` tells the clocks whether an abort can be
-    expected to work before the first token. `embeddings`, `infill` and `draft`: whether texts have
-    vectors, `embedding_size` numbers long, gaps in a text can be filled, and a draft model guesses
-    ahead. `opens_thoughts`: whether the chat template begins every answer in the model's thoughts.
-    `prefix_reuse`: whether a prompt that goes on where one before and its answer ended is read from
-    there. `prompt_caches`: whether prompts are saved by name for those that begin alike. `adapters`
-    are the names of the LoRAs that requests may ask for. `runtime` is what was loaded, for people.
+    it is, without a template around it. `own_template`: whether the model brings a chat template of
+    its own, and not one that the engine puts in its place; `template_markers` are the texts that
+    mark turns in a prompt rendered by it. `abort_in_prefill` tells the clocks whether an abort can
+    be expected to work before the first token. `embeddings`, `infill` and `draft`: whether texts
+    have vectors, `embedding_size` numbers long, gaps in a text can be filled, and a draft model
+    guesses ahead. `opens_thoughts`: whether the chat template begins every answer in the model's
+    thoughts. `prefix_reuse`: whether a prompt that goes on where one before and its answer ended is
+    read from there. `prompt_caches`: whether prompts are saved by name for those that begin alike.
+    `adapters` are the names of the LoRAs that requests may ask for. `runtime` is what was loaded,
+    for people.
     """
 
     backend: str
@@ -43,6 +46,8 @@ class Capabilities:
     token_prompts: bool = False
     chat_template: bool = False
     turns: bool = True
+    own_template: bool = False
+    template_markers: Sequence[str] = ()
     opens_thoughts: bool = False
     plain_prompts: bool = True
     tokenize: bool = False
@@ -57,8 +62,9 @@ class Capabilities:
     runtime: str = ""
 
     def __post_init__(self) -> None:
-        # JSON brings them as a list.
+        # JSON turns tuples into lists.
         object.__setattr__(self, "adapters", tuple(self.adapters))
+        object.__setattr__(self, "template_markers", tuple(self.template_markers))
 
     def to_wire(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values; `Capabilities(**wire)` is the inverse."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Sequence
 
 from engine.admission import Admission, Slot
 from engine.capabilities import Capabilities
+from engine.chat_template import apply_chat_template
 from engine.config import EngineConfig
 from engine.errors import EngineClosed, EngineError, GenerationTimeout, UnsupportedParameter
 from engine.hooks import Hook, Hooks, RequestQueued, RequestStarted
@@ -40,6 +42,9 @@ class Engine:
         self._admission = Admission(config.slots, config.max_queue)
         self._run_ids = itertools.count(1)
         self._streams: set[TokenStream] = set()
+        # How long there was no loaded model, in the periods that are over; when this one began.
+        self._unloaded_before_s = 0.0
+        self._unloaded_since: float | None = time.monotonic()
 
     @property
     def state(self) -> EngineState:
@@ -94,6 +99,10 @@ class Engine:
         """Begin loading at once, without waiting and without a running loop."""
         self._host.spawn()
 
+    def abandon(self) -> None:
+        """Undo `spawn` at once, for a process that ends before it has a running loop."""
+        self._host.abandon()
+
     async def ready(self) -> Capabilities:
         """Wait until the model is loaded. Raises EngineUnavailable."""
         return await self._host.ready()
@@ -129,7 +138,7 @@ class Engine:
         """
         loop = asyncio.get_running_loop()
         limit_s = self._clocks.request_timeout_s if request.timeout_s is None else request.timeout_s
-        asked = loop.time()
+        asked, unloaded_s = loop.time(), self._unloaded_s()
         deadline = asked + limit_s
         if not self._enter(slot):
             try:
@@ -139,12 +148,14 @@ class Engine:
         try:
             # Nothing is waited for any more; a host that dies now is found out by its stream.
             capabilities = await self._host.ready()
-            warnings = capabilities.check(request.prompt, request.sampling)
+            request, notes = apply_chat_template(request, capabilities)
+            warnings = notes + capabilities.check(request.prompt, request.sampling)
         except BaseException:
             self._admission.release()
             raise
-        queued_s = loop.time() - asked
-        self._hooks(RequestStarted(request.request_id, request.priority, queued_s))
+        load_s = self._unloaded_s() - unloaded_s
+        queued_s = max(loop.time() - asked - load_s, 0.0)
+        self._hooks(RequestStarted(request.request_id, request.priority, queued_s, load_s))
         stream = TokenStream(
             next(self._run_ids),
             request,
@@ -153,6 +164,7 @@ class Engine:
             abort_in_prefill=capabilities.abort_in_prefill,
             threaded=self._host.threaded,
             queued_s=queued_s,
+            load_s=load_s,
             deadline=deadline,
             warnings=warnings,
             on_over=self._on_over,
@@ -272,7 +284,21 @@ class Engine:
         self._streams.discard(stream)
         self._admission.release()
 
+    def _unloaded_s(self) -> float:
+        """Return for how long in all there has been no loaded model.
+
+        The difference of two calls is how much of the time between them was spent on loading,
+        whatever the request waited for first.
+        """
+        since = self._unloaded_since
+        return self._unloaded_before_s + (0.0 if since is None else time.monotonic() - since)
+
     def _on_host_change(self) -> None:
+        if self._host.loaded and self._unloaded_since is not None:
+            self._unloaded_before_s = self._unloaded_s()
+            self._unloaded_since = None
+        elif not self._host.loaded and self._unloaded_since is None:
+            self._unloaded_since = time.monotonic()
         if self._host.failure is not None:
             self._admission.fail_waiting(self._host.failure)
         elif self._host.capabilities is not None:

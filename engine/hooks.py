@@ -22,11 +22,12 @@ class RequestQueued(NamedTuple):
 
 
 class RequestStarted(NamedTuple):
-    """A request was given a slot after waiting `queue_s`."""
+    """A request starts on its slot, after `queue_s` in the queue and `load_s` of model loading."""
 
     request_id: str
     priority: Priority
     queue_s: float
+    load_s: float = 0.0
 
 
 class FirstToken(NamedTuple):

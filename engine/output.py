@@ -70,11 +70,14 @@ class Usage(NamedTuple):
 class Timings(NamedTuple):
     """Where a request's time went, in milliseconds of wall clock.
 
-    `reload_ms` is for loading the model again where its sampling can be changed in no other way.
-    Of the prompt, `reused_tokens` were in the engine's cache and `prefilled_tokens` were computed.
+    `queue_ms` is the wait for a slot and `load_ms` that for the model to be loaded, 0 if it was
+    loaded already. `reload_ms` is for loading the model again where its sampling can be changed in
+    no other way. Of the prompt, `reused_tokens` were in the engine's cache and `prefilled_tokens`
+    were computed.
     """
 
     queue_ms: float = 0.0
+    load_ms: float = 0.0
     reload_ms: float = 0.0
     prefill_ms: float = 0.0
     first_token_ms: float = 0.0

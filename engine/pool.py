@@ -95,6 +95,11 @@ class EnginePool:
         for engine in self.engines.values():
             engine.spawn()
 
+    def abandon(self) -> None:
+        """Undo `spawn` at once, for a process that ends before it has a running loop."""
+        for engine in self.engines.values():
+            engine.abandon()
+
     async def ready(self) -> Capabilities:
         """Wait until the first model is loaded, and have all load. Raises EngineUnavailable."""
         if self._asked:

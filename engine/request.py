@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from operator import attrgetter
 from secrets import token_hex
-from typing import Any
+from typing import Any, Literal
 
 
 class Priority(IntEnum):
@@ -59,6 +59,8 @@ class Chat:
 RenderedPrompt = str | tuple[int, ...]
 # That, or a chat for the engine to render.
 Prompt = RenderedPrompt | Chat
+# Whether a text prompt becomes a user turn of the chat template (`engine.chat_template`).
+TemplateMode = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +143,7 @@ class GenerationRequest:
     """One generation: what `Engine.generate` takes.
 
     `timeout_s` counts from the call, waiting in the queue included; None is the engine's default.
+    `chat_template` says whether a text prompt becomes a user turn of the model's chat template.
     """
 
     prompt: Prompt
@@ -148,6 +151,7 @@ class GenerationRequest:
     request_id: str = field(default_factory=lambda: token_hex(16))
     priority: Priority = Priority.JOB
     timeout_s: float | None = None
+    chat_template: TemplateMode = "off"
 
 
 def prompt_from_wire(wire: str | list[int] | dict[str, Any]) -> Prompt:

@@ -58,6 +58,7 @@ class TokenStream(AbortedOnExit):
         abort_in_prefill: bool,
         threaded: bool,
         queued_s: float,
+        load_s: float = 0.0,
         deadline: float,
         warnings: tuple[str, ...],
         on_over: Callable[[TokenStream], None],
@@ -75,6 +76,7 @@ class TokenStream(AbortedOnExit):
         self._clocks = clocks
         self._abort_in_prefill = abort_in_prefill
         self._queued_s = queued_s
+        self._load_s = load_s
         self._on_over = on_over
         self._hooks = hooks
         self._loop = asyncio.get_running_loop()
@@ -285,11 +287,12 @@ class TokenStream(AbortedOnExit):
         others = finish.usage.completion_tokens - 1
         return Timings(
             queue_ms=1000 * self._queued_s,
+            load_ms=1000 * self._load_s,
             reload_ms=finish.timings.reload_ms,
             prefill_ms=finish.timings.prefill_ms,
             first_token_ms=1000 * (first - self._started),
             generate_ms=1000 * generate_s,
-            total_ms=1000 * (self._queued_s + end - self._started),
+            total_ms=1000 * (self._queued_s + self._load_s + end - self._started),
             tokens_per_second=others / generate_s if generate_s > 0 < others else 0.0,
             reused_tokens=finish.usage.cached_tokens,
             prefilled_tokens=finish.usage.prompt_tokens - finish.usage.cached_tokens,

@@ -8,46 +8,54 @@ from __future__ import annotations
 import os
 import sys
 
-from handler.assembly import (
-    SettingError,
-    build_checking,
-    build_engine,
-    build_results,
-    leave,
-    open_doors,
-)
-from handler.engine_configs import engine_configs
-from handler.logs import configure_logging
+from handler.engine_configs import build_engine, engine_configs
 from handler.model_settings import resolve_models
-from handler.processor import tell_sdk
+from handler.setting_error import SettingError, leave
 from handler.settings import read_settings
 from handler.worker_settings import WorkerSettings
 
 
 def main() -> int:
-    """Start the engine first, since the SDK takes seconds to import, then the worker."""
+    """Start the engine first: it loads its model while the rest is imported, which takes a second.
+
+    The imports are inside for that reason.
+    """
     settings = read_settings(WorkerSettings)
-    configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
     try:
         settings = resolve_models(settings)
-        if sys.argv[1:2] == ["doctor"]:
-            from handler import doctor
-
-            return doctor.main([*engine_configs(settings).values()])
-        checking, results = build_checking(settings), build_results(settings)
     except SettingError as error:
         leave(error)
+    if sys.argv[1:2] == ["doctor"]:
+        from handler import doctor
+
+        return doctor.main([*engine_configs(settings).values()])
     engine = build_engine(settings)
     engine.spawn()
+
+    from handler.assembly import build_checking, build_results, open_doors
+    from handler.logs import configure_logging
+
+    configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
+    try:
+        checking, results = build_checking(settings), build_results(settings)
+    except SettingError as error:
+        engine.abandon()
+        leave(error)
+    interval_s = settings.stream_interval_ms / 1000
+    jobs = open_doors(settings, engine, checking, interval_s, results=results).jobs
+
+    from handler.local import is_local, run_local
+
+    if is_local():
+        return run_local(jobs, engine, settings.stream_mode)
+
+    from handler.processor import tell_sdk
+
     os.environ.setdefault("RUNPOD_LOG_LEVEL", _sdk_level(settings))
     tell_sdk()
 
     from handler import worker
 
-    interval_s = settings.stream_interval_ms / 1000
-    jobs = open_doors(settings, engine, checking, interval_s, results=results).jobs
-    if worker.is_local():
-        return worker.run_local(jobs, engine, settings.stream_mode)
     worker.serve(jobs, engine, settings.stream_mode)
     return 0
 

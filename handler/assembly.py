@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import orjson
 from pydantic import ValidationError
 
-from engine import AnyEngine, Engine, EnginePool, by_model
+from engine import AnyEngine, by_model
 from handler.bucket import Bucket, check_name, check_secret, check_url
-from handler.engine_configs import engine_configs
 from handler.errors import InvalidRequest
 from handler.job import JobHandler
 from handler.limits import Sizes
-from handler.load_log import log_loaded
 from handler.models import Models
 from handler.openai.service import OpenAIService
 from handler.options import PII_KINDS, OptionsInput, OptionsReader
@@ -26,6 +23,7 @@ from handler.pipeline import Pipeline
 from handler.results import Results
 from handler.running import Running
 from handler.sampling import shown
+from handler.setting_error import SettingError
 from handler.settings import Settings
 from handler.worker_settings import ResultSettings
 from validation import Validator
@@ -34,10 +32,6 @@ from validation.rules import DEFAULT_RULES, RulesError
 from validation.v3 import V3
 
 logger = logging.getLogger(__name__)
-
-
-class SettingError(Exception):
-    """What a setting names cannot be used; the message begins with its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +117,6 @@ def build_results(settings: ResultSettings, sizes: Sizes | None = None) -> Resul
     return Results(bucket, None if max_mb is None else int(max_mb * 1e6), sizes=sizes)
 
 
-def build_engine(settings: Settings) -> AnyEngine:
-    """Return the engine of the one model, or a pool of engines for several."""
-    configs = engine_configs(settings)
-    engine: AnyEngine = (
-        EnginePool(configs) if len(configs) > 1 else Engine(configs[settings.served_model])
-    )
-    engine.subscribe(log_loaded)
-    return engine
-
-
 def open_doors(
     settings: Settings,
     engine: AnyEngine,
@@ -172,17 +156,12 @@ def open_doors(
         models,
         checking.options,
         validation=settings.enable_validation,
+        chat_template=settings.apply_chat_template,
         interval_s=interval_s,
         openai=openai,
         results=results,
     )
     return Doors(jobs, openai, models)
-
-
-def leave(error: SettingError) -> NoReturn:
-    """End the process with what is wrong with a setting, as `read_settings` does."""
-    sys.stderr.write(f"{error}\n")
-    raise SystemExit(2)
 
 
 def _checked(check: Callable[[str, str], str], value: str | None, name: str) -> str | None:

@@ -1,13 +1,27 @@
-"""What the engine of each model is built from."""
+"""The engines that the settings ask for.
+
+Apart from the rest of the assembly, so that an engine can load while that is imported.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from engine import EngineConfig
+from engine import AnyEngine, Engine, EngineConfig, EnginePool
+from handler.load_log import log_loaded
 from handler.model_list import ModelEntry
 from handler.settings import Settings
+
+
+def build_engine(settings: Settings) -> AnyEngine:
+    """Return the engine of the one model, or a pool of engines for several."""
+    configs = engine_configs(settings)
+    engine: AnyEngine = (
+        EnginePool(configs) if len(configs) > 1 else Engine(configs[settings.served_model])
+    )
+    engine.subscribe(log_loaded)
+    return engine
 
 
 def engine_configs(settings: Settings) -> Mapping[str, EngineConfig]:

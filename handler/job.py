@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from engine import Delta, Slot
+from engine.request import TemplateMode
 from handler import limits
 from handler.errors import Problem, ResultTooLarge, problem
 from handler.models import Models
@@ -63,6 +64,7 @@ class JobHandler:
         *,
         max_tokens: int | None = None,
         validation: bool = True,
+        chat_template: TemplateMode = "auto",
         interval_s: float = 0.05,
         openai: OpenAIService | None = None,
         results: Results | None = None,
@@ -71,6 +73,7 @@ class JobHandler:
         self._options = options
         self._openai = openai or OpenAIService(self._models, options, max_tokens=max_tokens)
         self._validation = validation
+        self._chat_template = chat_template
         self._interval_s = interval_s
         self._results = results or Results()
 
@@ -172,7 +175,13 @@ class JobHandler:
         self, job: Mapping[str, Any], timeout_s: float | None = None
     ) -> TextRequest | OpenAIRequest:
         several = self._models.several
-        found = parse(job, self._options, validation=self._validation, chooses_model=several)
+        found = parse(
+            job,
+            self._options,
+            validation=self._validation,
+            chat_template=self._chat_template,
+            chooses_model=several,
+        )
         return found if timeout_s is None else found.within(timeout_s)
 
     def _pipeline(self, request: TextRequest) -> Pipeline:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from engine.default_model import why_missing
-from handler.assembly import SettingError
 from handler.hub import Hub
 from handler.model_list import check_models
 from handler.model_source import ModelSourceError, find_model, find_tokenizer
+from handler.setting_error import SettingError
 from handler.settings import Settings
 
 S = TypeVar("S", bound=Settings)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engine import Chat, GenerationRequest, Message, Priority
-from engine.request import Prompt
+from engine import Chat, GenerationRequest, Priority
+from engine.request import Prompt, TemplateMode
 from handler.errors import InvalidRequest
 from handler.messages import check_text, read_messages
 from handler.options import PLAIN, OptionsReader
@@ -92,11 +92,13 @@ def parse(
     options: OptionsReader = PLAIN,
     *,
     validation: bool = True,
+    chat_template: TemplateMode = "auto",
     chooses_model: bool = False,
 ) -> TextRequest | OpenAIRequest:
-    """Return what a job asks for (R44); `validation` is the default of `enable_validation`.
+    """Return the request that a job holds (R44).
 
-    Its `model` is read where there is one to choose.
+    `validation` is the default of `enable_validation`, `chat_template` that of
+    `apply_chat_template`. The job's `model` is read only if there are several.
 
     Raises:
         InvalidRequest: one sentence naming the field, its value and what is allowed.
@@ -123,7 +125,11 @@ def parse(
     job_id = str(job.get("id") or "local")
     return TextRequest(
         generation=GenerationRequest(
-            prompt=_prompt(given), sampling=sampling, request_id=job_id, priority=Priority.JOB
+            prompt=_prompt(given),
+            sampling=sampling,
+            request_id=job_id,
+            priority=Priority.JOB,
+            chat_template=_template_mode(given, chat_template),
         ),
         streaming=streaming or read_flag(given, "stream", default=False, path=_INPUT),
         validation=read_flag(given, "enable_validation", default=validation, path=_INPUT),
@@ -150,9 +156,14 @@ def _prompt(given: Mapping[str, Any]) -> Prompt:
         got = shown(prompt) if "prompt" in given else "none"
         raise InvalidRequest(f"input.prompt must be a non-empty string, got {got}", "input.prompt")
     check_text(prompt, "input.prompt")
-    if read_flag(given, "apply_chat_template", default=False, path=_INPUT):
-        return Chat((Message("user", prompt),))
     return prompt
+
+
+def _template_mode(given: Mapping[str, Any], default: TemplateMode) -> TemplateMode:
+    """Return whether the prompt becomes a user turn (R58); the engine knows the template."""
+    if given.get("apply_chat_template") is None:
+        return default
+    return "on" if read_flag(given, "apply_chat_template", default=False, path=_INPUT) else "off"
 
 
 def _adapter(given: Mapping[str, Any]) -> str | None:

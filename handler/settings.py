@@ -85,6 +85,12 @@ class Settings(RkllmSettings):
     threads: int = Field(
         0, ge=0, le=1024, description="CPU threads for llama.cpp. 0: one for each core."
     )
+    apply_chat_template: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="Whether a job's `prompt` becomes a user message in the model's chat template. "
+        "auto: yes, unless the model has no template or the prompt contains the template's special "
+        "tokens. `/v1/completions` always sends the prompt unchanged.",
+    )
     default_max_tokens: int | None = Field(
         None,
         ge=1,

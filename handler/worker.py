@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
-import orjson
 import runpod
 from runpod.serverless.modules.worker_state import JobsProgress
 from structlog.contextvars import bind_contextvars
@@ -22,14 +20,6 @@ _LAST_POSTS_S = 30.0
 
 Handler = Callable[[dict[str, Any]], Awaitable[Any]]
 GeneratorHandler = Callable[[dict[str, Any]], AsyncGenerator[Any, None]]
-
-
-def is_local() -> bool:
-    """Whether one job is to be run here, the SDK's own rule: nobody else brings any."""
-    if "--rp_serve_api" in sys.argv[1:]:
-        return False
-    given = any(arg.startswith("--test_input") for arg in sys.argv[1:])
-    return given or "RUNPOD_WEBHOOK_GET_JOB" not in os.environ
 
 
 def make_handler(jobs: JobHandler) -> Handler:
@@ -66,57 +56,6 @@ def make_generator_handler(
             await outputs.aclose()
 
     return handler
-
-
-def run_local(jobs: JobHandler, engine: AnyEngine, mode: str) -> int:
-    """Run one job through the SDK's local test path and print its output as JSON, last on stdout.
-
-    The job is `--test_input` or `test_input.json`. The SDK alone prints a Python repr, and for a
-    generator handler a generator object without ever running it; so it is handed a function that
-    runs the generator and returns what the platform would have collected.
-    """
-    outputs: list[Any] = []
-
-    async def handler(job: dict[str, Any]) -> Any:
-        try:
-            if mode == "generator":
-                kept = True
-
-                def keep(told: bool) -> None:
-                    nonlocal kept
-                    kept = told
-
-                output: Any = [each async for each in jobs.stream(job, keep=keep) if kept]
-                if output and isinstance(output[-1], dict) and "error" in output[-1]:
-                    output = output[-1]
-            else:
-                output = await jobs.run(job)
-            outputs.append(output)
-            # The SDK takes `error` out of the dict that it is given.
-            return dict(output) if isinstance(output, dict) else output
-        finally:
-            await engine.close()
-
-    code = 1
-    try:
-        runpod.serverless.start({"handler": handler})
-    except SystemExit as leaving:
-        code = leaving.code if isinstance(leaving.code, int) else 1
-        if not outputs:
-            outputs.append({"error": "no job: --test_input or test_input.json must have input"})
-    except (ValueError, OSError) as error:
-        outputs.append({"error": f"the test input is not JSON: {error}"})
-    except AttributeError:
-        outputs.append({"error": "the test input is not a JSON object"})
-    output = outputs[-1]
-    if isinstance(output, dict):
-        # Meant for the platform.
-        output.pop("refresh_worker", None)
-    style = orjson.OPT_INDENT_2 if sys.stdout.isatty() else 0
-    sys.stdout.flush()
-    sys.stdout.buffer.write(orjson.dumps(output, option=style) + b"\n")
-    sys.stdout.flush()
-    return code
 
 
 def serve(jobs: JobHandler, engine: AnyEngine, mode: str) -> None:

@@ -77,8 +77,9 @@ _CHECKS = """\
 
 What is checked in an answer, and the sentence that reports a finding. Checks see the answer as the
 sanitiser leaves it. A finding is an issue and makes the answer invalid, unless its rule has
-`severity: notice`: a notice is listed under `details.notices` and leaves `valid` true. A check that is not sure finds nothing, nor does one where the prompt asks for
-what it would find (`unless`): a good answer called invalid is worse than a bad one missed."""
+`severity: notice`: a notice is listed under `details.notices` and leaves `valid` true. A check that
+is not sure finds nothing, nor does one where the prompt asks for what it would find (`unless`): a
+good answer called invalid is worse than a bad one missed."""
 
 
 _OPTIONS = """\

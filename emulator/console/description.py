@@ -60,6 +60,7 @@ def describe_console(
             "default": settings.enable_validation,
             "options": fields_of(OptionsInput),
         },
+        "chat_template": {"default": settings.apply_chat_template != "off"},
         "engine": None if capabilities is None else capabilities.to_wire(),
         "warnings": list(notes.values()),
     }

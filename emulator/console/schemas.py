@@ -65,6 +65,7 @@ def console_schemas() -> dict[str, Schema]:
                 "local_worker": FLAG,
                 "forms": object_of({"job": _FORM, "completion": _FORM, "chat": _FORM}),
                 "validation": object_of({"default": FLAG, "options": {"type": "object"}}),
+                "chat_template": object_of({"default": FLAG}),
                 "engine": or_null(
                     {
                         "type": "object",

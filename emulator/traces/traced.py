@@ -121,9 +121,11 @@ class Traced:
         now = time.time_ns()
         # The lines of a batch were not asked for by the call that made it, hours ago.
         inside = Context() if event.priority is Priority.BATCH else context.get_current()
-        if event.queue_s >= _WAIT_S:
-            waited = now - int(event.queue_s * 1e9)
-            self._tracer.start_span("slot", inside, start_time=waited).end(now)
+        waited_s = event.queue_s + event.load_s
+        if waited_s >= _WAIT_S:
+            span = self._tracer.start_span("slot", inside, start_time=now - _ns(waited_s))
+            span.set_attribute("worker_rkllm.load_seconds", event.load_s)
+            span.end(now)
         about = {
             "gen_ai.request.model": self._model,
             "worker_rkllm.generation.id": event.request_id,

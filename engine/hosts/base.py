@@ -46,6 +46,9 @@ class Host(Protocol):
         A worker calls it first thing, so that the model loads while slow imports go on.
         """
 
+    def abandon(self) -> None:
+        """Kill what `spawn` has started, at once; nothing was asked of it."""
+
     async def ready(self) -> Capabilities:
         """Wait until the model is loaded. Raises ModelLoadFailed, EngineDead or EngineClosed."""
 

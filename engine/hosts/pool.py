@@ -67,6 +67,11 @@ class PoolHost:
         """Call back when the capabilities, `loaded` or `failure` have changed."""
         self._callbacks.append(callback)
 
+    def abandon(self) -> None:
+        """Kill all of them, while nothing was asked of any."""
+        for host in self._hosts:
+            host.abandon()
+
     def spawn(self) -> None:
         """Begin loading all of them."""
         for host in self._hosts:

@@ -125,6 +125,13 @@ class ProcessHost:
         with suppress(OSError):
             ours.sendall(told)
 
+    def abandon(self) -> None:
+        """Kill the child at once; nothing was asked of it.
+
+        Unlike at the interpreter's end, where it gets time to unload what it may still be loading.
+        """
+        self._kill()
+
     async def ready(self) -> Capabilities:
         """Wait until the model is loaded. Raises ModelLoadFailed, EngineDead or EngineClosed."""
         while True:

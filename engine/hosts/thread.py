@@ -62,6 +62,9 @@ class ThreadHost:
     def spawn(self) -> None:
         """Do nothing: without a process of its own there is nothing to begin before the loop."""
 
+    def abandon(self) -> None:
+        """Do nothing: `spawn` has started nothing."""
+
     async def ready(self) -> Capabilities:
         """Load on the first call, wait for it on the others. Raises ModelLoadFailed."""
         if self._loading is None:

@@ -20,7 +20,7 @@ export class RequestForm {
     this.shapes = new Choice("Input", [["prompt", "Prompt"], ["messages", "Messages"]], () => this.#showKind());
     this.prompt = h("textarea", { id: promptId, class: "prompt grows", rows: 5, placeholder: "Write a prompt" });
     this.messages = new Messages();
-    this.template = toggle("Apply the chat template", false);
+    this.template = toggle("Chat template", true);
     this.stream = toggle("Stream", true);
     this.validation = toggle("Validate", true);
     this.parameters = new Parameters();
@@ -51,7 +51,10 @@ export class RequestForm {
 
   /** Take what the server says that may be asked. */
   describe(description) {
-    if (this.description === null) this.validation.input.checked = description.validation.default;
+    if (this.description === null) {
+      this.validation.input.checked = description.validation.default;
+      this.template.input.checked = description.chat_template.default;
+    }
     this.description = description;
     this.#showKind();
   }
@@ -82,7 +85,10 @@ export class RequestForm {
       const body = { model: this.description.model, ...given, ...sampling, stream, ...validates, ...checks };
       return { kind: this.kind, path, body, stream };
     }
-    const template = this.template.input.checked && !this.#isChat ? { apply_chat_template: true } : {};
+    // Left out where it is the server's default: true would also render what is rendered already.
+    const applies = this.template.input.checked;
+    const differs = !this.#isChat && applies !== this.description.chat_template.default;
+    const template = differs ? { apply_chat_template: applies } : {};
     const input = {
       ...given,
       ...template,
@@ -105,7 +111,7 @@ export class RequestForm {
     this.#showKind();
     if (asked.messages) this.messages.value = asked.messages;
     else this.prompt.value = typeof asked.prompt === "string" ? asked.prompt : JSON.stringify(asked.prompt);
-    this.template.input.checked = asked.apply_chat_template === true;
+    this.template.input.checked = asked.apply_chat_template ?? this.description?.chat_template.default ?? true;
     this.stream.input.checked = Boolean(parameters.stream ?? asked.stream);
     this.validation.input.checked = asked.enable_validation ?? this.description?.validation.default ?? true;
     this.parameters.set(parameters, asked.validation ?? {});

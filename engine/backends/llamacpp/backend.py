@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,13 +12,14 @@ from typing import Any
 
 from engine import thoughts
 from engine.backends.base import OnPiece, RunEnd
-from engine.backends.gguf import read_header
+from engine.backends.gguf import has_chat_template, read_header
 from engine.backends.llamacpp.body import completion_body
 from engine.backends.llamacpp.infill import frame_of, framed
 from engine.backends.llamacpp.loaded import Loaded
 from engine.backends.llamacpp.run import Run
 from engine.backends.llamacpp.server import Draft, LlamaServer, Plan
 from engine.capabilities import Capabilities
+from engine.chat_template import template_markers
 from engine.errors import EngineError, PromptTooLong, UnsupportedParameter
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 from engine.tool_prompt import rendered
@@ -28,6 +30,8 @@ _MAX_LOGPROBS = 20
 _RANKS = 4
 # Of one text: all of it is computed in one batch, whose buffers grow with it.
 _MAX_VECTOR_TOKENS = 2048
+# The form of special tokens in every vocabulary that is known.
+_BRACKETED = re.compile(r"<\S+>|\[\S+\]")
 # How far to draft at most where a request only says how sure each guess must be.
 _MOST_DRAFTED = 16
 
@@ -89,23 +93,42 @@ class LlamaCppBackend:
         with self._loaded.side() as server:
             self._frame = frame_of(server)
             [told] = server.ask("/v1/models")["data"]
+        rendered = self._rendered_question()
+        own_template = rendered is not None and has_chat_template(self._path)
         return claims(
             self._name,
             context,
             self._slots,
+            template_markers=self._markers(rendered) if rendered and own_template else None,
             embedding_size=told["meta"]["n_embd"] if header.pooling != _RANKS else 0,
             infill=bool(self._frame),
             draft=self._draft_path is not None,
-            opens_thoughts=self._opens_thoughts(),
+            opens_thoughts=rendered is not None and thoughts.are_opened(rendered),
             prefix_reuse=not self._deterministic,
         )
 
-    def _opens_thoughts(self) -> bool:
+    def _rendered_question(self) -> str | None:
+        """Return a chat of one user turn, rendered; None for a template that refuses it."""
         try:
-            return thoughts.are_opened(self.render(thoughts.QUESTION))
+            return self.render(thoughts.QUESTION)
         except EngineError:
-            # A template that wants more than a question: a request that meets it is told.
-            return False
+            return None
+
+    def _markers(self, rendered: str) -> tuple[str, ...]:
+        body = {"content": rendered, "with_pieces": True, "parse_special": True}
+        tokens = self._ask("/tokenize", body)["tokens"]
+        # A piece is a list of bytes where it is not whole characters; no special token is.
+        pieces = {each["piece"]: each["id"] for each in tokens if isinstance(each["piece"], str)}
+        special = [
+            piece
+            for piece, number in pieces.items()
+            if _BRACKETED.fullmatch(piece) and number not in self._plain_tokens(piece)
+        ]
+        return template_markers(rendered, special)
+
+    def _plain_tokens(self, text: str) -> list[int]:
+        """Return token ids of a text in which special tokens are read as ordinary characters."""
+        return list(self._ask("/tokenize", {"content": text, "parse_special": False})["tokens"])
 
     def render(self, chat: Chat) -> str:
         """Return the prompt that the GGUF's own chat template makes. Raises RequestRejected."""
@@ -221,12 +244,15 @@ def claims(
     embedding_size: int = 1,
     infill: bool = False,
     draft: bool = False,
+    template_markers: Sequence[str] | None = None,
     opens_thoughts: bool = False,
     prefix_reuse: bool = True,
 ) -> Capabilities:
     """Return what llama.cpp can do with a model.
 
-    Of tokens that were drafted it tells no log-probabilities, so it has none with a draft model.
+    It reports no log-probabilities of drafted tokens, so there are none with a draft model.
+    `template_markers` is None for a model without a chat template of its own: llama.cpp then
+    renders chats as ChatML.
     """
     return Capabilities(
         backend="llamacpp",
@@ -239,6 +265,8 @@ def claims(
         json_schema=True,
         token_prompts=True,
         chat_template=True,
+        own_template=template_markers is not None,
+        template_markers=template_markers or (),
         opens_thoughts=opens_thoughts,
         tokenize=True,
         embeddings=embedding_size > 0,

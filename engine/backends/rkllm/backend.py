@@ -155,6 +155,9 @@ class RkllmBackend:
             reloads=self._reloads,
             tokenizes=tokenizer is not None,
             renders=tokenizer is not None and tokenizer.has_template,
+            template_markers=(
+                tokenizer.markers if tokenizer is not None and tokenizer.rendered_question else None
+            ),
             opens_thoughts=tokenizer is not None and tokenizer.opens_thoughts,
             adapters=[adapter.name for adapter in self._adapters],
             logits=self._stepwise is not None,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from engine.backends.rkllm.abi import Abi
 from engine.capabilities import Capabilities
+from engine.chat_template import KNOWN_MARKERS
 from engine.request import SamplingParams
 
 _MAX_LOGPROBS = 20
@@ -30,6 +31,7 @@ def claims(
     reloads: bool,
     tokenizes: bool,
     renders: bool,
+    template_markers: Sequence[str] | None = None,
     opens_thoughts: bool = False,
     adapters: Sequence[str] = (),
     logits: bool = False,
@@ -39,13 +41,18 @@ def claims(
 ) -> Capabilities:
     """Return what can be asked of it.
 
-    `reloads` says whether the model is loaded again for other sampling, `tokenizes` that there is a
-    tokenizer beside it and `renders` that this one has a chat template, which begins with the
-    model's thoughts if it `opens_thoughts`; `adapters` are the LoRAs by name, `logits` that tokens
-    are chosen here, `reuses` that the key-value cache is kept from run to run, `prompt_caches` that
-    there is a folder for them and `slots` how many requests share a run.
+    `template_markers` are those of the template beside the model; None without a template that
+    renders a single user turn. `reloads` says whether the model is loaded again for other sampling,
+    `tokenizes` that there is a tokenizer beside it and `renders` that this one has a chat template,
+    which begins with the model's thoughts if it `opens_thoughts`; `adapters` are the LoRAs by name,
+    `logits` that tokens are chosen here, `reuses` that the key-value cache is kept from run to run,
+    `prompt_caches` that there is a folder for them and `slots` how many requests share a run.
     """
     per_run = abi.sampling_per_run or reloads or logits
+    # Logits and batches are of tokens alone: there the runtime's own template is out of reach.
+    runtime_renders = not (renders or logits or slots > 1)
+    if runtime_renders:
+        template_markers = KNOWN_MARKERS
     return Capabilities(
         backend="rkllm",
         model=model,
@@ -60,8 +67,9 @@ def claims(
         grammar=logits,
         json_schema=logits,
         token_prompts=True,
-        # Logits and batches are of tokens alone: there the runtime's own template is out of reach.
-        chat_template=renders or not (logits or slots > 1),
+        chat_template=renders or runtime_renders,
+        own_template=template_markers is not None,
+        template_markers=template_markers or (),
         turns=renders,
         opens_thoughts=opens_thoughts,
         plain_prompts=tokenizes,

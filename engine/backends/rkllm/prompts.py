@@ -6,11 +6,13 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
 from engine import thoughts
 from engine.backends.rkllm.bounded import TookTooLongError, within
+from engine.chat_template import template_markers
 from engine.errors import ModelLoadFailed, RequestRejected, UnsupportedParameter
 from engine.request import Chat, Message
 from engine.tool_prompt import rendered
@@ -88,17 +90,30 @@ class ChatTokenizer:
         """Whether there is a chat template; without one there are only plain prompts."""
         return self._template is not None
 
+    @cached_property
+    def rendered_question(self) -> str | None:
+        """A chat of one user turn, rendered; None without a template that can render it.
+
+        Some templates refuse such a chat or never end: a request that runs into that gets an error.
+        """
+        if not self.has_template:
+            return None
+        try:
+            return within(_TRY_S, lambda: self.render(thoughts.QUESTION))
+        except (RequestRejected, TookTooLongError):
+            return None
+
     @property
     def opens_thoughts(self) -> bool:
         """Whether the template itself begins the thoughts of every answer, asked for or not."""
-        if not self.has_template:
-            return False
-        try:
-            prompt = within(_TRY_S, lambda: self.render(thoughts.QUESTION))
-        except (RequestRejected, TookTooLongError):
-            # One that wants more than a question, or never ends: a request that meets it is told.
-            return False
-        return thoughts.are_opened(prompt)
+        rendered = self.rendered_question
+        return rendered is not None and thoughts.are_opened(rendered)
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """The texts that mark turns in a prompt rendered by the template."""
+        special = (text for text, is_special in self.added_tokens().values() if is_special)
+        return template_markers(self.rendered_question or "", special)
 
     def render(self, chat: Chat) -> str:
         """Return the prompt that the model's template makes of a chat.

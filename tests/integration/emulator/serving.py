@@ -23,7 +23,7 @@ from emulator.ending import Ending
 from emulator.server import configured
 from emulator.settings import EmulatorSettings
 from engine import Engine
-from handler.assembly import build_engine
+from handler.engine_configs import build_engine
 from tests.unit.emulator.events import DEADLINE_S, Events
 from validation.v3 import V3
 

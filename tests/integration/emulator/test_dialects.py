@@ -9,7 +9,7 @@ import pytest
 from emulator.app import build_app
 from emulator.settings import EmulatorSettings
 from engine import Engine
-from handler.assembly import SettingError
+from handler.setting_error import SettingError
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import chunks, joined

@@ -17,7 +17,7 @@ from emulator.settings import EmulatorSettings
 from emulator.traces import export
 from engine import Engine
 from engine.hooks import RequestStarted
-from handler.assembly import SettingError
+from handler.setting_error import SettingError
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import call
 from tests.integration.emulator.asking import becomes, sent

@@ -11,8 +11,9 @@ from typing import Any, Protocol
 import pytest
 
 from engine import BackendConfig, Engine
-from handler.assembly import Doors, SettingError, build_checking, leave, open_doors
+from handler.assembly import Doors, build_checking, open_doors
 from handler.options import _compiled_schema
+from handler.setting_error import SettingError, leave
 from handler.settings import Settings
 from tests.conftest import SMALL_RULES, EngineFactory, ScriptFactory
 from tests.unit.handler.bad_settings import BAD_IDS, BAD_SETTINGS, write_files

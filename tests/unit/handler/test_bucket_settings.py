@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from handler.assembly import SettingError, build_results
+from handler.assembly import build_results
 from handler.blobs import BlobStore
 from handler.bucket import Bucket
 from handler.results import Results
+from handler.setting_error import SettingError
 from handler.worker_settings import WorkerSettings
 
 URL = "https://s3.eu-central-1.amazonaws.com"

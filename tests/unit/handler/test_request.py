@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import Chat, Message, Priority, SamplingParams
+from engine import Chat, Priority, SamplingParams
+from engine.request import TemplateMode
 from handler.errors import InvalidRequest
 from handler.request import OpenAIRequest, TextRequest, parse
 from tests.unit.handler.json_values import json_values
@@ -187,10 +188,17 @@ def test_what_the_operator_said() -> None:
     assert text({"prompt": "hi"}).system_text == ""
 
 
-def test_chat_template_can_be_asked_for_a_prompt() -> None:
-    request = text({"prompt": "hi", "apply_chat_template": True})
-    assert request.generation.prompt == Chat((Message("user", "hi"),))
-    assert request.prompt_text == "hi"
+@pytest.mark.parametrize("default", ["auto", "on", "off"])
+@pytest.mark.parametrize(("given", "mode"), [(None, None), (True, "on"), (False, "off")])
+def test_apply_chat_template_of_a_job_overrides_the_setting(
+    default: TemplateMode, given: bool | None, mode: TemplateMode | None
+) -> None:
+    # R58: the prompt itself stays text, which is what validation sees.
+    job = {"input": {"prompt": "hi", "apply_chat_template": given}}
+    request = parse(job, chat_template=default)
+    assert isinstance(request, TextRequest)
+    assert request.generation.chat_template == (mode or default)
+    assert request.generation.prompt == request.prompt_text == "hi"
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -30,41 +28,11 @@ def worker() -> ModuleType:
 
 def test_nothing_else_needs_the_sdk_nor_the_client_of_buckets_at_the_start() -> None:
     program = (
-        "import sys, handler.__main__, handler.job, handler.logs, handler.openai.service; "
+        "import sys, handler.__main__, handler.job, handler.local, handler.openai.service; "
         "sys.exit(bool(sys.modules.keys() & {'runpod', 'boto3', 'botocore'}))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=30, check=False)
     assert done.returncode == 0
-
-
-JOB_TAKE = {"RUNPOD_WEBHOOK_GET_JOB": "http://127.0.0.1:1/job-take/$ID?gpu=none"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "environment", "local"),
-    [
-        ([], {}, True),
-        ([], JOB_TAKE, False),
-        (["--test_input", "{}"], JOB_TAKE, True),
-        (["--test_input={}"], JOB_TAKE, True),
-        (["--rp_log_level", "INFO"], {}, True),
-        # The SDK's own server takes any number of jobs, so the engine must live on after one.
-        (["--rp_serve_api"], {}, False),
-        (["--rp_serve_api", "--rp_api_port", "1"], {}, False),
-    ],
-)
-def test_one_job_here_or_jobs_from_elsewhere(
-    arguments: list[str],
-    environment: dict[str, str],
-    local: bool,
-    worker: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["handler", *arguments])
-    monkeypatch.delenv("RUNPOD_WEBHOOK_GET_JOB", raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert worker.is_local() is local
 
 
 async def test_sdk_sees_a_plain_function_and_a_generator(
@@ -109,36 +77,3 @@ async def test_generator_closes_what_it_reads(worker: ModuleType) -> None:
     assert await anext(outputs) == "one"
     await outputs.aclose()
     assert closed == ["j"]
-
-
-@pytest.mark.parametrize("mode", ["aggregate", "generator"])
-def test_local_job_prints_the_pointer_where_its_result_went_to_a_bucket(
-    mode: str,
-    worker: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    capfdbinary: pytest.CaptureFixture[bytes],
-) -> None:
-    """The SDK's part is to run what it is handed, and to leave."""
-
-    class Jobs:
-        async def run(self, job: Mapping[str, Any]) -> Any:
-            return "pointer"
-
-        async def stream(
-            self, job: Mapping[str, Any], *, keep: Callable[[bool], None]
-        ) -> AsyncGenerator[Any, None]:
-            for output, kept in (("a", False), ("b", False), ("pointer", True)):
-                keep(kept)
-                yield output
-
-    class Engine:
-        async def close(self) -> None: ...
-
-    def start(config: dict[str, Any]) -> None:
-        asyncio.run(config["handler"]({"id": "local_test"}))
-        sys.exit(0)
-
-    monkeypatch.setattr(worker.runpod.serverless, "start", start)
-    assert worker.run_local(Jobs(), Engine(), mode) == 0
-    expected = ["pointer"] if mode == "generator" else "pointer"
-    assert json.loads(capfdbinary.readouterr().out) == expected

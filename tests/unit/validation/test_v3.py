@@ -74,9 +74,7 @@ def rules_with(tmp_path: Path, changes: dict[str, dict[str, object]]) -> V3:
 
 def test_severity_of_a_rule_decides_between_issue_and_notice(tmp_path: Path) -> None:
     # R60: a notice never asks for another answer, whatever the rule's `retry` says.
-    v3 = rules_with(
-        tmp_path, {"empty": {"severity": "notice"}, "cut_off": {"severity": "error"}}
-    )
+    v3 = rules_with(tmp_path, {"empty": {"severity": "notice"}, "cut_off": {"severity": "error"}})
     empty = v3.validate(Subject(prompt=CAREER, text=""), NO_OPTIONS)
     assert (empty.valid, empty.issues, empty.retry) == (True, (), False)
     assert [notice.rule for notice in empty.notices] == ["empty"]

@@ -1,0 +1,64 @@
+"""Deciding whether a prompt becomes a user turn of the model's chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from engine.capabilities import Capabilities
+from engine.request import Chat, GenerationRequest, Message
+
+# How templates mark turns where they do it with ordinary text, or where the template is inside the
+# RKLLM runtime and its text is unknown.
+KNOWN_MARKERS = (
+    *("<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|eot_id|>"),
+    *("<start_of_turn>", "<end_of_turn>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>"),
+    *("<\uff5cUser\uff5c>", "<\uff5cAssistant\uff5c>", "<|User|>", "<|Assistant|>"),
+    *("[INST]", "[/INST]", "<|start|>", "<|message|>", "### Instruction:", "### Response:"),
+)
+# Some templates begin or end turns with these, but in a user's text they are HTML.
+_HTML_TAGS = {"<s>", "</s>"}
+
+
+def template_markers(rendered: str, special_tokens: Iterable[str]) -> tuple[str, ...]:
+    """Return what tells a rendered prompt from plain text, for one template.
+
+    `rendered` is a short chat rendered by that template, `special_tokens` are the model's. A prompt
+    with one of the markers in it was rendered by its author.
+    """
+    candidates = {*special_tokens, *KNOWN_MARKERS} - _HTML_TAGS
+    return tuple(sorted(each for each in candidates if each.strip() and each in rendered))
+
+
+def apply_chat_template(
+    request: GenerationRequest, capabilities: Capabilities
+) -> tuple[GenerationRequest, tuple[str, ...]]:
+    """Return the request with its prompt as a user turn if that applies, and warnings (R58).
+
+    The only place where this is decided, because only a loaded model shows whether it has a chat
+    template. `request.chat_template` is "off" for requests that are raw by definition. "auto" needs
+    a template of the model's own and leaves alone a prompt that was rendered by its author. "on"
+    uses the engine's default template for a model that has none, or else warns and sends the prompt
+    as it is: an answer to the raw prompt is of more use than a failed job.
+    """
+    prompt, mode = request.prompt, request.chat_template
+    if mode == "off" or not isinstance(prompt, str):
+        return request, ()
+    warnings: tuple[str, ...] = ()
+    if mode == "auto":
+        is_rendered = any(marker in prompt for marker in capabilities.template_markers)
+        applies = capabilities.own_template and not is_rendered
+    else:
+        applies = capabilities.chat_template
+        if not applies:
+            warnings = (
+                f"apply_chat_template was ignored: {capabilities.model} has no chat template",
+            )
+        elif not capabilities.own_template:
+            warnings = (
+                f"apply_chat_template: {capabilities.model} has no chat template of its own, so "
+                f"the default one of the {capabilities.backend} engine was used",
+            )
+    if applies:
+        request = replace(request, prompt=Chat((Message("user", prompt),)))
+    return request, warnings

@@ -1,0 +1,16 @@
+"""The error of a setting that cannot be used, and how a process ends with it."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+
+class SettingError(Exception):
+    """A setting names something that cannot be used; the message begins with its name."""
+
+
+def leave(error: SettingError) -> NoReturn:
+    """Write the error to stderr and end the process with code 2, as `read_settings` does."""
+    sys.stderr.write(f"{error}\n")
+    raise SystemExit(2)

@@ -1,0 +1,85 @@
+"""R58: when a prompt becomes a user turn of the chat template."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from engine import Capabilities, Chat, GenerationRequest, Message
+from engine.chat_template import apply_chat_template, template_markers
+from engine.request import TemplateMode
+
+CHATML = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
+INSTRUCT = Capabilities(
+    backend="llamacpp",
+    model="tiny",
+    context_length=512,
+    chat_template=True,
+    own_template=True,
+    template_markers=("<|im_end|>", "<|im_start|>"),
+)
+# llama.cpp renders the chats of such a model as ChatML.
+BASE = replace(INSTRUCT, own_template=False, template_markers=())
+WITHOUT = replace(BASE, chat_template=False)
+TURN = Chat((Message("user", "hi"),))
+
+
+def applied(mode: TemplateMode, capabilities: Capabilities, prompt: Any = "hi") -> Any:
+    request = GenerationRequest(prompt=prompt, chat_template=mode)
+    result, warnings = apply_chat_template(request, capabilities)
+    assert result == replace(request, prompt=result.prompt)
+    return result.prompt, *warnings
+
+
+@pytest.mark.parametrize(
+    ("mode", "capabilities", "prompt"),
+    [
+        ("auto", INSTRUCT, TURN),
+        ("auto", BASE, "hi"),
+        ("auto", WITHOUT, "hi"),
+        ("on", INSTRUCT, TURN),
+        ("off", INSTRUCT, "hi"),
+    ],
+)
+def test_prompt_becomes_a_user_turn_by_mode_and_model(
+    mode: TemplateMode, capabilities: Capabilities, prompt: object
+) -> None:
+    assert applied(mode, capabilities) == (prompt,)
+
+
+@pytest.mark.parametrize("mode", ["auto", "on", "off"])
+@pytest.mark.parametrize("prompt", [(1, 2), Chat((Message("system", "x"),))])
+def test_token_ids_and_chats_stay_as_they_are(mode: TemplateMode, prompt: object) -> None:
+    assert applied(mode, INSTRUCT, prompt) == (prompt,)
+
+
+def test_auto_leaves_a_rendered_prompt_alone_and_on_does_not() -> None:
+    rendered = CHATML.replace("a<", "hi<")
+    assert applied("auto", INSTRUCT, rendered) == (rendered,)
+    assert applied("on", INSTRUCT, rendered) == (Chat((Message("user", rendered),)),)
+
+
+def test_on_uses_the_default_template_of_the_engine_with_a_warning() -> None:
+    prompt, warning = applied("on", BASE)
+    assert prompt == TURN
+    assert warning.startswith("apply_chat_template: tiny has no chat template of its own")
+
+
+def test_on_is_ignored_with_a_warning_when_nothing_can_render() -> None:
+    ignored = "apply_chat_template was ignored: tiny has no chat template"
+    assert applied("on", WITHOUT) == ("hi", ignored)
+
+
+def test_markers_are_the_special_tokens_in_the_template() -> None:
+    special = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|odd|>", "", "\n"]
+    assert template_markers(CHATML, special) == ("<|im_end|>", "<|im_start|>")
+
+
+def test_markers_of_plain_text_are_known_and_html_is_no_marker() -> None:
+    assert template_markers("<s>[INST] a [/INST]", ["<s>", "</s>"]) == ("[/INST]", "[INST]")
+
+
+def test_markers_survive_the_wire() -> None:
+    assert Capabilities(**INSTRUCT.to_wire()) == INSTRUCT

@@ -1,0 +1,109 @@
+"""What a local job prints on a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from handler.terminal import TerminalReport, layout, printable, summary
+
+TIMINGS = {"queue_ms": 100.0, "load_ms": 900.0, "total_ms": 2400.0}
+
+
+def output(text: str, *deltas: str, **keys: Any) -> dict[str, Any]:
+    choice = {"index": 0, "text": text, "deltas": [*deltas], "tokens": [*deltas]}
+    validation = {
+        "valid": True,
+        "issues": [],
+        "intent": "general",
+        "details": {"issues": [], "notices": []},
+    }
+    usage = {"input": 3, "output": 87}
+    return {
+        "choices": [choice],
+        "usage": usage,
+        "validation": validation,
+        "timings": TIMINGS,
+    } | keys
+
+
+def partial(text: str) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "text": text, "tokens": [text]}], "streaming": True}
+
+
+def printed(final: Any, *added: Any) -> tuple[str, str]:
+    out, errors = io.StringIO(), io.StringIO()
+    report = TerminalReport(out, errors)
+    for each in added:
+        report.add(each)
+    report.end(final)
+    return out.getvalue(), errors.getvalue()
+
+
+def test_report_is_text_then_verdict_then_json() -> None:
+    final = output("Hello", "Hel", "lo")
+    text, _, rest = printed(final, partial("Hel"), partial("lo"), final)[0].partition("\n\n")
+    verdict, _, json_text = rest.partition("\n\n")
+    assert text == "Hello"
+    assert verdict == "valid \u00b7 intent general \u00b7 87 tokens in 1.4 s"
+    assert json.loads(json_text) == final
+    assert '      "deltas": ["Hel", "lo"],\n' in json_text
+
+
+def test_text_is_printed_as_it_comes() -> None:
+    out = io.StringIO()
+    report = TerminalReport(out, io.StringIO())
+    report.add(partial("Hel"))
+    assert out.getvalue() == "Hel"
+
+
+def test_text_that_was_not_streamed_is_printed_once() -> None:
+    final = output("Hello")
+    assert printed(final, final)[0].startswith("Hello\n\nvalid ")
+
+
+def test_text_that_was_sanitised_is_printed_again() -> None:
+    out, _ = printed(output("Hello"), partial("Assistant: Hello"))
+    assert out.startswith("Assistant: Hello\n\nAfter sanitising:\nHello\n\nvalid ")
+
+
+def test_failed_job_is_the_error_sentence_alone() -> None:
+    assert printed({"error": "no NPU"}) == ("", "no NPU\n")
+
+
+def test_summary_of_an_invalid_answer_names_the_reasons_and_the_notices() -> None:
+    validation = {
+        "valid": False,
+        "issues": ["It is short.", "It is odd."],
+        "intent": "general",
+        "details": {"notices": [{"rule": "cut_off", "message": "It was cut off."}]},
+    }
+    line = summary(output("a", validation=validation, usage={"output": 1}))
+    assert line == (
+        "not valid: It is short. It is odd. \u00b7 intent general \u00b7 1 token in 1.4 s \u00b7 "
+        "notice: It was cut off."
+    )
+
+
+def test_summary_without_validation_is_tokens_and_time() -> None:
+    final = output("a")
+    del final["validation"]
+    assert summary(final) == "87 tokens in 1.4 s"
+
+
+@pytest.mark.parametrize(
+    "value", [{}, [], "a", None, {"a": [1, 2]}, [{"a": {"b": []}}, []], {"\u00fc": ["\x1b"]}]
+)
+def test_layout_is_json(value: Any) -> None:
+    assert json.loads(layout(value)) == value
+
+
+def test_layout_keeps_plain_arrays_on_one_line() -> None:
+    assert layout({"a": {"b": ["x", 1]}}) == '{\n  "a": {\n    "b": ["x", 1]\n  }\n}'
+
+
+def test_printable_takes_the_controls_from_a_text() -> None:
+    assert printable("a\x1b[2J\tb\nc") == "a\ufffd[2J\tb\nc"
