@@ -70,6 +70,7 @@ async def test_real_model_says_the_same_streamed_and_whole(model_path: Path) -> 
                     json={
                         "input": {
                             "prompt": prompt,
+                            "apply_chat_template": False,
                             "sampling_params": {"temperature": 0, "max_tokens": 24, "top_p": 1},
                             "stream": True,
                             "enable_validation": False,

@@ -12,30 +12,43 @@ import pytest_asyncio
 from openai._streaming import SSEDecoder
 from openai.types.chat import ChatCompletionChunk
 
-from engine import BackendConfig, Engine, EngineConfig
+from engine import BackendConfig, Chat, Engine, EngineConfig, Message
 from handler.job import JobHandler
 from handler.pipeline import Pipeline
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-PROMPT = "Count: one two three four"
+# Continued as it stands: the model counts on.
+RAW = {"prompt": "Count: one two three four", "apply_chat_template": False}
+QUESTION = "What is the capital of France?"
 CHAT = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 20, "temperature": 0}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def jobs(model_path: Path) -> AsyncIterator[JobHandler]:
+async def engine(model_path: Path) -> AsyncIterator[Engine]:
     """One slot, one thread, no reuse of an earlier prompt: the same text for the same request."""
     options = {"model_path": str(model_path), "model_name": "tiny", "deterministic": True}
     config = EngineConfig(backend=BackendConfig("llamacpp", {**options, "context_length": 512}))
     engine = Engine(config)
-    yield JobHandler(Pipeline(engine, "tiny"), interval_s=0.0)
+    yield engine
     await engine.close()
 
 
+@pytest.fixture(scope="module")
+def jobs(engine: Engine) -> JobHandler:
+    return JobHandler(Pipeline(engine, "tiny"), interval_s=0.0)
+
+
 async def run(jobs: JobHandler, *, stream: bool = False, **sampling: Any) -> dict[str, Any]:
+    return await run_input(jobs, RAW, stream=stream, **sampling)
+
+
+async def run_input(
+    jobs: JobHandler, given: dict[str, Any], *, stream: bool = False, **sampling: Any
+) -> dict[str, Any]:
     params = {"max_tokens": 24, "temperature": 0, "stream": stream, **sampling}
     async with asyncio.timeout(50):
-        output = await jobs.run({"id": "j", "input": {"prompt": PROMPT, "sampling_params": params}})
+        output = await jobs.run({"id": "j", "input": {**given, "sampling_params": params}})
     assert isinstance(output, dict)
     assert "error" not in output, output
     return output
@@ -91,7 +104,7 @@ async def test_max_tokens_is_exact(jobs: JobHandler) -> None:
 async def test_generator_yields_the_same_text(jobs: JobHandler) -> None:
     # R45
     params = {"max_tokens": 24, "temperature": 0, "stream": True}
-    given = {"id": "j", "input": {"prompt": PROMPT, "sampling_params": params}}
+    given = {"id": "j", "input": {**RAW, "sampling_params": params}}
     async with asyncio.timeout(50):
         *partials, final = [output async for output in jobs.stream(given)]
     joined = "".join(partial["choices"][0]["text"] for partial in partials)
@@ -123,3 +136,37 @@ async def test_prompt_longer_than_the_context_names_both_lengths(jobs: JobHandle
     assert output["error"].startswith("prompt: 1")
     assert output["error"].endswith(" tokens do not fit the context of 512 tokens")
     assert await text(jobs)
+
+
+async def test_prompt_is_one_user_turn_of_the_chat_template(jobs: JobHandler) -> None:
+    # R58
+    chat = await run_input(jobs, {"messages": [{"role": "user", "content": QUESTION}]})
+    prompt = await run_input(jobs, {"prompt": QUESTION})
+    assert prompt["choices"] == chat["choices"]
+    assert prompt["usage"] == chat["usage"]
+    assert "Paris" in prompt["choices"][0]["text"]
+    raw = await run_input(jobs, {"prompt": QUESTION, "apply_chat_template": False})
+    assert raw["usage"]["input"] < prompt["usage"]["input"]
+
+
+async def test_prompt_that_is_rendered_already_stays_as_it_is(
+    jobs: JobHandler, engine: Engine
+) -> None:
+    # R58
+    rendered = await engine.render(Chat((Message("user", QUESTION),)))
+    of_rendered = await run_input(jobs, {"prompt": rendered})
+    of_text = await run_input(jobs, {"prompt": QUESTION})
+    assert of_rendered["choices"] == of_text["choices"]
+    assert of_rendered["usage"] == of_text["usage"]
+
+
+async def test_completions_of_a_job_stay_raw(jobs: JobHandler) -> None:
+    # R58
+    body = {"prompt": QUESTION, "max_tokens": 24, "temperature": 0}
+    call = {"openai_route": "/v1/completions", "openai_input": body}
+    output = await jobs.run({"id": "j", "input": call})
+    raw = await run_input(
+        jobs, {"prompt": QUESTION, "apply_chat_template": False}, top_p=1, top_k=-1
+    )
+    assert output["choices"][0]["text"] == raw["choices"][0]["text"]
+    assert output["usage"]["prompt_tokens"] == raw["usage"]["input"]

@@ -56,6 +56,7 @@ async def job(pipeline: Pipeline, body: dict[str, Any], **sampling: Any) -> str:
     """The text of the same as a job."""
     params = {**GREEDY, **JOB, **sampling, "stream": True}
     given = {**body, "sampling_params": params, "enable_validation": False}
+    given["apply_chat_template"] = False
     output = await JobHandler(pipeline).run({"id": "j", "input": given})
     assert isinstance(output, dict)
     (choice,) = output["choices"]

@@ -85,6 +85,7 @@ class Asking:
         """As RunPod's clients ask for text."""
         sampling = {**JOB, "max_tokens": self.max_tokens, **params, "stream": stream}
         given = {**body, "sampling_params": sampling, "enable_validation": False}
+        given["apply_chat_template"] = False
         output = await self._job(**given)
         (choice,) = output["choices"]
         if stream:

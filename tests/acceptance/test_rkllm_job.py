@@ -48,6 +48,14 @@ CASES = {
     "1.3": Case("1.3"),
     "thread": Case("1.2", settings={"ENGINE_ISOLATION": "thread", "ENGINE": "auto"}),
     "rendered": Case("1.2", CHAT, prepare=write_tokenizer),
+    "prompt-in-template": Case("1.2", {"prompt": "Hé?"}, prepare=write_tokenizer),
+    "prompt-with-tokens": Case(
+        "1.2", {"prompt": "<|im_start|>user\nHé?<|im_end|>"}, prepare=write_tokenizer
+    ),
+    "prompt-raw": Case(
+        "1.2", {"prompt": "Hé?"}, {"APPLY_CHAT_TEMPLATE": "off"}, prepare=write_tokenizer
+    ),
+    "raw-without-tokenizer": Case("1.3", {"prompt": "Hé?", "apply_chat_template": False}),
     "one-turn": Case("1.3", CHAT),
     "reload": Case(
         "1.2",
@@ -164,9 +172,8 @@ def test_job_is_answered_up_to_its_stop(run: Runner, name: str) -> None:
     assert choice["tokens"] == choice["deltas"]
     assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "four")
     assert (output["usage"]["output"], output["streaming"]) == (5, True)
-    # The defaults of a job are what the load of 1.2 is set to (R49).
-    (warning,) = output["warnings"]
-    assert warning.startswith("prompt was rendered with the model's chat template")
+    # R49, R58: a job's defaults are those that 1.2 is loaded with, and the prompt is a user turn.
+    assert "warnings" not in output
     assert done.calls.count("rkllm_init") == done.calls.count("rkllm_destroy") == 1
 
 
@@ -181,6 +188,35 @@ def test_chat_goes_through_the_models_own_template(run: Runner) -> None:
     assert text_of([int(word) for word in given["prompt"].split()]) == text
     assert (given["input_type"], given["prompt_tokens"]) == ("token", output["usage"]["input"])
     assert output.get("warnings", []) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("prompt-in-template", "<|im_start|>user\nHé?<|im_end|>\n<|im_start|>assistant\n"),
+        ("prompt-with-tokens", "<|im_start|>user\nHé?<|im_end|>"),
+        ("prompt-raw", "Hé?"),
+    ],
+)
+def test_prompt_is_a_user_turn_unless_it_is_rendered_or_raw(
+    run: Runner, name: str, text: str
+) -> None:
+    # R58
+    output = run(name).result
+    given = json.loads(output["choices"][0]["text"])
+    sent = text_of([int(word) for word in given["prompt"].split()])
+    # A plain prompt begins as the tokenizer begins one.
+    assert sent.endswith(text)
+    assert sent.count("<|im_start|>") == text.count("<|im_start|>")
+    assert "warnings" not in output
+
+
+def test_raw_prompt_without_tokenizer_files_is_a_turn_with_a_warning(run: Runner) -> None:
+    # R38, R58: the runtime's own template cannot be kept away.
+    output = run("raw-without-tokenizer").result
+    assert json.loads(output["choices"][0]["text"])["prompt"] == "Hé?"
+    (warning,) = output["warnings"]
+    assert warning.startswith("prompt was rendered with the model's chat template")
 
 
 def test_chat_without_tokenizer_files_drops_nothing_and_says_so(run: Runner) -> None:
@@ -198,7 +234,7 @@ def test_sampling_that_differs_is_loaded_anew(run: Runner) -> None:
     output = done.result
     assert json.loads(output["choices"][0]["text"])["sampling"]["temperature"] == 1.5
     assert output["timings"]["reload_ms"] > 0
-    assert not any("temperature" in warning for warning in output["warnings"])
+    assert "warnings" not in output
     assert done.calls.count("rkllm_init") == done.calls.count("rkllm_destroy") == 2
 
 
