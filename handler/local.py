@@ -64,13 +64,13 @@ async def _run(jobs: JobHandler, engine: AnyEngine, mode: str) -> int:
         output = {"error": str(error)}
     finally:
         await engine.close()
-    error = output.get("error") if isinstance(output, dict) else None
+    failed = isinstance(output, dict) and bool(output.get("error"))
     if report is not None:
         report.end(output)
     else:
         sys.stdout.buffer.write(orjson.dumps(output) + b"\n")
         sys.stdout.flush()
-    return 1 if error else 0
+    return int(failed)
 
 
 async def _output(
