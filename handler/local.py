@@ -26,7 +26,7 @@ _INTERRUPTED = 130
 
 
 class BadTestInput(Exception):
-    """There is no job to run; the message says what is wrong with the test input."""
+    """The test input holds no job; the message gives the reason."""
 
 
 def is_local() -> bool:

@@ -29,7 +29,7 @@ class TerminalReport:
             self._print(output["choices"][0]["text"])
 
     def end(self, output: Any) -> None:
-        """Print what is left of the text, the verdict in one line, and the output as JSON."""
+        """Print text that `add` has not, the verdict in one line, and the output as JSON."""
         final = output[-1] if isinstance(output, list) and output else output
         if isinstance(final, dict) and "error" in final:
             if self._streamed:

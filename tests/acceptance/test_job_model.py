@@ -144,7 +144,6 @@ async def test_prompt_is_one_user_turn_of_the_chat_template(jobs: JobHandler) ->
     prompt = await run_input(jobs, {"prompt": QUESTION})
     assert prompt["choices"] == chat["choices"]
     assert prompt["usage"] == chat["usage"]
-    assert "Paris" in prompt["choices"][0]["text"]
     raw = await run_input(jobs, {"prompt": QUESTION, "apply_chat_template": False})
     assert raw["usage"]["input"] < prompt["usage"]["input"]
 

@@ -44,20 +44,20 @@ def printed(final: Any, *added: Any) -> tuple[str, str]:
 
 
 def test_report_is_text_then_verdict_then_json() -> None:
-    final = output("Hello", "Hel", "lo")
-    text, _, rest = printed(final, partial("Hel"), partial("lo"), final)[0].partition("\n\n")
+    final = output("Hello you", "Hello", " you")
+    text, _, rest = printed(final, partial("Hello"), partial(" you"), final)[0].partition("\n\n")
     verdict, _, json_text = rest.partition("\n\n")
-    assert text == "Hello"
+    assert text == "Hello you"
     assert verdict == "valid \u00b7 intent general \u00b7 87 tokens in 1.4 s"
     assert json.loads(json_text) == final
-    assert '      "deltas": ["Hel", "lo"],\n' in json_text
+    assert '      "deltas": ["Hello", " you"],\n' in json_text
 
 
 def test_text_is_printed_as_it_comes() -> None:
     out = io.StringIO()
     report = TerminalReport(out, io.StringIO())
-    report.add(partial("Hel"))
-    assert out.getvalue() == "Hel"
+    report.add(partial("Hello"))
+    assert out.getvalue() == "Hello"
 
 
 def test_text_that_was_not_streamed_is_printed_once() -> None:
