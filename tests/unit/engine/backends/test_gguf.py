@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.backends.gguf import Header, read_header
+from engine.backends.gguf import Header, has_chat_template, read_header
 from engine.errors import ModelLoadFailed
 
 UINT32, STRING, ARRAY = 4, 8, 9
@@ -115,3 +115,14 @@ def test_any_damage_is_a_length_or_a_clear_error(gguf: Path, flips: dict[int, in
     except ModelLoadFailed as error:
         outcome = error.message
     assert outcome > 0 if isinstance(outcome, int) else str(gguf) in outcome
+
+
+@pytest.mark.parametrize("has_template", [True, False])
+def test_chat_template_is_found_by_its_key_and_type(tmp_path: Path, has_template: bool) -> None:
+    # R58
+    path = tmp_path / "model.gguf"
+    key = b"tokenizer.chat_template"
+    entry = struct.pack("<Q", len(key)) + key + struct.pack("<I", 8)
+    # The bare name, as in a description of the model, is no entry.
+    path.write_bytes(b"GGUF" + key + (entry if has_template else b"") + b"\0" * 100)
+    assert has_chat_template(path) is has_template
