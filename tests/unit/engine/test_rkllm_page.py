@@ -21,8 +21,8 @@ MESSAGES = [
 
 
 def texts() -> Iterator[str]:
-    """Every text in the engine's code, … for what is filled in."""
-    for path in (ROOT / "engine").rglob("*.py"):
+    """Yield each text in the code of engine and handler, … for what is filled in."""
+    for path in [*(ROOT / "engine").rglob("*.py"), *(ROOT / "handler").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
                 yield "".join(
