@@ -21,7 +21,10 @@ _UNAUTHORIZED = Row(401, "authentication_error", name="unauthorized")
 
 
 class Keys:
-    """Lets through what carries one of the keys, as `Bearer KEY` or bare, as SDK workers send it.
+    """Lets a request through if it carries one of the keys (R52, R67).
+
+    The key is sent as `Authorization: Bearer KEY`, as a bare `Authorization: KEY` (SDK workers), or
+    as `x-api-key: KEY` on every route but the workers'. `Authorization` decides if both are sent.
 
     Open to all are the server's own /health, /docs, /openapi.json and the console's files, which
     tell nothing of anybody's jobs, or whatever `open_paths` has, and OPTIONS, which browsers send
@@ -60,7 +63,10 @@ class Keys:
             # The SDK asks again at once, thousands of times a second.
             await asyncio.sleep(_HOLD_S)
         response = error_response(
-            Problem("an API key is needed: send it as `Authorization: Bearer KEY`", _UNAUTHORIZED),
+            Problem(
+                "an API key is needed: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`",
+                _UNAUTHORIZED,
+            ),
             named=has_named_errors(scope),
         )
         response.headers["WWW-Authenticate"] = "Bearer"
@@ -80,12 +86,19 @@ class Keys:
 
 
 def _given(scope: Scope) -> bytes | None:
-    """Return the key of a request; None where there is none, or more than one."""
-    found = [value for name, value in scope["headers"] if name == b"authorization"]
-    if len(found) != 1:
+    """Return the key of a request; None if there is none, or a header is sent twice."""
+    authorization = _values(scope, b"authorization")
+    if not authorization:
+        keys = [] if call_of(scope).plane is Plane.WORKER else _values(scope, b"x-api-key")
+        return keys[0] if len(keys) == 1 else None
+    if len(authorization) != 1:
         return None
-    value: bytes = found[0].strip()
+    value = authorization[0]
     return value[len(_BEARER) :].strip() if value[: len(_BEARER)].lower() == _BEARER else value
+
+
+def _values(scope: Scope, header: bytes) -> list[bytes]:
+    return [value.strip() for name, value in scope["headers"] if name == header]
 
 
 def _digest(key: bytes) -> bytes:

@@ -83,8 +83,8 @@ _FORMAT: Schema = {
         {"type": "null"},
     ]
 }
-# `stream_options` is allowed only together with `stream: true`.
-_STREAMED = or_null(object_of({}, {"include_usage": FLAG}) | {"additionalProperties": False})
+# `stream_options` is allowed only together with `stream: true`; it takes any member.
+_STREAMED = or_null(object_of({}, {"include_usage": or_null(FLAG)}))
 _ONLY_STREAMED: Schema = {
     "if": {"required": ["stream_options"], "properties": {"stream_options": {"type": "object"}}},
     "then": {"required": ["stream"], "properties": {"stream": {"const": True}}},

@@ -25,7 +25,8 @@ _FAILURES = {
     401: "The API key is missing or unknown.",
     404: "Not found, or no longer kept.",
     413: "The body is too large.",
-    415: "The Content-Type is not supported.",
+    415: "The Content-Type is not supported: a browser must send application/json, and an upload "
+    "multipart/form-data.",
     429: "Too many requests; `Retry-After` has the seconds to wait.",
     499: "The job of this request was cancelled.",
     500: "The engine or the server failed.",
@@ -38,7 +39,8 @@ _DESCRIPTION = """\
 A local RunPod in front of an LLM: RunPod's job API for clients and workers, and OpenAI's API.
 
 Open an operation and press **Execute** to send its example to this server. The default model is \
-small: it shows that everything works, and its answers are often wrong.
+small: it shows that everything works, and its answers are often wrong. A JSON body from a client \
+that is not a browser is accepted with any Content-Type.
 """
 # By the names of path parameters.
 _PLACES = {
@@ -96,8 +98,9 @@ def describe(routes: Iterable[BaseRoute], settings: EmulatorSettings) -> dict[st
             "scheme": "bearer",
             "description": "One of the keys in the server's setting `API_KEYS`.",
         }
-        description["components"]["securitySchemes"] = {"key": bearer}
-        description["security"] = [{"key": []}]
+        header = {"type": "apiKey", "in": "header", "name": "x-api-key"}
+        description["components"]["securitySchemes"] = {"key": bearer, "header": header}
+        description["security"] = [{"key": []}, {"header": []}]
     return description
 
 

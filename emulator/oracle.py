@@ -97,8 +97,11 @@ class Oracle:
 
 
 def _caller(request: Request) -> str:
-    """Return who is counted as one; a key only by its digest."""
-    key = request.headers.get("authorization", "")
+    """Return the identity that calls are counted by: the digest of the key, or the address.
+
+    The key is read from the header that `Keys` checks.
+    """
+    key = request.headers.get("authorization") or request.headers.get("x-api-key", "")
     if key:
         return hashlib.sha256(key.encode()).hexdigest()
     return request.client.host if request.client is not None else ""

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from emulator.body import json_bytes
 from handler.bucket import kind
 from handler.errors import InvalidRequest
-from handler.sampling import shown
+from handler.sampling import as_whole, shown
 from jobs import NewJob, Policy
 
 _LONGEST_MS = 7 * 24 * 3600 * 1000
@@ -94,10 +94,11 @@ def _milliseconds(given: Mapping[str, Any], name: str, default: int, least: int)
     value = given.get(name)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _LONGEST_MS:
+    whole = as_whole(value)
+    if isinstance(whole, bool) or not isinstance(whole, int) or not least <= whole <= _LONGEST_MS:
         raise InvalidRequest(
             f"policy.{name} must be a whole number of milliseconds from {least} to {_LONGEST_MS}, "
             f"got {shown(value)}",
             f"policy.{name}",
         )
-    return value
+    return whole

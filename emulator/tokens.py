@@ -14,7 +14,7 @@ from engine import Chat, Engine
 from handler.errors import InvalidRequest
 from handler.messages import check_text, read_messages
 from handler.models import Models
-from handler.sampling import MAX_TOKEN_ID, shown
+from handler.sampling import read_token_ids, shown
 
 
 class TokenRoutes:
@@ -56,14 +56,10 @@ class TokenRoutes:
 
     async def _detokenize(self, request: Request) -> Response:
         body = await read_json(request, self._max_body_bytes)
-        tokens = body.get("tokens")
-        if not isinstance(tokens, list) or not all(map(_is_token, tokens)):
+        tokens = read_token_ids(body.get("tokens"))
+        if tokens is None:
             raise InvalidRequest(
-                f"tokens must be an array of token ids, got {shown(tokens)}", "tokens"
+                f"tokens must be an array of token ids, got {shown(body.get('tokens'))}", "tokens"
             )
         engine = self._models.asked(body).engine
-        return JSON({"prompt": await engine.detokenize(tokens)})
-
-
-def _is_token(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKEN_ID
+        return JSON({"prompt": await engine.detokenize([*tokens])})

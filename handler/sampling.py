@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from engine import SamplingParams
 from handler.errors import InvalidRequest
@@ -28,14 +28,36 @@ _TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 _Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
-class SamplingInput(BaseModel):
-    """The parameters every dialect shares (R8-R12); null is unset, unknown keys are left alone.
+def as_whole(value: Any) -> Any:
+    """Return 16.0 as 16, in an array as well; everything else unchanged (R66).
 
-    Strict, so that "0.5" and true are no numbers; each description completes the sentence "… must
-    be …" of the error that names the field.
+    JSON has one kind of number, and some clients write every number with a decimal point.
+    """
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [as_whole(each) if isinstance(each, float) else each for each in value]
+    return value
+
+
+def read_token_ids(value: Any) -> tuple[int, ...] | None:
+    """Return an array of token ids; None if `value` is anything else."""
+    if not isinstance(value, list):
+        return None
+    ids = tuple(as_whole(value))
+    return ids if all(type(each) is int and 0 <= each <= MAX_TOKEN_ID for each in ids) else None
+
+
+class SamplingInput(BaseModel):
+    """The parameters that every dialect shares (R8-R12); null is unset.
+
+    Strict: "0.5" and true are not numbers. Each description completes the sentence "… must be …"
+    of the error that names the field.
     """
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+    # Of every field: those that take any number take a whole one too.
+    _whole = field_validator("*", mode="before")(as_whole)
 
     max_tokens: int | None = Field(
         None, ge=1, le=MAX_INT32, description=f"a whole number from 1 to {MAX_INT32}"

@@ -13,7 +13,7 @@ from handler.openai.manner import Manner
 from handler.openai.parameters import CompletionInput
 from handler.openai.shape import Shape
 from handler.openai.structured import read_response_format
-from handler.sampling import MAX_TOKEN_ID
+from handler.sampling import read_token_ids
 
 # As many as OpenAI takes; each one is a generation.
 MAX_PROMPTS = 2048
@@ -23,7 +23,7 @@ _PLAIN = Manner()
 def _prompts(body: Mapping[str, Any]) -> tuple[RenderedPrompt, ...]:
     """Return the prompts of R5's four forms. Raises InvalidRequest in R6's very words."""
     given = body.get("prompt")
-    if not isinstance(given, list) or _is_tokens(given):
+    if not isinstance(given, list) or read_token_ids(given):
         given = [given]
     if len(given) > MAX_PROMPTS:
         raise InvalidRequest(
@@ -38,22 +38,14 @@ def _prompt(given: Any) -> RenderedPrompt:
     if isinstance(given, str) and given:
         check_text(given, "prompt")
         return given
-    if isinstance(given, list) and _is_tokens(given):
-        return tuple(given)
+    if ids := read_token_ids(given):
+        return ids
     raise InvalidRequest("Invalid prompt format", "prompt")
 
 
 def _manner(body: Mapping[str, Any]) -> Manner:
     schema = read_response_format(body)
     return _PLAIN if schema is None else Manner(schema=schema)
-
-
-def _is_tokens(given: list[Any]) -> bool:
-    return bool(given) and all(map(_is_token, given))
-
-
-def _is_token(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKEN_ID
 
 
 COMPLETIONS = Shape(

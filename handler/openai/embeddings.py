@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from engine import Capabilities, Embedding
 from engine.request import RenderedPrompt
@@ -16,7 +16,7 @@ from handler.errors import InvalidRequest
 from handler.messages import check_text
 from handler.openai.dialect import Dialect
 from handler.openai.models import read_model
-from handler.sampling import MAX_INT32, MAX_TOKEN_ID, shown, validate
+from handler.sampling import MAX_INT32, as_whole, read_token_ids, shown, validate
 
 # As many as OpenAI takes.
 MAX_INPUTS = 2048
@@ -30,6 +30,7 @@ class EmbeddingsInput(BaseModel):
     """What a body may hold beside `input` and `model`; each description ends "… must be …"."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
+    _whole = field_validator("*", mode="before")(as_whole)
 
     encoding_format: Literal["float", "base64"] | None = Field(None, description="float or base64")
     dimensions: int | None = Field(
@@ -110,7 +111,7 @@ class EmbeddingsCall:
 
 
 def _texts(given: Any) -> Sequence[RenderedPrompt]:
-    texts = [given] if isinstance(given, str) or _is_tokens(given) else given
+    texts = [given] if isinstance(given, str) or read_token_ids(given) else given
     if not isinstance(texts, list) or not texts:
         raise InvalidRequest(f"{_INPUT}, got {shown(given)}", "input")
     if len(texts) > MAX_INPUTS:
@@ -122,14 +123,6 @@ def _text(given: Any, name: str) -> RenderedPrompt:
     if isinstance(given, str) and given:
         check_text(given, name)
         return given
-    if _is_tokens(given):
-        return tuple(given)
+    if ids := read_token_ids(given):
+        return ids
     raise InvalidRequest(f"{_INPUT}, got {shown(given)} at {name}", "input")
-
-
-def _is_tokens(given: Any) -> bool:
-    return (
-        isinstance(given, list)
-        and bool(given)
-        and all(type(each) is int and 0 <= each <= MAX_TOKEN_ID for each in given)
-    )

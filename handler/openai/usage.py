@@ -16,8 +16,12 @@ def read_include_usage(
 ) -> bool | None:
     """Return whether a stream ends with a chunk for its usage; None puts it on the last choice's.
 
+    `stream_options` may have any other member, such as OpenAI's `include_obfuscation`, and a null
+    counts as unset (R66).
+
     Raises:
-        InvalidRequest: `stream_options` is no such wish, or nothing is streamed.
+        InvalidRequest: `stream_options` is not an object, its `include_usage` is not a boolean, or
+            the answer is not streamed.
     """
     options = body.get("stream_options")
     if options is None:
@@ -25,9 +29,11 @@ def read_include_usage(
     if not streaming:
         raise InvalidRequest("stream_options must come with stream: true", "stream_options")
     allowed = "stream_options must be an object with include_usage: true or false"
-    if not isinstance(options, Mapping) or set(options) - {"include_usage"}:
+    if not isinstance(options, Mapping):
         raise InvalidRequest(f"{allowed}, got {shown(options)}", "stream_options")
-    wanted = options.get("include_usage", False)
+    wanted = options.get("include_usage")
+    if wanted is None:
+        return False
     if not isinstance(wanted, bool):
         raise InvalidRequest(f"{allowed}, got {shown(wanted)}", "stream_options")
     return wanted

@@ -34,21 +34,46 @@ async def test_json_by_any_of_its_names(connection: Connect, content_type: str) 
     }
 
 
-async def test_no_content_type_counts_as_json(connection: Connect) -> None:
+FOREIGN_LABELS = [
+    "text/plain",
+    "application/x-www-form-urlencoded",
+    "multipart/form-data; boundary=x",
+    "json",
+    "",
+]
+
+
+async def test_read_json_accepts_a_body_without_a_content_type(connection: Connect) -> None:
     assert await read(connection, b"{}") == {}
 
 
-@pytest.mark.parametrize(
-    "content_type",
-    ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "json"],
-)
-async def test_other_content_types_are_refused_unread(
+@pytest.mark.parametrize("content_type", FOREIGN_LABELS)
+async def test_read_json_accepts_any_content_type_from_clients_that_are_no_browsers(
     connection: Connect, content_type: str
-) -> None:
-    peer = connection((b"{}",))
-    with pytest.raises(UnsupportedMediaType, match="application/json"):
-        await read_json(peer.request(content_type=content_type), 1000)
-    assert peer.received == 0
+) -> None:  # R70
+    assert await read(connection, b'{"a": 1}', content_type=content_type) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "browser",
+    [
+        {"origin": "https://example.com"},
+        {"origin": "null"},
+        {"sec_fetch_site": "none"},
+        {"sec_fetch_mode": "cors"},
+    ],
+)
+async def test_read_json_refuses_another_content_type_unread_when_a_browser_sends_it(
+    connection: Connect, browser: dict[str, str]
+) -> None:  # R70
+    for label in FOREIGN_LABELS:
+        peer = connection((b"{}",))
+        with pytest.raises(UnsupportedMediaType, match="application/json"):
+            await read_json(peer.request(content_type=label, **browser), 1000)
+        assert peer.received == 0
+    with pytest.raises(UnsupportedMediaType, match="got none"):
+        await read(connection, b"{}", **browser)
+    assert await read(connection, b"{}", content_type="application/json", **browser) == {}
 
 
 async def test_body_in_parts_is_put_together(connection: Connect) -> None:

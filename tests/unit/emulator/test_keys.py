@@ -65,6 +65,40 @@ async def test_two_keys_at_once_are_none(inner: Inner) -> None:
     assert sent.status == 401
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"x-api-key": "one"}, 200),
+        ({"x-api-key": " two "}, 200),
+        ({"x-api-key": "Bearer one"}, 401),
+        ({"x-api-key": "three"}, 401),
+        ({"x-api-key": ""}, 401),
+        ({"x-api-key": "three", "authorization": "Bearer one"}, 200),
+        ({"x-api-key": "one", "authorization": "Bearer three"}, 401),
+    ],
+)
+async def test_keys_accept_x_api_key_when_there_is_no_authorization(
+    inner: Inner, headers: dict[str, str], status: int
+) -> None:  # R67
+    for path in ("/run", "/v1/models", "/completions", "/v2/ep/status/1", "/metrics"):
+        assert (await call(Keys(inner, ("one", "two")), path, headers=headers)).status == status
+
+
+async def test_keys_do_not_accept_x_api_key_on_the_worker_routes(
+    inner: Inner, monkeypatch: pytest.MonkeyPatch
+) -> None:  # R67
+    monkeypatch.setattr(emulator.keys, "_HOLD_S", 0)
+    app = Keys(inner, ("one",))
+    assert (await call(app, "/v2/ep/job-take/w", headers={"x-api-key": "one"})).status == 401
+
+
+async def test_keys_refuse_two_x_api_key_headers(inner: Inner) -> None:
+    app = Keys(inner, ("one",))
+    raw = [(b"x-api-key", b"one"), (b"x-api-key", b"one")]
+    sent = await call(lambda s, r, send: app({**s, "headers": raw}, r, send), "/run")
+    assert sent.status == 401
+
+
 async def test_every_key_is_compared_whole(inner: Inner, monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[tuple[bytes, bytes]] = []
 

@@ -130,6 +130,7 @@ def test_policy_within_its_bounds() -> None:
 
 def test_null_is_the_default() -> None:
     assert policy(executionTimeout=None, ttl=None, lowPriority=None) == Policy()
+    assert policy(executionTimeout=5_000.0) == Policy(execution_timeout_ms=5_000)  # R66
     body = {"input": INPUT, "policy": None, "webhook": None, "s3Config": None}
     job = new_job(body, "e", PolicyLimits(), sync=False)
     assert (job.policy, job.webhook, job.extra) == (Policy(), None, b"")

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from engine import SamplingParams
 from handler.errors import InvalidRequest
-from handler.sampling import JOB_DEFAULTS, Defaults, SamplingInput, read_sampling, shown
+from handler.sampling import (
+    JOB_DEFAULTS,
+    Defaults,
+    SamplingInput,
+    read_sampling,
+    read_token_ids,
+    shown,
+)
 
 WHOLE = "a whole number from 1 to 4294967295"
 STOPS = "a non-empty string or an array of up to 16 of them, each of up to 1024 characters"
@@ -30,7 +37,9 @@ REFUSED: list[tuple[str, Any, str, str]] = [
     ("max_tokens", 0, WHOLE, "0"),
     ("max_tokens", -5, WHOLE, "-5"),
     ("max_tokens", 1.5, WHOLE, "1.5"),
-    ("max_tokens", 5.0, WHOLE, "5.0"),
+    ("max_tokens", 5.5, WHOLE, "5.5"),
+    ("max_tokens", 1e300, WHOLE, "1e300"),
+    ("max_tokens", math.nan, WHOLE, "nan"),
     ("max_tokens", "5", WHOLE, '"5"'),
     ("max_tokens", 10**12, WHOLE, "1000000000000"),
     ("max_tokens", 2**32, WHOLE, "4294967296"),
@@ -315,3 +324,33 @@ def test_an_ignored_parameter_is_named_where_each_body_has_it() -> None:
     for path in ("", "input.", "input.sampling_params.", ""):
         _, _, warnings = read_sampling(body, Defaults(), path)
         assert warnings == (f"{path}best_of is not supported and was ignored",)
+
+
+def test_read_sampling_reads_whole_numbers_as_integers() -> None:  # R66
+    body = {"max_tokens": 16.0, "seed": -3.0, "top_k": 5.0, "stop_token_ids": [2.0, 3]}
+    sampling, _, warnings = read_sampling(body, JOB_DEFAULTS)
+    assert warnings == ()
+    found = (sampling.max_tokens, sampling.seed, sampling.top_k, *sampling.stop_token_ids)
+    assert found == (16, -3, 5, 2, 3)
+    assert all(type(each) is int for each in found)
+
+
+@pytest.mark.parametrize(
+    ("value", "ids"),
+    [
+        ([1, 2.0], (1, 2)),
+        ([], ()),
+        ([1, True], None),
+        ([1.5], None),
+        ([-1], None),
+        ([2**31], None),
+        ([math.inf], None),
+        (["1"], None),
+        ("1", None),
+        (None, None),
+    ],
+)
+def test_read_token_ids_accepts_whole_numbers_alone(
+    value: object, ids: tuple[int, ...] | None
+) -> None:  # R66
+    assert read_token_ids(value) == ids

@@ -97,6 +97,11 @@ ALLOWED: dict[str, list[dict[str, Any]]] = {
         {"stop": ["a"] * 4, "include_stop_str_in_output": True, "ignore_eos": False},
         {"max_tokens": 1, "max_completion_tokens": MAX_INT32},
         {"stream": True, "stream_options": None},
+        # R66: any other member, and null.
+        {"stream": True, "stream_options": {"include_obfuscation": False}},
+        {"stream": True, "stream_options": {"continuous_usage_stats": True, "other": {}}},
+        {"stream": True, "stream_options": {"include_usage": None}},
+        {"max_tokens": 16.0, "top_k": 5.0, "seed": -1.0, "n": 1.0, "stop_token_ids": [2.0]},
         {"unknown": {"nobody": "knows"}},
     ],
     "completions": [
