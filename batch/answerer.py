@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from engine import AnyEngine, EngineState, Priority
 from handler.assembly import Doors
 from handler.errors import HandlerError, InvalidRequest, problem
 from handler.openai.service import EMBEDDINGS, SHAPES
+
+logger = logging.getLogger(__name__)
 
 # None is that of a job.
 ROUTES = (*SHAPES, EMBEDDINGS, None)
@@ -80,9 +83,10 @@ class Answerer:
         result = await self._doors.jobs.result({"id": line.custom_id, "input": line.body})
         told: dict[str, Any] = {"id": line.custom_id}
         if result.output is None:
-            told |= {"status": _FAILED, "error": result.error}
+            told |= {"status": _FAILED, "error": result.error, **_warnings(line)}
             return Outcome(orjson.dumps(told), ok=False, retryable=result.retryable)
-        told |= {"status": _COMPLETED, "output": orjson.Fragment(result.output)}
+        output = orjson.Fragment(result.output)
+        told |= {"status": _COMPLETED, "output": output, **_warnings(line)}
         return Outcome(orjson.dumps(told), ok=True)
 
     async def _call(self, line: Line, route: str) -> Outcome:
@@ -104,6 +108,7 @@ class Answerer:
             "custom_id": line.custom_id,
             "response": {"status_code": status, "request_id": request_id, "body": body},
             "error": None,
+            **_warnings(line),
         }
         return Outcome(orjson.dumps(told), status == 200, tokens, retryable)
 
@@ -124,3 +129,10 @@ class Answerer:
         finally:
             if slot is not None:
                 slot.release()
+
+
+def _warnings(line: Line) -> dict[str, Any]:
+    """Return `warnings` about the keys of the line itself, for its answer."""
+    for warning in line.warnings:
+        logger.warning("line %s: %s", line.custom_id, warning)
+    return {"warnings": list(line.warnings)} if line.warnings else {}

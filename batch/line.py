@@ -8,6 +8,8 @@ from typing import Any
 
 import orjson
 
+from handler.job_keys import job_warnings
+from handler.openai.body_keys import CALL_LINE_KEYS
 from handler.sampling import shown
 
 # OpenAI's bound for metadata; an id is copied into every answer and looked for in none.
@@ -24,13 +26,14 @@ class Line:
     """One request of a batch.
 
     `number` counts from 1 as editors do. `route` is an OpenAI route, or None for a RunPod job,
-    whose `body` is its `input`.
+    whose `body` is its `input`. `warnings` are sentences about the keys beside it.
     """
 
     number: int
     custom_id: str
     route: str | None
     body: Mapping[str, Any]
+    warnings: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -55,7 +58,8 @@ def read_line(raw: bytes, number: int) -> Line:
     if not isinstance(found, dict):
         raise BadLine(f"the line must be a JSON object, got {shown(found)}")
     if "input" in found and "body" not in found:
-        return Line(number, _job_id(found, number), None, _object(found, "input"))
+        body = _object(found, "input")
+        return Line(number, _job_id(found, number), None, body, job_warnings(found))
     for name in ("custom_id", "method", "url", "body"):
         if name not in found:
             raise BadLine(f"{name} is missing")
@@ -64,7 +68,8 @@ def read_line(raw: bytes, number: int) -> Line:
     url = found["url"]
     if not isinstance(url, str):
         raise BadLine(f"url must be a string, got {shown(url)}")
-    return Line(number, _id(found["custom_id"], "custom_id"), url, _object(found, "body"))
+    custom_id, body = _id(found["custom_id"], "custom_id"), _object(found, "body")
+    return Line(number, custom_id, url, body, CALL_LINE_KEYS.warnings(found))
 
 
 def _object(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -20,8 +21,11 @@ from emulator.responses import JSON
 from emulator.settings import EmulatorSettings
 from emulator.submission import new_job
 from handler.errors import InvalidRequest, NotFound
+from handler.job_keys import job_warnings
 from jobs import Job, JobStatus, JobStore, NewJob, NotRetryable
 from jobs.failpoints import hit
+
+logger = logging.getLogger(__name__)
 
 # RunPod's own default and bounds of ?wait=, in milliseconds.
 _WAIT_MS, _MIN_WAIT_MS, _MAX_WAIT_MS = 90_000, 1_000, 300_000
@@ -74,7 +78,7 @@ class JobRoutes:
         new = new_job(body, self._endpoint(request), self._policy, sync=False)
         job = await self._enqueue(new)
         hit("run-accepted")
-        return JSON(shapes.accepted(job))
+        return JSON(shapes.accepted(job) | _warnings(body))
 
     async def _runsync(self, request: Request) -> Response:
         wait_s = asked_wait_s(request)
@@ -86,7 +90,7 @@ class JobRoutes:
         if not now.status.final:
             await self._store.publish(job.id)
         hit("runsync-ended")
-        return JSON(shapes.status(now))
+        return JSON(shapes.status(now) | _warnings(body))
 
     async def _status(self, request: Request) -> Response:
         return JSON(shapes.status(await self._job(request)))
@@ -168,6 +172,14 @@ class JobRoutes:
             return job
         wait = self._store.wait(job_id, wait_s - soon_s)
         return _kept(await while_connected(request.receive, wait), job_id)
+
+
+def _warnings(body: dict[str, Any]) -> dict[str, Any]:
+    """Return `warnings` about the keys beside `input`, which no worker gets to see (R61)."""
+    warnings = job_warnings(body)
+    for warning in warnings:
+        logger.warning("%s", warning)
+    return {"warnings": list(warnings)} if warnings else {}
 
 
 def _kept(job: Job | None, job_id: str) -> Job:

@@ -90,8 +90,12 @@ def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
             },
         ),
         "JobStatus": status,
-        "Accepted": object_of({"id": TEXT, "status": ref("JobStatus")}),
-        "Job": object_of({"id": TEXT, "status": ref("JobStatus")}, shown),
+        "Accepted": object_of(
+            {"id": TEXT, "status": ref("JobStatus")}, {"warnings": list_of(TEXT)}
+        ),
+        "Job": object_of(
+            {"id": TEXT, "status": ref("JobStatus")}, shown | {"warnings": list_of(TEXT)}
+        ),
         "JobAndInput": object_of({"id": TEXT, "status": ref("JobStatus")}, shown | sent),
         "Jobs": object_of({"requests": list_of(ref("Job"))}),
         "Stream": object_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from starlette.requests import Request
@@ -14,7 +15,10 @@ from engine import Chat, Engine
 from handler.errors import InvalidRequest
 from handler.messages import check_text, read_messages
 from handler.models import Models
+from handler.openai.body_keys import DETOKENIZE_KEYS, TOKENIZE_KEYS
 from handler.sampling import read_token_ids, shown
+
+logger = logging.getLogger(__name__)
 
 
 class TokenRoutes:
@@ -36,12 +40,13 @@ class TokenRoutes:
         engine = self._models.asked(body).engine
         tokens = await engine.tokenize(await self._text(body, engine))
         capabilities = await engine.ready()
-        return JSON(
+        return _answer(
             {
                 "count": len(tokens),
                 "max_model_len": capabilities.context_length,
                 "tokens": tokens,
-            }
+            },
+            TOKENIZE_KEYS.warnings(body),
         )
 
     async def _text(self, body: dict[str, Any], engine: Engine) -> str:
@@ -62,4 +67,11 @@ class TokenRoutes:
                 f"tokens must be an array of token ids, got {shown(body.get('tokens'))}", "tokens"
             )
         engine = self._models.asked(body).engine
-        return JSON({"prompt": await engine.detokenize([*tokens])})
+        prompt = await engine.detokenize([*tokens])
+        return _answer({"prompt": prompt}, DETOKENIZE_KEYS.warnings(body))
+
+
+def _answer(body: dict[str, Any], warnings: tuple[str, ...]) -> Response:
+    for warning in warnings:
+        logger.warning("%s", warning)
+    return JSON({**body, "warnings": list(warnings)} if warnings else body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -21,6 +21,7 @@ from handler.pipeline import Pipeline
 from handler.request import OpenAIRequest, TextRequest, parse
 from handler.response import encode, encode_partial
 from handler.results import Delivery, Results
+from handler.sampling import shown
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +183,17 @@ class JobHandler:
             chat_template=self._chat_template,
             chooses_model=several,
         )
+        if isinstance(found, TextRequest) and not several:
+            found = self._with_model_warning(found, job["input"].get("model"))
         return found if timeout_s is None else found.within(timeout_s)
+
+    def _with_model_warning(self, request: TextRequest, model: Any) -> TextRequest:
+        """Return the request with a warning if it names a model that is not the one served."""
+        names = self._models.names
+        if model is None or model in names:
+            return request
+        warning = f"input.model was ignored: {shown(model)} is not served, {names[0]} answers"
+        return replace(request, warnings=(*request.warnings, warning))
 
     def _pipeline(self, request: TextRequest) -> Pipeline:
         return self._models.find(request.model, "input.model")
@@ -309,8 +320,11 @@ class JobHandler:
         self, request: OpenAIRequest, slot: Slot | None
     ) -> AsyncGenerator[_Output, None]:
         body = await self._openai.plain(request.route, request.body, slot)
-        if body is None:
+        if body is not None:
+            body = _with_warnings(body, request)
+        else:
             codec = self._openai.codec(request.route, request.body)
+            codec.warn(*request.warnings)
             codec.timeout_s = request.timeout_s
             if codec.streaming:
                 part_chars = self._results.sizes.partial_chars
@@ -337,6 +351,12 @@ def _without(output: dict[str, Any], names: tuple[str, ...], note: str) -> dict[
     [choice] = output["choices"]
     choice = {name: value for name, value in choice.items() if name not in names}
     return {**output, "choices": [choice], "warnings": [*output.get("warnings", ()), note]}
+
+
+def _with_warnings(body: dict[str, Any], request: OpenAIRequest) -> dict[str, Any]:
+    if not request.warnings:
+        return body
+    return body | {"warnings": [*body.get("warnings", ()), *request.warnings]}
 
 
 def _message(failure: Problem, request: TextRequest | OpenAIRequest | None) -> str:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from handler.errors import InvalidRequest
 from handler.sampling import shown
+from handler.unknown_keys import KnownKeys
 from validation import Options
 from validation.options import MissingPart
 from validation.options.language import LanguageCheck
@@ -33,7 +34,7 @@ class OptionsInput(BaseModel):
     Strict; each description completes the sentence "… must be …" of the error naming the field.
     """
 
-    model_config = ConfigDict(strict=True, extra="forbid")
+    model_config = ConfigDict(strict=True, extra="ignore")
 
     json_schema: dict[str, Any] | None = Field(None, description="a JSON Schema, as an object")
     redact_pii: bool | list[PiiKind] | None = Field(
@@ -73,7 +74,8 @@ class OptionsReader:
             return self.defaults, self.warnings
         if not isinstance(given, Mapping):
             raise InvalidRequest(f"{path} must be an object, got {shown(given)}", path)
-        return self._join(_checked(given, path), f"{path}.")
+        options, warnings = self._join(_checked(given, path), f"{path}.")
+        return options, (*_keys(path).warnings(given), *warnings)
 
     def _join(self, asked: OptionsInput, path: str) -> tuple[Options, tuple[str, ...]]:
         base = self._settings
@@ -123,11 +125,6 @@ class OptionsReader:
 
 def _checked(given: Mapping[str, Any], path: str) -> OptionsInput:
     fields = OptionsInput.model_fields
-    for name in given:
-        if name not in fields:
-            raise InvalidRequest(
-                f"{path} has no field {shown(name)}, there are: {', '.join(fields)}", path
-            )
     try:
         return OptionsInput.model_validate(dict(given))
     except ValidationError as error:
@@ -136,6 +133,12 @@ def _checked(given: Mapping[str, Any], path: str) -> OptionsInput:
             f"{path}.{name} must be {fields[name].description}, got {shown(given[name])}",
             f"{path}.{name}",
         ) from None
+
+
+@lru_cache(maxsize=2)
+def _keys(path: str) -> KnownKeys:
+    # Every unknown key is named: a check that was asked for and does not happen must be noticed.
+    return KnownKeys(f"{path}.", OptionsInput.model_fields, names_all=True)
 
 
 def _either(asked: T | None, base: T | None) -> T | None:

@@ -9,6 +9,7 @@ from typing import Any
 from engine import Chat, GenerationRequest, Priority
 from engine.request import Prompt, TemplateMode
 from handler.errors import InvalidRequest
+from handler.job_keys import CALL_KEYS, INPUT_KEYS, SAMPLING_KEYS, job_warnings
 from handler.messages import check_text, read_messages
 from handler.options import PLAIN, OptionsReader
 from handler.sampling import JOB_DEFAULTS, read_sampling, shown
@@ -71,11 +72,13 @@ class OpenAIRequest:
     """A job that carries an OpenAI call, as RunPod's OpenAI bridge sends it.
 
     `timeout_s` is how long each of its generations may take, None for the engine's own limit.
+    `warnings` are sentences about the keys beside the call.
     """
 
     route: str
     body: Mapping[str, Any]
     timeout_s: float | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def streaming(self) -> bool:
@@ -109,8 +112,9 @@ def parse(
             f"input must be an object with prompt, messages or openai_route, got {shown(given)}",
             "input",
         )
+    about_job = job_warnings(job)
     if given.get("openai_route") is not None:
-        return _openai(given)
+        return replace(_openai(given), warnings=(*about_job, *CALL_KEYS.warnings(given)))
     params = given.get("sampling_params")
     if params is None:
         params = {}
@@ -134,7 +138,13 @@ def parse(
         streaming=streaming or read_flag(given, "stream", default=False, path=_INPUT),
         validation=read_flag(given, "enable_validation", default=validation, path=_INPUT),
         options=wanted,
-        warnings=(*warnings, *missing),
+        warnings=(
+            *about_job,
+            *INPUT_KEYS.warnings(given),
+            *SAMPLING_KEYS.warnings(params),
+            *warnings,
+            *missing,
+        ),
         model=_model(given) if chooses_model else None,
     )
 

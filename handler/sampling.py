@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from engine import SamplingParams
 from handler.errors import InvalidRequest
 from handler.memo import Memo
+from handler.names import IGNORED, asks_for_nothing
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -122,59 +123,6 @@ class Defaults:
 # R49.
 JOB_DEFAULTS = Defaults(max_tokens=150, temperature=0.7, top_p=0.9, top_k=50)
 
-# Known from OpenAI's and vLLM's lists, and not honoured here (R16); unset values say nothing.
-IGNORED = frozenset(
-    {
-        "add_generation_prompt",
-        "add_special_tokens",
-        "allowed_token_ids",
-        "audio",
-        "bad_words",
-        "best_of",
-        "chat_template",
-        "continue_final_message",
-        "detokenize",
-        "diversity_penalty",
-        "documents",
-        "early_stopping",
-        "echo",
-        "function_call",
-        "functions",
-        "guided_choice",
-        "guided_decoding_backend",
-        "guided_grammar",
-        "guided_json",
-        "guided_regex",
-        "guided_whitespace_pattern",
-        "length_penalty",
-        "logits_processors",
-        "logprobs",
-        "lora",
-        "min_tokens",
-        "prompt_logprobs",
-        "reasoning_effort",
-        "skip_special_tokens",
-        "spaces_between_special_tokens",
-        "structured_outputs",
-        "suffix",
-        "top_logprobs",
-        "truncate_prompt_tokens",
-        "use_beam_search",
-        "verbosity",
-        "web_search_options",
-    }
-)
-# What vLLM does unless it is told not to: false is a wish as well.
-_ON_UNLESS_SAID = frozenset(
-    {
-        "add_generation_prompt",
-        "add_special_tokens",
-        "detokenize",
-        "skip_special_tokens",
-        "spaces_between_special_tokens",
-    }
-)
-
 _MATTERS = IGNORED | SamplingInput.model_fields.keys()
 _Sampling = tuple[SamplingParams, bool, tuple[str, ...]]
 _KNOWN: Memo[_Sampling] = Memo()
@@ -252,7 +200,7 @@ def _warnings(
     return tuple(
         f"{path}{key} is not supported and was ignored"
         for key, value in body.items()
-        if key in ignored and value is not None and (value is not False or key in _ON_UNLESS_SAID)
+        if key in ignored and not asks_for_nothing(key, value)
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from engine import Capabilities, Delta, Priority, SamplingParams
 from handler.answer import Answer
 from handler.errors import InvalidRequest
+from handler.openai.body_keys import BODY_KEYS
 from handler.openai.candidates import MAX_GENERATIONS, best, check_count, requests_of
 from handler.openai.choice import whole_choice
 from handler.openai.chunks import Chunks
@@ -20,6 +21,7 @@ from handler.openai.judged import Judged
 from handler.openai.models import read_model
 from handler.openai.parameters import read_parameters
 from handler.openai.shape import Shape
+from handler.openai.structured import format_warnings
 from handler.openai.usage import read_include_usage, totals
 from handler.options import PLAIN, OptionsReader
 from handler.request import TextRequest, read_flag
@@ -79,7 +81,12 @@ class Codec:
             # Not OpenAI's: its clients are told only if they ask.
             validation=read_flag(body, "enable_validation", default=False),
             options=wanted,
-            warnings=(*self.parameters.warnings, *missing),
+            warnings=(
+                *BODY_KEYS[shape.parameters].warnings(body),
+                *self.parameters.warnings,
+                *format_warnings(body),
+                *missing,
+            ),
             tells_logprobs=self.parameters.logprobs is not None,
         )
         self._priority = priority
@@ -160,6 +167,11 @@ class Codec:
         if sampling.draft_tokens is not None:
             return "num_assistant_tokens"
         return "assistant_confidence_threshold" if sampling.draft_threshold is not None else None
+
+    def warn(self, *warnings: str) -> None:
+        """Add sentences to the warnings of the answer."""
+        if warnings:
+            self._change(_unchanged, *warnings)
 
     def fill(self, prompts: Sequence[str]) -> None:
         """Have these fed to the model instead of the prompts, which answers still echo."""

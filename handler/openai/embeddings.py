@@ -14,9 +14,11 @@ from engine import Capabilities, Embedding
 from engine.request import RenderedPrompt
 from handler.errors import InvalidRequest
 from handler.messages import check_text
+from handler.names import IGNORED, LABELS
 from handler.openai.dialect import Dialect
 from handler.openai.models import read_model
-from handler.sampling import MAX_INT32, as_whole, read_token_ids, shown, validate
+from handler.sampling import MAX_INT32, SamplingInput, as_whole, read_token_ids, shown, validate
+from handler.unknown_keys import KnownKeys
 
 # As many as OpenAI takes.
 MAX_INPUTS = 2048
@@ -39,14 +41,29 @@ class EmbeddingsInput(BaseModel):
     user: str | None = Field(None, description="a string")
 
 
+_KEYS = KnownKeys(
+    "",
+    EmbeddingsInput.model_fields.keys() | LABELS | {"input", "model"},
+    notes={
+        **dict.fromkeys(SamplingInput.model_fields, "has no effect on vectors and was ignored"),
+        **dict.fromkeys(("messages", "prompt"), "is not for vectors and was ignored: use input"),
+        **dict.fromkeys(IGNORED, "is not supported and was ignored"),
+    },
+)
+
+
 @dataclass(frozen=True, slots=True)
 class EmbeddingsCall:
-    """One call: what to make vectors of, how long they are wanted, and how they are written."""
+    """One call: what to make vectors of, how long they are wanted, and how they are written.
+
+    `warnings` are sentences about keys that have no effect.
+    """
 
     model: str
     texts: Sequence[RenderedPrompt]
     dimensions: int | None
     in_base64: bool
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def read(
@@ -66,7 +83,8 @@ class EmbeddingsCall:
             )
         texts = _texts(body.get("input"))
         given = validate(EmbeddingsInput, body)
-        return cls(model, texts, given.dimensions, given.encoding_format == "base64")
+        warnings = _KEYS.warnings(body)
+        return cls(model, texts, given.dimensions, given.encoding_format == "base64", warnings)
 
     def check(self, capabilities: Capabilities) -> None:
         """Refuse a length that the model's vectors have not.
@@ -94,7 +112,7 @@ class EmbeddingsCall:
         for each in found:
             self._check_length(len(each.vector))
         tokens = sum(each.tokens for each in found)
-        return {
+        body: dict[str, Any] = {
             "object": "list",
             "data": [
                 {"object": "embedding", "index": index, "embedding": self._written(each.vector)}
@@ -103,6 +121,9 @@ class EmbeddingsCall:
             "model": self.model,
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         }
+        if self.warnings:
+            body["warnings"] = list(self.warnings)
+        return body
 
     def _written(self, vector: Sequence[float]) -> Sequence[float] | str:
         if not self.in_base64:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -33,6 +34,8 @@ from handler.running import Running, log_warnings
 from handler.sampling import shown
 
 __all__ = ["DONE", "EMBEDDINGS", "MODELS", "SHAPES", "OpenAIService", "error_event", "events"]
+
+logger = logging.getLogger(__name__)
 
 SHAPES: Mapping[str, Shape] = {"/v1/completions": COMPLETIONS, "/v1/chat/completions": CHAT}
 EMBEDDINGS = "/v1/embeddings"
@@ -117,6 +120,8 @@ class OpenAIService:
         """Return the vectors of texts. Raises InvalidRequest, ModelNotFound or EngineError."""
         pipeline = self._models.asked(body)
         call = self._embeddings(body, pipeline, dialect)
+        for warning in call.warnings:
+            logger.warning("embeddings: %s", warning)
         engine = pipeline.engine
         call.check(await engine.ready())
         priority = Priority.INTERACTIVE if slot is None else Priority.JOB

@@ -9,10 +9,16 @@ import orjson
 
 from handler.errors import InvalidRequest
 from handler.sampling import shown
+from handler.unknown_keys import KnownKeys
 
 _PARAM = "response_format"
 # Its text; a grammar is made of it, which grows with it.
 MAX_SCHEMA_BYTES = 100_000
+_KEYS = KnownKeys(
+    f"{_PARAM}.",
+    ("json_schema", "type"),
+    notes={"schema": "is not supported and was ignored: use type json_schema with json_schema"},
+)
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
@@ -46,6 +52,12 @@ def read_response_format(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
         )
     check_schema(schema, "response_format.json_schema.schema", _PARAM)
     return schema
+
+
+def format_warnings(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return sentences about members of `response_format` that have no effect."""
+    given = body.get(_PARAM)
+    return _KEYS.warnings(given) if isinstance(given, Mapping) else ()
 
 
 def check_schema(schema: Mapping[str, Any], path: str, param: str) -> None:

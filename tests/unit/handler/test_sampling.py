@@ -38,7 +38,7 @@ REFUSED: list[tuple[str, Any, str, str]] = [
     ("max_tokens", -5, WHOLE, "-5"),
     ("max_tokens", 1.5, WHOLE, "1.5"),
     ("max_tokens", 5.5, WHOLE, "5.5"),
-    ("max_tokens", 1e300, WHOLE, "1e300"),
+    ("max_tokens", 1e300, WHOLE, "1e+300"),
     ("max_tokens", math.nan, WHOLE, "nan"),
     ("max_tokens", "5", WHOLE, '"5"'),
     ("max_tokens", 10**12, WHOLE, "1000000000000"),

@@ -1,0 +1,114 @@
+"""Parameter names that other servers know, as data: what is unsupported here, and synonyms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+# Known from OpenAI's list, unsupported here.
+_OF_OPENAI = """
+    audio best_of echo function_call functions length_penalty logprobs modalities prediction
+    reasoning_effort service_tier store suffix top_logprobs verbosity web_search_options
+"""
+# Known from vLLM's and SGLang's lists. The constraints are among them: grammar, regex, ebnf, …
+_OF_VLLM = """
+    add_generation_prompt add_special_tokens allowed_token_ids bad_words cache_salt chat_template
+    continue_final_message custom_logit_processor custom_params detokenize diversity_penalty
+    documents early_stopping ebnf guided_choice guided_decoding_backend guided_grammar guided_json
+    guided_regex guided_whitespace_pattern include_reasoning kv_transfer_params logits_processors
+    lora lora_path max_thinking_tokens media_io_kwargs min_tokens mm_processor_kwargs
+    no_stop_trim priority prompt_embeds prompt_logprobs regex repetition_detection request_id
+    return_hidden_states return_token_ids return_tokens_as_token_ids separate_reasoning
+    session_params skip_special_tokens spaces_between_special_tokens stop_regex stream_reasoning
+    structural_tag structured_outputs thinking_token_budget truncate_prompt_tokens
+    use_beam_search vllm_xargs
+"""
+# Known from llama.cpp's server.
+_OF_LLAMACPP = """
+    adaptive_decay adaptive_target chat_format dry_allowed_length dry_base dry_multiplier
+    dry_penalty_last_n dry_sequence_breakers dynatemp_exponent dynatemp_range generation_prompt
+    grammar grammar_lazy grammar_triggers id_slot image_data input_extra input_prefix input_suffix
+    json_schema logit_bias_tokens min_keep mirostat mirostat_eta mirostat_tau n_cache_reuse
+    n_discard n_indent n_keep n_probs parse_tool_calls penalize_nl post_sampling_probs
+    preserved_tokens reasoning_budget reasoning_budget_message reasoning_format
+    reasoning_in_content repeat_last_n response_fields return_progress return_tokens samplers
+    sse_ping_interval t_max_predict_ms t_max_prompt_ms tfs_z thinking_forced_open timings_per_token
+    top_n_sigma typical_p xtc_probability xtc_threshold
+"""
+# Names of parameters that are known and that no dialect honours (R16); a warning names them.
+IGNORED = frozenset(f"{_OF_OPENAI} {_OF_VLLM} {_OF_LLAMACPP}".split())
+
+# A value that asks for nothing: clients such as llama.cpp's web page send all of their defaults.
+NEUTRAL: Mapping[str, Any] = MappingProxyType(
+    {
+        "dry_multiplier": 0,
+        "dynatemp_range": 0,
+        "mirostat": 0,
+        "modalities": ["text"],
+        "n_probs": 0,
+        "priority": 0,
+        "repeat_last_n": -1,
+        "service_tier": "auto",
+        "tfs_z": 1,
+        "top_n_sigma": -1,
+        "typical_p": 1,
+        "xtc_probability": 0,
+    }
+)
+
+# vLLM's default is true, so that false asks for something as well.
+TRUE_BY_DEFAULT = frozenset(
+    {
+        "add_generation_prompt",
+        "add_special_tokens",
+        "detokenize",
+        "include_reasoning",
+        "parse_tool_calls",
+        "separate_reasoning",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+    }
+)
+
+# Accepted without a warning: they name the caller or the call and do not change an answer.
+LABELS = frozenset(
+    {
+        "cache_prompt",
+        "metadata",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "user",
+    }
+)
+
+# What other servers and libraries call a parameter that is supported here.
+SYNONYMS: Mapping[str, str] = MappingProxyType(
+    {
+        "frequency_pen": "frequency_penalty",
+        "freq_penalty": "frequency_penalty",
+        "max_gen_toks": "max_tokens",
+        "max_length": "max_tokens",
+        "max_new_tokens": "max_tokens",
+        "max_output_tokens": "max_tokens",
+        "n_predict": "max_tokens",
+        "num_predict": "max_tokens",
+        "presence_pen": "presence_penalty",
+        "random_seed": "seed",
+        "rep_pen": "repetition_penalty",
+        "repeat_penalty": "repetition_penalty",
+        "stop_sequence": "stop",
+        "stop_sequences": "stop",
+        "stop_strings": "stop",
+        "stop_words": "stop",
+        "temp": "temperature",
+    }
+)
+
+
+def asks_for_nothing(name: str, value: Any) -> bool:
+    """Return whether a parameter that is not supported has a value that would change nothing."""
+    if value is None or (value is False and name not in TRUE_BY_DEFAULT):
+        return True
+    return name in NEUTRAL and not isinstance(value, bool) and bool(value == NEUTRAL[name])

@@ -1,0 +1,53 @@
+"""The keys of OpenAI bodies, route by route, for warnings about those that are not among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from handler.names import IGNORED, LABELS
+from handler.openai.parameters import OF_CHAT, ChatInput, CompletionInput, OpenAIInput
+from handler.unknown_keys import KnownKeys
+
+_UNSUPPORTED = "is not supported and was ignored"
+_BOTH = LABELS | {"enable_validation", "model", "response_format", "stream_options", "validation"}
+_OF_OTHERS = {
+    "apply_chat_template": "is only for jobs and was ignored",
+    "extra_body": "was ignored: put its members into the body itself",
+    "sampling_params": "is only for jobs and was ignored: put its members into the body itself",
+}
+_NOTES = dict.fromkeys(IGNORED, _UNSUPPORTED) | _OF_OTHERS
+
+# `read_parameters` has the warnings about the names that are ignored, and about a chat's own.
+BODY_KEYS: Mapping[type[OpenAIInput], KnownKeys] = {
+    CompletionInput: KnownKeys(
+        "",
+        CompletionInput.model_fields.keys() | _BOTH | {"prompt"},
+        ignored=IGNORED | set(OF_CHAT),
+        notes=_NOTES | {"messages": "is only for chats and was ignored"},
+    ),
+    ChatInput: KnownKeys(
+        "",
+        ChatInput.model_fields.keys() | _BOTH | set(OF_CHAT) | {"messages"},
+        ignored=IGNORED,
+        notes=_NOTES | {"prompt": "is only for completions and was ignored"},
+    ),
+}
+TOKENIZE_KEYS = KnownKeys(
+    "",
+    LABELS | {"messages", "model", "prompt"},
+    notes=dict.fromkeys((*OF_CHAT, "return_token_strs"), _UNSUPPORTED) | _NOTES,
+)
+DETOKENIZE_KEYS = KnownKeys("", LABELS | {"model", "tokens"}, notes=_NOTES)
+# A line of a batch, around its body.
+CALL_LINE_KEYS = KnownKeys(
+    "",
+    ("body", "custom_id", "method", "url"),
+    elsewhere=dict.fromkeys(
+        CompletionInput.model_fields.keys()
+        | ChatInput.model_fields.keys()
+        | set(OF_CHAT)
+        | {"messages", "model", "prompt", "response_format"},
+        "body.",
+    ),
+    notes=_NOTES,
+)
