@@ -13,10 +13,10 @@ from engine.backends.rkllm.abi import ABI_12, ABI_13, Abi
 from engine.backends.rkllm.claims import claims as rkllm
 from engine.backends.scripted import ScriptedBackend
 from engine.capabilities import Capabilities
+from handler.names import IGNORED
 from handler.openai.embeddings import EmbeddingsInput
 from handler.openai.matrix import ADAPTERS, Engines, Matrix, dialect_table, in_markdown
 from handler.openai.probes import CHAT, COMPLETIONS
-from handler.sampling import IGNORED
 
 # The model's name in the sentences of the page.
 _MODEL = "the model"

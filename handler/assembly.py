@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from handler.running import Running
 from handler.sampling import shown
 from handler.setting_error import SettingError
 from handler.settings import Settings
+from handler.unused_settings import ineffective_settings, misspelled_settings
 from handler.worker_settings import ResultSettings
 from validation import Validator
 from validation.options.language import LanguageCheck
@@ -80,11 +82,11 @@ def build_checking(settings: Settings) -> Checking:
         raise SettingError(f"{_SETTINGS[name]}: {message}") from None
     for warning in options.warnings:
         logger.warning("%s", warning)
-    if settings.draft_model_path is not None and settings.backend != "llamacpp":
-        logger.warning(
-            "DRAFT_MODEL_PATH is for the llamacpp engine, the %s engine ignores it",
-            settings.backend,
-        )
+    for sentence in (
+        *misspelled_settings(settings, os.environ),
+        *ineffective_settings(settings),
+    ):
+        logger.warning("%s", sentence)
     for check in options.defaults.checks.values():
         if isinstance(check, LanguageCheck):
             check.preload()

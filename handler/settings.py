@@ -244,6 +244,12 @@ class Settings(RkllmSettings):
         """Which backend `engine` comes down to."""
         return self._backend_of(self.model_path)
 
+    @property
+    def backends(self) -> frozenset[BackendName]:
+        """The backends in use: one, or those of all `models`."""
+        several = frozenset(self._backend_of(each.path) for each in self.models)
+        return several or frozenset({self.backend})
+
     def _backend_of(self, path: Path | None) -> BackendName:
         if self.engine != "auto":
             return self.engine

@@ -27,8 +27,9 @@ class KnownKeys:
     `path` is written before a key in a warning, e.g. "input.". `elsewhere` maps a key to the path
     of the object it belongs to; the empty path is the request itself. `notes` maps a key to the
     rest of the sentence about it, e.g. "is not supported and was ignored". `ignored` are keys whose
-    warnings come from the code that reads the object. An object that `names_all` has a warning for every unknown key; otherwise a key that resembles no known one
-    leaves none.
+    warnings come from the code that reads the object.
+
+    With `names_all` every unknown key has a warning; without it, those that resemble a known key.
 
     Unknown keys never fail a request (R16). Immutable, for use by any thread.
     """

@@ -12,9 +12,9 @@ from engine import SamplingParams
 from handler.errors import InvalidRequest
 from handler.memo import Memo
 from handler.messages import check_text
+from handler.names import IGNORED
 from handler.openai.dialect import Dialect
 from handler.sampling import (
-    IGNORED,
     MAX_INT32,
     Defaults,
     SamplingInput,
