@@ -5,15 +5,34 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from rich.console import Console
+from batch.arguments import (
+    COLLECT_EXITS,
+    SUBMIT_EXITS,
+    WORKER_EXITS,
+    add_collect_arguments,
+    add_submit_arguments,
+    add_worker_arguments,
+)
+from handler.arguments import Parser
 
-from batch.run import Batch, Order
-from batch.settings import BatchSettings
-from handler.logs import configure_logging
-from handler.setting_error import SettingError, leave
-from handler.settings import read_settings
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from batch.settings import BatchSettings
+
+_EXAMPLES = """\
+examples:
+  %(prog)s run -i requests.jsonl -o answers.jsonl
+  %(prog)s submit -i requests.jsonl --queue-url URL --results s3://BUCKET/PREFIX
+  %(prog)s worker --queue-url URL --results s3://BUCKET/PREFIX --until-empty
+  %(prog)s collect --results s3://BUCKET/PREFIX --batch NAME -o answers.jsonl
+
+Settings are environment variables, such as MODEL_PATH and BATCH_TRIES: see docs/settings.md."""
 
 _CODES = """exit codes: 0 all lines are answered; 1 some lines failed and are in the error file;
 2 refused (see the message); 3 interrupted: run the same command again to resume"""
@@ -42,10 +61,28 @@ _QUEUED = {
     ),
 }
 
+_ARGUMENTS = {
+    "worker": (WORKER_EXITS, add_worker_arguments),
+    "submit": (SUBMIT_EXITS, add_submit_arguments),
+    "collect": (COLLECT_EXITS, add_collect_arguments),
+}
 
-def main() -> int:
-    """Run the command and return its exit code."""
-    given = _parser().parse_args()
+
+def main(argv: Sequence[str] | None = None, *, prog: str = "python -m batch") -> int:
+    """Run the command and return its exit code.
+
+    `argv` is sys.argv[1:] if it is None; `prog` is the command's name in usage messages. The
+    imports are inside so that `--help` and a wrong argument are answered before them.
+    """
+    given = _parser(prog).parse_args(argv)
+
+    from rich.console import Console
+
+    from batch.settings import BatchSettings
+    from handler.logs import configure_logging
+    from handler.setting_error import SettingError, leave
+    from handler.settings import read_settings
+
     settings = read_settings(BatchSettings)
     configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
     console = Console(stderr=True)
@@ -55,10 +92,11 @@ def main() -> int:
         leave(error)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="batch",
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = Parser(
+        prog=prog,
         description="Answer files of requests, on this machine or through an SQS queue.",
+        epilog=_EXAMPLES,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser(
@@ -91,16 +129,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.set_defaults(run=_run)
     for name, (module_name, told, description) in _QUEUED.items():
-        command = commands.add_parser(name, help=told, description=description)
-        if name in sys.argv[1:2]:
-            module = import_module(f"batch.{module_name}")
-            command.epilog = module.EXITS
-            module.add_arguments(command)
-            command.set_defaults(run=module.run)
+        exits, add_arguments = _ARGUMENTS[name]
+        command = commands.add_parser(name, help=told, description=description, epilog=exits)
+        add_arguments(command)
+        command.set_defaults(run=partial(_run_queued, module_name))
     return parser
 
 
+def _run_queued(
+    module_name: str, given: argparse.Namespace, settings: BatchSettings, console: Console
+) -> int:
+    # Only the command's own module: the others import libraries that it does not need.
+    code: int = import_module(f"batch.{module_name}").run(given, settings, console)
+    return code
+
+
 def _run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
+    from batch.run import Batch, Order
+
     gc.freeze()
     gc.set_threshold(_MOST_NEW)
     order = Order(

@@ -23,9 +23,6 @@ from batch.telling import say
 from handler.blobs import BlobError
 from jobs import JobsError, StoreUnavailable
 
-EXITS = """exit codes: 0 all lines are answered; 1 some lines failed and are in the error file;
-2 refused (see the message); 3 lines without an answer, or interrupted: nothing was written"""
-
 # Concurrent reads: an answer is small, and reading it takes about ten milliseconds.
 _THREADS = 16
 _AHEAD = 4 * _THREADS
@@ -33,22 +30,6 @@ _TOLD = 5
 # Each check lists all answers, 1,000 per request. The pause keeps checks to a tenth of the time.
 _LEAST_PAUSE_S = 2.0
 _PAUSE = 10
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    parser.add_argument(
-        "--results", required=True, help="where the answers are: s3://BUCKET/PREFIX, as for submit"
-    )
-    parser.add_argument("--batch", required=True, help="name of the batch, as submit printed it")
-    parser.add_argument(
-        "-o", "--output", required=True, help="output: a file, an s3:// address, or - for stdout"
-    )
-    parser.add_argument(
-        "--errors", help="file for failed lines (default: OUTPUT with .errors in its name)"
-    )
-    parser.add_argument("--wait", action="store_true", help="wait until every line has an answer")
-    parser.add_argument("--force", action="store_true", help="replace an existing output")
 
 
 def run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:

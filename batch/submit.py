@@ -30,29 +30,10 @@ from jobs.failpoints import hit
 from jobs.sqs.calls import sqs_client
 from jobs.sqs.queue import SqsQueue
 
-EXITS = """exit codes: 0 all lines are in the queue; 2 refused, nothing was sent (see the message);
-3 interrupted: run the same command again to resume"""
-
 # Messages sent concurrently, ten per SQS request. Progress is saved after each lot.
 _LOT = 500
 # Digits of the input's SHA-256 in the default name of a batch.
 _NAME_DIGITS = 16
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    parser.add_argument(
-        "-i",
-        "--input",
-        required=True,
-        help="input: a file, an s3:// or http(s):// address, or - for stdin",
-    )
-    parser.add_argument("--queue-url", required=True, help="URL of the SQS queue, standard or FIFO")
-    parser.add_argument("--results", required=True, help="where the answers go: s3://BUCKET/PREFIX")
-    parser.add_argument("--batch", help="name of the batch (default: from the input's SHA-256)")
-    parser.add_argument(
-        "--again", action="store_true", help="send every line again that has no answer yet"
-    )
 
 
 def run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:

@@ -28,16 +28,6 @@ from jobs import JobsError
 from jobs.sqs.calls import sqs_client
 from jobs.sqs.queue import SqsQueue
 
-EXITS = """exit codes: 0 stopped by a signal, or the queue is empty (--until-empty); 2 refused (see
-the message); 3 failed, or stopped by a second signal: unfinished messages return to the queue"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    parser.add_argument("--queue-url", required=True, help="URL of the SQS queue, standard or FIFO")
-    parser.add_argument("--results", required=True, help="where the answers go: s3://BUCKET/PREFIX")
-    parser.add_argument("--until-empty", action="store_true", help="end when the queue is empty")
-
 
 def run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
     """Work until a stop signal and return the exit code. Raises SettingError."""

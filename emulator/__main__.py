@@ -4,31 +4,51 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 
-from emulator.app import build_app
-from emulator.preflight import check_files, listening_sockets
-from emulator.server import Server, allow_files, configured
-from emulator.settings import EmulatorSettings
-from emulator.start_log import log_start
-from emulator.worker_process import worker_command
-from handler.engine_configs import build_engine
-from handler.logs import configure_logging
-from handler.model_settings import resolve_models
-from handler.setting_error import SettingError, leave
-from handler.settings import read_settings
+from handler.arguments import Parser
+
+_EXAMPLES = """\
+examples:
+  %(prog)s                              the embedded model on http://127.0.0.1:8000
+  %(prog)s --port 8001 --db jobs.sqlite3
+  %(prog)s --workers 2 --worker-command "python my_handler.py"
+
+Options override the environment variables HOST, PORT, JOB_DB, WORKERS and WORKER_COMMAND. Other
+settings are environment variables, such as MODEL_PATH and API_KEYS: see docs/settings.md."""
 
 
-def main() -> int:
-    """Serve until SIGINT or SIGTERM; both end with what was begun, and with 0."""
-    parser = argparse.ArgumentParser(prog="emulator", description="A local RunPod and OpenAI API.")
-    parser.add_argument("--host", help="the address to listen on")
-    parser.add_argument("--port", type=_port, help="the port to listen on")
-    parser.add_argument("--db", dest="job_db", help="the database that jobs survive in")
-    parser.add_argument("--workers", type=_count, help="SDK workers to start, at most")
+def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator") -> int:
+    """Serve until SIGINT or SIGTERM, finish the running jobs and return 0.
+
+    `argv` is sys.argv[1:] if it is None; `prog` is the command's name in usage messages. The
+    imports are inside so that `--help` and a wrong argument are answered before them.
+    """
+    parser = Parser(prog=prog, description="A local RunPod and OpenAI API.", epilog=_EXAMPLES)
+    parser.add_argument("--host", help="the address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", type=_port, help="the port to listen on (default: 8000)")
     parser.add_argument(
-        "--worker-command", type=_command, help="what starts one: `python -m handler`"
+        "--db", dest="job_db", help="the database that jobs survive in (default: jobs.sqlite3)"
     )
-    given = {key: value for key, value in vars(parser.parse_args()).items() if value is not None}
+    parser.add_argument("--workers", type=_count, help="SDK workers to start, at most (default: 0)")
+    parser.add_argument(
+        "--worker-command", type=_command, help="what starts one (default: python -m handler)"
+    )
+    given = {
+        key: value for key, value in vars(parser.parse_args(argv)).items() if value is not None
+    }
+
+    from emulator.app import build_app
+    from emulator.preflight import check_files, listening_sockets
+    from emulator.server import Server, allow_files, configured
+    from emulator.settings import EmulatorSettings
+    from emulator.start_log import log_start
+    from handler.engine_configs import build_engine
+    from handler.logs import configure_logging
+    from handler.model_settings import resolve_models
+    from handler.setting_error import SettingError, leave
+    from handler.settings import read_settings
+
     settings = read_settings(EmulatorSettings).model_copy(update=given)
     configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
     try:
@@ -66,6 +86,8 @@ def _count(raw: str) -> int:
 
 
 def _command(raw: str) -> str:
+    from emulator.worker_process import worker_command
+
     worker_command(raw)
     return raw
 

@@ -17,8 +17,13 @@ _PORT = 8000
 _SERVER = "emulator"
 
 
-def main(command_line: Path = Path("/proc/1/cmdline")) -> int:
+def main(command_line: Path = Path("/proc/1/cmdline"), argv: Sequence[str] = ()) -> int:
     """Return 0 if the container's own process is well, else 1, and say why."""
+    argparse.ArgumentParser(
+        prog="python -m emulator.healthcheck",
+        description="Exit 0 if the server that this container runs answers /health, and 1 with the "
+        "reason otherwise. It takes no arguments: the address is that of the server's own command.",
+    ).parse_args(argv)
     arguments = command_line.read_bytes().decode(errors="replace").split("\0")
     if _SERVER not in arguments:
         # A worker: it asks others for work, so nobody can ask it, but it ends with a dead engine.
@@ -54,4 +59,4 @@ def ask(host: str, port: int) -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(argv=sys.argv[1:]))

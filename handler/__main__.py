@@ -7,25 +7,36 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from handler.engine_configs import build_engine, engine_configs
-from handler.model_settings import resolve_models
-from handler.setting_error import SettingError, leave
-from handler.settings import read_settings
-from handler.worker_settings import WorkerSettings
+from handler.arguments import is_doctor
+
+if TYPE_CHECKING:
+    from handler.worker_settings import WorkerSettings
 
 
-def main() -> int:
-    """Start the engine first: it loads its model while the rest is imported, which takes a second.
+def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") -> int:
+    """Run the worker, one local job or the doctor, and return the exit code.
 
-    The imports are inside for that reason.
+    `argv` is sys.argv[1:] if it is None; `prog` is the command's name in usage messages. The
+    imports are inside so that `--help` and a wrong argument are answered before them, and so that
+    the engine loads its model while the rest is imported, which takes a second.
     """
+    examines = is_doctor(argv, prog)
+
+    from handler.engine_configs import build_engine, engine_configs
+    from handler.model_settings import resolve_models
+    from handler.setting_error import SettingError, leave
+    from handler.settings import read_settings
+    from handler.worker_settings import WorkerSettings
+
     settings = read_settings(WorkerSettings)
     try:
         settings = resolve_models(settings)
     except SettingError as error:
         leave(error)
-    if sys.argv[1:2] == ["doctor"]:
+    if examines:
         from handler import doctor
 
         return doctor.main([*engine_configs(settings).values()])

@@ -31,7 +31,7 @@ def test_the_collector_has_little_to_look_through(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Batch, "run", run)
     # For the whole process, other tests included.
-    monkeypatch.setattr(batch.__main__, "configure_logging", lambda *level, **how: None)
+    monkeypatch.setattr("handler.logs.configure_logging", lambda *level, **how: None)
     monkeypatch.setattr(sys, "argv", ["batch", "run", "-i", "in", "-o", "out"])
     loaded = len(gc.get_objects())
     assert batch.__main__.main() == 0

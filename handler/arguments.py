@@ -1,0 +1,109 @@
+"""Command-line arguments: `--help`, and unknown ones with a suggestion, before anything is loaded.
+
+Only the standard library is imported here, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+_WORKER_EXAMPLES = """\
+examples:
+  %(prog)s                                          answer test_input.json, or serve RunPod
+  %(prog)s --test_input '{"input":{"prompt":"Hi"}}'  answer one job
+  %(prog)s --rp_serve_api --rp_api_port 8001         serve RunPod's own local API
+  %(prog)s doctor                                   report what this machine's engine does
+
+With RUNPOD_WEBHOOK_GET_JOB set, as in RunPod's cloud, the worker takes jobs from there. Otherwise
+it answers one job and exits. Settings are environment variables, such as MODEL_PATH: see
+docs/settings.md."""
+_DOCTOR = """\
+Load the model as the worker would, run a few prompts in a process of its own, and print a report of
+what the engine supports. Settings are environment variables, such as MODEL_PATH: see
+docs/settings.md."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that suggests the option that an unknown one resembles.
+
+    Options must be written in full. Unknown arguments print the usage and exit with 2.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        options.setdefault("allow_abbrev", False)
+        super().__init__(*args, **options)
+
+    def parse_known_args(  # type: ignore[override] # the base class has overloads
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse, and exit with 2 if an argument is unknown."""
+        given = list(sys.argv[1:] if args is None else args)
+        if self._subparsers is None:
+            # First, since "a value is missing" would hide that an option is misspelled.
+            known = self._option_string_actions
+            if misspelled := [
+                each
+                for each in given
+                if each[:2] == "--" and each != "--" and each.partition("=")[0] not in known
+            ]:
+                self._refuse(misspelled)
+        found, unknown = super().parse_known_args(given, namespace)
+        if unknown:
+            self._refuse(unknown)
+        return found, unknown
+
+    def _refuse(self, unknown: Sequence[str]) -> NoReturn:
+        options = list(self._option_string_actions)
+        name = unknown[0].partition("=")[0]
+        similar = get_close_matches(name, options, n=1, cutoff=0.6)
+        suggestion = f" (did you mean {similar[0]}?)" if similar else ""
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{suggestion}")
+
+
+def is_doctor(argv: Sequence[str] | None, prog: str) -> bool:
+    """Check the worker's arguments and return whether its report is asked for, not the worker.
+
+    The SDK reads its own options from sys.argv later, so they are checked here and kept there.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if argv is not None:
+        sys.argv = [prog, *arguments]
+    if arguments[:1] == ["doctor"]:
+        Parser(prog=f"{prog} doctor", description=_DOCTOR).parse_args(arguments[1:])
+        return True
+    _worker_parser(prog).parse_args(arguments)
+    return False
+
+
+def _worker_parser(prog: str) -> Parser:
+    parser = Parser(
+        prog=prog,
+        description="The RunPod worker: it takes jobs and answers each with one JSON.",
+        epilog=_WORKER_EXAMPLES,
+    )
+    parser.add_argument(
+        "command",
+        nargs="?",
+        choices=["doctor"],
+        help="report what the engine does on this machine and exit",
+    )
+    sdk = parser.add_argument_group("options of RunPod's SDK")
+    sdk.add_argument("--test_input", metavar="JSON", help="answer this job and exit")
+    sdk.add_argument(
+        "--rp_log_level",
+        metavar="LEVEL",
+        help="the SDK's log level: ERROR, WARN, INFO or DEBUG",
+    )
+    sdk.add_argument("--rp_debugger", action="store_true", help="print the SDK's timings")
+    sdk.add_argument("--rp_serve_api", action="store_true", help="serve the SDK's local API")
+    sdk.add_argument("--rp_api_port", type=int, metavar="PORT", help="its port (default: 8000)")
+    sdk.add_argument("--rp_api_host", metavar="HOST", help="its address (default: localhost)")
+    sdk.add_argument(
+        "--rp_api_concurrency", type=int, metavar="N", help="its processes (default: 1)"
+    )
+    return parser
