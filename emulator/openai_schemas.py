@@ -108,7 +108,7 @@ def _generation(
                 "model": {"enum": [*models, None]},
                 "response_format": _FORMAT,
                 "stream_options": _STREAMED | {"description": "Only with `stream: true`."},
-                "validation": or_null(checks | {"additionalProperties": False}) | description,
+                "validation": or_null(checks) | description,
                 "enable_validation": or_null(FLAG),
             },
         )

@@ -84,3 +84,33 @@ def test_what_is_no_request_is_told_in_a_sentence(raw: bytes, said: str) -> None
 def test_a_byte_order_mark_further_down_is_no_json() -> None:
     with pytest.raises(BadLine, match="not JSON"):
         read_line(b"\xef\xbb\xbf" + encoded(CALL), 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "warnings"),
+    [
+        (
+            {"input": {"prompt": "x"}, "id": "1", "temperature": 0.5},
+            ("temperature was ignored: put it in input.sampling_params",),
+        ),
+        (
+            {
+                "custom_id": "1",
+                "method": "POST",
+                "url": "/v1/completions",
+                "body": {},
+                "model": "m",
+            },
+            ("model was ignored: put it in body",),
+        ),
+        (
+            {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": {}, "bdy": {}},
+            ("bdy is unknown and was ignored: did you mean body?",),
+        ),
+        ({"input": {}, "id": "1", "note": "mine"}, ()),
+    ],
+)
+def test_read_line_warns_about_keys_beside_the_request(
+    line: dict[str, object], warnings: tuple[str, ...]
+) -> None:  # R61
+    assert read_line(orjson.dumps(line), 1).warnings == warnings

@@ -171,7 +171,7 @@ def test_endpoint_parameter_defaults_to_the_servers_own(app: Starlette) -> None:
         ("Completion", {"prompt": "a", "stream": True, "stream_options": {"include_usage": 1}}),
         ("Completion", {"prompt": "a", "logit_bias": {"a": 1}}),
         ("Completion", {"prompt": "a", "n": 129}),
-        ("Completion", {"prompt": "a", "validation": {"other": True}}),
+        ("Completion", {"prompt": "a", "validation": {"regenerate": 5}}),
         ("Chat", {"messages": []}),
         ("Chat", {"messages": [{"role": "user"}]}),
         ("Chat", {"messages": [{"role": "user", "content": None}]}),

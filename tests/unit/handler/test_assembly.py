@@ -296,5 +296,6 @@ def test_draft_model_of_no_use_is_told(caplog: pytest.LogCaptureFixture) -> None
     assert caplog.messages == []
     build_checking(Settings(engine="rkllm", draft_model_path=Path("draft.gguf")))
     assert caplog.messages == [
-        "DRAFT_MODEL_PATH is for the llamacpp engine, the rkllm engine ignores it"
+        "DRAFT_MODEL_PATH has no effect: it is for the llamacpp engine, "
+        "and this is the rkllm engine"
     ]

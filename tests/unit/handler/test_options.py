@@ -224,15 +224,19 @@ def test_anything_but_an_object_is_refused(given: Any, shown: str) -> None:
     assert error.param == PATH
 
 
-@pytest.mark.parametrize(("name", "shown"), [("schema", '"schema"'), ("\ud800", '"\\ud800"')])
-def test_unknown_field_is_refused_with_those_there_are(name: str, shown: str) -> None:
-    # R50
-    error = refusal({"language": "en", name: None})
-    assert error.message == (
-        f"{PATH} has no field {shown}, there are: json_schema, redact_pii, language, "
-        "blocked_intents, blocked_terms, regenerate"
-    )
-    assert error.param == PATH
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("jsonSchema", f"did you mean {PATH}.json_schema?"),
+        ("redact_pi", f"did you mean {PATH}.redact_pii?"),
+        ("zebra", f"{PATH}.zebra is unknown and was ignored"),
+        ("\ud800", f'{PATH}."\\ud800" is unknown and was ignored'),
+    ],
+)
+def test_options_reader_warns_about_every_unknown_field(name: str, sentence: str) -> None:
+    # R16, R61: nothing unknown fails a request, and no check is left out without a word.
+    _, [warning] = PLAIN.read({"regenerate": True, name: True}, PATH)
+    assert warning.endswith(sentence)
 
 
 def test_error_names_the_path_that_it_was_asked_by() -> None:

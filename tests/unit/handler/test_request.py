@@ -256,7 +256,8 @@ def test_openai_call_is_handed_on_as_it_is() -> None:
     # R44
     body = {"model": "m", "messages": 5}
     job = {"input": {"openai_route": "/v1/x", "openai_input": body, "prompt": 5}}
-    assert parse(job) == OpenAIRequest("/v1/x", body)
+    told = ("input.prompt was ignored: put it in input.openai_input",)
+    assert parse(job) == OpenAIRequest("/v1/x", body, warnings=told)
 
 
 def test_openai_call_without_a_body_has_an_empty_one() -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from emulator.openai_page import DIALECT_WORDS, engines
 from engine import Capabilities
+from handler.names import IGNORED
 from handler.openai.codec import Codec
 from handler.openai.dialect import OVMS, Dialect
 from handler.openai.matrix import SHAPES, Matrix, codec_of, dialect_table
 from handler.openai.probes import BOTH, CHAT, COMPLETIONS, PROBES, Probe
-from handler.sampling import IGNORED
 
 ROUTES = pytest.mark.parametrize("route", BOTH)
 OF = [(probe, route) for probe in PROBES for route in probe.routes]

@@ -1,0 +1,220 @@
+"""Keys that are misspelled, misplaced or unsupported leave one sentence each (R61)."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from handler.errors import InvalidRequest
+from handler.job_keys import INPUT_KEYS, SAMPLING_KEYS, job_warnings
+from handler.names import IGNORED, NEUTRAL
+from handler.openai.body_keys import BODY_KEYS, TOKENIZE_KEYS
+from handler.openai.completions import COMPLETIONS
+from handler.openai.matrix import codec_of
+from handler.openai.parameters import ChatInput, CompletionInput
+from handler.request import OpenAIRequest, TextRequest, parse
+from handler.unknown_keys import MAX_COMPARED, KnownKeys
+
+KNOWN = KnownKeys(
+    "box.",
+    {"alpha_rate", "beta"},
+    elsewhere={"gamma": "other.", "delta": ""},
+    notes={"omega": "is not supported and was ignored"},
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("alpha_rat", "box.alpha_rat is unknown and was ignored: did you mean box.alpha_rate?"),
+        ("alphaRate", "box.alphaRate is unknown and was ignored: did you mean box.alpha_rate?"),
+        ("ALPHA-RATE", "box.ALPHA-RATE is unknown and was ignored: did you mean box.alpha_rate?"),
+        ("gamma", "box.gamma was ignored: put it in other"),
+        ("gama", "box.gama is unknown and was ignored: did you mean other.gamma?"),
+        ("delta", "box.delta was ignored: put it beside input"),
+        ("omega", "box.omega is not supported and was ignored"),
+        (
+            "omeg",
+            "box.omeg is unknown and was ignored: did you mean omega, which is not supported here?",
+        ),
+        (
+            "beta\nx",
+            'box."beta\\nx" is unknown and was ignored: did you mean box.beta?',
+        ),
+    ],
+)
+def test_warnings_name_the_key_and_what_to_do(name: str, sentence: str) -> None:
+    assert KNOWN.warnings({"beta": 1, name: 1}) == (sentence,)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"beta": 1},
+        {"zebra": 1},
+        {"x": 1, "": 1},
+        {"beta" * 100: 1},
+        {"alpha_rat": None},
+        {"omega": False},
+    ],
+)
+def test_warnings_are_empty_for_known_foreign_and_unset_keys(body: dict[str, object]) -> None:
+    assert KNOWN.warnings(body) == ()
+
+
+def test_warnings_are_bounded_in_number_and_time_when_there_are_thousands_of_keys() -> None:
+    body = {f"temperatur{index}": index for index in range(50_000)}
+    began = time.process_time()
+    warnings = SAMPLING_KEYS.warnings(body)
+    # Four comparisons of each key would take minutes.
+    assert time.process_time() - began < 2
+    assert len(warnings) == MAX_COMPARED + 1
+    assert warnings[-1] == (
+        f"input.sampling_params has 50000 unknown keys, of which the first {MAX_COMPARED} were "
+        "checked for misspelled names"
+    )
+
+
+# What the issue names, and what people wrote.
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("max_token", "max_tokens"),
+        ("temprature", "temperature"),
+        ("top-p", "top_p"),
+        ("maxTokens", "max_tokens"),
+        ("stop_sequences", "stop"),
+        ("n_predict", "max_tokens"),
+        ("max_new_tokens", "max_tokens"),
+        ("repeat_penalty", "repetition_penalty"),
+        ("repitition_penality", "repetition_penalty"),
+    ],
+)
+def test_every_dialect_names_a_misspelled_parameter(name: str, meant: str) -> None:
+    at = f"input.sampling_params.{meant}?"
+    for found in (
+        parsed({"prompt": "x", "sampling_params": {name: 1}}),
+        parsed({"prompt": "x", name: 1}),
+        parsed({"prompt": "x"}, **{name: 1}),
+    ):
+        assert len(found) == 1
+        assert found[0].endswith(f"did you mean {at}")
+    for keys in BODY_KEYS.values():
+        [warning] = keys.warnings({name: 1})
+        assert warning == f"{name} is unknown and was ignored: did you mean {meant}?"
+
+
+def parsed(given: dict[str, object], **beside: object) -> tuple[str, ...]:
+    request = parse({"id": "1", "input": given, **beside})
+    assert isinstance(request, TextRequest | OpenAIRequest)
+    return request.warnings
+
+
+@pytest.mark.parametrize(
+    ("given", "beside", "sentence"),
+    [
+        ({"max_tokens": 1}, {}, "input.max_tokens was ignored: put it in input.sampling_params"),
+        ({}, {"temperature": 1}, "temperature was ignored: put it in input.sampling_params"),
+        (
+            {"sampling_params": {"prompt": "y"}},
+            {},
+            "input.sampling_params.prompt was ignored: put it in input",
+        ),
+        ({"redact_pii": True}, {}, "input.redact_pii was ignored: put it in input.validation"),
+        ({"ttl": 1}, {}, "input.ttl was ignored: put it in policy"),
+        ({"webhook": "http://x"}, {}, "input.webhook was ignored: put it beside input"),
+        (
+            {},
+            {"policy": {"execution_timeout": 1}},
+            "policy.execution_timeout is unknown and was ignored: "
+            "did you mean policy.executionTimeout?",
+        ),
+        (
+            {"response_format": {"type": "json_object"}},
+            {},
+            "input.response_format is only for OpenAI calls (input.openai_route) and was ignored",
+        ),
+    ],
+)
+def test_job_warns_about_a_known_key_in_the_wrong_object(
+    given: dict[str, object], beside: dict[str, object], sentence: str
+) -> None:
+    assert parsed({"prompt": "x", **given}, **beside) == (sentence,)
+
+
+CONSTRAINTS = (
+    *("grammar", "json_schema", "regex", "ebnf", "structured_outputs"),
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+)
+OF_OTHER_SERVERS = (
+    *("thinking_token_budget", "priority", "repetition_detection", "reasoning_budget"),
+    *("dry_multiplier", "top_n_sigma", "mirostat", "xtc_probability", "typical_p"),
+)
+
+
+@pytest.mark.parametrize("name", [*CONSTRAINTS, *OF_OTHER_SERVERS])
+def test_every_dialect_warns_about_parameters_that_only_other_servers_have(name: str) -> None:
+    # clients.md 6 and 14
+    assert name in IGNORED
+    [warning] = parsed({"prompt": "x", "sampling_params": {name: 5}})
+    assert warning == f"input.sampling_params.{name} is not supported and was ignored"
+    for shape in ("completions", "chat"):
+        [warning] = codec_of(shape, {name: 5}).request.warnings
+        assert warning == f"{name} is not supported and was ignored"
+
+
+@pytest.mark.parametrize(("name", "value"), NEUTRAL.items())
+def test_no_warning_when_an_unsupported_parameter_asks_for_nothing(
+    name: str, value: object
+) -> None:
+    assert parsed({"prompt": "x", "sampling_params": {name: value}}) == ()
+
+
+def test_response_format_warns_about_a_schema_beside_json_object() -> None:
+    body = {"response_format": {"type": "json_object", "schema": {"type": "object"}}}
+    for shape in ("completions", "chat"):
+        assert (
+            "response_format.schema is not supported and was ignored: use type json_schema with "
+            "json_schema"
+        ) in codec_of(shape, body).request.warnings
+
+
+def test_warnings_are_not_lost_when_the_parameters_were_read_before() -> None:
+    # The parameters that matter are remembered; unknown keys are not among them.
+    for _ in range(2):
+        assert parsed({"prompt": "x", "sampling_params": {"top_p": 0.5}}) == ()
+        found = parsed({"prompt": "x", "sampling_params": {"top_p": 0.5, "max_token": 1}})
+        assert len(found) == 1
+        assert codec_of("completions", {"top_p": 0.5}).request.warnings == ()
+        assert len(codec_of("completions", {"top_p": 0.5, "max_token": 1}).request.warnings) == 1
+
+
+def test_labels_that_change_no_answer_are_accepted_in_silence() -> None:
+    body = {"user": "u", "metadata": {"a": "b"}, "safety_identifier": "s", "cache_prompt": True}
+    for keys in (*BODY_KEYS.values(), TOKENIZE_KEYS, INPUT_KEYS, SAMPLING_KEYS):
+        assert keys.warnings(body) == ()
+
+
+def test_prompt_in_a_chat_and_messages_in_a_completion_are_named() -> None:
+    assert BODY_KEYS[ChatInput].warnings({"prompt": "x"}) == (
+        "prompt is only for completions and was ignored",
+    )
+    assert BODY_KEYS[CompletionInput].warnings({"messages": []}) == (
+        "messages is only for chats and was ignored",
+    )
+
+
+def test_job_warnings_leave_a_whole_job_alone() -> None:
+    job = {"id": "1", "input": {}, "webhook": "", "policy": {"ttl": 1}, "s3Config": {}}
+    assert job_warnings(job) == ()
+
+
+def test_unknown_keys_never_fail_a_request() -> None:
+    # R16; a known one that is wrong still does.
+    body = {f"key{index}": object() for index in range(100)}
+    assert COMPLETIONS.parameters is CompletionInput
+    parsed({"prompt": "x", "sampling_params": dict(body)})
+    with pytest.raises(InvalidRequest):
+        parsed({"prompt": "x", "sampling_params": {"top_p": 5}})
