@@ -113,4 +113,4 @@ def test_a_byte_order_mark_further_down_is_no_json() -> None:
 def test_read_line_warns_about_keys_beside_the_request(
     line: dict[str, object], warnings: tuple[str, ...]
 ) -> None:  # R61
-    assert read_line(orjson.dumps(line), 1).warnings == warnings
+    assert read_line(json.dumps(line).encode(), 1).warnings == warnings
