@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import argparse
 
-WORKER_EXITS = """exit codes: 0 stopped by a signal, or the queue is empty (--until-empty); 2 refused (see
+WORKER_EXITS = """\
+exit codes: 0 stopped by a signal, or the queue is empty (--until-empty); 2 refused (see
 the message); 3 failed, or stopped by a second signal: unfinished messages return to the queue"""
-SUBMIT_EXITS = """exit codes: 0 all lines are in the queue; 2 refused, nothing was sent (see the message);
+SUBMIT_EXITS = """\
+exit codes: 0 all lines are in the queue; 2 refused, nothing was sent (see the message);
 3 interrupted: run the same command again to resume"""
-COLLECT_EXITS = """exit codes: 0 all lines are answered; 1 some lines failed and are in the error file;
+COLLECT_EXITS = """\
+exit codes: 0 all lines are answered; 1 some lines failed and are in the error file;
 2 refused (see the message); 3 lines without an answer, or interrupted: nothing was written"""
 
 

@@ -94,7 +94,7 @@ PROBES: Sequence[Probe] = (
     Probe(
         "stream_options",
         [{"stream": True, "stream_options": {"include_usage": True}}],
-        "an object with `include_usage`; only with `stream`",
+        "an object with `include_usage`, other members are ignored; only with `stream`",
     ),
     _values(
         "response_format", _SCHEMA, {"type": "json_object"}, takes="text, json_object, json_schema"

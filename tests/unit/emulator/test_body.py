@@ -72,8 +72,9 @@ async def test_read_json_refuses_another_content_type_unread_when_a_browser_send
             await read_json(peer.request(content_type=label, **browser), 1000)
         assert peer.received == 0
     with pytest.raises(UnsupportedMediaType, match="got none"):
-        await read(connection, b"{}", **browser)
-    assert await read(connection, b"{}", content_type="application/json", **browser) == {}
+        await read_json(connection((b"{}",)).request(**browser), 1000)
+    labelled = connection((b"{}",)).request(content_type="application/json", **browser)
+    assert await read_json(labelled, 1000) == {}
 
 
 async def test_body_in_parts_is_put_together(connection: Connect) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from batch.settings import BatchSettings
 from emulator.settings import EmulatorSettings
+from handler.model_list import ModelEntry
 from handler.settings import Settings
 from handler.unused_settings import ineffective_settings, misspelled_settings
 from handler.worker_settings import WorkerSettings
@@ -107,7 +108,9 @@ def test_every_single_edit_of_a_name_is_named(command: type[Settings]) -> None:
         (Settings(engine="scripted", context_length=5, max_concurrency=3), ["CONTEXT_LENGTH"]),
         (
             Settings(
-                models='[{"path": "a.gguf"}, {"path": "b.rkllm"}]', rkllm_abi="1.3", threads=2
+                models=(ModelEntry(path=Path("a.gguf")), ModelEntry(path=Path("b.rkllm"))),
+                rkllm_abi="1.3",
+                threads=2,
             ),
             [],
         ),
