@@ -1,6 +1,6 @@
 """The arguments of the commands that use a queue.
 
-They are here, and not beside the commands, so that `--help` needs none of the libraries of AWS.
+A separate module, so that `--help` does not import the AWS libraries.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def is_doctor(argv: Sequence[str] | None, prog: str) -> bool:
-    """Check the worker's arguments and return whether its report is asked for, not the worker.
+    """Check the worker's arguments and return whether the command is `doctor`.
 
     The SDK reads its own options from sys.argv later, so they are checked here and kept there.
     """

@@ -1,4 +1,4 @@
-"""The keys of a RunPod job, object by object, for warnings about those that are not among them."""
+"""The known keys of a RunPod job, object by object."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SAMPLING_KEYS = KnownKeys(
     notes=_NOTES,
     ignored=IGNORED,
 )
-# Beside `openai_route`, where the call's own body has everything else.
+# With `openai_route`, every other parameter belongs in `openai_input`.
 CALL_KEYS = KnownKeys(
     "input.",
     _OF_CALL,
@@ -69,7 +69,7 @@ CALL_KEYS = KnownKeys(
 
 
 def job_warnings(job: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what is to be said of the keys of a job beside its `input`, and of its `policy`."""
+    """Return warnings about the top-level keys of a job and the keys of its `policy`."""
     policy = job.get("policy")
     of_policy = POLICY_KEYS.warnings(policy) if isinstance(policy, Mapping) else ()
     return (*JOB_KEYS.warnings(job), *of_policy)

@@ -1,4 +1,4 @@
-"""Parameter names that other servers know, as data: what is unsupported here, and synonyms."""
+"""Parameter names of other servers: the unsupported ones, harmless labels, and synonyms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 # Known from OpenAI's list, unsupported here.
 _OF_OPENAI = """
     audio best_of echo function_call functions length_penalty logprobs modalities prediction
-    reasoning_effort service_tier store suffix top_logprobs verbosity web_search_options
+    reasoning_effort suffix top_logprobs verbosity web_search_options
 """
 # Known from vLLM's and SGLang's lists. The constraints are among them: grammar, regex, ebnf, …
 _OF_VLLM = """
@@ -49,7 +49,6 @@ NEUTRAL: Mapping[str, Any] = MappingProxyType(
         "n_probs": 0,
         "priority": 0,
         "repeat_last_n": -1,
-        "service_tier": "auto",
         "tfs_z": 1,
         "top_n_sigma": -1,
         "typical_p": 1,
@@ -79,11 +78,13 @@ LABELS = frozenset(
         "prompt_cache_key",
         "prompt_cache_retention",
         "safety_identifier",
+        "service_tier",
+        "store",
         "user",
     }
 )
 
-# What other servers and libraries call a parameter that is supported here.
+# Names that other servers and libraries use for a supported parameter.
 SYNONYMS: Mapping[str, str] = MappingProxyType(
     {
         "frequency_pen": "frequency_penalty",

@@ -22,7 +22,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class KnownKeys:
-    """The keys of one JSON object of a request, and what is known about keys that are not its own.
+    """The keys of one JSON object of a request, and advice about keys that do not belong there.
 
     `path` is written before a key in a warning, e.g. "input.". `elsewhere` maps a key to the path
     of the object it belongs to; the empty path is the request itself. `notes` maps a key to the
@@ -73,18 +73,18 @@ class KnownKeys:
         if body.keys() <= self.keys:
             return ()
         unknown = [name for name in body if name not in self.keys and body[name] is not None]
-        found = [
+        sentences = [
             sentence
             for name in islice(unknown, MAX_COMPARED)
             if (sentence := self._sentence(name, body[name])) is not None
         ]
         if len(unknown) > MAX_COMPARED:
             where = self._path.rstrip(".") or "the request"
-            found.append(
+            sentences.append(
                 f"{where} has {len(unknown)} unknown keys, of which the first {MAX_COMPARED} were "
                 "checked for misspelled names"
             )
-        return tuple(found)
+        return tuple(sentences)
 
     def _sentence(self, name: str, value: Any) -> str | None:
         readable = name.isascii() and name.isprintable() and len(name) <= MAX_CHARS

@@ -31,7 +31,7 @@ _HAS_SLOTS = frozenset({"llamacpp", "scripted"})
 
 
 def misspelled_settings(settings: Settings, environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence for each variable that is close to the name of a setting and is none."""
+    """Yield a sentence for each variable whose name resembles a setting but is not one."""
     known = {_letters(name): name.upper() for name in type(settings).model_fields}
     for name, value in sorted(environment.items()):
         variable = name.upper()

@@ -1,4 +1,4 @@
-"""The keys of OpenAI bodies, route by route, for warnings about those that are not among them."""
+"""The known keys of OpenAI bodies, route by route."""
 
 from __future__ import annotations
 
