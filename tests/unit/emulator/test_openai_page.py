@@ -36,7 +36,10 @@ def test_everything_an_engine_can_do_is_told() -> None:
         *("penalties", "min_p", "seed", "ignore_eos", "logit_bias", "token_prompts"),
         *("chat_template", "infill"),
     }
-    of_model = {"backend", "model", "context_length", "embedding_size", "opens_thoughts", "runtime"}
+    of_model = {
+        *("backend", "model", "context_length", "embedding_size", "opens_thoughts", "runtime"),
+        *("own_template", "template_markers"),
+    }
     told = ABILITY_WORDS.keys()
     assert told | parameters | of_model == {field.name for field in fields(Capabilities)}
     assert not told & (parameters | of_model)
