@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 # Where this is set, every process that starts compiles all it imports anew: seconds each time.
 unexport PYTHONDONTWRITEBYTECODE
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
+# Programs that the suite runs and the system lacks: Node.js, a C compiler, curl and jq.
+COMMANDS := $(VENV)/commands
 # What npm writes last: the clients for Node.js that the suite runs against the local server.
 CLIENTS := tests/clients/node_modules/.package-lock.json
 # Servers that want other versions than the rest, for tests that start them.
@@ -21,7 +23,7 @@ ARM64_SUITE := tests/arm64 tests/unit/engine/backends/rkllm tests/unit/engine/ho
 # An engine or a model of the user's own makes the download of the default one pointless.
 RUN_MODEL := $(if $(MODEL_PATH)$(filter-out auto llamacpp,$(ENGINE)),,$(MODEL))
 
-CODE := $(wildcard engine handler validation emulator jobs batch tests benchmarks)
+CODE := $(wildcard engine handler validation emulator jobs batch worker_rkllm tests benchmarks)
 SUITE := $(wildcard tests/unit tests/property tests/integration tests/acceptance)
 # What has a long form: properties, and tests that are told how often (`scale`).
 LONG_SUITE := $(shell grep -rl 'scale: int' tests/acceptance tests/integration tests/unit 2>/dev/null) $(wildcard tests/long tests/property)
@@ -32,6 +34,8 @@ SOAK_S ?= 1800
 # Most tests wait for a process more than they work; files stay together for what their tests share,
 # in the order they come: those with few tests have the longest ones, and would all be last.
 WORKERS ?= 4
+# The same programs for tests and for npm.
+export PATH := $(abspath $(COMMANDS))/bin:$(PATH)
 # As validation/arrays.py would have it; pytest-randomly imports numpy before it can.
 PYTEST = OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
@@ -48,19 +52,31 @@ SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: run serve test test-long test-arm64 crash soak check bench docs docs-site screenshot lock clean help
+.PHONY: run serve test test-long long-programs test-bare test-arm64 crash soak check bench docs docs-site screenshot lock clean help
 
 run: $(VENV)/.run $(RUN_MODEL) ## set up, then the job in test_input.json on the embedded model
 	@$(BIN)/python -m handler
 
-serve: $(VENV)/.run $(RUN_MODEL) ## the local RunPod and the OpenAI routes on 127.0.0.1:8000
+serve: $(VENV)/.serve $(RUN_MODEL) ## the local RunPod and the OpenAI routes on 127.0.0.1:8000
 	@$(BIN)/python -m emulator
 
-test: $(VENV)/.dev $(MODEL) $(CLIENTS) $(SERVERS)/.installed ## the suite
+test: $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed ## the suite
 	@$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(SUITE) $(PYTEST_ARGS)
 
-test-long: $(VENV)/.dev $(MODEL) $(CLIENTS) $(SERVERS)/.installed ## the long forms: fuzz, kills, soak
+test-long: long-programs $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed ## the long forms: fuzz, kills, soak
 	@$(PYTEST) --long -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(LONG_SUITE) $(PYTEST_ARGS)
+
+# What the long tests run and no wheel brings: programs, and the Debian packages that have them.
+long-programs:
+	@missing=$$(PATH=$$PATH:/usr/sbin:/sbin; for each in debootstrap:debootstrap chromium:chromium wrk:wrk \
+		aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc:libc6-dev-arm64-cross; do \
+			command -v $${each%:*} >/dev/null || echo $${each#*:}; done; \
+		command -v qemu-aarch64-static >/dev/null || command -v qemu-aarch64 >/dev/null || echo qemu-user-static); \
+		[ -z "$$missing" ] || { \
+			echo "The long tests need more: \`apt-get install" $$missing"\` brings it." >&2; exit 1; }
+
+test-bare: $(VENV)/.dev ## `make run` and `make test` of a clone in a bare Debian, as root: 20 minutes
+	@BARE_SUITE=all $(PYTEST) --long tests/long/test_bare_debian.py $(PYTEST_ARGS)
 
 # PATIENCE: in qemu all takes some ten times as long, limits of time that tests set included.
 test-arm64: $(ARM64)/.installed ## what boards do otherwise, under qemu with an arm64 Python
@@ -86,7 +102,7 @@ check: $(VENV)/.dev ## format, lint, types, imports, dependencies, spelling, Doc
 bench: $(VENV)/.dev $(MODEL) ## the benchmarks' side-by-side tables
 	@$(BIN)/python -m benchmarks
 
-docs: $(VENV)/.run ## make the pages that are made from code
+docs: $(VENV)/.serve ## make the pages that are made from code
 	@$(BIN)/python -m emulator.settings_page > docs/settings.md
 	@$(BIN)/python -m validation.rules_page > docs/validation.md
 	@$(BIN)/python -m emulator.openai_page > docs/openai.md
@@ -98,10 +114,10 @@ docs-site: $(VENV)/.dev ## the pages as a site, in build/site; what is wrong wit
 screenshot: $(VENV)/.dev $(MODEL) ## the console's picture in docs/, taken with Debian's package chromium
 	@$(BIN)/python tools/screenshot.py $(or $(SCREENSHOT),docs/console.png)
 
-# One file after the other, for lambda.txt and dev.txt are held to the versions that run.txt chose,
+# One file after the other, for serve.txt, lambda.txt and dev.txt are held to the versions of run.txt,
 # and arm64.txt to those of dev.txt.
 lock: $(VENV)/.setup ## pin what requirements/*.in ask for (LOCK_ARGS=--upgrade: the newest that fit)
-	@cd requirements && for name in setup run lambda servers; do ../$(UV_LOCK) $$name.in -o $$name.txt >/dev/null || exit 1; done
+	@cd requirements && for name in setup run serve lambda servers node zig jq; do ../$(UV_LOCK) $$name.in -o $$name.txt >/dev/null || exit 1; done
 	@cd requirements && ../$(UV_LOCK) --override overrides.in dev.in -o dev.txt >/dev/null
 	@cd requirements && ../$(UV_LOCK) arm64.in -o arm64.txt >/dev/null
 
@@ -113,33 +129,40 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
 
 $(VENV)/.setup: requirements/setup.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' >&2 || { \
-		echo 'Python 3.11 or newer is needed, and "$(PYTHON)" is not: name one, as in `make run PYTHON=python3.11`.' >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' >&2 || { \
+		echo 'Python 3.11, 3.12, 3.13 or 3.14 is needed, and "$(PYTHON)" is not: name one, as in `make run PYTHON=python3.13`.' >&2; exit 1; }
 	@echo 'Setting up $(VENV)' >&2
 	@$(PYTHON) -m venv --clear $(VENV) >&2 || { \
 		echo '"$(PYTHON) -m venv" failed: on Debian and Ubuntu, `apt-get install python3-venv` brings it.' >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r $< >&2
 	@touch $@
 
-$(VENV)/.run: requirements/run.txt $(VENV)/.setup
+$(VENV)/.serve: requirements/serve.txt $(VENV)/.setup
 	@echo 'Installing $<' >&2
 	@$(UV_INSTALL) -r $< >&2
 	@touch $@
 
-# dev.txt holds all of run.txt, so that one install stands for both.
-$(VENV)/.dev: requirements/dev.txt requirements/run.txt $(VENV)/.setup
+# run.txt contains all of serve.txt, and dev.txt all of run.txt: the largest install covers the others.
+$(VENV)/.run: requirements/run.txt requirements/serve.txt $(VENV)/.setup
 	@echo 'Installing $<' >&2
 	@$(UV_INSTALL) -r $< >&2
-	@touch $(VENV)/.run $@
+	@touch $(VENV)/.serve $@
 
-$(MODEL): | $(VENV)/.run
+$(VENV)/.dev: requirements/dev.txt requirements/run.txt requirements/serve.txt $(VENV)/.setup
+	@echo 'Installing $<' >&2
+	@$(UV_INSTALL) -r $< >&2
+	@touch $(VENV)/.serve $(VENV)/.run $@
+
+$(MODEL): | $(VENV)/.serve
 	@$(BIN)/python -m engine.default_model >&2
 
-$(CLIENTS): tests/clients/package.json tests/clients/package-lock.json
-	@command -v npm >/dev/null || { \
-		echo 'The suite needs Node.js 18 or newer, and npm: `apt-get install nodejs npm` brings both.' >&2; exit 1; }
+$(COMMANDS)/.installed: tests/commands/install.sh requirements/node.txt requirements/zig.txt requirements/jq.txt $(VENV)/.setup
+	@$< $(VENV)
+	@touch $@
+
+$(CLIENTS): tests/clients/package.json tests/clients/package-lock.json | $(COMMANDS)/.installed
 	@echo 'Installing tests/clients' >&2
-	@npm ci --prefix tests/clients --ignore-scripts --no-audit --no-fund --loglevel=error >&2
+	@npm ci --prefix tests/clients --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error >&2
 	@touch $@
 
 $(SERVERS)/.installed: requirements/servers.txt $(VENV)/.setup

@@ -10,25 +10,22 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from tests.debian import debootstrap, mounts, package_index
 from tests.dockerfile import Instruction, default_build
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 600
 JOB = {"input": {"prompt": "Once upon a time", "sampling_params": {"max_tokens": 8}}}
 # What `python` and `pip` are in the base image, and where a build's packages come from.
-_PACKAGES = "python3,python3-pip"
-_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
-_PASSED_ON = ("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "TRUSTED_HOST")
+_PACKAGES = ("python3", "python3-pip")
 
 
 @dataclass(slots=True)
@@ -115,29 +112,8 @@ class Image:
 
 def of_the_builder() -> Mapping[str, str]:
     """Return what a build needs to reach the index that pip is configured for on this machine."""
-    listed = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout
-    given = {
-        name.rpartition(".")[2].upper().replace("-", "_"): value
-        for name, value in re.findall(r"^([\w.:-]+)='(.*)'$", listed, re.M)
-    }
-    # A folder of this machine is not there in the image.
-    found = {
-        f"PIP_{name}": " ".join(each for each in given[name].split() if each.startswith("http"))
-        for name in _PASSED_ON
-        if name in given
-    }
-    proxies = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
     return {
-        **proxies,
-        **{name: value for name, value in found.items() if value},
-        "PIP_CERT": str(_CERTIFICATES),
-        "SSL_CERT_FILE": str(_CERTIFICATES),
+        **package_index(),
         "PIP_BREAK_SYSTEM_PACKAGES": "1",
         "PIP_ROOT_USER_ACTION": "ignore",
         "PIP_NO_COMPILE": "1",
@@ -145,48 +121,15 @@ def of_the_builder() -> Mapping[str, str]:
     }
 
 
-def mirror() -> tuple[str, str]:
-    """Return suite and address of the Debian that apt is configured for."""
-    texts = [path.read_text() for path in Path("/etc/apt").rglob("*.sources")]
-    for paragraph in re.split(r"\n\s*\n", "\n\n".join(texts)):
-        fields = dict(re.findall(r"^(\S+): (.+)$", paragraph, re.M))
-        if "debian-archive-keyring" in fields.get("Signed-By", ""):
-            return fields["Suites"].split()[0], fields["URIs"].split()[0]
-    lists = [Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("*.list")]
-    for line in "\n".join(path.read_text() for path in lists if path.is_file()).splitlines():
-        if match := re.match(r"deb (?:\[.*?\] )?(\S*debian/?) (\w+) .*main", line):
-            return match[2], match[1]
-    raise AssertionError("apt is configured for no mirror of Debian")
-
-
-def mounts(folder: Path) -> list[str]:
-    return [line for line in Path("/proc/mounts").read_text().splitlines() if str(folder) in line]
-
-
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     assert os.geteuid() == 0, "chroot needs root"
     root = tmp_path_factory.mktemp("image")
-    suite, address = mirror()
-    subprocess.run(
-        ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", suite, root, address],
-        env={
-            **os.environ,
-            "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin",
-            # Nobody needs this Debian after a power cut.
-            "DPKG_FORCE": "unsafe-io,security-mac,downgrade",
-        },
-        stdout=subprocess.DEVNULL,
-        check=True,
-        timeout=LIMIT_S,
-    )
+    debootstrap(root, _PACKAGES)
     try:
         # Whoever is not root has to get in as well.
         root.chmod(0o755)
         (root / "usr/local/bin/python").symlink_to("/usr/bin/python3")
-        (root / "etc/ssl/certs").mkdir(parents=True, exist_ok=True)
-        shutil.copy(_CERTIFICATES, root / "etc/ssl/certs")
-        shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
         # A container has it for semaphores.
         (root / "dev/shm").mkdir(exist_ok=True)
         (root / "dev/shm").chmod(0o1777)

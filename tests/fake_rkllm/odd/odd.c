@@ -39,7 +39,7 @@ static void put_float(Param *param, size_t at, float value)
     put(param, at, &value, sizeof value);
 }
 
-static inline void put_extended(Param *param, size_t at)
+__attribute__((unused)) static void put_extended(Param *param, size_t at)
 {
     memset(param->bytes + at, 0, 120);
     param->bytes[at + 4] = 1;
