@@ -52,13 +52,15 @@ SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: run serve test test-long long-programs test-bare test-arm64 crash soak check bench docs docs-site screenshot lock clean help
+.PHONY: run serve sdk test test-long long-programs test-bare test-arm64 crash soak check bench docs docs-site screenshot lock clean help
 
-run: $(VENV)/.run $(RUN_MODEL) ## set up, then the job in test_input.json on the embedded model
+run: $(VENV)/.serve $(RUN_MODEL) ## set up, then the job in test_input.json on the embedded model
 	@$(BIN)/python -m handler
 
 serve: $(VENV)/.serve $(RUN_MODEL) ## the local RunPod and the OpenAI routes on 127.0.0.1:8000
 	@$(BIN)/python -m emulator
+
+sdk: $(VENV)/.run ## install RunPod's SDK in .venv, for RunPod workers and its Python client
 
 test: $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed ## the suite
 	@$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(SUITE) $(PYTEST_ARGS)

@@ -8,7 +8,12 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+if __name__ == "__main__":
+    # The working folder comes first on the path, and a handler.py in it would hide our package.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from batch.arguments import (
     COLLECT_EXITS,

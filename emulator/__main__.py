@@ -5,6 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+
+if __name__ == "__main__":
+    # The working folder comes first on the path, and a handler.py in it would hide our package.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from handler.arguments import Parser
 
@@ -43,6 +48,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     from emulator.server import Server, allow_files, configured
     from emulator.settings import EmulatorSettings
     from emulator.start_log import log_start
+    from emulator.worker_process import missing_sdk
     from handler.engine_configs import build_engine
     from handler.logs import configure_logging
     from handler.model_settings import resolve_models
@@ -54,6 +60,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     try:
         sockets = listening_sockets(settings.host, settings.port)
         check_files(settings)
+        if settings.workers and (reason := missing_sdk(settings.worker_command)):
+            raise SettingError(reason)
         settings = resolve_models(settings)
         engine = build_engine(settings)
         app = build_app(settings, engine)

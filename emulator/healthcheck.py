@@ -14,7 +14,8 @@ from pathlib import Path
 
 _TIMEOUT_S = 5.0
 _PORT = 8000
-_SERVER = "emulator"
+# `python -m emulator` and `worker-rkllm serve`.
+_SERVERS = ("emulator", "serve")
 
 
 def main(command_line: Path = Path("/proc/1/cmdline"), argv: Sequence[str] = ()) -> int:
@@ -25,10 +26,11 @@ def main(command_line: Path = Path("/proc/1/cmdline"), argv: Sequence[str] = ())
         "reason otherwise. It takes no arguments: the address is that of the server's own command.",
     ).parse_args(argv)
     arguments = command_line.read_bytes().decode(errors="replace").split("\0")
-    if _SERVER not in arguments:
-        # A worker: it asks others for work, so nobody can ask it, but it ends with a dead engine.
+    name = next((each for each in arguments if each in _SERVERS), None)
+    if name is None:
+        # A worker listens on no port, and it ends by itself when its engine is dead.
         return 0
-    trouble = ask(*address(arguments[arguments.index(_SERVER) + 1 :], os.environ))
+    trouble = ask(*address(arguments[arguments.index(name) + 1 :], os.environ))
     if trouble is not None:
         sys.stderr.write(f"{trouble}\n")
     return 0 if trouble is None else 1

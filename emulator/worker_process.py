@@ -12,10 +12,13 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Protocol
 
 from emulator import keeper
 from emulator.calls import WORKER_KEY
+from handler.setting_error import NO_SDK
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +31,10 @@ _NOT_INHERITED = (
     "RUNPOD_",
 )
 _INHERITED = ("RUNPOD_LOG_LEVEL", "RUNPOD_DEBUG_LEVEL", "RUNPOD_PING_INTERVAL")
+
+# As a file and with -P: in the working folder, `-m handler` would find a handler.py of the user's.
+_HANDLER_FILE = Path(__file__).resolve().parents[1] / "handler" / "__main__.py"
+_OWN_WORKER = (sys.executable, "-P", str(_HANDLER_FILE))
 
 
 class Process(Protocol):
@@ -84,10 +91,25 @@ def worker_environment(
 
 
 def worker_command(written: str) -> list[str]:
-    """Return a command line as arguments. Raises ValueError where it is none."""
-    command = shlex.split(written) or ["python", "-m", "handler"]
-    # The server's own: there may be no other, or one without the SDK.
+    """Return a command line as arguments; an empty one starts this package's worker.
+
+    Raises ValueError if it is not a command line. `python` is the interpreter of this process,
+    since there may be no other, or one without the SDK.
+    """
+    command = shlex.split(written)
+    if not command:
+        return list(_OWN_WORKER)
     return [sys.executable, *command[1:]] if command[0] in ("python", "python3") else command
+
+
+def missing_sdk(command: str) -> str | None:
+    """Return why this package's worker cannot be started; None if it can.
+
+    A command of the user's own may run in another interpreter, so it is not examined.
+    """
+    if shlex.split(command) or find_spec("runpod") is not None:
+        return None
+    return f"WORKERS: {NO_SDK}"
 
 
 class Kept:

@@ -8,7 +8,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+if __name__ == "__main__":
+    # The working folder comes first on the path, and an engine.py in it would hide our package.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from handler.arguments import is_doctor
 
@@ -27,7 +33,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
 
     from handler.engine_configs import build_engine, engine_configs
     from handler.model_settings import resolve_models
-    from handler.setting_error import SettingError, leave
+    from handler.setting_error import NO_SDK, SettingError, leave
     from handler.settings import read_settings
     from handler.worker_settings import WorkerSettings
 
@@ -59,6 +65,10 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
 
     if is_local():
         return run_local(jobs, engine, settings.stream_mode)
+
+    if find_spec("runpod") is None:
+        engine.abandon()
+        leave(SettingError(NO_SDK))
 
     from handler.processor import tell_sdk
 

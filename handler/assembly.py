@@ -35,6 +35,8 @@ from validation.v3 import V3
 
 logger = logging.getLogger(__name__)
 
+# Why a worker cannot start in an environment that was made for the local server alone.
+
 
 @dataclass(frozen=True, slots=True)
 class Checking:

@@ -5,6 +5,11 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
+NO_SDK = (
+    "the worker needs RunPod's SDK, the package runpod, which is not installed: `pip install "
+    "'worker-rkllm[worker]'` or, in a clone, `make sdk` installs it"
+)
+
 
 class SettingError(Exception):
     """A setting names something that cannot be used; the message begins with its name."""

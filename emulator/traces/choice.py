@@ -68,7 +68,7 @@ def choose(settings: EmulatorSettings, engine: AnyEngine) -> Tracing:
     except ImportError as error:
         raise SettingError(
             f"OTEL_EXPORTER_OTLP_ENDPOINT: traces need {error.name}, which is not installed: "
-            "`pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http` adds it"
+            "`pip install 'worker-rkllm[otel]'` adds it"
         ) from None
     traced: Any = Traced(exporting(endpoint), settings.served_model)
     engine.subscribe(traced)

@@ -32,7 +32,7 @@ def stepwise_for(
         from engine.backends.rkllm.stepwise import Stepwise
     except ImportError as error:
         raise ModelLoadFailed(
-            "RKLLM_MODE=logits needs numpy: `pip install worker-rkllm[logits]` adds it"
+            "RKLLM_MODE=logits needs numpy: `pip install 'worker-rkllm[logits]'` adds it"
         ) from error
     from engine.backends.rkllm.vocabulary import Vocabulary
 

@@ -222,4 +222,4 @@ def test_nothing_of_it_is_imported_while_it_is_off_and_what_is_missing_is_named(
     with pytest.raises(SettingError) as told:
         choice.choose(on, engine)
     assert str(told.value).startswith("OTEL_EXPORTER_OTLP_ENDPOINT: traces need opentelemetry")
-    assert "pip install opentelemetry-sdk" in str(told.value)
+    assert "pip install 'worker-rkllm[otel]'" in str(told.value)

@@ -19,6 +19,7 @@ from emulator.scaling import Demand, Scaling
 from emulator.shapes import worker_key
 from emulator.worker_process import spawn_kept, worker_command, worker_environment
 from jobs import Job, JobStatus, MemoryJobStore, NewJob
+from tests.integration.emulator.processes import ROOT
 from tests.waiting import until
 
 ENDPOINT = "here"
@@ -448,7 +449,8 @@ async def test_workers_key_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -
 
 
 def test_command() -> None:
-    assert worker_command("") == worker_command(" ") == [sys.executable, "-m", "handler"]
+    own = [sys.executable, "-P", str(ROOT / "handler" / "__main__.py")]
+    assert worker_command("") == worker_command(" ") == own
     assert worker_command("python 'my handler.py' --x") == [sys.executable, "my handler.py", "--x"]
     assert worker_command("/opt/run me") == ["/opt/run", "me"]
     with pytest.raises(ValueError, match="quotation"):

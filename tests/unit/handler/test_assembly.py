@@ -242,11 +242,11 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 SCHEMA_SAID = (
     "json_schema was not looked at. Checking answers against a JSON schema needs the package "
-    "jsonschema-rs, which is not installed: `pip install jsonschema-rs` adds it."
+    "jsonschema-rs, which is not installed: `pip install 'worker-rkllm[validation]'` adds it."
 )
 LANGUAGE_SAID = (
     "language was not looked at. Checking the language of answers needs the package py3langid, "
-    "which is not installed: `pip install py3langid` adds it."
+    "which is not installed: `pip install 'worker-rkllm[validation]'` adds it."
 )
 
 

@@ -358,13 +358,13 @@ MISSING = {
         "jsonschema_rs",
         SCHEMA,
         "Checking answers against a JSON schema needs the package jsonschema-rs, which is not "
-        "installed: `pip install jsonschema-rs` adds it.",
+        "installed: `pip install 'worker-rkllm[validation]'` adds it.",
     ),
     "language": (
         "py3langid",
         "en",
         "Checking the language of answers needs the package py3langid, which is not installed: "
-        "`pip install py3langid` adds it.",
+        "`pip install 'worker-rkllm[validation]'` adds it.",
     ),
 }
 

@@ -158,7 +158,7 @@ def test_threads_share_one_model() -> None:
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "py3langid", None)
-        with pytest.raises(MissingPart, match="`pip install py3langid` adds it"):
+        with pytest.raises(MissingPart, match=r"worker-rkllm\[validation\]'` adds it"):
             LanguageCheck("en")
     assert LanguageCheck("en").issues(SENTENCES["en"]) == ()
 

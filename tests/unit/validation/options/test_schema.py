@@ -380,7 +380,7 @@ def test_what_is_too_large_is_said() -> None:
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
-    with pytest.raises(MissingPart, match=r"`pip install jsonschema-rs` adds it\.$") as caught:
+    with pytest.raises(MissingPart, match=r"worker-rkllm\[validation\]'` adds it\.$") as caught:
         SchemaCheck(PERSON)
     assert caught.value.package == "jsonschema-rs"
 

@@ -1,0 +1,1 @@
+"""The command `worker-rkllm`, the one entry point of the installed package."""
