@@ -57,7 +57,8 @@ def blocks(page: Path) -> Sequence[Block]:
                 line=text.count("\n", 0, match.start()) + 1,
                 language=match[3],
                 text=dedent(match[4]),
-                is_output=after_command and match[3] == "json",
+                is_output=after_command
+                and (match[3] == "json" or match[4].lstrip().startswith("data: ")),
             )
         )
         end = match.end()

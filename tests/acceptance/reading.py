@@ -26,7 +26,7 @@ def to_be_run(page: str, *, long: bool) -> Sequence[Block]:
     return [
         block
         for block in BLOCKS[page]
-        if block.language in RUN
+        if (block.is_output or block.language in RUN)
         and (block.language != "json" or block.is_output)
         and (block.page, block.first_line) not in LISTED
         and (long or not any(words in block.text for words in PUT_IN_LONG))
@@ -48,12 +48,29 @@ def read_page(page: str, folder: Path, *, long: bool = False) -> None:
     with reader(folder, long=long) as somebody:
         output = ""
         for block in to_be_run(page, long=long):
-            if block.is_output:
+            if block.is_output and block.language == "json":
                 [shown], [printed] = documents(block.text), documents(output)
                 assert keys(shown) == keys(printed), block
+            elif block.is_output:
+                judge_shown_stream(block, output)
             else:
                 output = somebody.run(block)
                 judge(block, output, somebody)
+
+
+def judge_shown_stream(block: Block, output: str) -> None:
+    """Compare the events of a page with those that the command before it printed.
+
+    A page may shorten a stream; the first event, the last one and `[DONE]` must be of the same form.
+    """
+    shown, printed = event_keys(block.text), event_keys(output)
+    assert (shown[0], shown[-2:]) == (printed[0], printed[-2:]), block
+
+
+def event_keys(stream: str) -> Sequence[Any]:
+    """Return the keys of each server-sent event's JSON; None for `[DONE]`."""
+    events = [line.removeprefix("data: ") for line in stream.splitlines() if line[:6] == "data: "]
+    return [None if event == "[DONE]" else keys(json.loads(event)) for event in events]
 
 
 def documents(text: str) -> Iterator[Any]:
