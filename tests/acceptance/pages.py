@@ -57,12 +57,21 @@ def blocks(page: Path) -> Sequence[Block]:
                 line=text.count("\n", 0, match.start()) + 1,
                 language=match[3],
                 text=dedent(match[4]),
-                is_output=after_command
-                and (match[3] == "json" or match[4].lstrip().startswith("data: ")),
+                is_output=after_command and _is_compared(match, found[-1].text),
             )
         )
         end = match.end()
     return found
+
+
+def _is_compared(block: re.Match[str], command: str) -> bool:
+    """Return whether tests compare a block with the output of the command before it.
+
+    These are JSON, server-sent events and what a command prints with `print(`. Other output, for
+    example log lines, differs from run to run.
+    """
+    is_events = block[4].lstrip().startswith("data: ")
+    return block[3] == "json" or (block[3] == "text" and (is_events or "print(" in command))
 
 
 def not_run() -> Sequence[tuple[str, str]]:

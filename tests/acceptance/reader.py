@@ -36,11 +36,15 @@ PUT_IN: Mapping[str, str] = {
 }
 # Long runs cut short: what they print is no matter of tests.
 PUT_IN_LONG: Mapping[str, str] = {"-m benchmarks": "-m benchmarks --quick --pairs 1"}
-# The engine of a short run: it answers at once, under the name of the default model, and says what
-# the README shows. A long run has that model.
+# The engine of a short run: it answers at once, under the name of the default model, with the texts
+# that the README shows. A long run uses that model.
 SCRIPT: Mapping[str, object] = {
     "answers": [
-        {"when": "primary colours", "pieces": [" orange", ",", " and", " yellow", ".", " So"]},
+        {
+            "when": "three fruits",
+            "pieces": ["1.", " Bananas", "\n2.", " Oranges", "\n3.", " Grapes"],
+        },
+        {"when": "What is my e-mail", "pieces": ["I have noted ", "jo@exam", "ple.com", "."]},
         {},
     ],
     "slots": 4,
