@@ -43,15 +43,10 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         key: value for key, value in vars(parser.parse_args(argv)).items() if value is not None
     }
 
-    from emulator.app import build_app
     from emulator.preflight import check_files, listening_sockets
-    from emulator.server import Server, allow_files, configured
     from emulator.settings import EmulatorSettings
-    from emulator.start_log import log_start
     from emulator.worker_process import missing_sdk
-    from handler.engine_configs import build_engine
     from handler.logs import configure_logging
-    from handler.model_settings import resolve_models
     from handler.setting_error import SettingError, leave
     from handler.settings import read_settings
 
@@ -62,6 +57,14 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         check_files(settings)
         if settings.workers and (reason := missing_sdk(settings.worker_command)):
             raise SettingError(reason)
+
+        # Imported only now, because it takes a second: a port in use is reported before that.
+        from emulator.app import build_app
+        from emulator.server import Server, allow_files, configured
+        from emulator.start_log import log_start
+        from handler.engine_configs import build_engine
+        from handler.model_settings import resolve_models
+
         settings = resolve_models(settings)
         engine = build_engine(settings)
         app = build_app(settings, engine)

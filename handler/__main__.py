@@ -50,9 +50,14 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
     engine.spawn()
 
     from handler.assembly import build_checking, build_results, open_doors
+    from handler.local import is_local, run_local
     from handler.logs import configure_logging
 
-    configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
+    level = settings.log_level
+    if is_local() and "log_level" not in settings.model_fields_set:
+        # A person who runs one job wants to see its answer, not how the engine started.
+        level = "WARNING"
+    configure_logging(level, settings.log_format, texts=settings.log_texts)
     try:
         checking, results = build_checking(settings), build_results(settings)
     except SettingError as error:
@@ -60,8 +65,6 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
         leave(error)
     interval_s = settings.stream_interval_ms / 1000
     jobs = open_doors(settings, engine, checking, interval_s, results=results).jobs
-
-    from handler.local import is_local, run_local
 
     if is_local():
         return run_local(jobs, engine, settings.stream_mode)

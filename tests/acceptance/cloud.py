@@ -17,6 +17,7 @@ from unittest import mock
 from rich.console import Console
 
 from batch import collect, submit
+from batch.arguments import add_collect_arguments, add_submit_arguments, add_worker_arguments
 from batch.settings import BatchSettings
 from tests.integration.batch.runs import ROOT, environment
 from tests.ministack import MiniStack, make_queue
@@ -29,11 +30,18 @@ LEASE_S = 3
 # Kills count as receives, and none of these messages is at fault.
 MANY_RECEIVES = 50
 
+# By the names of the commands' modules.
+ADD_ARGUMENTS = {
+    "batch.collect": add_collect_arguments,
+    "batch.submit": add_submit_arguments,
+    "batch.worker_command": add_worker_arguments,
+}
+
 
 class Command(Protocol):
     """A module with one of the commands."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+    __name__: str
 
     def run(self, given: argparse.Namespace, settings: BatchSettings, console: Console) -> int: ...
 
@@ -88,7 +96,7 @@ class Cloud:
     def here(self, command: Command, *arguments: str | Path) -> Ran:
         """Run a command in this process: starting one takes longer than most of them."""
         parser, said = argparse.ArgumentParser(), StringIO()
-        command.add_arguments(parser)
+        ADD_ARGUMENTS[command.__name__](parser)
         given = parser.parse_args([*map(str, arguments)])
         with mock.patch.dict(os.environ, self.variables()):
             # It would keep the credentials that it was first made with.

@@ -272,7 +272,8 @@ def test_what_cannot_be_is_one_message_before_anything_is_loaded(
         places["once"] = make_queue(cloud.queues.client(), f"{cloud.name}-once", 1)
     url = words.get("queue", "{queue}").format(**places)
     results = words.get("results", cloud.results)
-    # A model that is not there would be told of.
+    # Loading this model would fail, with another message.
+    (tmp_path / "none.json").write_text("no script")
     none = replace(cloud, model=tmp_path / "none.json", other=variables)
     monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _s: None)
     ran = none.here(worker_command, "--queue-url", url, "--results", results)

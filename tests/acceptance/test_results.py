@@ -135,7 +135,7 @@ def test_bucket_that_cannot_be_used(platform: Platform, server: Seaweed) -> None
 
 @pytest.mark.usefixtures("worker")
 def test_program_of_the_docs(platform: Platform, server: Seaweed, tmp_path: Path) -> None:
-    page = (ROOT / "docs/batch.md").read_text().partition("\n## On RunPod\n")[2]
+    page = (ROOT / "docs/batch.md").read_text().partition("\n## Run on RunPod Serverless\n")[2]
     program = page.partition("```python\n")[2].partition("```")[0]
     for old, new in (
         ('"accessId": "…"', f'"accessId": "{KEY}"'),
