@@ -32,9 +32,10 @@ _Bias = Annotated[float, Field(ge=-100, le=100)]
 def as_whole(value: Any) -> Any:
     """Return 16.0 as 16, in an array as well; everything else unchanged (R66).
 
-    JSON has one kind of number, and some clients write every number with a decimal point.
+    JSON has one kind of number, and some clients write every number with a decimal point. From 2**53
+    on a float no longer tells which whole number was written.
     """
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, list):
         return [as_whole(each) if isinstance(each, float) else each for each in value]

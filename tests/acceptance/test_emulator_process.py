@@ -214,7 +214,8 @@ async def test_other_servers_variables_change_nothing() -> None:
             assert (await client.get("/health")).status_code in (200, 503)
 
 
-async def test_model_that_is_not_there_is_said_by_health(tmp_path: Any) -> None:
+async def test_health_names_the_model_that_cannot_be_loaded(tmp_path: Any) -> None:
+    (tmp_path / "no.json").write_text("no script")
     async with emulator({"MODEL_PATH": str(tmp_path / "no.json")}, *ANY_PORT) as server:
         await server.listening()
         async with server.client() as client:

@@ -211,7 +211,13 @@ def test_missing_sdk_is_one_sentence_with_its_extra(installation: Installation) 
     for arguments in (["run"], ["serve", "--workers", "1", "--port", "0"]):
         program = f"{without}sys.exit(main({arguments}))"
         done = installation.program(
-            str(installation.python()), "-P", "-c", program, ENGINE="scripted"
+            str(installation.python()),
+            "-P",
+            "-c",
+            program,
+            ENGINE="scripted",
+            # Without an address of jobs it would answer a local one, which needs no SDK.
+            RUNPOD_WEBHOOK_GET_JOB="http://127.0.0.1:1/job",
         )
         assert done.returncode == 2, done.stderr
         [sentence] = done.stderr.splitlines()

@@ -121,6 +121,7 @@ def test_an_upload_that_fails_costs_no_answer(model: Path, server: Seaweed, tmp_
     assert (tmp_path / "out.jsonl.partial").exists()
     # No model is loaded any more.
     none = tmp_path / "none.json"
+    none.write_text("no script")
     ran = run(
         none,
         "-i",

@@ -160,9 +160,11 @@ def test_an_engine_that_is_dead_ends_the_run_and_not_the_batch(
 
 def test_a_model_that_does_not_load(tmp_path: Path, out: Path) -> None:
     given = write(tmp_path / "in.jsonl", [call("a")])
-    ran = run(tmp_path / "none.json", "-i", given, "-o", out)
+    bad = tmp_path / "bad.json"
+    bad.write_text("no script")
+    ran = run(bad, "-i", given, "-o", out)
     assert ran.returncode == 3
-    assert b"there is no file" in ran.stderr
+    assert b"MODEL_PATH" in ran.stderr
     assert b"Traceback" not in ran.stderr
     assert not out.exists()
 
@@ -178,7 +180,9 @@ def test_every_line_is_looked_at_before_the_model_is_loaded(tmp_path: Path, out:
         {"custom_id": "e", "method": "POST", "url": "/v1/nothing", "body": {}},
         call("f", model="another"),
     ]
-    ran = run(tmp_path / "none.json", "-i", write(tmp_path / "in.jsonl", lines), "-o", out)
+    bad = tmp_path / "bad.json"
+    bad.write_text("no script")
+    ran = run(bad, "-i", write(tmp_path / "in.jsonl", lines), "-o", out)
     assert ran.returncode == 2
     said = ran.stderr.decode().splitlines()
     assert [line.partition(":")[0] for line in said] == [f"line {n}" for n in (2, 3, 4, 5, 6, 7)]

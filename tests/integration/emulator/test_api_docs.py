@@ -65,7 +65,8 @@ async def test_docs_need_no_key_and_the_document_has_its_scheme(serve: Serve) ->
         assert (await client.get("/v1/models")).status_code == 401
     scheme = document["components"]["securitySchemes"]["key"]
     assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
-    assert document["security"] == [{"key": []}]
+    assert document["components"]["securitySchemes"]["header"]["name"] == "x-api-key"
+    assert document["security"] == [{"key": []}, {"header": []}]
     assert "secret-key" not in str(document)
 
 

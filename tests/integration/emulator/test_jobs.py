@@ -264,7 +264,7 @@ async def test_line_of_a_call_names_the_job_it_made(
     bound: list[dict[str, Any]] = []
     logger = logging.getLogger("emulator.request_ids")
     monkeypatch.setattr(logger, "isEnabledFor", lambda level: True)
-    monkeypatch.setattr(logger, "log", lambda *said: bound.append(get_contextvars()))
+    monkeypatch.setattr(logger, "log", lambda *said, **extra: bound.append(get_contextvars()))
     server = await serve()
     async with server.client() as client:
         # One after the other on one connection.
