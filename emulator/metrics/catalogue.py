@@ -1,4 +1,4 @@
-"""Every number that events bring: what it is called, and what it is told by."""
+"""The metrics that are counted from events: their names, labels and descriptions."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _PRIORITIES = {each: each.name.lower() for each in Priority}
 _ABORTED, _FAILED = "aborted", "failed"
 _OUTCOMES = (*(each.value for each in FinishReason), _ABORTED, _FAILED)
 _ENDS = tuple(each.value for each in JobStatus if each.final)
-# Why a run was stopped, or failed, by the error that its reader got.
-_WHY: dict[type[engine.EngineError], str] = {
+# The label `reason` of an aborted or failed generation, by the error that its consumer got.
+_REASONS: dict[type[engine.EngineError], str] = {
     engine.GenerationCancelled: "cancelled",
     engine.GenerationTimeout: "timeout",
     engine.EngineStalled: "stalled",
@@ -39,115 +39,118 @@ _WHY: dict[type[engine.EngineError], str] = {
 _ABORTS = ("cancelled", "timeout", "stalled", "slow_reader", "shutdown", OTHER)
 _FAILURES = ("crashed", "dead", "backend", "rejected", "shutdown", OTHER)
 
-# A model's pace is milliseconds a token on a server and tenths of a second on a small board.
+# A token takes milliseconds on a server and tenths of a second on a small board.
 _INTERVALS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5)
 _WAITS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _RUNS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0)
 
 
 class Metrics:
-    """Counts what the engine, the queue, the validator, batches and HTTP tell of.
+    """Counts events of the engine, the job queue, the validator, batches and HTTP.
 
-    An engine's hook. Nothing is done for a token that can be done for a request: all of its
-    intervals are taken down at its end. Owned by the event loop, but for `verdict`, which is called
-    from threads too, one at a time.
+    An instance is an engine hook. To do little work per token, a request's intervals between tokens
+    are recorded once, at its end. Owned by the event loop, except that `verdict` is also called
+    from threads, one at a time.
     """
 
     def __init__(self, rules: Sequence[str], notice_rules: Sequence[str] = ()) -> None:
         self.families: list[Family[Counter] | Family[Histogram]] = []
         self._requests = self._counter(
             "http_requests_total",
-            "HTTP requests that are over, by what was asked and the status of the answer.",
+            "Finished HTTP requests by operation and status code.",
             sparse=True,
             operation=OPERATION_NAMES,
             code=(*map(str, _CODES), OTHER),
         )
         self._request_time = self._histogram(
             "http_request_duration_seconds",
-            "From a request to the end of its answer; streams and long-polls are as long as that.",
+            "Time from a request to the end of its response, streams and long-polls included.",
             _RUNS_S,
             sparse=True,
             operation=OPERATION_NAMES,
         )
         self._generations = self._counter(
             "generations_total",
-            "Runs of the engine that are over, by who asked and how they ended.",
+            "Finished generations by priority and outcome.",
             priority=(*_PRIORITIES.values(),),
             outcome=_OUTCOMES,
         )
         self._aborts = self._counter(
             "aborts_total",
-            "Runs that were stopped before their end, by the reason.",
+            "Aborted generations by reason.",
             reason=_ABORTS,
         )
         self._failures = self._counter(
-            "failures_total", "Runs that failed by themselves, by the reason.", reason=_FAILURES
+            "failures_total", "Failed generations by reason.", reason=_FAILURES
         )
         self._stops = self._counter(
             "stop_hits_total",
-            "Answers that ended at a stop sequence of the request.",
+            "Generations that ended at a stop sequence of their request.",
             kind=("string", "token"),
         )
         self._prompt_tokens = self._counter(
-            "prompt_tokens_total", "Tokens of the prompts of finished runs."
+            "prompt_tokens_total", "Prompt tokens of completed generations."
         ).of()
         self._cached_tokens = self._counter(
-            "cached_prompt_tokens_total", "Those of them that were not computed again."
+            "cached_prompt_tokens_total",
+            "Prompt tokens of completed generations that were reused from a cache.",
         ).of()
         self._tokens = self._counter(
             "completion_tokens_total",
-            "Tokens generated, those of stopped and failed runs included.",
+            "Generated tokens, including those of aborted and failed generations.",
         ).of()
         self._first_token = self._histogram(
             "time_to_first_token_seconds",
-            "From the start on a slot to the first token; waiting for the slot is not in it.",
+            "Time from the start on a slot to the first token, without the wait for the slot.",
             _WAITS_S,
         ).of()
         self._interval = self._histogram(
             "inter_token_latency_seconds",
-            "Time between two tokens; all intervals of a run are counted as its mean, at its end.",
+            "Time between two tokens; a generation's intervals are recorded as their mean.",
             _INTERVALS_S,
         ).of()
         self._run_time = self._histogram(
             "generation_duration_seconds",
-            "From the start on a slot to the end of the run.",
+            "Time from the start on a slot to the end of the generation.",
             _RUNS_S,
         ).of()
         self._slot_wait = self._histogram(
             "slot_wait_seconds",
-            "How long runs waited for a slot; jobs wait for theirs in the queue.",
+            "Time that generations waited for a slot; jobs wait in the job queue instead.",
             _WAITS_S,
             priority=(*_PRIORITIES.values(),),
         )
         self._verdicts = self._counter(
-            "validation_verdicts_total", "Answers that were validated.", valid=("true", "false")
+            "validation_verdicts_total", "Validated answers by verdict.", valid=("true", "false")
         )
         self._issues = self._counter(
-            "validation_issues_total", "What validation found wrong, by rule.", rule=(*rules, OTHER)
+            "validation_issues_total", "Validation issues by rule.", rule=(*rules, OTHER)
         )
         self._notices = self._counter(
             "validation_notices_total",
-            "Notices of validation by rule; they leave an answer valid.",
+            "Validation notices by rule; an answer with notices is still valid.",
             rule=(*notice_rules, OTHER),
         )
         self._jobs_ended = self._counter(
-            "jobs_ended_total", "Jobs that have ended, of all endpoints.", status=_ENDS
+            "jobs_ended_total", "Finished jobs of all endpoints by status.", status=_ENDS
         )
         self._job_wait = self._histogram(
-            "job_queue_delay_seconds", "From a job's queueing to its start on a worker.", _WAITS_S
+            "job_queue_delay_seconds",
+            "Time from queueing a job to its start on a worker.",
+            _WAITS_S,
         ).of()
         self._job_time = self._histogram(
-            "job_execution_seconds", "From a job's start on a worker to its end.", _RUNS_S
+            "job_execution_seconds", "Time from a job's start on a worker to its end.", _RUNS_S
         ).of()
         self._lines = self._counter(
             "batch_lines_total",
-            "Lines of batches that were answered.",
+            "Answered lines of batches by outcome.",
             outcome=("completed", "failed"),
         )
         self._starts = {each: self._slot_wait.of(name) for each, name in _PRIORITIES.items()}
 
     def __call__(self, event: EngineEvent) -> None:
-        """Take an event of the engine."""
+        """Count an event of the engine."""
         match event:
             case RequestStarted():
                 self._starts[event.priority].observe(event.queue_s)
@@ -178,11 +181,11 @@ class Metrics:
         self._generations.of(_PRIORITIES[event.priority], outcome).add()
 
     def job_ended(self, job: Job) -> None:
-        """Take a job that has ended, on whatever worker."""
+        """Count a finished job, whichever worker ran it."""
         self._jobs_ended.of(job.status).add()
         started, ended = job.started_at, job.ended_at
         if started is not None:
-            # The clock may have been set back in between.
+            # The system clock may have been set back in between.
             self._job_wait.observe(max(0.0, started - job.queued_at))
             if ended is not None:
                 self._job_time.observe(max(0.0, ended - started))
@@ -196,19 +199,19 @@ class Metrics:
             self._notices.of(notice.rule).add()
 
     def line(self, ok: bool) -> None:
-        """Take a line of a batch that was answered."""
+        """Count an answered line of a batch."""
         self._lines.of("completed" if ok else "failed").add()
 
     def request(self, scope: Scope, status: int, seconds: float) -> None:
-        """Take an HTTP request that is over."""
+        """Count a finished HTTP request."""
         operation = operation_name(scope)
         self._requests.of(operation, str(status)).add()
         self._request_time.of(operation).observe(seconds)
 
     def _counter(
-        self, name: str, said: str, *, sparse: bool = False, **labels: Sequence[str]
+        self, name: str, description: str, *, sparse: bool = False, **labels: Sequence[str]
     ) -> Family[Counter]:
-        spec = Spec(name=PREFIX + name, kind="counter", help=said, labels=labels)
+        spec = Spec(name=PREFIX + name, kind="counter", help=description, labels=labels)
         family = Family(spec, Counter, sparse=sparse)
         self.families.append(family)
         return family
@@ -216,13 +219,13 @@ class Metrics:
     def _histogram(
         self,
         name: str,
-        said: str,
+        description: str,
         bounds: Sequence[float],
         *,
         sparse: bool = False,
         **labels: Sequence[str],
     ) -> Family[Histogram]:
-        spec = Spec(name=PREFIX + name, kind="histogram", help=said, labels=labels)
+        spec = Spec(name=PREFIX + name, kind="histogram", help=description, labels=labels)
         family = Family(spec, lambda: Histogram(bounds), sparse=sparse)
         self.families.append(family)
         return family
@@ -230,6 +233,6 @@ class Metrics:
 
 def _reason(error: engine.EngineError | None) -> str:
     for cls in type(error).__mro__:
-        if (found := _WHY.get(cls)) is not None:
-            return found
+        if (reason := _REASONS.get(cls)) is not None:
+            return reason
     return OTHER

@@ -1,4 +1,4 @@
-"""Validation with its verdicts counted."""
+"""A validator that reports its verdicts to the metrics."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from validation import Options, Subject, Validator, Verdict
 
 
 class CountedValidator:
-    """A validator that tells of each verdict, one at a time: long texts are judged on threads."""
+    """Calls `on_verdict` with each verdict, one at a time although texts are checked on threads."""
 
     def __init__(self, validator: Validator, on_verdict: Callable[[Verdict], None]) -> None:
         self._validator = validator
         self._on_verdict = on_verdict
-        self._telling = Lock()
+        self._lock = Lock()
 
     def refuse(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
-        """Return what the validator does."""
+        """Return the validator's refusal, and report it if there is one."""
         verdict = self._validator.refuse(prompt, conversation, options)
         if verdict is not None:
-            self._tell(verdict)
+            self._report(verdict)
         return verdict
 
     def validate(self, subject: Subject, options: Options) -> Verdict:
-        """Return what the validator does."""
+        """Return the validator's verdict, and report it."""
         verdict = self._validator.validate(subject, options)
-        self._tell(verdict)
+        self._report(verdict)
         return verdict
 
-    def _tell(self, verdict: Verdict) -> None:
-        with self._telling:
+    def _report(self, verdict: Verdict) -> None:
+        with self._lock:
             self._on_verdict(verdict)

@@ -1,4 +1,4 @@
-"""The numbers as JSON, for `/system/status`: the same as `/metrics` has, by the same names."""
+"""The metrics as JSON for `/system/status`, with the same names and values as in `/metrics`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from emulator.metrics.instruments import Counter, Histogram, Metric
 
 
 def described(metrics: Iterable[Metric]) -> dict[str, Any]:
-    """Return each metric's number, in an object by the value of each label where it has some.
+    """Return the metrics by name: a number, or nested objects by label value if it has labels.
 
-    Of a histogram that is how many observations there were, and their sum.
+    A histogram is an object with the number of observations and their sum.
     """
     found: dict[str, Any] = {}
     for metric in metrics:

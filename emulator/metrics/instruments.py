@@ -1,7 +1,7 @@
-"""What metrics are made of: plain numbers, by labels whose values are known beforehand.
+"""Counters and histograms as plain numbers, with labels whose values are known in advance.
 
-prometheus_client's own instruments take a lock for each step and a microsecond for each label,
-which is worth it between threads. These are owned by one event loop, and a job passes ten of them.
+prometheus_client's own instruments lock on each update and take a microsecond per label, which
+makes them safe between threads. These are owned by one event loop, and a job updates ten of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Generic, Literal, TypeVar
 
-# Stands for every value of a label that is not one of those that were named.
+# Replaces every label value that was not declared.
 OTHER = "other"
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What a metric is: `labels` has each label's values, all there will ever be."""
+    """A metric's name, type and description; `labels` has all values that each label can have."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -37,50 +37,50 @@ class Counter:
         self.value = 0
 
     def add(self, amount: int = 1) -> None:
-        """Count that many more."""
+        """Increase the counter by `amount`."""
         self.value += amount
 
 
 class Histogram:
-    """How many observations were up to each bound, and their sum."""
+    """The number of observations up to each bound, and their sum."""
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
-        # The last one is of what lies beyond all bounds.
+        # The last count is for values above all bounds.
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Take a value that was seen so many times."""
+        """Record a value that was observed `times` times."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
 
     @property
     def count(self) -> int:
-        """How many observations there were."""
+        """The number of observations."""
         return sum(self.counts)
 
 
 class Family(Generic[T]):
-    """The instruments of one metric, one for each combination of its labels' values.
+    """The instruments of one metric, one for each combination of its label values.
 
-    A value that was not named beforehand counts as `other`: whatever callers send, there are never
-    more of them than the product of what was named. All are there from the start, at 0, so that a
-    rate begins with the first event; where most combinations never happen, `sparse` ones are made
-    when they do.
+    A label value that was not declared counts as `other`, so clients cannot create more series than
+    the product of the declared values. All series exist from the start, at 0, so a rate includes
+    the first event. With `sparse`, for metrics most of whose combinations never happen, a series is
+    created at its first event.
     """
 
     def __init__(self, spec: Spec, make: Callable[[], T], *, sparse: bool = False) -> None:
         self.spec = spec
         self._make = make
         self._allowed = [frozenset(values) for values in spec.labels.values()]
-        there = () if sparse else product(*spec.labels.values())
-        self._children: dict[tuple[str, ...], T] = {values: make() for values in there}
+        initial = () if sparse else product(*spec.labels.values())
+        self._children: dict[tuple[str, ...], T] = {values: make() for values in initial}
 
     def of(self, *values: str) -> T:
-        """Return the instrument for these values of the labels."""
+        """Return the instrument for these label values."""
         child = self._children.get(values)
         if child is None:
             pairs = zip(values, self._allowed, strict=True)
@@ -91,23 +91,23 @@ class Family(Generic[T]):
         return child
 
     def samples(self) -> Iterator[tuple[tuple[str, ...], T]]:
-        """Yield the instruments by their labels' values."""
+        """Yield the instruments with their label values."""
         yield from self._children.items()
 
 
 class Reading:
-    """Numbers that are looked up when somebody asks, by their labels' values if there are any."""
+    """Numbers that are read at each scrape, by label values if the metric has labels."""
 
     def __init__(
-        self, spec: Spec, look: Callable[[], Mapping[tuple[str, ...], float] | float]
+        self, spec: Spec, read: Callable[[], Mapping[tuple[str, ...], float] | float]
     ) -> None:
         self.spec = spec
-        self._look = look
+        self._read = read
 
     def samples(self) -> Iterator[tuple[tuple[str, ...], float]]:
-        """Yield what there is now."""
-        found = self._look()
-        yield from found.items() if isinstance(found, Mapping) else [((), found)]
+        """Yield the current numbers with their label values."""
+        numbers = self._read()
+        yield from numbers.items() if isinstance(numbers, Mapping) else [((), numbers)]
 
 
 Metric = Family[Counter] | Family[Histogram] | Reading

@@ -1,4 +1,4 @@
-"""Which of a few names a call is counted under, whatever its path."""
+"""The operation names under which HTTP requests are counted."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _KNOWN = frozenset(_OTHERS)
 
 
 def operation_name(scope: Scope) -> str:
-    """Return the name of the operation that is called, `other` where it is none of ours."""
+    """Return the name of the requested operation, or `other` if it is unknown."""
     call = call_of(scope)
     if call.plane is not Plane.OPENAI:
         return call.operation if call.operation in _KNOWN else OTHER
     parts = scope["path"].split("/")
-    # Behind an endpoint, which may have any name; and what follows may be a model's, or a file's.
+    # Skip the endpoint, which may have any name. A model's or file's name may follow the operation.
     start = 3 if call.endpoint is not None else 1
     return next((part for part in parts[start:] if part in _OPENAI), OTHER)

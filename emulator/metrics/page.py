@@ -1,4 +1,4 @@
-"""`python -m emulator.metrics.page`: docs/metrics.md, its table made from the metrics."""
+"""`python -m emulator.metrics.page`: docs/metrics.md, with the table generated from the metrics."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from jobs import MemoryJobStore
 from validation.v3 import V3
 
 TEXT = Path(__file__).with_suffix(".md")
-# More values of a label are told as how many there are.
-_MOST_SHOWN = 12
+# A label with more values is shown with their number instead.
+_MAX_VALUES_SHOWN = 12
 
 
 def page() -> str:
@@ -27,8 +27,8 @@ def page() -> str:
 
 @cache
 def specs() -> tuple[Spec, ...]:
-    """Return what every metric of a server is, but for those of its process."""
-    # Not what this machine's environment says.
+    """Return the specification of every metric of a server, except those of its process."""
+    # Independent of the environment variables of this machine.
     settings = EmulatorSettings.model_construct(engine="scripted", engine_isolation="thread")
     store = MemoryJobStore()
     fleet = Fleet(store, lease_s=1, grace_s=1)
@@ -41,7 +41,7 @@ def specs() -> tuple[Spec, ...]:
 
 
 def _table() -> str:
-    rows = ["| metric | type | labels | is |", "|---|---|---|---|"]
+    rows = ["| metric | type | labels | description |", "|---|---|---|---|"]
     for spec in specs():
         labels = "; ".join(_label(spec, name) for name in spec.labels)
         rows.append(f"| `{spec.name}` | {spec.kind} | {labels} | {spec.help} |")
@@ -52,7 +52,7 @@ def _label(spec: Spec, name: str) -> str:
     values = spec.labels[name]
     if len(values) == 1:
         return f"`{name}`"
-    if len(values) > _MOST_SHOWN:
+    if len(values) > _MAX_VALUES_SHOWN:
         return f"`{name}`: one of {len(values)}"
     return f"`{name}`: {', '.join(f'`{value}`' for value in values)}"
 

@@ -1,4 +1,4 @@
-"""What is looked up when somebody asks: the engine, the queue, the disk, the workers now."""
+"""The metrics read at each scrape: the state of the engine, the queue, the disk, the workers."""
 
 from __future__ import annotations
 
@@ -26,66 +26,66 @@ def readings(
     journal: SqliteJournal | None,
     batches: Callable[[], Sequence[StoredBatch]],
 ) -> list[Reading]:
-    """Return all of them; none takes longer for more jobs."""
+    """Return all readings. Reading one takes constant time, however many jobs there are."""
     endpoint = settings.endpoint_id
     models = by_model(engine, settings.served_model)
 
     def oldest_s() -> float:
         queued_at = store.oldest_queued_at(endpoint)
-        # The clock may have been set back since.
+        # The system clock may have been set back since.
         return 0.0 if queued_at is None else max(0.0, time.time() - queued_at)
 
     return [
         _info(settings),
         _by(
             "engine_state",
-            "1 for the state that the engine is in.",
+            "1 for the engine's current state, 0 for the others.",
             "state",
             EngineState,
             lambda: {engine.state.value: 1},
         ),
         _by(
             "model_copies",
-            "Models that are served, each with all its copies, by the state they are in.",
+            "Copies of all served models by state.",
             "state",
             EngineState,
             lambda: Counter(
                 copy.state.value for each in models.values() for copy in each.instances
             ),
         ),
-        _one("engine_slots", "Runs that the engine does side by side.", lambda: engine.slots),
-        _one("slots_in_use", "Slots that are held by runs.", lambda: engine.running),
-        _one("requests_waiting", "Requests that wait for a slot.", lambda: engine.waiting),
+        _one("engine_slots", "Generations that can run at the same time.", lambda: engine.slots),
+        _one("slots_in_use", "Slots in use.", lambda: engine.running),
+        _one("requests_waiting", "Requests that are waiting for a slot.", lambda: engine.waiting),
         Reading(
             Spec(
                 name=f"{PREFIX}engine_restarts_total",
                 kind="counter",
-                help="How often the engine's process was started again after a crash.",
+                help="Restarts of the engine process after a crash.",
             ),
             lambda: engine.restarts,
         ),
-        _by("jobs", "Jobs that are kept, of all endpoints.", "status", JobStatus, store.totals),
-        _one("jobs_max", "As many jobs may be kept (MAX_JOBS).", lambda: settings.max_jobs),
+        _by("jobs", "Stored jobs of all endpoints by status.", "status", JobStatus, store.totals),
+        _one("jobs_max", "Maximum number of stored jobs (MAX_JOBS).", lambda: settings.max_jobs),
         _one(
             "oldest_job_wait_seconds",
-            "How long that job of the server's own endpoint waits that has waited longest.",
+            "Waiting time of the oldest queued job of the server's own endpoint; 0 if none waits.",
             oldest_s,
         ),
         _one(
             "job_database_up",
-            "1 while the disk takes jobs; also where jobs are kept in memory.",
+            "1 if jobs can be written to disk, or if they are kept in memory only; else 0.",
             lambda: float(journal is None or journal.trouble is None),
         ),
         _by(
             "workers",
-            "Workers of the server's own endpoint; each slot of the one inside it counts as one.",
+            "Workers of the server's own endpoint by state; each slot of the local worker counts.",
             "state",
             _WORKERS,
             lambda: fleet.counts(endpoint),
         ),
         _by(
             "batches",
-            "Batches that are kept.",
+            "Stored batches by status.",
             "status",
             BatchStatus,
             lambda: Counter(each.status.value for each in batches()),
@@ -102,29 +102,29 @@ def _info(settings: EmulatorSettings) -> Reading:
     spec = Spec(
         name=f"{PREFIX}info",
         kind="gauge",
-        help="Always 1; what the server runs on is in its labels.",
+        help="Always 1; the labels name the backend, the model and the isolation mode.",
         labels={name: (value,) for name, value in labels.items()},
     )
     return Reading(spec, lambda: {tuple(labels.values()): 1})
 
 
-def _one(name: str, said: str, look: Callable[[], float]) -> Reading:
-    return Reading(Spec(name=PREFIX + name, kind="gauge", help=said), look)
+def _one(name: str, description: str, read: Callable[[], float]) -> Reading:
+    return Reading(Spec(name=PREFIX + name, kind="gauge", help=description), read)
 
 
 def _by(
     name: str,
-    said: str,
+    description: str,
     label: str,
     values: Iterable[str],
-    look: Callable[[], Mapping[Any, float]],
+    read: Callable[[], Mapping[Any, float]],
 ) -> Reading:
-    """Return a reading with one label, 0 for each of its values that is not found."""
+    """Return a reading with one label; label values without a number are reported as 0."""
     known = tuple(map(str, values))
-    spec = Spec(name=PREFIX + name, kind="gauge", help=said, labels={label: known})
+    spec = Spec(name=PREFIX + name, kind="gauge", help=description, labels={label: known})
 
-    def found() -> Mapping[tuple[str, ...], float]:
-        there = look()
-        return {(value,): there.get(value, 0) for value in known}
+    def read_all() -> Mapping[tuple[str, ...], float]:
+        numbers = read()
+        return {(value,): numbers.get(value, 0) for value in known}
 
-    return Reading(spec, found)
+    return Reading(spec, read_all)

@@ -1,4 +1,4 @@
-"""`/metrics`, as Prometheus asks for it."""
+"""The route `/metrics` for Prometheus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MetricsRoute:
-    """Answers scrapes. Owned by the event loop, as all that is read for it is."""
+    """Answers scrapes. Owned by the event loop, like everything that it reads."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = metrics
@@ -30,7 +30,7 @@ class MetricsRoute:
 
     async def _answer(self, request: Request) -> Response:
         if self._text is None:
-            # The library takes 0.1 s to import, and streams share this loop.
+            # Importing the library takes 0.1 s, which would block streams on this event loop.
             self._text = await asyncio.to_thread(_text, self._metrics)
         from emulator.metrics.text import MEDIA_TYPE
 

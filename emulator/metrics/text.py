@@ -1,4 +1,4 @@
-"""The numbers in Prometheus's text format, with those of the process beside them."""
+"""The metrics in Prometheus's text format, followed by those of the process."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MEDIA_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 
 class Text:
-    """Writes the metrics of one server; a process may have several, and nothing is shared.
+    """Writes the metrics of one server; several servers in a process share nothing.
 
-    The lines are written here and not by the library, which takes 5 ms for them where this takes
-    one: as long as that no stream of this loop would go on, at each scrape. The tests have the
-    library read them.
+    The lines are written here instead of by the library, which takes 5 ms for them where this takes
+    1 ms. Writing them blocks the event loop, and with it all streams, at each scrape. The tests
+    parse the lines with the library.
     """
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
@@ -27,7 +27,7 @@ class Text:
         ProcessCollector(registry=self._process)
 
     def render(self) -> bytes:
-        """Return what a scrape is answered."""
+        """Return the response body of a scrape."""
         lines = [line for metric in self._metrics for line in _lines(metric)]
         return "\n".join([*lines, ""]).encode() + generate_latest(self._process)
 
