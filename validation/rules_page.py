@@ -1,4 +1,4 @@
-"""`python -m validation.rules_page`: docs/validation.md, made from the rules themselves."""
+"""`python -m validation.rules_page`: docs/validation.md, generated from the rules."""
 
 from __future__ import annotations
 
@@ -24,82 +24,83 @@ from validation.rules import (
 _VERDICT = """\
 # Validation
 
-What is made of a finished answer: the intent of its prompt is told, the sanitiser takes out what
-nobody should see, checks look at what is left. The output has it under `validation` wherever
-`enable_validation` is on, which it is by default.
+Validation checks each finished answer: it detects the intent of the prompt, the sanitiser removes
+unwanted text, and checks look for issues in the remaining text. The result is in the output under
+`validation` if `enable_validation` is on, which is the default.
 
-| key | holds |
+| key | value |
 |---|---|
-| `intent` | what the prompt wants to know, [one of these](#intents) |
-| `sanitized` | true if the answer's text is not what the model wrote, which with `stream` is the \
-joined `deltas` |
+| `intent` | the subject of the prompt, [one of these](#intents) |
+| `sanitized` | true if the answer's text differs from the model's output, which with `stream` is \
+the joined `deltas` |
 | `valid` | true if there are no issues |
 | `issues` | a sentence for each issue: none if `valid` is true, else at least one |
-| `details` | `issues` once more, each with the id of its `rule`; `notices`, in the same form: \
-what is worth knowing and leaves the answer valid; `removed`, what the sanitiser \
-took out, each with its `rule` and its `span`, in characters of what the model wrote; \
-`removed_count` |
+| `details` | `issues` again, each with the id of its `rule`; `notices` in the same form, which \
+leave the answer valid; `removed`, the texts that the sanitiser removed, each with its `rule` and \
+its `span`, in characters of the model's output; `removed_count` |
 
-An answer that is not valid is reported, never withheld. That something was taken out is no issue by
-itself: the answer may be fine without it."""
+An invalid answer is reported but never withheld. Removed text is not an issue by itself: the
+remaining answer may be fine."""
 
 _FILE = """\
 ## The rules file
 
-All rules are data, in [rules.yaml](../validation/rules.yaml), and `make docs` makes this page from
-it. `VALIDATION_RULES=/path/to/mine.yaml` replaces the whole file: copy it and change the copy. A
-rule that is not in the copy is off. A bad file ends the process at its start with a line that names
-the file, the line in it and what is wrong there."""
+All rules are data, in [rules.yaml](../validation/rules.yaml), and `make docs` generates this page
+from them. `VALIDATION_RULES=/path/to/mine.yaml` replaces the whole file: copy it and change the
+copy. A rule that is not in the copy is disabled. With an invalid file the process exits at
+startup with an error message that names the file, the line and the problem."""
 
 _EXAMPLES = """\
-Every rule has examples, and the tests run all of them. Texts are shown as they are; where that
-would hide something (white space at an end, a tab, no text at all), between quotation marks and
-with `\\n` for a line break. They answer this prompt where none is shown:"""
+Every rule has examples, and the tests run all of them. Texts are shown as they are. A text in
+which something would be invisible (white space at an end, a tab, an empty text) is shown between
+quotation marks and with `\\n` for a line break. Unless an example shows a prompt, its prompt is:"""
 
 _INTENTS = """\
 ## Intents
 
-What a prompt may want to know, and how many words an answer has. Cues in the rules file speak for
-an intent or against it, each with a weight: words and phrases, some only beside others, for a cue
-alone is not an intent: their sum must be above `threshold`. A small encoder, trained on this
-project's prompts, speaks as well: its log-odds against `general`, times `classifier`, are added to
-the cues of the intents that it knows; an intent of your own has its cues alone. The intent with the
-highest sum is told, `general` if none is above the threshold."""
+The intent is the subject of a prompt, and determines how many words an answer may have. The rules
+file has weighted cues for and against each intent: words and phrases, some of which count only
+together with others. The sum of an intent's matching cues must be above `threshold`, so usually
+more than one cue must match. A small encoder model, trained on this project's prompts, also
+contributes: its log-odds against `general`, multiplied by `classifier`, are added to the sums of
+the intents that it was trained on. An intent that you add uses only its cues. The intent with the
+highest sum is chosen, or `general` if no sum is above the threshold."""
 
 _SANITIZER = """\
 ## Sanitiser
 
-What it takes out of an answer. Code, between fences or backticks or indented, is left alone, but
-for a token that ends the answer in the midst of it. What comes out would not change any further."""
+The sanitiser removes these texts from an answer. Code (fenced, between backticks or indented) is
+left unchanged, except for a token that ends the answer inside code. Sanitising the result again
+changes nothing."""
 
 _CHECKS = """\
 ## Checks
 
-What is checked in an answer, and the sentence that reports a finding. Checks see the answer as the
-sanitiser leaves it. A finding is an issue and makes the answer invalid, unless its rule has
-`severity: notice`: a notice is listed under `details.notices` and leaves `valid` true. A check that
-is not sure finds nothing, nor does one where the prompt asks for what it would find (`unless`): a
-good answer called invalid is worse than a bad one missed."""
+Each check has the sentence that reports its finding. Checks run on the sanitised answer. A
+finding is an issue and makes the answer invalid, unless its rule has `severity: notice`: a notice
+is listed under `details.notices` and leaves `valid` true. A check reports nothing if it is
+uncertain, or if the prompt asks for what the check would find (`unless`): a false alarm on a good
+answer is worse than a missed bad answer."""
 
 
 _OPTIONS = """\
 ## Options
 
-What a request asks for with its `validation`, or the settings for all of them, see
-[Jobs](jobs.md#input). The first three make an answer invalid. What is personal or secret is taken
-out of the answer and its deltas alike, with its kind in brackets left in its place; a stream then
-comes at its end, for only a whole text tells what half a number was. What is blocked is answered at
-once, without a text, `finish_reason` `content_filter`.
+Options are enabled for one request by its `validation` object, or for all requests by settings;
+see [Jobs](jobs.md#input). The first three make an answer invalid. Personal data and secrets are
+replaced, in the answer and in its deltas, by their kind in brackets. A stream is then sent only
+at its end, because a partial number cannot be recognized before the text is complete. A blocked
+request is answered immediately, without text and with `finish_reason` `content_filter`.
 
-A package that one of them needs and that is not installed leaves a sentence in `warnings`, and all
-else goes on. With `regenerate` an answer is generated once more where one of its issues may go away
-with that; of the two the one with fewer issues is given."""
+If a package that an option needs is not installed, the option is skipped with a sentence in
+`warnings`. With `regenerate`, an answer is generated a second time if one of its issues may not
+occur again, and the answer with fewer issues is returned."""
 
 OPTION_EXAMPLES = Path(__file__).with_name("options") / "examples.yaml"
 
 
 class OptionRule(BaseModel):
-    """What an option finds, for people: `given` is the request's `validation` in its examples."""
+    """Description of an option; `given` is the request's `validation` in its examples."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -115,7 +116,7 @@ def option_rules() -> dict[str, OptionRule]:
 
 
 def page(rules: Rules) -> str:
-    """Return the whole page; a section is a function, so that others are easily added."""
+    """Return the whole page. Each section is a function."""
     sections = (_verdict, _rules_file, _intents, _sanitizer, _checks, _options)
     return "\n\n".join(part for section in sections for part in section(rules)) + "\n"
 
@@ -167,7 +168,7 @@ def _rule(name: str, rule: SanitizerRule | CheckRule) -> Iterable[str]:
     if isinstance(rule, CheckRule):
         limits = ", ".join(f"`{key}` is {value:g}" for key, value in rule.limits.items())
         severity = "" if rule.severity == "error" else f" Severity: {rule.severity}."
-        yield f"“{_prose(rule.issue)}”{severity}" + (f" Here {limits}." if limits else "")
+        yield f"“{_prose(rule.issue)}”{severity}" + (f" Limits: {limits}." if limits else "")
     for example in rule.examples:
         yield from _example(example)
 
@@ -177,19 +178,19 @@ def _example(example: Example) -> Iterable[str]:
     fields = [field for field in ("intent", "finish_reason", "max_words") if field in given]
     if fields:
         case = ", ".join(f"`{field}` is {getattr(example, field)}" for field in fields)
-        yield f"Where {case}:"
+        yield f"With {case}:"
     for field in ("system", "prompt"):
         if field in given:
             yield f"{field.capitalize()}:"
             yield _shown(getattr(example, field))
-    yield "Catches:"
+    yield "Matches:"
     yield _shown(example.catches)
-    yield "Leaves:"
+    yield "Does not match:"
     yield _shown(example.leaves)
 
 
 def _prose(text: str) -> str:
-    """Return text as Markdown that shows it; names between backticks are code there too."""
+    """Return text escaped as Markdown; names between backticks stay code."""
     return re.sub(r"(`[^`]+`)|([\\`*_<>\[\]|#~$&])", _kept_or_escaped, text.strip())
 
 
@@ -199,14 +200,14 @@ def _kept_or_escaped(found: re.Match[str]) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return a text in a fence that nothing in it can close."""
+    """Return a text in a code fence longer than any run of backticks in it."""
     longest = max(map(len, re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{text if _is_plain(text) else repr(text)}\n{fence}"
 
 
 def _is_plain(text: str) -> bool:
-    """Whether one sees all of a text, and cannot take it for one between quotation marks."""
+    """Whether all of a text is visible, and it does not look like a quoted text."""
     lines = text.split("\n")
     if not lines[0] or not lines[-1] or text[0].isspace() or text[0] in "'\"":
         return False
