@@ -78,10 +78,14 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
-    parser.add_argument("--pairs", type=int, help="how often both sides take turns (10)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there too")
+    parser.add_argument("--pairs", type=int, help="number of pairs of measurements per row (10)")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write all figures to a file"
+    )
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
-    parser.add_argument("--quick", action="store_true", help="short runs, no evidence")
+    parser.add_argument(
+        "--quick", action="store_true", help="short runs whose figures are not meaningful"
+    )
     given = parser.parse_args()
     if unknown := set(given.names) - set(BENCHMARKS):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}: {', '.join(BENCHMARKS)}")

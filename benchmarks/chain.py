@@ -41,7 +41,7 @@ from engine.output import TokenLogprob
 NAME = "chain"
 _STREAMS = 4
 _NOTES = (
-    "The peer is given fewer tokens in a burst, since its rate does not depend on their number.",
+    "The peer gets fewer tokens in a burst, because its rate does not depend on their number.",
     COALESCED,
 )
 

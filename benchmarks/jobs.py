@@ -51,12 +51,13 @@ _EMPTY_S = 60.0
 _CHECKS = 3
 _WORDS = "The quick brown fox jumps over the dog."
 _NOTES = (
-    "Ours keeps its jobs in SQLite; the SDK's server keeps nothing. Behind both is the same "
-    "worker, but in the rows without work: there the SDK's handler returns what it was given.",
-    "Two cores have 2,000,000 µs of processor time a second: divided by what a job takes of all "
-    "processes, and wrk, that is the most there can be of them.",
+    "Ours stores its jobs in SQLite; the SDK's server stores nothing. Both use the same worker, "
+    "except in the rows without work, where the SDK's handler returns its input.",
+    "Two cores have 2,000,000 µs of processor time per second. Divided by the time per job of all "
+    "processes and wrk, this gives the maximum rate.",
     "/run: jobs of an endpoint without workers, each on disk before it is acknowledged. The SDK's "
-    "own /run has no row: it lists all earlier jobs for each new one, and keeps none of them.",
+    "own /run has no row, because for each new job it lists all earlier ones, and it stores none "
+    "of them.",
 )
 
 

@@ -114,9 +114,9 @@ async def _run(table: Table, options: Options, ours: int, peer: int) -> None:
         name = "time to first token" if streams == 1 else f"the last of {streams} first tokens"
         table.compare(f"{route}, {name}", "ms", pairs, at_most(1.1, "ratio"))
     table.notes.append(
-        f"{tokens} tokens a stream, prompt included in the time, {_TIMES} pairs a turn. Of "
-        f"{4 * _TIMES * options.pairs} greedy answers to one, {same} were the same "
-        "text on both sides."
+        f"{tokens} tokens per stream, {_TIMES} pairs per turn; the time includes the prompt. Of "
+        f"{4 * _TIMES * options.pairs} greedy answers with one stream, {same} were the same text "
+        "on both sides."
     )
 
 

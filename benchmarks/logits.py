@@ -116,13 +116,13 @@ def run(options: Options) -> list[Table]:
     say(f"{NAME}: held to a schema")
     words = _Words()
     table.alone(
-        "making the vocabulary known for schemas, once",
+        "preparing the vocabulary for schemas, once",
         "CPU ms",
         [_known_ms(words) for _ in range(3)],
     )
     grammars = _grammars(words)
     table.alone(
-        "making a schema",
+        "compiling a schema",
         "CPU ms/answer",
         [_schema_ms(grammars) for _ in range(repeats)],
     )
@@ -134,7 +134,7 @@ def run(options: Options) -> list[Table]:
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         runtime = _runtime(Path(folder))
         table.alone(
-            "bare stand-in, a row of logits that nobody reads",
+            "bare stand-in, a row of logits without reading it",
             "CPU ms/token",
             [_bare_ms(runtime) for _ in range(repeats)],
         )

@@ -8,7 +8,7 @@ this client, server, engine and store share the machine's cores.
 
 How long a disconnect takes to free its slot cannot be seen from outside, so the server writes down
 when it has. One more stream waits in the queue meanwhile, and the row after it is from closing one
-to the first words of the next.
+to the first text of the next.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _show(table: Table, found: list[_Found]) -> None:
         at_most(50),
     )
     alone(
-        f"from a disconnect to the next stream's first words, worst of {_DISCONNECTS}",
+        f"from a disconnect to the next stream's first text, worst of {_DISCONNECTS}",
         "ms",
         lambda each: each.next_ms,
     )
@@ -102,8 +102,8 @@ def _show(table: Table, found: list[_Found]) -> None:
     alone(f"{killed}, p99", "ms", lambda each: each.run_killed.p99_ms)
     alone("from the engine host's SIGKILL to the next answer", "ms", lambda each: each.again_ms)
     table.notes.append(
-        "All of a turn at once. No job was refused or lost in any of it, and the engine was "
-        "restarted once for each time it was killed."
+        "All rows of a turn are measured at the same time. No job was refused or lost, and the "
+        "engine was restarted exactly once each time it was killed."
     )
 
 
@@ -179,7 +179,7 @@ async def _disconnects(
 ) -> tuple[float, float, OpenStream]:
     """Hang up on a stream while another waits, a few times; return the worst and who is left.
 
-    The worst are from a disconnect until its slot was free, and to the next stream's first words.
+    The worst are from a disconnect until its slot was free, and to the next stream's first text.
     """
     freed, worst = 0.0, 0.0
     for _ in range(_DISCONNECTS):

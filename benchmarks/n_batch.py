@@ -58,8 +58,8 @@ async def _run(options: Options) -> Table:
                     )
                     table.compare(f"{row}, a step takes {told}", "ms", pairs)
     table.notes.append(
-        f"A step is {STEP_MS} ms with one place; with {PLACES} it is as long or twice as long, as "
-        "the rows say."
+        f"A step takes {STEP_MS} ms with one position; with {PLACES} it takes as long or twice as "
+        "long, as the rows say."
     )
     return table
 

@@ -70,12 +70,11 @@ _TOKENS = 16_000
 # One user's turn, for which the runtime has its own template; deltas come with streaming only.
 _JOB = {"messages": [{"role": "user", "content": "a prompt"}], "stream": True}
 _NOTES = (
-    f"A burst is an answer of {_TOKENS:,} tokens, several times in a row: from the question to the "
-    "last byte, first token included.",
+    f"A burst is an answer of {_TOKENS:,} tokens, several times in a row, measured from the "
+    "request to the last byte, including the first token.",
     COALESCED,
-    "A bare hop is no server of ours but the least there can be with the runtime in a process: "
-    "a token's bytes to a socket, and from there to the client, with nothing that makes an answer "
-    "of them.",
+    "A bare hop is not our server but the minimum with the runtime in its own process: the bytes "
+    "of a token are sent to a socket and from there to the client, without building an answer.",
 )
 
 

@@ -74,8 +74,9 @@ def run(options: Options) -> list[Table]:
         built = [_build_us(STOPS[:count]) for _ in range(options.pairs)]
         full.alone(f"once a request: building it for {count}", "µs", built)
     full.notes.append(
-        f"Above {_FULL_RESCANS_FROM:,} pieces the whole text is rescanned for {_FULL_RESCANS} of "
-        "them, evenly spread: all of them would take minutes, and the mean is the same."
+        f"Above {_FULL_RESCANS_FROM:,} pieces, the whole text is rescanned only for "
+        f"{_FULL_RESCANS} of them, evenly spread. All of them "
+        "would take minutes, and the mean is the same."
     )
     return [full, window]
 

@@ -28,8 +28,9 @@ LIMIT_S = 900.0
 # No slower than the peer.
 SAME = at_most(1.0, "ratio")
 COALESCED = (
-    "Our events hold what has come since the last one, so a burst is coalesced. For one event per "
-    "token each one is rendered apart, as the peer does it; what came together is still one write."
+    "An event of ours contains all tokens since the previous one, so a burst is coalesced. For one "
+    "event per token, each token becomes its own event; tokens that arrive together are still "
+    "written at once."
 )
 _PATH = "/v1/completions"
 # Token ids, which every engine takes as they are.

@@ -73,8 +73,8 @@ async def ten_turns(table: Table, options: Options, ours: int, peer: int) -> Non
     table.compare(f"time to first token, turn {_LATE}", "ms", late, _BESIDE)
     table.compare(f"turn {_LATE} over turn {_EARLY}", "x", growth, _GROWTH)
     table.notes.append(
-        f"Answers of {_ANSWER_TOKENS} tokens; of {options.pairs} chats, {same} were the same on "
-        "both sides to the last word."
+        f"Answers of {_ANSWER_TOKENS} tokens. Of {options.pairs} chats, {same} were identical on "
+        "both sides."
     )
 
 

@@ -16,7 +16,7 @@ from jobs import MemoryJobStore
 from validation.v3 import V3
 
 TEXT = Path(__file__).with_suffix(".md")
-# A label with more values is shown with their number instead.
+# Above this, the page shows the number of values instead of the values.
 _MAX_VALUES_SHOWN = 12
 
 
