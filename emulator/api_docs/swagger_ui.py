@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-# Part of the extra `emulator`; see docs/decisions/0019-swagger-ui-from-a-wheel.md.
+# A dependency of the package; see docs/decisions/0019-swagger-ui-from-a-wheel.md.
 PACKAGE = "fastapi_swagger"
 FILES = ("swagger-ui.css", "swagger-ui-bundle.js")
 _FOLDER = "resources"
