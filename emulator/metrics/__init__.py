@@ -1,1 +1,1 @@
-"""What the server counts and measures: one set of numbers for `/metrics` and `/system/status`."""
+"""The server's metrics, for `/metrics` and `/system/status`."""
