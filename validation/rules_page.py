@@ -89,7 +89,7 @@ _OPTIONS = """\
 Options are enabled for one request by its `validation` object, or for all requests by settings;
 see [Jobs](jobs.md#input). The first three make an answer invalid. Personal data and secrets are
 replaced, in the answer and in its deltas, by their kind in brackets. A stream is then sent only
-at its end, because a partial number cannot be recognized before the text is complete. A blocked
+at its end, because a partial number cannot be recognised before the text is complete. A blocked
 request is answered immediately, without text and with `finish_reason` `content_filter`.
 
 If a package that an option needs is not installed, the option is skipped with a sentence in
