@@ -32,8 +32,8 @@ _Bias = Annotated[float, Field(ge=-100, le=100)]
 def as_whole(value: Any) -> Any:
     """Return 16.0 as 16, in an array as well; everything else unchanged (R66).
 
-    JSON has one kind of number, and some clients write every number with a decimal point. A float of
-    2**53 or more does not tell which whole number was written.
+    JSON has one kind of number, and some clients write every number with a decimal point. A float
+    of 2**53 or more does not tell which whole number was written.
     """
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
