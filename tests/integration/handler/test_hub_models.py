@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from handler.assembly import SettingError
+from handler.setting_error import SettingError
 from handler.engine_configs import engine_configs
 from handler.hub import Hub
 from handler.model_list import ModelEntry

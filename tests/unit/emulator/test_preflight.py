@@ -15,7 +15,7 @@ import pytest
 
 from emulator.preflight import check_files, listening_sockets
 from emulator.settings import EmulatorSettings
-from handler.assembly import SettingError
+from handler.setting_error import SettingError
 
 
 def settings(folder: Path, **changes: object) -> EmulatorSettings:

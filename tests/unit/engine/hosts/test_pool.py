@@ -50,6 +50,9 @@ class Copy:
         for callback in self._callbacks:
             callback()
 
+    def abandon(self) -> None:
+        self.told.append("abandon")
+
     def spawn(self) -> None:
         self.told.append("spawn")
 
@@ -154,6 +157,11 @@ async def test_who_waits_is_told_when_the_last_copy_fails(
     with pytest.raises(EngineDead, match="first"):
         await asyncio.wait_for(waiting, WAIT_S)
     await pool.close()
+
+
+def test_abandon_kills_every_copy(pool: PoolHost, copies: list[Copy]) -> None:
+    pool.abandon()
+    assert [copy.told for copy in copies] == [["abandon"], ["abandon"]]
 
 
 async def test_close_leaves_nobody_waiting_for_a_copy() -> None:
