@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from handler.setting_error import SettingError
 from handler.engine_configs import engine_configs
 from handler.hub import Hub
 from handler.model_list import ModelEntry
 from handler.model_settings import resolve_models
 from handler.model_source import ModelSourceError, find_model, find_tokenizer
+from handler.setting_error import SettingError
 from handler.settings import Settings
 from tests.hub_server import MAIN, OLDER, HubServer, cache_repository, hub_server
 from tests.terminal import run_on_terminal
