@@ -54,10 +54,10 @@ SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 .DEFAULT_GOAL := help
 .PHONY: run serve sdk test test-long long-programs test-bare test-arm64 crash soak check bench docs docs-site screenshot lock clean help
 
-run: $(VENV)/.serve $(RUN_MODEL) ## set up, then the job in test_input.json on the embedded model
+run: $(VENV)/.serve $(RUN_MODEL) ## set up, then answer the job in test_input.json with the built-in model
 	@$(BIN)/python -m handler
 
-serve: $(VENV)/.serve $(RUN_MODEL) ## the local RunPod and the OpenAI routes on 127.0.0.1:8000
+serve: $(VENV)/.serve $(RUN_MODEL) ## start the local server on 127.0.0.1:8000: RunPod's routes and OpenAI's
 	@$(BIN)/python -m emulator
 
 sdk: $(VENV)/.run ## install RunPod's SDK in .venv, for RunPod workers and its Python client
@@ -65,7 +65,7 @@ sdk: $(VENV)/.run ## install RunPod's SDK in .venv, for RunPod workers and its P
 test: $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed ## the suite
 	@$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(SUITE) $(PYTEST_ARGS)
 
-test-long: long-programs $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed ## the long forms: fuzz, kills, soak
+test-long: long-programs $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed ## also the fuzz, crash and load tests, and the long forms of others
 	@$(PYTEST) --long -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(LONG_SUITE) $(PYTEST_ARGS)
 
 # What the long tests run and no wheel brings: programs, and the Debian packages that have them.
@@ -85,7 +85,7 @@ test-arm64: $(ARM64)/.installed ## what boards do otherwise, under qemu with an 
 	@CC=aarch64-linux-gnu-gcc RUNNER="$(abspath $(ARM64))/bin/run" PATIENCE=8 $(ARM64)/bin/python -m pytest \
 		-n 2 --dist loadfile --no-loadscope-reorder --timeout 300 $(ARM64_SUITE) $(PYTEST_ARGS)
 
-crash: $(VENV)/.dev ## JOBS=100000 jobs under KILLS=5000 kills, by hand: hours
+crash: $(VENV)/.dev ## JOBS=100000 jobs under KILLS=5000 kills; not in the suite, takes hours
 	@$(BIN)/python -m tests.crashes $(JOBS) $(KILLS)
 
 soak: $(VENV)/.dev ## half an hour of mixed load; its curves go to SOAK_OUT
@@ -104,13 +104,13 @@ check: $(VENV)/.dev ## format, lint, types, imports, dependencies, spelling, Doc
 bench: $(VENV)/.dev $(MODEL) ## the benchmarks' side-by-side tables
 	@$(BIN)/python -m benchmarks
 
-docs: $(VENV)/.serve ## make the pages that are made from code
+docs: $(VENV)/.serve ## generate the reference pages in docs/ from the code
 	@$(BIN)/python -m emulator.settings_page > docs/settings.md
 	@$(BIN)/python -m validation.rules_page > docs/validation.md
 	@$(BIN)/python -m emulator.openai_page > docs/openai.md
 	@$(BIN)/python -m emulator.metrics.page > docs/metrics.md
 
-docs-site: $(VENV)/.dev ## the pages as a site, in build/site; what is wrong with them is an error
+docs-site: $(VENV)/.dev ## build the pages as a site in build/site; warnings are errors
 	@$(SITE)
 
 screenshot: $(VENV)/.dev $(MODEL) ## the console's picture in docs/, taken with Debian's package chromium
@@ -118,12 +118,12 @@ screenshot: $(VENV)/.dev $(MODEL) ## the console's picture in docs/, taken with 
 
 # One file after the other, for serve.txt, lambda.txt and dev.txt are held to the versions of run.txt,
 # and arm64.txt to those of dev.txt.
-lock: $(VENV)/.setup ## pin what requirements/*.in ask for (LOCK_ARGS=--upgrade: the newest that fit)
+lock: $(VENV)/.setup ## pin the packages in requirements/*.in (LOCK_ARGS=--upgrade: the newest that fit)
 	@cd requirements && for name in setup run serve lambda servers node zig jq; do ../$(UV_LOCK) $$name.in -o $$name.txt >/dev/null || exit 1; done
 	@cd requirements && ../$(UV_LOCK) --override overrides.in dev.in -o dev.txt >/dev/null
 	@cd requirements && ../$(UV_LOCK) arm64.in -o arm64.txt >/dev/null
 
-clean: ## remove the environment, caches and build output; models/ stays, for it was a download
+clean: ## remove the environment, caches and build output; keeps models/
 	@rm -rf $(VENV) $(SERVERS) $(ARM64) tests/clients/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 

@@ -14,7 +14,13 @@ class BatchSettings(Settings):
         50_000, ge=1, le=10_000_000, description="Maximum number of lines in an input file."
     )
     batch_max_mb: int = Field(200, ge=1, le=100_000, description="Maximum size of an input file.")
-    max_body_mb: int = Field(10, ge=1, le=1_000, description="Maximum length of one line.")
+    max_body_mb: int = Field(
+        10,
+        ge=1,
+        le=1_000,
+        description="Maximum length of one line. For the local server, it is the maximum size of a "
+        "request body, with a default of 20.",
+    )
     batch_tries: int = Field(
         3, ge=1, le=100, description="Attempts per line, if the failure is temporary."
     )

@@ -105,10 +105,15 @@ class EmulatorSettings(ResultSettings):
     )
     stream_mode: Literal["aggregate", "generator"] = Field(
         "aggregate",
-        description="The form of a job's output, as for the RunPod worker. In both modes "
-        "/stream has the chunks of a job that asks to stream.",
+        description="The form of the output of the local worker's jobs, as for the RunPod worker. "
+        "In both modes /stream has the chunks of a job of the local worker that asks to stream.",
     )
-    max_body_mb: float = Field(20, gt=0, description="Maximum size of an OpenAI request body.")
+    max_body_mb: float = Field(
+        20,
+        gt=0,
+        description="Maximum size of an OpenAI request body. For `python -m batch`, it is the "
+        "maximum length of one line, with a default of 10.",
+    )
     max_run_mb: float = Field(
         10, gt=0, description="Maximum size of a /run request and of its result."
     )
@@ -131,8 +136,9 @@ class EmulatorSettings(ResultSettings):
     stream_interval_ms: float = Field(
         0,
         ge=0,
-        description="Minimum time between two events of an OpenAI stream. 0: send each event as "
-        "soon as the client can read it.",
+        description="Minimum time between two events of an OpenAI stream or two partial outputs of "
+        "a job. 0: send each one as soon as the client can read it. The RunPod worker's default is "
+        "50.",
     )
     stream_hold_s: float = Field(
         5,
@@ -255,7 +261,7 @@ class EmulatorSettings(ResultSettings):
     )
     runpod_rate_limits: bool = Field(
         False,
-        description="`on`: return 429 at the request rates at which RunPod does, per endpoint.",
+        description="`on`: apply RunPod's documented rate limits per endpoint, with status 429.",
     )
     fault_429: float = Field(
         0,

@@ -112,7 +112,8 @@ _SECTIONS = (
         "local_worker workers workers_min worker_command scaler queue_delay_s request_count "
         "idle_timeout_s lease_s worker_grace_s poll_hold_s lost_jobs max_losses",
         "The local worker runs jobs with the server's own engine. More workers can be started by "
-        "the server (`WORKERS`) or connect from elsewhere: [RunPod](runpod.md).",
+        "the server (`WORKERS`) or connect from elsewhere: "
+        "[Run your own worker](runpod.md#run-your-own-worker).",
     ),
     Section(
         "### Files and batches",
@@ -136,7 +137,8 @@ _SECTIONS = (
     Section(
         "## Bucket for results (RunPod worker and local server)",
         ResultSettings,
-        introduction="[Results in a bucket](runpod.md) explains when a result goes to the bucket.",
+        introduction="[Results in a bucket](runpod.md#send-results-to-a-bucket) explains when a "
+        "result goes to the bucket.",
         parent=Settings,
         has_rest=True,
     ),

@@ -19,8 +19,8 @@ class RkllmSettings(BaseSettings):
 
     rkllm_lib_path: Path | None = Field(
         None,
-        description="Path of librkllmrt.so, or of its folder. Unset: the system's library search "
-        "path.",
+        description="Path of librkllmrt.so, or of its folder. Unset: LD_LIBRARY_PATH, the loader's "
+        "cache and the usual folders, such as /usr/lib and /opt/rkllm/lib.",
         examples=["/opt/rkllm/lib"],
     )
     rkllm_abi: Literal["auto", "1.2", "1.3"] = Field(
@@ -37,7 +37,8 @@ class RkllmSettings(BaseSettings):
     rkllm_tokenizer: Path | None = Field(
         None,
         description="Folder with the model's tokenizer.json, or `hf:org/repo[@revision]`. Unset: "
-        "the model's folder.",
+        "the folder named like the model without .rkllm, if it has a tokenizer.json, else the "
+        "model's folder.",
         examples=["/models/qwen", "hf:org/repo"],
     )
     rkllm_cpu_mask: int = Field(

@@ -129,7 +129,10 @@ class Settings(RkllmSettings):
         "without cache reuse.",
     )
     enable_validation: bool = Field(
-        True, description="Whether answers are validated when the request does not say so."
+        True,
+        description="Whether the answers to jobs with a `prompt` or `messages` are validated if "
+        "the job does not set `enable_validation`. OpenAI requests are validated only if their "
+        "body sets it to true.",
     )
     validation_rules: Path | None = Field(
         None,
@@ -154,12 +157,13 @@ class Settings(RkllmSettings):
     )
     blocked_intents: str = Field(
         "",
-        description="Intents whose requests are refused, separated by commas.",
+        description="Requests with one of these intents are refused; separated by commas.",
         examples=["salary_intelligence"],
     )
     blocked_terms: str = Field(
         "",
-        description="Words and phrases whose requests are refused, separated by commas.",
+        description="Requests that contain one of these words or phrases are refused; separated by "
+        "commas.",
         examples=["password,credit card"],
     )
     regenerate: bool = Field(

@@ -38,7 +38,7 @@ class ResultSettings(Settings):
         le=20,
         allow_inf_nan=False,
         description="Results larger than this many MB go to the bucket; 0 sends every result. "
-        "Unset: RunPod's limits, 10 for /run and 20 for /runsync.",
+        "Unset: RunPod's limits minus 0.1, so 9.9 for /run and 19.9 for /runsync.",
         examples=["5"],
     )
 
@@ -56,5 +56,5 @@ class WorkerSettings(ResultSettings):
         ge=0,
         allow_inf_nan=False,
         description="Minimum time between two partial outputs. Each one is a POST request to "
-        "RunPod.",
+        "RunPod. The local server's default is 0.",
     )

@@ -47,8 +47,9 @@ _FILE = """\
 
 All rules are data, in [rules.yaml](../validation/rules.yaml), and `make docs` generates this page
 from them. `VALIDATION_RULES=/path/to/mine.yaml` replaces the whole file: copy it and change the
-copy. A rule that is not in the copy is disabled. With an invalid file the process exits at
-startup with an error message that names the file, the line and the problem."""
+copy. A rule that is not in the copy is disabled. `words`, `patterns`, `unless` and the limits, as
+the descriptions of rules name them, are keys of the rule in this file. With an invalid file the
+process exits at startup with an error message that names the file, the line and the problem."""
 
 _EXAMPLES = """\
 Every rule has examples, and the tests run all of them. Texts are shown as they are. A text in
@@ -60,11 +61,11 @@ _INTENTS = """\
 
 The intent is the subject of a prompt, and determines how many words an answer may have. The rules
 file has weighted cues for and against each intent: words and phrases, some of which count only
-together with others. The sum of an intent's matching cues must be above `threshold`, so usually
-more than one cue must match. A small encoder model, trained on this project's prompts, also
-contributes: its log-odds against `general`, multiplied by `classifier`, are added to the sums of
-the intents that it was trained on. An intent that you add uses only its cues. The intent with the
-highest sum is chosen, or `general` if no sum is above the threshold."""
+together with others. The sum of an intent's matching cues must be above `threshold`, a key of the
+rules file, so usually more than one cue must match. A small encoder model, trained on this
+project's prompts, also contributes: its log-odds against `general`, multiplied by `classifier`
+(also a key of the rules file), are added to the sums of the intents that it was trained on. An
+intent that you add uses only its cues. The intent with the highest sum is chosen, or `general` if no sum is above the threshold."""
 
 _SANITIZER = """\
 ## Sanitiser

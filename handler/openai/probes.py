@@ -120,5 +120,7 @@ PROBES: Sequence[Probe] = (
     _values("assistant_confidence_threshold", 0.5),
     _values("prompt_cache", "bot"),
     _values("enable_validation", True, takes="true or false"),
-    _values("validation", {"language": "en"}, takes="[validation options](jobs.md#validation)"),
+    _values(
+        "validation", {"language": "en"}, takes="[validation options](jobs.md#validation-options)"
+    ),
 )
