@@ -44,6 +44,10 @@ fi
 if ! has_c_compiler; then
     install_wheel zig 'C compiler'
     write_command cc "'$lib/zig/ziglang/zig' cc"
+    # The first compilation builds zig's own libraries, which takes longer than a test may.
+    printf 'int main(void) { return 0; }\n' >"$lib/first.c"
+    "$bin/cc" -o "$lib/first" "$lib/first.c"
+    "$bin/cc" -shared -fPIC -o "$lib/first.so" "$lib/first.c"
 fi
 if ! command -v jq >/dev/null; then
     install_wheel jq jq

@@ -47,6 +47,15 @@ ALLOWED = {503: "service_unavailable_error", 504: "timeout_error"}
 MAY_COMPLAIN = {"emulator.webhooks", "emulator.fleet", "emulator.worker_routes"}
 
 
+def examples(bodies: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the content type and body of each example of a request."""
+    for label, content in bodies.items():
+        if "examples" in content:
+            yield from ((label, each["value"]) for each in content["examples"].values())
+        else:
+            yield label, content.get("example", {})
+
+
 class Fuzzer:
     """Makes requests, and counts what comes back; what must not come ends the test."""
 
@@ -72,15 +81,14 @@ class Fuzzer:
         for path, methods in self._description["paths"].items():
             for method, known in methods.items():
                 bodies = known.get("requestBody", {}).get("content", {"application/json": {}})
-                for label, content in bodies.items():
-                    body = content.get("example", {})
+                for label, body in examples(bodies):
                     sent: dict[str, Any] = {"headers": {"content-type": label}}
                     if label == FORM:
                         sent = {"data": dict(body), "files": {"file": body["file"]}}
                         del sent["data"]["file"]
                     elif "input_file_id" in body:
                         sent["data"] = json.dumps(body | {"input_file_id": self._file()})
-                    elif content:
+                    elif "requestBody" in known:
                         sent["data"] = json.dumps(body)
                     response = self._session.request(
                         method,

@@ -135,7 +135,7 @@ async def test_file_that_is_no_batch_is_told_by_lines(
         await chosen.set_input_files(nothing)
         await expect(wrong).to_contain_text("nothing.jsonl")
         await chosen.set_input_files(mixed)
-        await expect(wrong).to_contain_text("line 2: it is for /v1/embeddings")
+        await expect(wrong).to_contain_text("line 2: the line is for /v1/embeddings")
         here.complaints = [each for each in here.complaints if "400" not in each]
         # A file that is good, of which a batch of another route was asked for.
         files = {"file": f"{line('a')}\n{line('b')}\n".encode()}
