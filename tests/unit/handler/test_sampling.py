@@ -335,6 +335,14 @@ def test_read_sampling_reads_whole_numbers_as_integers() -> None:  # R66
     assert all(type(each) is int for each in found)
 
 
+@pytest.mark.parametrize("seed", [2.0**53, -(2.0**63)])
+def test_read_sampling_refuses_floats_that_do_not_tell_which_number_was_written(
+    seed: float,
+) -> None:
+    with pytest.raises(InvalidRequest, match="seed must be"):
+        read_sampling({"seed": seed}, JOB_DEFAULTS)
+
+
 @pytest.mark.parametrize(
     ("value", "ids"),
     [
