@@ -24,9 +24,9 @@ ARM64_SUITE := tests/arm64 tests/unit/engine/backends/rkllm tests/unit/engine/ho
 RUN_MODEL := $(if $(MODEL_PATH)$(filter-out auto llamacpp,$(ENGINE)),,$(MODEL))
 
 CODE := $(wildcard engine handler validation emulator jobs batch worker_rkllm tests benchmarks)
-SUITE := $(wildcard tests/unit tests/property tests/integration tests/acceptance)
+SUITE := $(wildcard tests/unit tests/property tests/integration tests/security tests/acceptance)
 # What has a long form: properties, and tests that are told how often (`scale`).
-LONG_SUITE := $(shell grep -rl 'scale: int' tests/acceptance tests/integration tests/unit 2>/dev/null) $(wildcard tests/long tests/property)
+LONG_SUITE := $(shell grep -rl 'scale: int' tests/acceptance tests/security tests/integration tests/unit 2>/dev/null) $(wildcard tests/long tests/property)
 PYTEST_ARGS ?=
 JOBS ?= 100000
 KILLS ?= 5000

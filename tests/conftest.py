@@ -22,7 +22,7 @@ from engine.hooks import Hook
 SMALL_RULES = Path(__file__).with_name("data") / "small_rules.yaml"
 LONG_SCALE = 5
 LONG_TIMEOUT_S = 900
-_FOLDERS = ("long", "acceptance", "integration", "property", "unit", "arm64")
+_FOLDERS = ("long", "acceptance", "security", "integration", "property", "unit", "arm64")
 
 settings.register_profile(
     "default",

@@ -1,0 +1,5 @@
+"""Servers under attack: the ones of the integration tests."""
+
+from tests.integration.emulator.conftest import Serve, serve
+
+__all__ = ["Serve", "serve"]
