@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -54,3 +55,12 @@ def test_package_and_make_support_the_same_versions() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["requires-python"] == ">=3.11,<3.15"
     assert "(3, 11) <= sys.version_info[:2] <= (3, 14)" in (ROOT / "Makefile").read_text()
+
+
+def test_regular_expressions_have_no_possessive_groups() -> None:
+    # Python 3.11.0 to 3.11.4 match `(?:-+a)*+` wrongly, and Debian 12 has 3.11.2.
+    folders = ("engine", "handler", "validation", "emulator", "jobs", "batch")
+    sources = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    assert [
+        path.name for path in sources if re.search(r"\)(?:[*+?]|\{\d*,?\d*\})\+", path.read_text())
+    ] == []

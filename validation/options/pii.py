@@ -139,8 +139,9 @@ _AT_DOMAIN = re.compile(
     rf"(xn--[a-z0-9-]{{2,59}}|[{_LETTER}]{{2,24}})"
 )
 # What stands before it, from right to left; and what of that an address does not begin with.
-_ATOM = rf"[{_LETTER}0-9_%+'-]++"
-_BACKWARDS = re.compile(rf"{_ATOM}(?:\.{_ATOM})*+")
+_ATOM = rf"[{_LETTER}0-9_%+'-]+"
+# Not a possessive group: Python before 3.11.5 matches those wrongly (CPython issue 106052).
+_BACKWARDS = re.compile(rf"{_ATOM}(?:\.{_ATOM})*")
 _NO_BEGINNING = "%'-."
 # Names of systemd's units, of images for dense screens and of other files; those that are
 # countries as well only where they have no second level.
