@@ -85,6 +85,10 @@ class SSEResponse:
         except asyncio.CancelledError:
             if not (stopped(scope) and self._started):
                 raise
+            # The cancellation is handled here. As long as it is counted, `asyncio.timeout` of
+            # Python before 3.11.4 raises CancelledError instead of TimeoutError.
+            if (task := asyncio.current_task()) is not None:
+                task.uncancel()
             await self._part(scope, receive, send)
         finally:
             self._abort()

@@ -40,10 +40,14 @@ class Machine:
     def run(self, *command: str, limit_s: float = LIMIT_S) -> str:
         """Run a command in the clone and return its stdout.
 
-        /proc and /dev/shm are mounted in a namespace of this command alone, which unmounts them.
+        /proc, /dev/shm and /dev/pts are mounted in a namespace of this command alone, which
+        unmounts them. Without /dev/pts there are no terminals, which many tests open.
         """
         script = (
             'mount -t proc proc "$1/proc" && mount -t tmpfs tmpfs "$1/dev/shm" && '
+            'mkdir -p "$1/dev/pts" && touch "$1/dev/ptmx" && '
+            'mount -t devpts -o newinstance,ptmxmode=0666 devpts "$1/dev/pts" && '
+            'mount --bind "$1/dev/pts/ptmx" "$1/dev/ptmx" && '
             'root=$1 && shift && exec chroot "$root" env -C /root/clone "$@"'
         )
         namespaces = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
