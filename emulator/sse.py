@@ -87,8 +87,8 @@ class SSEResponse:
                 raise
             # The cancellation is handled here. As long as it is counted, `asyncio.timeout` of
             # Python before 3.11.4 raises CancelledError instead of TimeoutError.
-            if (task := asyncio.current_task()) is not None:
-                task.uncancel()
+            if (current := asyncio.current_task()) is not None:
+                current.uncancel()
             await self._part(scope, receive, send)
         finally:
             self._abort()
