@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         key: value for key, value in vars(parser.parse_args(argv)).items() if value is not None
     }
 
-    from emulator.preflight import check_files, listening_sockets
+    from emulator.preflight import check_exposure, check_files, listening_sockets
     from emulator.settings import EmulatorSettings
     from emulator.worker_process import missing_sdk
     from handler.logs import configure_logging
@@ -54,6 +54,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
     try:
         sockets = listening_sockets(settings.host, settings.port)
+        check_exposure(settings, sockets)
         check_files(settings)
         if settings.workers and (reason := missing_sdk(settings.worker_command)):
             raise SettingError(reason)

@@ -43,6 +43,7 @@ from emulator.metrics.route import MetricsRoute
 from emulator.openai_queue import OpenAIQueue, on_call_failed
 from emulator.openai_routes import OpenAIRoutes
 from emulator.oracle import Oracle
+from emulator.origin_check import OriginCheck
 from emulator.performance import Performance
 from emulator.request_ids import RequestIds
 from emulator.responses import error_response, on_error, on_http_error
@@ -277,6 +278,14 @@ def _middleware(
     """Return what every call passes through, the outermost first."""
     found = [
         Middleware(RequestIds, on_over=metrics.request),
+        # Inside RequestIds, so that refused requests are logged and counted. Before everything
+        # else, so that they are neither traced nor rate-limited, and the key is not looked at.
+        Middleware(
+            OriginCheck,
+            hosts=settings.host_check(),
+            origins=settings.origins(),
+            has_keys=bool(settings.keys()),
+        ),
         *tracing.middleware(),
         Middleware(DrainGate, drain=drain),
     ]

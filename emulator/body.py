@@ -14,14 +14,23 @@ from handler.errors import InvalidRequest, PayloadTooLarge, UnsupportedMediaType
 async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
     """Return the body as a JSON object, having read no more than `max_bytes` of it.
 
-    Browsers must label the body as JSON, because they send other content types to a foreign server
-    without asking it first. Other clients may label it as they like (R70): `curl -d` says
-    application/x-www-form-urlencoded.
-
     Raises:
         UnsupportedMediaType: a browser sent the body without a JSON content type.
         PayloadTooLarge: the declared or the received size exceeds `max_bytes`.
         InvalidRequest: the body is not a JSON object.
+    """
+    require_json_label(request)
+    return parse_object(await read_bytes(request, max_bytes), "the body")
+
+
+def require_json_label(request: Request) -> None:
+    """Check that a browser has labelled its body as JSON.
+
+    Browsers send other content types to a foreign server without asking it first. Other clients may
+    label a body as they like (R70): `curl -d` says application/x-www-form-urlencoded.
+
+    Raises:
+        UnsupportedMediaType: a browser sent the body without a JSON content type.
     """
     if is_from_browser(request):
         content_type = request.headers.get("content-type", "")
@@ -30,7 +39,6 @@ async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
             raise UnsupportedMediaType(
                 f"the content type must be application/json, got {label or 'none'}"
             )
-    return parse_object(await read_bytes(request, max_bytes), "the body")
 
 
 def is_from_browser(request: Request) -> bool:

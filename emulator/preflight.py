@@ -10,8 +10,10 @@ import errno
 import fcntl
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
+from emulator.allowed_hosts import is_loopback
 from emulator.settings import IN_MEMORY, EmulatorSettings
 from handler.setting_error import SettingError
 
@@ -53,6 +55,26 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
             sock.close()
         raise SettingError(_bind_error(error, host, port)) from None
     return sockets
+
+
+def check_exposure(settings: EmulatorSettings, sockets: Sequence[socket.socket]) -> None:
+    """Check that a server that other machines can reach requires a key, or is meant not to.
+
+    `sockets` are those that it listens on: HOST may be a name, and only they have the addresses.
+    Raises SettingError.
+    """
+    if settings.keys() or settings.allow_no_api_key:
+        return
+    addresses = [sock.getsockname()[0] for sock in sockets]
+    exposed = [address for address in addresses if not is_loopback(address)]
+    if not exposed:
+        return
+    for sock in sockets:
+        sock.close()
+    raise SettingError(
+        f"HOST: other machines can reach {exposed[0]}, and without API_KEYS they could use the "
+        "server; set API_KEYS, or set ALLOW_NO_API_KEY=on if that is meant"
+    )
 
 
 def _bind_error(error: OSError, host: str, port: int) -> str:

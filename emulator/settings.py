@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from emulator.allowed_hosts import AllowedHosts, is_entry
 from emulator.calls import METRICS, OPEN
 from emulator.faults import FaultRates
 from emulator.protocol import ConnectionLimits
@@ -30,8 +31,8 @@ class EmulatorSettings(ResultSettings):
 
     host: str = Field(
         "127.0.0.1",
-        description="Address to listen on. `0.0.0.0` accepts connections from other machines; set "
-        "API_KEYS then.",
+        description="Address to listen on. `0.0.0.0` accepts connections from other machines and "
+        "needs API_KEYS.",
     )
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on. 0: any free port.")
     api_keys: str = Field(
@@ -39,6 +40,21 @@ class EmulatorSettings(ResultSettings):
         description="Keys that clients and workers must send, separated by commas. Unset: no key is"
         " needed.",
         examples=["a-long-secret,another-one"],
+    )
+    allow_no_api_key: bool = Field(
+        False,
+        description="`on`: HOST may be an address that other machines can reach although API_KEYS "
+        "is unset. Everyone who can reach it can then use the server.",
+    )
+    allowed_hosts: str = Field(
+        "",
+        description="Names that clients may call the server by, separated by commas, in addition "
+        "to `localhost`, loopback addresses and HOST. `*.example.com` allows all names under "
+        "example.com, `*` every name. Requests to other names are refused, because a web page "
+        "could use one to reach the server (DNS rebinding). With `HOST=0.0.0.0`, every IP address "
+        "is allowed, and with API_KEYS also names outside public DNS, such as `worker` and "
+        "`board.local`.",
+        examples=["llm.example.com"],
     )
     metrics_open: bool = Field(
         False, description="`on`: /metrics needs no key even if API_KEYS is set."
@@ -330,6 +346,21 @@ class EmulatorSettings(ResultSettings):
                     "path, and * is all of them"
                 )
         return value
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _host_names(cls, value: str) -> str:
+        for each in _split(value):
+            if not is_entry(each):
+                raise ValueError(
+                    f"{each} is no host name; one is written like llm.example.com or "
+                    "*.example.com, without scheme and port, and * is all of them"
+                )
+        return value
+
+    def host_check(self) -> AllowedHosts:
+        """Return which host names requests may be sent to."""
+        return AllowedHosts(self.host, _split(self.allowed_hosts), has_keys=bool(self.keys()))
 
     def origins(self) -> tuple[str, ...]:
         """Return the origins of `cors_origins`."""

@@ -89,8 +89,9 @@ _SECTIONS = (
     Section(
         "## Local server (`make serve`, `python -m emulator`)\n\n### Network",
         EmulatorSettings,
-        "cors_origins metrics_open otel_exporter_otlp_endpoint head_timeout_s body_timeout_s "
-        "read_timeout_s max_body_mb rate_limit_chat runpod_rate_limits drain_s",
+        "allowed_hosts allow_no_api_key cors_origins metrics_open otel_exporter_otlp_endpoint "
+        "head_timeout_s body_timeout_s read_timeout_s max_body_mb rate_limit_chat "
+        "runpod_rate_limits drain_s",
         parent=ResultSettings,
         has_rest=True,
     ),

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
+from emulator.allowed_hosts import is_loopback
 from emulator.settings import EmulatorSettings
 from handler.log_json import FIELDS
 
@@ -33,6 +34,7 @@ def log_start(settings: EmulatorSettings, slots: int, url: str) -> None:
         "openai": f"{url}/v1",
         "runpod": f"{url}/v2/{settings.endpoint_id}",
         "docs": f"{url}/docs",
+        "hosts": settings.host_check().describe(),
         "model": ", ".join(settings.served_models),
         "engine": "several" if settings.models else settings.backend,
         "slots": slots,
@@ -44,6 +46,10 @@ def log_start(settings: EmulatorSettings, slots: int, url: str) -> None:
     logger.info(
         "%s %s running on %s", _PACKAGE, block["version"], url, extra={FIELDS: {"server": block}}
     )
+    if not settings.keys() and not is_loopback(settings.host):
+        logger.warning(
+            "ALLOW_NO_API_KEY is on: everyone who can reach %s can use the server", settings.host
+        )
 
 
 def changed_settings(settings: EmulatorSettings) -> dict[str, str]:

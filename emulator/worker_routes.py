@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from emulator import shapes
-from emulator.body import json_bytes, parse_object, read_bytes
+from emulator.body import json_bytes, parse_object, read_bytes, require_json_label
 from emulator.disconnect import ClientDisconnected, while_connected
 from emulator.drain import Drain
 from emulator.fleet import Fleet
@@ -139,6 +139,7 @@ class WorkerRoutes:
     # -- posts ----------------------------------------------------------------------------------
 
     async def _stream(self, request: Request) -> Response:
+        require_json_label(request)
         job = await self._own(request)
         if job is None:
             return JSON({"ok": True, "ignored": True})
@@ -152,6 +153,7 @@ class WorkerRoutes:
         return JSON({"ok": True} if taken else {"ok": True, "ignored": True})
 
     async def _done(self, request: Request) -> Response:
+        require_json_label(request)
         job = await self._own(request)
         if job is None:
             return JSON({"ok": True, "ignored": True})

@@ -153,7 +153,7 @@ async def answers(port: int) -> bool:
     except OSError:
         return False
     try:
-        writer.write(b"GET /health HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n")
+        writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         return (await reader.read(64)).startswith(b"HTTP/1.1 200")
     except OSError:
         return False

@@ -268,6 +268,6 @@ class Wire:
 def head(method: str, target: str, headers: str = "", version: str = "1.1") -> bytes:
     """Return a request's head."""
     return (
-        f"{method} {target} HTTP/{version}\r\nhost: test\r\n"
+        f"{method} {target} HTTP/{version}\r\nhost: localhost\r\n"
         f"content-type: application/json\r\n{headers}\r\n"
     ).encode("latin-1")

@@ -94,11 +94,11 @@ async def test_body_in_tiny_chunks(serve: Serve) -> None:
     "garbage",
     [
         b"\x16\x03\x01\x02\x00",
-        b"GET /\xff HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"POST /run HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
-        b"POST /run HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999999999999999\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"POST /run HTTP/1.1\r\nhost: localhost\r\ncontent-length: -1\r\n\r\n",
+        b"POST /run HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999999999999999\r\n\r\n",
         b"POST /run HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n",
-        b"CONNECT example.org:443 HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"CONNECT example.org:443 HTTP/1.1\r\nhost: localhost\r\n\r\n",
     ],
     ids=lambda garbage: repr(garbage[:20]),
 )

@@ -53,7 +53,7 @@ async def test_thousand_slow_clients_hold_nobody_up(script: ScriptFactory) -> No
             for _ in range(IDLE):
                 await connect(b"")
             for _ in range(IN_HEAD):
-                await connect(b"POST /run HTTP/1.1\r\nhost: x\r\nx-slow: ")
+                await connect(b"POST /run HTTP/1.1\r\nhost: localhost\r\nx-slow: ")
             for number in range(IN_BODY):
                 target = "/run" if number % 2 else "/v1/completions"
                 await connect(head("POST", target, "content-length: 500\r\n") + b'{"input": "')
