@@ -259,7 +259,7 @@ async def test_body_is_checked_as_elsewhere(serve: Serve) -> None:  # R53
         sent = [
             await client.post(path, content=b"{", headers=labelled),
             await client.post(
-                path, content=b"{}", headers={"content-type": "text/plain", "origin": "null"}
+                path, content=b"{}", headers={"content-type": "text/plain", "origin": server.url}
             ),
             await client.post(path, json={"prompt": "x" * 2000}),
             await client.post(path, json=[1]),

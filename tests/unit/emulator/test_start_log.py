@@ -65,6 +65,7 @@ def test_block_has_addresses_model_engine_slots_and_context(
         "openai": f"{URL}/v1",
         "runpod": f"{URL}/v2/default",
         "docs": f"{URL}/docs",
+        "hosts": "localhost",
         "model": "tiny",
         "engine": "llamacpp",
         "slots": 4,
