@@ -17,7 +17,7 @@ from validation import Verdict
 PREFIX = "worker_rkllm_"
 
 _CODES = (
-    *(200, 204, 307, 400, 401, 404, 405, 413, 415),
+    *(200, 204, 307, 400, 401, 403, 404, 405, 413, 415),
     *(429, 499, 500, 502, 503, 504, 507),
 )
 _PRIORITIES = {each: each.name.lower() for each in Priority}

@@ -160,3 +160,27 @@ async def test_restart_after_a_kill_is_not_refused(
         async with emulator(settings, "--port", "0") as server:
             await server.listening()
             server.process.kill()
+
+
+def test_open_address_without_keys_is_one_sentence_with_the_remedy(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    for address in ("0.0.0.0", "::"):  # noqa: S104 - which is what is refused
+        arguments = ("--host", address, "--port", "0")
+        refusal = start(settings, *arguments, folder=tmp_path)
+        assert refusal.code == 2, refusal.said
+        assert refusal.said == (
+            f"HOST: other machines can reach {address}, and without API_KEYS they could use the "
+            "server; set API_KEYS, or set ALLOW_NO_API_KEY=on if that is meant\n"
+        )
+    assert list(tmp_path.glob("jobs*")) == []
+
+
+@pytest.mark.parametrize("more", [{"API_KEYS": "k"}, {"ALLOW_NO_API_KEY": "on"}])
+async def test_open_address_is_served_with_keys_or_if_it_is_meant(
+    settings: dict[str, str], more: dict[str, str]
+) -> None:
+    async with emulator(settings | more, "--host", "0.0.0.0", "--port", "0") as server:  # noqa: S104
+        await server.listening()
+        async with server.client() as client:
+            assert (await client.get("/health")).status_code == 200
