@@ -1,6 +1,8 @@
 # For amd64 and arm64: all that requirements/run.txt pins has wheels for both. Another image with
 # Python 3.11 or newer as `python` will do as well, as one with CUDA's libraries (docs/container.md).
-ARG BASE_IMAGE=python:3.11-slim
+# The digest is that of the image for all platforms; the tag before it is for the reader. To update,
+# replace both with those of a newer release: docker buildx imagetools inspect python:3.11-slim
+ARG BASE_IMAGE=python:3.11.16-slim-trixie@sha256:be1575ed968de893bd54f4c56315ff7c4736ce522c1bca08fd521731aafc0d76
 FROM ${BASE_IMAGE} AS worker
 
 # llama.cpp's threads come from the system's OpenMP library, which slim images lack. Not pinned: a
