@@ -21,6 +21,7 @@ from batch.run import DONE, INTERRUPTED, REFUSED, SOME_FAILED, Refused
 from batch.settings import BatchSettings
 from batch.telling import say
 from handler.blobs import BlobError
+from handler.terminal_text import escape_controls
 from jobs import JobsError, StoreUnavailable
 
 # Concurrent reads: an answer is small, and reading it takes about ten milliseconds.
@@ -126,7 +127,7 @@ class Collection:
                 first.append(custom_id)
             if len(first) == _TOLD:
                 break
-        names = ", ".join(first) + (", …" if missing > len(first) else "")
+        names = ", ".join(map(escape_controls, first)) + (", …" if missing > len(first) else "")
         return f"{missing:,} of {header.lines:,} lines have no answer yet: {names}"
 
     def _write(self, header: BatchHeader) -> int:

@@ -22,11 +22,13 @@ from batch.runner import Runner
 from batch.settings import BatchSettings
 from batch.source import InputError, Source, fetch
 from batch.tally import Tally
+from batch.telling import say
 from engine.errors import EngineError
 from handler.assembly import build_checking, open_doors
 from handler.blobs import BlobError
 from handler.engine_configs import build_engine
 from handler.model_settings import resolve_models
+from handler.terminal_text import escape_controls
 
 # The command's exit codes.
 DONE, SOME_FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 3
@@ -212,12 +214,13 @@ class Batch:
         )
 
     def _say(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        say(self._console, text)
 
 
 def told(found: Manifest) -> str:
     """Return the problems of an input, one per line."""
-    problems = [f"line {number}: {problem}" for number, problem in found.problems]
+    # Escaped here as well: a line feed in an id must not look like another problem.
+    problems = [f"line {number}: {escape_controls(problem)}" for number, problem in found.problems]
     if found.bad > MAX_TOLD:
         problems.append(f"and {found.bad - MAX_TOLD:,} more problems")
     return "\n".join(problems)

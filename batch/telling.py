@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from handler.terminal_text import escape_lines
+
 
 def say(console: Console, text: str) -> None:
-    """Print a message as it is, without markup or line wrapping."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    """Print a message without markup or line wrapping, and with its control characters escaped.
+
+    Messages contain ids, URLs and file names, and a terminal would obey what is in them.
+    """
+    console.print(escape_lines(text), markup=False, highlight=False, soft_wrap=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from engine import BackendConfig
 from engine.doctor import BEGINS, FAILED
+from handler.terminal_text import escape_controls
 
 # Step, name, value.
 Finding = tuple[str, str, Any]
@@ -21,7 +22,6 @@ _NOT_SEEN = "not seen"
 # More than an allocator's own ups and downs.
 _GROWTH_MB = 4
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _OTHERS_HOMES = r"(?<![\w.-])(?:/(?:home|Users)/[\w.-]+|/root(?![\w.-]))"
 
 
@@ -200,7 +200,7 @@ def _ticks(text: str, least: int) -> str:
 
 
 def _visible(text: str) -> str:
-    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], _ANSI.sub("", text))
+    return escape_controls(_ANSI.sub("", text))
 
 
 def _without_homes(text: str) -> str:

@@ -12,6 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
+from handler.terminal_text import escape_controls
+
 logger = logging.getLogger(__name__)
 
 # Where RunPod Serverless puts the models that an endpoint's "cached models" name.
@@ -113,7 +115,7 @@ class Hub:
         library = _library()
         path = Path()
         for file in files:
-            bar = None if sys.stderr.isatty() else _progress_lines(file)
+            bar = _progress_bar() if sys.stderr.isatty() else _progress_lines(file)
             logger.info("downloading %s to %s", reference.with_file(file), self.caches[0])
             try:
                 path = Path(
@@ -176,6 +178,17 @@ def _library() -> Any:
     return huggingface_hub
 
 
+def _progress_bar() -> Any:
+    """Return the library's progress bar with an escaped label: a repository names its files."""
+    base: Any = import_module("huggingface_hub.utils").tqdm
+
+    class ProgressBar(base):  # type: ignore[misc]
+        def __init__(self, *args: Any, desc: str | None = None, **kwargs: Any) -> None:
+            super().__init__(*args, desc=desc and escape_controls(desc), **kwargs)
+
+    return ProgressBar
+
+
 def _progress_lines(file: str) -> Any:
     """Return a progress bar class that writes one line per quarter, for logs and pipes."""
     base: Any = import_module("huggingface_hub.utils").tqdm
@@ -191,6 +204,6 @@ def _progress_lines(file: str) -> Any:
             if quarters > self._shown_quarters:
                 self._shown_quarters = quarters
                 size = f"{self.total / 1e6:,.0f} MB"
-                sys.stderr.write(f"{file}: {25 * quarters} % of {size}\n")
+                sys.stderr.write(f"{escape_controls(file)}: {25 * quarters} % of {size}\n")
 
     return ProgressLines

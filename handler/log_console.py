@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from handler.log_json import fields_of
+from handler.terminal_text import escape_controls
 
 _RESET, _BOLD, _DIM = "\x1b[0m", "\x1b[1m", "\x1b[2m"
 _RED, _GREEN, _YELLOW, _CYAN = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m"
@@ -31,17 +32,6 @@ _IDS = ("job_id", "batch_id", "generation_id")
 def shows_colours(*, is_terminal: bool) -> bool:
     """Return whether to colour output: on a terminal, unless NO_COLOR or TERM=dumb says not to."""
     return is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def escaped(text: str) -> str:
-    """Return a text without what a terminal would obey: control characters are spelled out."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else _spelled(each) for each in text)
-
-
-def _spelled(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def duration(milliseconds: float) -> str:
@@ -67,7 +57,7 @@ class ConsoleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as text for a terminal."""
         fields = fields_of(record)
-        text = escaped(record.getMessage())
+        text = escape_controls(record.getMessage())
         parts, rows = self._details(record, text, fields)
         if parts:
             width = 0
@@ -100,16 +90,16 @@ class ConsoleFormatter(logging.Formatter):
             if isinstance(value, Mapping):
                 rows += self._block(value)
             elif name == "endpoint":
-                parts.append(escaped(f"{value}/{worker}" if worker else str(value)))
+                parts.append(escape_controls(f"{value}/{worker}" if worker else str(value)))
             elif name == "error":
-                parts.append(self._painted(_RED, escaped(str(value))))
+                parts.append(self._painted(_RED, escape_controls(str(value))))
             elif name == "request_id":
                 # An operator needs it to find a request that failed, and not for the others.
                 if record.levelno > logging.INFO:
-                    parts.append(self._dim(f"request {escaped(str(value))}"))
+                    parts.append(self._dim(f"request {escape_controls(str(value))}"))
             elif name in _IDS:
                 if str(value) not in text:
-                    parts.append(self._dim(f"{name[:-3]} {escaped(str(value))}"))
+                    parts.append(self._dim(f"{name[:-3]} {escape_controls(str(value))}"))
             else:
                 parts.append(_shown(name, value))
         return parts, rows
@@ -118,7 +108,7 @@ class ConsoleFormatter(logging.Formatter):
         shown = {name: _joined(value) for name, value in rows.items() if value not in (None, {})}
         width = max(map(len, shown), default=0) + 2
         return [
-            f"{_INDENT}{self._painted(_CYAN, escaped(name.ljust(width)))}{escaped(value)}"
+            f"{_INDENT}{self._painted(_CYAN, escape_controls(name.ljust(width)))}{escape_controls(value)}"
             for name, value in shown.items()
         ]
 
@@ -157,7 +147,7 @@ def _shown(name: str, value: Any) -> str:
             return duration(value)
         case "tokens":
             return f"{value:,} token{'' if value == 1 else 's'}"
-    return f"{name}={escaped(_joined(value))}"
+    return f"{name}={escape_controls(_joined(value))}"
 
 
 def _joined(value: Any) -> str:
@@ -170,4 +160,4 @@ def _joined(value: Any) -> str:
 
 def _traceback(raised: Any) -> str:
     lines = "".join(traceback.format_exception(*raised)).splitlines()
-    return "\n".join(_INDENT + escaped(line) for line in lines)
+    return "\n".join(_INDENT + escape_controls(line) for line in lines)

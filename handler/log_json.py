@@ -11,6 +11,8 @@ import orjson
 from structlog.contextvars import get_contextvars
 from structlog.tracebacks import ExceptionDictTransformer
 
+from handler.terminal_text import escape_json
+
 # The names in `extra` that are written. Other names are not, because libraries put requests and
 # credentials there.
 _EXTRA = ("job_id", "batch_id", "generation_id", "prompt", "answer")
@@ -45,7 +47,10 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as JSON; a value that JSON does not have is written as its `repr`."""
+        """Return a record as JSON; a value that JSON does not have is written as its `repr`.
+
+        The line has printable characters alone, because people read logs on terminals.
+        """
         line: dict[str, Any] = {
             "timestamp": datetime.fromtimestamp(record.created, UTC),
             "level": record.levelname.lower(),
@@ -58,7 +63,7 @@ class JsonFormatter(logging.Formatter):
             if error is not None:
                 line["exception"] = _describe_exception((kind, error, frames))
         try:
-            return orjson.dumps(line, default=repr, option=orjson.OPT_UTC_Z).decode()
+            return escape_json(orjson.dumps(line, default=repr, option=orjson.OPT_UTC_Z).decode())
         except TypeError:
             # Half a surrogate pair, which UTF-8 does not have, or a key that is no string.
-            return json.dumps(line, default=repr, skipkeys=True)
+            return escape_json(json.dumps(line, default=repr, skipkeys=True))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
+from handler.terminal_text import escape_lines
+
 NO_SDK = (
     "the worker needs RunPod's SDK, the package runpod, which is not installed: `pip install "
     "'worker-rkllm[worker]'` or, in a clone, `make sdk` installs it"
@@ -17,5 +19,5 @@ class SettingError(Exception):
 
 def leave(error: SettingError) -> NoReturn:
     """Write the error to stderr and end the process with code 2, as `read_settings` does."""
-    sys.stderr.write(f"{error}\n")
+    sys.stderr.write(f"{escape_lines(str(error))}\n")
     raise SystemExit(2)

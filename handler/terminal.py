@@ -8,6 +8,8 @@ from typing import Any, TextIO
 
 import orjson
 
+from handler.terminal_text import escape_json, replace_controls
+
 
 class TerminalReport:
     """Prints one job for a person.
@@ -35,7 +37,7 @@ class TerminalReport:
             if self._streamed:
                 self._out.write("\n")
             self._out.flush()
-            self._errors.write(f"{printable(str(final['error']))}\n")
+            self._errors.write(f"{replace_controls(str(final['error']))}\n")
             return
         if isinstance(final, dict) and "timings" in final:
             text = final["choices"][0]["text"]
@@ -51,7 +53,7 @@ class TerminalReport:
 
     def _print(self, text: str) -> None:
         self._streamed += text
-        self._out.write(printable(text))
+        self._out.write(replace_controls(text))
         self._out.flush()
 
 
@@ -71,7 +73,7 @@ def summary(output: Mapping[str, Any]) -> str:
     spent_s = (timings["total_ms"] - timings["queue_ms"] - timings["load_ms"]) / 1000
     tokens = output["usage"]["output"]
     parts += [f"{tokens} token{'' if tokens == 1 else 's'} in {spent_s:.1f} s"]
-    return printable(" \u00b7 ".join([*parts, *(f"notice: {each}" for each in notices)]))
+    return replace_controls(" \u00b7 ".join([*parts, *(f"notice: {each}" for each in notices)]))
 
 
 def layout(value: Any, indent: str = "") -> str:
@@ -88,13 +90,5 @@ def layout(value: Any, indent: str = "") -> str:
     return _json(value)
 
 
-def printable(text: str) -> str:
-    """Return a text without control characters, which could steer the terminal."""
-    return "".join(
-        char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}"
-        for char in text
-    )
-
-
 def _json(value: Any) -> str:
-    return orjson.dumps(value).decode()
+    return escape_json(orjson.dumps(value).decode())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
-from handler.log_console import ConsoleFormatter, duration, escaped, shows_colours
+from handler.log_console import ConsoleFormatter, duration, shows_colours
 from handler.log_json import FIELDS
 
 ANSI = re.compile(r"\x1b\[\d+m")
@@ -153,7 +153,3 @@ def test_bound_fields_are_used_and_a_records_own_win() -> None:
 )
 def test_duration_is_written_as_people_do(milliseconds: float, text: str) -> None:
     assert duration(milliseconds) == text
-
-
-def test_printable_text_is_left_alone() -> None:
-    assert escaped("naïve 日本語 ✓") == "naïve 日本語 ✓"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from handler.terminal import TerminalReport, layout, printable, summary
+from handler.terminal import TerminalReport, layout, summary
 
 TIMINGS = {"queue_ms": 100.0, "load_ms": 900.0, "total_ms": 2400.0}
 
@@ -105,5 +105,8 @@ def test_layout_keeps_plain_arrays_on_one_line() -> None:
     assert layout({"a": {"b": ["x", 1]}}) == '{\n  "a": {\n    "b": ["x", 1]\n  }\n}'
 
 
-def test_printable_takes_the_controls_from_a_text() -> None:
-    assert printable("a\x1b[2J\tb\nc") == "a\ufffd[2J\tb\nc"
+def test_layout_escapes_controls_that_json_does_not() -> None:
+    hostile = "a\x9b2J\x7f\u202eb"
+    shown = layout({"text": hostile})
+    assert shown == '{\n  "text": "a\\u009b2J\\u007f\\u202eb"\n}'
+    assert json.loads(shown) == {"text": hostile}

@@ -1,0 +1,68 @@
+"""Text from outside as a terminal or a log can show it: nothing in it controls the terminal.
+
+A client, a worker, a model or a file name may contain escape sequences, 8-bit controls (C1) and
+marks that reorder text (bidi). Every text that is not the project's own passes through one of these
+functions on its way to a terminal or a log line.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+# Needed to write Persian, Indic scripts and joined emoji; neither moves nor hides text.
+_JOINERS = "\u200c\u200d"
+# Everything but printable ASCII; the common line is not even searched.
+_NOT_ASCII = re.compile(r"[^ -~]")
+
+
+def escape_controls(text: str) -> str:
+    """Return a text as one line, with every character that is not printable written as `\\xNN`."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else _escape(each) for each in text)
+
+
+def escape_lines(text: str) -> str:
+    """Do the same for a message of several lines, whose line feeds and tabs are kept."""
+    return "\n".join("\t".join(map(escape_controls, line.split("\t"))) for line in text.split("\n"))
+
+
+def replace_controls(text: str) -> str:
+    """Return a model's answer with line feeds and tabs, and other controls replaced by U+FFFD."""
+    if text.isprintable():
+        return text
+    return "".join(each if _is_harmless(each) else _REPLACEMENT for each in text)
+
+
+def escape_json(json_text: str) -> str:
+    """Return the same JSON, with every character that is not printable written as `\\uNNNN`.
+
+    JSON has such characters only inside strings, so a reader gets the same values. JSON encoders
+    escape the controls below U+0020 alone.
+    """
+    if json_text.isprintable():
+        return json_text
+    return _NOT_ASCII.sub(lambda found: _escape_in_json(found[0]), json_text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def _escape_in_json(character: str) -> str:
+    # A line feed between the values of indented JSON is its layout.
+    if character.isprintable() or character == "\n":
+        return character
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+def _is_harmless(character: str) -> bool:
+    return (
+        character.isprintable()
+        or character in "\n\t"
+        or character in _JOINERS
+        or unicodedata.category(character) == "Zs"
+    )

@@ -1,0 +1,25 @@
+"""`batch collect` in this process, with what it prints."""
+
+from __future__ import annotations
+
+import argparse
+import io
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from batch import collect
+from batch.place import Place
+from batch.settings import BatchSettings
+
+
+def collected(place: Place, batch: str, output: Path, **options: Any) -> tuple[int, list[str]]:
+    """Run the command on a batch; return its exit code and the lines of its message."""
+    values: dict[str, Any] = {"errors": None, "force": False, "wait": False} | options
+    given = argparse.Namespace(
+        results=place.url("").rstrip("/"), batch=batch, output=str(output), **values
+    )
+    shown = io.StringIO()
+    code = collect.run(given, BatchSettings(), Console(file=shown))
+    return code, shown.getvalue().splitlines()
