@@ -108,7 +108,9 @@ class ConsoleFormatter(logging.Formatter):
         shown = {name: _joined(value) for name, value in rows.items() if value not in (None, {})}
         width = max(map(len, shown), default=0) + 2
         return [
-            f"{_INDENT}{self._painted(_CYAN, escape_controls(name.ljust(width)))}{escape_controls(value)}"
+            _INDENT
+            + self._painted(_CYAN, escape_controls(name.ljust(width)))
+            + escape_controls(value)
             for name, value in shown.items()
         ]
 
