@@ -100,7 +100,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         checking,
         interval_s,
         stream_several=settings.stream_multi_prompt,
-        results=build_results(settings, settings.result_sizes()),
+        results=build_results(settings, settings.result_sizes(), settings.targets()),
         validator=CountedValidator(checking.validator, metrics.verdict),
         on_open=answers.add,
     )
@@ -118,7 +118,12 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
     store = MemoryJobStore(
         settings.store_limits(), journal, on_ended=on_ended, on_started=log_started
     )
-    webhooks = Webhooks(store, tries=settings.webhook_tries, pause_s=settings.webhook_pause_s)
+    webhooks = Webhooks(
+        store,
+        tries=settings.webhook_tries,
+        pause_s=settings.webhook_pause_s,
+        targets=settings.targets(),
+    )
     fleet = Fleet(store, lease_s=settings.lease_s, grace_s=settings.worker_grace_s)
     endpoint = settings.endpoint_id
     drain = Drain()
@@ -144,6 +149,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         command=settings.worker_command,
         api_key=next(iter(settings.keys()), None),
         own_key=own_key,
+        allows_private_targets=settings.targets().allows_private,
         local=LOCAL,
     )
     max_body_bytes = int(settings.max_body_mb * 1e6)

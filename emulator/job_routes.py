@@ -20,6 +20,7 @@ from emulator.local_worker import NAME as LOCAL
 from emulator.responses import JSON
 from emulator.settings import EmulatorSettings
 from emulator.submission import new_job
+from emulator.webhook_loops import received_depth
 from handler.errors import InvalidRequest, NotFound
 from handler.job_keys import job_warnings
 from jobs import Job, JobStatus, JobStore, NewJob, NotRetryable
@@ -45,6 +46,7 @@ class JobRoutes:
         self._fleet = fleet
         self._default = settings.endpoint_id
         self._policy = settings.policy_limits()
+        self._targets = settings.targets()
         self._run_bytes = int(settings.max_run_mb * 1e6)
         self._runsync_bytes = int(settings.max_runsync_mb * 1e6)
         local = shapes.worker_key(settings.endpoint_id, LOCAL)
@@ -75,7 +77,7 @@ class JobRoutes:
 
     async def _run(self, request: Request) -> Response:
         body = await read_json(request, self._run_bytes)
-        new = new_job(body, self._endpoint(request), self._policy, sync=False)
+        new = self._new_job(request, body, sync=False)
         job = await self._enqueue(new)
         hit("run-accepted")
         return JSON(shapes.accepted(job) | _warnings(body))
@@ -83,7 +85,7 @@ class JobRoutes:
     async def _runsync(self, request: Request) -> Response:
         wait_s = asked_wait_s(request)
         body = await read_json(request, self._runsync_bytes)
-        new = new_job(body, self._endpoint(request), self._policy, sync=True)
+        new = self._new_job(request, body, sync=True)
         job = await self._enqueue(new)
         # The job goes on when the client leaves, as it does on RunPod; only the waiting ends.
         now = await self._waited(request, job.id, wait_s)
@@ -110,6 +112,8 @@ class JobRoutes:
         return JSON(shapes.accepted(_kept(await self._store.cancel(job.id), job.id)))
 
     async def _retry(self, request: Request) -> Response:
+        # A webhook that runs its own job again would be a loop too.
+        received_depth(request.headers)
         job = await self._job(request)
         try:
             _kept(await self._store.retry(job.id), job.id)
@@ -145,6 +149,16 @@ class JobRoutes:
 
     async def _request(self, request: Request) -> Response:
         return JSON(shapes.request(await self._job(request)))
+
+    def _new_job(self, request: Request, body: dict[str, Any], *, sync: bool) -> NewJob:
+        return new_job(
+            body,
+            self._endpoint(request),
+            self._policy,
+            sync=sync,
+            targets=self._targets,
+            webhook_depth=received_depth(request.headers),
+        )
 
     async def _enqueue(self, new: NewJob) -> Job:
         job = await self._store.enqueue(new)

@@ -64,6 +64,7 @@ class Launcher:
         command: str = "",
         api_key: str | None = None,
         own_key: str | None = None,
+        allows_private_targets: bool = True,
         local: str | None = None,
         spawn: Spawn | None = None,
         now: Callable[[], float] = time.monotonic,
@@ -76,6 +77,7 @@ class Launcher:
         self._command = worker_command(command)
         self._api_key = api_key
         self._own_key = own_key
+        self._allows_private_targets = allows_private_targets
         self._local = worker_key(endpoint, local) if local is not None else None
         self._spawn: Spawn = spawn or spawn_kept
         self._now = now
@@ -177,7 +179,12 @@ class Launcher:
         name = f"{_PREFIX}{self._series}-{self._number}"
         self._started_at = now
         environment = worker_environment(
-            self._url, self._endpoint, name, self._api_key, self._own_key
+            self._url,
+            self._endpoint,
+            name,
+            self._api_key,
+            self._own_key,
+            allows_private_targets=self._allows_private_targets,
         )
         try:
             process = await self._spawn(name, self._command, environment)

@@ -16,6 +16,7 @@ from emulator.scaling import Scaling
 from emulator.submission import PolicyLimits
 from emulator.worker_process import worker_command
 from handler.limits import Sizes
+from handler.targets import Targets, is_loopback
 from handler.worker_settings import ResultSettings
 from jobs import Limits, Policy
 
@@ -369,6 +370,10 @@ class EmulatorSettings(ResultSettings):
     def keys(self) -> tuple[str, ...]:
         """Return the keys of `api_keys`."""
         return _split(self.api_keys)
+
+    def targets(self) -> Targets:
+        """Return where webhooks and buckets of jobs may be."""
+        return self.targets_of(is_local=is_loopback(self.host))
 
     def open_paths(self) -> frozenset[str]:
         """Return the paths that are open to all, whatever `api_keys` says."""

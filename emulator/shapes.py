@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from emulator.webhook_loops import DEPTH_KEY
 from jobs import Chunk, Job, JobStatus
 
 
@@ -47,6 +48,7 @@ def request(job: Job) -> dict[str, Any]:
 def handed_out(job: Job) -> dict[str, Any]:
     """Return a job as a worker's handler gets it."""
     extra = orjson.loads(job.extra) if job.extra else {}
+    extra.pop(DEPTH_KEY, None)
     return {"id": job.id, "input": orjson.Fragment(job.input), **extra}
 
 

@@ -8,13 +8,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from emulator.body import json_bytes
-from handler.bucket import kind
+from emulator.webhook_loops import DEPTH_KEY
+from handler.bucket import check_target, kind
 from handler.errors import InvalidRequest
 from handler.sampling import as_whole, shown
+from handler.targets import Targets
 from jobs import NewJob, Policy
 
 _LONGEST_MS = 7 * 24 * 3600 * 1000
 _LONGEST_URL = 2_000
+_ANY_TARGET = Targets()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +29,16 @@ class PolicyLimits:
     least_ttl_ms: int = 10_000
 
 
-def new_job(body: Mapping[str, Any], endpoint: str, limits: PolicyLimits, *, sync: bool) -> NewJob:
-    """Return the job that a body asks for.
+def new_job(
+    body: Mapping[str, Any],
+    endpoint: str,
+    limits: PolicyLimits,
+    *,
+    sync: bool,
+    targets: Targets = _ANY_TARGET,
+    webhook_depth: int = 0,
+) -> NewJob:
+    """Return the job that a body asks for, whose webhook and bucket are among the `targets`.
 
     Raises:
         InvalidRequest: a field is missing or wrong; the sentence names it.
@@ -39,11 +50,18 @@ def new_job(body: Mapping[str, Any], endpoint: str, limits: PolicyLimits, *, syn
         raise InvalidRequest(
             f"webhook must be an http or https URL, got {shown(webhook)}", "webhook"
         )
+    if webhook is not None:
+        check_target(webhook, "webhook", targets)
     s3_config = body.get("s3Config")
     if s3_config is not None and not isinstance(s3_config, dict):
         # Not what it is: there are secrets in it.
         raise InvalidRequest(f"s3Config must be an object, got {kind(s3_config)}", "s3Config")
+    if s3_config is not None and _is_url(s3_config.get("endpointUrl")):
+        # Every other value of it is the worker's to check.
+        check_target(s3_config["endpointUrl"], "s3Config.endpointUrl", targets)
     extra = {name: body[name] for name in ("webhook", "s3Config") if body.get(name) is not None}
+    if webhook is not None and webhook_depth:
+        extra[DEPTH_KEY] = webhook_depth
     return NewJob(
         endpoint=endpoint,
         input=json_bytes(body["input"], "input", "input"),

@@ -1,4 +1,4 @@
-"""Telling a job's sender that it has ended."""
+"""Webhooks: posts to the URL that a job names, when the job has ended."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import orjson
 from structlog.contextvars import bind_contextvars
 
 from emulator import shapes
+from emulator.webhook_loops import DEPTH_HEADER, depth_of
+from handler.targets import TargetRefused, Targets
 from jobs import Job, JobStore
 from jobs.failpoints import hit
 
@@ -18,24 +20,33 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# So many are told at a time; the others wait their turn.
+# Concurrent posts; the others wait.
 _AT_ONCE = 16
+_ANY_TARGET = Targets()
 
 
 class Webhooks:
-    """Posts what ended to where its sender wants it, a few times, until somebody says 200.
+    """Posts ended jobs to their webhooks, a few times each, until one answers 200.
 
-    A job is told of at least once: whether it was is on disk, and after a restart those that were
-    not are told again. Owned by the event loop.
+    Each is delivered at least once: the store knows which were, and after a restart the others are
+    sent again. Only the status of an answer is used: it may be the answer of an internal server,
+    and no client or log gets more of it. Owned by the event loop.
     """
 
     def __init__(
-        self, store: JobStore, *, tries: int, pause_s: float, answer_s: float = 10.0
+        self,
+        store: JobStore,
+        *,
+        tries: int,
+        pause_s: float,
+        answer_s: float = 10.0,
+        targets: Targets = _ANY_TARGET,
     ) -> None:
         self._store = store
         self._tries = tries
         self._pause_s = pause_s
         self._answer_s = answer_s
+        self._targets = targets
         self._tasks: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(_AT_ONCE)
         self._client: asyncio.Task[AsyncClient] | None = None
@@ -76,18 +87,20 @@ class Webhooks:
         return now is None or now.ended_at == job.ended_at
 
     async def _post(self, job: Job, url: str) -> str | None:
-        """Post once; return what went wrong."""
+        """Post once; return why it failed, or None."""
         if self._client is None:
             # The package and the certificates take a while, and streams share this loop.
-            self._client = asyncio.create_task(asyncio.to_thread(_client, self._answer_s))
+            self._client = asyncio.create_task(
+                asyncio.to_thread(_client, self._targets, self._answer_s)
+            )
         client = await asyncio.shield(self._client)
-        from httpx2 import HTTPError, InvalidURL
+        from httpx2 import ConnectError, HTTPError, InvalidURL
 
         hit("webhook-telling")
         body = orjson.dumps(shapes.request(job))
-        headers = {"content-type": "application/json"}
+        headers = {"content-type": "application/json", DEPTH_HEADER: str(depth_of(job) + 1)}
         try:
-            # Its head says it all: the body may be long, and may never end.
+            # The status is enough: the body may be long, and may never end.
             async with (
                 asyncio.timeout(self._answer_s),
                 client.stream("POST", url, content=body, headers=headers) as response,
@@ -95,8 +108,13 @@ class Webhooks:
                 status = response.status_code
         except TimeoutError:
             return f"it did not answer in {self._answer_s:g} s"
-        except (HTTPError, InvalidURL) as error:
+        except TargetRefused as error:
+            return str(error)
+        except (ConnectError, InvalidURL) as error:
             return f"{type(error).__name__}: {error}"
+        except HTTPError as error:
+            # The message of a protocol error quotes what the server sent.
+            return type(error).__name__
         return None if status == 200 else f"it answered {status}"
 
     async def close(self) -> None:
@@ -109,8 +127,8 @@ class Webhooks:
             await (await self._client).aclose()
 
 
-def _client(answer_s: float) -> AsyncClient:
-    # Most servers have nobody to tell.
-    from httpx2 import AsyncClient
+def _client(targets: Targets, answer_s: float) -> AsyncClient:
+    # Most servers send no webhook and need no HTTP client.
+    from emulator.webhook_client import webhook_client
 
-    return AsyncClient(timeout=answer_s)
+    return webhook_client(targets, answer_s)

@@ -58,12 +58,19 @@ Spawn = Callable[[str, Sequence[str], Mapping[str, str]], Awaitable[Process]]
 
 
 def worker_environment(
-    url: str, endpoint: str, name: str, api_key: str | None, own_key: str | None = None
+    url: str,
+    endpoint: str,
+    name: str,
+    api_key: str | None,
+    own_key: str | None = None,
+    *,
+    allows_private_targets: bool = True,
 ) -> Mapping[str, str]:
     """Return this process's environment as a worker of the server at `url` needs it.
 
     Its SDK sends the `api_key` only where the user has none of the cloud in ~/.runpod/config.toml;
-    the `own_key` is in its URLs, whatever else it sends.
+    the `own_key` is in its URLs, whatever else it sends. Whether jobs may name private addresses
+    is decided by the address that the server listens on, which the worker does not know.
     """
     base = f"{url}/v2/{endpoint}"
     query = "?gpu=local" if own_key is None else f"?gpu=local&{WORKER_KEY.decode()}={own_key}"
@@ -82,6 +89,7 @@ def worker_environment(
         # They want a network and a GPU.
         "RUNPOD_SKIP_AUTO_SYSTEM_CHECKS": "true",
         "RUNPOD_SKIP_GPU_CHECK": "true",
+        "PRIVATE_TARGETS": "on" if allows_private_targets else "off",
         "PYTHONUNBUFFERED": "1",
     }
     if api_key is not None:

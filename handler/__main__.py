@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
     engine.spawn()
 
     from handler.assembly import build_checking, build_results, open_doors
-    from handler.local import is_local, run_local
+    from handler.local import has_local_platform, is_local, run_local
     from handler.logs import configure_logging
 
     level = settings.log_level
@@ -59,7 +59,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
         level = "WARNING"
     configure_logging(level, settings.log_format, texts=settings.log_texts)
     try:
-        checking, results = build_checking(settings), build_results(settings)
+        targets = settings.targets_of(is_local=is_local() or has_local_platform())
+        checking, results = build_checking(settings), build_results(settings, targets=targets)
     except SettingError as error:
         engine.abandon()
         leave(error)

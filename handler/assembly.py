@@ -26,6 +26,7 @@ from handler.running import Running
 from handler.sampling import shown
 from handler.setting_error import SettingError
 from handler.settings import Settings
+from handler.targets import Targets
 from handler.unused_settings import ineffective_settings, misspelled_settings
 from handler.worker_settings import ResultSettings
 from validation import Validator
@@ -35,7 +36,7 @@ from validation.v3 import V3
 
 logger = logging.getLogger(__name__)
 
-# Why a worker cannot start in an environment that was made for the local server alone.
+_ANY_TARGET = Targets()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,9 @@ def build_checking(settings: Settings) -> Checking:
     return Checking(validator, options)
 
 
-def build_results(settings: ResultSettings, sizes: Sizes | None = None) -> Results:
+def build_results(
+    settings: ResultSettings, sizes: Sizes | None = None, targets: Targets = _ANY_TARGET
+) -> Results:
     """Return where results go that are too large to be sent, by `sizes`. Raises SettingError."""
     endpoint, name = settings.bucket_endpoint_url, settings.bucket_name
     key, hidden = settings.bucket_access_key_id, settings.bucket_secret_access_key
@@ -108,7 +111,7 @@ def build_results(settings: ResultSettings, sizes: Sizes | None = None) -> Resul
         for variable, value in (("BUCKET_ACCESS_KEY_ID", key), ("RESULT_MAX_MB", max_mb)):
             if value is not None:
                 raise SettingError(f"{variable} needs BUCKET_ENDPOINT_URL or BUCKET_NAME")
-        return Results(sizes=sizes)
+        return Results(sizes=sizes, targets=targets)
     try:
         bucket = Bucket(
             name=_checked(check_name, name, "BUCKET_NAME") or "",
@@ -118,7 +121,8 @@ def build_results(settings: ResultSettings, sizes: Sizes | None = None) -> Resul
         )
     except InvalidRequest as error:
         raise SettingError(error.message) from None
-    return Results(bucket, None if max_mb is None else int(max_mb * 1e6), sizes=sizes)
+    max_bytes = None if max_mb is None else int(max_mb * 1e6)
+    return Results(bucket, max_bytes, sizes=sizes, targets=targets)
 
 
 def open_doors(

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 from handler.blobs import BlobStore
 from handler.errors import InvalidRequest
 from handler.sampling import shown
+from handler.targets import TargetRefused, Targets
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 # As keys and secrets are written; anything else could end up in a header, or in its error.
@@ -21,6 +22,7 @@ _RUNPOD_VOLUMES = re.compile(r"s3api-([a-z0-9-]+)\.runpod\.io")
 # Somebody waits for the job, and the end of a worker for its uploads.
 _TRIES, _ANSWER_S = 3, 20.0
 _NEEDED = ("accessId", "accessSecret", "bucketName", "endpointUrl")
+_ANY_TARGET = Targets()
 _KINDS = {"NoneType": "none", "str": "a string", "bool": "true or false", "list": "an array"}
 
 
@@ -29,7 +31,8 @@ class Bucket:
     """A bucket of Amazon's, or of the server at `endpoint_url`; without a name it is the month's.
 
     Without a pair of keys the usual chain of credentials is asked. A folder has no slash at its
-    ends; an empty one is none.
+    ends; an empty one is none. `targets` limits the connections to a bucket that a job names; a
+    bucket of the settings has none.
     """
 
     name: str = ""
@@ -37,6 +40,7 @@ class Bucket:
     access_id: str | None = field(default=None, repr=False)
     access_secret: str | None = field(default=None, repr=False)
     folder: str = ""
+    targets: Targets | None = None
 
     def key(self, name: str) -> str:
         """Return the key of an object in the folder."""
@@ -50,11 +54,11 @@ class Bucket:
         return text
 
 
-def read_s3_config(given: Any) -> Bucket:
-    """Return the bucket of a job's `s3Config`.
+def read_s3_config(given: Any, targets: Targets = _ANY_TARGET) -> Bucket:
+    """Return the bucket of a job's `s3Config`, whose server must be one of the `targets`.
 
     Raises:
-        InvalidRequest: a field is missing or wrong; the sentence names it and tells no secret.
+        InvalidRequest: a field is missing or wrong; the sentence names it and contains no secret.
     """
     if not isinstance(given, Mapping):
         raise InvalidRequest(
@@ -64,10 +68,15 @@ def read_s3_config(given: Any) -> Bucket:
     folder = given.get("objectPath")
     return Bucket(
         name=check_name(texts["bucketName"], "s3Config.bucketName"),
-        endpoint_url=check_url(texts["endpointUrl"], "s3Config.endpointUrl"),
+        endpoint_url=check_target(
+            check_url(texts["endpointUrl"], "s3Config.endpointUrl"),
+            "s3Config.endpointUrl",
+            targets,
+        ),
         access_id=check_secret(texts["accessId"], "s3Config.accessId"),
         access_secret=check_secret(texts["accessSecret"], "s3Config.accessSecret"),
         folder="" if folder is None else _folder(folder, "s3Config.objectPath"),
+        targets=targets,
     )
 
 
@@ -97,6 +106,19 @@ def check_url(url: str, field: str) -> str:
     if not whole or len(url) > _LONGEST_URL or not re.fullmatch(r"[!-~]+", url):
         raise InvalidRequest(f"{wanted}, got {shown(url)}", field)
     return url.rstrip("/")
+
+
+def check_target(url: str, field: str, targets: Targets) -> str:
+    """Return a URL whose host is no private address, as far as the URL shows it.
+
+    Raises:
+        InvalidRequest: it is one, and `targets` allows none.
+    """
+    try:
+        targets.check_url(url)
+    except TargetRefused as error:
+        raise InvalidRequest(f"{field}: {error}", field) from None
+    return url
 
 
 def check_secret(secret: str, field: str) -> str:
@@ -162,7 +184,12 @@ def open_bucket(bucket: Bucket) -> BlobStore:
     if url is not None:
         given["region_name"] = region_of(url)
         url = _server(url, bucket.name)
-    return S3Blobs(bucket.name, s3_client(url, _TRIES, _ANSWER_S, **given))
+    client = s3_client(url, _TRIES, _ANSWER_S, **given)
+    if bucket.targets is None:
+        return S3Blobs(bucket.name, client)
+    from handler.blobs.job_session import limit_client
+
+    return S3Blobs(bucket.name, limit_client(client, bucket.targets), shows_answers=False)
 
 
 def _server(url: str, bucket: str) -> str:

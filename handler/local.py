@@ -13,12 +13,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 from structlog.contextvars import bind_contextvars
 
 from engine import AnyEngine
 from handler.job import JobHandler
+from handler.targets import is_loopback
 from handler.terminal import TerminalReport
 
 _TEST_INPUT = Path("test_input.json")
@@ -40,6 +42,16 @@ def is_local() -> bool:
         return True
     remote = ("RUNPOD_WEBHOOK_GET_JOB", "RUNPOD_REALTIME_PORT")
     return not any(os.environ.get(name) for name in remote)
+
+
+def has_local_platform() -> bool:
+    """Return whether the server that this worker takes jobs from is on this machine."""
+    url = os.environ.get("RUNPOD_WEBHOOK_GET_JOB", "")
+    try:
+        host = urlsplit(url).hostname
+    except ValueError:
+        return False
+    return host is not None and is_loopback(host)
 
 
 def run_local(jobs: JobHandler, engine: AnyEngine, mode: str) -> int:

@@ -17,6 +17,7 @@ from handler import limits
 from handler.blobs import BlobError, BlobStore, BlobUnsupported
 from handler.bucket import Bucket, open_bucket, read_s3_config
 from handler.errors import ResultNotKept
+from handler.targets import Targets
 
 # As of RunPod's SDK, and the longest that a presigned address can be valid.
 LINK_S = 7 * 24 * 3600
@@ -25,11 +26,14 @@ POINTER_BYTES = 100_000
 # For an upload, its wait for a thread included.
 _LIMIT_S = 120.0
 _AT_ONCE = 8
+# Longer than any result; the server of a job's bucket may send anything.
+_MAX_STORED_BYTES = 32_000_000
 # Clients kept for buckets that jobs have brought.
 _MOST_OPEN = 8
 # How local jobs are called, one like the other; what counts is the last one's result.
 _LOCAL = {"", "local_test"}
 
+_ANY_TARGET = Targets()
 _NO_KEY = re.compile(r"[^A-Za-z0-9._-]")
 _TOLD = ("id", "object", "model", "usage", "warnings")
 _TOLD_OF_CHOICES = ("index", "finish_reason", "stop_reason")
@@ -39,8 +43,9 @@ class Results:
     """Knows where results go, and takes them there on a few threads of its own.
 
     A job's own bucket takes any result of it; the `default` one takes those above `max_bytes`, or
-    above what the platform takes, by its `sizes`. `look` makes the blobs of a bucket. Owned by the
-    event loop, but for the open buckets, which belong to whichever thread has the lock.
+    above what the platform takes, by its `sizes`. `look` makes the blobs of a bucket. `targets`
+    limits where a job's own bucket may be. Owned by the event loop, but for the open buckets, which
+    belong to whichever thread has the lock.
     """
 
     def __init__(
@@ -51,12 +56,14 @@ class Results:
         sizes: limits.Sizes | None = None,
         look: Callable[[Bucket], BlobStore] = open_bucket,
         limit_s: float = _LIMIT_S,
+        targets: Targets = _ANY_TARGET,
     ) -> None:
         self._default = default
         self._max_bytes = max_bytes
         self.sizes = sizes or limits.Sizes()
         self._look = look
         self._limit_s = limit_s
+        self._targets = targets
         self._threads = ThreadPoolExecutor(_AT_ONCE, "result")
         self._lock = threading.Lock()
         self._open: dict[Bucket, BlobStore] = {}
@@ -69,7 +76,7 @@ class Results:
         """
         job_id = str(job.get("id") or "")
         if (given := job.get("s3Config")) is not None:
-            return Delivery(self, job_id, read_s3_config(given), -1)
+            return Delivery(self, job_id, read_s3_config(given, self._targets), -1)
         limit = self.sizes.result(job_id) - POINTER_BYTES
         if self._max_bytes is not None and not openai:
             limit = min(limit, self._max_bytes)
@@ -117,7 +124,7 @@ class Results:
         except BlobUnsupported:
             # Then a second attempt replaces what the first one has written.
             written = blobs.write(key, body)
-        return None if written else b"".join(blobs.read(key)), blobs.link(key, LINK_S)
+        return None if written else _bounded(blobs, key), blobs.link(key, LINK_S)
 
     def _blobs(self, bucket: Bucket) -> BlobStore:
         # Two clients cannot be made at the same time; boto3 keeps what they share in one place.
@@ -189,6 +196,16 @@ def pointed_at(output: Any) -> Mapping[str, Any] | None:
     return (
         place if isinstance(place, Mapping) and {"url", "bucket", "key"} <= place.keys() else None
     )
+
+
+def _bounded(blobs: BlobStore, key: str) -> bytes:
+    """Return what an earlier attempt has put into a bucket, which is no longer than a result."""
+    stored = bytearray()
+    for piece in blobs.read(key):
+        stored += piece
+        if len(stored) > _MAX_STORED_BYTES:
+            raise BlobError(f"{key} is there already, and is too long for a result")
+    return bytes(stored)
 
 
 def _read(stored: bytes, name: str) -> Any:

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, SecretStr
 
 from handler.settings import Settings
+from handler.targets import Targets
 
 
 class ResultSettings(Settings):
@@ -41,6 +42,21 @@ class ResultSettings(Settings):
         "Unset: RunPod's limits minus 0.1, so 9.9 for /run and 19.9 for /runsync.",
         examples=["5"],
     )
+
+    private_targets: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="Whether jobs may name a webhook or an `s3Config` at a private address: this "
+        "machine, a local network, a cloud's metadata service. `auto`: only while all jobs come "
+        "from this machine, so not on a server that listens on other addresses than loopback, nor "
+        "on a worker of another machine. Requests to public addresses use no proxy then.",
+        examples=["on"],
+    )
+
+    def targets_of(self, *, is_local: bool) -> Targets:
+        """Return where requests may go that jobs ask for; `is_local`: all of them are sent here."""
+        if self.private_targets == "auto":
+            return Targets(allows_private=is_local)
+        return Targets(allows_private=self.private_targets == "on")
 
 
 class WorkerSettings(ResultSettings):

@@ -12,9 +12,14 @@ from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    ConnectionClosedError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
     NoCredentialsError,
     PartialCredentialsError,
+    ReadTimeoutError,
 )
+from botocore.parsers import ResponseParserError
 
 from handler.blobs.blob import (
     BlobDenied,
@@ -32,6 +37,47 @@ _READ_BYTES = 1 << 20
 _CONFLICT_TRIES = 6
 _CONFLICT_PAUSE_S = 0.1
 
+# The codes that a message names of a server that a client has chosen. Everything else in its
+# answer may be the text of an internal server (https://docs.aws.amazon.com/AmazonS3/latest/API/
+# ErrorResponses.html).
+_S3_CODES = frozenset(
+    (
+        *("AccessDenied", "AllAccessDisabled", "AccountProblem", "AuthorizationHeaderMalformed"),
+        *(
+            "BadDigest",
+            "EntityTooLarge",
+            "EntityTooSmall",
+            "ExpiredToken",
+            "IllegalLocationConstraint",
+        ),
+        *("IncompleteBody", "InternalError", "InvalidAccessKeyId", "InvalidArgument"),
+        *(
+            "InvalidBucketName",
+            "InvalidDigest",
+            "InvalidRequest",
+            "InvalidSecurity",
+            "InvalidToken",
+        ),
+        *(
+            "KeyTooLongError",
+            "MethodNotAllowed",
+            "MissingContentLength",
+            "NoSuchBucket",
+            "NoSuchKey",
+        ),
+        *("NotImplemented", "NotSignedUp", "OperationAborted", "PermanentRedirect"),
+        *("PreconditionFailed", "ConditionalRequestConflict", "RequestTimeTooSkewed"),
+        *("RequestTimeout", "ServiceUnavailable", "SignatureDoesNotMatch", "SlowDown"),
+        *("TemporaryRedirect", "TooManyBuckets", "XAmzContentSHA256Mismatch", "QuotaExceeded"),
+    )
+)
+# Their messages are the library's own words and name the URL alone.
+_CONNECTION_ERRORS = (
+    ConnectionClosedError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    ReadTimeoutError,
+)
 _NOT_FOUND = {"NoSuchKey", "NoSuchBucket", "404", "NotFound"}
 _DENIED = {
     "AccessDenied",
@@ -64,11 +110,16 @@ def s3_client(
 
 
 class S3Blobs:
-    """Keeps each blob as an object of one bucket; boto3's client may be used by several threads."""
+    """Keeps each blob as an object of one bucket; boto3's client may be used by several threads.
 
-    def __init__(self, bucket: str, client: Any) -> None:
+    Without `shows_answers`, errors contain the server's status and code but no text of its answer,
+    for it may be any server that a client has named.
+    """
+
+    def __init__(self, bucket: str, client: Any, *, shows_answers: bool = True) -> None:
         self._bucket = bucket
         self._client = client
+        self._shows_answers = shows_answers
 
     def read(self, key: str) -> Iterator[bytes]:
         """Yield a blob's bytes in pieces. Raises BlobNotFound."""
@@ -156,15 +207,22 @@ class S3Blobs:
 
     @contextmanager
     def _told(self, key: str) -> Iterator[None]:
-        """Tell boto3's errors as those of blobs."""
+        """Translate boto3's errors into those of blobs."""
+        name = self._name(key)
         try:
             yield
         except ClientError as error:
-            raise _blob_error(self._name(key), error) from None
+            raise _blob_error(name, error, shows_answer=self._shows_answers) from None
         except (NoCredentialsError, PartialCredentialsError) as error:
-            raise BlobDenied(f"{self._name(key)}: {error}") from None
+            raise BlobDenied(f"{name}: {error}") from None
+        except ResponseParserError as error:
+            # Its message is the answer's text.
+            reason = str(error) if self._shows_answers else "the answer is not one of S3"
+            raise BlobUnavailable(f"{name}: {reason}") from None
         except BotoCoreError as error:
-            raise BlobUnavailable(f"{self._name(key)}: {error}") from None
+            is_own_text = isinstance(error, _CONNECTION_ERRORS) or not _is_of_library(error)
+            reason = str(error) if self._shows_answers or is_own_text else type(error).__name__
+            raise BlobUnavailable(f"{name}: {reason}") from None
 
 
 def _parts(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -191,17 +249,24 @@ def _conflicts(error: ClientError) -> bool:
     return _code(error) in {"ConditionalRequestConflict", "409"}
 
 
-def _blob_error(name: str, error: ClientError) -> BlobError:
+def _is_of_library(error: BotoCoreError) -> bool:
+    return type(error).__module__.startswith("botocore")
+
+
+def _blob_error(name: str, error: ClientError, *, shows_answer: bool = True) -> BlobError:
     code = _code(error)
-    said = str(error.response.get("Error", {}).get("Message") or "no reason was given")
-    message = f"{name}: {code or 'an error'}: {said}"
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if shows_answer:
+        reason = str(error.response.get("Error", {}).get("Message") or "no reason was given")
+        message = f"{name}: {code or 'an error'}: {reason}"
+    else:
+        message = f"{name}: {code if code in _S3_CODES else 'an error'} (status {status})"
     if code in _NOT_FOUND:
         return BlobNotFound(message)
     if code in _DENIED:
         return BlobDenied(message)
     if code == "NotImplemented":
         return BlobUnsupported(message)
-    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status in {409, 429} or status >= 500 or code in {"SlowDown", "RequestTimeout"}:
         return BlobUnavailable(message)
     return BlobError(message)

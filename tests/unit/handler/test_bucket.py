@@ -9,6 +9,7 @@ from botocore.client import BaseClient
 
 from handler.bucket import Bucket, open_bucket, read_s3_config, region_of
 from handler.errors import InvalidRequest
+from handler.targets import Targets
 
 SECRET = "Zm9v/s3cr3t+Zm9v"
 GIVEN = {
@@ -29,6 +30,7 @@ def test_all_that_runpod_names_is_taken() -> None:
         endpoint_url="https://s3.eu-central-1.amazonaws.com",
         access_id="AKIDEXAMPLE",
         access_secret=SECRET,
+        targets=Targets(),
     )
     bucket = read_s3_config(GIVEN | {"objectPath": "/a/b c/", "endpointUrl": "http://[::1]:9000/"})
     assert (bucket.endpoint_url, bucket.folder) == ("http://[::1]:9000", "a/b c")
