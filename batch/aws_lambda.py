@@ -59,7 +59,9 @@ class LambdaWorker:
         """Load the model. Raises SettingError, JobsError, ValueError, EngineError."""
         settings = resolve_models(settings)
         self._settings = settings
-        self._place = Place.at(settings.batch_results)
+        self._place = Place.at(
+            settings.batch_results, max_message_bytes=settings.max_body_mb * 1_000_000
+        )
         self._results = Results(self._place, settings.served_model)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="worker", daemon=True)

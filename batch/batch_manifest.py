@@ -8,8 +8,12 @@ from dataclasses import asdict, dataclass
 import orjson
 
 from batch.place import Place
+from jobs.sqs.errors import QueueRefused
 
 _FORMAT = 1
+# An id has up to 512 characters, of up to six bytes each in JSON.
+_MAX_ID_BYTES = 8_192
+_MAX_NOTE_BYTES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +52,47 @@ class BatchManifest:
     def header(self) -> BatchHeader | None:
         """Return a batch's header, or None where there is no such batch."""
         first = self._place.first_piece(self._key)
-        return None if first is None else BatchHeader(**orjson.loads(first.split(b"\n", 1)[0]))
+        if first is None:
+            return None
+        try:
+            return BatchHeader(**orjson.loads(first.split(b"\n", 1)[0]))
+        except (TypeError, ValueError):
+            raise self._damaged() from None
 
     def ids(self) -> Iterator[str]:
-        """Yield the lines' ids."""
+        """Yield the lines' ids. Raises QueueRefused where the manifest is damaged."""
         rest = b""
-        skipped = False
+        has_header = False
         for piece in self._place.pieces(self._key):
             *lines, rest = (rest + piece).split(b"\n")
+            if len(rest) > _MAX_ID_BYTES:
+                raise self._damaged()
             for line in lines:
-                if skipped:
-                    yield orjson.loads(line)
-                skipped = True
+                if has_header:
+                    yield self._id(line)
+                has_header = True
+
+    def _id(self, line: bytes) -> str:
+        try:
+            found = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            found = None
+        if not isinstance(found, str):
+            raise self._damaged()
+        return found
+
+    def _damaged(self) -> QueueRefused:
+        return QueueRefused(f"{self.url} is not the manifest of a batch")
 
     @property
     def sent(self) -> int:
         """How many lines are known to be in the queue."""
-        found = self._place.find(self._sent_key)
-        return 0 if found is None else int(orjson.loads(found)["sent"])
+        found = self._place.find(self._sent_key, _MAX_NOTE_BYTES)
+        try:
+            return 0 if found is None else int(orjson.loads(found)["sent"])
+        except (KeyError, TypeError, ValueError):
+            # Sent again, a line is still answered once.
+            return 0
 
     def note_sent(self, lines: int) -> None:
         """Take down that so many lines are in the queue."""

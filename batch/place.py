@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from batch.target import is_blob
@@ -13,29 +13,45 @@ from jobs import StoreUnavailable
 from jobs.sqs.errors import QueueRefused
 
 _PROBE = ".writable"
+# What is read into memory in one piece. An answer has at most the tokens of a context, with their
+# log probabilities; a message's body is one line, which MAX_BODY_MB bounds at 10 MB unless set.
+MAX_ANSWER_BYTES = 64_000_000
+MAX_MESSAGE_BYTES = 10_000_000
+
+
+class TooLong(QueueRefused):
+    """An object is longer than anything that is put there; it was not read to its end."""
 
 
 class Place:
     """A bucket and a prefix in it. All calls block, and may be made from several threads.
 
-    Each raises StoreUnavailable, or QueueRefused where another try would end the same.
+    Each raises StoreUnavailable, or QueueRefused where another try would end the same. Whoever can
+    write to the bucket or the queue decides how long an object is, so none is read without a bound:
+    `max_message_bytes` is that of a message's body.
     """
 
-    def __init__(self, bucket: str, prefix: str, client: Any) -> None:
+    def __init__(
+        self, bucket: str, prefix: str, client: Any, max_message_bytes: int = MAX_MESSAGE_BYTES
+    ) -> None:
         self.bucket = bucket
+        self._max_message_bytes = max_message_bytes
         self._prefix = prefix
         self._client = client
         self._blobs = S3Blobs(bucket, client)
 
     @classmethod
-    def at(cls, url: str, client: Any = None) -> Place:
+    def at(
+        cls, url: str, client: Any = None, *, max_message_bytes: int = MAX_MESSAGE_BYTES
+    ) -> Place:
         """Return what `s3://BUCKET/PREFIX` names. Raises ValueError."""
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         if not is_blob(url) or not bucket:
             raise ValueError(f"{url} must be s3://BUCKET or s3://BUCKET/PREFIX")
         prefix = prefix.strip("/")
         with _told():
-            return cls(bucket, f"{prefix}/" if prefix else "", client or s3_client())
+            folder = f"{prefix}/" if prefix else ""
+            return cls(bucket, folder, client or s3_client(), max_message_bytes)
 
     def url(self, key: str) -> str:
         """Return a key's whole address."""
@@ -48,11 +64,11 @@ class Place:
             for _ in self._blobs.read(f"{self._prefix}{_PROBE}"):
                 pass
 
-    def find(self, key: str) -> bytes | None:
-        """Return what is there, or None."""
+    def find(self, key: str, max_bytes: int = MAX_ANSWER_BYTES) -> bytes | None:
+        """Return what is there, or None. Raises TooLong beyond `max_bytes`."""
         with _told():
             try:
-                return b"".join(self._blobs.read(f"{self._prefix}{key}"))
+                return _joined(self._blobs, f"{self._prefix}{key}", max_bytes)
             except BlobNotFound:
                 return None
 
@@ -95,9 +111,23 @@ class Place:
         return f"{self._prefix}bodies/{name}"
 
     def read(self, bucket: str, key: str) -> bytes:
-        """Return a message's body, from whichever bucket its sender has put it in."""
+        """Return a message's body, from whichever bucket its sender has put it in.
+
+        Raises TooLong if it cannot be a line of a batch.
+        """
         with _told():
-            return b"".join(S3Blobs(bucket, self._client).read(key))
+            return _joined(S3Blobs(bucket, self._client), key, self._max_message_bytes)
+
+
+def _joined(blobs: S3Blobs, key: str, max_bytes: int) -> bytes:
+    found = bytearray()
+    # The connection of an object that is not read to its end is closed with the generator.
+    with closing(blobs.read(key)) as pieces:
+        for piece in pieces:
+            found += piece
+            if len(found) > max_bytes:
+                raise TooLong(f"{blobs.url(key)} is longer than {max_bytes:,} bytes")
+    return bytes(found)
 
 
 @contextmanager

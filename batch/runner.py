@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from batch.answerer import Answerer, Outcome
 from batch.journal import Journal
 from batch.line import Line, read_line
-from batch.source import Source
+from batch.source import InputError, Source
 from batch.tally import Tally
 
 _FIRST_PAUSE_S = 0.5
@@ -41,6 +41,7 @@ class Runner:
         self._tries = tries
         self._lines = self._missing(source)
         self._stopping = False
+        self._input_error: InputError | None = None
         # Lines that are being answered.
         self.under_way = 0
 
@@ -54,7 +55,7 @@ class Runner:
         Raises:
             EngineLost: the engine has given up.
             OSError: the journal cannot be written.
-            InputError: the input cannot be read.
+            InputError: the input cannot be read, or was changed; lines under way were answered.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -63,6 +64,8 @@ class Runner:
         except BaseExceptionGroup as failures:
             # The first one ended the others.
             raise failures.exceptions[0] from None
+        if self._input_error is not None:
+            raise self._input_error
 
     async def _work(self) -> None:
         for line in self._lines:
@@ -96,8 +99,12 @@ class Runner:
         return outcome
 
     def _missing(self, source: Source) -> Iterator[Line]:
-        for number, raw in enumerate(source.lines(), 1):
-            if self._stopping:
-                return
-            if self._journal.missing(number):
-                yield read_line(raw, number)
+        try:
+            for number, raw in enumerate(source.lines(), 1):
+                if self._stopping:
+                    return
+                if self._journal.missing(number):
+                    yield read_line(raw, number)
+        except InputError as error:
+            # Not raised here: it would cancel the lines under way, whose answers are nearly there.
+            self._input_error = error

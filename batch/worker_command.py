@@ -97,7 +97,9 @@ class WorkerCommand:
     async def _work(self) -> None:
         url, model = self._given.queue_url, self._settings.served_model
         try:
-            place = Place.at(self._given.results)
+            place = Place.at(
+                self._given.results, max_message_bytes=self._settings.max_body_mb * 1_000_000
+            )
             results = Results(place, model)
             queue = SqsQueue(sqs_client(url), results, place)
             facts = await queue.facts(url)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -121,11 +121,20 @@ class S3Blobs:
         self._client = client
         self._shows_answers = shows_answers
 
-    def read(self, key: str) -> Iterator[bytes]:
+    def url(self, key: str) -> str:
+        """Return a blob's address, as `s3://BUCKET/KEY`."""
+        return self._name(key)
+
+    def read(self, key: str) -> Generator[bytes]:
         """Yield a blob's bytes in pieces. Raises BlobNotFound."""
         with self._told(key):
             answer = self._client.get_object(Bucket=self._bucket, Key=key)
-            yield from answer["Body"].iter_chunks(_READ_BYTES)
+            body = answer["Body"]
+            try:
+                yield from body.iter_chunks(_READ_BYTES)
+            finally:
+                # A reader may stop before the end; the connection is of no more use then.
+                body.close()
 
     def write(self, key: str, body: bytes, *, absent: bool = False) -> bool:
         """Keep a blob; return whether it was written."""

@@ -52,7 +52,7 @@ PRIVATE_HOSTS = [
     "[64:ff9b::10.0.0.1]",
     "[2002:7f00:1::]",
 ]
-CONFIG = {"accessId": "id", "accessSecret": "secret", "bucketName": "bucket"}
+CONFIG = {"accessId": "AKIDEXAMPLE", "accessSecret": "wJalrXUtnFEMI", "bucketName": "bucket"}
 
 
 def bucket_at(url: str) -> dict[str, str]:
