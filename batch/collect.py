@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from array import array
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,9 +16,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from batch.batch_manifest import BatchHeader, BatchManifest
-from batch.message import batch_name, result_key, results_of, succeeded
+from batch.message import (
+    Message,
+    batch_name,
+    failure_line,
+    is_answer_to,
+    result_key,
+    results_of,
+    succeeded,
+)
 from batch.output import Output, OutputError
-from batch.place import Place
+from batch.place import Place, TooLong
+from batch.results import BAD_ANSWER
 from batch.run import DONE, INTERRUPTED, REFUSED, SOME_FAILED, Refused
 from batch.settings import BatchSettings
 from batch.telling import say
@@ -87,9 +98,10 @@ class Collection:
             raise Refused(
                 f"{self._manifest.url} does not exist: no batch of this name was submitted"
             )
+        names = self._names()
         if self._given.wait:
-            self._wait(header)
-        elif missing := header.lines - self._answered():
+            self._wait(header, names)
+        elif (missing := header.lines - self._answered(names)) > 0:
             say(self._console, self._told_missing(header, missing))
             return INTERRUPTED
         failed = self._write(header)
@@ -98,10 +110,21 @@ class Collection:
             say(self._console, f"failed lines are in {self._output.errors}")
         return SOME_FAILED if failed else DONE
 
-    def _answered(self) -> int:
-        return sum(1 for _ in self._place.list(results_of(self._batch)))
+    def _names(self) -> array[int]:
+        """Return what the keys of this batch's answers begin with, as sorted numbers."""
+        keys = (result_key(self._batch, custom_id) for custom_id in self._manifest.ids())
+        return array("Q", sorted(_number(key) for key in keys))
 
-    def _wait(self, header: BatchHeader) -> None:
+    def _answered(self, names: array[int]) -> int:
+        """Count the lines with an answer; other objects under the same prefix do not count."""
+        answered = 0
+        for each in self._place.list(results_of(self._batch)):
+            number = _number(each.key)
+            at = bisect_left(names, number)
+            answered += at < len(names) and names[at] == number
+        return answered
+
+    def _wait(self, header: BatchHeader, names: array[int]) -> None:
         """Wait until every line has an answer."""
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("lines"))
         bar = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
@@ -110,7 +133,7 @@ class Collection:
             before = -1
             while True:
                 begun_s = time.monotonic()
-                answered = self._answered()
+                answered = self._answered(names)
                 bar.update(task, completed=answered)
                 if answered != before and not self._console.is_terminal:
                     say(self._console, f"{answered:,} of {header.lines:,} lines")
@@ -163,7 +186,33 @@ class Collection:
                 yield each.result()
 
     def _read(self, custom_id: str) -> bytes:
-        found = self._place.find(result_key(self._batch, custom_id))
+        """Return a line's answer, or an error line where the object is not one.
+
+        Whoever can write to the bucket can have put anything there; it must not end up as lines of
+        the output.
+        """
+        key = result_key(self._batch, custom_id)
+        try:
+            found = self._place.find(key)
+        except TooLong as error:
+            return _bad_answer(custom_id, str(error))
         if found is None:
             raise StoreUnavailable(f"the answer to {custom_id} was deleted during collect")
+        if not is_answer_to(found, custom_id):
+            return _bad_answer(custom_id, f"{self._place.url(key)} is not the answer to this line")
         return found
+
+
+def _number(key: str) -> int:
+    """Return the first 64 bits of the hash in a key; 0 for a key without one.
+
+    Two lines of a batch share them once in ten billion batches of 50,000 lines.
+    """
+    try:
+        return int(key.rpartition("/")[2][:16], 16)
+    except ValueError:
+        return 0
+
+
+def _bad_answer(custom_id: str, problem: str) -> bytes:
+    return failure_line(Message("", custom_id), BAD_ANSWER, problem)

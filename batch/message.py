@@ -106,12 +106,29 @@ def failure_line(message: Message, code: str, problem: str) -> bytes:
 
 
 def succeeded(line: bytes) -> bool:
-    """Whether a line belongs into the output, and not into the error file."""
-    found = orjson.loads(line)
+    """Return whether a line belongs into the output, and not into the error file.
+
+    A text that is no answer at all does not: others may write to the bucket of the answers too.
+    """
+    found = _object(line)
     if "status" in found:
         return bool(found["status"] == "COMPLETED")
     response = found.get("response")
-    return response is not None and response["status_code"] == 200
+    return isinstance(response, dict) and response.get("status_code") == 200
+
+
+def is_answer_to(line: bytes, custom_id: str) -> bool:
+    """Return whether a stored text is one line, and the answer to the line with this id."""
+    found = _object(line)
+    return b"\n" not in line and custom_id in (found.get("custom_id"), found.get("id"))
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        found = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _canonical(found: object, raw: Json) -> bytes:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import orjson
+
 from batch.message import failure_line, read_message
-from batch.place import Place
+from batch.place import Place, TooLong
 from jobs import Job
 
 # The error codes of lines that no engine has seen the end of.
-NOT_ANSWERED, BAD_LINE = "not_answered", "bad_line"
+NOT_ANSWERED, BAD_LINE, BAD_ANSWER = "not_answered", "bad_line", "bad_answer"
 
 
 class Results:
@@ -21,8 +23,16 @@ class Results:
         self._model = model
 
     def find(self, key: str) -> bytes | None:
-        """Return the line that a message was answered with, or None."""
-        return self._place.find(key)
+        """Return the line that a message was answered with, or None.
+
+        An object that is too long for an answer counts as one that failed: it stays, since the
+        first one does, and no worker reads it again and again.
+        """
+        try:
+            return self._place.find(key)
+        except TooLong as error:
+            told = {"custom_id": None, "response": None, "error": {"message": str(error)}}
+            return orjson.dumps(told)
 
     def keep(self, ended: Job) -> None:
         """Keep the end of a message's job, unless it has one."""
