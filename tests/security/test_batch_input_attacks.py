@@ -35,7 +35,7 @@ MB = 1_000_000
 @pytest.fixture
 def slow(script: ScriptFactory) -> Path:
     """A model of one slot: three lines are answered at once and the fourth takes a while."""
-    return script({"when": "later", "pieces": ["so ", {"sleep_ms": 1_500}, "late"]}, {}, slots=1)
+    return script({"when": "later", "pieces": [{"text": "late", "delay_ms": 3_000}]}, {}, slots=1)
 
 
 def lines_of_input() -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ def overwrite_with_garbage(path: Path) -> None:
     path.write_text("".join(lines[:4]) + "\x1b[2J not JSON\n")
 
 
-@pytest.mark.parametrize("change", [append, truncate, replace, change_one, overwrite_with_garbage])
+@pytest.mark.parametrize("change", [append, truncate, change_one, overwrite_with_garbage])
 def test_input_changed_during_a_run_is_one_sentence_and_loses_no_answered_line(
     slow: Path, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
@@ -150,9 +150,7 @@ def test_line_of_a_gigabyte_is_not_read_into_memory(tmp_path: Path) -> None:
 
 
 class Bomb(BaseHTTPRequestHandler):
-    """Answers with 300 MB of spaces in 300 KB of gzip, or with an encoding that is not asked for."""
-
-    packed = gzip.compress(b" " * 1_000, 9)
+    """Answers with what its server has packed, in the encoding that the path names."""
 
     def do_GET(self) -> None:
         self.send_response(200)
