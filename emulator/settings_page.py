@@ -136,7 +136,7 @@ _SECTIONS = (
         has_rest=True,
     ),
     Section(
-        "## Bucket for results (RunPod worker and local server)",
+        "## Buckets and targets of jobs (RunPod worker and local server)",
         ResultSettings,
         introduction="[Results in a bucket](runpod.md#send-results-to-a-bucket) explains when a "
         "result goes to the bucket.",

@@ -51,6 +51,28 @@ def default_build(path: Path) -> Sequence[Instruction]:
     return [*before, *(each for stage in chain for each in stage.instructions)]
 
 
+def outside_bases(path: Path) -> Sequence[str]:
+    """Return the images that the stages begin with, other than stages of the file itself.
+
+    An image in a variable is the variable's default, which must be set before it.
+    """
+    defaults: dict[str, str] = {}
+    stages: set[str | None] = set()
+    bases: list[str] = []
+    for each in _instructions(path.read_text(encoding="utf-8")):
+        if each.name == "ARG":
+            name, _, value = each.text.partition("=")
+            defaults.setdefault(name, value)
+        elif each.name == "FROM":
+            match = _STAGE.fullmatch(f"FROM {each.text}")
+            assert match is not None, each
+            base = re.sub(r"\$\{?(\w+)\}?", lambda found: defaults[found[1]], match[1])
+            if base not in stages:
+                bases.append(base)
+            stages.add(match[2])
+    return bases
+
+
 def _instructions(text: str) -> list[Instruction]:
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     joined = re.sub(r"\\\n", "", "\n".join(lines))

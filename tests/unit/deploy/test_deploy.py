@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from emulator.settings import EmulatorSettings
-from tests.dockerfile import default_build
+from tests.dockerfile import default_build, outside_bases
 from tests.unit.deploy.reading import read
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -41,6 +41,13 @@ def of_the_unit(name: str) -> list[str]:
 
 def of_the_image(name: str) -> list[str]:
     return [each.text for each in IMAGE if each.name == name]
+
+
+def tracked_files() -> list[Path]:
+    done = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return [ROOT / name for name in done.stdout.split("\0") if name]
 
 
 def filled_in(value: str) -> str:
@@ -114,6 +121,19 @@ def test_systemd_takes_the_unit_where_there_is_one(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_base_image_is_pinned_by_digest() -> None:
+    dockerfiles = [each for each in tracked_files() if "dockerfile" in each.name.lower()]
+    dockerfiles = [each for each in dockerfiles if each.suffix != ".py"]
+    assert ROOT / "Dockerfile" in dockerfiles
+    for path in dockerfiles:
+        bases = outside_bases(path)
+        assert bases, path
+        for base in bases:
+            assert re.fullmatch(r"\S+:\S+@sha256:[0-9a-f]{64}", base), (path, base)
+    images = [each["image"] for each in COMPOSE["services"].values() if "image" in each]
+    assert all("@sha256:" in each for each in images)
 
 
 def test_the_image_runs_the_worker_as_nobody_s_root() -> None:
