@@ -52,8 +52,8 @@ class Targets:
         Blocks while the name is looked up. Raises TargetRefused if all of them are private, and
         OSError if there are none.
         """
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
         if self.allows_private:
             return addresses
         allowed = [each for each in addresses if is_public(ipaddress.ip_address(each))]

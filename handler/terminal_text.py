@@ -44,7 +44,7 @@ def escape_json(json_text: str) -> str:
     """
     if json_text.isprintable():
         return json_text
-    return _NOT_ASCII.sub(lambda found: _escape_in_json(found[0]), json_text)
+    return _NOT_ASCII.sub(lambda match: _escape_in_json(match[0]), json_text)
 
 
 def _escape(character: str) -> str:

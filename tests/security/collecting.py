@@ -17,9 +17,9 @@ from batch.settings import BatchSettings
 def collected(place: Place, batch: str, output: Path, **options: Any) -> tuple[int, list[str]]:
     """Run the command on a batch; return its exit code and the lines of its message."""
     values: dict[str, Any] = {"errors": None, "force": False, "wait": False} | options
-    given = argparse.Namespace(
+    arguments = argparse.Namespace(
         results=place.url("").rstrip("/"), batch=batch, output=str(output), **values
     )
-    shown = io.StringIO()
-    code = collect.run(given, BatchSettings(), Console(file=shown))
-    return code, shown.getvalue().splitlines()
+    screen = io.StringIO()
+    code = collect.run(arguments, BatchSettings(), Console(file=screen))
+    return code, screen.getvalue().splitlines()

@@ -20,6 +20,6 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     with mock_aws():
-        found = Place.at("s3://bucket/here")
-        found._client.create_bucket(Bucket="bucket")
-        yield found
+        mocked_place = Place.at("s3://bucket/here")
+        mocked_place._client.create_bucket(Bucket="bucket")
+        yield mocked_place

@@ -53,12 +53,12 @@ async def internal_server(
     answer: bytes, *, endless_bytes: int = 0, host: str = "127.0.0.1", port: int = 0
 ) -> AsyncIterator[InternalServer]:
     """Listen on a loopback address; port 0 is any free one."""
-    server = await asyncio.start_server(lambda r, w: found.serve(r, w), host, port)
-    found = InternalServer(server.sockets[0].getsockname()[1], answer, endless_bytes)
+    server = await asyncio.start_server(lambda r, w: internal.serve(r, w), host, port)
+    internal = InternalServer(server.sockets[0].getsockname()[1], answer, endless_bytes)
     try:
-        yield found
+        yield internal
     finally:
         server.close()
-        for writer in found.open.values():
+        for writer in internal.open.values():
             writer.transport.abort()
-        await asyncio.gather(*found.open)
+        await asyncio.gather(*internal.open)

@@ -77,18 +77,18 @@ def overwrite_with_garbage(path: Path) -> None:
 def test_input_changed_during_a_run_is_one_sentence_and_loses_no_answered_line(
     slow: Path, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
-    given, output = write(tmp_path / "in.jsonl", lines_of_input()), tmp_path / "out.jsonl"
-    original = given.read_bytes()
+    input_path, output = write(tmp_path / "in.jsonl", lines_of_input()), tmp_path / "out.jsonl"
+    original = input_path.read_bytes()
     # Larger than what is read ahead: the lines to come are read from the changed file.
     padding = json.dumps(call("padding", "x" * 1_500_000)).encode() + b"\n"
-    given.write_bytes(
+    input_path.write_bytes(
         original[: original.index(b'{"custom_id": "line-4"')]
         + padding
         + original[original.index(b'{"custom_id": "line-4"') :]
     )
-    original = given.read_bytes()
+    original = input_path.read_bytes()
     process = subprocess.Popen(
-        command("-i", given, "-o", output),
+        command("-i", input_path, "-o", output),
         env=environment(slow),
         stderr=subprocess.PIPE,
         text=True,
@@ -99,18 +99,18 @@ def test_input_changed_during_a_run_is_one_sentence_and_loses_no_answered_line(
         if journal.exists() and journal.read_bytes().count(b"\n") >= 4:
             break
         time.sleep(0.01)
-    change(given)
-    _, shown = process.communicate(timeout=40)
-    assert process.returncode == 3, shown
-    (sentence,) = [each for each in shown.splitlines() if "changed during the run" in each]
+    change(input_path)
+    _, output_text = process.communicate(timeout=40)
+    assert process.returncode == 3, output_text
+    (sentence,) = [each for each in output_text.splitlines() if "changed during the run" in each]
     assert "restore it as it was" in sentence
-    assert "Traceback" not in shown
+    assert "Traceback" not in output_text
     assert not output.exists()
     answered = journal.read_bytes().count(b"\n") - 1
     assert answered >= 3
     # Restored, the run goes on, and answers the rest.
-    given.write_bytes(original)
-    again = run(slow, "-i", given, "-o", output)
+    input_path.write_bytes(original)
+    again = run(slow, "-i", input_path, "-o", output)
     assert again.returncode == 0, again.stderr
     ids = [each["custom_id"] for each in read(output)]
     assert [each for each in ids if each != "padding"] == [f"line-{n}" for n in range(LINES)]
@@ -245,9 +245,9 @@ class Endless:
 
 @pytest.fixture
 def endless(place: Place, monkeypatch: pytest.MonkeyPatch) -> Endless:
-    found = Endless()
-    monkeypatch.setattr(place._client, "get_object", lambda **_: {"Body": found})
-    return found
+    endless_body = Endless()
+    monkeypatch.setattr(place._client, "get_object", lambda **_: {"Body": endless_body})
+    return endless_body
 
 
 def test_pointer_to_an_endless_object_is_not_read_into_memory(
@@ -287,8 +287,8 @@ def test_surplus_answers_do_not_end_collect_before_the_last_line(
 ) -> None:
     submitted(place, "a", "b", "c")
     answered(place, "a", "b", "not-one-of-them")
-    code, shown = collected(place, "evening", tmp_path / "out.jsonl")
-    assert (code, shown) == (3, ["1 of 3 lines have no answer yet: c"])
+    code, output_text = collected(place, "evening", tmp_path / "out.jsonl")
+    assert (code, output_text) == (3, ["1 of 3 lines have no answer yet: c"])
 
 
 @pytest.mark.parametrize("wait", [False, True])
@@ -299,8 +299,8 @@ def test_collect_with_surplus_answers_writes_its_own_lines_alone(
     answered(place, "a", "b", "x", "y", "z")
     place.put("evening/results/no-hash.json", b"x")
     output = tmp_path / "out.jsonl"
-    code, shown = collected(place, "evening", output, wait=wait)
-    assert (code, shown[-1]) == (0, "2 of 2 lines answered")
+    code, output_text = collected(place, "evening", output, wait=wait)
+    assert (code, output_text[-1]) == (0, "2 of 2 lines answered")
     assert [each["custom_id"] for each in read(output)] == ["a", "b"]
 
 
@@ -321,8 +321,8 @@ def test_stored_text_that_is_no_answer_becomes_a_failed_line(
     answered(place, "a")
     place.put(result_key("evening", "b"), stored)
     output = tmp_path / "out.jsonl"
-    code, shown = collected(place, "evening", output)
-    assert (code, shown[0]) == (1, "1 of 2 lines answered")
+    code, output_text = collected(place, "evening", output)
+    assert (code, output_text[0]) == (1, "1 of 2 lines answered")
     assert [each["custom_id"] for each in read(output)] == ["a"]
     (failed,) = read(tmp_path / "out.errors.jsonl")
     assert failed["custom_id"] == "b"
@@ -340,7 +340,7 @@ def test_stored_text_that_is_no_answer_becomes_a_failed_line(
 )
 def test_damaged_manifest_is_one_sentence(place: Place, tmp_path: Path, manifest: bytes) -> None:
     place.put("evening/manifest.jsonl", manifest)
-    code, shown = collected(place, "evening", tmp_path / "out.jsonl")
-    (sentence,) = shown
+    code, output_text = collected(place, "evening", tmp_path / "out.jsonl")
+    (sentence,) = output_text
     assert code in (2, 3)
     assert "is not the manifest of a batch" in sentence

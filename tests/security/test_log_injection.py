@@ -96,18 +96,18 @@ def test_model_answer_with_escape_sequences_does_not_control_the_terminal(
 ) -> None:
     script = {"answers": [{"pieces": ["an answer ", HOSTILE]}]}
     monkeypatch.setattr("tests.acceptance.test_job_terminal.SCRIPT", script)
-    given = {"prompt": "hi", "sampling_params": {"stream": stream}}
-    code, shown = on_terminal(tmp_path, given)
-    assert code == 0, shown
-    assert "an answer" in shown
-    assert_harmless(shown.split("\n"))
+    job_input = {"prompt": "hi", "sampling_params": {"stream": stream}}
+    code, screen = on_terminal(tmp_path, job_input)
+    assert code == 0, screen
+    assert "an answer" in screen
+    assert_harmless(screen.split("\n"))
 
 
 def batch_on_a_terminal(model: Path, folder: Path, name: str) -> tuple[int, list[str]]:
     settings = environment(model, PYTHONPATH=str(ROOT))
     words = command("-i", name, "-o", "out.jsonl")
-    code, shown = run_on_terminal(words, cwd=folder, environment=settings)
-    return code, shown.replace("\r\n", "\n").split("\n")
+    code, screen = run_on_terminal(words, cwd=folder, environment=settings)
+    return code, screen.replace("\r\n", "\n").split("\n")
 
 
 def test_batch_line_with_escape_sequences_is_escaped_in_the_message(
@@ -116,32 +116,32 @@ def test_batch_line_with_escape_sequences_is_escaped_in_the_message(
     line = call("a")
     line["method"] = HOSTILE
     write(tmp_path / "in.jsonl", [line])
-    code, shown = batch_on_a_terminal(script({}), tmp_path, "in.jsonl")
+    code, screen = batch_on_a_terminal(script({}), tmp_path, "in.jsonl")
     assert code == 2
     # The terminal's own cursor control aside: rich hides the cursor while it checks the lines.
-    (told,) = [each for each in shown if "method must be POST" in each]
-    assert "\x9b" not in told
-    assert "\u202e" not in told
+    (message,) = [each for each in screen if "method must be POST" in each]
+    assert "\x9b" not in message
+    assert "\u202e" not in message
 
 
 def test_file_name_with_escape_sequences_is_escaped_in_the_message(
     tmp_path: Path, script: ScriptFactory
 ) -> None:
-    code, shown = batch_on_a_terminal(script({}), tmp_path, f"no{HOSTILE}.jsonl")
+    code, screen = batch_on_a_terminal(script({}), tmp_path, f"no{HOSTILE}.jsonl")
     assert code == 2
-    assert any("does not exist" in each for each in shown)
-    assert_harmless(shown)
+    assert any("does not exist" in each for each in screen)
+    assert_harmless(screen)
 
 
 def test_missing_ids_of_a_manifest_are_escaped_by_collect(place: Place, tmp_path: Path) -> None:
     ids = [f"id{HOSTILE}", "id\nall lines answered"]
     manifest = BatchManifest(place, "evening")
     assert manifest.begin(BatchHeader("digest", 2, "https://queue"), iter(ids))
-    code, shown = collected(place, "evening", tmp_path / "out.jsonl")
+    code, screen = collected(place, "evening", tmp_path / "out.jsonl")
     assert code == 3
-    (told,) = shown
-    assert told.startswith("2 of 2 lines have no answer yet: id")
-    assert told.isprintable()
+    (message,) = screen
+    assert message.startswith("2 of 2 lines have no answer yet: id")
+    assert message.isprintable()
 
 
 def test_repository_file_name_is_escaped_in_download_progress(
@@ -154,7 +154,7 @@ def test_repository_file_name_is_escaped_in_download_progress(
     bar.close()
     with _progress_bar()(total=1, desc=f"model{HOSTILE}.gguf", disable=False) as bar:
         bar.update(1)
-    shown = capfd.readouterr().err
-    assert "model" in shown
+    screen = capfd.readouterr().err
+    assert "model" in screen
     # tqdm itself goes back to the start of the line.
-    assert_harmless(shown.replace("\r", "").split("\n"))
+    assert_harmless(screen.replace("\r", "").split("\n"))

@@ -61,8 +61,8 @@ def bucket_at(url: str) -> dict[str, str]:
 
 async def ended(client: httpx2.AsyncClient, **job: Any) -> dict[str, Any]:
     """Run a job to its end."""
-    found: dict[str, Any] = (await client.post("/runsync", json={"input": INPUT} | job)).json()
-    return found
+    ended_job: dict[str, Any] = (await client.post("/runsync", json={"input": INPUT} | job)).json()
+    return ended_job
 
 
 @pytest.fixture
@@ -71,16 +71,16 @@ def resolve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     real = socket.getaddrinfo
 
     def begin(name: str, *answers: str) -> list[str]:
-        asked: list[str] = []
+        lookups: list[str] = []
 
-        def lookup(host: Any, port: Any, *given: Any, **options: Any) -> Any:
+        def lookup(host: Any, port: Any, *arguments: Any, **options: Any) -> Any:
             if host not in (name, name.encode()):
-                return real(host, port, *given, **options)
-            asked.append(name)
-            return real(answers[min(len(asked), len(answers)) - 1], port, *given, **options)
+                return real(host, port, *arguments, **options)
+            lookups.append(name)
+            return real(answers[min(len(lookups), len(answers)) - 1], port, *arguments, **options)
 
         monkeypatch.setattr(socket, "getaddrinfo", lookup)
-        return asked
+        return lookups
 
     return begin
 
@@ -153,7 +153,7 @@ async def test_rebound_name_is_connected_to_at_the_address_that_was_checked(
     # Stands in for a public address, as this test has no other machine.
     public = "127.0.0.2"
     monkeypatch.setattr("handler.targets.is_public", lambda address: str(address) == public)
-    asked = resolve("rebound.example", public, "127.0.0.1")
+    lookups = resolve("rebound.example", public, "127.0.0.1")
     server = await serve(host=EVERYWHERE, webhook_tries=1)
     ok = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
     async with (
@@ -165,7 +165,7 @@ async def test_rebound_name_is_connected_to_at_the_address_that_was_checked(
         async with asyncio.timeout(10):
             while not checked.heads and not internal.heads:  # noqa: ASYNC110 - two servers
                 await asyncio.sleep(0.01)
-        assert (len(checked.heads), internal.connections, len(asked)) == (1, 0, 1)
+        assert (len(checked.heads), internal.connections, len(lookups)) == (1, 0, 1)
         assert f"host: rebound.example:{checked.port}".encode() in checked.heads[0].lower()
 
 
@@ -245,9 +245,9 @@ async def test_answer_to_a_webhook_is_not_logged(
             async with asyncio.timeout(10):
                 while "given up" not in caplog.text:  # noqa: ASYNC110 - another task logs it
                     await asyncio.sleep(0.01)
-        shown = (await client.get(f"/v2/default/requests/{job['id']}")).text
+        details = (await client.get(f"/v2/default/requests/{job['id']}")).text
     assert internal.connections == 1
-    assert SECRET not in caplog.text + shown
+    assert SECRET not in caplog.text + details
 
 
 async def test_endless_answer_of_a_bucket_is_not_read_into_memory(

@@ -70,8 +70,8 @@ def test_message_names_the_host_and_the_setting_but_no_address(
 def test_launched_worker_is_told_what_its_server_allows() -> None:
     url = "http://127.0.0.1:1"
     for allows, setting in ((True, "on"), (False, "off")):
-        told = worker_environment(url, "e", "w", None, allows_private_targets=allows)
-        assert told["PRIVATE_TARGETS"] == setting
+        environment = worker_environment(url, "e", "w", None, allows_private_targets=allows)
+        assert environment["PRIVATE_TARGETS"] == setting
     assert not EmulatorSettings(host=EVERYWHERE).targets().allows_private
 
 
