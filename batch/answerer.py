@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,10 @@ import orjson
 
 from batch.line import BadLine, Line
 from engine import AnyEngine, EngineState, Priority
+from engine.errors import EngineError, EngineReplaced, EngineRestarting
 from handler.assembly import Doors
 from handler.errors import HandlerError, InvalidRequest, problem
+from handler.job import Interruption
 from handler.openai.service import EMBEDDINGS, SHAPES
 
 logger = logging.getLogger(__name__)
@@ -32,13 +35,15 @@ class EngineLost(Exception):
 class Outcome:
     """What became of a line: its line in the output or, where it failed, in the error file.
 
-    `tokens` are those of the answer; `retryable` says that another try may end better.
+    `tokens` are those of the answer; `retryable` says that another try may end better, and `waits`
+    that it was not tried, or was interrupted because of another request.
     """
 
     line: bytes
     ok: bool
     tokens: int = 0
     retryable: bool = False
+    waits: bool = False
 
 
 class Answerer:
@@ -70,33 +75,46 @@ class Answerer:
             raise BadLine(f"body.{_STREAMS}")
 
     async def answer(self, line: Line) -> Outcome:
-        """Return what became of a line, at its first try. Raises EngineLost."""
-        if line.route is None:
-            outcome = await self._run_job(line)
-        else:
-            outcome = await self._call(line, line.route)
+        """Return what became of a line, at its first try. Raises EngineLost.
+
+        A line whose turn comes while the engine is being restarted waits for that: it is no try.
+        """
+        while True:
+            outcome = await self._try(line)
+            if not outcome.waits:
+                break
+            with suppress(EngineError):
+                await self._engine.ready()
         if not outcome.ok and self._engine.state is EngineState.DEAD:
             raise EngineLost(str(self._engine.failure))
         return outcome
+
+    async def _try(self, line: Line) -> Outcome:
+        if line.route is None:
+            return await self._run_job(line)
+        return await self._call(line, line.route)
 
     async def _run_job(self, line: Line) -> Outcome:
         result = await self._doors.jobs.result({"id": line.custom_id, "input": line.body})
         told: dict[str, Any] = {"id": line.custom_id}
         if result.output is None:
             told |= {"status": _FAILED, "error": result.error, **_warnings(line)}
-            return Outcome(orjson.dumps(told), ok=False, retryable=result.retryable)
+            waits = result.interruption is Interruption.NO_ENGINE and self._may_come_back
+            body = orjson.dumps(told)
+            return Outcome(body, ok=False, retryable=result.retryable, waits=waits)
         output = orjson.Fragment(result.output)
         told |= {"status": _COMPLETED, "output": output, **_warnings(line)}
         return Outcome(orjson.dumps(told), ok=True)
 
     async def _call(self, line: Line, route: str) -> Outcome:
-        retryable, tokens = False, 0
+        retryable, waits, tokens = False, False, 0
         try:
             body = await self._body(route, line.body)
             status = 200
             tokens = body["usage"].get("completion_tokens", 0)
         except Exception as error:
             failure = problem(error)
+            waits = isinstance(error, EngineReplaced | EngineRestarting) and self._may_come_back
             body, status, retryable = (
                 failure.openai_error(),
                 failure.row.status,
@@ -110,7 +128,11 @@ class Answerer:
             "error": None,
             **_warnings(line),
         }
-        return Outcome(orjson.dumps(told), status == 200, tokens, retryable)
+        return Outcome(orjson.dumps(told), status == 200, tokens, retryable, waits)
+
+    @property
+    def _may_come_back(self) -> bool:
+        return self._engine.state is not EngineState.DEAD
 
     async def _body(self, route: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         service, priority, slot = self._doors.openai, Priority.INTERACTIVE, None

@@ -26,6 +26,8 @@ settings are environment variables, such as MODEL_PATH and API_KEYS: see docs/se
 def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator") -> int:
     """Serve until SIGINT or SIGTERM, finish the running jobs and return 0.
 
+    Return 1 if the server has ended by itself, because it has no engine any more.
+
     `argv` is sys.argv[1:] if it is None; `prog` is the command's name in usage messages. The
     imports are inside so that `--help` and a wrong argument are answered before them.
     """
@@ -79,7 +81,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
 
     config = configured(app, settings.connection_limits(), settings.host, settings.port)
     Server(config, app.state.ending, listening).run(sockets)
-    return 0
+    return int(app.state.ending.failure is not None)
 
 
 def _port(raw: str) -> int:

@@ -26,6 +26,7 @@ from emulator.console.routes import ConsoleRoutes
 from emulator.disconnect import ClientDisconnected
 from emulator.drain import Drain, DrainGate, DrainingStore
 from emulator.ending import Ending, UnderWay
+from emulator.engine_watch import EngineWatch
 from emulator.faults import Faults
 from emulator.fleet import Fleet
 from emulator.health import Health
@@ -139,6 +140,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         tracing.enter,
         # A limit that was set is meant for jobs as well.
         policy_decides="request_timeout_s" not in settings.model_fields_set,
+        max_losses=settings.store_limits().max_losses,
     )
     own_key = secrets.token_urlsafe(32) if settings.keys() else None
     launcher = Launcher(
@@ -184,6 +186,13 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
             batches=sum(not each.status.final for each in batches.batches()),
         )
 
+    ending = Ending(drain, settings.drain_s, store.idle, give_back, under_way)
+
+    def has_other_workers() -> bool:
+        return bool(settings.workers) or not settings.local_worker or fleet.has_workers
+
+    watch = EngineWatch(engine, has_other_workers, ending.fail)
+
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         nonlocal begun
@@ -199,8 +208,10 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
                 worker.start()
             else:
                 loading = asyncio.create_task(_load(engine))
+            watch.start()
             yield
         finally:
+            await watch.close()
             await give_back(0 if drain.over.is_set() else settings.drain_s)
             await fleet.close()
             await webhooks.close()
@@ -242,7 +253,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
             ClientDisconnect: _on_gone,
         },
     )
-    app.state.ending = Ending(drain, settings.drain_s, store.idle, give_back, under_way)
+    app.state.ending = ending
     app.state.listening = launcher.start
     return app
 

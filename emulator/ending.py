@@ -64,6 +64,15 @@ class Ending:
         self._give_back = give_back
         self._under_way = under_way
         self.hurry = asyncio.Event()
+        # Set when the server is to end by itself, with the reason for an exit code other than 0.
+        self.begun = asyncio.Event()
+        self.failure: str | None = None
+
+    def fail(self, reason: str) -> None:
+        """Begin the end because the server is of no use any more; it exits with code 1."""
+        logger.error("the server ends with exit code 1: %s", reason)
+        self.failure = reason
+        self.begun.set()
 
     async def wait(self) -> None:
         """Let what runs finish, for as long as it may; then end the drain."""

@@ -80,6 +80,11 @@ class Fleet:
             logger.info("worker %s has joined endpoint %s", name, endpoint)
         return worker
 
+    @property
+    def has_workers(self) -> bool:
+        """Whether any SDK worker is known, of whatever endpoint."""
+        return bool(self._workers)
+
     def workers(self, endpoint: str) -> list[Worker]:
         """Return an endpoint's workers."""
         return [each for each in self._workers.values() if each.endpoint == endpoint]

@@ -15,14 +15,20 @@ from emulator.responses import JSON
 from engine import AnyEngine, Engine, EngineState
 from jobs import SqliteJournal
 
-_WORDS = {"ready": "ok", "loading": "loading", "dead": "unavailable"}
+_WORDS = {
+    "ready": "ok",
+    "loading": "loading",
+    "restarting": "restarting",
+    "dead": "unavailable",
+}
 
 
 class Health:
     """Tells of each model's engine, of the disk that jobs are kept on, and of the server's end.
 
-    503 when nothing will be answered any more. A disk that takes no jobs is told and is no 503:
-    the OpenAI routes need none; nor is a model that is dead beside one that is not.
+    503 when nothing will be answered any more, and while requests get 503 because a restart of the
+    engine takes long. A disk that takes no jobs is reported and is no 503: the OpenAI routes need
+    none; nor is a model that is dead beside one that is not.
     """
 
     def __init__(
@@ -47,10 +53,10 @@ class Health:
         word = _WORDS[engine.state]
         if self._drain.begun.is_set():
             word = "draining"
-        elif word != "unavailable" and trouble is not None:
+        elif word not in ("restarting", "unavailable") and trouble is not None:
             # While the model loads as well: jobs are taken then, where the disk does.
             word = "degraded"
-        elif word == "ok" and self._part_is_dead():
+        elif word == "ok" and self._part_is_missing():
             word = "degraded"
         body = {
             "status": word,
@@ -69,12 +75,12 @@ class Health:
                 "trouble": trouble,
             },
         }
-        ends = engine.state is EngineState.DEAD or self._drain.begun.is_set()
-        return JSON(body, 503 if ends else 200)
+        refuses = engine.state is EngineState.DEAD or engine.refuses
+        return JSON(body, 503 if refuses or self._drain.begun.is_set() else 200)
 
-    def _part_is_dead(self) -> bool:
+    def _part_is_missing(self) -> bool:
         return any(
-            instance.state is EngineState.DEAD
+            instance.state in (EngineState.DEAD, EngineState.RESTARTING)
             for engine in self._models.values()
             for instance in engine.instances
         )
@@ -94,4 +100,5 @@ def _told(engine: AnyEngine) -> dict[str, Any]:
         "waiting": engine.waiting,
         "restarts": engine.restarts,
         "failure": failure.message if failure else None,
+        "trouble": engine.trouble,
     }

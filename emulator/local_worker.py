@@ -16,7 +16,7 @@ from emulator.shapes import worker_key
 from engine import AnyEngine, EngineState, Priority, Slot
 from engine.errors import EngineError
 from handler.errors import ResultTooLarge
-from handler.job import JobHandler, Result
+from handler.job import Interruption, JobHandler, Result
 from jobs import Job, JobStore, StoreFull, StoreUnavailable
 from jobs.failpoints import hit
 
@@ -37,8 +37,13 @@ class LocalWorker:
     """Leases a job only when the engine has granted it a slot, so waiting is never execution.
 
     One task waits for a job, then for a slot, then takes the job and starts a task that runs it.
-    It takes no job before the model is loaded. When the model cannot be loaded it takes them all,
-    so that each job fails with the reason.
+    It takes no job while the engine has no loaded model, and none any more when the engine is dead:
+    they stay in the queue.
+
+    A job that was running when the engine crashed goes back to the queue as a lost one does, and
+    fails after `max_losses`. Before its last try it runs alone, so that of the jobs that ran side
+    by side at the crashes only the one that causes them fails. A job that was interrupted for
+    another reason goes back without that being counted.
 
     A job that asks to stream is streamed in either `mode`; the mode decides whether its output is
     one JSON or the list of its chunks. `enter` is called with each job's id in the job's own task.
@@ -57,6 +62,7 @@ class LocalWorker:
         enter: Callable[[str], object] = lambda job_id: None,
         *,
         policy_decides: bool = False,
+        max_losses: int = 3,
     ) -> None:
         self._store = store
         self._jobs = jobs
@@ -66,6 +72,7 @@ class LocalWorker:
         self._as_list = mode == "generator"
         self._enter = enter
         self._policy_decides = policy_decides
+        self._max_losses = max_losses
         self._key = worker_key(endpoint, NAME)
         self._running: dict[asyncio.Task[None], Job] = {}
         self._returning: set[asyncio.Task[None]] = set()
@@ -79,30 +86,35 @@ class LocalWorker:
         self._stopper = asyncio.create_task(self._stop_told())
 
     async def _take_all(self) -> None:
-        try:
-            await self._engine.ready()
-        except EngineError as error:
-            logger.error("the engine did not start: %s", error)
         self._fleet.show_local(self._endpoint, self._slots)
         while True:
             try:
                 await self._take()
+            except EngineError as error:
+                logger.error("no more jobs are taken, they stay in the queue: %s", error)
+                return
             except Exception:
                 logger.exception("the local worker could not take a job")
                 await asyncio.sleep(_AGAIN_S)
 
     async def _take(self) -> None:
+        """Wait for a job and a slot, and start the job. Raises EngineUnavailable."""
+        # First of all, so that an engine that cannot load its model is noticed without a job.
+        await self._engine.ready()
         await self._store.wait_available(self._endpoint)
         while len(self._running) >= self._engine.slots + _MOST_UNSAVED:
             self._room.clear()
             await self._room.wait()
-        slot = await self._slot()
+        alone = self._runs_alone()
+        slot = await self._engine.reserve(Priority.JOB, alone=alone)
         jobs: list[Job] = []
         try:
-            jobs = await self._store.receive(self._endpoint, self._key, lease_s=math.inf)
+            # Meanwhile one may have come back to the front of the queue.
+            if alone or not self._runs_alone():
+                jobs = await self._store.receive(self._endpoint, self._key, lease_s=math.inf)
         finally:
             # It was cancelled meanwhile, or another worker has it.
-            if not jobs and slot is not None:
+            if not jobs:
                 slot.release()
         for job in jobs:
             task = asyncio.create_task(self._run(job, slot))
@@ -110,23 +122,20 @@ class LocalWorker:
             # Not in the task itself: one that is cancelled before its first step runs none of it.
             task.add_done_callback(lambda task: self._over(task, slot))
 
-    async def _slot(self) -> Slot | None:
-        """Wait for a slot; None where there will never be one."""
-        try:
-            return await self._engine.reserve(Priority.JOB)
-        except EngineError:
-            return None
+    def _runs_alone(self) -> bool:
+        """Return whether the next job fails if it is lost once more: it may be what kills."""
+        job = self._store.next_job(self._endpoint)
+        return job is not None and 0 < job.losses == self._max_losses - 1
 
-    async def _run(self, job: Job, slot: Slot | None) -> None:
+    async def _run(self, job: Job, slot: Slot) -> None:
         # All that is logged of it from here on says so: the task is its own.
         bind_contextvars(job_id=job.id)
         self._enter(job.id)
         await self._end(job, await self._result(job, slot))
 
-    def _over(self, task: asyncio.Task[None], slot: Slot | None) -> None:
+    def _over(self, task: asyncio.Task[None], slot: Slot) -> None:
         job = self._running.pop(task)
-        if slot is not None:
-            slot.release()
+        slot.release()
         if task.cancelled():
             # It is over where it was stopped for that, and else another's turn.
             back = asyncio.create_task(self._give_back(job))
@@ -137,7 +146,7 @@ class LocalWorker:
     async def _give_back(self, job: Job) -> None:
         await self._store.nack(job.id, job.attempt)
 
-    async def _result(self, job: Job, slot: Slot | None) -> Result:
+    async def _result(self, job: Job, slot: Slot) -> Result:
         try:
             extra = orjson.loads(job.extra) if job.extra else {}
             limit_s = None
@@ -157,14 +166,21 @@ class LocalWorker:
             return Result(error="the worker failed; see its log")
         finally:
             # A job that was refused has not used it, and need not keep it until it is saved.
-            if slot is not None:
-                slot.release()
+            slot.release()
 
     async def _end(self, job: Job, result: Result) -> None:
         hit("local-ran")
+        if result.interruption is Interruption.NO_ENGINE and self._engine.failure is None:
+            # It would be leased again at once where other models are loaded.
+            await asyncio.sleep(_AGAIN_S)
         while True:
             try:
-                await self._store.ack(job.id, job.attempt, output=result.output, error=result.error)
+                if result.interruption is None:
+                    output, error = result.output, result.error
+                    await self._store.ack(job.id, job.attempt, output=output, error=error)
+                else:
+                    crashed = result.interruption is Interruption.CRASH
+                    await self._store.nack(job.id, job.attempt, result.reason if crashed else None)
                 hit("local-ended")
                 return
             except StoreUnavailable as unavailable:
@@ -186,7 +202,6 @@ class LocalWorker:
         running = len(self._running)
         others = max(0, self._engine.slots - running)
         if self._engine.state is EngineState.DEAD:
-            # It takes jobs, and each of them fails.
             return 0, running, others
         return others, running, 0
 

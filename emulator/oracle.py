@@ -20,7 +20,11 @@ from handler.errors import Problem, Row
 
 _TOO_MANY = Row(429, "rate_limit_error", retryable=True, name="rate_limit_exceeded")
 # The first that a model is in: one that answers is an operational system.
-_WORDS = {EngineState.READY: "operational", EngineState.LOADING: "loading"}
+_WORDS = {
+    EngineState.READY: "operational",
+    EngineState.LOADING: "loading",
+    EngineState.RESTARTING: "restarting",
+}
 _DEAD = "unavailable"
 
 _Answer = Callable[[Request], Coroutine[Any, Any, Any]]

@@ -37,12 +37,13 @@ def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
     }
     sent = {"input": ANY, "webhook": TEXT}
     engine: dict[str, Schema] = {
-        "state": {"enum": ["loading", "ready", "dead"]},
+        "state": {"enum": ["loading", "ready", "restarting", "dead"]},
         "slots": COUNT,
         "running": COUNT,
         "waiting": COUNT,
         "restarts": COUNT,
         "failure": or_null(TEXT),
+        "trouble": or_null(TEXT),
     }
     s3_config = {
         **object_of({}, {name: {"description": text} for name, text in _S3_CONFIG.items()}),
@@ -113,7 +114,9 @@ def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
         ),
         "Health": object_of(
             {
-                "status": {"enum": ["ok", "loading", "degraded", "draining", "unavailable"]},
+                "status": {
+                    "enum": ["ok", "loading", "restarting", "degraded", "draining", "unavailable"]
+                },
                 "model": TEXT,
                 "engine": object_of(engine),
                 "models": list_of(
@@ -125,7 +128,13 @@ def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
                                 object_of(
                                     {
                                         name: engine[name]
-                                        for name in ("state", "running", "restarts", "failure")
+                                        for name in (
+                                            "state",
+                                            "running",
+                                            "restarts",
+                                            "failure",
+                                            "trouble",
+                                        )
                                     }
                                 )
                             ),

@@ -59,7 +59,8 @@ class Server(uvicorn.Server):
         self._ending = ending
         self._on_listening = on_listening
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._asked = asyncio.Event()
+        # A signal came, or the application has no use any more.
+        self._asked = ending.begun
         self._garbage = Garbage()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -82,6 +83,8 @@ class Server(uvicorn.Server):
         while not await self.on_tick(0):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._asked.wait(), _TICK_S)
+            if self._asked.is_set():
+                self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin the end; at the second signal, hurry."""

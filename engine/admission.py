@@ -10,7 +10,8 @@ from itertools import count
 from engine.errors import QueueFull
 from engine.request import Priority
 
-_Waiting = tuple[Priority, int, "asyncio.Future[None]"]
+# Priority, order of arrival, future, whether it has to run alone.
+_Waiting = tuple[Priority, int, "asyncio.Future[None]", bool]
 
 
 class Admission:
@@ -19,6 +20,9 @@ class Admission:
     `max_queue` bounds how many interactive requests wait. Jobs and batches wait in queues of their
     own, whose workers bring no more of them here than there are slots: refused, a job that was
     accepted long ago would fail because a crowd came by.
+
+    One that has to run alone waits until nothing else runs, and keeps out all others until its
+    release.
 
     A slot is held from admission until the backend's run has returned, so a run that is still
     winding down after an abort keeps its place. Owned by the event loop: every method is called on
@@ -29,6 +33,7 @@ class Admission:
         self._slots = slots
         self._max_queue = max_queue
         self._used = 0
+        self._is_exclusive = False
         self._order = count()
         self._waiting: list[_Waiting] = []
 
@@ -49,7 +54,7 @@ class Admission:
 
     def free(self) -> bool:
         """Whether a request that came now would run at once."""
-        return self._used < self._slots and not self._waiting
+        return self._used < self._slots and not self._waiting and not self._is_exclusive
 
     def enter(self) -> bool:
         """Take a slot if one is free; the caller then owes one `release`."""
@@ -57,25 +62,32 @@ class Admission:
         self._used += free
         return free
 
-    async def acquire(self, priority: Priority, deadline: float | None = None) -> None:
+    async def acquire(
+        self, priority: Priority, deadline: float | None = None, *, alone: bool = False
+    ) -> None:
         """Wait for a slot, till `deadline` by the loop's clock; the caller owes one `release`.
+
+        With `alone` the slot is granted when no other one is held, and no other is granted then.
 
         Raises:
             QueueFull: it is interactive, and `max_queue` of them wait already.
             TimeoutError: there was none by then.
         """
-        if self.enter():
+        if not alone and self.enter():
             return
         if priority is Priority.INTERACTIVE:
-            ahead = sum(each is Priority.INTERACTIVE for each, _, _ in self._waiting)
+            ahead = sum(each[0] is Priority.INTERACTIVE for each in self._waiting)
             if ahead >= self._max_queue:
                 raise QueueFull(
                     f"{ahead} requests are waiting already, the most that may", retry_after_s=1
                 )
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        entry = (priority, next(self._order), future)
+        entry = (priority, next(self._order), future, alone)
         heapq.heappush(self._waiting, entry)
+        if self._used < self._slots:
+            # One that has to run alone waits, this one or the first in line.
+            self._grant()
         # A third of what `asyncio.timeout` takes: with a full engine every request waits here.
         timer = None if deadline is None else loop.call_at(deadline, self._late, entry)
         try:
@@ -100,10 +112,15 @@ class Admission:
     def _leave(self, entry: _Waiting) -> None:
         self._waiting.remove(entry)
         heapq.heapify(self._waiting)
+        if entry[3]:
+            # Others may have waited behind it though there were slots.
+            self._grant()
 
     def release(self) -> None:
         """Give a slot back, to the next in line if there is one."""
         self._used -= 1
+        if not self._used:
+            self._is_exclusive = False
         self._grant()
 
     def resize(self, slots: int) -> None:
@@ -111,18 +128,25 @@ class Admission:
         self._slots = slots
         self._grant()
 
-    def fail_waiting(self, error: Exception) -> None:
-        """Give everyone in line this error: there will be no slot."""
-        for _, _, future in self._waiting:
+    def fail_waiting(self, error: Exception, only: Priority | None = None) -> None:
+        """Give all that wait, or those of one priority, this error instead of a slot."""
+        failed = [each for each in self._waiting if only in (None, each[0])]
+        self._waiting = [each for each in self._waiting if only not in (None, each[0])]
+        heapq.heapify(self._waiting)
+        for _, _, future, _ in failed:
             if not future.done():
                 future.set_exception(error)
-        self._waiting.clear()
+        self._grant()
 
     def _grant(self) -> None:
-        while self._used < self._slots and self._waiting:
-            _, _, future = heapq.heappop(self._waiting)
+        while self._waiting and not self._is_exclusive:
+            _, _, future, alone = self._waiting[0]
+            if self._used >= (1 if alone else self._slots):
+                return
+            heapq.heappop(self._waiting)
             if not future.done():
                 self._used += 1
+                self._is_exclusive = alone
                 future.set_result(None)
 
 

@@ -6,12 +6,20 @@ import asyncio
 import itertools
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from engine.admission import Admission, Slot
+from engine.backends.base import SideCall
 from engine.capabilities import Capabilities
 from engine.chat_template import apply_chat_template
 from engine.config import EngineConfig
-from engine.errors import EngineClosed, EngineError, GenerationTimeout, UnsupportedParameter
+from engine.errors import (
+    EngineClosed,
+    EngineError,
+    EngineRestarting,
+    GenerationTimeout,
+    UnsupportedParameter,
+)
 from engine.hooks import Hook, Hooks, RequestQueued, RequestStarted
 from engine.hosts.base import Host
 from engine.hosts.pool import PoolHost
@@ -22,12 +30,18 @@ from engine.output import Embedding
 from engine.request import Chat, GenerationRequest, Priority, RenderedPrompt
 from engine.stream import TokenStream, timed_out
 
+# Interactive requests wait for a restart for so long, or for as long as two loads take.
+SHORT_RESTART_S = 10.0
+
 
 class Engine:
     """Generates text for anyone who gets past its one admission.
 
     `generate` is the way in for jobs, HTTP requests and batches alike. Owned by one event loop: all
     methods are called on it, except `spawn`, which may come before there is one.
+
+    After a crash, interactive requests wait for a short restart and then get EngineRestarting; jobs
+    and batches, which wait in queues of their own, wait until the engine is back or dead.
     """
 
     def __init__(self, config: EngineConfig, hooks: Sequence[Hook] = ()) -> None:
@@ -45,11 +59,28 @@ class Engine:
         # How long there was no loaded model, in the periods that are over; when this one began.
         self._unloaded_before_s = 0.0
         self._unloaded_since: float | None = time.monotonic()
+        # Interactive requests are refused, because the restart takes long; until then a timer.
+        self._refuses = False
+        self._refusal_timer: asyncio.TimerHandle | None = None
+        # Of those that wait for the host, to be done when they are refused.
+        self._refusal: asyncio.Future[None] | None = None
+        self._has_failed = asyncio.Event()
 
     @property
     def state(self) -> EngineState:
-        """Ready, on the way there, or given up (`failure` says why)."""
+        """Ready, on the way there (`trouble` says why), or dead (`failure` says why)."""
         return state_of(self._host)
+
+    @property
+    def trouble(self) -> str | None:
+        """What failed and when the engine is started again; None unless it is being restarted."""
+        downtime = self._host.downtime
+        return None if downtime is None else downtime.sentence
+
+    @property
+    def refuses(self) -> bool:
+        """Whether interactive requests get EngineRestarting, because a restart takes long."""
+        return self._refuses
 
     @property
     def failure(self) -> EngineError | None:
@@ -107,8 +138,20 @@ class Engine:
         """Wait until the model is loaded. Raises EngineUnavailable."""
         return await self._host.ready()
 
-    async def reserve(self, priority: Priority) -> Slot:
+    async def failed(self) -> EngineError:
+        """Wait until the engine is dead or closed; return the reason."""
+        await self._has_failed.wait()
+        assert self._host.failure is not None  # noqa: S101 - set with the event
+        return self._host.failure
+
+    def detach(self) -> None:
+        """Let another event loop own the engine; only while nothing runs and nothing waits."""
+        self._host.detach()
+
+    async def reserve(self, priority: Priority, *, alone: bool = False) -> Slot:
         """Wait for a slot on a loaded engine and hold it for a `generate` to come.
+
+        With `alone` nothing else runs while the slot is held.
 
         For queues of jobs: one that is taken out only when it can run waits where it is durable,
         and its waiting is not counted as execution. Raises EngineUnavailable or QueueFull.
@@ -117,7 +160,7 @@ class Engine:
             # The host first: slots that were held while a crashed one is started again would keep
             # out the interactive requests that come meanwhile.
             await self._host.ready()
-            await self._admission.acquire(priority)
+            await self._admission.acquire(priority, alone=alone)
             if self._host.loaded and self._host.failure is None:
                 return Slot(self._admission.release)
             self._admission.release()
@@ -132,7 +175,8 @@ class Engine:
 
         Raises:
             QueueFull: too many wait already.
-            EngineUnavailable: the engine is dead, closed or could not load its model.
+            EngineUnavailable: the engine is dead, closed, could not load its model, or is
+                being restarted for longer than an interactive request waits.
             RequestRejected: the engine cannot honour what the answer depends on.
             GenerationTimeout: the request's time was up before it got a slot.
         """
@@ -185,6 +229,8 @@ class Engine:
 
     async def _admit(self, request: GenerationRequest, slot: Slot | None, deadline: float) -> None:
         """Wait for a slot and for the model. Raises TimeoutError at the deadline."""
+        if self._refuses and request.priority is Priority.INTERACTIVE:
+            raise self._restarting()
         if slot is None or not slot.take():
             if not self._admission.free():
                 waiting = self._admission.waiting + 1
@@ -194,30 +240,59 @@ class Engine:
             return
         try:
             async with asyncio.timeout_at(deadline):
-                await self._host.ready()
+                await self._ready(request.priority)
         except BaseException:
             self._admission.release()
             raise
 
+    async def _ready(self, priority: Priority) -> Capabilities:
+        """Wait for the model, for an interactive request only as long as a short restart takes."""
+        host = self._host
+        if host.loaded or host.failure is not None or priority is not Priority.INTERACTIVE:
+            return await host.ready()
+        if self._refuses:
+            raise self._restarting()
+        refusal = self._refusal = self._refusal or asyncio.get_running_loop().create_future()
+        ready = asyncio.ensure_future(host.ready())
+        try:
+            await asyncio.wait({ready, refusal}, return_when=asyncio.FIRST_COMPLETED)
+            if ready.done():
+                return ready.result()
+        finally:
+            ready.cancel()
+        raise self._restarting()
+
+    def _restarting(self) -> EngineRestarting:
+        downtime = self._host.downtime
+        if downtime is None:
+            return EngineRestarting("the engine is being restarted", retry_after_s=1)
+        return EngineRestarting(
+            f"the engine is {downtime.sentence}", retry_after_s=downtime.retry_after_s
+        )
+
+    async def _call(self, op: SideCall, payload: Any) -> Any:
+        await self._ready(Priority.INTERACTIVE)
+        return await self._host.call(op, payload)
+
     async def render(self, chat: Chat) -> str:
         """Return the prompt the model's chat template makes of a chat. Raises EngineError."""
-        return str(await self._host.call("render", chat))
+        return str(await self._call("render", chat))
 
     async def tokenize(self, text: str) -> list[int]:
         """Return the model's token ids for a text. Raises EngineError."""
-        return list(await self._host.call("tokenize", text))
+        return list(await self._call("tokenize", text))
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids. Raises EngineError."""
-        return str(await self._host.call("detokenize", list(tokens)))
+        return str(await self._call("detokenize", list(tokens)))
 
     async def pieces(self, text: str) -> list[str]:
         """Return the text of each of a text's tokens. Raises EngineError."""
-        return list(await self._host.call("pieces", text))
+        return list(await self._call("pieces", text))
 
     async def infill(self, prefix: str, suffix: str) -> str:
         """Return the prompt for what is missing between two texts. Raises EngineError."""
-        return str(await self._host.call("infill", [prefix, suffix]))
+        return str(await self._call("infill", [prefix, suffix]))
 
     async def embed(
         self, texts: Sequence[RenderedPrompt], priority: Priority, slot: Slot | None = None
@@ -234,7 +309,7 @@ class Engine:
         limit_s = self._clocks.request_timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                capabilities = await self._host.ready()
+                capabilities = await self._ready(priority)
                 if not capabilities.embeddings:
                     raise UnsupportedParameter(
                         f"input: the {capabilities.backend} engine has no embeddings", param="input"
@@ -299,7 +374,29 @@ class Engine:
             self._unloaded_since = None
         elif not self._host.loaded and self._unloaded_since is None:
             self._unloaded_since = time.monotonic()
+        self._time_the_restart()
         if self._host.failure is not None:
+            self._has_failed.set()
             self._admission.fail_waiting(self._host.failure)
         elif self._host.capabilities is not None:
             self._admission.resize(self._host.capabilities.slots)
+
+    def _time_the_restart(self) -> None:
+        """Refuse interactive requests when a restart takes long, until the model is loaded."""
+        downtime = self._host.downtime
+        if downtime is None:
+            self._refuses = False
+            if self._refusal_timer is not None:
+                self._refusal_timer.cancel()
+                self._refusal_timer = None
+        elif self._refusal_timer is None:
+            patience_s = max(SHORT_RESTART_S, 2 * downtime.load_s)
+            wait_s = max(downtime.since + patience_s - time.monotonic(), 0.0)
+            self._refusal_timer = asyncio.get_running_loop().call_later(wait_s, self._refuse)
+
+    def _refuse(self) -> None:
+        self._refuses = True
+        self._admission.fail_waiting(self._restarting(), Priority.INTERACTIVE)
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None and not refusal.done():
+            refusal.set_result(None)

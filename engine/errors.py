@@ -8,10 +8,12 @@
     ├── EngineUnavailable        nothing can be generated at the moment, or ever again
     │   ├── ModelLoadFailed
     │   ├── EngineDead
+    │   ├── EngineRestarting
     │   └── EngineClosed
     ├── GenerationFailed         it was running and did not get to its end
     │   ├── BackendFailed
     │   ├── EngineCrashed
+    │   │   └── EngineReplaced
     │   ├── EngineStalled
     │   └── ConsumerTooSlow
     ├── GenerationTimeout        the request's own time was up
@@ -70,7 +72,11 @@ class ModelLoadFailed(EngineUnavailable):
 
 
 class EngineDead(EngineUnavailable):
-    """The engine crashed too often in a row, or hung where it cannot be restarted."""
+    """The engine was down for too long, or hung where it cannot be restarted."""
+
+
+class EngineRestarting(EngineUnavailable):
+    """The engine crashed and its restart takes longer than a moment; details: retry_after_s."""
 
 
 class EngineClosed(EngineUnavailable):
@@ -87,6 +93,10 @@ class BackendFailed(GenerationFailed):
 
 class EngineCrashed(GenerationFailed):
     """The engine host died with the request on it."""
+
+
+class EngineReplaced(EngineCrashed):
+    """The engine host was ended because of another request, or died of another one's abort."""
 
 
 class EngineStalled(GenerationFailed):

@@ -13,6 +13,7 @@ class EngineState(StrEnum):
 
     LOADING = "loading"
     READY = "ready"
+    RESTARTING = "restarting"
     DEAD = "dead"
 
 
@@ -20,22 +21,32 @@ def state_of(host: Host) -> EngineState:
     """Return what has become of a host."""
     if host.failure is not None:
         return EngineState.DEAD
-    return EngineState.READY if host.loaded else EngineState.LOADING
+    if host.loaded:
+        return EngineState.READY
+    return EngineState.LOADING if host.downtime is None else EngineState.RESTARTING
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One copy of a model at a moment; `failure` says why it is dead."""
+    """One copy of a model at a moment.
+
+    `failure` is why it is dead; `trouble` is why it is being restarted, and when that will be.
+    """
 
     state: EngineState
     running: int
     restarts: int
     failure: str | None
+    trouble: str | None
 
     @classmethod
     def of(cls, host: Host) -> Instance:
         """Return how a host is doing."""
-        failure = host.failure
+        failure, downtime = host.failure, host.downtime
         return cls(
-            state_of(host), host.running, host.restarts, failure.message if failure else None
+            state_of(host),
+            host.running,
+            host.restarts,
+            failure.message if failure else None,
+            downtime.sentence if downtime else None,
         )

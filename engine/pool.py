@@ -53,7 +53,7 @@ class EnginePool:
     def state(self) -> EngineState:
         """Ready when one engine is, dead when all are."""
         states = {engine.state for engine in self.engines.values()}
-        for state in (EngineState.READY, EngineState.LOADING):
+        for state in (EngineState.READY, EngineState.LOADING, EngineState.RESTARTING):
             if state in states:
                 return state
         return EngineState.DEAD
@@ -63,6 +63,19 @@ class EnginePool:
         """Why the first engine is dead, when all are."""
         failures = [engine.failure for engine in self.engines.values()]
         return failures[0] if all(failures) else None
+
+    @property
+    def trouble(self) -> str | None:
+        """What failed and when it is started again, of the first engine, when none is ready."""
+        if self.state is not EngineState.RESTARTING:
+            return None
+        return next(filter(None, (engine.trouble for engine in self.engines.values())), None)
+
+    @property
+    def refuses(self) -> bool:
+        """Whether every engine refuses interactive requests or is dead, and one is not dead."""
+        alive = [engine for engine in self.engines.values() if engine.failure is None]
+        return bool(alive) and all(engine.refuses for engine in alive)
 
     @property
     def slots(self) -> int:
@@ -119,15 +132,27 @@ class EnginePool:
         # None is ready, and each says why: the default's word is passed on.
         return await next(iter(self.engines.values())).ready()
 
-    async def reserve(self, priority: Priority) -> Slot:
+    async def failed(self) -> EngineError:
+        """Wait until all engines are dead or closed; return the first one's reason."""
+        return (await asyncio.gather(*(each.failed() for each in self.engines.values())))[0]
+
+    def detach(self) -> None:
+        """Let another event loop own the engines; only while nothing runs and nothing waits."""
+        self._asked = False
+        for engine in self.engines.values():
+            engine.detach()
+
+    async def reserve(self, priority: Priority, *, alone: bool = False) -> Slot:
         """Wait for a place for a job that has yet to be read, whatever its model will be.
+
+        With `alone` no other job has a place while it is held.
 
         There are as many as slots. Its generation waits for a slot of its model in the same class,
         so two jobs of one model may hold the places of two. Raises EngineUnavailable.
         """
         await self.ready()
         self._places.resize(self.slots)
-        await self._places.acquire(priority)
+        await self._places.acquire(priority, alone=alone)
         return Place(self._places.release)
 
     async def close(self) -> None:

@@ -183,6 +183,11 @@ class TokenStream(AbortedOnExit):
             waiter.set_result(None)
 
     @property
+    def aborted(self) -> bool:
+        """Whether the run was told to stop, by its client or by a clock."""
+        return self._aborted is not None
+
+    @property
     def last_token_s(self) -> float | None:
         """When the last token came, on the loop's clock; None before the first."""
         return None if self._first_token is None else self._last_token

@@ -6,11 +6,13 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import Any, NamedTuple
 
 import orjson
 
 from engine import Delta, Slot
+from engine.errors import EngineCrashed, EngineReplaced, EngineRestarting, EngineUnavailable
 from engine.request import TemplateMode
 from handler import limits
 from handler.errors import Problem, ResultTooLarge, problem
@@ -38,16 +40,29 @@ class _Output(NamedTuple):
     whole: Any = None
 
 
+class Interruption(Enum):
+    """Why a job has no result of its own and should run again."""
+
+    # It was running when the engine crashed, and may be the reason.
+    CRASH = auto()
+    # The engine was ended because of another request, is being restarted, or is dead.
+    NO_ENGINE = auto()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """How a job ended, for a queue that keeps JSON: its output, encoded, or the error alone.
 
-    `retryable` says of an error that another try may end better.
+    `retryable` says of an error that another try may end better; `interruption` that the engine
+    failed under the job, which a queue can run again instead of ending it with the error; `reason`
+    is then the error as one sentence, whatever form the job's sender expects.
     """
 
     output: bytes | None = None
     error: str | None = None
     retryable: bool = False
+    interruption: Interruption | None = None
+    reason: str | None = None
 
 
 class JobHandler:
@@ -133,7 +148,12 @@ class JobHandler:
             return Result(output=pointer)
         except Exception as error:
             failure = problem(error)
-            return Result(error=_message(failure, request), retryable=failure.row.retryable)
+            return Result(
+                error=_message(failure, request),
+                retryable=failure.row.retryable,
+                interruption=self._interruption(error),
+                reason=failure.message,
+            )
 
     async def stream(
         self,
@@ -334,6 +354,16 @@ class JobHandler:
                 return
             body = await self._openai.whole(codec, slot)
         yield _Output(body, body)
+
+    def _interruption(self, error: Exception) -> Interruption | None:
+        if isinstance(error, EngineReplaced | EngineRestarting):
+            return Interruption.NO_ENGINE
+        if isinstance(error, EngineCrashed):
+            return Interruption.CRASH
+        # With several models the others go on, and this one's jobs have to end.
+        if isinstance(error, EngineUnavailable) and self.dead:
+            return Interruption.NO_ENGINE
+        return None
 
     def _failure(self, message: str | None) -> dict[str, Any]:
         output: dict[str, Any] = {"error": message}

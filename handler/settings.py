@@ -115,7 +115,21 @@ class Settings(RkllmSettings):
         10,
         gt=0,
         description="Time that an aborted generation gets to stop. After it the engine's process is"
-        " killed.",
+        " killed, when the other generations have ended or ENGINE_DRAIN_S is over.",
+    )
+    engine_drain_s: float = Field(
+        60,
+        ge=0,
+        allow_inf_nan=False,
+        description="Time that the other generations get to finish before the engine's process is "
+        "killed because one does not stop. New ones wait meanwhile.",
+    )
+    engine_down_exit_s: float = Field(
+        300,
+        gt=0,
+        description="After a crash the engine is restarted with growing pauses. If no restart "
+        "succeeds within this time, the server or worker exits with code 1, and its jobs stay in "
+        "the queue.",
     )
     load_timeout_s: float = Field(600, gt=0, description="Maximum time for loading the model.")
     engine_isolation: Literal["process", "thread"] = Field(
@@ -300,6 +314,8 @@ class Settings(RkllmSettings):
                 abort_grace_s=self.abort_grace_s,
                 request_timeout_s=self.request_timeout_s,
                 load_timeout_s=self.load_timeout_s,
+                neighbour_grace_s=self.engine_drain_s,
+                down_limit_s=self.engine_down_exit_s,
             ),
         )
 

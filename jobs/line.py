@@ -72,6 +72,15 @@ class JobLine:
                     return job_id
         return None
 
+    def first(self) -> str | None:
+        """Return the one that `pop` would take out, and leave it there; None when none waits."""
+        for heap in (self._first, self._low):
+            while heap and self._waiting.get(heap[0][2]) != heap[0][1]:
+                heapq.heappop(heap)
+            if heap:
+                return heap[0][2]
+        return None
+
     def oldest(self) -> str | None:
         """Return the one that has waited longest, and leave it there."""
         heads = []

@@ -89,6 +89,9 @@ class JobStore(JobQueue, Protocol):
     def available(self, endpoint: str) -> bool:
         """Tell whether a job waits that `receive` would give at once."""
 
+    def next_job(self, endpoint: str) -> Job | None:
+        """Return the job that `receive` would lease first; None when none waits."""
+
     async def wait_available(self, endpoint: str) -> None:
         """Return when there may be one."""
 

@@ -20,6 +20,12 @@ class WorkerSide(Core):
         known = self._ledger.known(endpoint)
         return known is not None and len(known.line) > 0
 
+    def next_job(self, endpoint: str) -> Job | None:
+        """Return the job that `receive` would lease first; None when none waits."""
+        known = self._ledger.known(endpoint)
+        job_id = known.line.first() if known is not None else None
+        return self._ledger.entry(job_id).job if job_id is not None else None
+
     async def wait_available(self, endpoint: str) -> None:
         """Return when there may be one."""
         try:

@@ -30,9 +30,12 @@ _ASKING = SamplingParams(
 
 
 def describe_console(
-    settings: EmulatorSettings, capabilities: Capabilities | None
+    settings: EmulatorSettings, capabilities: Capabilities | None, trouble: str | None = None
 ) -> dict[str, Any]:
-    """Return the forms, their parameters and the engine's capabilities (None while it loads)."""
+    """Return the forms, their parameters and the engine's capabilities (None while it loads).
+
+    `trouble` is why the engine is being restarted or is dead.
+    """
     openai = Defaults(max_tokens=settings.default_max_tokens)
     notes = _notes(capabilities)
     endpoint = settings.endpoint_id
@@ -62,6 +65,7 @@ def describe_console(
         },
         "chat_template": {"default": settings.apply_chat_template != "off"},
         "engine": None if capabilities is None else capabilities.to_wire(),
+        "trouble": trouble,
         "warnings": list(notes.values()),
     }
 

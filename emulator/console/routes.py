@@ -57,7 +57,9 @@ class ConsoleRoutes:
         ]
 
     async def _describe(self, request: Request) -> Response:
-        return JSON(describe_console(self._settings, self._engine.capabilities))
+        engine = self._engine
+        trouble = engine.failure.message if engine.failure else engine.trouble
+        return JSON(describe_console(self._settings, engine.capabilities, trouble))
 
     async def _list(self, request: Request) -> Response:
         status = _asked_status(request)

@@ -63,6 +63,9 @@ def console_schemas() -> dict[str, Schema]:
                 "backend": TEXT,
                 "stream_mode": {"enum": ["aggregate", "generator"]},
                 "local_worker": FLAG,
+                "trouble": or_null(
+                    {**TEXT, "description": "Why the engine is being restarted or is dead."}
+                ),
                 "forms": object_of({"job": _FORM, "completion": _FORM, "chat": _FORM}),
                 "validation": object_of({"default": FLAG, "options": {"type": "object"}}),
                 "chat_template": object_of({"default": FLAG}),

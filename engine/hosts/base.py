@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from engine.backends.base import SideCall
 from engine.capabilities import Capabilities
 from engine.errors import EngineError
+from engine.hosts.downtime import Downtime
 from engine.stream import TokenStream
 
 
@@ -31,6 +32,10 @@ class Host(Protocol):
     @property
     def loaded(self) -> bool:
         """Whether a request would be run now: not while loading or between crash and restart."""
+
+    @property
+    def downtime(self) -> Downtime | None:
+        """Why it takes no runs at the moment, if that began with a failure; None otherwise."""
 
     @property
     def restarts(self) -> int:
@@ -59,10 +64,16 @@ class Host(Protocol):
         """Stop a run as soon as the backend can."""
 
     def wedged(self, run_id: int, error: EngineError) -> None:
-        """A run did not end in time after an abort: get rid of the backend it holds."""
+        """A run did not end in time after an abort: get rid of the backend that it holds.
+
+        The other runs get time to end before that, and no new ones are taken meanwhile.
+        """
 
     async def call(self, op: SideCall, payload: Any) -> Any:
         """Ask one of the backend's side calls."""
+
+    def detach(self) -> None:
+        """Let another event loop own the host; only while nothing runs and nobody waits."""
 
     async def close(self) -> None:
         """Stop the runs, unload, leave nothing behind; bounded in time."""

@@ -1,12 +1,13 @@
-"""A host's crashes in a row: how long to wait after each, and when to give it up."""
+"""A host's crashes in a row: how long to wait after each, and when another start is useless."""
 
 from __future__ import annotations
 
-MAX_CRASHES = 5
 FIRST_BACKOFF_S = 0.1
-MAX_BACKOFF_S = 5.0
-# A host that has served so long, and then dies by itself, is the first in a row.
+MAX_BACKOFF_S = 30.0
+# A host that has served for so long and then dies by itself starts a new row.
 STEADY_S = 600.0
+# A model that was never loaded gets so many starts: a damaged file crashes the library each time.
+MAX_FIRST_CRASHES = 5
 
 
 class Crashes:
@@ -18,21 +19,17 @@ class Crashes:
         self.in_a_row = 0
 
     def answered(self) -> None:
-        """End the row: the host does what it is for."""
+        """End the row: the host works."""
         self.in_a_row = 0
 
-    def add(self, steady_s: float) -> None:
-        """Count one, after so long a life; none is steady that had to be ended."""
-        if steady_s > STEADY_S:
+    def add(self, lived_s: float) -> None:
+        """Count a crash of a host that had lived for so long; 0 if it had to be killed."""
+        if lived_s > STEADY_S:
             self.in_a_row = 0
         self.in_a_row += 1
 
     @property
-    def too_many(self) -> bool:
-        """Whether another start would end the same way."""
-        return self.in_a_row >= MAX_CRASHES
-
-    @property
     def pause_s(self) -> float:
-        """How long to wait before the next start."""
-        return min(FIRST_BACKOFF_S * 2.0 ** (self.in_a_row - 1), MAX_BACKOFF_S)
+        """How long to wait before the next start: doubled with each crash, up to a maximum."""
+        doublings = min(max(self.in_a_row - 1, 0), 30)
+        return min(FIRST_BACKOFF_S * 2.0**doublings, MAX_BACKOFF_S)

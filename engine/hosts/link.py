@@ -56,6 +56,14 @@ class Link:
             self._loop.remove_writer(fileno)
             self._sock.close()
 
+    def detach(self) -> socket.socket:
+        """Stop reading and return the socket, for another loop; between messages only."""
+        fileno = self._sock.fileno()
+        if fileno >= 0:
+            self._loop.remove_reader(fileno)
+            self._loop.remove_writer(fileno)
+        return self._sock
+
     def hang_up(self) -> None:
         """Let the other side see the end, where there is no loop any more to close with."""
         if self._sock.fileno() >= 0:

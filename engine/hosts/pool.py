@@ -13,6 +13,7 @@ from engine.backends.base import SideCall
 from engine.capabilities import Capabilities
 from engine.errors import EngineClosed, EngineError
 from engine.hosts.base import Host
+from engine.hosts.downtime import Downtime
 from engine.stream import TokenStream
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,19 @@ class PoolHost:
     def loaded(self) -> bool:
         """Whether a request would be run now by one of them."""
         return any(host.loaded for host in self._hosts)
+
+    @property
+    def downtime(self) -> Downtime | None:
+        """Why no copy takes runs: that of the copy that will be started first."""
+        if self.loaded:
+            return None
+        periods = [host.downtime for host in self._hosts if host.failure is None]
+        known = [each for each in periods if each is not None]
+        if not known or len(known) < len(periods):
+            # One of them loads for the first time.
+            return None
+        first = min(known, key=lambda each: each.next_start or each.finishes_by or 0.0)
+        return replace(first, since=max(each.since for each in known))
 
     @property
     def restarts(self) -> int:
@@ -125,6 +139,15 @@ class PoolHost:
             return await host.call(op, payload)
         finally:
             self._embeds[host] -= 1
+
+    def detach(self) -> None:
+        """Let another event loop own the copies, which serve nothing at the moment."""
+        for task in self._starting:
+            task.cancel()
+        self._starting = []
+        self._changed = None
+        for host in self._hosts:
+            host.detach()
 
     async def close(self) -> None:
         """Close all of them at once; bounded like one."""

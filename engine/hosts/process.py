@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from engine.backends.base import SideCall
@@ -21,29 +22,42 @@ from engine.errors import (
     EngineCrashed,
     EngineDead,
     EngineError,
+    EngineReplaced,
     EngineStalled,
     ModelLoadFailed,
     from_wire,
 )
 from engine.hooks import Hooks, HostLoaded, HostLost
-from engine.hosts.crashes import Crashes
+from engine.hosts.crashes import MAX_FIRST_CRASHES, Crashes
+from engine.hosts.downtime import Downtime
 from engine.hosts.frames import encode
 from engine.hosts.last_words import LastWords
 from engine.hosts.link import Link
+from engine.hosts.retirement import Retirement
 from engine.hosts.spawning import death, new_folder, start
 from engine.hosts.underway import Underway
 from engine.stream import TokenStream
 
 logger = logging.getLogger(__name__)
 
+# A child that has closed its socket gets so long to die of what made it do so.
+_DEATH_S = 1.0
+_DEATH_POLL_S = 0.01
+
 
 class ProcessHost:
     """Keeps a child process with the backend in it running, and restarts it when it dies.
 
-    A segfault, an abort in C, a hang or a deaf run costs the requests running on it, never the
-    server: they end with EngineCrashed, the next one waits for the restart. After too many
-    `Crashes` in a row `failure` is EngineDead with the child's last words. Owned by the event loop;
-    the one extra thread only collects what the child prints.
+    A segfault, an abort in C or a hang ends the requests running on it with EngineCrashed, and the
+    next one waits for the restart. Restarts have growing pauses and go on until a model is loaded.
+    `failure` is set, and nothing is started any more, when the model cannot be loaded the first
+    time, or when none was loaded for `Clocks.down_limit_s` since a crash.
+
+    A run that does not stop after an abort costs the process too, after a `Retirement`: the other
+    runs get time to finish. Those that do not make it, and all that run beside an aborted run that
+    crashes the library, end with EngineReplaced: it was not they who ended the process.
+
+    Owned by the event loop; the one extra thread only collects what the child prints.
     """
 
     threaded = False
@@ -60,12 +74,24 @@ class ProcessHost:
         self._link: Link | None = None
         self.loaded = False
         self._changed: asyncio.Event | None = None
-        self._underway = Underway(self._send, self._give_up)
+        self._underway = Underway(self._send, self._retire)
         self._crashes = Crashes()
+        # Why this side has killed the child.
         self._reason: EngineError | None = None
+        self._retirement = Retirement(
+            clocks.neighbour_grace_s,
+            self._underway.__contains__,
+            lambda: not self._underway.has_healthy,
+            self._give_up,
+            self._resume,
+        )
+        # Why the last start was refused by the system.
+        self._start_error: OSError | RuntimeError | None = None
+        self._lost: Downtime | None = None
+        self._load_s = 0.0
         self._last_words = LastWords()
         self._spawned_at = 0.0
-        self._burial: asyncio.Task[None] | None = None
+        self._restarting: asyncio.Task[None] | None = None
         self._load_timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._callbacks: list[Callable[[], None]] = []
@@ -82,12 +108,31 @@ class ProcessHost:
         """How many runs are under way on it."""
         return len(self._underway)
 
+    @property
+    def downtime(self) -> Downtime | None:
+        """Why there is no loaded model, if that began with a failure."""
+        if self.failure is not None:
+            return None
+        retirement = self._retirement
+        if retirement.error is not None:
+            return Downtime(
+                retirement.since,
+                retirement.error.message,
+                finishes_by=retirement.finishes_by,
+                load_s=self._load_s,
+            )
+        return self._lost
+
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back when the capabilities, `loaded` or `failure` have changed."""
         self._callbacks.append(callback)
 
     def spawn(self) -> None:
-        """Start the child and have it load; harmless while there is one."""
+        """Start the child and have it load; harmless while there is one.
+
+        A start that the system refuses, for lack of memory, descriptors or threads, is repeated by
+        `ready`, with the pauses of a crash.
+        """
         if self._process is not None or self.failure is not None:
             return
         try:
@@ -100,6 +145,17 @@ class ProcessHost:
                 )
             )
             return
+        self._start_error = None
+        try:
+            self._start(told)
+        except (OSError, RuntimeError) as error:
+            # RuntimeError: no thread can be started for what the child prints.
+            self._start_error = error
+            self._kill()
+            self._process = None
+
+    def _start(self, config: bytes) -> None:
+        """Start the child and send it its configuration. Raises OSError or RuntimeError."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -112,18 +168,17 @@ class ProcessHost:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                 )
-        except OSError as error:
+            assert process.stdout is not None  # noqa: S101 - opened as a pipe above
+            self._last_words.listen(process.stdout)
+        except BaseException:
             ours.close()
-            self._fail_for_good(EngineDead(f"the engine process cannot be started: {error}"))
-            return
-        assert process.stdout is not None  # noqa: S101 - opened as a pipe above
-        self._last_words.listen(process.stdout)
+            raise
         self._sock = ours
         self.loaded = False
         self._spawned_at = time.monotonic()
         # A child that has died by now is found out by whoever reads from it.
         with suppress(OSError):
-            ours.sendall(told)
+            ours.sendall(config)
 
     def abandon(self) -> None:
         """Kill the child at once; nothing was asked of it.
@@ -139,13 +194,15 @@ class ProcessHost:
                 # The same error for everyone who asks: its traceback must not grow with each.
                 raise self.failure.with_traceback(None)
             if self.loaded and self.capabilities is not None:
+                if self._sock is not None:
+                    # It was loaded on another loop.
+                    self._attach()
                 return self.capabilities
             if self._changed is None:
                 self._changed = asyncio.Event()
             self._changed.clear()
-            if self._burial is None:
-                self.spawn()
-                self._attach()
+            if self._restarting is None:
+                self._begin()
             await self._changed.wait()
 
     def run(self, stream: TokenStream) -> None:
@@ -156,11 +213,33 @@ class ProcessHost:
         """Stop a run as soon as the backend can."""
         if run_id in self._underway:
             self._send({"abort": run_id})
+            self._retirement.check()
 
     def wedged(self, run_id: int, error: EngineError) -> None:
-        """Kill the child: it holds a run that cannot be ended otherwise."""
+        """Take no more runs and kill the child as soon as its other runs have ended."""
         if run_id in self._underway:
-            self._give_up(error)
+            self._retire(error, run_id)
+
+    def _retire(self, error: EngineError, run_id: int | None = None) -> None:
+        if self._process is None or self._reason is not None:
+            return
+        if self._retirement.begin(error, run_id):
+            self.loaded = False
+            if self._underway.has_healthy:
+                logger.error(
+                    "%s; the other requests get up to %g s (ENGINE_DRAIN_S) to finish before its "
+                    "process is ended",
+                    error.message,
+                    self._clocks.neighbour_grace_s,
+                )
+            self._notify()
+        self._retirement.check()
+
+    def _resume(self) -> None:
+        """Take runs again: what did not stop has stopped after all."""
+        logger.info("the engine has stopped the request after all, and goes on")
+        self.loaded = True
+        self._notify()
 
     async def call(self, op: SideCall, payload: Any) -> Any:
         """Ask one of the backend's side calls. Raises EngineError."""
@@ -171,8 +250,9 @@ class ProcessHost:
         """Have the child unload and leave; kill it when it does not."""
         self._closing = True
         self._fail_for_good(EngineClosed("the engine is shutting down"))
-        if self._burial is not None:
-            self._burial.cancel()
+        self._retirement.stop()
+        if self._restarting is not None:
+            self._restarting.cancel()
         process = self._process
         if process is not None:
             self._attach()
@@ -189,7 +269,28 @@ class ProcessHost:
         self._folder.cleanup()
         atexit.unregister(self._part)
 
+    def detach(self) -> None:
+        """Let another event loop own the host, which serves nothing at the moment."""
+        self._stop_load_timer()
+        if self._restarting is not None:
+            # The next loop starts a child at once.
+            self._restarting.cancel()
+            self._restarting = None
+            self._kill()
+            self._process = None
+        elif self._link is not None:
+            self._sock = self._link.detach()
+        self._link = None
+        self._changed = None
+
     # -- the child's messages -------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Start the child, if there is none, and listen to it."""
+        self.spawn()
+        self._attach()
+        if self._start_error is not None and self._restarting is None:
+            self._restarting = asyncio.get_running_loop().create_task(self._restart())
 
     def _attach(self) -> None:
         if self._sock is None:
@@ -197,6 +298,8 @@ class ProcessHost:
         self._link = Link(self._sock, self._on_message, self._on_lost)
         self._sock = None
         self._stop_load_timer()
+        if self.loaded:
+            return
         self._load_timer = asyncio.get_running_loop().call_later(
             self._clocks.load_timeout_s, self._on_load_timeout
         )
@@ -205,6 +308,8 @@ class ProcessHost:
         self._underway.take(frame)
         if "finished" in frame:
             self._crashes.answered()
+        if self._retirement.error is not None:
+            self._retirement.check()
         for message in frame.get("messages", ()):
             self._on_other(message)
 
@@ -214,7 +319,9 @@ class ProcessHost:
                 self._stop_load_timer()
                 self.capabilities = Capabilities(**wire)
                 self.loaded = True
-                self._hooks(HostLoaded(time.monotonic() - self._spawned_at, self.restarts))
+                self._lost = None
+                self._load_s = time.monotonic() - self._spawned_at
+                self._hooks(HostLoaded(self._load_s, self.restarts))
                 self._notify()
             case {"load_failed": wire}:
                 self._stop_load_timer()
@@ -227,6 +334,9 @@ class ProcessHost:
                 if wire is None:
                     self._crashes.answered()
                 self._underway.answer(call_id, result, wire and from_wire(wire))
+                if self._retirement.error is not None:
+                    # What waits for the answer has read it by then.
+                    asyncio.get_running_loop().call_soon(self._retirement.check)
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._link is not None:
@@ -251,43 +361,93 @@ class ProcessHost:
         self.loaded = False
         # Before its requests end: their slots are gone with it where there are other hosts.
         self._notify()
-        if not self._closing and self._burial is None:
-            self._burial = asyncio.get_running_loop().create_task(self._bury())
+        if not self._closing and self._restarting is None:
+            self._restarting = asyncio.get_running_loop().create_task(self._restart())
 
-    async def _bury(self) -> None:
-        """Find out how the child died, tell its requests, and start the next one after a pause."""
-        process = self._process
-        if process is None:
-            return
-        try:
-            # A child that only closed its socket gets a moment to die of what made it do so.
-            code = await asyncio.to_thread(process.wait, 1.0)
-        except subprocess.TimeoutExpired:
-            self._kill()
-            code = await asyncio.to_thread(process.wait)
-        self._crashes.add(0.0 if self._reason else time.monotonic() - self._spawned_at)
-        reason = self._reason.message if self._reason else f"the engine process {death(code)}"
-        self._reason = None
-        self._process = None
-        logger.error("%s; its last words: %s", reason, self._last_words.all())
-        self._underway.end(EngineCrashed(f"{reason} while the request was running on it"))
-        dead = self._crashes.too_many
-        self._hooks(HostLost(reason, dead))
+    async def _restart(self) -> None:
+        """Find out how the child died, end its requests, and start the next one after a pause."""
+        if self._start_error is not None:
+            reason, lived_s = f"the engine process cannot be started: {self._start_error}", 0.0
+        else:
+            death_of_child = await self._death()
+            reason = self._reason.message if self._reason else death_of_child
+            lived_s = 0.0 if self._reason else time.monotonic() - self._spawned_at
+        aborted = self._underway.aborted
+        # An abort may crash the library, or not be heeded: that says nothing about the engine.
+        # A run that a clock has aborted had stalled before, which does.
+        counts = not aborted or any(isinstance(each.error, EngineStalled) for each in aborted)
+        if counts:
+            self._crashes.add(lived_s)
+        ended_by_other = bool(aborted) or self._reason is not None
+        self._reason = self._process = None
+        self._retirement.stop()
+        since = self._lost.since if self._lost else time.monotonic()
+        failure = self._past_helping(reason, time.monotonic() - since)
+        pause_s = self._crashes.pause_s
+        self._lost = Downtime(
+            since,
+            reason,
+            crashes=self._crashes.in_a_row,
+            next_start=time.monotonic() + pause_s,
+            load_s=self._load_s,
+        )
+        self._underway.end(
+            EngineReplaced(f"{reason} while the request was running beside another one")
+            if ended_by_other
+            else EngineCrashed(f"{reason} while the request was running on it")
+        )
+        self._hooks(HostLost(reason, failure is not None))
         if self.failure is not None:
             return
-        if dead:
-            self._fail_for_good(
-                EngineDead(
-                    f"the engine crashed {self._crashes.in_a_row} times in a row and was given up: "
-                    f"{reason}; last words: {self._last_words.last()}"
-                )
-            )
+        if failure is not None:
+            logger.error("%s", failure.message)
+            self._fail_for_good(failure)
             return
+        logger.error(
+            "%s%s; restarting in %.1f s, at %s; its last words: %s",
+            reason,
+            f" (crash {self._crashes.in_a_row} in a row)" if counts else "",
+            pause_s,
+            time.strftime("%H:%M:%S", time.localtime(time.time() + pause_s)),
+            self._last_words.all(),
+        )
         self.restarts += 1
-        await asyncio.sleep(self._crashes.pause_s)
-        self._burial = None
-        self.spawn()
-        self._attach()
+        # Those who wait can be told now when that will be.
+        self._notify()
+        await asyncio.sleep(pause_s)
+        self._lost = replace(self._lost, next_start=None)
+        self._restarting = None
+        self._begin()
+
+    async def _death(self) -> str:
+        """Return how the child died, after killing it if it has only closed its socket."""
+        process = self._process
+        if process is None:
+            return "the engine process is gone"
+        deadline = time.monotonic() + _DEATH_S
+        # Not in a thread: a machine in trouble may have none to give.
+        while (code := process.poll()) is None:
+            if time.monotonic() > deadline:
+                self._kill()
+            await asyncio.sleep(_DEATH_POLL_S)
+        return f"the engine process {death(code)}"
+
+    def _past_helping(self, reason: str, down_s: float) -> EngineError | None:
+        """Return why there will be no other start, if that is so."""
+        count = self._crashes.in_a_row
+        last_words = self._last_words.last()
+        if self.capabilities is None and self._start_error is None and count >= MAX_FIRST_CRASHES:
+            return EngineDead(
+                f"the engine crashed {count} times in a row while it loaded the model for the "
+                f"first time, and is not started again: {reason}; last words: {last_words}"
+            )
+        if down_s < self._clocks.down_limit_s:
+            return None
+        return EngineDead(
+            f"the engine could not be started again within {self._clocks.down_limit_s:g} s "
+            f"(ENGINE_DOWN_EXIT_S), after {count} crashes in a row: {reason}; "
+            f"last words: {last_words}"
+        )
 
     def _fail_for_good(self, error: EngineError) -> None:
         if self.failure is None:
@@ -315,7 +475,7 @@ class ProcessHost:
     def _give_up(self, reason: EngineError) -> None:
         """End a child that is of no use any more; another one takes its place."""
         self._reason = reason
-        # Until it is buried nothing more is to be asked of it.
+        # Until its end is noticed nothing more is to be asked of it.
         self.loaded = False
         self._notify()
         self._kill()

@@ -18,6 +18,8 @@ from engine.clocks import Clocks
 from engine.config import BackendConfig
 from engine.errors import EngineClosed, EngineDead, EngineError, ModelLoadFailed
 from engine.hooks import Hooks, HostLoaded, HostLost
+from engine.hosts.downtime import Downtime
+from engine.hosts.retirement import Retirement
 from engine.hosts.spawning import waiting_threads
 from engine.output import Delta, Finish
 from engine.runner import Runner
@@ -30,7 +32,8 @@ class ThreadHost:
     """Runs the backend on threads of this process.
 
     It saves a process and a socket and survives nothing: a crash takes the server along, and a
-    wedged run cannot be ended, so it makes the engine EngineDead. Owned by the event loop; the
+    wedged run cannot be ended, so the engine is EngineDead when the other runs have ended or have
+    had their time. Owned by the event loop; the
     runner's threads reach it only through `TokenStream.feed` and `call_soon_threadsafe`.
     """
 
@@ -48,7 +51,26 @@ class ThreadHost:
         self._loading: asyncio.Task[None] | None = None
         self._streams: dict[int, TokenStream] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        # Set when a retirement is over.
+        self._changed: asyncio.Event | None = None
         self._callbacks: list[Callable[[], None]] = []
+        self._retirement = Retirement(
+            clocks.neighbour_grace_s,
+            self._streams.__contains__,
+            lambda: all(each.aborted for each in self._streams.values()),
+            self._give_up,
+            self._resume,
+        )
+
+    @property
+    def downtime(self) -> Downtime | None:
+        """Why it takes no runs, while the last ones get time to end beside a wedged one."""
+        retirement = self._retirement
+        if self.failure is not None or retirement.error is None:
+            return None
+        return Downtime(
+            retirement.since, retirement.error.message, finishes_by=retirement.finishes_by
+        )
 
     @property
     def running(self) -> int:
@@ -67,11 +89,16 @@ class ThreadHost:
 
     async def ready(self) -> Capabilities:
         """Load on the first call, wait for it on the others. Raises ModelLoadFailed."""
-        if self._loading is None:
+        if self._loop is None:
             self._loop = asyncio.get_running_loop()
+        if self._loading is None:
             self._loading = self._loop.create_task(self._load())
         if self.capabilities is None and self.failure is None:
             await asyncio.shield(self._loading)
+        while self._retirement.error is not None:
+            self._changed = self._changed or asyncio.Event()
+            self._changed.clear()
+            await self._changed.wait()
         if self.failure is not None:
             # The same error for everyone who asks: its traceback must not grow with each.
             raise self.failure.with_traceback(None)
@@ -115,17 +142,43 @@ class ThreadHost:
         """Stop a run as soon as the backend can."""
         if self._runner is not None:
             self._runner.abort(run_id)
+            self._retirement.check()
 
     def wedged(self, run_id: int, error: EngineError) -> None:
-        """Give the engine up: a thread cannot be killed."""
+        """Take no more runs, and give the engine up when the others have ended or had their time.
+
+        A thread cannot be killed.
+        """
+        if self.failure is not None:
+            self._end_streams(self.failure)
+        elif run_id in self._streams:
+            if self._retirement.begin(error, run_id):
+                self.loaded = False
+                self._notify()
+            self._retirement.check()
+
+    def _resume(self) -> None:
+        """Take runs again: what did not stop has stopped after all."""
+        self.loaded = True
+        self._notify()
+        if self._changed is not None:
+            self._changed.set()
+
+    def _give_up(self, error: EngineError) -> None:
         self.failure = EngineDead(f"{error.message}, and ENGINE_ISOLATION=thread cannot restart it")
         self._hooks(HostLost(error.message, dead=True))
-        streams, self._streams = self._streams, {}
-        for stream in streams.values():
-            # The runs that still listen must not go on for nobody.
-            self.abort(stream.run_id)
-            stream.over(None, self.failure)
+        self._end_streams(self.failure)
         self._notify()
+        if self._changed is not None:
+            self._changed.set()
+
+    def _end_streams(self, error: EngineError) -> None:
+        streams = list(self._streams.values())
+        self._streams.clear()
+        for stream in streams:
+            # The runs that still react must not go on without a reader.
+            self.abort(stream.run_id)
+            stream.over(None, error)
 
     async def call(self, op: SideCall, payload: Any) -> Any:
         """Ask one of the backend's side calls. Raises EngineError."""
@@ -149,9 +202,12 @@ class ThreadHost:
 
     async def close(self) -> None:
         """Abort the runs and unload, or leave a wedged backend to the process's end."""
-        gave_up = isinstance(self.failure, EngineDead)
+        gave_up = isinstance(self.failure, EngineDead) or self._retirement.error is not None
+        self._retirement.stop()
         self.failure = self.failure or EngineClosed("the engine is shutting down")
         self._notify()
+        if self._changed is not None:
+            self._changed.set()
         if self._loading is not None and not self._loading.done() and not gave_up:
             # A load cannot be interrupted, and what it brings has to be unloaded again.
             await asyncio.wait({self._loading}, timeout=self._clocks.abort_grace_s)
@@ -163,6 +219,10 @@ class ThreadHost:
             if not closing.done():
                 logger.error("the engine did not unload within ABORT_GRACE_S")
         self._runner = None
+
+    def detach(self) -> None:
+        """Let another event loop own the host, which serves nothing at the moment."""
+        self._loop = self._changed = None
 
     # -- Sink, on the runner's threads ----------------------------------------------------------
 
@@ -192,6 +252,7 @@ class ThreadHost:
             stream = self._streams.pop(run_id, None)
             if stream is not None:
                 stream.over(finish, error)
+            self._retirement.check()
 
         assert self._loop is not None  # noqa: S101 - runs start after `ready`
         # A run that was given up may end when the loop has gone, and then nobody wants to know.

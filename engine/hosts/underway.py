@@ -39,6 +39,16 @@ class Underway:
         """Return how many runs have not ended."""
         return len(self._streams)
 
+    @property
+    def aborted(self) -> list[TokenStream]:
+        """The runs that were aborted and have not ended."""
+        return [stream for stream in self._streams.values() if stream.aborted]
+
+    @property
+    def has_healthy(self) -> bool:
+        """Whether a run that was not aborted, or a side call, has not ended."""
+        return bool(self._calls) or not all(each.aborted for each in self._streams.values())
+
     def run(self, stream: TokenStream) -> None:
         """Ask for the stream's run."""
         self._streams[stream.run_id] = stream
@@ -75,6 +85,7 @@ class Underway:
                     error = EngineStalled(
                         f"the engine did not {op} within {within_s:g} s (PREFILL_TIMEOUT_S)"
                     )
+                    del self._calls[call_id]
                     self._on_deaf(error)
                     raise error
                 await asyncio.wait({future}, timeout=left_s)
@@ -82,7 +93,7 @@ class Underway:
         except TypeError as error:
             raise _not_sendable(error) from error
         finally:
-            del self._calls[call_id]
+            self._calls.pop(call_id, None)
 
     def _heard_s(self) -> float:
         """When a run last said something, or came to its end."""

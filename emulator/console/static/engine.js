@@ -108,7 +108,7 @@ export class EngineScreen {
 
   #complain(text) {
     const { engine, jobs } = this.health ?? {};
-    const said = text || engine?.failure || jobs?.trouble || "";
+    const said = text || engine?.failure || engine?.trouble || jobs?.trouble || "";
     say(this.trouble, said);
     this.trouble.hidden = said === "";
   }

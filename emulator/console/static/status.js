@@ -7,6 +7,7 @@ const EVERY_MS = 2000;
 const WORDS = {
   ok: "Ready",
   loading: "Loading",
+  restarting: "Restarting",
   degraded: "Degraded",
   draining: "Shutting down",
   unavailable: "Unavailable",
@@ -34,7 +35,7 @@ async function look() {
   }
   pill.dataset.state = health?.status ?? "unreachable";
   say(text, health === null ? "Unreachable" : (WORDS[health.status] ?? health.status));
-  pill.title = health === null ? "" : `${health.model}: ${health.engine.running} of ${health.engine.slots} slots busy`;
+  pill.title = health === null ? "" : health.engine.failure || health.engine.trouble || `${health.model}: ${health.engine.running} of ${health.engine.slots} slots busy`;
   if (health === null) return;
   latest = health;
   for (const listener of listeners) listener(health);

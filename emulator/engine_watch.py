@@ -1,0 +1,55 @@
+"""Ends the server when its engine is dead and nothing else needs the server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from engine import AnyEngine
+
+logger = logging.getLogger(__name__)
+
+# How often it looks whether other workers still need the server.
+_LOOK_S = 1.0
+
+
+class EngineWatch:
+    """Waits for the engine's death and then ends the server with an exit code other than 0.
+
+    systemd, Docker or RunPod then starts another one, which finds the jobs in its queue. As long
+    as SDK workers use the server (`has_other_workers`), it stays for them, and only requests to
+    its own engine get 503. Owned by the event loop.
+    """
+
+    def __init__(
+        self,
+        engine: AnyEngine,
+        has_other_workers: Callable[[], bool],
+        end: Callable[[str], None],
+    ) -> None:
+        self._engine = engine
+        self._has_other_workers = has_other_workers
+        self._end = end
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._task = asyncio.create_task(self._watch())
+
+    async def close(self) -> None:
+        """Stop watching; before the engine is closed, which is no failure."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        failure = await self._engine.failed()
+        if self._has_other_workers():
+            logger.error(
+                "the server goes on without its engine, for its SDK workers: %s", failure.message
+            )
+        # Workers come and go at any time, so there is no single event to wait for.
+        while self._has_other_workers():  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
+        self._end(failure.message)
