@@ -359,6 +359,11 @@ class ProcessHost:
 
     def _on_lost(self) -> None:
         self.loaded = False
+        if self._lost is None and self.capabilities is not None:
+            # What it died of is found out in a moment.
+            self._lost = Downtime(
+                time.monotonic(), "the engine process has ended", load_s=self._load_s
+            )
         # Before its requests end: their slots are gone with it where there are other hosts.
         self._notify()
         if not self._closing and self._restarting is None:

@@ -12,8 +12,8 @@ import pytest
 
 from engine import BackendConfig, Clocks, Engine, EngineConfig, EngineState
 from engine.errors import (
-    EngineCrashed,
     EngineDead,
+    EngineReplaced,
     EngineStalled,
     GenerationCancelled,
     GenerationTimeout,
@@ -97,9 +97,81 @@ async def test_loading_counts_as_waiting(engine_of: EngineMaker) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["process"], indirect=True)
+async def test_neighbours_of_a_deaf_run_finish_before_the_process_is_killed(
+    engine_of: EngineMaker,
+) -> None:
+    steady = {"when": "steady", "pieces": ["on "], "repeat": 100, "delay_ms": 10}
+    engine = engine_of(deaf(60), steady, ECHO, slots=3, abort_grace_s=0.2)
+    first_child = None
+    async with (
+        await engine.generate(request("steady")) as neighbour,
+        await engine.generate(request("deaf")) as stream,
+    ):
+        await first_text(neighbour)
+        first_child = child_pid(engine)
+        stream.abort()
+        await until(lambda: "did not stop" in (engine.trouble or ""))
+        assert engine.trouble is not None
+        assert engine.trouble.startswith("restarting when the other requests have ended, in ")
+        # No new run is taken, though there is a slot.
+        newcomer = asyncio.create_task(ask(engine, "next"))
+        assert len(await read(neighbour)) >= 1
+        assert neighbour.result is not None
+        assert (child_pid(engine), newcomer.done()) == (first_child, False)
+    assert (await newcomer)[0] == "next"
+    assert (engine.restarts, child_pid(engine) != first_child) == (1, True)
+
+
+@pytest.mark.parametrize("isolation", ["process"], indirect=True)
+async def test_neighbours_of_a_deaf_side_call_finish_before_the_process_is_killed(
+    engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steady = {"when": "steady", "pieces": ["on "], "repeat": 100, "delay_ms": 10}
+    engine = engine_of(steady, ECHO, slots=2)
+    async with await engine.generate(request("steady")) as neighbour:
+        await first_text(neighbour)
+        engine._host._retire(EngineStalled("the engine did not tokenize"))  # type: ignore[attr-defined]
+        await read(neighbour)
+        assert neighbour.result is not None
+    assert (await ask(engine, "next"))[0] == "next"
+    assert engine.restarts == 1
+
+
+@pytest.mark.parametrize("isolation", ["process", "thread"], indirect=True)
+async def test_engine_goes_on_if_a_deaf_run_stops_after_all(engine_of: EngineMaker) -> None:
+    engine = engine_of(
+        deaf(1.0),
+        FOREVER,
+        ECHO,
+        slots=2,
+        context_length=10**9,
+        abort_grace_s=0.2,
+    )
+    async with (
+        await engine.generate(request("forever")) as neighbour,
+        await engine.generate(request("deaf")) as stream,
+    ):
+        await first_text(neighbour)
+        stream.abort()
+        await until(lambda: engine.state is EngineState.RESTARTING)
+        await until(lambda: engine.state is EngineState.READY)
+        assert await first_text(neighbour)
+    assert (await ask(engine, "next"))[0] == "next"
+    assert engine.restarts == 0
+
+
+@pytest.mark.parametrize("isolation", ["process"], indirect=True)
 async def test_deaf_run_costs_the_host_process_but_not_the_engine(engine_of: EngineMaker) -> None:
     events: list[EngineEvent] = []
-    engine = engine_of(deaf(60), FOREVER, ECHO, slots=2, abort_grace_s=0.2, hooks=[events.append])
+    engine = engine_of(
+        deaf(60),
+        FOREVER,
+        ECHO,
+        slots=2,
+        abort_grace_s=0.2,
+        neighbour_grace_s=0.2,
+        hooks=[events.append],
+    )
     first_child = None
     async with (
         await engine.generate(request("forever")) as neighbour,
@@ -107,12 +179,14 @@ async def test_deaf_run_costs_the_host_process_but_not_the_engine(engine_of: Eng
     ):
         first_child = child_pid(engine)
         stream.abort()
-        with pytest.raises(EngineCrashed, match=r"did not stop within 0\.2 s of an abort"):
+        with pytest.raises(EngineReplaced, match=r"did not stop within 0\.2 s of an abort"):
             await read(neighbour)
         with pytest.raises(GenerationCancelled):
             await anext(stream)
     assert (await ask(engine, "next"))[0] == "next"
     assert engine.restarts == 1
+    # A client's abort says nothing about the engine.
+    assert engine._host._crashes.in_a_row == 0  # type: ignore[attr-defined]
     assert child_pid(engine) != first_child
     assert [event.dead for event in events if isinstance(event, HostLost)] == [False]
 
@@ -158,6 +232,7 @@ async def test_deaf_run_in_a_thread_is_the_end_and_says_so(engine_of: EngineMake
         slots=2,
         context_length=10**9,
         abort_grace_s=0.2,
+        neighbour_grace_s=0.2,
         hooks=[events.append],
     )
     async with (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -12,7 +13,14 @@ from typing import Any
 import pytest
 
 from engine import BackendConfig, Engine, EngineState, Priority
-from engine.errors import EngineCrashed, EngineDead, EngineError, ModelLoadFailed
+from engine.errors import (
+    EngineCrashed,
+    EngineDead,
+    EngineError,
+    EngineReplaced,
+    EngineRestarting,
+    ModelLoadFailed,
+)
 from engine.hooks import EngineEvent, HostLoaded, HostLost
 from tests.conftest import EngineFactory, ScriptFactory
 from tests.integration.engine.conftest import EngineMaker
@@ -77,7 +85,7 @@ async def test_killed_while_idle_is_back_before_anyone_asks(engine_of: EngineMak
     engine = engine_of(ECHO)
     await engine.ready()
     os.kill(child_pid(engine), signal.SIGKILL)
-    await until(lambda: engine.state is EngineState.LOADING)
+    await until(lambda: engine.state is EngineState.RESTARTING)
     await until(lambda: engine.state is EngineState.READY)
     assert engine.restarts == 1
     assert (await ask(engine, "next"))[0] == "next"
@@ -106,35 +114,57 @@ async def test_killed_before_it_is_told_what_to_load(
     assert (await ask(engine, "next"))[0] == "next"
 
 
+def no_memory(*args: Any, **options: Any) -> None:
+    raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+
+def no_descriptors(*args: Any, **options: Any) -> None:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+def no_threads(*args: Any, **options: Any) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 @only_processes
-async def test_host_that_cannot_be_started_is_told_of(
-    engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("target", "refusal", "words"),
+    [
+        ("subprocess.Popen", no_memory, "Cannot allocate memory"),
+        ("engine.hosts.process.socket.socketpair", no_descriptors, "Too many open files"),
+        ("engine.hosts.last_words.LastWords.listen", no_threads, "can't start new thread"),
+    ],
+    ids=["memory", "descriptors", "threads"],
+)
+@pytest.mark.parametrize("loads", [0, 1], ids=["first start", "restart"])
+async def test_start_that_the_system_refuses_is_repeated_until_it_succeeds(
+    engine_of: EngineMaker, loads: int, target: str, refusal: Any, words: str
 ) -> None:
     engine = engine_of(ECHO)
-    await engine.ready()
-
-    def refuse(*args: Any, **options: Any) -> None:
-        raise OSError(12, "Cannot allocate memory")
-
-    monkeypatch.setattr(subprocess, "Popen", refuse)
-    os.kill(child_pid(engine), signal.SIGKILL)
-    await until(lambda: engine.state is EngineState.DEAD)
-    with pytest.raises(EngineDead, match=r"cannot be started: .*Cannot allocate memory"):
-        await ask(engine, "next")
+    if loads:
+        await engine.ready()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(target, refusal)
+        if loads:
+            os.kill(child_pid(engine), signal.SIGKILL)
+        waiting = asyncio.create_task(ask(engine, "next"))
+        # More often than a model that crashes while it is loaded for the first time.
+        await until(lambda: engine.restarts > 5)
+        assert engine.state is EngineState.RESTARTING
+        assert words in (engine.trouble or "")
+    assert (await waiting)[0] == "next"
+    assert engine.trouble is None
 
 
 @only_processes
 @pytest.mark.parametrize("copies", [(), (scripted(),)], ids=["alone", "with a copy"])
-async def test_host_that_cannot_be_started_at_all_is_told_of(
+async def test_host_that_cannot_be_started_for_too_long_is_dead(
     engine_of: EngineMaker,
     monkeypatch: pytest.MonkeyPatch,
     copies: tuple[BackendConfig, ...],
 ) -> None:
-    def refuse(*args: Any, **options: Any) -> None:
-        raise OSError(12, "Cannot allocate memory")
-
-    monkeypatch.setattr(subprocess, "Popen", refuse)
-    engine = engine_of(ECHO, copies=copies)
+    monkeypatch.setattr(subprocess, "Popen", no_memory)
+    engine = engine_of(ECHO, copies=copies, down_limit_s=0.3)
     engine.spawn()
     async with asyncio.timeout(10):
         with pytest.raises(EngineDead, match=r"cannot be started: .*Cannot allocate memory"):
@@ -147,7 +177,7 @@ async def test_requests_between_crash_and_restart_wait(engine_of: EngineMaker) -
     engine = engine_of(ECHO, slots=4, load_ms=50)
     await engine.ready()
     os.kill(child_pid(engine), signal.SIGKILL)
-    await until(lambda: engine.state is EngineState.LOADING)
+    await until(lambda: engine.state is EngineState.RESTARTING)
     answers = await asyncio.gather(*(ask(engine, str(number)) for number in range(8)))
     assert [text for text, _ in answers] == list(map(str, range(8)))
 
@@ -185,7 +215,7 @@ async def test_crash_loop_ends_in_a_clear_error_with_last_words(engine_of: Engin
     requests = [asyncio.create_task(engine.generate(request())) for _ in range(3)]
     for failed in await asyncio.gather(*requests, return_exceptions=True):
         assert type(failed) is EngineDead
-        assert "crashed 5 times in a row and was given up" in failed.message
+        assert "crashed 5 times in a row while it loaded the model for the first" in failed.message
         assert "SIGSEGV" in failed.message
         assert not failed.message.endswith("last words: none")
     assert engine.state is EngineState.DEAD
@@ -193,6 +223,81 @@ async def test_crash_loop_ends_in_a_clear_error_with_last_words(engine_of: Engin
     assert [event.dead for event in events if isinstance(event, HostLost)] == [False] * 4 + [True]
     with pytest.raises(EngineDead):
         await engine.generate(request())
+
+
+@only_processes
+async def test_crashes_in_a_row_never_end_an_engine_that_can_be_loaded(
+    engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A client that sends such a request again and again must not end the engine for others.
+    monkeypatch.setattr("engine.hosts.crashes.MAX_BACKOFF_S", 0.01)
+    engine = engine_of(SEGFAULT, ECHO, slots=1)
+    for _ in range(8):
+        with pytest.raises(EngineCrashed):
+            await ask(engine, "segfault")
+    assert (await ask(engine, "fine"))[0] == "fine"
+    assert engine.restarts == 8
+
+
+async def test_engine_is_dead_when_no_restart_succeeds_within_the_limit(
+    engine_factory: EngineFactory, script: ScriptFactory, fast_restarts: None
+) -> None:
+    path = script(ECHO)
+    engine = engine_factory(scripted(path), isolation="process", down_limit_s=0.5)
+    failed = asyncio.create_task(engine.failed())
+    await engine.ready()
+    path.write_bytes(script(ECHO, load_signal="SIGSEGV").read_bytes())
+    os.kill(child_pid(engine), signal.SIGKILL)
+    async with asyncio.timeout(30):
+        error = await failed
+    assert type(error) is EngineDead
+    assert "could not be started again within 0.5 s (ENGINE_DOWN_EXIT_S)" in error.message
+    assert "SIGSEGV" in error.message
+    assert engine.state is EngineState.DEAD
+
+
+@only_processes
+async def test_interactive_requests_are_refused_when_a_restart_takes_long_and_jobs_wait(
+    engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.hosts.crashes.FIRST_BACKOFF_S", 30.0)
+    monkeypatch.setattr("engine.engine.SHORT_RESTART_S", 0.2)
+    engine = engine_of(ECHO, slots=1)
+    await engine.ready()
+    engine._host._load_s = 0.0  # type: ignore[attr-defined]
+    os.kill(child_pid(engine), signal.SIGKILL)
+    await until(lambda: "restarting in" in (engine.trouble or ""))
+    job = asyncio.create_task(ask(engine, "later"))
+    # Those that were waiting by then, and those that come later.
+    for _ in range(2):
+        with pytest.raises(EngineRestarting, match=r"the engine is restarting in .* SIGKILL") as no:
+            await ask(engine, "now", priority=Priority.INTERACTIVE)
+        assert isinstance(no.value.details["retry_after_s"], int)
+        assert 1 <= no.value.details["retry_after_s"] <= 31
+        with pytest.raises(EngineRestarting):
+            await engine.tokenize("now")
+    assert engine.refuses
+    assert not job.done()
+    job.cancel()
+
+
+@only_processes
+async def test_crash_after_a_clients_abort_counts_for_nobody(
+    engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It does not stop at once, and the process dies before it has.
+    slow = {"when": "slow", "pieces": ["x", {"hang_s": 60, "deaf": True}]}
+    engine = engine_of(slow, FOREVER, ECHO, slots=2)
+    async with await engine.generate(request("forever")) as neighbour:
+        await first_text(neighbour)
+        stream = await engine.generate(request("slow"))
+        await first_text(stream)
+        stream.abort()
+        os.kill(child_pid(engine), signal.SIGKILL)
+        with pytest.raises(EngineReplaced, match="running beside another one"):
+            await read(neighbour)
+    assert engine._host._crashes.in_a_row == 0  # type: ignore[attr-defined]
+    assert (await ask(engine, "fine"))[0] == "fine"
 
 
 @only_processes

@@ -50,10 +50,12 @@ STATUSES = {
     "EngineUnavailable": 503,
     "ModelLoadFailed": 503,
     "EngineDead": 503,
+    "EngineRestarting": 503,
     "EngineClosed": 503,
     "GenerationFailed": 500,
     "BackendFailed": 500,
     "EngineCrashed": 500,
+    "EngineReplaced": 500,
     "EngineStalled": 504,
     "ConsumerTooSlow": 500,
     "GenerationTimeout": 504,
@@ -116,8 +118,10 @@ def test_what_can_be_retried_is_what_may_go_better_next_time() -> None:
     assert retryable == {
         "QueueFull",
         "EngineUnavailable",
+        "EngineRestarting",
         "EngineClosed",
         "EngineCrashed",
+        "EngineReplaced",
         "EngineStalled",
         "GenerationTimeout",
     }

@@ -55,13 +55,14 @@ def scene() -> Scene:
 
 def test_the_engine_is_asked_what_it_does(scene: Scene) -> None:
     found = scene.read()
-    assert found["engine_state"] == {"loading": 0, "ready": 1, "dead": 0}
+    assert found["engine_state"] == {"loading": 0, "ready": 1, "restarting": 0, "dead": 0}
     assert (found["engine_slots"], found["slots_in_use"], found["requests_waiting"]) == (4, 3, 2)
-    assert found["model_copies"] == {"loading": 1, "ready": 2, "dead": 0}
+    assert found["model_copies"] == {"loading": 1, "ready": 2, "restarting": 0, "dead": 0}
     assert found["engine_restarts_total"] == 1
     assert found["info"] == {"scripted": {"tiny": {"process": 1}}}
     scene.engine.state = EngineState.DEAD
-    assert scene.read()["engine_state"] == {"loading": 0, "ready": 0, "dead": 1}
+    states = scene.read()["engine_state"]
+    assert states == {"loading": 0, "ready": 0, "restarting": 0, "dead": 1}
 
 
 async def test_the_queue_is_asked_for_the_own_endpoint_s_oldest_job(scene: Scene) -> None:

@@ -20,3 +20,13 @@ def test_pause_doubles_with_each_crash_in_a_row_up_to_a_limit() -> None:
     crashes.answered()
     crashes.add(0.0)
     assert crashes.pause_s == FIRST_BACKOFF_S
+
+
+def test_pause_stays_at_its_limit_after_any_number_of_crashes() -> None:
+    crashes = Crashes()
+    crashes.in_a_row = 1_000_000
+    assert crashes.pause_s == MAX_BACKOFF_S
+
+
+def test_a_crash_that_is_not_counted_is_followed_by_the_shortest_pause() -> None:
+    assert Crashes().pause_s == FIRST_BACKOFF_S
