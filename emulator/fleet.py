@@ -22,6 +22,10 @@ _FORGOTTEN_S = 10.0
 # A worker's word that it has a job no more is believed when it has stood for so long: that of a
 # second worker of the same name has been found out by then.
 _SURE_S = 1.5
+# How long a worker that has reported itself unhealthy, or could not start, is shown as such.
+_UNHEALTHY_S = 120.0
+_MAX_UNHEALTHY = 100
+_MAX_REASON_CHARS = 300
 # Characters of a list of jobs that is sure to be whole.
 _LONGEST_LIST = 60_000
 # Workers known at a time; names come from whoever calls.
@@ -53,6 +57,8 @@ class Fleet:
         self._known = asyncio.Event()
         self._local: dict[str, Callable[[], tuple[int, int, int]]] = {}
         self._initializing: dict[str, int] = {}
+        # By worker key: until when it is shown, and why it is unhealthy.
+        self._unhealthy: dict[str, tuple[float, str]] = {}
         self._watch: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -70,6 +76,7 @@ class Fleet:
         key = worker_key(endpoint, name)
         worker = self._workers.get(key)
         if worker is None:
+            self._unhealthy.pop(key, None)
             # One that has jobs is let in: its result must not be refused.
             if len(self._workers) >= MOST_WORKERS and not self._store.held(key):
                 raise HTTPException(
@@ -130,6 +137,27 @@ class Fleet:
         """Count workers that have been started and have not asked for a job yet."""
         self._initializing[endpoint] = count
 
+    def show_unhealthy(self, endpoint: str, name: str, reason: str) -> None:
+        """Show a worker as unhealthy for a while, until it asks for jobs, with its last words."""
+        # A worker's words may have control characters in them.
+        shown = "".join(each if each.isprintable() else " " for each in reason[:_MAX_REASON_CHARS])
+        logger.error("worker %s is unhealthy: %s", name, shown)
+        key = worker_key(endpoint, name)
+        self._unhealthy.pop(key, None)
+        while len(self._unhealthy) >= _MAX_UNHEALTHY:
+            del self._unhealthy[next(iter(self._unhealthy))]
+        self._unhealthy[key] = (time.monotonic() + _UNHEALTHY_S, shown)
+
+    def unhealthy(self, endpoint: str) -> dict[str, str]:
+        """Return why workers of an endpoint are unhealthy, by their names."""
+        now, prefix = time.monotonic(), worker_key(endpoint, "")
+        self._unhealthy = {key: each for key, each in self._unhealthy.items() if each[0] > now}
+        return {
+            key.removeprefix(prefix): reason
+            for key, (_, reason) in self._unhealthy.items()
+            if key.startswith(prefix)
+        }
+
     def counts(self, endpoint: str) -> dict[str, int]:
         """Return an endpoint's workers as `/health` shows them."""
         local = self._local.get(endpoint)
@@ -145,7 +173,7 @@ class Fleet:
             "ready": idle,
             "running": running,
             "throttled": 0,
-            "unhealthy": unhealthy,
+            "unhealthy": unhealthy + len(self.unhealthy(endpoint)),
         }
 
     async def _look_after(self) -> None:

@@ -207,6 +207,8 @@ class Launcher:
             return
         if worker.joined and now - worker.started_at > _SOUND_S:
             self._crashes = 0
+        if code and not worker.joined:
+            self._fleet.show_unhealthy(self._endpoint, worker.name, worker.process.last_line)
         self._failed(now, f"{worker.name} ended by itself, with code {code}")
 
     def _failed(self, now: float, what: str) -> None:

@@ -44,6 +44,10 @@ class Process(Protocol):
     def returncode(self) -> int | None:
         """How it ended; None while it runs."""
 
+    @property
+    def last_line(self) -> str:
+        """The last line that it has written."""
+
     def terminate(self) -> None:
         """Have it finish what it runs and end."""
 
@@ -125,7 +129,8 @@ class Kept:
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self._reader = asyncio.create_task(_log(name, process.stdout))
+        self.last_line = ""
+        self._reader = asyncio.create_task(self._log(name, process.stdout))
 
     @property
     def returncode(self) -> int | None:
@@ -148,6 +153,19 @@ class Kept:
         await asyncio.gather(self._reader, return_exceptions=True)
         return code
 
+    async def _log(self, name: str, output: asyncio.StreamReader | None) -> None:
+        while output is not None:
+            try:
+                line = await output.readline()
+            except ValueError:
+                # Longer than anybody reads; the reader has dropped it.
+                continue
+            if not line:
+                return
+            if text := line.decode("utf-8", "replace").rstrip():
+                self.last_line = _HIDDEN.sub("…", text)
+                logger.info("%s: %s", name, self.last_line)
+
 
 async def spawn_kept(name: str, command: Sequence[str], environment: Mapping[str, str]) -> Kept:
     """Start a worker. Raises OSError."""
@@ -164,16 +182,3 @@ async def spawn_kept(name: str, command: Sequence[str], environment: Mapping[str
         start_new_session=True,
     )
     return Kept(name, process)
-
-
-async def _log(name: str, output: asyncio.StreamReader | None) -> None:
-    while output is not None:
-        try:
-            line = await output.readline()
-        except ValueError:
-            # Longer than anybody reads; the reader has dropped it.
-            continue
-        if not line:
-            return
-        if text := line.decode("utf-8", "replace").rstrip():
-            logger.info("%s: %s", name, _HIDDEN.sub("…", text))

@@ -193,9 +193,8 @@ class WorkerRoutes:
         name = request.path_params["worker"]
         query = request.query_params
         if query.get("status") == "unhealthy":
-            logger.error(
-                "worker %s is unhealthy: %s: %s", name, query.get("check"), query.get("reason")
-            )
+            reason = f"{query.get('check')}: {query.get('reason')}"
+            self._fleet.show_unhealthy(request.path_params["endpoint"], name, reason)
         else:
             self._fleet.ping(request.path_params["endpoint"], name, query.get("job_id", ""))
         return JSON({"ok": True})

@@ -104,7 +104,10 @@ class JobHandler:
         A streamed OpenAI call returns its server-sent events as one string, because its client
         understands nothing else.
         """
-        result = await self.result(job, slot, size_of=limits.wire_size)
+        return self.sdk_output(await self.result(job, slot, size_of=limits.wire_size))
+
+    def sdk_output(self, result: Result) -> Any:
+        """Return a result as the SDK takes it: the output, or `{"error": …}`."""
         if result.output is None:
             return self._failure(result.error)
         return orjson.loads(result.output)
@@ -161,6 +164,7 @@ class JobHandler:
         slot: Slot | None = None,
         *,
         keep: Callable[[bool], object] = lambda kept: None,
+        interrupted: Callable[[Interruption, str], bool] = lambda kind, reason: False,
     ) -> AsyncGenerator[Any, None]:
         """Yield a job's outputs for the SDK as they come (STREAM_MODE=generator).
 
@@ -170,18 +174,26 @@ class JobHandler:
 
         `keep` is called before each output and is given whether it belongs to the list that is the
         job's result: what goes to a bucket does not, and the pointer to it comes last.
+
+        `interrupted` is called with the reason when the engine fails before the first output. If
+        it returns True, the stream ends without an output, and the caller runs the job again.
         """
         request: TextRequest | OpenAIRequest | None = None
+        has_begun = False
         try:
             request = self._parse(job)
             delivery = self._delivery(job, request)
             async with aclosing(self._chunks(request, delivery, slot, _sdk_body)) as chunks:
                 async for output, _, is_kept in chunks:
+                    has_begun = True
                     keep(is_kept)
                     yield output
         except Exception as error:
+            failure, kind = problem(error), self._interruption(error)
+            if kind is not None and not has_begun and interrupted(kind, failure.message):
+                return
             keep(True)
-            yield self._failure(_message(problem(error), request))
+            yield self._failure(_message(failure, request))
 
     def check(self, job: Mapping[str, Any]) -> None:
         """Validate a job without running it. Raises InvalidRequest or NotFound."""

@@ -151,8 +151,12 @@ class ProcessHost:
         except (OSError, RuntimeError) as error:
             # RuntimeError: no thread can be started for what the child prints.
             self._start_error = error
-            self._kill()
-            self._process = None
+            process, self._process = self._process, None
+            if process is not None:
+                process.kill()
+                process.wait()
+                if process.stdout is not None:
+                    process.stdout.close()
 
     def _start(self, config: bytes) -> None:
         """Start the child and send it its configuration. Raises OSError or RuntimeError."""

@@ -147,6 +147,7 @@ async def test_start_that_the_system_refuses_is_repeated_until_it_succeeds(
         patched.setattr(target, refusal)
         if loads:
             os.kill(child_pid(engine), signal.SIGKILL)
+            await until(lambda: engine.state is EngineState.RESTARTING)
         waiting = asyncio.create_task(ask(engine, "next"))
         # More often than a model that crashes while it is loaded for the first time.
         await until(lambda: engine.restarts > 5)

@@ -24,25 +24,29 @@ ANSWERS: list[dict[str, Any]] = [
 
 
 class WorkerFactory(Protocol):
-    def __call__(self, mode: str) -> Worker: ...
+    def __call__(self, mode: str, **environment: str) -> Worker: ...
 
 
 def _factory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerFactory]:
     workers: list[Worker] = []
 
-    def start(mode: str) -> Worker:
+    def start(mode: str, **environment: str) -> Worker:
         folder = tmp_path_factory.mktemp(mode)
         script = folder / "script.json"
         script.write_text(json.dumps({"answers": ANSWERS, "slots": SLOTS}))
         worker = Worker(
             ControlPlane(),
             folder,
-            MODEL_PATH=str(script),
-            STREAM_MODE=mode,
-            STREAM_INTERVAL_MS="1",
-            LOG_FORMAT="json",
-            LOG_LEVEL="DEBUG",
+            **{
+                "MODEL_PATH": str(script),
+                "STREAM_MODE": mode,
+                "STREAM_INTERVAL_MS": "1",
+                "LOG_FORMAT": "json",
+                "LOG_LEVEL": "DEBUG",
+                **environment,
+            },
         )
+        worker.script = script
         workers.append(worker)
         return worker
 

@@ -209,6 +209,8 @@ class Worker:
 
     def __init__(self, plane: ControlPlane, folder: Path, **environment: str) -> None:
         self.plane = plane
+        # What its scripted engine answers.
+        self.script = Path()
         self._stdout = folder / "stdout"
         self._stderr = folder / "stderr"
         home = folder / "home"

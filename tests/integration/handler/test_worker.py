@@ -151,18 +151,42 @@ def test_jobs_stopped_while_a_post_is_under_way_free_their_slots(generator_worke
     assert [job.done for job in jobs] == [[]] * SLOTS
 
 
-def test_killed_engine_costs_its_job_only(
+def test_job_runs_again_after_a_kill_of_the_engine(
     worker: Worker, hosts_of: Callable[[int], list[int]]
 ) -> None:
     # R50
     assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
-    (job,) = run_until_stopped(worker, 1)
+    # In generator mode too: nothing of it was sent yet.
+    job = worker.plane.submit({"prompt": "long"})
+    assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
+    (host,) = hosts_of(worker.pid)
+    os.kill(host, signal.SIGKILL)
+    assert text(job) == "so " * 10
+    assert worker.process.poll() is None
+
+
+def test_stream_that_has_begun_fails_at_a_kill_of_the_engine(
+    generator_worker: Worker, hosts_of: Callable[[int], list[int]]
+) -> None:
+    worker = generator_worker
+    job = worker.plane.submit(streamed("hang"))
+    job.wait_streaming()
     (host,) = hosts_of(worker.pid)
     os.kill(host, signal.SIGKILL)
     assert job.error() == (
         "the engine process was killed by SIGKILL while the request was running on it"
     )
     assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
+
+
+def test_job_that_ran_at_three_crashes_fails_and_its_neighbours_do_not(worker: Worker) -> None:
+    poison = worker.plane.submit({"prompt": "crash"})
+    neighbours = [worker.plane.submit({"prompt": "long"}) for _ in range(SLOTS - 1)]
+    assert poison.error() == (
+        "the job was running at 3 crashes of the engine in a row and is not tried again; the last "
+        "time: the engine process was killed by SIGSEGV while the request was running on it"
+    )
+    assert [text(each) for each in neighbours] == ["so " * 10] * (SLOTS - 1)
     assert worker.process.poll() is None
 
 
@@ -241,22 +265,38 @@ def test_sigterm_lets_the_running_job_finish(
 
 
 @pytest.mark.parametrize("mode", ["aggregate", "generator"])
-def test_engine_past_helping_asks_for_a_new_worker(mode: str, start_worker: WorkerFactory) -> None:
-    worker = start_worker(mode)
-    for number in range(5):
-        job = worker.plane.submit({"prompt": "crash"})
-        assert job.error() == (
-            "the engine process was killed by SIGSEGV while the request was running on it"
-        )
-        assert job.done[0].get("stopPod", False) is (number == 4)
-    if mode == "aggregate":
-        # The platform replaces it; until then it says why it cannot serve.
-        late = worker.plane.submit({"prompt": "fine"})
-        assert late.error().startswith("the engine crashed 5 times in a row and was given up")
-        assert late.done[0]["stopPod"] is True
-    else:
-        assert worker.wait() == 1
-        assert not alive(worker.pid)
+def test_worker_without_an_engine_exits_and_keeps_no_job(
+    mode: str, start_worker: WorkerFactory, hosts_of: Callable[[int], list[int]]
+) -> None:
+    worker = start_worker(mode, ENGINE_DOWN_EXIT_S="0.5")
+    assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
+    job = worker.plane.submit({"prompt": "hang"})
+    assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
+    # It cannot be loaded any more.
+    worker.script.write_text("{")
+    (host,) = hosts_of(worker.pid)
+    os.kill(host, signal.SIGKILL)
+    assert worker.wait() == 1
+    assert not alive(worker.pid)
+    # What it had is not answered: the platform gives it to another worker.
+    assert job.done == []
+    assert "the worker ends with exit code 1: the engine could not be started" in worker.stderr
+
+
+@pytest.mark.parametrize("mode", ["aggregate", "generator"])
+def test_worker_whose_model_cannot_be_loaded_exits_and_takes_no_job(
+    mode: str, start_worker: WorkerFactory
+) -> None:  # R69
+    worker = start_worker(mode, MODEL_PATH="gone.json")
+    job = worker.plane.submit({"prompt": "fine"})
+    assert worker.wait() == 1
+    assert not alive(worker.pid)
+    paths = {path for path, _ in worker.plane.queries}
+    assert paths.isdisjoint({"job-take", "job-take-batch"})
+    assert job.done == []
+    [ping] = [query for path, query in worker.plane.queries if path == "ping"]
+    assert ping["status"] == "unhealthy"
+    assert "there is no file gone.json" in ping["reason"]
 
 
 def alive(group: int) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,21 +43,43 @@ async def test_sdk_sees_a_plain_function_and_a_generator(
     from runpod.serverless.modules.rp_handler import is_generator
 
     jobs = job_handler_of()
-    assert is_generator(worker.make_generator_handler(jobs, lambda: None, lambda kept: None))
-    assert not is_generator(worker.make_handler(jobs))
+    assert is_generator(worker.make_generator_handler(jobs, None, None, lambda kept: None))
+    assert not is_generator(worker.make_handler(jobs, None, None))
 
 
-async def test_generator_tells_of_a_dead_engine_aside(
+async def test_generator_reports_a_dead_engine_without_a_key_of_the_platforms(
     worker: ModuleType, job_handler_of: JobHandlerFactory
 ) -> None:
     # The SDK ignores refresh_worker in what is yielded, and would post it to the client.
-    told = []
-    handler = worker.make_generator_handler(
-        job_handler_of(load_error="no NPU"), lambda: told.append(True), lambda kept: None
-    )
+    jobs = job_handler_of(load_error="no NPU")
+    handler = worker.make_generator_handler(jobs, None, None, lambda kept: None)
     outputs = [output async for output in handler({"id": "j", "input": {"prompt": "x"}})]
     assert outputs == [{"error": "no NPU"}]
-    assert told == [True]
+
+
+@pytest.mark.parametrize("mode", ["aggregate", "generator"])
+async def test_job_of_a_dead_engine_is_held_until_the_worker_ends(
+    worker: ModuleType, job_handler_of: JobHandlerFactory, mode: str
+) -> None:
+    held = asyncio.Event()
+
+    class End:
+        async def hold(self) -> None:
+            held.set()
+            await asyncio.Event().wait()
+
+    jobs, job = job_handler_of(load_error="no NPU"), {"id": "j", "input": {"prompt": "x"}}
+    if mode == "aggregate":
+        answering = worker.make_handler(jobs, None, End())(job)
+    else:
+        outputs = worker.make_generator_handler(jobs, None, End(), lambda kept: None)(job)
+        answering = anext(outputs)
+    task = asyncio.ensure_future(answering)
+    async with asyncio.timeout(10):
+        await held.wait()
+    assert not task.done()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_generator_closes_what_it_reads(worker: ModuleType) -> None:
@@ -65,7 +88,7 @@ async def test_generator_closes_what_it_reads(worker: ModuleType) -> None:
 
     class Jobs:
         async def stream(
-            self, job: Mapping[str, Any], *, keep: Callable[[bool], None]
+            self, job: Mapping[str, Any], slot: None, **options: Any
         ) -> AsyncGenerator[Any, None]:
             try:
                 yield "one"
@@ -73,7 +96,7 @@ async def test_generator_closes_what_it_reads(worker: ModuleType) -> None:
             finally:
                 closed.append(job["id"])
 
-    outputs = worker.make_generator_handler(Jobs(), lambda: None, lambda kept: None)({"id": "j"})
+    outputs = worker.make_generator_handler(Jobs(), None, None, lambda kept: None)({"id": "j"})
     assert await anext(outputs) == "one"
     await outputs.aclose()
     assert closed == ["j"]
