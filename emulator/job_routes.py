@@ -130,6 +130,8 @@ class JobRoutes:
         endpoint = self._endpoint(request)
         stats = await self._store.stats(endpoint)
         count = stats.counts.get
+        unhealthy = self._fleet.unhealthy(endpoint)
+        reasons = [{"id": name, "reason": reason} for name, reason in unhealthy.items()]
         return JSON(
             {
                 "jobs": {
@@ -140,6 +142,7 @@ class JobRoutes:
                     "retried": stats.retried,
                 },
                 "workers": self._fleet.counts(endpoint),
+                **({"unhealthyWorkers": reasons} if reasons else {}),
             }
         )
 

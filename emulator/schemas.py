@@ -110,7 +110,14 @@ def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
                 "workers": _counts(
                     "idle", "initializing", "ready", "running", "throttled", "unhealthy"
                 ),
-            }
+            },
+            {
+                "unhealthyWorkers": {
+                    **list_of(object_of({"id": TEXT, "reason": TEXT})),
+                    "description": "Workers that reported themselves unhealthy or could not start "
+                    "in the last two minutes, with their last words.",
+                }
+            },
         ),
         "Health": object_of(
             {

@@ -98,8 +98,13 @@ async def test_kill_before_the_first_token_is_an_http_error(
             response = await call
             assert response.status_code == 500
             assert "SIGKILL" in response.json()["error"]["message"]
+        # A job runs again, and fails when it was running at three crashes.
+        for count in (4, 5):
+            await server.events.wait(RequestStarted, count)
+            kill(server)
         failed = (await job).json()
         assert failed["status"] == "FAILED"
+        assert failed["error"].startswith("the job was started and lost 3 times; the last time: ")
         assert "SIGKILL" in failed["error"]
         assert (await client.post(ROUTE, json={"prompt": "ok"})).status_code == 200
         good = (await client.post("/runsync", json={"input": {"prompt": "ok"}})).json()
@@ -117,32 +122,38 @@ async def test_segfault_of_one_request_is_its_error(serve: Serve, script: Script
         assert (await client.post(ROUTE, json={"prompt": "ok"})).status_code == 200
 
 
-async def test_engine_that_dies_for_good_leaves_a_server_that_says_so(
+async def test_requests_get_503_and_jobs_wait_while_a_restart_takes_long(
     serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R54
-    monkeypatch.setattr("engine.hosts.crashes.FIRST_BACKOFF_S", 0.01)
-    path = script({"when": "die", "pieces": [{"signal": "SIGABRT"}]}, {})
-    server = await serve(path, engine_isolation="process")
-    async with server.client() as client, watched(server) as health:
-        for _ in range(20):
-            response = await client.post(ROUTE, json={"prompt": "die"})
-            if response.status_code == 503:
-                break
-            assert response.status_code == 500
+    monkeypatch.setattr("engine.hosts.crashes.FIRST_BACKOFF_S", 30.0)
+    monkeypatch.setattr("engine.engine.SHORT_RESTART_S", 0.1)
+    server = await serve(script({}), engine_isolation="process")
+    async with server.client() as client:
+        assert (await client.post(ROUTE, json={"prompt": "ok"})).status_code == 200
+        getattr(server.engine, "_host")._load_s = 0.0  # noqa: B009
+        kill(server)
+        await server.events.wait(HostLost)
         for stream in (False, True):
             response = await client.post(ROUTE, json={"prompt": "ok", "stream": stream})
             assert response.status_code == 503
+            assert 1 <= int(response.headers["retry-after"]) <= 31
             error = response.json()["error"]
             assert error["message"] == "Completion service temporarily unavailable"
-            assert "crashed 5 times" in error["details"]["reason"]
-        job = (await client.post("/runsync", json={"input": {"prompt": "ok"}})).json()
-        assert job["status"] == "FAILED"
-        assert "crashed 5 times" in job["error"]
+            reason = error["details"]["reason"]
+            assert reason.startswith("the engine is restarting in ")
+            assert "after 1 crash: the engine process was killed by SIGKILL" in reason
+        job = (await client.post("/run", json={"input": {"prompt": "ok"}})).json()
+        assert (await client.get(f"/status/{job['id']}")).json()["status"] == "IN_QUEUE"
+        health = await client.get("/health")
+        assert (health.status_code, health.json()["status"]) == (503, "restarting")
+        assert health.json()["engine"]["state"] == "restarting"
+        assert health.json()["engine"]["trouble"].startswith("restarting in ")
+        metrics = (await client.get("/metrics")).text
+        assert 'worker_rkllm_engine_state{state="restarting"} 1' in metrics
+        described = (await client.get("/console/description")).json()
+        assert described["trouble"].startswith("restarting in ")
         assert (await client.get("/v1/models")).status_code == 200
         assert (await client.get("/nowhere")).status_code == 404
-    assert {each["status"] for each in health} <= {"ok", "loading", "unavailable"}
-    assert (health[0]["code"], health[-1]["code"]) == (200, 503)
-    assert health[-1]["engine"]["state"] == "dead"
 
 
 async def test_engine_deaf_to_an_abort_is_replaced(serve: Serve, script: ScriptFactory) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -285,9 +286,10 @@ def test_worker_without_an_engine_exits_and_keeps_no_job(
 
 @pytest.mark.parametrize("mode", ["aggregate", "generator"])
 def test_worker_whose_model_cannot_be_loaded_exits_and_takes_no_job(
-    mode: str, start_worker: WorkerFactory
+    mode: str, start_worker: WorkerFactory, tmp_path: Path
 ) -> None:  # R69
-    worker = start_worker(mode, MODEL_PATH="gone.json")
+    (tmp_path / "damaged.json").write_text("{")
+    worker = start_worker(mode, MODEL_PATH=str(tmp_path / "damaged.json"))
     job = worker.plane.submit({"prompt": "fine"})
     assert worker.wait() == 1
     assert not alive(worker.pid)
@@ -296,7 +298,7 @@ def test_worker_whose_model_cannot_be_loaded_exits_and_takes_no_job(
     assert job.done == []
     [ping] = [query for path, query in worker.plane.queries if path == "ping"]
     assert ping["status"] == "unhealthy"
-    assert "there is no file gone.json" in ping["reason"]
+    assert "damaged.json is not a script" in ping["reason"]
 
 
 def alive(group: int) -> bool:

@@ -33,6 +33,7 @@ class Process:
         self.name = name
         self.environment = environment
         self.returncode: int | None = None
+        self.last_line = "its last words"
         self.terminated = 0
         self.killed = 0
         self._over = asyncio.Event()

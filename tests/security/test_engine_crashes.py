@@ -1,0 +1,433 @@
+"""Attacks that crash, wedge or starve the engine: the queue behind it must not pay for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from engine import EngineState
+from engine.hooks import HostLoaded, HostLost, RequestEnded, RequestStarted
+from tests.conftest import ScriptFactory
+from tests.integration.emulator.conftest import Serve
+from tests.integration.emulator.processes import Emulator, emulator
+from tests.integration.emulator.serving import Server, Wire, chunks, joined
+from tests.security.engine_kills import engine_pid, kill_while_jobs_wait
+from tests.unit.emulator.events import DEADLINE_S
+from tests.waiting import until
+
+COMPLETIONS = "/v1/completions"
+CRASH = {"when": "crash", "pieces": ["so ", {"signal": "SIGSEGV", "delay_ms": 20}]}
+# From the start: what has said a word may still notice the abort.
+DEAF = {"when": "deaf", "pieces": [{"hang_s": 3600, "deaf": True}]}
+HANG = {"when": "hang", "pieces": ["so far", {"hang_s": 3600}]}
+STEADY = {"when": "steady", "pieces": ["on "], "repeat": 40, "delay_ms": 25}
+SHORT = {"when": "short", "pieces": ["a", {"text": "b", "delay_ms": 150}]}
+
+
+def kill(server: Server) -> None:
+    pid = engine_pid(server)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+async def submit(client: httpx2.AsyncClient, prompt: str) -> str:
+    answer = await client.post("/run", json={"input": {"prompt": prompt}})
+    assert answer.status_code == 200
+    return str(answer.json()["id"])
+
+
+async def job_of(client: httpx2.AsyncClient, job_id: str) -> dict[str, Any]:
+    job: dict[str, Any] = (await client.get(f"/status/{job_id}")).json()
+    return job
+
+
+async def becomes(client: httpx2.AsyncClient, job_id: str, *statuses: str) -> dict[str, Any]:
+    """Wait until a job has one of the statuses."""
+    async with asyncio.timeout(DEADLINE_S):
+        while (job := await job_of(client, job_id))["status"] not in statuses:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return job
+
+
+@pytest.fixture
+def fast_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.hosts.crashes.FIRST_BACKOFF_S", 0.01)
+
+
+# -- waiting jobs ---------------------------------------------------------------------------------
+
+
+async def test_kills_of_the_engine_fail_no_waiting_job(serve: Serve, script: ScriptFactory) -> None:
+    """The short form of the test in tests/long/security: 6 kills in 6 s, 60 jobs waiting."""
+    server = await serve(script(SHORT, slots=4), engine_isolation="process")
+    found = await kill_while_jobs_wait(
+        server, "short", jobs=60, kills=6, interval_s=1.0, within_s=DEADLINE_S
+    )
+    assert found.kills == 6
+    assert found.failed_too_early == []
+    assert found.statuses["COMPLETED"] == 60 - len(found.failed)
+
+
+async def test_crashing_request_sent_again_and_again_fails_only_itself(
+    serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.hosts.crashes.MAX_BACKOFF_S", 0.05)
+    server = await serve(script(CRASH, {}, slots=1), engine_isolation="process")
+    async with server.client() as client:
+        # More than the five that used to end the engine for good.
+        for _ in range(7):
+            answer = await client.post(COMPLETIONS, json={"prompt": "crash"})
+            assert answer.status_code == 500
+            assert "SIGSEGV" in answer.json()["error"]["message"]
+        answer = await client.post(COMPLETIONS, json={"prompt": "all is well"})
+        assert (answer.status_code, server.engine.state) == (200, EngineState.READY)
+
+
+async def test_jobs_wait_and_requests_get_503_while_the_engine_is_down(
+    serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.hosts.crashes.FIRST_BACKOFF_S", 3.0)
+    monkeypatch.setattr("engine.engine.SHORT_RESTART_S", 0.2)
+    server = await serve(script({}), engine_isolation="process")
+    async with server.client() as client:
+        assert (await client.post(COMPLETIONS, json={"prompt": "x"})).status_code == 200
+        getattr(server.engine, "_host")._load_s = 0.0  # noqa: B009
+        kill(server)
+        await server.events.wait(HostLost)
+        jobs = [await submit(client, str(number)) for number in range(20)]
+        async with asyncio.timeout(2):
+            answer = await client.post(COMPLETIONS, json={"prompt": "x"})
+        assert answer.status_code == 503
+        assert 1 <= int(answer.headers["retry-after"]) <= 4
+        assert "restarting in" in answer.json()["error"]["details"]["reason"]
+        assert {(await job_of(client, each))["status"] for each in jobs} == {"IN_QUEUE"}
+        for each in jobs:
+            assert (await becomes(client, each, "COMPLETED", "FAILED"))["status"] == "COMPLETED"
+
+
+async def test_requests_wait_for_a_short_restart(serve: Serve, script: ScriptFactory) -> None:
+    server = await serve(script({}), engine_isolation="process")
+    async with server.client() as client:
+        assert (await client.post(COMPLETIONS, json={"prompt": "x"})).status_code == 200
+        kill(server)
+        await server.becomes(lambda: server.engine.state is EngineState.RESTARTING)
+        assert (await client.post(COMPLETIONS, json={"prompt": "x"})).status_code == 200
+
+
+async def test_state_and_reason_are_in_health_and_in_the_log(
+    serve: Serve, script: ScriptFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await serve(script(CRASH, {}), engine_isolation="process")
+    async with server.client() as client:
+        assert (await client.post(COMPLETIONS, json={"prompt": "crash"})).status_code == 500
+        health = (await client.get("/health")).json()
+        assert (health["status"], health["engine"]["state"]) == ("restarting", "restarting")
+        assert (
+            "after 1 crash: the engine process was killed by SIGSEGV"
+            in (health["engine"]["trouble"])
+        )
+        await server.events.wait(HostLoaded, 2)
+        assert (await client.get("/health")).json()["engine"]["trouble"] is None
+    assert (
+        "the engine process was killed by SIGSEGV (crash 1 in a row); restarting in 0.1 s, at"
+        in (caplog.text)
+    )
+
+
+# -- the job that crashes the engine --------------------------------------------------------------
+
+
+async def test_job_that_crashes_the_engine_fails_at_the_third_and_is_named(
+    serve: Serve, script: ScriptFactory, fast_restarts: None
+) -> None:
+    server = await serve(script(CRASH, STEADY, {}, slots=4), engine_isolation="process")
+    async with server.client() as client:
+        neighbours = [await submit(client, "steady") for _ in range(2)]
+        poison = await submit(client, "crash")
+        neighbours += [await submit(client, "steady") for _ in range(9)]
+        failed = await becomes(client, poison, "FAILED", "COMPLETED")
+        assert failed["status"] == "FAILED"
+        assert failed["error"].startswith("the job was started and lost 3 times; the last time: ")
+        assert "SIGSEGV" in failed["error"]
+        for each in neighbours:
+            job = await becomes(client, each, "COMPLETED", "FAILED")
+            assert job["status"] == "COMPLETED", job
+    assert len(server.events.of(HostLost)) == 3
+
+
+async def test_crashes_of_a_job_are_counted_across_a_restart_of_the_server(
+    tmp_path: Path, script: ScriptFactory, hosts_of: Callable[[int], list[int]]
+) -> None:
+    settings = {
+        "PORT": "0",
+        "MODEL_PATH": str(script(HANG, slots=1)),
+        "JOB_DB": str(tmp_path / "jobs.sqlite3"),
+    }
+
+    async def kill_engine(server: Emulator) -> None:
+        (pid,) = hosts_of(server.pid)
+        os.kill(pid, signal.SIGKILL)
+
+    async with emulator(settings) as server:
+        await server.listening()
+        async with server.client() as client:
+            job_id = await submit(client, "hang")
+            await becomes(client, job_id, "IN_PROGRESS")
+            await kill_engine(server)
+            await becomes(client, job_id, "IN_QUEUE")
+            await becomes(client, job_id, "IN_PROGRESS")
+        server.process.kill()
+        await server.ended()
+    async with emulator(settings) as server:
+        await server.listening()
+        async with server.client() as client:
+            await becomes(client, job_id, "IN_PROGRESS")
+            await kill_engine(server)
+            failed = await becomes(client, job_id, "FAILED")
+    assert failed["error"].startswith("the job was started and lost 3 times; the last time: ")
+    assert "SIGKILL" in failed["error"]
+
+
+# -- clients that abort ---------------------------------------------------------------------------
+
+
+async def abort_a_deaf_request(server: Server, count: int) -> None:
+    """Send a request that does not stop, and leave as soon as it runs, the `count`-th to run."""
+    with await Wire.connect(server.port) as wire:
+        await wire.post(COMPLETIONS, {"prompt": "deaf", "stream": True})
+        await server.events.wait(RequestStarted, count)
+
+
+async def test_aborts_that_cost_the_process_count_neither_against_jobs_nor_the_engine(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    server = await serve(
+        script(DEAF, HANG, {}, slots=2),
+        engine_isolation="process",
+        abort_grace_s=0.1,
+        engine_drain_s=0.1,
+    )
+    async with server.client() as client:
+        job_id = await submit(client, "hang")
+        # More often than a job may be lost.
+        for number in range(4):
+            await server.events.wait(RequestStarted, 2 * number + 1)
+            await abort_a_deaf_request(server, 2 * number + 2)
+            await server.events.wait(HostLost, number + 1)
+            assert server.engine._host._crashes.in_a_row == 0  # type: ignore[attr-defined]
+        await server.events.wait(RequestStarted, 9)
+        assert (await job_of(client, job_id))["status"] == "IN_PROGRESS"
+        await client.post(f"/cancel/{job_id}")
+
+
+async def test_crash_right_after_a_clients_abort_counts_neither_against_jobs_nor_the_engine(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    server = await serve(script(DEAF, HANG, {}, slots=2), engine_isolation="process")
+    async with server.client() as client:
+        job_id = await submit(client, "hang")
+        for number in range(4):
+            await server.events.wait(RequestStarted, 2 * number + 1)
+            await abort_a_deaf_request(server, 2 * number + 2)
+            await server.becomes(lambda: any(each.aborted for each in server.engine._streams))
+            # The library dies of the abort.
+            kill(server)
+            await server.events.wait(HostLost, number + 1)
+            assert server.engine._host._crashes.in_a_row == 0  # type: ignore[attr-defined]
+        await server.events.wait(RequestStarted, 9)
+        assert (await job_of(client, job_id))["status"] == "IN_PROGRESS"
+        await client.post(f"/cancel/{job_id}")
+
+
+async def test_neighbours_of_a_deaf_request_finish_before_the_process_is_killed(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    server = await serve(
+        script(DEAF, STEADY, {}, slots=4), engine_isolation="process", abort_grace_s=0.1
+    )
+    async with server.client() as client:
+        body = {"prompt": "steady", "stream": True}
+        stream = asyncio.create_task(client.post(COMPLETIONS, json=body))
+        job_id = await submit(client, "steady")
+        await server.events.wait(RequestStarted, 2)
+        await abort_a_deaf_request(server, 3)
+        await server.becomes(lambda: server.engine.state is EngineState.RESTARTING)
+        # Nothing new is taken meanwhile, though there is a slot.
+        later = await submit(client, "later")
+        assert joined(chunks((await stream).content)) == "on " * 40
+        assert (await becomes(client, job_id, "COMPLETED", "FAILED"))["status"] == "COMPLETED"
+        await server.events.wait(HostLost)
+        ends = [
+            type(each) for each in server.events.seen if isinstance(each, RequestEnded | HostLost)
+        ]
+        assert ends.index(HostLost) >= 2
+        assert (await becomes(client, later, "COMPLETED", "FAILED"))["status"] == "COMPLETED"
+
+
+async def test_neighbours_that_do_not_finish_in_their_time_are_requeued_or_told(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    server = await serve(
+        script(DEAF, HANG, {}, slots=4),
+        engine_isolation="process",
+        abort_grace_s=0.1,
+        engine_drain_s=0.2,
+    )
+    async with server.client() as client:
+        request = asyncio.create_task(client.post(COMPLETIONS, json={"prompt": "hang"}))
+        job_id = await submit(client, "hang")
+        await server.events.wait(RequestStarted, 2)
+        await abort_a_deaf_request(server, 3)
+        answer = await request
+        assert answer.status_code == 500
+        assert "running beside another one" in answer.json()["error"]["message"]
+        # Again, on the new process.
+        await server.events.wait(RequestStarted, 4)
+        assert (await becomes(client, job_id, "IN_PROGRESS"))["status"] == "IN_PROGRESS"
+        await client.post(f"/cancel/{job_id}")
+
+
+# -- a machine that has nothing to give -----------------------------------------------------------
+
+
+@contextmanager
+def no_free_descriptor() -> Iterator[None]:
+    """Let this process open no file until the end of the block."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_start_without_descriptors_is_repeated_and_jobs_wait(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    server = await serve(script({}), engine_isolation="process")
+    async with server.client() as client:
+        assert (await client.post(COMPLETIONS, json={"prompt": "x"})).status_code == 200
+        with no_free_descriptor():
+            kill(server)
+            await until(lambda: server.engine.restarts >= 3)
+            job_id = await submit(client, "x")
+            assert "Too many open files" in (server.engine.trouble or "")
+        assert (await becomes(client, job_id, "COMPLETED", "FAILED"))["status"] == "COMPLETED"
+
+
+# -- the end of a server without an engine --------------------------------------------------------
+
+
+async def test_server_without_an_engine_exits_1_and_its_jobs_complete_after_the_restart(
+    tmp_path: Path, script: ScriptFactory, hosts_of: Callable[[int], list[int]]
+) -> None:
+    path = script({"when": "hang", "pieces": ["a", {"hang_s": 3600}]}, {}, slots=1)
+    settings = {
+        "PORT": "0",
+        "MODEL_PATH": str(path),
+        "JOB_DB": str(tmp_path / "jobs.sqlite3"),
+        "ENGINE_DOWN_EXIT_S": "0.5",
+    }
+    async with emulator(settings) as server:
+        await server.listening()
+        async with server.client() as client:
+            running = await submit(client, "hang")
+            waiting = [await submit(client, str(number)) for number in range(20)]
+            await becomes(client, running, "IN_PROGRESS")
+        path.write_text(json.dumps({"load_error": "no memory for the model"}))
+        (pid,) = hosts_of(server.pid)
+        os.kill(pid, signal.SIGKILL)
+        assert await server.ended() == 1
+    assert "the server ends with exit code 1: the engine could not be started" in server.stderr
+    assert "no memory for the model" in server.stderr
+    path.write_text(json.dumps({"answers": [{}]}))
+    async with emulator(settings) as server:
+        await server.listening()
+        async with server.client() as client:
+            for each in (running, *waiting):
+                job = await becomes(client, each, "COMPLETED", "FAILED")
+                assert job["status"] == "COMPLETED", job
+
+
+async def test_server_whose_model_cannot_be_loaded_exits_1_and_fails_no_job(
+    tmp_path: Path, script: ScriptFactory
+) -> None:  # R69
+    path = script({})
+    settings = {
+        "PORT": "0",
+        "MODEL_PATH": str(path),
+        "JOB_DB": str(tmp_path / "jobs.sqlite3"),
+    }
+    async with emulator({**settings, "LOCAL_WORKER": "off"}) as server:
+        await server.listening()
+        async with server.client() as client:
+            jobs = [await submit(client, str(number)) for number in range(20)]
+        server.process.kill()
+        await server.ended()
+    path.write_text("{")
+    async with emulator(settings) as server:
+        assert await server.ended() == 1
+    assert "the server ends with exit code 1: MODEL_PATH: " in server.stderr
+    path.write_text(json.dumps({"answers": [{}]}))
+    async with emulator(settings) as server:
+        await server.listening()
+        async with server.client() as client:
+            for each in jobs:
+                job = await becomes(client, each, "COMPLETED", "FAILED")
+                assert job["status"] == "COMPLETED", job
+
+
+async def test_server_for_sdk_workers_stays_without_an_engine(script: ScriptFactory) -> None:
+    path = script({}, load_error="the file is broken")
+    settings = {"PORT": "0", "MODEL_PATH": str(path), "LOCAL_WORKER": "off"}
+    async with emulator(settings) as server:
+        await server.listening()
+        await until(lambda: "goes on without its engine, for its SDK workers" in server.stderr)
+        async with server.client() as client:
+            health = await client.get("/health")
+            assert (health.status_code, health.json()["status"]) == (503, "unavailable")
+            job_id = await submit(client, "x")
+            taken = await client.get("/v2/default/job-take/w1")
+            assert taken.json()["id"] == job_id
+
+
+async def test_worker_whose_model_cannot_be_loaded_is_shown_as_unhealthy(
+    script: ScriptFactory,
+) -> None:  # R69
+    path = script({}, load_error="the file is broken")
+    settings = {
+        "PORT": "0",
+        "MODEL_PATH": str(path),
+        "LOCAL_WORKER": "off",
+        "WORKERS": "1",
+        "WORKER_COMMAND": f"{sys.executable} -m handler",
+        "QUEUE_DELAY_S": "0",
+    }
+    async with emulator(settings) as server:
+        await server.listening()
+        async with server.client() as client:
+            job_id = await submit(client, "x")
+            async with asyncio.timeout(DEADLINE_S):
+                while True:
+                    health = (await client.get("/v2/default/health")).json()
+                    if health["workers"]["unhealthy"]:
+                        break
+                    await asyncio.sleep(0.1)
+            (worker,) = health["unhealthyWorkers"]
+            assert worker["id"].startswith("launched-")
+            assert worker["reason"]
+            assert (await job_of(client, job_id))["status"] == "IN_QUEUE"
+    assert "the worker takes no job: the file is broken" in server.stderr
