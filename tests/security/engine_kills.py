@@ -41,7 +41,10 @@ def engine_pid(server: Server) -> int | None:
 async def kill_while_jobs_wait(
     server: Server, prompt: str, *, jobs: int, kills: int, interval_s: float, within_s: float
 ) -> Kills:
-    """Submit jobs, kill the engine at an interval, and wait until all jobs have ended."""
+    """Submit jobs, kill the engine at an interval, and wait until all jobs have ended.
+
+    A kill whose time comes while the engine waits for its restart follows that at once.
+    """
     found = Kills()
     async with server.client() as client:
         ids = [await _submit(client, prompt) for _ in range(jobs)]
@@ -49,11 +52,13 @@ async def kill_while_jobs_wait(
         begun = loop.time()
         for number in range(1, kills + 1):
             await asyncio.sleep(max(0.0, begun + number * interval_s - loop.time()))
+            # There is none during the pause before a restart.
+            while (pid := engine_pid(server)) is None:
+                await asyncio.sleep(0.01)
             running = [stream.request.request_id for stream in server.engine._streams]
-            if (pid := engine_pid(server)) is not None:
-                os.kill(pid, signal.SIGKILL)
-                found.kills += 1
-                found.hits.update(running)
+            os.kill(pid, signal.SIGKILL)
+            found.kills += 1
+            found.hits.update(running)
         async with asyncio.timeout(within_s):
             for job_id in ids:
                 status = await _end_of(client, job_id)
