@@ -68,7 +68,8 @@ ERROR_WORDS: Mapping[tuple[int, str], str] = {
     (499, "cancelled_error"): "The generation was cancelled.",
     (500, "engine_error"): "The engine failed or crashed.",
     (502, "result_not_kept_error"): "The result could not be written to the bucket.",
-    (503, "service_unavailable_error"): "The model is not loaded, or the engine has stopped.",
+    (503, "service_unavailable_error"): "The engine is being restarted for longer than a moment "
+    "(`Retry-After` has the seconds to wait), the model is not loaded, or the engine has stopped.",
     (504, "timeout_error"): "A timeout expired: for the request, the first token or the next one.",
 }
 
