@@ -187,6 +187,8 @@ async def test_crashes_of_a_job_are_counted_across_a_restart_of_the_server(
             await kill_engine(server)
             await becomes(client, job_id, "IN_QUEUE")
             await becomes(client, job_id, "IN_PROGRESS")
+            # An acknowledged job is on disk, and all that was written before it.
+            await submit(client, "later")
         server.process.kill()
         await server.ended()
     async with emulator(settings) as server:
