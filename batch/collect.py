@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from array import array
 from bisect import bisect_left
@@ -31,6 +30,7 @@ from batch.results import BAD_ANSWER
 from batch.run import DONE, INTERRUPTED, REFUSED, SOME_FAILED, Refused
 from batch.settings import BatchSettings
 from batch.telling import say
+from engine.scratch import ScratchFolder
 from handler.blobs import BlobError
 from handler.terminal_text import escape_controls
 from jobs import JobsError, StoreUnavailable
@@ -46,9 +46,9 @@ _PAUSE = 10
 
 def run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
     """Collect the answers and return the exit code."""
-    with tempfile.TemporaryDirectory(prefix="worker-rkllm-") as folder:
+    with ScratchFolder() as scratch:
         try:
-            return Collection(given, console, Path(folder)).run()
+            return Collection(given, console, scratch.path).run()
         except (Refused, OutputError) as error:
             say(console, str(error))
             return REFUSED

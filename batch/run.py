@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from batch.source import InputError, Source, fetch
 from batch.tally import Tally
 from batch.telling import say
 from engine.errors import EngineError
+from engine.scratch import ScratchFolder
 from handler.assembly import build_checking, open_doors
 from handler.blobs import BlobError
 from handler.engine_configs import build_engine
@@ -73,7 +73,7 @@ class Batch:
     def run(self) -> int:
         """Answer every line that has no answer yet and return the exit code."""
         with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="worker-rkllm-")))
+            folder = stack.enter_context(ScratchFolder()).path
             try:
                 output = Output.at(self._order.output, self._order.errors, folder)
                 finished = self._finished(output, folder)

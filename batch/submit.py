@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import tempfile
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -23,6 +22,7 @@ from batch.settings import BatchSettings
 from batch.source import InputError, Source, fetch
 from batch.tally import Tally
 from batch.telling import say
+from engine.scratch import ScratchFolder
 from handler.assembly import build_checking, open_doors
 from handler.engine_configs import build_engine
 from jobs import JobsError, Json, NewJob
@@ -41,10 +41,10 @@ def run(given: argparse.Namespace, settings: BatchSettings, console: Console) ->
     # The engine is built for its checks only; no model is loaded.
     engine = build_engine(settings)
     answerer = Answerer(open_doors(settings, engine, build_checking(settings)), engine)
-    with tempfile.TemporaryDirectory(prefix="worker-rkllm-") as folder:
+    with ScratchFolder() as scratch:
         submission = Submission(given, settings, console, answerer)
         try:
-            return submission.run(Path(folder))
+            return submission.run(scratch.path)
         except (InputError, JobsError, Refused) as error:
             say(console, str(error))
             return REFUSED

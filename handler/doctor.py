@@ -8,7 +8,6 @@ import queue
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from engine import BackendConfig, Clocks, EngineConfig
 from engine.doctor import BEGINS
 from engine.hosts.spawning import death, start
+from engine.scratch import ScratchFolder
 from handler.doctor_report import Examination, Finding, report
 
 # How many of the lines that were printed are kept, at the beginning and at the end.
@@ -66,10 +66,10 @@ def examine(
     silent; `on_step` hears the name of each as it begins.
     """
     examination = Examination()
-    with tempfile.TemporaryDirectory(prefix="worker-rkllm-") as folder:
+    with ScratchFolder() as scratch:
         # A file and not a pipe: nobody needs to read along for the process not to be held up.
-        with Path(folder, "printed").open("w+b") as printed:
-            process = _start(backend, folder, printed)
+        with Path(scratch.path, "printed").open("w+b") as printed:
+            process = _start(backend, scratch.name, printed)
             lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
             reader = threading.Thread(target=_read, args=(process, lines), name="findings")
             reader.start()

@@ -34,8 +34,9 @@ from engine.hosts.frames import encode
 from engine.hosts.last_words import LastWords
 from engine.hosts.link import Link
 from engine.hosts.retirement import Retirement
-from engine.hosts.spawning import death, new_folder, start
+from engine.hosts.spawning import death, start
 from engine.hosts.underway import Underway
+from engine.scratch import ScratchFolder
 from engine.stream import TokenStream
 
 logger = logging.getLogger(__name__)
@@ -95,7 +96,8 @@ class ProcessHost:
         self._load_timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._callbacks: list[Callable[[], None]] = []
-        self._folder = new_folder()
+        self._folder = ScratchFolder()
+        self._folder.open()
         atexit.register(self._part)
 
     @property
@@ -270,7 +272,7 @@ class ProcessHost:
         if self._link is not None:
             self._link.close()
         self._underway.end(EngineClosed("the engine was shut down"))
-        self._folder.cleanup()
+        self._folder.close()
         atexit.unregister(self._part)
 
     def detach(self) -> None:

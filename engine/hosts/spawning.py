@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[2]
-# Begins the name of a host's folder; the process id comes next.
-_FOLDER = "worker-rkllm-"
 # How llama.cpp's threads wait for one another; the policy is what a person would set.
 _POLICY = "OMP_WAIT_POLICY"
 _WAITING = {_POLICY: "PASSIVE", "GOMP_SPINCOUNT": "300"}
@@ -48,19 +44,3 @@ def death(code: int) -> str:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"was killed by signal {-code}"
-
-
-def new_folder() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder for what a child cannot remove when it is killed: sockets, scratch files."""
-    _remove_left_behind()
-    return tempfile.TemporaryDirectory(prefix=f"{_FOLDER}{os.getpid()}-")
-
-
-def _remove_left_behind() -> None:
-    """Remove the folders of processes that were killed and could not."""
-    if not Path("/proc/self").exists():
-        return
-    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*-*"):
-        pid = folder.name.removeprefix(_FOLDER).partition("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(folder, ignore_errors=True)

@@ -6,9 +6,7 @@ import http.client
 import json
 import os
 import secrets
-import shutil
 import socket
-import tempfile
 from typing import Any
 
 from engine.errors import (
@@ -19,6 +17,7 @@ from engine.errors import (
     RequestRejected,
     UnsupportedParameter,
 )
+from engine.scratch import ScratchFolder
 
 # The ending is what makes llama.cpp take a host name for a socket path.
 _SOCKET = "listener.sock"
@@ -36,11 +35,12 @@ class Listener:
 
     def __init__(self) -> None:
         self.key = secrets.token_hex(16)
-        self._folder = tempfile.mkdtemp(prefix="worker-rkllm-")
-        self.path = f"{self._folder}/{_SOCKET}"
+        self._folder = ScratchFolder()
+        folder = self._folder.open()
+        self.path = str(folder / _SOCKET)
         if len(os.fsencode(self.path)) > _MAX_SOCKET_PATH:
-            os.rmdir(self._folder)
-            raise ModelLoadFailed(f"TMPDIR: {self._folder} is too long for the path of a socket")
+            self._folder.close()
+            raise ModelLoadFailed(f"TMPDIR: {folder} is too long for the path of a socket")
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """Return the answer to a GET, or to a POST of `body`. Raises EngineError."""
@@ -63,7 +63,7 @@ class Listener:
 
     def close(self) -> None:
         """Remove the socket."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.close()
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -1,37 +1,14 @@
-"""Folders of engine processes, and how a process is said to have ended."""
+"""How engine processes are started, and how their end is described."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
-from engine.hosts.spawning import death, new_folder, start, waiting_threads
-
-
-def test_what_a_killed_process_left_behind_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    left = tmp_path / f"worker-rkllm-{dead.pid}-abc"
-    others = [
-        tmp_path / f"worker-rkllm-{os.getpid()}-abc",
-        tmp_path / "worker-rkllm-of-somebody",
-        tmp_path / f"another-{dead.pid}-abc",
-    ]
-    for folder in (left, *others):
-        (folder / "socket").mkdir(parents=True)
-    with new_folder() as own:
-        assert not left.exists()
-        assert all((folder / "socket").exists() for folder in others)
-        assert Path(own).name.startswith(f"worker-rkllm-{os.getpid()}-")
-    assert not Path(own).exists()
+from engine.hosts.spawning import death, start, waiting_threads
 
 
 def test_threads_wait_as_somebody_said_or_else_for_a_moment() -> None:
