@@ -13,10 +13,14 @@ from pathlib import Path
 
 import orjson
 
+from jobs.private_files import open_private, sync_folder
+
 SUFFIX = ".partial"
 _SYNC_S = 1.0
 _READ_BYTES = 1 << 20
-_FORMAT = 1
+# In format 1 the checksum covers the answer alone, in format 2 the whole record.
+_FORMAT = 2
+_FORMATS = (1, 2)
 
 
 class JournalError(Exception):
@@ -24,7 +28,7 @@ class JournalError(Exception):
 
 
 class JournalDamaged(JournalError):
-    """What is in the file is no journal, or no longer one all through."""
+    """The file is not a journal, or its first line is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +43,31 @@ class Header:
 class Journal:
     """An append-only file of answers beside the output it will become.
 
-    A record is `<line> <0 or 1 for failed> <CRC-32> <answer>` and an end of line. They come in the
-    order in which they are answered, whatever order the output is to have: what has been answered
-    once is never asked again, not even what waits for a slower line before it. Each record is with
-    the operating system when `add` returns, so a kill loses nothing; once a second they are synced
-    to the disk, so a power cut costs that second. The last record may be half there afterwards: it
-    is cut off when the journal is opened again.
+    A record is `<line> <1, or 0 for failed> <CRC-32> <answer>` and an end of line. Records are in
+    the order in which the lines were answered. A line with a record is never answered again, even
+    if lines before it have no answer yet. Each record is with the operating system when `add`
+    returns, so a killed process loses nothing. Once a second records are synced to the disk, so a
+    power failure costs the answers of the last second.
+
+    Opening a journal cuts off a last record that is incomplete. Any other damaged record stays in
+    the file and is ignored: its line counts as unanswered, and the records after it are used. The
+    file is readable by its owner only, because it contains answers.
 
     Memory is 17 bytes for each line of the input. Owned by one thread; one more syncs.
     """
 
-    def __init__(self, path: Path, *, fresh: bool = False) -> None:
-        """Open a journal, or begin one; `fresh` drops what is there. Raises JournalError."""
+    def __init__(self, path: Path, *, fresh: bool = False, expected: Header | None = None) -> None:
+        """Open or create a journal; `fresh` discards an existing one.
+
+        Where the caller knows the input without the journal, `expected` stands in for a first line
+        that is damaged. Raises JournalError.
+        """
         self.path = path
         self.header: Header | None = None
         self.done = 0
         self.failed = 0
+        # Records that were ignored when the journal was opened.
+        self.damaged = 0
         # Of each line's answer: where it is, how long (0 for none), whether it is one.
         self._offsets: array[int] = array("Q")
         self._lengths: array[int] = array("L")
@@ -63,7 +76,7 @@ class Journal:
         self._unsyncable: OSError | None = None
         self._end = 0
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self._fd = open_private(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._fd)
@@ -73,7 +86,7 @@ class Journal:
         try:
             if fresh:
                 os.ftruncate(self._fd, 0)
-            self._recover()
+            self._recover(expected)
         except BaseException:
             os.close(self._fd)
             raise
@@ -86,18 +99,27 @@ class Journal:
         """How many lines the input has."""
         return len(self._ok)
 
+    @property
+    def lost(self) -> int:
+        """How many lines have no answer any more because their records are damaged, at most."""
+        return min(self.damaged, self.lines - self.done)
+
     def begin(self, header: Header) -> None:
-        """Start over for an input, forgetting what was there. Raises OSError."""
+        """Start over for an input, discarding all records. Raises OSError."""
         os.ftruncate(self._fd, 0)
         self._end = 0
+        self.damaged = 0
         self._prepare(header)
         self._write(orjson.dumps(asdict(header)) + b"\n")
+        # A power failure must not take the file with the records that are synced later.
+        sync_folder(self.path.parent)
 
     def add(self, number: int, answer: bytes, *, ok: bool) -> None:
         """Write the answer to a line. Raises OSError, and then the record is not there."""
         if self._unsyncable is not None:
             raise self._unsyncable
-        self._write(b"%d %d %08x %b\n" % (number, ok, zlib.crc32(answer), answer))
+        checksum = self._checksum(b"%d %d" % (number, ok), answer)
+        self._write(b"%d %d %08x %b\n" % (number, ok, checksum, answer))
         self._note(number, len(answer) + 1, ok=ok)
 
     def missing(self, number: int) -> bool:
@@ -134,41 +156,60 @@ class Journal:
         self._lengths = array("L", [0]) * header.lines
         self._ok = bytearray(header.lines)
 
-    def _recover(self) -> None:
-        """Read what an earlier run has left, and cut off what it did not get to write."""
+    def _recover(self, expected: Header | None) -> None:
+        """Read the records of an earlier run, and cut off an incomplete last one."""
         with open(self._fd, "rb", buffering=_READ_BYTES, closefd=False) as file:
             first = file.readline()
             if not first.endswith(b"\n"):
                 # Nothing, or a run that ended in its first moment.
                 return
-            try:
-                self._prepare(Header(**orjson.loads(first)))
-            except (TypeError, ValueError):
-                raise JournalDamaged(
-                    f"{self.path} is not the journal of a batch: move it away or use --force"
-                ) from None
+            self._prepare(self._header(first, expected))
             self._end = len(first)
             for record in file:
-                if not self._read(record):
+                if not record.endswith(b"\n"):
                     break
-            rest = file.read(1)
-        if rest:
-            raise JournalDamaged(
-                f"{self.path} is damaged at byte {self._end}: move it away or use --force"
-            )
+                self._end += len(record)
+                self.damaged += not self._read(record)
         os.ftruncate(self._fd, self._end)
 
+    def _header(self, first: bytes, expected: Header | None) -> Header:
+        """Return the header in a journal's first line. Raises JournalDamaged."""
+        try:
+            header = Header(**orjson.loads(first))
+            is_usable = header.format in _FORMATS and header.lines >= 0
+        except (TypeError, ValueError):
+            is_usable = False
+        if expected is not None and not (
+            is_usable and (header.digest, header.lines) == (expected.digest, expected.lines)
+        ):
+            self.damaged += 1
+            return expected
+        if not is_usable:
+            raise JournalDamaged(
+                f"{self.path} is not the journal of a batch: move it away or use --force"
+            )
+        return header
+
     def _read(self, record: bytes) -> bool:
-        number, ok, checksum, answer = (*record.split(b" ", 3), b"", b"", b"")[:4]
-        whole = answer.endswith(b"\n") and checksum == b"%08x" % zlib.crc32(answer[:-1])
-        if not (whole and number.isdigit() and 1 <= int(number) <= len(self._ok)):
+        """Take over the record that ends at the current end; return whether it is undamaged."""
+        number, ok, checksum, answer = (*record[:-1].split(b" ", 3), b"", b"", b"")[:4]
+        if not (number.isdigit() and len(number) <= len(str(self.lines)) and ok in (b"0", b"1")):
             return False
-        self._end += len(record)
-        self._note(int(number), len(answer), ok=ok == b"1")
+        if checksum != b"%08x" % self._checksum(b"%b %b" % (number, ok), answer):
+            return False
+        line = int(number)
+        # The same line twice: only in format 1, whose checksum does not cover the number.
+        if not (1 <= line <= self.lines and self.missing(line)):
+            return False
+        self._note(line, len(answer) + 1, ok=ok == b"1")
         return True
 
+    def _checksum(self, head: bytes, answer: bytes) -> int:
+        is_covered = self.header is not None and self.header.format > 1
+        return zlib.crc32(answer, zlib.crc32(head) if is_covered else 0)
+
     def _note(self, number: int, length: int, *, ok: bool) -> None:
-        """Remember the record that ends where the file does now."""
+        """Remember the record that ends at the current end of the file."""
         self.done += 1
         self.failed += not ok
         self._offsets[number - 1] = self._end - length

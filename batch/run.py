@@ -69,6 +69,8 @@ class Batch:
         self._engine = build_engine(settings)
         doors = open_doors(settings, self._engine, build_checking(settings))
         self._answerer = Answerer(doors, self._engine)
+        # Lines whose answers an earlier run had written and whose records are damaged.
+        self._lost = 0
 
     def run(self) -> int:
         """Answer every line that has no answer yet and return the exit code."""
@@ -140,6 +142,12 @@ class Batch:
                     f"{journal.path} belongs to a run with another input; --force discards it"
                 )
             self._say(f"resuming: {journal.done:,} of {journal.lines:,} lines are answered")
+            if journal.lost:
+                self._say(
+                    f"{_lines(journal.lost)} will be answered again, because the records in "
+                    f"{journal.path} are damaged"
+                )
+            self._lost = journal.lost
             return
         try:
             with self._console.status("checking the lines"):
@@ -201,20 +209,25 @@ class Batch:
     def _sum_up(self, output: Output, journal: Journal) -> None:
         answered = journal.done - journal.failed
         self._say(f"{answered:,} of {journal.lines:,} lines answered, {self.tally.rates()}")
+        if self._lost:
+            self._say(f"{_lines(self._lost)} answered again: the records were damaged")
         if journal.failed:
             self._say(f"failed lines are in {output.errors}")
 
     def _say_stopping(self, under_way: int) -> None:
         """Say what the command waits for after a first signal, and for how long at most."""
-        lines = "1 line" if under_way == 1 else f"{under_way:,} lines"
         limit_s = self._settings.request_timeout_s
         self._say(
-            f"stopping: waiting for {lines} under way, up to {limit_s:g} s (REQUEST_TIMEOUT_S); "
-            "Ctrl-C again ends at once"
+            f"stopping: waiting for {_lines(under_way)} under way, up to {limit_s:g} s "
+            "(REQUEST_TIMEOUT_S); Ctrl-C again ends at once"
         )
 
     def _say(self, text: str) -> None:
         say(self._console, text)
+
+
+def _lines(count: int) -> str:
+    return "1 line" if count == 1 else f"{count:,} lines"
 
 
 def told(found: Manifest) -> str:

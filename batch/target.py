@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from handler.blobs import BlobStore
+from jobs.private_files import open_private, sync_folder
 
 STDOUT = "-"
 _S3 = "s3://"
@@ -33,10 +34,14 @@ class Target(Protocol):
 
 
 class FileTarget:
-    """A file, which gets its name when it is whole and on disk."""
+    """A file, which gets its name when it is complete and on disk.
 
-    def __init__(self, path: Path) -> None:
+    A `private` file has mode 0600 whatever the umask; other files follow the umask.
+    """
+
+    def __init__(self, path: Path, *, private: bool = False) -> None:
         self.path = path
+        self._private = private
 
     def __str__(self) -> str:
         return str(self.path)
@@ -51,23 +56,30 @@ class FileTarget:
         return self.path.exists()
 
     def write(self, lines: Iterable[bytes]) -> None:
-        """Put lines there. Raises OSError."""
+        """Replace the file's content by lines; after a failure the old content stays.
+
+        Raises OSError.
+        """
         new = self.path.with_name(self.path.name + _NEW)
-        with new.open("wb", buffering=1 << 20) as file:
-            file.writelines(lines)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY)
         try:
-            # The name, too, is to be there after a power cut.
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            with open(new, "wb", 1 << 20, opener=open_private if self._private else None) as file:
+                file.writelines(lines)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            # On a full disk, the incomplete file would take the space that others need.
+            new.unlink(missing_ok=True)
+            raise
+        new.replace(self.path)
+        sync_folder(self.path.parent)
 
     def remove(self) -> None:
-        """Remove the file, if it is there."""
-        self.path.unlink(missing_ok=True)
+        """Remove the file, if it exists, so that it stays removed after a power failure."""
+        try:
+            self.path.unlink()
+        except FileNotFoundError:
+            return
+        sync_folder(self.path.parent)
 
 
 class BlobTarget:

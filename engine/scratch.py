@@ -8,6 +8,7 @@ import re
 import secrets
 import shutil
 import tempfile
+import time
 import weakref
 from pathlib import Path
 from typing import Self
@@ -16,8 +17,9 @@ _PREFIX = "worker-rkllm-tmp-"
 # Only folders with exactly such a name are ever removed.
 _NAME = re.compile(re.escape(_PREFIX) + "[0-9a-f]{8}")
 _PRIVATE_MODE = 0o700
-# A name may be in use, or another process may remove the folder before its owner has locked it.
+# Another process may remove a folder before its owner has locked it: then it is created again.
 _MAX_TRIES = 10
+_RETRY_S = 0.01
 
 
 class ScratchFolder:
@@ -32,7 +34,7 @@ class ScratchFolder:
     """
 
     def __init__(self) -> None:
-        self.path = _new_path()
+        self.path = Path(tempfile.gettempdir(), f"{_PREFIX}{secrets.token_hex(4)}")
         self._finalizer: weakref.finalize[[Path, int], ScratchFolder] | None = None
 
     @property
@@ -48,8 +50,8 @@ class ScratchFolder:
             if fd is not None:
                 self._finalizer = weakref.finalize(self, _remove, self.path, fd)
                 return self.path
-            self.path = _new_path()
-        raise FileExistsError(f"no temporary folder could be locked in {self.path.parent}")
+            time.sleep(_RETRY_S)
+        raise FileExistsError(f"the temporary folder {self.path} is in use by another process")
 
     def close(self) -> None:
         """Remove the folder and everything in it."""
@@ -76,10 +78,6 @@ def remove_abandoned(parent: Path | None = None) -> None:
         fd = _locked(path)
         if fd is not None:
             _remove(path, fd)
-
-
-def _new_path() -> Path:
-    return Path(tempfile.gettempdir(), f"{_PREFIX}{secrets.token_hex(4)}")
 
 
 def _create(path: Path) -> int | None:

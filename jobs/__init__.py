@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jobs.errors import JobsError, NotRetryable, StoreFull, StoreUnavailable
+    from jobs.errors import JobsError, NotRetryable, StoreFull, StoreUnavailable, StoreUnusable
     from jobs.job import Job, JobStatus, Json, NewJob, Policy
     from jobs.journal import Journal, NoJournal
     from jobs.limits import Limits
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jobs.store import Chunk, JobQueue, JobStore, Stats
 
 _NAMES = {
-    "errors": ("JobsError", "NotRetryable", "StoreFull", "StoreUnavailable"),
+    "errors": ("JobsError", "NotRetryable", "StoreFull", "StoreUnavailable", "StoreUnusable"),
     "job": ("Job", "JobStatus", "Json", "NewJob", "Policy"),
     "journal": ("Journal", "NoJournal"),
     "limits": ("Limits",),
@@ -46,6 +46,7 @@ __all__ = [
     "Stats",
     "StoreFull",
     "StoreUnavailable",
+    "StoreUnusable",
 ]
 
 

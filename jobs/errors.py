@@ -15,5 +15,9 @@ class StoreUnavailable(JobsError):
     """The disk did not take it: full, read-only, locked or gone. Nothing has changed."""
 
 
+class StoreUnusable(StoreUnavailable):
+    """The store cannot be opened until a person has done something; retrying does not help."""
+
+
 class NotRetryable(JobsError):
     """Only a job that failed or timed out can be run again."""

@@ -51,7 +51,7 @@ class FileRoutes:
                 purpose=INPUT,
                 expires_at=made + kept_s,
             )
-            await store.add_upload(file, upload.path)
+            await store.add_upload(file, upload.path, upload.room)
         return JSON(file.shown())
 
     async def _list(self, request: Request) -> Response:

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
-import shutil
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -28,8 +23,10 @@ from emulator.batches.works import Works
 from emulator.responses import error_response
 from emulator.settings import EmulatorSettings
 from engine import AnyEngine, Priority
+from engine.scratch import ScratchFolder
 from handler.assembly import Doors
 from handler.errors import Problem, Row
+from jobs import StoreUnavailable
 
 _NO_ROOM = Row(507, "insufficient_storage_error", retryable=True)
 
@@ -50,9 +47,8 @@ class BatchPlane:
         path = settings.batch_folder()
         self._scratch = None
         if path is None:
-            # So named that the next engine host removes it where this process is killed.
-            name = f"worker-rkllm-{os.getpid()}-batches-{secrets.token_hex(4)}"
-            path = self._scratch = Path(tempfile.gettempdir()) / name
+            self._scratch = ScratchFolder()
+            path = self._scratch.path / "batches"
         folder = Folder(path)
         limits = LineLimits(settings.batch_max_lines, int(settings.max_body_mb * 1e6))
         kept_s = settings.batch_retention_s
@@ -68,7 +64,7 @@ class BatchPlane:
         means = Means(self._store, answerer, engine, terms, asyncio.Lock(), on_line)
         self._works = Works(means, settings.max_batches)
         self._sweeper = Sweeper(self._store, kept_s)
-        uploads = Uploads(folder.uploads, int(settings.batch_max_mb * 1e6), limits)
+        uploads = Uploads(self._store, int(settings.batch_max_mb * 1e6), limits)
         self._routes = [
             *FileRoutes(self._store, uploads, kept_s).routes(),
             *BatchRoutes(
@@ -84,8 +80,17 @@ class BatchPlane:
         """Return all batches there are."""
         return self._store.batches
 
+    def set_aside(self) -> list[str]:
+        """Return the ids of files and batches whose records are damaged."""
+        return self._store.folder.set_aside
+
     async def start(self) -> None:
-        """Find what is there and go on with it. Raises StoreUnavailable."""
+        """Open the folder and continue its batches. Raises StoreUnavailable."""
+        if self._scratch is not None:
+            try:
+                await asyncio.to_thread(self._scratch.open)
+            except OSError as error:
+                raise StoreUnavailable(f"no folder for batches: {error}") from None
         await self._store.open()
         self._works.start()
         self._sweeper.start()
@@ -100,7 +105,7 @@ class BatchPlane:
         await self._sweeper.close()
         self._store.close()
         if self._scratch is not None:
-            await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
+            await asyncio.to_thread(self._scratch.close)
 
 
 async def on_no_room(request: Request, error: Exception) -> Response:

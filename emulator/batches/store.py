@@ -42,6 +42,8 @@ class BatchStore:
         self._files: dict[str, StoredFile] = {}
         self._batches: dict[str, StoredBatch] = {}
         self._bytes = 0
+        # Bytes of uploads that are not stored yet.
+        self._reserved = 0
         self._last = 0
         self._changing = asyncio.Lock()
 
@@ -51,7 +53,7 @@ class BatchStore:
         self._files = {each.id: each for each in files}
         self._batches = {each.id: each for each in batches}
         self._bytes = sum(each.bytes for each in files)
-        numbers = [_number(each) for each in (*self._files, *self._batches)]
+        numbers = [_number(each) for each in (*self._files, *self._batches, *self.folder.set_aside)]
         self._last = max(numbers, default=0)
 
     def close(self) -> None:
@@ -95,19 +97,25 @@ class BatchStore:
                 return batch.id
         return None
 
-    def check_room(self, size: int) -> None:
-        """Refuse so many bytes more than may be kept. Raises NoRoom."""
-        if self._bytes + size > self._max_bytes:
+    def reserve(self, size: int) -> None:
+        """Reserve bytes for an upload before they are written. Raises NoRoom."""
+        if self._bytes + self._reserved + size > self._max_bytes:
             most = f"{self._max_bytes / 1e6:g} MB of files may be kept (BATCH_STORE_MB)"
             raise NoRoom(f"{most}, and this one is too much: delete what is not needed")
+        self._reserved += size
 
-    async def add_upload(self, file: StoredFile, upload: Path) -> None:
-        """Keep an upload that is synced. Raises NoRoom."""
+    def release(self, size: int) -> None:
+        """Release reserved bytes."""
+        self._reserved -= size
+
+    async def add_upload(self, file: StoredFile, upload: Path, room: Reservation) -> None:
+        """Keep a synced upload in place of the room reserved for it. Raises NoRoom."""
         async with self._changing:
-            self.check_room(file.bytes)
+            room.grow_to(file.bytes)
             await asyncio.to_thread(self.folder.take, file.id, upload)
             await asyncio.to_thread(self.folder.put_file, file)
             self._note(file)
+            room.release()
 
     async def add_file(self, file: StoredFile) -> None:
         """Keep a file whose bytes are there, perhaps for the second time. Raises NoRoom."""
@@ -165,6 +173,28 @@ class BatchStore:
         before = self._files.get(file.id)
         self._bytes += file.bytes - (before.bytes if before is not None else 0)
         self._files[file.id] = file
+
+
+class Reservation:
+    """The part of BATCH_STORE_MB that one upload has, reserved before its bytes are written.
+
+    Uploads that arrive at the same time can therefore not exceed the limit together.
+    """
+
+    def __init__(self, store: BatchStore) -> None:
+        self._store = store
+        self._bytes = 0
+
+    def grow_to(self, size: int) -> None:
+        """Reserve room for so many bytes in all. Raises NoRoom."""
+        if size > self._bytes:
+            self._store.reserve(size - self._bytes)
+            self._bytes = size
+
+    def release(self) -> None:
+        """Give the room back."""
+        self._store.release(self._bytes)
+        self._bytes = 0
 
 
 def now() -> int:

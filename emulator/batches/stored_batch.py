@@ -102,13 +102,19 @@ class StoredBatch:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> StoredBatch:
-        """Return the batch that `record` was made of. Raises TypeError or ValueError."""
+        """Return the batch that `record` was made of. Raises TypeError, ValueError or KeyError."""
         given = dict(record)
         given["status"] = BatchStatus(given["status"])
         if given["results"] is not None:
             output, error = given["results"]
             given["results"] = (output, error)
-        return cls(**given)
+        batch = cls(**given)
+        if not all(isinstance(text, str) for text in (batch.id, batch.input_file_id, batch.digest)):
+            raise TypeError("a text has another type")
+        numbers = (batch.expires_at, batch.lines, *(getattr(batch, name) for name in _MOMENTS))
+        if not all(number is None or type(number) is int for number in numbers):
+            raise TypeError("a number has another type")
+        return batch
 
     def record(self) -> dict[str, Any]:
         """Return all of it, to be kept as JSON."""

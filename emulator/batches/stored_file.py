@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,6 +21,18 @@ class StoredFile:
     filename: str
     purpose: str
     expires_at: int | None = None
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> StoredFile:
+        """Return the file that `record` was made of. Raises TypeError for anything else."""
+        file = cls(**record)
+        texts = (file.id, file.filename, file.purpose)
+        numbers = (file.bytes, file.created_at, 0 if file.expires_at is None else file.expires_at)
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("a text has another type")
+        if not all(type(number) is int for number in numbers):
+            raise TypeError("a number has another type")
+        return file
 
     def shown(self) -> dict[str, Any]:
         """Return the file as OpenAI tells of one."""

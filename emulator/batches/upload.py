@@ -17,12 +17,15 @@ from emulator.batches.expiry import read_expiry
 from emulator.batches.folder import NoRoom
 from emulator.batches.form import Form
 from emulator.batches.looking import LineLimits, look, told
+from emulator.batches.store import BatchStore, Reservation
 from emulator.batches.stored_file import INPUT
 from handler.errors import InvalidRequest, PayloadTooLarge
 from handler.sampling import shown
+from jobs.private_files import open_private
 
 # Written at once, so that a thread is not asked for each network read.
 _WRITE_BYTES = 1 << 20
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 # What a form has beside its file.
 _FRAME_BYTES = 1 << 18
 # One sentence that fits a terminal; a file of the wrong kind has as many problems as lines.
@@ -32,41 +35,47 @@ _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
-    """A file that has come, synced, and what its sender says of it."""
+    """A received and synced file, the room reserved for it, and its sender's fields."""
 
     path: Path
     size: int
+    room: Reservation
     filename: str
     expires_s: int | None
 
 
 class Uploads:
-    """Receives files, each in bounded memory, and looks at all lines of one at a time."""
+    """Receives files, each in bounded memory, and checks all lines of one at a time."""
 
-    def __init__(self, folder: Path, max_bytes: int, limits: LineLimits) -> None:
-        self._folder = folder
+    def __init__(self, store: BatchStore, max_bytes: int, limits: LineLimits) -> None:
+        self._store = store
         self._max_bytes = max_bytes
         self._limits = limits
         self._looking = asyncio.Lock()
 
     @asynccontextmanager
     async def receive(self, request: Request) -> AsyncIterator[Upload]:
-        """Receive a file; what is not taken away from where it is meanwhile is removed.
+        """Receive a file, which is removed at the end unless it was moved away.
+
+        Room for it is reserved before its bytes are written: for the declared size of the request
+        at once, and for more as more arrives.
 
         Raises:
             UnsupportedMediaType: the body is no form.
             PayloadTooLarge: the file is larger than BATCH_MAX_MB.
             InvalidRequest: something in the form, or of the lines in the file, is wrong.
-            NoRoom: the disk does not take it.
+            NoRoom: the disk or BATCH_STORE_MB does not have room for it.
         """
         form = Form(request.headers.get("content-type", ""))
-        path = self._folder / f".upload-{secrets.token_hex(8)}"
+        path = self._store.folder.new_upload(secrets.token_hex(8))
+        room = Reservation(self._store)
         try:
-            size = await self._write(request, form, path)
+            size = await self._write(request, form, path, room)
             form.finish()
             upload = Upload(
                 path=path,
                 size=size,
+                room=room,
                 filename=form.filename or "",
                 expires_s=_read(form.fields),
             )
@@ -75,22 +84,26 @@ class Uploads:
             await self._look(path)
             yield upload
         finally:
-            # Where that fails, the next start does it.
+            room.release()
+            # If that fails, the next start removes the file.
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 
-    async def _write(self, request: Request, form: Form, path: Path) -> int:
+    async def _write(self, request: Request, form: Form, path: Path, room: Reservation) -> int:
         declared = request.headers.get("content-length", "")
         if declared.isascii() and declared.isdigit() and len(declared) < 20:
             self._check(int(declared) - _FRAME_BYTES)
+            room.grow_to(int(declared) - _FRAME_BYTES)
         size = 0
         try:
-            with path.open("wb") as file:
+            with os.fdopen(open_private(path, _CREATE), "wb") as file:
                 async for piece in request.stream():
                     form.feed(piece)
                     self._check(size + form.held)
                     if form.held >= _WRITE_BYTES:
+                        room.grow_to(size + form.held)
                         size += await asyncio.to_thread(file.write, form.take())
+                room.grow_to(size + form.held)
                 size += file.write(form.take())
                 file.flush()
                 await asyncio.to_thread(os.fsync, file.fileno())

@@ -189,9 +189,17 @@ class Work:
 
         def opened() -> Journal:
             # Kept before anything can fail, and also where nobody waits any more: it is locked.
-            journal = self._journal = self._journal or Journal(path)
-            if journal.header != header:
+            journal = self._journal = self._journal or Journal(path, expected=header)
+            if journal.header is None:
                 journal.begin(header)
+            elif journal.lost:
+                logger.warning(
+                    "batch %s: up to %d lines are answered again, because their records in %s are "
+                    "damaged",
+                    self.id,
+                    journal.lost,
+                    path.name,
+                )
             return journal
 
         return await to_its_end(opened)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import random
+import stat
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -84,13 +87,93 @@ def test_what_was_not_written_to_its_end_is_cut_off(path: Path) -> None:
                 assert [*journal.answers(ok=True)][-1] == b'{"n":5}\n'
 
 
-def test_damage_in_the_middle_is_told(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("undamaged", "damaged"),
+    [
+        (b'{"n":1}', b'{"n":?}'),
+        # The number of a line, and whether its answer is one.
+        (b"\n1 0 ", b"\n4 0 "),
+        (b"\n1 0 ", b"\n1 1 "),
+        (b"\n1 0 ", b"\n9 0 "),
+        (b"\n1 0 ", b"\n\xff\x00 "),
+        (b'{"n":1}', b'{"n"\n1}'),
+    ],
+)
+def test_damaged_record_costs_that_record_alone(
+    path: Path, undamaged: bytes, damaged: bytes
+) -> None:
     fill(path)
     whole = path.read_bytes()
-    at = whole.index(b'{"n":3}')
-    path.write_bytes(whole[:at] + b"?" + whole[at + 1 :])
-    with pytest.raises(JournalError, match=r"is damaged at byte \d+: move it away or use --force"):
+    assert whole.count(undamaged) == 1
+    path.write_bytes(whole.replace(undamaged, damaged))
+    with opened(path) as journal:
+        assert (journal.lines, journal.done, journal.failed) == (5, 2, 0)
+        assert journal.damaged >= 1
+        assert journal.lost == journal.damaged
+        assert [journal.missing(number) for number in range(1, 6)] == [
+            True,
+            False,
+            False,
+            True,
+            True,
+        ]
+        assert [*journal.answers(ok=True)] == ['{"n":"ü"}\n'.encode(), b'{"n":3}\n']
+        for number in (1, 4, 5):
+            journal.add(number, b"again", ok=True)
+        assert journal.lost == 0
+    with opened(path) as journal:
+        assert (journal.done, journal.lost) == (5, 0)
+        assert [*journal.answers(ok=True)].count(b"again\n") == 3
+
+
+def test_record_that_loses_its_end_costs_itself_and_the_next(path: Path) -> None:
+    fill(path)
+    path.write_bytes(path.read_bytes().replace(b'{"n":3}\n', b'{"n":3} '))
+    with opened(path) as journal:
+        assert (journal.done, journal.damaged) == (1, 1)
+        assert not journal.missing(2)
+
+
+def test_journal_of_the_earlier_format_is_continued(path: Path) -> None:
+    def record(number: int, answer: bytes) -> bytes:
+        return b"%d 1 %08x %b\n" % (number, zlib.crc32(answer), answer)
+
+    path.write_bytes(
+        orjson.dumps({"digest": "d" * 64, "lines": 5, "format": 1})
+        + b"\n"
+        + record(2, b"two")
+        + record(4, b"four")
+        # Its checksum did not cover the number: the first record of a line counts.
+        + record(4, b"five")
+    )
+    with opened(path) as journal:
+        assert (journal.done, journal.damaged) == (2, 1)
+        journal.add(5, b"five", ok=True)
+    with opened(path) as journal:
+        assert [*journal.answers(ok=True)] == [b"two\n", b"four\n", b"five\n"]
+
+
+def test_damaged_first_line_is_replaced_where_the_input_is_known(path: Path) -> None:
+    fill(path)
+    path.write_bytes(path.read_bytes().replace(b'{"digest"', b'{"???est"', 1))
+    with pytest.raises(JournalError, match="is not the journal of a batch"):
         Journal(path)
+    journal = Journal(path, expected=HEADER)
+    assert (journal.lines, journal.done) == (5, 3)
+    journal.close()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o777])
+def test_journal_is_private_whatever_the_umask(path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        fill(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        path.chmod(0o644)
+        with opened(path):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    finally:
+        os.umask(before)
 
 
 @pytest.mark.parametrize("content", [b"hello\n", b"[]\n", b'{"custom_id": "a"}\n'])

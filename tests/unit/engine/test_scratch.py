@@ -124,13 +124,30 @@ def test_scratch_folder_is_usable_where_folders_cannot_be_locked(
     assert list(temporary.iterdir()) == []
 
 
-def test_scratch_folder_takes_another_name_if_its_name_is_in_use(temporary: Path) -> None:
+def test_scratch_folder_of_another_process_is_not_shared() -> None:
     folder = ScratchFolder()
     folder.path.mkdir()
     fd = os.open(folder.path, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    taken = folder.path
-    assert folder.open() != taken
-    folder.close()
+    with pytest.raises(FileExistsError, match="in use by another process"):
+        folder.open()
     os.close(fd)
-    assert taken.exists()
+    assert folder.path.exists()
+
+
+def test_scratch_folder_is_created_again_if_it_is_removed_before_it_is_locked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lock, removed = fcntl.flock, []
+
+    def late(fd: int, operation: int) -> None:
+        if not removed:
+            removed.append(fd)
+            folder.path.rmdir()
+        lock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    folder = ScratchFolder()
+    with folder:
+        assert removed
+        assert folder.path.is_dir()

@@ -53,12 +53,12 @@ async def test_marks_of_editors_mean_nothing(serve: Serve, clients: Clients) -> 
 async def test_too_large_a_file_is_refused_with_413(
     serve: Serve, clients: Clients, tmp_path: Path
 ) -> None:
-    client = clients(await serve(batch_max_mb=1, batch_dir=tmp_path))
+    client = clients(await serve(batch_max_mb=1, batch_dir=tmp_path / "kept"))
     for size in (1_000_001, 3_000_000):
         with pytest.raises(openai.APIStatusError, match=r"larger than 1 MB \(BATCH_MAX_MB\)") as no:
             await client.upload(b"x" * size)
         assert no.value.status_code == 413
-    assert list((tmp_path / "files").iterdir()) == []
+    assert list((tmp_path / "kept" / "files").iterdir()) == []
 
 
 async def test_more_than_may_be_kept_is_refused_with_507(serve: Serve, clients: Clients) -> None:
@@ -163,9 +163,9 @@ async def test_keys_are_needed_as_anywhere(serve: Serve, clients: Clients) -> No
 async def test_a_disk_that_fails_is_told_and_left_as_it_was(
     serve: Serve, clients: Clients, tmp_path: Path
 ) -> None:
-    client = clients(await serve(batch_dir=tmp_path))
+    client = clients(await serve(batch_dir=tmp_path / "kept"))
     # Even the root cannot write below what is a file.
-    files, aside = tmp_path / "files", tmp_path / "aside"
+    files, aside = tmp_path / "kept" / "files", tmp_path / "kept" / "aside"
     files.rename(aside)
     files.write_bytes(b"")
     with pytest.raises(openai.InternalServerError, match="BATCH_DIR does not take it") as full:

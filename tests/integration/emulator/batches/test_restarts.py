@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from batch.journal import Journal
+from batch.journal import Header, Journal
 from emulator.app import build_app
 from emulator.batches import work
 from emulator.settings import EmulatorSettings
@@ -66,31 +66,34 @@ async def test_the_servers_end_lets_lines_end_and_its_next_start_goes_on(
     assert not journal.exists()
 
 
-async def test_a_damaged_journal_fails_its_batch_at_the_next_start(
-    script: ScriptFactory, tmp_path: Path
+async def test_damaged_record_of_a_journal_costs_that_line_alone(
+    script: ScriptFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    given = settings(tmp_path, script(HANG, {}, slots=2))
+    given = settings(tmp_path / "kept", script(HANG, {}, slots=2), batch_window_s=60)
     async with serving(given) as server, client_of(server) as client:
         made = await client.create([*calls(6), *calls(7, "hang")[6:]])
         await client.until(made, lambda batch: counts(batch)[1] == 6)
-    journal = tmp_path / "batches" / f"{made.id}.partial"
+    journal = tmp_path / "kept" / "batches" / f"{made.id}.partial"
     journal.write_bytes(journal.read_bytes().replace(b"p 1", b"p 9"))
     async with serving(given) as server, client_of(server) as client:
+        await client.until(made, lambda batch: counts(batch)[1] == 6)
+        # The damaged one and the one that hangs.
+        await until(lambda: len(server.events.of(RequestStarted)) == 2)
+        await client.openai.batches.cancel(made.id)
         done = await client.ended(made)
-        assert done.status == "failed"
-        assert done.errors is not None
-        assert [each.code for each in done.errors.data or ()] == ["input_lost"]
+        assert counts(done) == (7, 6, 0)
+        assert "up to 1 lines are answered again" in caplog.text
 
 
 async def test_an_input_that_somebody_removed_fails_its_batch(
     serve: Serve, clients: Clients, script: ScriptFactory, tmp_path: Path
 ) -> None:
-    client = clients(await serve(script(HANG, {}), batch_dir=tmp_path))
+    client = clients(await serve(script(HANG, {}), batch_dir=tmp_path / "kept"))
     first = await client.create(calls(1, "hang"))
     made = await client.create(calls(2))
     for each in (first, made):
         await client.until(each, lambda batch: batch.status == "in_progress")
-    (tmp_path / "files" / made.input_file_id).unlink()
+    (tmp_path / "kept" / "files" / made.input_file_id).unlink()
     await client.openai.batches.cancel(first.id)
     done = await client.ended(made)
     assert done.status == "failed"
@@ -103,11 +106,11 @@ async def test_an_input_that_somebody_removed_fails_its_batch(
 async def test_a_clock_that_was_put_back_meanwhile_lets_no_batch_live_for_ever(
     script: ScriptFactory, tmp_path: Path
 ) -> None:
-    given = settings(tmp_path, script(HANG, {}), batch_window_s=0.5)
+    given = settings(tmp_path / "kept", script(HANG, {}), batch_window_s=0.5)
     async with serving(given) as server, client_of(server) as client:
         made = await client.create(calls(1, "hang"))
         await client.until(made, lambda batch: batch.status == "in_progress")
-    record = tmp_path / "batches" / f"{made.id}.json"
+    record = tmp_path / "kept" / "batches" / f"{made.id}.json"
     known = json.loads(record.read_text())
     # As a batch looks to a server that believes it is a year ago.
     record.write_text(json.dumps(known | {"expires_at": known["expires_at"] + 31_536_000}))
@@ -118,8 +121,8 @@ async def test_a_clock_that_was_put_back_meanwhile_lets_no_batch_live_for_ever(
 class _SlowToOpen(Journal):
     """The journal on a disk that takes its time."""
 
-    def __init__(self, path: Path, opening: threading.Event) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, expected: Header, opening: threading.Event) -> None:
+        super().__init__(path, expected=expected)
         opening.set()
         time.sleep(0.2)
 
@@ -127,7 +130,7 @@ class _SlowToOpen(Journal):
 async def test_a_server_that_ends_while_a_journal_is_opened_lets_go_of_it(
     script: ScriptFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, opening = settings(tmp_path, script({})), threading.Event()
+    given, opening = settings(tmp_path / "kept", script({})), threading.Event()
     with monkeypatch.context() as slow:
         slow.setattr(work, "Journal", partial(_SlowToOpen, opening=opening))
         async with serving(given) as server, client_of(server) as client:
@@ -138,7 +141,7 @@ async def test_a_server_that_ends_while_a_journal_is_opened_lets_go_of_it(
 
 
 async def test_two_servers_do_not_share_a_folder(script: ScriptFactory, tmp_path: Path) -> None:
-    given = settings(tmp_path, script({}))
+    given = settings(tmp_path / "kept", script({}))
     async with serving(given):
         app = build_app(given, Engine(given.engine_config()))
         with pytest.raises(StoreUnavailable, match="another server uses"):

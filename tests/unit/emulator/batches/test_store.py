@@ -7,10 +7,11 @@ import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import orjson
 import pytest
 
 from emulator.batches.folder import Folder, NoRoom
-from emulator.batches.store import BatchStore, is_id
+from emulator.batches.store import BatchStore, Reservation, is_id
 from emulator.batches.stored_batch import PREFIX as BATCH
 from emulator.batches.stored_batch import StoredBatch
 from emulator.batches.stored_file import PREFIX as FILE
@@ -37,12 +38,12 @@ async def opened(tmp_path: Path) -> AsyncIterator[Opened]:
 
 
 async def add(store: BatchStore, data: bytes = b"12345") -> StoredFile:
-    upload = store.folder.uploads / ".upload"
+    upload = store.folder.new_upload("0123456789abcdef")
     upload.write_bytes(data)
     file = StoredFile(
         id=store.new_id(FILE), bytes=len(data), created_at=1, filename="a", purpose="batch"
     )
-    await store.add_upload(file, upload)
+    await store.add_upload(file, upload, Reservation(store))
     return file
 
 
@@ -86,7 +87,8 @@ async def test_bytes_without_a_record_and_old_journals_go_at_the_start(
     for each in (batch, ended):
         store.folder.journal_of(each.id).write_bytes(b"x")
     files, batches = tmp_path / "kept" / "files", tmp_path / "kept" / "batches"
-    for name in (".upload-1", "file-1", "file-2.new", "file-3.json.new"):
+    digits = "0" * 28
+    for name in (f".upload-{digits[:16]}", f"file-{digits}", f"file-{digits}.json.new"):
         (files / name).write_bytes(b"half")
     lost = await add(store)
     store.folder.bytes_of(lost.id).unlink()
@@ -101,16 +103,48 @@ async def test_bytes_without_a_record_and_old_journals_go_at_the_start(
     assert again.files == [file]
 
 
-async def test_a_damaged_record_is_said_and_left_alone(opened: Opened, tmp_path: Path) -> None:
+async def test_damaged_record_is_set_aside_and_the_rest_is_served(
+    opened: Opened, tmp_path: Path
+) -> None:
     store = opened()
     await store.open()
-    batch = await begin(store, await add(store))
-    record = tmp_path / "kept" / "batches" / f"{batch.id}.json"
-    for damage in (b"", b"{}", b"[]", b'{"status": "odd"}'):
-        record.write_bytes(damage)
-        with pytest.raises(StoreUnavailable, match=rf"{batch.id}\.json .* is damaged"):
-            await opened().open()
-        assert record.exists()
+    file, other = await add(store), await add(store)
+    batch, kept = await begin(store, file), await begin(store, other)
+    store.folder.journal_of(batch.id).write_bytes(b"answers")
+    kept_folder = tmp_path / "kept"
+    for damage in (b"", b"{}", b"[]", b'{"status": "odd"}', b'{"id": "../../x"}'):
+        for path in (
+            kept_folder / "batches" / f"{batch.id}.json",
+            kept_folder / "files" / f"{file.id}.json",
+        ):
+            path.write_bytes(damage)
+        before = sorted(kept_folder.rglob("*"))
+        again = opened()
+        await again.open()
+        assert again.files == [other]
+        assert again.batches == [kept]
+        assert again.folder.set_aside == [file.id, batch.id]
+        assert sorted(kept_folder.rglob("*")) == before
+        # Ids of what was set aside are not given to anything else.
+        assert again.new_id(BATCH)[6:18] > batch.id[6:18]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"bytes": "5"}, {"filename": 5}, {"id": "file-" + "0" * 28}, {"extra": 1}]
+)
+async def test_record_with_wrong_values_is_set_aside(
+    opened: Opened, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    store = opened()
+    await store.open()
+    file = await add(store)
+    record = tmp_path / "kept" / "files" / f"{file.id}.json"
+    record.write_bytes(orjson.dumps(orjson.loads(record.read_bytes()) | changes))
+    again = opened()
+    await again.open()
+    assert again.files == []
+    assert again.folder.set_aside == [file.id]
+    assert store.folder.bytes_of(file.id).read_bytes() == b"12345"
 
 
 async def test_a_folder_that_is_none_is_said(tmp_path: Path) -> None:

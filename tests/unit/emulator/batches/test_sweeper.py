@@ -22,7 +22,7 @@ KEPT_S = 1_000
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[BatchStore]:
-    found = BatchStore(Folder(tmp_path), 1_000)
+    found = BatchStore(Folder(tmp_path / "kept"), 1_000)
     await found.open()
     yield found
     found.close()

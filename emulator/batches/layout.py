@@ -1,0 +1,98 @@
+"""Which folders belong to this server, and which files in them it may remove.
+
+A folder for batches is cleaned at each start and while the server runs. A user may set BATCH_DIR to
+a folder that has other files in it, so a folder is only used if this program created it, and only
+files with names of its own pattern are ever removed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import orjson
+
+from batch.journal import SUFFIX
+
+FILES, BATCHES, LOCK = "files", "batches", "lock"
+# Its presence says that the program created the folder.
+MARK = "worker-rkllm-batches.json"
+RECORD = ".json"
+_FORMAT = 1
+# Unfinished files have this ending until they are renamed.
+_NEW = ".new"
+# Of an empty file system that is mounted for this purpose.
+_IGNORED = frozenset({"lost+found", MARK + _NEW})
+
+_ID_DIGITS = 28
+_DIGITS = rf"[0-9a-f]{{{_ID_DIGITS}}}"
+FILE_NAME = re.compile(
+    rf"(?P<id>file-{_DIGITS})(?:{re.escape(RECORD)})?(?:{re.escape(_NEW)})?|\.upload-[0-9a-f]{{16}}"
+)
+BATCH_NAME = re.compile(
+    rf"(?P<id>batch_{_DIGITS})"
+    rf"(?:{re.escape(RECORD)}(?:{re.escape(_NEW)})?|{re.escape(SUFFIX)})"
+)
+
+
+def why_refused(folder: Path) -> str | None:
+    """Return why an existing folder may not be used for batches; None if it may.
+
+    A folder may be used if it has this program's mark, if it is empty, or if it has exactly what
+    versions without a mark created: a lock and two folders in which every name is of their own
+    pattern. Nothing is changed. Raises OSError.
+    """
+    try:
+        mark = (folder / MARK).read_bytes()
+    except FileNotFoundError:
+        if _is_empty(folder) or _is_of_earlier_version(folder):
+            return None
+        return (
+            "it was not created by this program and is not empty, so files in it could be lost: "
+            "use a new or an empty folder"
+        )
+    if (known := _format(mark)) > _FORMAT:
+        return f"a later version of this program wrote it (format {known}, supported: {_FORMAT})"
+    return None
+
+
+def mark() -> bytes:
+    """Return the content of the mark."""
+    return orjson.dumps({"folder": "batches of worker-rkllm", "format": _FORMAT})
+
+
+def _format(mark: bytes) -> int:
+    try:
+        return int(orjson.loads(mark)["format"])
+    except (ValueError, TypeError, KeyError):
+        # The name alone says whose folder it is, also where a disk has damaged the content.
+        return _FORMAT
+
+
+def _is_empty(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return all(entry.name in _IGNORED for entry in entries)
+
+
+def _is_of_earlier_version(folder: Path) -> bool:
+    return (
+        _is_file(folder / LOCK)
+        and _has_only(folder / FILES, FILE_NAME)
+        and _has_only(folder / BATCHES, BATCH_NAME)
+    )
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+def _has_only(folder: Path, names: re.Pattern[str]) -> bool:
+    """Return whether a path is a folder of files whose names all match."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    with os.scandir(folder) as entries:
+        return all(
+            names.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+            for entry in entries
+        )

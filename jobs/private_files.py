@@ -1,0 +1,55 @@
+"""Files and folders that only their owner may read, whatever the umask.
+
+Prompts and answers are in them. The umask decides about new files only, and most systems let
+everybody read those.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
+
+
+def open_private(path: str | Path, flags: int) -> int:
+    """Open a file with mode 0600, or create it so: an opener for `open`.
+
+    A file that others may read is corrected. A symbolic link is not followed. Raises
+    PermissionError if the file belongs to another user and others may read it, and OSError.
+    """
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+    try:
+        make_private(fd, FILE_MODE)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def make_private(file: int | Path, mode: int) -> None:
+    """Give a file or folder this mode if it has another one.
+
+    Raises PermissionError if it belongs to another user and others have access to it.
+    """
+    known = os.stat(file)
+    if stat.S_IMODE(known.st_mode) == mode:
+        return
+    try:
+        os.chmod(file, mode)
+    except PermissionError:
+        # A file system without modes, such as FAT, refuses its owner as well.
+        others = stat.S_IMODE(known.st_mode) & ~stat.S_IRWXU
+        if known.st_uid != os.geteuid() and others:
+            raise
+
+
+def sync_folder(path: Path) -> None:
+    """Write a folder's names to the disk, so that they survive a power failure. Raises OSError."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
