@@ -172,7 +172,9 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
     seen = cast("JobStore", DrainingStore(sent, drain))
     jobs = JobRoutes(seen, fleet, settings)
     workers = WorkerRoutes(seen, fleet, settings, drain)
-    health = Health(engine, by_model(engine, settings.served_model), journal, drain)
+    health = Health(
+        engine, by_model(engine, settings.served_model), journal, drain, batches.set_aside
+    )
     console = ConsoleRoutes(seen, fleet, by_model(engine, settings.served_model), answers, settings)
     local = worker_key(endpoint, LOCAL)
 

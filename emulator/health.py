@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -37,11 +37,14 @@ class Health:
         models: Mapping[str, Engine],
         journal: SqliteJournal | None,
         drain: Drain,
+        set_aside: Callable[[], list[str]] = list,
     ) -> None:
         self._engine = engine
         self._models = models
         self._journal = journal
         self._drain = drain
+        # Ids of files and batches whose records are damaged.
+        self._set_aside = set_aside
 
     def route(self) -> Route:
         """Return the route to mount."""
@@ -73,7 +76,9 @@ class Health:
             "jobs": {
                 "database": self._database(trouble),
                 "trouble": trouble,
+                "set_aside": [] if self._journal is None else self._journal.set_aside,
             },
+            "batches": {"set_aside": self._set_aside()},
         }
         refuses = engine.state is EngineState.DEAD or engine.refuses
         return JSON(body, 503 if refuses or self._drain.begun.is_set() else 200)

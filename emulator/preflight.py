@@ -7,15 +7,17 @@ with one sentence, before a model is loaded or a file is created.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import socket
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
 from emulator.allowed_hosts import is_loopback
+from emulator.batches.layout import LOCK, why_refused
 from emulator.settings import IN_MEMORY, EmulatorSettings
 from handler.setting_error import SettingError
+from jobs.database_file import is_locked, other_names, real_path, user_of
 
 # As uvicorn's own default.
 _BACKLOG = 2048
@@ -100,8 +102,8 @@ def _bind_error(error: OSError, host: str, port: int) -> str:
 def check_files(settings: EmulatorSettings) -> None:
     """Check that no other server uses the job database or batch folder, and that both can be used.
 
-    Creates nothing. Two servers that start in the same moment may both pass; the store process and
-    the batch folder take locks of their own. Raises SettingError.
+    Creates and changes nothing. Two servers that start in the same moment may both pass; the
+    journal, the store process and the batch folder take locks of their own. Raises SettingError.
     """
     if settings.job_db != IN_MEMORY:
         _check_database(Path(settings.job_db))
@@ -112,21 +114,26 @@ def check_files(settings: EmulatorSettings) -> None:
 
 def _check_database(path: Path) -> None:
     remedy = "choose another one with --db or JOB_DB"
+    path = real_path(path)
     _check_parent(path, "the job database", remedy)
     if path.is_dir():
         raise SettingError(f"the job database {path} is a folder; {remedy}")
     if path.exists() and not os.access(path, os.R_OK | os.W_OK):
         raise SettingError(f"the job database {path} cannot be written; {remedy}")
-    lock = Path(f"{path}.lock")
-    if not _is_locked(lock):
-        return
-    owner = _owner(lock)
-    # The store process of a killed server may need a moment to finish: that lock is waited for.
-    if owner is not None:
+    try:
+        _check_owner(path, f"the job database {path}", remedy)
+        is_used, owner = user_of(path)
+    except OSError as error:
         raise SettingError(
-            f"the job database {path} is in use by another server (process {owner}); "
-            f"stop it or {remedy}"
+            f"the job database {path} cannot be opened: {error.strerror}; {remedy}"
+        ) from None
+    if is_used:
+        process = "" if owner is None else f" (process {owner})"
+        raise SettingError(
+            f"the job database {path} is in use by another server{process}; stop it or {remedy}"
         )
+    if (reason := other_names(path)) is not None:
+        raise SettingError(f"the job database {path} is refused: {reason}")
 
 
 def _check_batch_folder(folder: Path) -> None:
@@ -136,10 +143,20 @@ def _check_batch_folder(folder: Path) -> None:
     if folder.is_dir():
         if not os.access(folder, os.W_OK | os.X_OK):
             raise SettingError(f"the batch folder {folder} cannot be written; {remedy}")
-        if _is_locked(folder / "lock"):
+        try:
+            _check_owner(folder, f"the batch folder {folder}", remedy)
+            is_used = is_locked(folder / LOCK)
+            reason = why_refused(folder)
+        except OSError as error:
+            raise SettingError(
+                f"the batch folder {folder} cannot be read: {error.strerror}; {remedy}"
+            ) from None
+        if is_used:
             raise SettingError(
                 f"the batch folder {folder} is in use by another server; stop it or {remedy}"
             )
+        if reason is not None:
+            raise SettingError(f"the batch folder {folder} (BATCH_DIR) is refused: {reason}")
         return
     # Missing folders above it are made with it.
     above = folder.absolute()
@@ -161,33 +178,14 @@ def _check_parent(path: Path, what: str, remedy: str) -> None:
         )
 
 
-def _is_locked(path: Path) -> bool:
-    """Return whether another process holds a lock on a file; a missing file is not created."""
-    try:
-        fd = os.open(path, os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise SettingError(f"{path} cannot be opened: {error.strerror}") from None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        # Closing the file releases the lock.
-        os.close(fd)
-    return False
-
-
-def _owner(lock: Path) -> int | None:
-    """Return the process id of the living server that holds a database's lock, if it is known."""
-    try:
-        pid = int(lock.read_text())
-    except (OSError, ValueError):
-        return None
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return None
-    # A zombie has ended; only its parent has not taken note of it yet.
-    return None if state == "Z" else pid
+def _check_owner(path: Path, what: str, remedy: str) -> None:
+    """Refuse what others may read or write and this process cannot correct. Raises OSError."""
+    if not path.exists():
+        return
+    known = path.stat()
+    is_open_to_others = stat.S_IMODE(known.st_mode) & ~stat.S_IRWXU
+    if is_open_to_others and known.st_uid != os.geteuid() and os.geteuid() != 0:
+        raise SettingError(
+            f"{what} belongs to another user and is open to others "
+            f"(mode {stat.S_IMODE(known.st_mode):04o}); {remedy}"
+        )

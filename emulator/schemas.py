@@ -152,8 +152,10 @@ def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
                     {
                         "database": {"enum": ["ok", "memory", "unavailable"]},
                         "trouble": or_null(TEXT),
+                        "set_aside": list_of(TEXT),
                     }
                 ),
+                "batches": object_of({"set_aside": list_of(TEXT)}),
             }
         ),
         "Metrics": {"type": "string", "description": "Prometheus's text format."},

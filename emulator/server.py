@@ -41,6 +41,10 @@ _PROBES = {
 }
 
 
+# The exit code for a setting that cannot be used, as `leave` has it.
+_REFUSED = 2
+
+
 class Server(uvicorn.Server):
     """Listens until a signal, and a little longer.
 
@@ -64,9 +68,19 @@ class Server(uvicorn.Server):
         self._garbage = Garbage()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen."""
+        """Start the application and listen.
+
+        Raises SystemExit with code 2 if the settings name something that cannot be used, and with
+        uvicorn's code 3 if the application does not start for another reason.
+        """
         self._loop = asyncio.get_running_loop()
-        await super().startup(sockets)
+        try:
+            await super().startup(sockets)
+        except SystemExit:
+            app = self.config.app
+            if isinstance(app, Starting) and app.is_refused:
+                raise SystemExit(_REFUSED) from None
+            raise
         for server in self.servers:
             for sock in server.sockets:
                 _probe(sock)

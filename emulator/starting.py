@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jobs import StoreUnavailable
+from jobs import StoreUnavailable, StoreUnusable
 
 _FAILED = "lifespan.startup.failed"
 
@@ -20,6 +20,8 @@ class Starting:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        # The start failed for a reason that a person has to remove: a restart does not help.
+        self.is_refused = False
 
     # Not a coroutine of its own: every call comes by here.
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -41,6 +43,7 @@ class Starting:
         try:
             await self._app(scope, receive, held)
         except StoreUnavailable as error:
+            self.is_refused = isinstance(error, StoreUnusable)
             if failed is None:
                 raise
             failed["message"] = f"the server does not start: {error}"

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 
 from jobs.entry import Entry
+from jobs.errors import StoreUnavailable
 from jobs.failpoints import hit
 from jobs.job import Job, JobStatus
 from jobs.journal import Saved
@@ -65,7 +66,12 @@ class MemoryJobStore(SenderSide, WorkerSide):
                     failed += self._leases.take_back(entry, "the server was stopped")
             elif job.webhook and not job.webhook_sent:
                 unsent.append(job)
-        await self._changes.make(failed)
+        try:
+            await self._changes.make(failed)
+        except StoreUnavailable as error:
+            # A full disk must not keep the other jobs from being served. These still have the
+            # leases given above, and end when those expire.
+            logger.error("%d lost jobs could not be ended yet: %s", len(failed), error)
         hit("recovered")
         for job in unsent:
             self._on_ended(job)

@@ -127,11 +127,41 @@ def outdated(job: Job, number: int) -> tuple[int, int] | None:
     return (number, first) if first > 1 else None
 
 
+_NUMBER = (int, float)
+_OPTIONAL_NUMBER = (int, float, type(None))
+_OPTIONAL_TEXT = (str, type(None))
+# The types that each value of a row's state may have.
+_TYPES: dict[str, tuple[type, ...]] = {
+    "sync": (bool,),
+    "webhook": _OPTIONAL_TEXT,
+    "attempt": (int,),
+    "losses": (int,),
+    "retries": (int,),
+    "worker_id": _OPTIONAL_TEXT,
+    "queued_at": _NUMBER,
+    "started_at": _OPTIONAL_NUMBER,
+    "ended_at": _OPTIONAL_NUMBER,
+    "error": _OPTIONAL_TEXT,
+    "webhook_sent": (bool,),
+    "policy": (list,),
+    "extra": (str,),
+    "progress": (str,),
+}
+
+
 def from_row(row: RowWithInput) -> Job:
-    """Return the job of a row. Raises ValueError or KeyError for what no job was written as."""
+    """Return the job of a row. Raises ValueError, KeyError or TypeError if the row is damaged."""
     _, job_id, endpoint, status, created_at, text, output, job_input = row
+    # Text that is not UTF-8 is read as bytes.
+    if not (isinstance(job_id, str) and isinstance(endpoint, str) and isinstance(text, str)):
+        raise ValueError("a text in it is not UTF-8")
     state = _state(text)
+    for name, types in _TYPES.items():
+        if type(state[name]) not in types:
+            raise ValueError(f"its {name} is a {type(state[name]).__name__}")
     execution_timeout_ms, ttl_ms, low_priority = state["policy"]
+    if type(execution_timeout_ms) is not int or type(ttl_ms) is not int:
+        raise ValueError("its policy is not made of numbers")
     return Job(
         id=job_id,
         endpoint=endpoint,
@@ -156,36 +186,73 @@ def _state(text: str) -> dict[str, Any]:
     return state
 
 
-def open_database(path: str, busy_s: float, *, check: bool) -> sqlite3.Connection:
-    """Open or create the database, as this version has it; `check` reads all of it once.
+class NoTables(sqlite3.OperationalError):
+    """The database is new, and the disk does not take its tables."""
 
-    FULL: a commit is on the disk when it returns, not only in the system's memory, so nothing that
-    was acknowledged is lost with the power either.
+
+def open_database(
+    path: str, busy_s: float, *, check: bool, exclusive: bool = False
+) -> sqlite3.Connection:
+    """Open or create the database in this version's form; `check` reads all of it once.
+
+    FULL: a commit is on the disk when it returns, not only in the system's memory, so that
+    acknowledged jobs survive a power failure. `exclusive` keeps the index of the log in memory
+    instead of a file: a full disk has no room for that file.
 
     Raises:
+        NoTables: it is new and cannot be created now.
         sqlite3.Error: it cannot be opened, is damaged, or is not a database.
-        ValueError: a later version wrote it.
+        ValueError: a later version or another program wrote it.
     """
     database = sqlite3.connect(path, timeout=busy_s, isolation_level=None)
     try:
-        _prepare(database, check=check)
-    except BaseException:
+        _prepare(database, check=check, exclusive=exclusive)
+    except (sqlite3.OperationalError, ValueError):
         database.close()
         raise
+    # A damaged database stays open: closing would fold the log into it and remove the log.
     return database
 
 
-def _prepare(database: sqlite3.Connection, *, check: bool) -> None:
+def is_full(error: sqlite3.Error) -> bool:
+    """Return whether an error is of a disk that takes no more, as far as SQLite can say."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in (
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CANTOPEN,
+    )
+
+
+def _prepare(database: sqlite3.Connection, *, check: bool, exclusive: bool) -> None:
+    if exclusive:
+        database.execute("PRAGMA locking_mode = EXCLUSIVE")
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version > VERSION:
         raise ValueError(f"it has version {version}, and this server knows {VERSION}")
+    if version == 0:
+        (others,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if others:
+            raise ValueError("another program created it")
+    try:
+        _bring_up_to_date(database, version, check=check)
+    except sqlite3.OperationalError as error:
+        if version == 0 and is_full(error):
+            raise NoTables(str(error)) from error
+        raise
+
+
+def _bring_up_to_date(database: sqlite3.Connection, version: int, *, check: bool) -> None:
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = FULL")
     if check:
-        (said,) = database.execute("PRAGMA quick_check(1)").fetchone()
-        if said != "ok":
-            raise sqlite3.DatabaseError(f"it is damaged: {said}")
+        (result,) = database.execute("PRAGMA quick_check(1)").fetchone()
+        if result != "ok":
+            raise sqlite3.DatabaseError(f"it is damaged: {result}")
+    if version == VERSION:
+        # Nothing to write: this must succeed on a full disk.
+        return
     before, after = (_TAKE_ASIDE, _TAKE_OVER) if version == 1 else ("", "")
     mark = f"PRAGMA user_version = {VERSION};"
-    # All of it or nothing: whoever is killed over it finds what was there before.
+    # In one transaction: a process that is killed in between leaves what there was before.
     database.executescript(f"BEGIN IMMEDIATE;{before}{CREATE}{after}{mark}COMMIT;")

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs.errors import StoreUnavailable
+from jobs.database_file import ServerLock, real_path
+from jobs.errors import StoreUnavailable, StoreUnusable
 from jobs.failpoints import hit
 from jobs.frames import encode
 from jobs.job import Job
@@ -50,7 +51,11 @@ class SqliteJournal:
         self._path = path
         # Why the last batch was not written; None while all is well.
         self.trouble: str | None = None
-        self._link = StoreLink(path, lock_wait_s)
+        # Jobs on disk that cannot be read; they stay there.
+        self.set_aside: list[str] = []
+        real = real_path(path)
+        self._server_lock = ServerLock(real)
+        self._link = StoreLink(real, lock_wait_s)
         self._pending = Pending()
         # The rows of the jobs that may be on disk, and those of whom it is known that they are.
         self._numbers: dict[str, int] = {}
@@ -72,10 +77,20 @@ class SqliteJournal:
     # -- the port -------------------------------------------------------------------------------
 
     async def load(self) -> Iterable[Saved]:
-        """Return all that was saved, oldest job first. Raises StoreUnavailable."""
+        """Return all that was saved, oldest job first.
+
+        Raises StoreUnusable, or StoreUnavailable where another try may succeed.
+        """
+        try:
+            self._server_lock.take()
+        except OSError as error:
+            reason = error.strerror or error
+            raise StoreUnusable(
+                f"the job database {self._path.name} cannot be used: {reason}"
+            ) from None
         for _ in range(_READERS):
             try:
-                await self._link.connect(check=True)
+                self.trouble = await self._link.connect(check=True)
                 found = await self._read()
             except ConnectionError:
                 self._link.cut()
@@ -84,6 +99,8 @@ class SqliteJournal:
                 raise
             else:
                 hit("journal-loaded")
+                if self.trouble is not None:
+                    logger.error("%s; new jobs are refused until that is over", self.trouble)
                 self._task = asyncio.create_task(self._write_forever())
                 return found
         raise StoreUnavailable(
@@ -94,26 +111,38 @@ class SqliteJournal:
     async def _read(self) -> list[Saved]:
         await self._link.send(encode(("load",)))
         found: list[Saved] = []
+        self.set_aside = []
         last = 0
         while (message := await self._link.receive())[0] == "rows":
             for row, chunks in message[1]:
+                # Also of a damaged row: its number must not be used for another job.
+                last = max(last, row[0])
                 try:
                     job = from_row(row)
                 except (KeyError, ValueError, TypeError) as error:
-                    raise StoreUnavailable(
-                        f"the job database {self._path.name} has a job that cannot be read, "
-                        f"{row[1]}: {error}"
-                    ) from error
+                    self._set_aside(row[0], row[1], error)
+                    continue
                 self._numbers[job.id] = row[0]
                 self._on_disk.add(job.id)
-                last = max(last, row[0])
                 found.append(Saved(job, [Chunk(*chunk) for chunk in chunks]))
         if message[0] != "loaded":
-            raise StoreUnavailable(message[1])
+            raise StoreUnusable(message[1])
         self._unused = itertools.count(last + 1)
         # A job that was written when its client was told its id has a later number than others.
         found.sort(key=lambda saved: saved.job.created_at)
         return found
+
+    def _set_aside(self, number: int, job_id: object, error: Exception) -> None:
+        """Leave a damaged row where it is, and name it."""
+        name = job_id if isinstance(job_id, str) else "unknown"
+        logger.error(
+            "the job database %s: job %s (row %d) is damaged and set aside: %s",
+            self._path.name,
+            name,
+            number,
+            f"{error} is missing" if isinstance(error, KeyError) else error,
+        )
+        self.set_aside.append(name)
 
     def save(self, job: Job) -> None:
         """Write a job as it is now, in place of what was known of it."""
@@ -163,6 +192,7 @@ class SqliteJournal:
         _answer(self._pending.waiters, StoreUnavailable("the server is shutting down"))
         self._roomy.set()
         await self._link.close(_CLOSE_S)
+        self._server_lock.release()
 
     # -- the one task ---------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs.errors import StoreUnavailable
+from jobs.errors import StoreUnavailable, StoreUnusable
 from jobs.failpoints import hit
 from jobs.frames import FrameDecoder
 
@@ -36,6 +36,8 @@ class StoreLink:
     def __init__(self, path: Path, lock_wait_s: float) -> None:
         self._path = path
         self._lock_wait_s = lock_wait_s
+        # Of the database that was opened first: no other one is opened later.
+        self._inode: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._sock: socket.socket | None = None
         self._decoder = FrameDecoder()
@@ -53,11 +55,14 @@ class StoreLink:
         """Whether there is a process that has opened the database, as far as is known."""
         return self._sock is not None
 
-    async def connect(self, *, check: bool) -> None:
+    async def connect(self, *, check: bool) -> str | None:
         """Start the store process and have it open the database, checked or as it is.
 
+        Returns why the disk takes nothing, if that is known already.
+
         Raises:
-            StoreUnavailable: the database cannot be used.
+            StoreUnusable: the database cannot be used.
+            StoreUnavailable: the process cannot be started.
             ConnectionError: the process ended.
         """
         self._reap()
@@ -71,7 +76,10 @@ class StoreLink:
         message = await self.receive()
         if message[0] != "open":
             self.cut()
-            raise StoreUnavailable(message[1])
+            raise StoreUnusable(message[1])
+        self._inode = message[1]
+        trouble: str | None = message[2]
+        return trouble
 
     async def send(self, frame: bytes) -> None:
         """Send a frame. Raises ConnectionError."""
@@ -177,6 +185,7 @@ class StoreLink:
                         str(self._path.absolute()),
                         str(self._lock_wait_s),
                         "check" if check else "trust",
+                        "" if self._inode is None else str(self._inode),
                     ],
                     pass_fds=(theirs.fileno(),),
                     stdin=subprocess.DEVNULL,

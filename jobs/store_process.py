@@ -10,17 +10,17 @@ during a commit is the next transaction: commits grow under load instead of queu
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import select
 import signal
 import socket
 import sqlite3
 import sys
-import time
+from pathlib import Path
 from typing import Any
 
+from jobs.database_file import MOVED, DatabaseFile
+from jobs.errors import StoreUnusable
 from jobs.failpoints import hit
 from jobs.frames import FrameDecoder, encode
 from jobs.schema import (
@@ -33,13 +33,13 @@ from jobs.schema import (
     JOBS,
     SAVE,
     SAVE_INPUT,
+    NoTables,
+    is_full,
     open_database,
 )
 
 # A lock of somebody else's that lasts longer is answered with an error.
 BUSY_S = 2.0
-# How often a lock that somebody else has is looked at.
-_LOCK_LOOK_S = 0.05
 # Of rows, in one message.
 _FRAME_BYTES = 8 << 20
 _ROWS = 1_000
@@ -51,47 +51,87 @@ _IDLE_S = 1.0
 
 
 class StoreProcess:
-    """Serves one socket until it closes."""
+    """Serves one socket until it closes.
 
-    def __init__(self, sock: socket.socket, path: str, lock_wait_s: float, check: bool) -> None:
+    `inode` is that of the database which earlier store processes of the same server had open.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        path: str,
+        lock_wait_s: float,
+        check: bool,
+        inode: int | None = None,
+    ) -> None:
         self._sock = sock
         self._path = path
         self._lock_wait_s = lock_wait_s
         self._check = check
+        self._inode = inode
         self._decoder = FrameDecoder()
+        # Why the disk takes nothing, if that is known before the first write.
+        self._trouble: str | None = None
+        # None as long as a full disk does not take the tables of a new database.
+        self._database: sqlite3.Connection | None = None
+        self._failure: Exception | None = None
 
     def run(self) -> None:
         """Open the database and serve."""
         try:
-            lock = _lock(self._path, self._lock_wait_s)
-            database = open_database(self._path, BUSY_S, check=self._check)
+            self._file = DatabaseFile.lock(Path(self._path), self._lock_wait_s, self._inode)
+            self._open()
+        except StoreUnusable as error:
+            self._send(("unusable", str(error)))
         except (OSError, sqlite3.Error, ValueError) as error:
+            # Its traceback has a damaged database, which would be closed with it.
+            self._failure = error
             self._send(("unusable", _sentence(self._path, error)))
-            return
-        with lock:
+        else:
             hit("store-opened")
-            self._send(("open",))
-            self._serve(database)
-            database.close()
+            self._send(("open", self._file.inode, self._trouble))
+            self._serve()
+            if self._database is not None and not self._file.has_moved():
+                self._database.close()
+                return
+        # Closing a database folds its log into the file and removes the log by its name. Neither
+        # is right for a damaged file, or where the names are those of another database by now.
+        sys.stderr.flush()
+        os._exit(0)
 
-    def _serve(self, database: sqlite3.Connection) -> None:
+    def _open(self) -> None:
+        """Open the database; on a full disk as far as reading it needs."""
+        try:
+            self._database = open_database(self._path, BUSY_S, check=self._check)
+            return
+        except NoTables as error:
+            self._trouble = _sentence(self._path, error)
+            return
+        except sqlite3.OperationalError as error:
+            if not is_full(error):
+                raise
+            self._trouble = _sentence(self._path, error)
+        self._database = open_database(self._path, BUSY_S, check=self._check, exclusive=True)
+
+    def _serve(self) -> None:
         folded = True
         # Not `select`, which knows no descriptor past the first thousand.
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         while True:
             if not poll.poll(None if folded else _IDLE_S * 1000):
-                _fold(database)
+                if self._database is not None:
+                    _fold(self._database)
                 folded = True
                 continue
             messages, open_ = self._arrived()
             writes = [message for message in messages if message[0] == "write"]
             if writes:
                 hit("store-received")
-                self._write(database, writes)
+                self._write(writes)
                 folded = False
             if any(message[0] == "load" for message in messages):
-                self._load(database)
+                self._load()
             if not open_:
                 return
 
@@ -112,9 +152,15 @@ class StoreProcess:
             messages += self._decoder.feed(data)
         return messages, True
 
-    def _load(self, database: sqlite3.Connection) -> None:
+    def _load(self) -> None:
+        database = self._database
+        if database is None:
+            self._send(("loaded",))
+            return
         try:
             hit("store-loading")
+            # A text that is not UTF-8 must not keep all other rows from being read.
+            database.text_factory = _text
             found: list[Any] = []
             size = 0
             for row in database.execute(JOBS):
@@ -130,10 +176,22 @@ class StoreProcess:
         except sqlite3.Error as error:
             self._send(("failed", _sentence(self._path, error)))
         else:
+            database.text_factory = str
             self._send(("loaded",))
             hit("store-loaded")
 
-    def _write(self, database: sqlite3.Connection, writes: list[Any]) -> None:
+    def _write(self, writes: list[Any]) -> None:
+        if self._file.has_moved():
+            self._refuse(writes, "failed")
+            return
+        if self._database is None:
+            try:
+                self._database = open_database(self._path, BUSY_S, check=False)
+            except (sqlite3.Error, ValueError) as error:
+                for write in writes:
+                    self._send(("failed", write[1], _sentence(self._path, error)))
+                return
+        database = self._database
         try:
             database.execute("BEGIN IMMEDIATE")
             hit("store-begun")
@@ -157,9 +215,21 @@ class StoreProcess:
                 self._send(("failed", write[1], _sentence(self._path, error)))
             return
         hit("store-committed")
+        if self._file.has_moved():
+            # Written, but to a file that the next server may not find.
+            self._refuse(writes, "unsure")
+            return
         for write in writes:
             self._send(("done", write[1]))
         hit("store-answered")
+
+    def _refuse(self, writes: list[Any], kind: str) -> None:
+        """Answer that the database is not where it was."""
+        if self._database is not None:
+            # If only the log was removed, what is in it is now safe in the database.
+            _fold(self._database)
+        for write in writes:
+            self._send((kind, write[1], MOVED.format(name=os.path.basename(self._path))))
 
     def _send(self, message: Any) -> None:
         try:
@@ -169,26 +239,11 @@ class StoreProcess:
             return
 
 
-def _lock(path: str, wait_s: float) -> Any:
-    """Keep a second server off the database, and name ours in the file. Raises OSError."""
-    # Not truncated before the lock is held: it names the server that holds it.
-    file = open(f"{path}.lock", "ab", buffering=0)
-    deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                file.close()
-                raise OSError("another server uses it") from None
-            # A lock can be waited for without end or not at all.
-            time.sleep(_LOCK_LOOK_S)
-        else:
-            file.truncate(0)
-            # On a full disk the lock alone has to do.
-            with contextlib.suppress(OSError):
-                file.write(str(os.getppid()).encode())
-            return file
+def _text(raw: bytes) -> str | bytes:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
 
 
 def _fold(database: sqlite3.Connection) -> None:
@@ -202,18 +257,26 @@ def _fold(database: sqlite3.Connection) -> None:
 
 
 def _sentence(path: str, error: Exception) -> str:
-    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return f"the job database {os.path.basename(path)} cannot be used: {said}"
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    code = getattr(error, "sqlite_errorcode", None)
+    is_damaged = code is not None and code & 0xFF == sqlite3.SQLITE_CORRUPT
+    if is_damaged or reason.startswith("it is damaged"):
+        reason += (
+            "; nothing was changed: restore a copy, or save what can be read with "
+            f"`sqlite3 {os.path.basename(path)} .recover`, or choose another one with JOB_DB"
+        )
+    return f"the job database {os.path.basename(path)} cannot be used: {reason}"
 
 
 def main() -> None:
     """Run the store on the socket and for the path given as arguments."""
-    fd, path, lock_wait_s, check = sys.argv[1:]
+    fd, path, lock_wait_s, check, inode = sys.argv[1:]
     # They reach the whole group; the server drains first and then closes the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sock = socket.socket(fileno=int(fd))
-    StoreProcess(sock, path, float(lock_wait_s), check == "check").run()
+    known = int(inode) if inode else None
+    StoreProcess(sock, path, float(lock_wait_s), check == "check", known).run()
 
 
 if __name__ == "__main__":
