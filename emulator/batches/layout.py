@@ -72,7 +72,9 @@ def _format(mark: bytes) -> int:
 
 def _is_empty(folder: Path) -> bool:
     with os.scandir(folder) as entries:
-        return all(entry.name in _IGNORED for entry in entries)
+        others = [entry for entry in entries if entry.name not in _IGNORED]
+    # A full disk or a kill may have left a lock before the mark.
+    return all(entry.name == LOCK and entry.stat().st_size == 0 for entry in others)
 
 
 def _is_of_earlier_version(folder: Path) -> bool:

@@ -104,23 +104,52 @@ def test_database_of_a_running_server_is_refused_with_its_process(tmp_path: Path
         )
 
 
-@pytest.mark.parametrize("owner", ["", "no number", "ended"])
-def test_database_of_a_server_that_has_ended_is_waited_for_later(
+@pytest.mark.parametrize("owner", ["", "no number", "ended", "zombie"])
+def test_database_of_a_server_in_another_container_is_refused_without_its_process(
     owner: str, tmp_path: Path
 ) -> None:
-    if owner == "ended":
-        with subprocess.Popen([sys.executable, "-c", ""]) as process:
-            owner = str(process.pid)
-    with locked(tmp_path / "jobs.sqlite3.lock", owner):
-        check_files(settings(tmp_path))
-
-
-def test_database_of_a_zombie_is_waited_for_later(tmp_path: Path) -> None:
+    """The lock counts: a process id means nothing where the process cannot be seen."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    with locked(tmp_path / "jobs.sqlite3.lock", str(process.pid)):
-        check_files(settings(tmp_path))
+    if owner == "ended":
+        process.wait()
+    if owner in ("ended", "zombie"):
+        owner = str(process.pid)
+    with locked(tmp_path / "jobs.sqlite3.lock", owner):
+        assert "in use by another server; stop it or" in refusal(tmp_path)
     process.wait()
+
+
+def test_database_of_a_server_that_was_killed_a_moment_ago_is_waited_for_later(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "jobs.sqlite3.lock").touch()
+    with locked(tmp_path / "jobs.sqlite3"):
+        check_files(settings(tmp_path))
+
+
+def test_database_in_use_by_another_of_its_names_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    with locked(tmp_path / "elsewhere" / "jobs.sqlite3"):
+        (tmp_path / "jobs.sqlite3").hardlink_to(tmp_path / "elsewhere" / "jobs.sqlite3")
+        assert "in use by another server; stop it or" in refusal(tmp_path)
+    assert "it is a hard link" in refusal(tmp_path)
+
+
+def test_files_of_another_user_that_are_open_to_others_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("emulator.preflight.os.geteuid", lambda: os.getuid() + 1)
+    database, folder = tmp_path / "jobs.sqlite3", tmp_path / "kept"
+    folder.mkdir(mode=0o755)
+    for path, changes in ((database, {}), (folder, {"job_db": ":memory:", "batch_dir": folder})):
+        path.touch()
+        path.chmod(0o755)
+        assert "belongs to another user and is open to others (mode 0755)" in refusal(
+            tmp_path, **changes
+        )
+        path.chmod(0o700)
+        check_files(settings(tmp_path, **changes))
 
 
 def test_database_that_is_a_folder_is_refused(tmp_path: Path) -> None:
@@ -145,9 +174,11 @@ def test_folders_that_are_not_writable_are_refused(
 
 
 def test_batch_folder_of_another_server_is_refused(tmp_path: Path) -> None:
-    with locked(tmp_path / "lock"):
-        assert refusal(tmp_path, job_db=":memory:", batch_dir=tmp_path) == (
-            f"the batch folder {tmp_path} is in use by another server; "
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    with locked(folder / "lock"):
+        assert refusal(tmp_path, job_db=":memory:", batch_dir=folder) == (
+            f"the batch folder {folder} is in use by another server; "
             "stop it or choose another one with BATCH_DIR"
         )
 
