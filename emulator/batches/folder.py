@@ -170,6 +170,7 @@ class Folder:
     def _write_mark(self) -> None:
         path = self._path / MARK
         if path.exists():
+            make_private(path, FILE_MODE)
             return
         try:
             FileTarget(path, private=True).write([mark()])
