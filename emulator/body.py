@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 from typing import Any
 
 import orjson
 from starlette.requests import Request
 
+from emulator.body_budget import RECEIVED, ReceivedBody
 from handler.errors import InvalidRequest, PayloadTooLarge, UnsupportedMediaType
+from handler.json_values import has_more_values
+
+# Parsing so many values of the most expensive kind, and freeing them, takes less than 100 ms.
+MAX_VALUES = 250_000
+# Parsed in a thread; smaller ones take about as long as handing them to one does.
+_LARGE_BYTES = 250_000
 
 
 async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
@@ -17,10 +26,10 @@ async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
     Raises:
         UnsupportedMediaType: a browser sent the body without a JSON content type.
         PayloadTooLarge: the declared or the received size exceeds `max_bytes`.
-        InvalidRequest: the body is not a JSON object.
+        InvalidRequest: the body is not a JSON object, or has too many values.
     """
     require_json_label(request)
-    return parse_object(await read_bytes(request, max_bytes), "the body")
+    return await read_object(request, max_bytes, "the body")
 
 
 def require_json_label(request: Request) -> None:
@@ -41,6 +50,37 @@ def require_json_label(request: Request) -> None:
             )
 
 
+async def read_object(request: Request, max_bytes: int, name: str) -> dict[str, Any]:
+    """Return the body as a JSON object, whatever its label; `name` begins the error messages.
+
+    A large body is parsed in a thread, one at a time: each step of it holds Python's lock for less
+    than 100 ms, and the event loop runs between them.
+
+    Raises:
+        PayloadTooLarge: the declared or the received size exceeds `max_bytes`.
+        InvalidRequest: the body is not a JSON object, or has too many values.
+    """
+    body = await _read(request, max_bytes)
+    received = received_body(request)
+    if len(body) <= _LARGE_BYTES:
+        if received is not None:
+            received.release()
+        return parse_object(body, name)
+    if received is None:
+        return await asyncio.to_thread(parse_object, body, name)
+    try:
+        async with received.budget.parsing:
+            return await asyncio.to_thread(parse_object, body, name)
+    finally:
+        received.release()
+
+
+def received_body(request: Request) -> ReceivedBody | None:
+    """Return the count of the request's bytes in memory; None outside our server."""
+    extension = request.scope.get("extensions", {}).get(RECEIVED)
+    return None if extension is None else extension["body"]
+
+
 def is_from_browser(request: Request) -> bool:
     """Return whether the request has a header that browsers add and scripts cannot remove."""
     return any(
@@ -48,10 +88,15 @@ def is_from_browser(request: Request) -> bool:
     )
 
 
-def parse_object(body: bytes, name: str) -> dict[str, Any]:
-    """Return a body as a JSON object; `name` begins the sentence otherwise. InvalidRequest."""
+def parse_object(body: bytes | bytearray, name: str) -> dict[str, Any]:
+    """Return a body as a JSON object; `name` begins the error messages. Raises InvalidRequest."""
+    if has_more_values(body, MAX_VALUES):
+        raise InvalidRequest(
+            f"{name} has more than {MAX_VALUES:,} JSON values; every list element, object key, list"
+            " and object counts"
+        )
     try:
-        value = orjson.loads(body)
+        value = _loads(body)
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"{name} is not JSON: {error}{_number_note(body)}") from None
     if not isinstance(value, dict):
@@ -72,7 +117,20 @@ def json_bytes(value: Any, name: str, param: str | None = None) -> bytes:
         raise InvalidRequest(f"{name} is nested too deeply", param) from None
 
 
-def _number_note(body: bytes) -> str:
+def _loads(body: bytes | bytearray) -> Any:
+    """Parse JSON. A large text creates many objects, and the collector would scan them each time
+    their number has grown, which takes several times longer than the parsing.
+    """
+    if len(body) <= _LARGE_BYTES or not gc.isenabled():
+        return orjson.loads(body)
+    gc.disable()
+    try:
+        return orjson.loads(body)
+    finally:
+        gc.enable()
+
+
+def _number_note(body: bytes | bytearray) -> str:
     """Say so where what is wrong is what Python writes for numbers that JSON has not."""
     if not (b"NaN" in body or b"Infinity" in body):
         return ""
@@ -83,21 +141,19 @@ def _number_note(body: bytes) -> str:
     return "; NaN and Infinity are no JSON"
 
 
-async def read_bytes(request: Request, max_bytes: int) -> bytes:
+async def _read(request: Request, max_bytes: int) -> bytearray:
     """Return the body, having read no more than `max_bytes` of it. Raises PayloadTooLarge."""
     declared = request.headers.get("content-length", "")
     # isdigit alone also takes "²", which int() does not, and more digits than it does.
     number = declared.isascii() and declared.isdigit() and len(declared) < 20
     if number and int(declared) > max_bytes:
         raise _too_large(max_bytes)
-    chunks: list[bytes] = []
-    size = 0
+    body = bytearray()
     async for chunk in request.stream():
-        size += len(chunk)
-        if size > max_bytes:
+        if len(body) + len(chunk) > max_bytes:
             raise _too_large(max_bytes)
-        chunks.append(chunk)
-    return b"".join(chunks)
+        body += chunk
+    return body
 
 
 def _too_large(max_bytes: int) -> PayloadTooLarge:

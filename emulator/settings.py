@@ -276,6 +276,27 @@ class EmulatorSettings(ResultSettings):
         description="Maximum time that a client may read nothing while data waits for it. After it "
         "the connection is closed.",
     )
+    max_connections: int = Field(
+        4_096,
+        ge=1,
+        le=60_000,
+        description="Maximum number of open connections. More are refused with status 503, except a"
+        " few from this machine, such as health checks. The limit of open files of the process may "
+        "be lower.",
+    )
+    max_connections_per_address: int = Field(
+        2_048,
+        ge=1,
+        le=60_000,
+        description="Maximum number of open connections from one address, or from one /64 network "
+        "of IPv6.",
+    )
+    max_pending_body_mb: float = Field(
+        200,
+        gt=0,
+        description="Maximum total size of the request bodies that are being received. The first "
+        "64 kB of each body do not count. Bodies beyond it are refused with status 503.",
+    )
     runpod_rate_limits: bool = Field(
         False,
         description="`on`: apply RunPod's documented rate limits per endpoint, with status 429.",
@@ -406,9 +427,14 @@ class EmulatorSettings(ResultSettings):
         )
 
     def connection_limits(self) -> ConnectionLimits:
-        """Return how long a client may take over what."""
+        """Return how much time and memory a client may take."""
         return ConnectionLimits(
-            head_s=self.head_timeout_s, body_s=self.body_timeout_s, read_s=self.read_timeout_s
+            head_s=self.head_timeout_s,
+            body_s=self.body_timeout_s,
+            read_s=self.read_timeout_s,
+            max_connections=self.max_connections,
+            max_connections_per_address=self.max_connections_per_address,
+            max_pending_body_bytes=int(self.max_pending_body_mb * 1e6),
         )
 
     def fault_rates(self) -> FaultRates:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from emulator import shapes
-from emulator.body import json_bytes, parse_object, read_bytes, require_json_label
+from emulator.body import json_bytes, read_object, require_json_label
 from emulator.disconnect import ClientDisconnected, while_connected
 from emulator.drain import Drain
 from emulator.fleet import Fleet
@@ -144,7 +144,7 @@ class WorkerRoutes:
         if job is None:
             return JSON({"ok": True, "ignored": True})
         try:
-            body = parse_object(await read_bytes(request, self._chunk), "it")
+            body = await read_object(request, self._chunk, "it")
             chunk = json_bytes(body.get("output"), "it")
             taken = await self._store.append(job.id, job.attempt, [chunk])
             hit("chunk-kept")
@@ -159,7 +159,7 @@ class WorkerRoutes:
             return JSON({"ok": True, "ignored": True})
         try:
             limit = self._runsync_result if job.sync else self._run_result
-            body = parse_object(await read_bytes(request, limit), "it")
+            body = await read_object(request, limit, "it")
             output = json_bytes(body["output"], "it") if "output" in body else None
             error_ = _text(body.get("error"))
         except (InvalidRequest, PayloadTooLarge) as error:

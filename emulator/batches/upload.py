@@ -19,6 +19,7 @@ from emulator.batches.form import Form
 from emulator.batches.looking import LineLimits, look, told
 from emulator.batches.store import BatchStore, Reservation
 from emulator.batches.stored_file import INPUT
+from emulator.body import received_body
 from handler.errors import InvalidRequest, PayloadTooLarge
 from handler.sampling import shown
 from jobs.private_files import open_private
@@ -95,10 +96,14 @@ class Uploads:
             self._check(int(declared) - _FRAME_BYTES)
             room.grow_to(int(declared) - _FRAME_BYTES)
         size = 0
+        received = received_body(request)
         try:
             with os.fdopen(open_private(path, _CREATE), "wb") as file:
                 async for piece in request.stream():
                     form.feed(piece)
+                    if received is not None:
+                        # From here on at most _WRITE_BYTES of it are in memory.
+                        received.release(len(piece))
                     self._check(size + form.held)
                     if form.held >= _WRITE_BYTES:
                         room.grow_to(size + form.held)
