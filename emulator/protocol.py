@@ -327,7 +327,8 @@ class Connection(HttpToolsProtocol):
         if not self._in_head:
             # The answer came before the end of the body.
             self._stop_waiting()
-            self._incoming = self.loop.call_later(_REST_OF_BODY_S, self._out_of_time)
+            limit_s = min(_REST_OF_BODY_S, self.limits.body_s)
+            self._incoming = self.loop.call_later(limit_s, self._out_of_time)
         self._received.release()
         data = self._clear_pipelined()
         super().on_response_complete()
