@@ -78,8 +78,11 @@ def _call(path: str) -> Call:
 
 
 def operation_of(path: str) -> str:
-    """Return the name of what is asked for, with or without an endpoint before it."""
+    """Return the name of the operation that a path asks for, with or without an endpoint."""
     parts = path.split("/", 4)
+    if len(parts) == 1:
+        # The router also looks up a path without its slashes at the end: "" for "//".
+        return ""
     return parts[3] if parts[1] == "v2" and len(parts) > 3 else parts[1]
 
 

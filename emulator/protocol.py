@@ -18,7 +18,7 @@ from emulator.chunked import ChunkedBody, ChunkedError
 from emulator.connection_counts import ConnectionCounts
 from emulator.disconnect import DROP
 from emulator.hangup_watch import HangupWatch
-from emulator.request_head import BadRequest, check_headers, split_target
+from emulator.request_head import BadRequest, check_headers, check_length, split_target
 from handler.errors import Problem, Row
 
 logger = logging.getLogger(__name__)
@@ -292,6 +292,11 @@ class Connection(HttpToolsProtocol):
             DROP: {"abort": self.transport.abort},
             RECEIVED: {"body": self._received},
         }
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the target; a target that is too long is refused before its end."""
+        super().on_url(url)
+        check_length(self.url)
 
     def on_headers_complete(self) -> None:
         """Check the head, find out how its body ends, and start the application."""

@@ -23,14 +23,18 @@ class BadRequest(ValueError):
         self.status = status
 
 
+def check_length(target: bytes) -> None:
+    """Check the length of a request target, or of its beginning. Raises BadRequest."""
+    if len(target) > MAX_TARGET_BYTES:
+        raise BadRequest(f"the request target is longer than {MAX_TARGET_BYTES} bytes", 414)
+
+
 def split_target(method: str, target: bytes) -> tuple[bytes | None, bytes]:
     """Return the host that a request target names, if it names one, and its path with its query.
 
     Raises:
         BadRequest: the target is malformed or of a form that this server has no use for.
     """
-    if len(target) > MAX_TARGET_BYTES:
-        raise BadRequest(f"the request target is longer than {MAX_TARGET_BYTES} bytes", 414)
     host = None
     # CONNECT names a host and a port alone, and OPTIONS may name the server itself by an asterisk.
     if method == "CONNECT" or not target.startswith(b"/"):

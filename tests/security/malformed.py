@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+# ruff: noqa: E501 - tables are easier to read in long lines
 # The last request of each case. The server answers it and closes, or has refused what came before.
 LAST = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
