@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from handler.job_keys import job_warnings
+from handler.json_values import MAX_JSON_VALUES, has_more_values, parse_json
 from handler.openai.body_keys import CALL_LINE_KEYS
 from handler.sampling import shown
 
@@ -51,8 +52,10 @@ def read_line(raw: bytes, number: int) -> Line:
         raw = raw.removeprefix(_BOM)
     if not raw.strip():
         raise BadLine("the line is empty")
+    if has_more_values(raw, MAX_JSON_VALUES):
+        raise BadLine(f"the line has more than {MAX_JSON_VALUES:,} JSON values")
     try:
-        found = orjson.loads(raw)
+        found = parse_json(raw)
     except orjson.JSONDecodeError as error:
         raise BadLine(f"the line is not JSON: {error}") from None
     if not isinstance(found, dict):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 from typing import Any
 
@@ -12,10 +11,8 @@ from starlette.requests import Request
 
 from emulator.body_budget import RECEIVED, ReceivedBody
 from handler.errors import InvalidRequest, PayloadTooLarge, UnsupportedMediaType
-from handler.json_values import has_more_values
+from handler.json_values import MAX_JSON_VALUES, has_more_values, parse_json
 
-# Parsing so many values of the most expensive kind, and freeing them, takes less than 100 ms.
-MAX_VALUES = 250_000
 # Parsed in a thread; smaller ones take about as long as handing them to one does.
 _LARGE_BYTES = 250_000
 
@@ -62,15 +59,14 @@ async def read_object(request: Request, max_bytes: int, name: str) -> dict[str, 
     """
     body = await _read(request, max_bytes)
     received = received_body(request)
-    if len(body) <= _LARGE_BYTES:
-        if received is not None:
-            received.release()
-        return parse_object(body, name)
     if received is None:
-        return await asyncio.to_thread(parse_object, body, name)
+        return parse_object(body, name)
+    budget = received.budget
     try:
-        async with received.budget.parsing:
-            return await asyncio.to_thread(parse_object, body, name)
+        if len(body) <= _LARGE_BYTES:
+            return parse_object(body, name, budget.max_values)
+        async with budget.parsing:
+            return await asyncio.to_thread(parse_object, body, name, budget.max_values)
     finally:
         received.release()
 
@@ -88,15 +84,17 @@ def is_from_browser(request: Request) -> bool:
     )
 
 
-def parse_object(body: bytes | bytearray, name: str) -> dict[str, Any]:
+def parse_object(
+    body: bytes | bytearray, name: str, max_values: int = MAX_JSON_VALUES
+) -> dict[str, Any]:
     """Return a body as a JSON object; `name` begins the error messages. Raises InvalidRequest."""
-    if has_more_values(body, MAX_VALUES):
+    if has_more_values(body, max_values):
         raise InvalidRequest(
-            f"{name} has more than {MAX_VALUES:,} JSON values; every list element, object key, list"
-            " and object counts"
+            f"{name} has more than {max_values:,} JSON values (MAX_JSON_VALUES); every list element,"
+            " object key, list and object counts"
         )
     try:
-        value = _loads(body)
+        value = parse_json(body)
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"{name} is not JSON: {error}{_number_note(body)}") from None
     if not isinstance(value, dict):
@@ -115,19 +113,6 @@ def json_bytes(value: Any, name: str, param: str | None = None) -> bytes:
     except orjson.JSONEncodeError:
         # The one thing that can be read and not written: 255 levels, where reading takes 1,024.
         raise InvalidRequest(f"{name} is nested too deeply", param) from None
-
-
-def _loads(body: bytes | bytearray) -> Any:
-    """Parse JSON. A large text creates many objects, and the collector would scan them each time
-    their number has grown, which takes several times longer than the parsing.
-    """
-    if len(body) <= _LARGE_BYTES or not gc.isenabled():
-        return orjson.loads(body)
-    gc.disable()
-    try:
-        return orjson.loads(body)
-    finally:
-        gc.enable()
 
 
 def _number_note(body: bytes | bytearray) -> str:

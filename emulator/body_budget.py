@@ -1,4 +1,4 @@
-"""The memory that request bodies may take while they arrive, over all connections."""
+"""The memory that request bodies may take until they are parsed, over all connections."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ RECEIVED = "emulator.received"
 class BodyBudget:
     """The sum of the received bytes of all requests that have not been parsed or stored yet.
 
+    `max_values` is the limit for the JSON values of each body, whose parsing costs memory too.
     Owned by the event loop.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, max_values: int) -> None:
         self.limit_bytes = limit_bytes
+        self.max_values = max_values
         self.used_bytes = 0
         # Parsing holds Python's lock: of two large bodies the second waits for the first.
         self.parsing = asyncio.Lock()

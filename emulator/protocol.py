@@ -20,6 +20,7 @@ from emulator.disconnect import DROP
 from emulator.hangup_watch import HangupWatch
 from emulator.request_head import BadRequest, check_headers, check_length, split_target
 from handler.errors import Problem, Row
+from handler.json_values import MAX_JSON_VALUES
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,8 @@ class ConnectionLimits:
     connection or the first byte of the request. `body_s`: seconds from there to the end of its
     body. `read_s`: seconds that a client may read nothing while data waits for it.
     `max_connections`: open connections, in all and `per_address`. `max_pending_body_bytes`: the sum
-    of all bodies that are being received.
+    of all bodies that are being received. `max_json_values`: list elements, keys, lists and objects
+    of one body.
     """
 
     head_s: float = 10.0
@@ -55,6 +57,7 @@ class ConnectionLimits:
     max_connections: int = 4_096
     max_connections_per_address: int = 2_048
     max_pending_body_bytes: int = 200_000_000
+    max_json_values: int = MAX_JSON_VALUES
 
 
 class _Shared:
@@ -63,7 +66,7 @@ class _Shared:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self.counts = ConnectionCounts(limits.max_connections, limits.max_connections_per_address)
-        self.budget = BodyBudget(limits.max_pending_body_bytes)
+        self.budget = BodyBudget(limits.max_pending_body_bytes, limits.max_json_values)
         self.watch = HangupWatch()
         self.lingering = 0
         self._warned_s = float("-inf")

@@ -15,6 +15,7 @@ from emulator.protocol import ConnectionLimits
 from emulator.scaling import Scaling
 from emulator.submission import PolicyLimits
 from emulator.worker_process import worker_command
+from handler.json_values import MAX_JSON_VALUES
 from handler.limits import Sizes
 from handler.targets import Targets, is_loopback
 from handler.worker_settings import ResultSettings
@@ -297,6 +298,13 @@ class EmulatorSettings(ResultSettings):
         description="Maximum total size of the request bodies that are being received. The first "
         "64 kB of each body do not count. Bodies beyond it are refused with status 503.",
     )
+    max_json_values: int = Field(
+        MAX_JSON_VALUES,
+        ge=1_000,
+        description="Maximum number of values in a JSON body: every list element, object key, list "
+        "and object counts. While a body is parsed nothing else runs, up to 0.1 s for the default, "
+        "so a higher limit makes other requests wait longer.",
+    )
     runpod_rate_limits: bool = Field(
         False,
         description="`on`: apply RunPod's documented rate limits per endpoint, with status 429.",
@@ -435,6 +443,7 @@ class EmulatorSettings(ResultSettings):
             max_connections=self.max_connections,
             max_connections_per_address=self.max_connections_per_address,
             max_pending_body_bytes=int(self.max_pending_body_mb * 1e6),
+            max_json_values=self.max_json_values,
         )
 
     def fault_rates(self) -> FaultRates:

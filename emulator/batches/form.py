@@ -8,6 +8,8 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from handler.errors import InvalidRequest, UnsupportedMediaType
 
 _TYPE = "multipart/form-data"
+# The parser takes time that grows with the square of this.
+_MAX_CONTENT_TYPE_CHARS = 1_024
 _MOST_PARTS = 32
 _MOST_FIELD_BYTES = 4_096
 _MOST_NAME_CHARS = 255
@@ -23,6 +25,10 @@ class Form:
 
     def __init__(self, content_type: str, file_field: str = "file") -> None:
         """Prepare for a body. Raises UnsupportedMediaType or InvalidRequest."""
+        if len(content_type) > _MAX_CONTENT_TYPE_CHARS:
+            raise InvalidRequest(
+                f"the content type is longer than {_MAX_CONTENT_TYPE_CHARS} characters"
+            )
         label, options = parse_options_header(content_type)
         if label.decode("latin-1").strip() != _TYPE:
             raise UnsupportedMediaType(f"the content type must be {_TYPE}, with the file in it")

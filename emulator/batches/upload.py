@@ -95,12 +95,15 @@ class Uploads:
         if declared.isascii() and declared.isdigit() and len(declared) < 20:
             self._check(int(declared) - _FRAME_BYTES)
             room.grow_to(int(declared) - _FRAME_BYTES)
-        size = 0
+        size = total = 0
         received = received_body(request)
         try:
             with os.fdopen(open_private(path, _CREATE), "wb") as file:
                 async for piece in request.stream():
                     form.feed(piece)
+                    total += len(piece)
+                    # Also of what is behind the form's end, which is dropped.
+                    self._check(total - _FRAME_BYTES)
                     if received is not None:
                         # From here on at most _WRITE_BYTES of it are in memory.
                         received.release(len(piece))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from tests.integration.emulator.processes import Emulator, emulator
 from tests.security.raw_http import exchange, request_bytes
@@ -20,7 +21,7 @@ _PROBE_INTERVAL_S = 0.05
 _SETTINGS = {"ENGINE": "scripted", "ENGINE_ISOLATION": "thread", "API_KEYS": "secret-key"}
 _READ_BYTES = 65_536
 
-Attack = Callable[[int, float], Awaitable[None]]
+Attack = Callable[[int, float], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
