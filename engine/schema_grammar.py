@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from engine.errors import RequestRejected
+from engine.schema_cost import find_target, why_too_costly
 from engine.thoughts import THOUGHT
 
 if TYPE_CHECKING:
@@ -51,9 +51,14 @@ def grammar_of(schema: Mapping[str, Any], *, thinking: bool = False) -> str:
         raise RequestRejected(
             f"json_schema: answers cannot be held to it: {why}", param="json_schema"
         )
-    told = json.dumps({**schema, "x-guidance": _OPTIONS})
+    return constraint_text(schema, thinking=thinking)
+
+
+def constraint_text(schema: Mapping[str, Any], *, thinking: bool = False) -> str:
+    """Return the grammar of a schema as text, without looking at the schema."""
+    with_options = json.dumps({**schema, "x-guidance": _OPTIONS})
     start = _AFTER_THOUGHTS if thinking else _AT_ONCE
-    return f"%llguidance {{}}\n{start}\nanswer: %json {told}\n"
+    return f"%llguidance {{}}\n{start}\nanswer: %json {with_options}\n"
 
 
 def why_not(schema: Mapping[str, Any]) -> str | None:
@@ -62,7 +67,8 @@ def why_not(schema: Mapping[str, Any]) -> str | None:
     The first time it takes a millisecond, and a second for a schema that is just too large, without
     the interpreter's lock.
     """
-    return _too_deep(schema) or _why_not(json.dumps(schema))
+    # In this order: only a schema that is not too deep and not too costly may reach the library.
+    return _too_deep(schema) or why_too_costly(schema) or _why_not(json.dumps(schema))
 
 
 # A batch has the same one in every line.
@@ -92,7 +98,7 @@ def _too_deep(schema: Mapping[str, Any]) -> str | None:
     for ref in pending:
         if not re.match("#(/|$)", ref):
             return f"a $ref must be within the schema, as #/$defs/…, not {_short(ref, 60)}"
-        height, refs = _height(_target(schema, ref))
+        height, refs = _height(find_target(schema, ref))
         levels += height
         if levels > MAX_LEVELS:
             return f"it has more than {MAX_LEVELS} levels, with what it refers to"
@@ -116,15 +122,3 @@ def _height(part: Any) -> tuple[int, set[str]]:
         ]
     return height, refs
 
-
-def _target(schema: Mapping[str, Any], ref: str) -> Any:
-    """Return what a reference leads to (RFC 6901), None where that is nothing."""
-    part: Any = schema
-    for step in unquote(ref).split("/")[1:]:
-        step = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(part, list):
-            place = int(step) if re.fullmatch("[0-9]{1,9}", step) else len(part)
-            part = part[place] if place < len(part) else None
-        else:
-            part = part.get(step) if isinstance(part, Mapping) else None
-    return part
