@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
@@ -17,6 +18,7 @@ from engine.errors import EngineError, EngineReplaced, EngineRestarting
 from handler.assembly import Doors
 from handler.errors import HandlerError, InvalidRequest, problem
 from handler.job import Interruption
+from handler.offload import checked
 from handler.openai.service import EMBEDDINGS, SHAPES
 
 logger = logging.getLogger(__name__)
@@ -140,13 +142,15 @@ class Answerer:
             raise InvalidRequest(_STREAMS, "stream")
         if self._priority is not None:
             # What cannot be answered needs no slot.
-            service.check(route, asked)
+            await checked(asked, partial(service.check, route, asked))
             priority = self._priority
             slot = await self._engine.reserve(priority)
         try:
             body = await service.plain(route, asked, slot)
             if body is None:
-                body = await service.whole(service.codec(route, asked, priority=priority), slot)
+                body = await service.whole(
+                    await service.read(route, asked, priority=priority), slot
+                )
             return body
         finally:
             if slot is not None:

@@ -91,7 +91,7 @@ class OpenAIRoutes:
     def _generating(self, shape: str, dialect: Dialect) -> _Answer:
         async def answer(request: Request) -> Response | SSEResponse:
             body = await read_json(request, self._max_body_bytes)
-            codec = self._service.codec(shape, body, dialect)
+            codec = await self._service.read(shape, body, dialect)
             if not codec.streaming:
                 return JSON(await while_connected(request.receive, self._service.whole(codec)))
             running = await while_connected(

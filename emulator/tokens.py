@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -15,8 +16,9 @@ from engine import Chat, Engine
 from handler.errors import InvalidRequest
 from handler.messages import check_text, read_messages
 from handler.models import Models
+from handler.offload import checked
 from handler.openai.body_keys import DETOKENIZE_KEYS, TOKENIZE_KEYS
-from handler.sampling import read_token_ids, shown
+from handler.sampling import check_token_count, read_token_ids, shown
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +54,8 @@ class TokenRoutes:
     async def _text(self, body: dict[str, Any], engine: Engine) -> str:
         """Return a prompt, or what the model's template makes of messages."""
         if body.get("messages") is not None:
-            return await engine.render(Chat(read_messages(body["messages"])))
+            messages = await checked(body, partial(read_messages, body["messages"]))
+            return await engine.render(Chat(messages))
         prompt = body.get("prompt")
         if not isinstance(prompt, str):
             raise InvalidRequest(f"prompt must be a string, got {shown(prompt)}", "prompt")
@@ -61,7 +64,8 @@ class TokenRoutes:
 
     async def _detokenize(self, request: Request) -> Response:
         body = await read_json(request, self._max_body_bytes)
-        tokens = read_token_ids(body.get("tokens"))
+        check_token_count(body.get("tokens"), "tokens")
+        tokens = await checked(body, partial(read_token_ids, body.get("tokens")))
         if tokens is None:
             raise InvalidRequest(
                 f"tokens must be an array of token ids, got {shown(body.get('tokens'))}", "tokens"

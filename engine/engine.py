@@ -27,7 +27,8 @@ from engine.hosts.process import ProcessHost
 from engine.hosts.thread import ThreadHost
 from engine.instance import EngineState, Instance, state_of
 from engine.output import Embedding
-from engine.request import Chat, GenerationRequest, Priority, RenderedPrompt
+from engine.prompt_size import check_size
+from engine.request import Chat, GenerationRequest, Priority, Prompt, RenderedPrompt
 from engine.stream import TokenStream, timed_out
 
 # Interactive requests wait for a restart for so long, or for as long as two loads take.
@@ -192,6 +193,7 @@ class Engine:
         try:
             # Nothing is waited for any more; a host that dies now is found out by its stream.
             capabilities = await self._host.ready()
+            check_size(request.prompt, capabilities.context_length)
             request, notes = apply_chat_template(request, capabilities)
             warnings = notes + capabilities.check(request.prompt, request.sampling)
         except BaseException:
@@ -270,29 +272,33 @@ class Engine:
             f"the engine is {downtime.sentence}", retry_after_s=downtime.retry_after_s
         )
 
-    async def _call(self, op: SideCall, payload: Any) -> Any:
-        await self._ready(Priority.INTERACTIVE)
+    async def _call(
+        self, op: SideCall, payload: Any, prompt: Prompt, param: str | None = None
+    ) -> Any:
+        """Ask the engine's process, unless `prompt` cannot fit the context. Raises EngineError."""
+        capabilities = await self._ready(Priority.INTERACTIVE)
+        check_size(prompt, capabilities.context_length, param)
         return await self._host.call(op, payload)
 
     async def render(self, chat: Chat) -> str:
         """Return the prompt the model's chat template makes of a chat. Raises EngineError."""
-        return str(await self._call("render", chat))
+        return str(await self._call("render", chat, chat))
 
     async def tokenize(self, text: str) -> list[int]:
         """Return the model's token ids for a text. Raises EngineError."""
-        return list(await self._call("tokenize", text))
+        return list(await self._call("tokenize", text, text))
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids. Raises EngineError."""
-        return str(await self._call("detokenize", list(tokens)))
+        return str(await self._call("detokenize", list(tokens), tuple(tokens), "tokens"))
 
     async def pieces(self, text: str) -> list[str]:
         """Return the text of each of a text's tokens. Raises EngineError."""
-        return list(await self._call("pieces", text))
+        return list(await self._call("pieces", text, text))
 
     async def infill(self, prefix: str, suffix: str) -> str:
         """Return the prompt for what is missing between two texts. Raises EngineError."""
-        return str(await self._call("infill", [prefix, suffix]))
+        return str(await self._call("infill", [prefix, suffix], prefix + suffix))
 
     async def embed(
         self, texts: Sequence[RenderedPrompt], priority: Priority, slot: Slot | None = None
@@ -314,6 +320,8 @@ class Engine:
                     raise UnsupportedParameter(
                         f"input: the {capabilities.backend} engine has no embeddings", param="input"
                     )
+                for text in texts:
+                    check_size(text, capabilities.context_length, "input")
                 if slot is None or not slot.take():
                     await self._admission.acquire(priority)
                 return await self._vectors(texts)

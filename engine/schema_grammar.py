@@ -121,4 +121,3 @@ def _height(part: Any) -> tuple[int, set[str]]:
             for inner in (each.values() if isinstance(each, dict) else each)
         ]
     return height, refs
-

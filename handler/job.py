@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -17,6 +18,7 @@ from engine.request import TemplateMode
 from handler import limits
 from handler.errors import Problem, ResultTooLarge, problem
 from handler.models import Models
+from handler.offload import checked
 from handler.openai.service import OpenAIService, events
 from handler.options import PLAIN, OptionsReader
 from handler.pipeline import Pipeline
@@ -132,7 +134,7 @@ class JobHandler:
         """
         request: TextRequest | OpenAIRequest | None = None
         try:
-            request = self._parse(job, timeout_s)
+            request = await checked(job.get("input"), partial(self._parse, job, timeout_s))
             delivery = self._delivery(job, request)
             if put is not None and as_list:
                 return Result(output=await self._list(request, delivery, slot, put))
@@ -181,7 +183,7 @@ class JobHandler:
         request: TextRequest | OpenAIRequest | None = None
         has_begun = False
         try:
-            request = self._parse(job)
+            request = await checked(job.get("input"), partial(self._parse, job))
             delivery = self._delivery(job, request)
             async with aclosing(self._chunks(request, delivery, slot, _sdk_body)) as chunks:
                 async for output, _, is_kept in chunks:
@@ -355,7 +357,7 @@ class JobHandler:
         if body is not None:
             body = _with_warnings(body, request)
         else:
-            codec = self._openai.codec(request.route, request.body)
+            codec = await self._openai.read(request.route, request.body)
             codec.warn(*request.warnings)
             codec.timeout_s = request.timeout_s
             if codec.streaming:

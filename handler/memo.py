@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Set
 from typing import Any, Generic, TypeVar
 
+from handler.json_size import exceeds
+
 T = TypeVar("T")
 
 _MOST = 64
 # Longer words are rarely said twice.
 _MOST_CHARS = 2_000
-_SIZED = (str, list, dict)
+# A body with more fields is no repeated one, and going through all of them takes time.
+_MOST_FIELDS = 200
 
 
 class Memo(Generic[T]):
@@ -35,8 +38,10 @@ class Memo(Generic[T]):
 
         `context` is what else the reading depends on. Raises what `read` raises.
         """
+        if len(body) > _MOST_FIELDS:
+            return read()
         asked = [(name, body[name]) for name in body if name in matters]
-        if any(isinstance(value, _SIZED) and len(value) > _MOST_CHARS for _, value in asked):
+        if exceeds(asked, _MOST_CHARS):
             return read()
         try:
             # Unlike equality it tells 1 from 1.0 and from true.

@@ -20,6 +20,11 @@ _ROLES = {
 }
 
 
+MAX_MESSAGES = 10_000
+MAX_PARTS = 1_000
+MAX_CALLS = 128
+
+
 def read_messages(raw: Any, path: str = "") -> tuple[Message, ...]:
     """Return the messages of a request.
 
@@ -29,6 +34,7 @@ def read_messages(raw: Any, path: str = "") -> tuple[Message, ...]:
     name = f"{path}messages"
     if not isinstance(raw, list) or not raw:
         raise InvalidRequest(f"{name} must be a non-empty array, got {shown(raw)}", name)
+    _check_count(raw, MAX_MESSAGES, name, "messages")
     return tuple(_message(each, f"{name}[{index}]") for index, each in enumerate(raw))
 
 
@@ -61,6 +67,7 @@ def _calls(raw: Any, path: str) -> tuple[Mapping[str, Any], ...]:
         return ()
     if not isinstance(raw, list):
         raise InvalidRequest(f"{path} must be an array, got {shown(raw)}", path)
+    _check_count(raw, MAX_CALLS, path, "calls")
     found = []
     for index, call in enumerate(raw):
         function = call.get("function") if isinstance(call, Mapping) else None
@@ -96,6 +103,7 @@ def _content(raw: Any, role: str, path: str) -> str:
         raise InvalidRequest(
             f"{path} must be a string or an array of text parts, got {shown(raw)}", path
         )
+    _check_count(raw, MAX_PARTS, path, "parts")
     texts = []
     for index, part in enumerate(raw):
         text = part.get("text") if isinstance(part, Mapping) else None
@@ -106,6 +114,11 @@ def _content(raw: Any, role: str, path: str) -> str:
             )
         texts.append(_text(text, f"{path}[{index}]"))
     return "".join(texts)
+
+
+def _check_count(raw: list[Any], most: int, path: str, what: str) -> None:
+    if len(raw) > most:
+        raise InvalidRequest(f"{path} must have at most {most} {what}, got {len(raw)}", path)
 
 
 def _text(text: str, path: str) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from engine.schema_cost import repetitions
 from handler.errors import InvalidRequest
+from handler.json_size import exceeds
 from handler.sampling import shown
 from handler.unknown_keys import KnownKeys
 from validation import Options
@@ -19,6 +21,10 @@ from validation.verdict import AnswerCheck, Blocker, Redactor
 
 T = TypeVar("T")
 P = TypeVar("P")
+
+MAX_SCHEMA_CHARS = 100_000
+# Of all patterns of one schema: compiling them holds the interpreter's lock.
+MAX_REPETITIONS = 2_000
 
 PiiKind = Literal["card", "iban", "email", "phone", "key"]
 PII_KINDS: tuple[PiiKind, ...] = get_args(PiiKind)
@@ -161,10 +167,31 @@ def _kinds(*asked: bool | list[PiiKind] | None) -> frozenset[str] | None:
 
 
 def _schema(schema: dict[str, Any]) -> AnswerCheck:
+    if exceeds(schema, MAX_SCHEMA_CHARS):
+        raise ValueError(f"The JSON schema must have at most {MAX_SCHEMA_CHARS} characters.")
+    if (count := sum(map(repetitions, _patterns(schema)))) > MAX_REPETITIONS:
+        raise ValueError(
+            f"The patterns of the JSON schema must repeat their parts at most {MAX_REPETITIONS} "
+            f"times in all, nested counts multiplied, and they do so {count} times."
+        )
     try:
         return _compiled_schema(orjson.dumps(schema))
     except TypeError as error:
         raise ValueError(f"The JSON schema is not JSON: {error}.") from None
+
+
+def _patterns(schema: Any) -> Iterator[str]:
+    pending = [schema]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, dict):
+            if isinstance(pattern := part.get("pattern"), str):
+                yield pattern
+            if isinstance(named := part.get("patternProperties"), dict):
+                yield from named
+            pending += part.values()
+        elif isinstance(part, list):
+            pending += part
 
 
 @lru_cache(maxsize=32)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from engine import SamplingParams
 from handler.errors import InvalidRequest
+from handler.json_size import exceeds
 from handler.memo import Memo
 from handler.names import IGNORED, asks_for_nothing
 
@@ -23,6 +24,12 @@ MAX_STOP_CHARS = 1024
 MAX_INT32 = 2**32 - 1
 MAX_TOKEN_ID = 2**31 - 1
 MAX_DRAFTED = 64
+MAX_BIASED_TOKENS = 10_000
+# Of one prompt, and of all prompts of a request together.
+MAX_TOKEN_IDS = 1_000_000
+# Longer arrays are wrong for every parameter, and are refused without a look at what is in them.
+_MAX_LISTED = 1_000
+_MAX_SHOWN = 60
 
 _Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 _TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
@@ -37,17 +44,40 @@ def as_whole(value: Any) -> Any:
     """
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
-    if isinstance(value, list):
+    if isinstance(value, list) and len(value) <= MAX_TOKEN_IDS:
         return [as_whole(each) if isinstance(each, float) else each for each in value]
     return value
 
 
 def read_token_ids(value: Any) -> tuple[int, ...] | None:
-    """Return an array of token ids; None if `value` is anything else."""
-    if not isinstance(value, list):
+    """Return an array of token ids; None if `value` is anything else, or too long."""
+    if not isinstance(value, list) or len(value) > MAX_TOKEN_IDS:
         return None
     ids = tuple(as_whole(value))
     return ids if all(type(each) is int and 0 <= each <= MAX_TOKEN_ID for each in ids) else None
+
+
+def as_whole_parameter(value: Any) -> Any:
+    """Return a parameter as `as_whole` does; an array that is too long for any is left alone."""
+    is_long = isinstance(value, list) and len(value) > _MAX_LISTED
+    return value if is_long else as_whole(value)
+
+
+def check_token_count(prompts: Any, name: str) -> None:
+    """Refuse prompts with too many token ids in all, by their lengths alone.
+
+    Raises:
+        InvalidRequest: naming the field and the maximum.
+    """
+    if not isinstance(prompts, list):
+        return
+    count = len(prompts)
+    if count <= MAX_TOKEN_IDS:
+        count = sum([len(each) for each in prompts if isinstance(each, list)])
+    if count > MAX_TOKEN_IDS:
+        raise InvalidRequest(
+            f"{name} must have at most {MAX_TOKEN_IDS} token ids in all, got {count}", name
+        )
 
 
 class SamplingInput(BaseModel):
@@ -59,7 +89,7 @@ class SamplingInput(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
     # Of every field: those that take any number take a whole one too.
-    _whole = field_validator("*", mode="before")(as_whole)
+    _whole = field_validator("*", mode="before")(as_whole_parameter)
 
     max_tokens: int | None = Field(
         None, ge=1, le=MAX_INT32, description=f"a whole number from 1 to {MAX_INT32}"
@@ -93,7 +123,9 @@ class SamplingInput(BaseModel):
     include_stop_str_in_output: bool | None = Field(None, description="true or false")
     ignore_eos: bool | None = Field(None, description="true or false")
     logit_bias: dict[str, _Bias] | None = Field(
-        None, description="an object of token ids and numbers from -100 to 100"
+        None,
+        description=f"an object of up to {MAX_BIASED_TOKENS} token ids and numbers from -100 to "
+        "100",
     )
     # Of a draft model that guesses ahead (R17).
     num_assistant_tokens: int | None = Field(
@@ -140,12 +172,24 @@ def read_sampling(
         InvalidRequest: naming the field, the value and what is allowed.
     """
 
+    check_bias_count(body, path)
+
     def read() -> _Sampling:
         given = validate(SamplingInput, body, path)
         sampling, warnings = sampling_of(given, body, defaults, path)
         return sampling, bool(given.stream), warnings
 
     return _KNOWN.get(body, _MATTERS, read, (defaults, path))
+
+
+def check_bias_count(body: Mapping[str, Any], path: str = "") -> None:
+    """Refuse too many biased tokens before any of them is read. Raises InvalidRequest."""
+    bias = body.get("logit_bias")
+    if isinstance(bias, dict) and len(bias) > MAX_BIASED_TOKENS:
+        raise InvalidRequest(
+            f"{path}logit_bias must have at most {MAX_BIASED_TOKENS} token ids, got {len(bias)}",
+            f"{path}logit_bias",
+        )
 
 
 def sampling_of(
@@ -198,10 +242,12 @@ def _warnings(
     model: type[SamplingInput], suspects: Set[str], body: Mapping[str, Any], path: str
 ) -> tuple[str, ...]:
     ignored = suspects - model.model_fields.keys()
+    # In the body's order, unless most of the body is something else.
+    names = [key for key in body if key in ignored] if len(body) < 1_000 else sorted(ignored)
     return tuple(
         f"{path}{key} is not supported and was ignored"
-        for key, value in body.items()
-        if key in ignored and not asks_for_nothing(key, value)
+        for key in names
+        if not asks_for_nothing(key, body[key])
     )
 
 
@@ -224,15 +270,23 @@ def validate(model: type[M], body: Mapping[str, Any], path: str = "") -> M:
 
 def shown(value: Any) -> str:
     """Return a value as short JSON, for error messages; always text that UTF-8 can carry."""
+    if isinstance(value, list | dict) and exceeds(value, _MAX_SHOWN):
+        return _counted(value)
+    # Of a long one only the beginning is shown.
+    start = value[: _MAX_SHOWN + 1] if isinstance(value, str) else value
     try:
-        text = orjson.dumps(value).decode()
+        text = orjson.dumps(start).decode()
     except (TypeError, ValueError):
-        text = _escaped(value)
+        text = _escaped(start)
     if isinstance(value, float) and text == "null":
         text = str(value)
-    if isinstance(value, list | dict) and len(text) > 60:
-        return f"{'an array' if isinstance(value, list) else 'an object'} of {len(value)}"
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    if isinstance(value, list | dict) and len(text) > _MAX_SHOWN:
+        return _counted(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+
+
+def _counted(value: list[Any] | dict[str, Any]) -> str:
+    return f"{'an array' if isinstance(value, list) else 'an object'} of {len(value)}"
 
 
 def _escaped(value: Any) -> str:

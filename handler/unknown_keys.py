@@ -14,6 +14,8 @@ from handler.sampling import shown
 
 # Of one object. Comparing a key with the known ones takes about a millisecond the first time.
 MAX_COMPARED = 16
+# Keys of one object that are looked at. Requests have some tens.
+MAX_LOOKED_AT = 1_000
 # Longer keys are not misspelled names. Shorter ones resemble too many.
 MAX_CHARS, MIN_CHARS = 48, 3
 # A wrong letter in a name of four leaves three quarters of it.
@@ -72,7 +74,8 @@ class KnownKeys:
         """
         if body.keys() <= self.keys:
             return ()
-        unknown = [name for name in body if name not in self.keys and body[name] is not None]
+        looked_at = islice(body, MAX_LOOKED_AT)
+        unknown = [name for name in looked_at if name not in self.keys and body[name] is not None]
         sentences = [
             sentence
             for name in islice(unknown, MAX_COMPARED)
@@ -80,8 +83,9 @@ class KnownKeys:
         ]
         if len(unknown) > MAX_COMPARED:
             where = self._path.rstrip(".") or "the request"
+            count = len(unknown) if len(body) <= MAX_LOOKED_AT else f"at least {len(unknown)}"
             sentences.append(
-                f"{where} has {len(unknown)} unknown keys, of which the first {MAX_COMPARED} were "
+                f"{where} has {count} unknown keys, of which the first {MAX_COMPARED} were "
                 "checked for misspelled names"
             )
         return tuple(sentences)

@@ -9,6 +9,7 @@ import orjson
 
 from engine import Chat
 from handler.errors import InvalidRequest
+from handler.json_size import exceeds
 from handler.messages import read_messages
 from handler.openai import logprobs
 from handler.openai.manner import Manner
@@ -19,11 +20,19 @@ from handler.openai.tools import read_tools
 from handler.request import read_flag
 from handler.sampling import shown
 
+MAX_TEMPLATE_CHARS = 100_000
+
 
 def _chat(body: Mapping[str, Any]) -> tuple[Chat]:
     template = body.get("chat_template_kwargs")
     if template is None:
         template = {}
+    if isinstance(template, dict) and exceeds(template, MAX_TEMPLATE_CHARS):
+        raise InvalidRequest(
+            f"chat_template_kwargs must have at most {MAX_TEMPLATE_CHARS} characters, and they "
+            "have more",
+            "chat_template_kwargs",
+        )
     if not isinstance(template, dict) or not _is_plain(template):
         raise InvalidRequest(
             "chat_template_kwargs must be an object of Unicode text, numbers of up to 64 bits and "

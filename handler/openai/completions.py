@@ -13,7 +13,7 @@ from handler.openai.manner import Manner
 from handler.openai.parameters import CompletionInput
 from handler.openai.shape import Shape
 from handler.openai.structured import read_response_format
-from handler.sampling import read_token_ids
+from handler.sampling import check_token_count, read_token_ids
 
 # As many as OpenAI takes; each one is a generation.
 MAX_PROMPTS = 2048
@@ -23,6 +23,7 @@ _PLAIN = Manner()
 def _prompts(body: Mapping[str, Any]) -> tuple[RenderedPrompt, ...]:
     """Return the prompts of R5's four forms. Raises InvalidRequest in R6's very words."""
     given = body.get("prompt")
+    check_token_count(given, "prompt")
     if not isinstance(given, list) or read_token_ids(given):
         given = [given]
     if len(given) > MAX_PROMPTS:

@@ -17,7 +17,15 @@ from handler.messages import check_text
 from handler.names import IGNORED, LABELS
 from handler.openai.dialect import Dialect
 from handler.openai.models import read_model
-from handler.sampling import MAX_INT32, SamplingInput, as_whole, read_token_ids, shown, validate
+from handler.sampling import (
+    MAX_INT32,
+    SamplingInput,
+    as_whole_parameter,
+    check_token_count,
+    read_token_ids,
+    shown,
+    validate,
+)
 from handler.unknown_keys import KnownKeys
 
 # As many as OpenAI takes.
@@ -32,7 +40,7 @@ class EmbeddingsInput(BaseModel):
     """What a body may hold beside `input` and `model`; each description ends "… must be …"."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
-    _whole = field_validator("*", mode="before")(as_whole)
+    _whole = field_validator("*", mode="before")(as_whole_parameter)
 
     encoding_format: Literal["float", "base64"] | None = Field(None, description="float or base64")
     dimensions: int | None = Field(
@@ -132,6 +140,7 @@ class EmbeddingsCall:
 
 
 def _texts(given: Any) -> Sequence[RenderedPrompt]:
+    check_token_count(given, "input")
     texts = [given] if isinstance(given, str) or read_token_ids(given) else given
     if not isinstance(texts, list) or not texts:
         raise InvalidRequest(f"{_INPUT}, got {shown(given)}", "input")

@@ -18,6 +18,7 @@ from handler.sampling import (
     MAX_INT32,
     Defaults,
     SamplingInput,
+    check_bias_count,
     sampling_of,
     shown,
     validate,
@@ -121,6 +122,7 @@ def _read(
     schema: Mapping[str, Any] | None,
 ) -> Parameters:
     _check_stops(body, dialect)
+    check_bias_count(body)
     given = validate(model, body)
     if dialect.refuses_draft:
         _check_draft(body)

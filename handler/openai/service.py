@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from engine import Finish, FinishReason, Priority, Slot, Usage
@@ -18,6 +19,7 @@ from engine.thoughts import are_opened
 from handler.answer import Answer
 from handler.errors import NotFound
 from handler.models import Models
+from handler.offload import checked
 from handler.openai.chat import CHAT
 from handler.openai.codec import Codec
 from handler.openai.completions import COMPLETIONS
@@ -89,6 +91,16 @@ class OpenAIService:
             aliases=pipeline.aliases,
         )
 
+    async def read(
+        self,
+        route: str,
+        body: Mapping[str, Any],
+        dialect: Dialect = OPENAI,
+        priority: Priority = Priority.INTERACTIVE,
+    ) -> Codec:
+        """Return what `codec` does, without holding up the event loop for a large body."""
+        return await checked(body, partial(self.codec, route, body, dialect, priority))
+
     def check(self, route: str, body: Mapping[str, Any]) -> None:
         """Find what is wrong with a call that nobody answers yet.
 
@@ -119,7 +131,7 @@ class OpenAIService:
     ) -> dict[str, Any]:
         """Return the vectors of texts. Raises InvalidRequest, ModelNotFound or EngineError."""
         pipeline = self._models.asked(body)
-        call = self._embeddings(body, pipeline, dialect)
+        call = await checked(body, partial(self._embeddings, body, pipeline, dialect))
         for warning in call.warnings:
             logger.warning("embeddings: %s", warning)
         engine = pipeline.engine

@@ -7,7 +7,9 @@ from typing import Any
 
 import orjson
 
+from engine.schema_cost import why_too_costly
 from handler.errors import InvalidRequest
+from handler.json_size import exceeds
 from handler.sampling import shown
 from handler.unknown_keys import KnownKeys
 
@@ -51,6 +53,7 @@ def read_response_format(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
             _PARAM,
         )
     check_schema(schema, "response_format.json_schema.schema", _PARAM)
+    check_cost(schema, "response_format.json_schema.schema", _PARAM)
     return schema
 
 
@@ -61,7 +64,11 @@ def format_warnings(body: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def check_schema(schema: Mapping[str, Any], path: str, param: str) -> None:
-    """Refuse a schema that cannot cross to the engine. Raises InvalidRequest."""
+    """Refuse a schema that is too long, or cannot cross to the engine. Raises InvalidRequest."""
+    if exceeds(schema, MAX_SCHEMA_BYTES):
+        raise InvalidRequest(
+            f"{path} must have at most {MAX_SCHEMA_BYTES} bytes, and it has more", param
+        )
     try:
         size = len(orjson.dumps(schema))
     except TypeError:
@@ -73,3 +80,13 @@ def check_schema(schema: Mapping[str, Any], path: str, param: str) -> None:
         raise InvalidRequest(
             f"{path} must have at most {MAX_SCHEMA_BYTES} bytes, got {size}", param
         )
+
+
+def check_cost(schema: Mapping[str, Any], path: str, param: str) -> None:
+    """Refuse a schema whose grammar would take an engine too much time or memory.
+
+    Raises:
+        InvalidRequest: naming the field within the schema, or the size of the whole.
+    """
+    if (why := why_too_costly(schema)) is not None:
+        raise InvalidRequest(f"{path} asks for too much: {why}", param)

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from handler.errors import InvalidRequest
-from handler.openai.structured import check_schema
+from handler.json_size import exceeds
+from handler.openai.structured import check_cost, check_schema
 from handler.sampling import shown
 
 MAX_TOOLS = 128
+# Of all functions together, names and descriptions included.
+MAX_TOOLS_CHARS = 1_000_000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CHOICES = 'tool_choice must be "none", "auto", "required" or name a function of tools'
 
@@ -45,6 +48,11 @@ def read_tools(body: Mapping[str, Any]) -> Tools:
         raise InvalidRequest(
             f"tools must be an array of up to {MAX_TOOLS} functions, got {shown(given)}", "tools"
         )
+    if exceeds(given, MAX_TOOLS_CHARS):
+        raise InvalidRequest(
+            f"tools must have at most {MAX_TOOLS_CHARS} characters together, and they have more",
+            "tools",
+        )
     told = tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(given))
     names = [_name(tool) for tool in told]
     if len(set(names)) < len(names):
@@ -59,7 +67,11 @@ def read_tools(body: Mapping[str, Any]) -> Tools:
     if choice == "none":
         return Tools()
     must = (named,) if named is not None else tuple(names) if choice == "required" else ()
-    return Tools(told=told, must=must, parallel=parallel is not False)
+    tools = Tools(told=told, must=must, parallel=parallel is not False)
+    if (schema := tools.schema) is not None:
+        # Those that answers are held to, together: the engine makes one grammar of them.
+        check_cost(schema, "the parameters of tools", "tools")
+    return tools
 
 
 def _choice(given: Any, names: list[str]) -> tuple[Literal["none", "auto", "required"], str | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from engine.backends.llamacpp.run import Run
 from engine.backends.llamacpp.server import Draft, LlamaServer, Plan
 from engine.capabilities import Capabilities
 from engine.chat_template import template_markers
-from engine.errors import EngineError, PromptTooLong, UnsupportedParameter
+from engine.errors import EngineError, PromptTooLong, RequestRejected, UnsupportedParameter
+from engine.prompt_size import check_tokens
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 from engine.tool_prompt import rendered
 from engine.utf8 import Utf8Decoder
@@ -72,6 +73,7 @@ class LlamaCppBackend:
         self._loaded: Loaded
         self._vectors: LlamaServer | None = None
         self._frame: tuple[str, ...] = ()
+        self._vocabulary_size = 0
 
     def load(self) -> Capabilities:
         """Load library and model. Raises ModelLoadFailed."""
@@ -93,6 +95,7 @@ class LlamaCppBackend:
         with self._loaded.side() as server:
             self._frame = frame_of(server)
             [told] = server.ask("/v1/models")["data"]
+        self._vocabulary_size = told["meta"]["n_vocab"]
         rendered = self._rendered_question()
         own_template = rendered is not None and has_chat_template(self._path)
         return claims(
@@ -146,21 +149,41 @@ class LlamaCppBackend:
 
     def tokenize(self, text: str) -> list[int]:
         """Return the model's token ids, special tokens parsed and added as for a prompt."""
+        self._check_tokens(text)
+        return self._tokens(text)
+
+    def _tokens(self, text: str) -> list[int]:
         body = {"content": text, "add_special": True, "parse_special": True}
         return list(self._ask("/tokenize", body)["tokens"])
 
+    def _check_tokens(self, text: str, param: str | None = None) -> None:
+        check_tokens(text, self._plan.context, self._tokens, param)
+
     def detokenize(self, tokens: Sequence[int]) -> str:
-        """Return the text of token ids."""
+        """Return the text of token ids. Raises RequestRejected."""
+        self._check_ids(tokens, "tokens")
         return str(self._ask("/detokenize", {"tokens": list(tokens)})["content"])
 
     def pieces(self, text: str) -> list[str]:
         """Return the text of each token; one that ends inside a character gets none of it."""
+        self._check_tokens(text)
         body = {"content": text, "parse_special": True, "with_pieces": True}
         decode = Utf8Decoder().decode
         found = [each["piece"] for each in self._ask("/tokenize", body)["tokens"]]
         return [
             decode(piece.encode() if isinstance(piece, str) else bytes(piece)) for piece in found
         ]
+
+    def _check_ids(self, tokens: Iterable[int], param: str) -> None:
+        """Refuse an id that is no token of the model. Raises RequestRejected."""
+        size = self._vocabulary_size
+        for token in tokens:
+            if token >= size:
+                raise RequestRejected(
+                    f"{param}: {token} is no token id of {self._name}, whose ids are 0 to "
+                    f"{size - 1}",
+                    param=param,
+                )
 
     def _ask(self, path: str, body: dict[str, Any]) -> Any:
         with self._loaded.side() as server:
@@ -175,6 +198,10 @@ class LlamaCppBackend:
     def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
         """Return a text's vector and how many tokens it has; always on one and the same thread."""
         most = min(self._plan.context, _MAX_VECTOR_TOKENS)
+        if isinstance(text, tuple):
+            self._check_ids(text, "input")
+        else:
+            self._check_tokens(text, "input")
         tokens = len(text) if isinstance(text, tuple) else len(self.tokenize(text))
         if tokens > most:
             raise PromptTooLong(
@@ -203,6 +230,12 @@ class LlamaCppBackend:
         run = Run(on_piece, aborted, sampling)
         try:
             text = self.render(prompt) if isinstance(prompt, Chat) else prompt
+            if isinstance(text, tuple):
+                self._check_ids(text, "prompt")
+            else:
+                self._check_tokens(text)
+            # llama.cpp looks for an unknown one among all tokens, for each token of an answer.
+            self._check_ids(sampling.logit_bias, "logit_bias")
             body = completion_body(text, sampling, cache_prompt=not self._deterministic)
             with (
                 self._loaded.use(self._draft(sampling), aborted) as (server, reload_ms),
