@@ -14,10 +14,15 @@ Isolation = Literal["process", "thread"]
 
 @dataclass(frozen=True, slots=True)
 class BackendConfig:
-    """Which backend, and its options; JSON values only, since they go to the host process."""
+    """Which backend, and its options; JSON values only, since they go to the host process.
+
+    `memory_mb` limits the memory of a host process, the mapped model file not counted; 0 is no
+    limit.
+    """
 
     backend: BackendName
     options: Mapping[str, Any] = field(default_factory=dict)
+    memory_mb: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -201,18 +201,14 @@ class _Estimate:
         return symbols
 
     def _object(self, parts: Sequence[Mapping[str, Any]], depth: int) -> int:
-        known = [part["properties"] for part in parts if isinstance(part.get("properties"), dict)]
-        patterns = [
-            part["patternProperties"]
-            for part in parts
-            if isinstance(part.get("patternProperties"), dict)
-        ]
+        known = _subschemas(parts, "properties")
+        patterns = _subschemas(parts, "patternProperties")
         rest = _subschemas(parts, "additionalProperties")
         names: dict[str, None] = {}
         for properties in known:
             names |= dict.fromkeys(properties)
         for part in parts:
-            if _is_list(required := part.get("required")):
+            if isinstance(required := part.get("required"), list):
                 names |= dict.fromkeys(each for each in required if isinstance(each, str))
         others = {pattern: None for properties in patterns for pattern in properties}
         symbols = _SYMBOLS_OF_PROPERTY * len(names)

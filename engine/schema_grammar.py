@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import RequestRejected
-from engine.schema_cost import find_target, why_too_costly
+from engine.schema_cost import MAX_REPETITIONS, find_target, repetitions, why_too_costly
 from engine.thoughts import THOUGHT
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ MAX_SYMBOLS = 20_000
 # some 1,600 on a thread of 8 MB are too many, which is the end of the process.
 MAX_LEVELS = 400
 
+MAX_GRAMMAR_CHARS = 100_000
 _MAX_WHY = 300
 # JSON on one line, as most tools write it. With white space left to the model, a small one can go
 # on with it for ever, and what is left to no one costs no look at the model.
@@ -59,6 +60,35 @@ def constraint_text(schema: Mapping[str, Any], *, thinking: bool = False) -> str
     with_options = json.dumps({**schema, "x-guidance": _OPTIONS})
     start = _AFTER_THOUGHTS if thinking else _AT_ONCE
     return f"%llguidance {{}}\n{start}\nanswer: %json {with_options}\n"
+
+
+def check_grammar(grammar: str) -> None:
+    """Refuse a GBNF grammar that a library would write out as too much, or follow too deep.
+
+    Raises:
+        RequestRejected: naming what there is too much of.
+    """
+    if len(grammar) > MAX_GRAMMAR_CHARS:
+        raise RequestRejected(
+            f"grammar: it must have at most {MAX_GRAMMAR_CHARS} characters, got {len(grammar)}",
+            param="grammar",
+        )
+    if (count := repetitions(grammar)) > MAX_REPETITIONS:
+        raise RequestRejected(
+            f"grammar: it must repeat its parts at most {MAX_REPETITIONS} times, nested counts "
+            f"multiplied, got {count}",
+            param="grammar",
+        )
+    # A reader of grammars calls itself for each group.
+    open_groups = deepest = 0
+    for each in re.finditer(r'"(?:\\.|[^"\\])*"|[()]', grammar):
+        open_groups += {"(": 1, ")": -1}.get(each[0], 0)
+        deepest = max(deepest, open_groups)
+    if deepest > MAX_LEVELS:
+        raise RequestRejected(
+            f"grammar: its groups must be nested at most {MAX_LEVELS} deep, got {deepest}",
+            param="grammar",
+        )
 
 
 def why_not(schema: Mapping[str, Any]) -> str | None:

@@ -14,6 +14,7 @@ from engine import BackendConfig, Clocks, EngineConfig
 from engine.backends.rkllm.adapters import read_adapters
 from engine.config import BackendName
 from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
+from engine.hosts.memory import default_limit_mb
 from handler.model_list import ModelEntry, check_models, domains, name_of, read_models, split_names
 from handler.rkllm_settings import RkllmSettings
 
@@ -137,6 +138,15 @@ class Settings(RkllmSettings):
         description="`process` runs the engine in a process of its own. With `thread`, a crash of "
         "the native library ends the server too.",
     )
+    engine_memory_mb: int | None = Field(
+        None,
+        ge=0,
+        description="Memory that the engine's process may use, in MB, without the model file, which"
+        " is mapped. A request that needs more ends that process, which is started again. Unset: "
+        "80 % of the memory of the machine or container, divided among the engine's processes. "
+        "`0` or `off`: no limit. Has no effect with `ENGINE_ISOLATION=thread`.",
+        examples=["4096"],
+    )
     deterministic: bool = Field(
         False,
         description="`on`: the same seed always gives the same text. Uses one slot and one thread, "
@@ -199,6 +209,11 @@ class Settings(RkllmSettings):
     @classmethod
     def _upper(cls, value: object) -> object:
         return value.upper() if isinstance(value, str) else value
+
+    @field_validator("engine_memory_mb", mode="before")
+    @classmethod
+    def _no_limit(cls, value: object) -> object:
+        return 0 if isinstance(value, str) and value.strip().lower() == "off" else value
 
     @field_validator("model_name")
     @classmethod
@@ -278,6 +293,15 @@ class Settings(RkllmSettings):
         on_npu = [each for each in self.models if self._backend_of(each.path) == "rkllm"]
         return domains(on_npu, self.rkllm_base_domain_id)
 
+    @property
+    def memory_mb(self) -> int:
+        """The memory that one engine process may use, 0 for no limit."""
+        if self.engine_isolation == "thread":
+            return 0
+        if self.engine_memory_mb is not None:
+            return self.engine_memory_mb
+        return default_limit_mb(sum(each.copies for each in self.models) or 1)
+
     def engine_config(self) -> EngineConfig:
         """Return what the engine of one model is built from; `engine_configs` has all of a list."""
         name = self.served_model
@@ -304,7 +328,7 @@ class Settings(RkllmSettings):
         elif self.model_path is not None:
             options["model_path"] = str(self.model_path)
         return EngineConfig(
-            backend=BackendConfig(self.backend, options),
+            backend=BackendConfig(self.backend, options, self.memory_mb),
             isolation=self.engine_isolation,
             slots=1 if self.deterministic else slots,
             max_queue=self.max_queue,

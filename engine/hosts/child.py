@@ -22,6 +22,7 @@ from typing import Any
 from engine.backends import build
 from engine.errors import EngineError, ModelLoadFailed
 from engine.hosts.frames import FrameDecoder
+from engine.hosts.memory import limit_memory
 from engine.hosts.outbox import Outbox, exit_now
 from engine.request import SamplingParams, prompt_from_wire
 from engine.runner import Runner
@@ -62,6 +63,7 @@ def serve(sock: socket.socket) -> None:
     orders = _orders(sock)
     config = next(orders)
     try:
+        limit_memory(config["memory_mb"])
         runner = Runner(build(config["backend"], config["options"]), outbox)
         capabilities = runner.load()
     except Exception as error:

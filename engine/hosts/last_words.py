@@ -11,16 +11,19 @@ logger = logging.getLogger(__name__)
 
 _LINES = 20
 _LONGEST = 300
+# What begins a listing of where the code was; it is longer than what is kept.
+_TRACES = ("Fatal Python error: ", "stack backtrace:", "Stack backtrace:")
 
 
 class LastWords:
-    """The last lines of one process after the other; each is listened to on a thread."""
+    """The last lines of the current process; each process is listened to on a thread."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=_LINES)
 
     def listen(self, pipe: IO[bytes]) -> None:
-        """Collect what comes out of a pipe until it is closed, and close it here too."""
+        """Collect what comes out of a new process's pipe until it is closed, and close it here."""
+        self._lines.clear()
         threading.Thread(
             target=self._collect, args=(pipe,), name="engine-output", daemon=True
         ).start()
@@ -39,7 +42,7 @@ class LastWords:
             for line in pipe:
                 text = line.decode("utf-8", "replace").rstrip()
                 # What follows is where Python was: it would push out what the library had to say.
-                traced = traced or text.startswith("Fatal Python error: ")
+                traced = traced or text.startswith(_TRACES)
                 if text and not (traced and self._lines):
                     self._lines.append(text)
                 if text:

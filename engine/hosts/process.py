@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from engine.backends.base import SideCall
@@ -33,6 +33,7 @@ from engine.hosts.downtime import Downtime
 from engine.hosts.frames import encode
 from engine.hosts.last_words import LastWords
 from engine.hosts.link import Link
+from engine.hosts.memory import memory_note
 from engine.hosts.retirement import Retirement
 from engine.hosts.spawning import death, start
 from engine.hosts.underway import Underway
@@ -138,7 +139,7 @@ class ProcessHost:
         if self._process is not None or self.failure is not None:
             return
         try:
-            told = encode({"backend": self._config.backend, "options": self._config.options})
+            told = encode(asdict(self._config))
         except TypeError as error:
             self._fail_for_good(
                 ModelLoadFailed(
@@ -382,6 +383,7 @@ class ProcessHost:
         else:
             death_of_child = await self._death()
             reason = self._reason.message if self._reason else death_of_child
+            reason += memory_note(self._last_words.all(), self._config.memory_mb)
             lived_s = 0.0 if self._reason else time.monotonic() - self._spawned_at
         aborted = self._underway.aborted
         # An abort may crash the library, or not be heeded: that says nothing about the engine.

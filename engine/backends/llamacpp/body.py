@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.request import RenderedPrompt, SamplingParams
-from engine.schema_grammar import grammar_of
+from engine.schema_grammar import check_grammar, grammar_of
 from engine.thoughts import are_opened
 
 
@@ -41,6 +41,7 @@ def completion_body(
         # 0 would report nothing at all: ask for one and drop the alternatives.
         body["logprobs"] = max(sampling.logprobs, 1)
     if sampling.grammar is not None:
+        check_grammar(sampling.grammar)
         body["grammar"] = sampling.grammar
     if sampling.json_schema is not None:
         # Not as a schema: one that llama.cpp cannot hold to it passes over in silence.

@@ -77,7 +77,7 @@ class LlamaServer:
                 named, paths = f"{named} or DRAFT_MODEL_PATH", f"{paths} with {plan.draft_path}"
             raise ModelLoadFailed(
                 f"{named}: llama.cpp could not load {paths}: the file is damaged or cut short, its "
-                "architecture is not supported, or memory ran out"
+                "architecture is not supported, or memory ran out (ENGINE_MEMORY_MB)"
             ) from error
         self._listener = listener
         self.slots = Slots(plan.slots)

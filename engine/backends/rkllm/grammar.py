@@ -15,7 +15,7 @@ from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.backends.rkllm.vocabulary import Vocabulary
 from engine.errors import RequestRejected
 from engine.request import SamplingParams
-from engine.schema_grammar import MAX_SYMBOLS, grammar_of
+from engine.schema_grammar import MAX_SYMBOLS, check_grammar, grammar_of
 
 Mask: TypeAlias = NDArray[np.bool_]
 
@@ -143,6 +143,7 @@ class _Words:
 
 
 def _of_gbnf(grammar: str) -> str:
+    check_grammar(grammar)
     try:
         return gbnf_to_lark(grammar)
     except Exception as error:
