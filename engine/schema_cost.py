@@ -335,7 +335,8 @@ def _why_part_too_costly(path: tuple[str, ...], part: Mapping[str, Any]) -> str 
     return None
 
 
-_REPEATED = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()]|\{(\d+)?,?(\d+)?\}", re.DOTALL)
+# Closing brackets may be missing: a match that fails at the end would be tried at each bracket.
+_REPEATED = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]?|[()]|\{(\d*)(?:,(\d*))?\}?", re.DOTALL)
 
 
 def repetitions(pattern: str) -> int:

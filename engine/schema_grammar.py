@@ -81,7 +81,7 @@ def check_grammar(grammar: str) -> None:
         )
     # A reader of grammars calls itself for each group.
     open_groups = deepest = 0
-    for each in re.finditer(r'"(?:\\.|[^"\\])*"|[()]', grammar):
+    for each in re.finditer(r'"(?:\\.|[^"\\])*"?|[()]', grammar):
         open_groups += {"(": 1, ")": -1}.get(each[0], 0)
         deepest = max(deepest, open_groups)
     if deepest > MAX_LEVELS:

@@ -1,0 +1,107 @@
+"""The estimate of a grammar is at least what the library inside llama.cpp makes of a schema."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from engine.schema_cost import MAX_SYMBOLS, estimated_symbols, why_too_costly
+from tests.llama_grammar import MIN_SYMBOLS, symbols_of, why_not_made
+
+_NAMES = st.sampled_from(["a", "b", "c", "d"])
+_COUNTS = st.sampled_from([0, 1, 2, 7, 50, 300])
+_LEAVES: st.SearchStrategy[dict[str, Any]] = st.one_of(
+    st.just({}),
+    st.just({"type": "null"}),
+    st.just({"$ref": "#/$defs/one"}),
+    st.just({"$ref": "#/$defs/two"}),
+    st.builds(lambda most: {"type": "string", "maxLength": most}, _COUNTS),
+    st.builds(lambda values: {"enum": values}, st.lists(st.integers(0, 999), min_size=1)),
+    st.builds(
+        lambda of: {"type": "integer", "multipleOf": of}, st.sampled_from([1, 3, 10, 250, 97])
+    ),
+    st.sampled_from([{"type": "string", "pattern": "^[a-c]{2,40}$"}, {"type": ["null", "array"]}]),
+    st.builds(
+        lambda values: {"const": values},
+        st.dictionaries(_NAMES, st.lists(st.integers(), max_size=5)),
+    ),
+)
+
+
+def _nested(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    arrays = st.builds(
+        lambda items, least, more, prefix: {
+            "type": "array",
+            "items": items,
+            "minItems": least,
+            "maxItems": least + more,
+            "prefixItems": prefix,
+        },
+        inner,
+        _COUNTS,
+        _COUNTS,
+        st.lists(inner, max_size=3),
+    )
+    objects = st.builds(
+        lambda properties, required, counts, more: {
+            "type": "object",
+            "properties": properties,
+            "required": [name for name in properties if name in required],
+            **counts,
+            "additionalProperties": more,
+        },
+        st.dictionaries(_NAMES, inner, max_size=4),
+        st.sets(_NAMES),
+        st.sampled_from([{}, {"minProperties": 1}, {"maxProperties": 1}, {"maxProperties": 9}]),
+        st.one_of(st.booleans(), inner),
+    )
+    lists = st.lists(inner, min_size=1, max_size=4)
+    return st.one_of(
+        arrays,
+        objects,
+        st.builds(lambda options: {"anyOf": options}, lists),
+        st.builds(lambda options: {"oneOf": options}, lists),
+        st.builds(lambda every: {"allOf": every}, lists),
+        # Keys beside alternatives, which are merged with each of them.
+        st.builds(lambda one, options: {**one, "anyOf": options}, arrays, lists),
+        st.builds(lambda one: {**one, "$ref": "#/$defs/one"}, arrays),
+    )
+
+
+_SCHEMAS = st.recursive(_LEAVES, _nested, max_leaves=12)
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+)
+@given(root=_SCHEMAS, one=_SCHEMAS, two=_SCHEMAS)
+def test_estimate_is_at_least_the_size_of_the_real_grammar(
+    root: dict[str, Any], one: dict[str, Any], two: dict[str, Any]
+) -> None:
+    schema = {**root, "$defs": {"one": one, "two": two}}
+    # What is refused never reaches the library.
+    assume(why_too_costly(schema) is None)
+    # Schemas that the library cannot hold to, or that allow nothing, have no size.
+    assume(not why_not_made(schema))
+    estimate = estimated_symbols(schema)
+    assert estimate <= MAX_SYMBOLS
+    # The measure begins at the size of any JSON value.
+    assert symbols_of(schema) <= max(estimate + MIN_SYMBOLS, MIN_SYMBOLS)
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+)
+@given(root=_SCHEMAS, one=_SCHEMAS)
+def test_accepted_schema_is_never_too_large_for_the_library(
+    root: dict[str, Any], one: dict[str, Any]
+) -> None:
+    schema = {**root, "$defs": {"one": one, "two": {"type": "null"}}}
+    assume(why_too_costly(schema) is None)
+    assert "too big" not in why_not_made(schema)

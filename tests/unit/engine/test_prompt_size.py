@@ -1,0 +1,78 @@
+"""Prompts that cannot fit are refused by their lengths, or after a bounded number of tokens."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.errors import PromptTooLong
+from engine.prompt_size import MAX_TOKEN_BYTES, check_size, check_tokens
+from engine.request import Chat, Message, Prompt
+
+CONTEXT = 100
+
+
+def chat(*contents: str) -> Chat:
+    return Chat(tuple(Message("user", content) for content in contents))
+
+
+def tool(description: str) -> Chat:
+    function = {"name": "f", "description": description, "parameters": {}}
+    return Chat((Message("user", "x"),), tools=({"type": "function", "function": function},))
+
+
+def called(arguments: str) -> Chat:
+    call = {"id": "", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return Chat((Message("assistant", "", tool_calls=(call,)),))
+
+
+LONGEST = "x" * (CONTEXT * MAX_TOKEN_BYTES)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        LONGEST + "x",
+        (1,) * (CONTEXT + 1),
+        chat(LONGEST, "x"),
+        chat(*["x" * MAX_TOKEN_BYTES] * (CONTEXT + 1)),
+        tool(LONGEST),
+        called(LONGEST + "x"),
+    ],
+    ids=["text", "token ids", "last message", "many messages", "tool", "call"],
+)
+def test_prompt_that_cannot_fit_is_refused_by_its_length(prompt: Prompt) -> None:
+    with pytest.raises(PromptTooLong, match="do not fit the context of 100 tokens") as refused:
+        check_size(prompt, CONTEXT)
+    assert refused.value.details["context_length"] == CONTEXT
+    assert refused.value.details["prompt_tokens"] >= CONTEXT
+    # Without a known context nothing can be said.
+    check_size(prompt, 0)
+
+
+@pytest.mark.parametrize("prompt", [LONGEST, (1,) * CONTEXT, chat(LONGEST), "", ()])
+def test_prompt_that_may_fit_is_left_to_the_engine(prompt: Prompt) -> None:
+    check_size(prompt, CONTEXT)
+
+
+def test_error_names_an_input_that_is_no_prompt() -> None:
+    with pytest.raises(PromptTooLong, match=r"^input: 101 tokens") as refused:
+        check_size((1,) * 101, CONTEXT, "input")
+    assert refused.value.details["param"] == "input"
+
+
+def test_long_text_is_read_only_until_it_does_not_fit() -> None:
+    read: list[int] = []
+
+    def tokenize(text: str) -> list[int]:
+        read.append(len(text))
+        return [1] * (len(text) // 4)
+
+    with pytest.raises(PromptTooLong, match="more than 16256 tokens do not fit"):
+        check_tokens("x" * 10_000_000, 10_000, tokenize)
+    assert sum(read) < 100_000
+    assert max(read) < 50_000
+    read.clear()
+    check_tokens("x" * 65_000, 10, tokenize)
+    assert not read
+    check_tokens("x" * 100_000, 30_000, tokenize)
+    assert sum(read) == 100_000
