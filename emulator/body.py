@@ -90,8 +90,8 @@ def parse_object(
     """Return a body as a JSON object; `name` begins the error messages. Raises InvalidRequest."""
     if has_more_values(body, max_values):
         raise InvalidRequest(
-            f"{name} has more than {max_values:,} JSON values (MAX_JSON_VALUES); every list element,"
-            " object key, list and object counts"
+            f"{name} has more than {max_values:,} JSON values (MAX_JSON_VALUES); every list "
+            "element, object key, list and object counts"
         )
     try:
         value = parse_json(body)

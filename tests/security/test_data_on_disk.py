@@ -67,7 +67,7 @@ async def running(settings: dict[str, str]) -> AsyncIterator[Emulator]:
 
 def refusal(settings: dict[str, str], command: list[str] | None = None, **options: Any) -> str:
     """Return what a server writes that does not start and exits with code 2."""
-    ran = subprocess.run(
+    ran: subprocess.CompletedProcess[str] = subprocess.run(
         command or server_command(),
         env=environment_of(settings),
         cwd=ROOT,

@@ -138,7 +138,8 @@ def test_scratch_folder_of_another_process_is_not_shared() -> None:
 def test_scratch_folder_is_created_again_if_it_is_removed_before_it_is_locked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lock, removed = fcntl.flock, []
+    lock = fcntl.flock
+    removed: list[int] = []
 
     def late(fd: int, operation: int) -> None:
         if not removed:

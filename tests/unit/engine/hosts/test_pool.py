@@ -11,6 +11,7 @@ import pytest
 from engine.backends.base import SideCall
 from engine.capabilities import Capabilities
 from engine.errors import EngineClosed, EngineDead, EngineError
+from engine.hosts.downtime import Downtime
 from engine.hosts.pool import PoolHost
 from engine.stream import TokenStream
 from tests.waiting import WAIT_S, until
@@ -26,6 +27,7 @@ class Copy:
         self.failure: EngineError | None = None
         self.capabilities: Capabilities | None = None
         self.loaded = False
+        self.downtime: Downtime | None = None
         self.restarts = 0
         self.runs: list[object] = []
         self.told: list[str] = []
@@ -78,6 +80,9 @@ class Copy:
         self.told.append(op)
         await self.answers.wait()
         return payload
+
+    def detach(self) -> None:
+        self.told.append("detach")
 
     async def close(self) -> None:
         self.told.append("close")
