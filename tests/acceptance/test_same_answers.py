@@ -11,6 +11,7 @@ job: docs/runpod.md has the table.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -63,6 +64,9 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 _VARYING = {"id", "created", "timings", "delayTime", "executionTime", "workerId"}
+# A job is tried again after a crash. Behind the SDK, a server counts its attempts; the local worker
+# counts the crashes that it ran at.
+_ATTEMPTS = re.compile("^the job was .* the last time: ")
 
 
 def normal(value: Any) -> Any:
@@ -76,6 +80,8 @@ def normal(value: Any) -> Any:
         return normal(events)
     if isinstance(value, str) and value.startswith("{"):
         return normal(json.loads(value))
+    if isinstance(value, str):
+        return _ATTEMPTS.sub("", value)
     return value
 
 
