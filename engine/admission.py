@@ -6,12 +6,20 @@ import asyncio
 import heapq
 from collections.abc import Callable
 from itertools import count
+from typing import NamedTuple
 
 from engine.errors import QueueFull
 from engine.request import Priority
 
-# Priority, order of arrival, future, whether it has to run alone.
-_Waiting = tuple[Priority, int, "asyncio.Future[None]", bool]
+
+class _Waiting(NamedTuple):
+    """A request in line, in the order of `rank` and then of arrival."""
+
+    rank: Priority
+    arrival: int
+    granted: asyncio.Future[None]
+    alone: bool
+    priority: Priority
 
 
 class Admission:
@@ -22,7 +30,8 @@ class Admission:
     accepted long ago would fail because a crowd came by.
 
     One that has to run alone waits until nothing else runs, and keeps out all others until its
-    release.
+    release. Later requests wait behind it whatever their priority: otherwise a few that overlap
+    would keep it waiting for ever, and with it the queue that it came from.
 
     A slot is held from admission until the backend's run has returned, so a run that is still
     winding down after an abort keeps its place. Owned by the event loop: every method is called on
@@ -76,14 +85,15 @@ class Admission:
         if not alone and self.enter():
             return
         if priority is Priority.INTERACTIVE:
-            ahead = sum(each[0] is Priority.INTERACTIVE for each in self._waiting)
+            ahead = sum(each.priority is Priority.INTERACTIVE for each in self._waiting)
             if ahead >= self._max_queue:
                 raise QueueFull(
                     f"{ahead} requests are waiting already, the most that may", retry_after_s=1
                 )
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        entry = (priority, next(self._order), future, alone)
+        rank = Priority.INTERACTIVE if alone else priority
+        entry = _Waiting(rank, next(self._order), future, alone, priority)
         heapq.heappush(self._waiting, entry)
         if self._used < self._slots:
             # One that has to run alone waits, this one or the first in line.
@@ -106,13 +116,13 @@ class Admission:
     def _late(self, entry: _Waiting) -> None:
         if entry in self._waiting:
             self._leave(entry)
-            if not entry[2].done():
-                entry[2].set_exception(TimeoutError())
+            if not entry.granted.done():
+                entry.granted.set_exception(TimeoutError())
 
     def _leave(self, entry: _Waiting) -> None:
         self._waiting.remove(entry)
         heapq.heapify(self._waiting)
-        if entry[3]:
+        if entry.alone:
             # Others may have waited behind it though there were slots.
             self._grant()
 
@@ -130,24 +140,24 @@ class Admission:
 
     def fail_waiting(self, error: Exception, only: Priority | None = None) -> None:
         """Give all that wait, or those of one priority, this error instead of a slot."""
-        failed = [each for each in self._waiting if only in (None, each[0])]
-        self._waiting = [each for each in self._waiting if only not in (None, each[0])]
+        failed = [each for each in self._waiting if only in (None, each.priority)]
+        self._waiting = [each for each in self._waiting if only not in (None, each.priority)]
         heapq.heapify(self._waiting)
-        for _, _, future, _ in failed:
-            if not future.done():
-                future.set_exception(error)
+        for each in failed:
+            if not each.granted.done():
+                each.granted.set_exception(error)
         self._grant()
 
     def _grant(self) -> None:
         while self._waiting and not self._is_exclusive:
-            _, _, future, alone = self._waiting[0]
-            if self._used >= (1 if alone else self._slots):
+            first = self._waiting[0]
+            if self._used >= (1 if first.alone else self._slots):
                 return
             heapq.heappop(self._waiting)
-            if not future.done():
+            if not first.granted.done():
                 self._used += 1
-                self._is_exclusive = alone
-                future.set_result(None)
+                self._is_exclusive = first.alone
+                first.granted.set_result(None)
 
 
 class Slot:

@@ -257,3 +257,57 @@ async def test_a_free_slot_needs_no_time() -> None:
     admission = Admission(slots=1, max_queue=10)
     await admission.acquire(Priority.JOB, asyncio.get_running_loop().time() - 1)
     assert admission.running == 1
+
+
+async def acquire_alone(admission: Admission, order: list[str]) -> None:
+    await admission.acquire(Priority.JOB, alone=True)
+    order.append("alone")
+
+
+async def test_one_that_runs_alone_waits_for_the_others_and_keeps_out_later_ones() -> None:
+    admission, order = Admission(slots=4, max_queue=10), list[str]()
+    await admission.acquire(Priority.JOB)
+    await admission.acquire(Priority.INTERACTIVE)
+    waiting = asyncio.create_task(acquire_alone(admission, order))
+    await turns()
+    # They are more urgent and there are slots: but then the first one might wait for ever.
+    enter(admission, order, "chat", Priority.INTERACTIVE)
+    enter(admission, order, "job", Priority.JOB)
+    admission.release()
+    await turns()
+    assert (order, admission.free()) == ([], False)
+    admission.release()
+    await waiting
+    await turns()
+    assert (order, admission.running, admission.free()) == (["alone"], 1, False)
+    admission.release()
+    await turns()
+    assert order == ["alone", "chat", "job"]
+    assert admission.free()
+
+
+async def test_one_that_runs_alone_is_not_refused_with_interactive_requests() -> None:
+    admission, order = Admission(slots=2, max_queue=1), list[str]()
+    await admission.acquire(Priority.JOB)
+    waiting = asyncio.create_task(acquire_alone(admission, order))
+    await turns()
+    chat = enter(admission, order, "chat", Priority.INTERACTIVE)
+    await turns()
+    admission.fail_waiting(EngineClosed("restarting"), Priority.INTERACTIVE)
+    with pytest.raises(EngineClosed):
+        await chat
+    assert not waiting.done()
+    admission.release()
+    await waiting
+
+
+async def test_one_that_was_to_run_alone_lets_others_in_when_it_leaves() -> None:
+    admission, order = Admission(slots=2, max_queue=10), list[str]()
+    await admission.acquire(Priority.JOB)
+    waiting = asyncio.create_task(acquire_alone(admission, order))
+    await turns()
+    enter(admission, order, "chat", Priority.INTERACTIVE)
+    await turns()
+    waiting.cancel()
+    await turns()
+    assert (order, admission.running, admission.waiting) == (["chat"], 2, 0)
