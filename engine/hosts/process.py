@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 # A child that has closed its socket gets so long to die of what made it do so.
 _DEATH_S = 1.0
 _DEATH_POLL_S = 0.01
+# A child that is stuck in a driver does not even die of SIGKILL: it is left behind after so long.
+_KILL_TIMEOUT_S = 30.0
 
 
 class ProcessHost:
@@ -139,7 +141,7 @@ class ProcessHost:
         if self._process is not None or self.failure is not None:
             return
         try:
-            told = encode(asdict(self._config))
+            config = encode(asdict(self._config))
         except TypeError as error:
             self._fail_for_good(
                 ModelLoadFailed(
@@ -150,7 +152,7 @@ class ProcessHost:
             return
         self._start_error = None
         try:
-            self._start(told)
+            self._start(config)
         except (OSError, RuntimeError) as error:
             # RuntimeError: no thread can be started for what the child prints.
             self._start_error = error
@@ -251,7 +253,11 @@ class ProcessHost:
     async def call(self, op: SideCall, payload: Any) -> Any:
         """Ask one of the backend's side calls. Raises EngineError."""
         await self.ready()
-        return await self._underway.call(op, payload, self._clocks.prefill_timeout_s)
+        try:
+            return await self._underway.call(op, payload, self._clocks.prefill_timeout_s)
+        finally:
+            # It may have been the last one that the process was kept for.
+            self._retirement.check()
 
     async def close(self) -> None:
         """Have the child unload and leave; kill it when it does not."""
@@ -268,7 +274,8 @@ class ProcessHost:
                 await asyncio.to_thread(process.wait, self._clocks.abort_grace_s)
             except subprocess.TimeoutExpired:
                 self._kill()
-                await asyncio.to_thread(process.wait)
+                with suppress(subprocess.TimeoutExpired):
+                    await asyncio.to_thread(process.wait, _KILL_TIMEOUT_S)
         self._stop_load_timer()
         if self._link is not None:
             self._link.close()
@@ -284,7 +291,7 @@ class ProcessHost:
             self._restarting.cancel()
             self._restarting = None
             self._kill()
-            self._process = None
+            self._process = self._reason = None
         elif self._link is not None:
             self._sock = self._link.detach()
         self._link = None
@@ -297,7 +304,7 @@ class ProcessHost:
         self.spawn()
         self._attach()
         if self._start_error is not None and self._restarting is None:
-            self._restarting = asyncio.get_running_loop().create_task(self._restart())
+            self._begin_restart()
 
     def _attach(self) -> None:
         if self._sock is None:
@@ -341,9 +348,6 @@ class ProcessHost:
                 if wire is None:
                     self._crashes.answered()
                 self._underway.answer(call_id, result, wire and from_wire(wire))
-                if self._retirement.error is not None:
-                    # What waits for the answer has read it by then.
-                    asyncio.get_running_loop().call_soon(self._retirement.check)
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._link is not None:
@@ -366,15 +370,27 @@ class ProcessHost:
 
     def _on_lost(self) -> None:
         self.loaded = False
-        if self._lost is None and self.capabilities is not None:
-            # What it died of is found out in a moment.
-            self._lost = Downtime(
-                time.monotonic(), "the engine process has ended", load_s=self._load_s
-            )
+        # How it died is found out in a moment.
+        self._begin_downtime("the engine process has ended")
         # Before its requests end: their slots are gone with it where there are other hosts.
         self._notify()
         if not self._closing and self._restarting is None:
-            self._restarting = asyncio.get_running_loop().create_task(self._restart())
+            self._begin_restart()
+
+    def _begin_downtime(self, reason: str) -> None:
+        """Start a downtime unless there is one, or the model was never loaded."""
+        if self._lost is None and self.capabilities is not None:
+            self._lost = Downtime(time.monotonic(), reason, load_s=self._load_s)
+
+    def _begin_restart(self) -> None:
+        self._restarting = asyncio.get_running_loop().create_task(self._restart())
+        self._restarting.add_done_callback(self._on_restart_ended)
+
+    def _on_restart_ended(self, task: asyncio.Task[None]) -> None:
+        """Give the engine up if the restart raised: no request may wait for it for ever."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the engine cannot be restarted", exc_info=error)
+            self._fail_for_good(EngineDead(f"the engine cannot be restarted: {error}"))
 
     async def _restart(self) -> None:
         """Find out how the child died, end its requests, and start the next one after a pause."""
@@ -437,10 +453,14 @@ class ProcessHost:
         process = self._process
         if process is None:
             return "the engine process is gone"
-        deadline = time.monotonic() + _DEATH_S
+        kill_at = time.monotonic() + _DEATH_S
+        leave_at = kill_at + _KILL_TIMEOUT_S
         # Not in a thread: a machine in trouble may have none to give.
         while (code := process.poll()) is None:
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now > leave_at:
+                return f"the engine process {process.pid} did not end, even by SIGKILL"
+            if now > kill_at:
                 self._kill()
             await asyncio.sleep(_DEATH_POLL_S)
         return f"the engine process {death(code)}"
@@ -486,12 +506,20 @@ class ProcessHost:
                 self._kill()
 
     def _give_up(self, reason: EngineError) -> None:
-        """End a child that is of no use any more; another one takes its place."""
+        """Kill a child that is of no use any more; another one takes its place."""
         self._reason = reason
         # Until its end is noticed nothing more is to be asked of it.
         self.loaded = False
+        self._begin_downtime(reason.message)
         self._notify()
         self._kill()
+        asyncio.get_running_loop().call_later(_KILL_TIMEOUT_S, self._leave_behind, self._link)
+
+    def _leave_behind(self, link: Link | None) -> None:
+        """Take a child that was killed for dead if it still holds its socket open."""
+        if link is not None and link is self._link and self._restarting is None:
+            link.close()
+            self._on_lost()
 
     def _kill(self) -> None:
         if self._process is not None and self._process.poll() is None:

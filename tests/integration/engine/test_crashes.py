@@ -19,6 +19,7 @@ from engine.errors import (
     EngineError,
     EngineReplaced,
     EngineRestarting,
+    EngineStalled,
     ModelLoadFailed,
 )
 from engine.hooks import EngineEvent, HostLoaded, HostLost
@@ -122,6 +123,10 @@ def no_descriptors(*args: Any, **options: Any) -> None:
     raise OSError(errno.EMFILE, "Too many open files")
 
 
+def no_processes(*args: Any, **options: Any) -> None:
+    raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
 def no_threads(*args: Any, **options: Any) -> None:
     raise RuntimeError("can't start new thread")
 
@@ -131,10 +136,11 @@ def no_threads(*args: Any, **options: Any) -> None:
     ("target", "refusal", "words"),
     [
         ("subprocess.Popen", no_memory, "Cannot allocate memory"),
+        ("subprocess.Popen", no_processes, "Resource temporarily unavailable"),
         ("engine.hosts.process.socket.socketpair", no_descriptors, "Too many open files"),
         ("engine.hosts.last_words.LastWords.listen", no_threads, "can't start new thread"),
     ],
-    ids=["memory", "descriptors", "threads"],
+    ids=["memory", "processes", "descriptors", "threads"],
 )
 @pytest.mark.parametrize("loads", [0, 1], ids=["first start", "restart"])
 async def test_start_that_the_system_refuses_is_repeated_until_it_succeeds(
@@ -206,6 +212,83 @@ async def test_host_that_hangs_up_but_lives_is_killed(engine_of: EngineMaker) ->
     assert (await ask(engine, "next"))[0] == "next"
     assert child_pid(engine) != pid
     assert engine.restarts == 1
+
+
+@only_processes
+@pytest.mark.parametrize("hangs_up", [True, False], ids=["hangs up", "keeps its socket"])
+async def test_process_that_survives_sigkill_is_left_behind(
+    engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch, hangs_up: bool
+) -> None:
+    # As one that is stuck in a driver of the NPU does.
+    monkeypatch.setattr("engine.hosts.process._DEATH_S", 0.0)
+    monkeypatch.setattr("engine.hosts.process._KILL_TIMEOUT_S", 0.2)
+    engine = engine_of(FOREVER, ECHO, slots=2)
+    host: Any = engine._host
+    async with await engine.generate(request("forever")) as stream:
+        await first_text(stream)
+        process, pid = host._process, child_pid(engine)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(process, "kill", lambda: None)
+            if hangs_up:
+                host._link._lost()
+            else:
+                host._give_up(EngineStalled("the engine did not stop"))
+            with pytest.raises(EngineCrashed):
+                await read(stream)
+            await until(lambda: engine.state is EngineState.READY)
+    assert (await ask(engine, "next"))[0] == "next"
+    assert (engine.restarts, child_pid(engine) != pid) == (1, True)
+    process.kill()
+    process.wait()
+
+
+@only_processes
+async def test_restart_that_raises_ends_the_engine_instead_of_leaving_requests_waiting(
+    engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = engine_of(ECHO)
+    await engine.ready()
+
+    def no_watches(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("engine.hosts.process.Link", no_watches)
+    os.kill(child_pid(engine), signal.SIGKILL)
+    await until(lambda: engine.state is not EngineState.READY)
+    with pytest.raises(EngineDead, match="cannot be restarted: .*No space left on device"):
+        await ask(engine, "next")
+    assert "the engine cannot be restarted" in caplog.text
+
+
+async def test_restarts_of_a_model_that_loads_no_more_come_at_growing_intervals(
+    engine_factory: EngineFactory, script: ScriptFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = script(ECHO)
+    engine = engine_factory(scripted(path), isolation="process")
+    await engine.ready()
+    path.write_text("{")
+    os.kill(child_pid(engine), signal.SIGKILL)
+    await until(lambda: engine.restarts >= 4)
+    pauses = [record.args[2] for record in caplog.records if "restarting in" in record.msg]  # type: ignore[index]
+    assert pauses[:4] == [0.1, 0.2, 0.4, 0.8]
+    path.write_bytes(script(ECHO).read_bytes())
+    assert (await ask(engine, "fine"))[0] == "fine"
+
+
+@only_processes
+async def test_engine_is_never_shown_as_loading_after_it_was_loaded(
+    engine_of: EngineMaker,
+) -> None:
+    deaf = {"when": "deaf", "pieces": ["x"], "prefill_ms": 60_000, "deaf_prefill": True}
+    engine = engine_of(deaf, ECHO, slots=2, abort_grace_s=0.1)
+    await engine.ready()
+    states: list[EngineState] = []
+    engine._host.on_change(lambda: states.append(engine.state))
+    async with await engine.generate(request("deaf")) as stream:
+        stream.abort()
+    await until(lambda: engine.restarts == 1)
+    assert (await ask(engine, "next"))[0] == "next"
+    assert set(states) == {EngineState.RESTARTING, EngineState.READY}
 
 
 @only_processes
