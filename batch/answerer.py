@@ -1,7 +1,8 @@
-"""From a line to its answer, through the doors that everybody else uses."""
+"""From a line to its answer, through the same services as requests and jobs."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Mapping
@@ -13,8 +14,8 @@ from typing import Any
 import orjson
 
 from batch.line import BadLine, Line
-from engine import AnyEngine, EngineState, Priority
-from engine.errors import EngineError, EngineReplaced, EngineRestarting
+from engine import AnyEngine, EngineState, Priority, Slot
+from engine.errors import EngineCrashed, EngineError, EngineReplaced, EngineRestarting
 from handler.assembly import Doors
 from handler.errors import HandlerError, InvalidRequest, problem
 from handler.job import Interruption
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 ROUTES = (*SHAPES, EMBEDDINGS, None)
 _COMPLETED, _FAILED = "COMPLETED", "FAILED"
 _STREAMS = "stream must be false: a batch has nobody to stream to"
+# Where other models are loaded, the engine is ready while the line's own model is restarted.
+_RETRY_DELAY_S = 0.5
 
 
 class EngineLost(Exception):
@@ -35,10 +38,11 @@ class EngineLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a line: its line in the output or, where it failed, in the error file.
+    """The result of a line: its line in the output or, if it failed, in the error file.
 
-    `tokens` are those of the answer; `retryable` says that another try may end better, and `waits`
-    that it was not tried, or was interrupted because of another request.
+    `tokens` counts those of the answer. `retryable` means that another try may end better,
+    `waits` that the line was not tried or was interrupted because of another request, and
+    `crashed` that it was running when the engine crashed.
     """
 
     line: bytes
@@ -46,6 +50,7 @@ class Outcome:
     tokens: int = 0
     retryable: bool = False
     waits: bool = False
+    crashed: bool = False
 
 
 class Answerer:
@@ -76,47 +81,68 @@ class Answerer:
         if line.route is not None and line.body.get("stream"):
             raise BadLine(f"body.{_STREAMS}")
 
-    async def answer(self, line: Line) -> Outcome:
-        """Return what became of a line, at its first try. Raises EngineLost.
+    async def answer(self, line: Line, *, alone: bool = False) -> Outcome:
+        """Try a line once and return its result. Raises EngineLost.
 
         A line whose turn comes while the engine is being restarted waits for that: it is no try.
+        With `alone` nothing else runs on the engine meanwhile, for a line that may crash it.
         """
         while True:
-            outcome = await self._try(line)
+            slot = await self._reserve_alone() if alone else None
+            try:
+                outcome = await self._try(line, slot)
+            finally:
+                if slot is not None:
+                    slot.release()
             if not outcome.waits:
                 break
             with suppress(EngineError):
                 await self._engine.ready()
+            await asyncio.sleep(_RETRY_DELAY_S)
         if not outcome.ok and self._engine.state is EngineState.DEAD:
             raise EngineLost(str(self._engine.failure))
         return outcome
 
-    async def _try(self, line: Line) -> Outcome:
-        if line.route is None:
-            return await self._run_job(line)
-        return await self._call(line, line.route)
+    async def _reserve_alone(self) -> Slot | None:
+        """Wait until nothing else runs; None if the engine is dead, which the try then reports."""
+        with suppress(EngineError):
+            priority = Priority.BATCH if self._priority is None else self._priority
+            return await self._engine.reserve(priority, alone=True)
+        return None
 
-    async def _run_job(self, line: Line) -> Outcome:
-        result = await self._doors.jobs.result({"id": line.custom_id, "input": line.body})
+    async def _try(self, line: Line, slot: Slot | None) -> Outcome:
+        if line.route is None:
+            return await self._run_job(line, slot)
+        return await self._call(line, line.route, slot)
+
+    async def _run_job(self, line: Line, slot: Slot | None) -> Outcome:
+        result = await self._doors.jobs.result({"id": line.custom_id, "input": line.body}, slot)
         told: dict[str, Any] = {"id": line.custom_id}
         if result.output is None:
             told |= {"status": _FAILED, "error": result.error, **_warnings(line)}
             waits = result.interruption is Interruption.NO_ENGINE and self._may_come_back
-            body = orjson.dumps(told)
-            return Outcome(body, ok=False, retryable=result.retryable, waits=waits)
+            return Outcome(
+                orjson.dumps(told),
+                ok=False,
+                retryable=result.retryable,
+                waits=waits,
+                crashed=result.interruption is Interruption.CRASH,
+            )
         output = orjson.Fragment(result.output)
         told |= {"status": _COMPLETED, "output": output, **_warnings(line)}
         return Outcome(orjson.dumps(told), ok=True)
 
-    async def _call(self, line: Line, route: str) -> Outcome:
-        retryable, waits, tokens = False, False, 0
+    async def _call(self, line: Line, route: str, slot: Slot | None) -> Outcome:
+        retryable, waits, crashed, tokens = False, False, False, 0
         try:
-            body = await self._body(route, line.body)
+            body = await self._body(route, line.body, slot)
             status = 200
             tokens = body["usage"].get("completion_tokens", 0)
         except Exception as error:
             failure = problem(error)
-            waits = isinstance(error, EngineReplaced | EngineRestarting) and self._may_come_back
+            replaced = isinstance(error, EngineReplaced | EngineRestarting)
+            waits = replaced and self._may_come_back
+            crashed = isinstance(error, EngineCrashed) and not replaced
             body, status, retryable = (
                 failure.openai_error(),
                 failure.row.status,
@@ -130,21 +156,24 @@ class Answerer:
             "error": None,
             **_warnings(line),
         }
-        return Outcome(orjson.dumps(told), status == 200, tokens, retryable, waits)
+        return Outcome(orjson.dumps(told), status == 200, tokens, retryable, waits, crashed)
 
     @property
     def _may_come_back(self) -> bool:
         return self._engine.state is not EngineState.DEAD
 
-    async def _body(self, route: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-        service, priority, slot = self._doors.openai, Priority.INTERACTIVE, None
+    async def _body(
+        self, route: str, asked: Mapping[str, Any], slot: Slot | None
+    ) -> dict[str, Any]:
+        """Return the answer to a request; `slot` is a reserved slot, which the caller releases."""
+        service, own_slot = self._doors.openai, None
+        priority = Priority.INTERACTIVE if self._priority is None else self._priority
         if asked.get("stream"):
             raise InvalidRequest(_STREAMS, "stream")
-        if self._priority is not None:
+        if self._priority is not None and slot is None:
             # What cannot be answered needs no slot.
             await checked(asked, partial(service.check, route, asked))
-            priority = self._priority
-            slot = await self._engine.reserve(priority)
+            slot = own_slot = await self._engine.reserve(priority)
         try:
             body = await service.plain(route, asked, slot)
             if body is None:
@@ -153,8 +182,8 @@ class Answerer:
                 )
             return body
         finally:
-            if slot is not None:
-                slot.release()
+            if own_slot is not None:
+                own_slot.release()
 
 
 def _warnings(line: Line) -> dict[str, Any]:

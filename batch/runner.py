@@ -10,6 +10,7 @@ from batch.journal import Journal
 from batch.line import Line, read_line
 from batch.source import InputError, Source
 from batch.tally import Tally
+from handler.attempts import MAX_CRASHES
 
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
@@ -82,14 +83,19 @@ class Runner:
                 return
 
     async def _answer(self, line: Line) -> Outcome | None:
-        """Return what became of a line in the end: what may pass is tried again, after a pause.
+        """Return the final result of a line; temporary failures are tried again after a pause.
 
-        None where there is no time left for that: the line is the next run's.
+        A line that was running at a crash of the engine gets its last try alone, so that of the
+        lines that ran side by side at the crashes only the one that causes them fails.
+
+        Return None if the runner stops before a try that is left: the next run does that.
         """
-        pause_s = _FIRST_PAUSE_S
+        pause_s, crashes = _FIRST_PAUSE_S, 0
         for left in reversed(range(self._tries)):
-            outcome = await self._answerer.answer(line)
-            if outcome.ok or not outcome.retryable or not left:
+            is_last = not left or crashes == MAX_CRASHES - 1
+            outcome = await self._answerer.answer(line, alone=bool(crashes) and is_last)
+            crashes += outcome.crashed
+            if outcome.ok or not outcome.retryable or not left or crashes == MAX_CRASHES:
                 break
             if self._stopping:
                 return None

@@ -205,7 +205,9 @@ class Worker:
                 if self._stopping:
                     await self._give_back(job)
                     return
-                outcome = await self._answerer.answer(line)
+                # What crashes the engine must not do so beside others each time.
+                alone = 1 < job.attempt == self._terms.last - 1
+                outcome = await self._answerer.answer(line, alone=alone)
             if outcome.ok or not outcome.retryable:
                 await self._end(job, outcome)
             elif job.attempt + 1 < self._terms.last:

@@ -143,14 +143,27 @@ def test_what_may_pass_is_tried_again(script: ScriptFactory, tmp_path: Path, out
     assert "was killed by SIGKILL" in failed["response"]["body"]["error"]["message"]
 
 
+def test_line_that_ran_at_three_crashes_fails_whatever_the_number_of_tries(
+    script: ScriptFactory, tmp_path: Path, out: Path
+) -> None:
+    model = script({"when": "deadly", "pieces": [{"signal": "SIGKILL"}]}, ECHO, slots=2)
+    given = write(tmp_path / "in.jsonl", [call("good", "good"), call("bad", "deadly")])
+    ran = run(model, "-i", given, "-o", out, BATCH_TRIES="100")
+    assert ran.returncode == 1, ran.stderr
+    assert ran.stderr.count(b"killed by SIGKILL (crash") == 3
+    assert [line["custom_id"] for line in read(out)] == ["good"]
+    [failed] = read(tmp_path / "out.errors.jsonl")
+    assert "was killed by SIGKILL" in failed["response"]["body"]["error"]["message"]
+
+
 def test_an_engine_that_is_dead_ends_the_run_and_not_the_batch(
     script: ScriptFactory, model: Path, tmp_path: Path, out: Path
 ) -> None:
-    deadly = script({"pieces": [{"signal": "SIGKILL"}]}, slots=1)
+    deadly = script(slots=1, load_signal="SIGSEGV")
     given = write(tmp_path / "in.jsonl", [call("a", "word"), call("b", "word")])
-    ran = run(deadly, "-i", given, "-o", out, BATCH_TRIES="100", MODEL_NAME="m")
+    ran = run(deadly, "-i", given, "-o", out, MODEL_NAME="m")
     assert ran.returncode == 3
-    assert b"the engine crashed 5 times in a row" in ran.stderr
+    assert b"the engine crashed 5 times in a row while it loaded the model" in ran.stderr
     assert b"0 of 2 lines are answered; run the same command again to resume" in ran.stderr
     assert not out.exists()
     ran = run(model, "-i", given, "-o", out, MODEL_NAME="m")
