@@ -207,7 +207,9 @@ class Launcher:
             return
         if worker.joined and now - worker.started_at > _SOUND_S:
             self._crashes = 0
-        if code and not worker.joined:
+        # What the worker has reported itself says more than the last line that it wrote.
+        has_reported = worker.name in self._fleet.unhealthy(self._endpoint)
+        if code and not worker.joined and not has_reported:
             self._fleet.show_unhealthy(self._endpoint, worker.name, worker.process.last_line)
         self._failed(now, f"{worker.name} ended by itself, with code {code}")
 

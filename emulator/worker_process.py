@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 _LONGEST_LINE = 2**16
 # What the SDK says of a call that failed has its URL in it.
 _HIDDEN = re.compile(rf"(?<={WORKER_KEY.decode()}=)[\w-]+")
+# The SDK's last line after a failed fitness check; the reason is in the line before it.
+_SDK_EXIT_LINE = "Worker is unhealthy, exiting."
 # What is meant for this server, or for a worker of another one.
 _NOT_INHERITED = (
     *("API_KEYS", "HOST", "PORT", "JOB_DB", "LOCAL_WORKER", "SCALER", "WORKERS", "WORKER_"),
@@ -46,7 +48,7 @@ class Process(Protocol):
 
     @property
     def last_line(self) -> str:
-        """The last line that it has written."""
+        """The last line that it has written, the SDK's note that it exits not counted."""
 
     def terminate(self) -> None:
         """Have it finish what it runs and end."""
@@ -162,9 +164,10 @@ class Kept:
                 continue
             if not line:
                 return
-            if text := line.decode("utf-8", "replace").rstrip():
-                self.last_line = _HIDDEN.sub("…", text)
-                logger.info("%s: %s", name, self.last_line)
+            if text := _HIDDEN.sub("…", line.decode("utf-8", "replace").rstrip()):
+                logger.info("%s: %s", name, text)
+                if _SDK_EXIT_LINE not in text:
+                    self.last_line = text
 
 
 async def spawn_kept(name: str, command: Sequence[str], environment: Mapping[str, str]) -> Kept:

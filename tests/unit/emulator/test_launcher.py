@@ -261,6 +261,20 @@ async def test_worker_that_crashes_is_started_again_after_longer_and_longer_paus
     assert world.alive
 
 
+@pytest.mark.parametrize("reported", [None, "model_is_loaded: the file is broken"])
+async def test_worker_that_cannot_start_is_unhealthy_with_its_own_reason_or_its_last_line(
+    reported: str | None,
+) -> None:  # R69
+    world = World(least=1, most=1)
+    await world.after(0.25)
+    (first,) = world.processes
+    if reported is not None:
+        world.fleet.show_unhealthy(ENDPOINT, first.name, reported)
+    first.end(1)
+    await world.after(0.25)
+    assert world.fleet.unhealthy(ENDPOINT) == {first.name: reported or "its last words"}
+
+
 async def test_program_that_cannot_be_started_is_tried_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
