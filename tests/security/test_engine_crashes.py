@@ -19,6 +19,7 @@ import pytest
 from engine import EngineState
 from engine.hooks import HostLoaded, HostLost, RequestEnded, RequestStarted
 from tests.conftest import ScriptFactory
+from tests.integration.batch.runs import call, read, run, write
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.processes import Emulator, emulator
 from tests.integration.emulator.serving import Server, Wire, chunks, joined
@@ -164,6 +165,47 @@ async def test_job_that_crashes_the_engine_fails_at_the_third_and_is_named(
             job = await becomes(client, each, "COMPLETED", "FAILED")
             assert job["status"] == "COMPLETED", job
     assert len(server.events.of(HostLost)) == 3
+
+
+def test_line_that_crashes_the_engine_fails_alone_in_its_batch(
+    tmp_path: Path, script: ScriptFactory
+) -> None:
+    model = script(CRASH, STEADY, {}, slots=4)
+    lines = [call("poison", "crash"), *(call(f"{number}", "steady") for number in range(7))]
+    out = tmp_path / "out.jsonl"
+    # All tries at the same moments, which is the worst for those beside it.
+    ran = run(model, "-i", write(tmp_path / "in.jsonl", lines), "-o", out)
+    assert ran.returncode == 1, ran.stderr
+    assert [line["custom_id"] for line in read(out)] == [f"{number}" for number in range(7)]
+    [failed] = read(tmp_path / "out.errors.jsonl")
+    assert failed["custom_id"] == "poison"
+    assert "was killed by SIGSEGV" in failed["response"]["body"]["error"]["message"]
+
+
+async def test_suspect_job_is_not_kept_waiting_by_requests_that_overlap(
+    serve: Serve, script: ScriptFactory, fast_restarts: None
+) -> None:
+    """Otherwise two clients could hold up the whole queue with one job that crashes."""
+    long = {"when": "long", "pieces": ["on "], "repeat": 16, "delay_ms": 50}
+    server = await serve(script(CRASH, long, {}, slots=4), engine_isolation="process")
+    async with server.client() as client:
+        poison = await submit(client, "crash")
+        await server.events.wait(HostLost, 2)
+        behind = await submit(client, "behind")
+
+        async def chat(delay_s: float) -> None:
+            await asyncio.sleep(delay_s)
+            while True:
+                await client.post(COMPLETIONS, json={"prompt": "long"})
+
+        # At every moment one of them runs, and there are slots for more.
+        clients = [asyncio.create_task(chat(0.2 * number)) for number in range(3)]
+        failed = await becomes(client, poison, "FAILED", "COMPLETED")
+        assert failed["status"] == "FAILED"
+        assert (await becomes(client, behind, "COMPLETED", "FAILED"))["status"] == "COMPLETED"
+        for each in clients:
+            each.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
 
 
 async def test_crashes_of_a_job_are_counted_across_a_restart_of_the_server(
@@ -406,7 +448,7 @@ async def test_server_for_sdk_workers_stays_without_an_engine(script: ScriptFact
             assert taken.json()["id"] == job_id
 
 
-async def test_worker_whose_model_cannot_be_loaded_is_shown_as_unhealthy(
+async def test_worker_whose_model_cannot_be_loaded_is_shown_as_unhealthy_and_fails_no_job(
     script: ScriptFactory,
 ) -> None:  # R69
     path = script({}, load_error="the file is broken")
@@ -421,7 +463,7 @@ async def test_worker_whose_model_cannot_be_loaded_is_shown_as_unhealthy(
     async with emulator(settings) as server:
         await server.listening()
         async with server.client() as client:
-            job_id = await submit(client, "x")
+            jobs = [await submit(client, "x") for _ in range(30)]
             async with asyncio.timeout(DEADLINE_S):
                 while True:
                     health = (await client.get("/v2/default/health")).json()
@@ -430,6 +472,6 @@ async def test_worker_whose_model_cannot_be_loaded_is_shown_as_unhealthy(
                     await asyncio.sleep(0.1)
             (worker,) = health["unhealthyWorkers"]
             assert worker["id"].startswith("launched-")
-            assert worker["reason"]
-            assert (await job_of(client, job_id))["status"] == "IN_QUEUE"
+            assert "the file is broken" in worker["reason"]
+            assert {(await job_of(client, each))["status"] for each in jobs} == {"IN_QUEUE"}
     assert "the worker takes no job: the file is broken" in server.stderr
