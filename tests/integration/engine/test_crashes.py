@@ -255,7 +255,7 @@ async def test_restart_that_raises_ends_the_engine_instead_of_leaving_requests_w
     monkeypatch.setattr("engine.hosts.process.Link", no_watches)
     os.kill(child_pid(engine), signal.SIGKILL)
     await until(lambda: engine.state is not EngineState.READY)
-    with pytest.raises(EngineDead, match="cannot be restarted: .*No space left on device"):
+    with pytest.raises(EngineDead, match=r"cannot be restarted: .*No space left on device"):
         await ask(engine, "next")
     assert "the engine cannot be restarted" in caplog.text
 
