@@ -171,7 +171,7 @@ class Answerer:
         if asked.get("stream"):
             raise InvalidRequest(_STREAMS, "stream")
         if self._priority is not None and slot is None:
-            # What cannot be answered needs no slot.
+            # A request that is refused needs no slot.
             await checked(asked, partial(service.check, route, asked))
             slot = own_slot = await self._engine.reserve(priority)
         try:

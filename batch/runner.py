@@ -47,14 +47,14 @@ class Runner:
         self.under_way = 0
 
     def stop(self) -> None:
-        """Begin no more lines; those under way are answered."""
+        """Begin no more lines; the lines in progress are finished."""
         self._stopping = True
 
     async def run(self) -> None:
         """Answer all lines, or those under way when `stop` is called.
 
         Raises:
-            EngineLost: the engine has given up.
+            EngineLost: the engine is dead.
             OSError: the journal cannot be written.
             InputError: the input cannot be read, or was changed; lines under way were answered.
         """

@@ -1,4 +1,4 @@
-"""Process isolation: whatever a native library does, the server survives it."""
+"""Process isolation: the server survives whatever a native library does."""
 
 from __future__ import annotations
 
@@ -54,12 +54,13 @@ class ProcessHost:
 
     A segfault, an abort in C or a hang ends the requests running on it with EngineCrashed, and the
     next one waits for the restart. Restarts have growing pauses and go on until a model is loaded.
-    `failure` is set, and nothing is started any more, when the model cannot be loaded the first
-    time, or when none was loaded for `Clocks.down_limit_s` since a crash.
+    `failure` is set, and no process is started any more, when the model cannot be loaded the first
+    time, or when the engine had no loaded model for `Clocks.down_limit_s` after a crash.
 
-    A run that does not stop after an abort costs the process too, after a `Retirement`: the other
-    runs get time to finish. Those that do not make it, and all that run beside an aborted run that
-    crashes the library, end with EngineReplaced: it was not they who ended the process.
+    The process is also killed when a run does not stop after an abort, but only after a
+    `Retirement`, in which the other runs get time to finish. Runs that do not finish in time, and
+    runs beside an aborted one that crashes the library, end with EngineReplaced, because they did
+    not end the process.
 
     Owned by the event loop; the one extra thread only collects what the child prints.
     """
@@ -245,7 +246,7 @@ class ProcessHost:
         self._retirement.check()
 
     def _resume(self) -> None:
-        """Take runs again: what did not stop has stopped after all."""
+        """Take new runs again, because the run that did not stop has ended after all."""
         logger.info("the engine has stopped the request after all, and goes on")
         self.loaded = True
         self._notify()
@@ -387,7 +388,7 @@ class ProcessHost:
         self._restarting.add_done_callback(self._on_restart_ended)
 
     def _on_restart_ended(self, task: asyncio.Task[None]) -> None:
-        """Give the engine up if the restart raised: no request may wait for it for ever."""
+        """Declare the engine dead if the restart raised, so that no request waits for it."""
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("the engine cannot be restarted", exc_info=error)
             self._fail_for_good(EngineDead(f"the engine cannot be restarted: {error}"))

@@ -1,4 +1,4 @@
-"""When an answerer tries a line again by itself, and what a try holds meanwhile."""
+"""How an answerer waits for the engine, and which slots it reserves."""
 
 from __future__ import annotations
 
