@@ -29,7 +29,8 @@ class Child:
         env = {**os.environ, **witness.variables}
         self.process = subprocess.Popen(words, pass_fds=[theirs.fileno()], env=env)
         theirs.close()
-        self.send({"backend": "scripted", "options": {"model_path": str(model)}})
+        options = {"model_path": str(model)}
+        self.send({"backend": "scripted", "options": options, "memory_mb": 0})
         self.frames = self._frames()
 
     def send(self, message: dict[str, Any]) -> None:
