@@ -118,6 +118,8 @@ def _check_database(path: Path) -> None:
     _check_parent(path, "the job database", remedy)
     if path.is_dir():
         raise SettingError(f"the job database {path} is a folder; {remedy}")
+    if path.exists() and not path.is_file():
+        raise SettingError(f"the job database {path} is not a regular file; {remedy}")
     if path.exists() and not os.access(path, os.R_OK | os.W_OK):
         raise SettingError(f"the job database {path} cannot be written; {remedy}")
     try:

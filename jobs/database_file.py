@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Self
 
 from jobs.errors import StoreUnusable
-from jobs.private_files import FILE_MODE, make_private, open_private, sync_folder
+from jobs.private_files import FILE_MODE, make_private, open_private, open_regular, sync_folder
 
 _LOCK_SUFFIX = ".lock"
 _LOG_SUFFIX = "-wal"
+_INDEX_SUFFIX = "-shm"
 _POLL_S = 0.05
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# Of a disk, quota or file size limit that takes no more.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # Processes write their own id, so that a second server can name the first.
 _MAX_PID_BYTES = 20
 
@@ -92,7 +94,7 @@ class ServerLock:
         try:
             fd = open_private(self._path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            if error.errno in _FULL:
+            if error.errno in FULL:
                 # The lock on the database itself has to do.
                 return
             raise
@@ -119,6 +121,8 @@ class DatabaseFile:
 
     The descriptor stays open until the process ends: closing it would release the locks that SQLite
     has on the file, because POSIX locks belong to a process and not to a descriptor.
+
+    An existing file keeps its mode until `make_private`, since it may be another program's.
     """
 
     def __init__(self, path: Path, fd: int) -> None:
@@ -140,29 +144,38 @@ class DatabaseFile:
             DatabaseInUse: another process has it for longer than `wait_s`.
             OSError: it cannot be opened.
         """
-        is_new = not path.exists()
-        if inode is not None and (is_new or path.stat().st_ino != inode):
-            raise StoreUnusable(MOVED.format(name=path.name))
-        fd = open_private(path, os.O_RDWR | os.O_CREAT)
         deadline = time.monotonic() + wait_s
         while True:
+            is_new = not path.exists()
+            if inode is not None and (is_new or path.stat().st_ino != inode):
+                raise StoreUnusable(MOVED.format(name=path.name))
+            fd = (open_private if is_new else open_regular)(path, os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
             except BlockingIOError:
+                os.close(fd)
                 if time.monotonic() > deadline:
-                    os.close(fd)
                     raise DatabaseInUse("another server uses it") from None
                 # flock waits without end or not at all.
                 time.sleep(_POLL_S)
+                continue
+            if os.fstat(fd).st_ino == _inode(path):
+                break
+            # It was replaced in this moment, and SQLite would open the new one.
+            os.close(fd)
+            if time.monotonic() > deadline:
+                raise StoreUnusable(MOVED.format(name=path.name))
         if is_new:
             # SQLite syncs the names of its logs, but not that of a file that it finds.
             sync_folder(path.parent)
-        file = cls(path, fd)
-        for suffix in (_LOG_SUFFIX, "-shm"):
+        return cls(path, fd)
+
+    def make_private(self) -> None:
+        """Correct the modes of the database and of the files beside it. Raises OSError."""
+        make_private(self._fd, FILE_MODE)
+        for suffix in (_LOG_SUFFIX, _INDEX_SUFFIX):
             with suppress(FileNotFoundError):
-                make_private(path.with_name(path.name + suffix), FILE_MODE)
-        return file
+                make_private(self.path.with_name(self.path.name + suffix), FILE_MODE)
 
     def has_moved(self) -> bool:
         """Return whether its path or its log's path is another file by now, or none.
@@ -175,6 +188,20 @@ class DatabaseFile:
         if self._log_inode is None:
             self._log_inode = found
         return found != self._log_inode
+
+
+def pin(path: Path, inode: int) -> int:
+    """Open the database that a store process has open, and return the descriptor.
+
+    As long as a file is open, its inode is not given to a new file. So a database that replaces it
+    is recognised even if the store process has ended in between. Raises StoreUnusable if the
+    database was replaced already, and OSError.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if os.fstat(fd).st_ino != inode:
+        os.close(fd)
+        raise StoreUnusable(MOVED.format(name=path.name))
+    return fd
 
 
 def _inode(path: Path) -> int | None:
@@ -200,7 +227,8 @@ def user_of(path: Path) -> tuple[bool, int | None]:
 def is_locked(path: Path) -> bool:
     """Return whether a process has an exclusive lock on a file, which need not exist."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # A pipe of somebody else's with this name is not waited for.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -38,6 +39,10 @@ CREATE TABLE IF NOT EXISTS chunks (
     PRIMARY KEY (job, attempt, number)
 ) STRICT, WITHOUT ROWID;
 """
+# The columns that every version has.
+_COLUMNS = {
+    ("jobs", column) for column in ("id", "endpoint", "status", "created_at", "state", "output")
+} | {("chunks", column) for column in ("attempt", "number", "value")}
 # Of version 1, whose rows had the jobs' ids for keys.
 _TAKE_ASIDE = """
 ALTER TABLE jobs RENAME TO old_jobs;
@@ -160,12 +165,14 @@ def from_row(row: RowWithInput) -> Job:
         if type(state[name]) not in types:
             raise ValueError(f"its {name} is a {type(state[name]).__name__}")
     execution_timeout_ms, ttl_ms, low_priority = state["policy"]
+    if job_input is None:
+        raise ValueError("its input is missing")
     if type(execution_timeout_ms) is not int or type(ttl_ms) is not int:
         raise ValueError("its policy is not made of numbers")
     return Job(
         id=job_id,
         endpoint=endpoint,
-        input=job_input or b"null",
+        input=job_input,
         created_at=created_at,
         status=JobStatus(status),
         output=output,
@@ -191,13 +198,19 @@ class NoTables(sqlite3.OperationalError):
 
 
 def open_database(
-    path: str, busy_s: float, *, check: bool, exclusive: bool = False
+    path: str,
+    busy_s: float,
+    *,
+    check: bool,
+    exclusive: bool = False,
+    on_recognised: Callable[[], object] = lambda: None,
 ) -> sqlite3.Connection:
     """Open or create the database in this version's form; `check` reads all of it once.
 
     FULL: a commit is on the disk when it returns, not only in the system's memory, so that
     acknowledged jobs survive a power failure. `exclusive` keeps the index of the log in memory
-    instead of a file: a full disk has no room for that file.
+    instead of a file: a full disk has no room for that file. `on_recognised` is called before the
+    first change, when it is certain that the database is empty or this program's.
 
     Raises:
         NoTables: it is new and cannot be created now.
@@ -206,8 +219,10 @@ def open_database(
     """
     database = sqlite3.connect(path, timeout=busy_s, isolation_level=None)
     try:
-        _prepare(database, check=check, exclusive=exclusive)
-    except (sqlite3.OperationalError, ValueError):
+        _recognise(database, exclusive=exclusive)
+        on_recognised()
+        _prepare(database, check=check)
+    except (sqlite3.OperationalError, ValueError, OSError):
         database.close()
         raise
     # A damaged database stays open: closing would fold the log into it and remove the log.
@@ -224,16 +239,31 @@ def is_full(error: sqlite3.Error) -> bool:
     )
 
 
-def _prepare(database: sqlite3.Connection, *, check: bool, exclusive: bool) -> None:
+def _recognise(database: sqlite3.Connection, *, exclusive: bool) -> None:
+    """Check that a database is empty or this program's, and change nothing. Raises ValueError."""
     if exclusive:
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
-    (version,) = database.execute("PRAGMA user_version").fetchone()
+    version = _version(database)
+    columns = {
+        (table, column)
+        for table, column in database.execute(
+            "SELECT m.name, c.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c"
+        )
+    }
+    if columns and not (version and columns >= _COLUMNS):
+        # Other programs count the versions of their tables as well, so the number says nothing.
+        raise ValueError("another program created it")
     if version > VERSION:
         raise ValueError(f"it has version {version}, and this server knows {VERSION}")
-    if version == 0:
-        (others,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if others:
-            raise ValueError("another program created it")
+
+
+def _version(database: sqlite3.Connection) -> int:
+    version: int = database.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def _prepare(database: sqlite3.Connection, *, check: bool) -> None:
+    version = _version(database)
     try:
         _bring_up_to_date(database, version, check=check)
     except sqlite3.OperationalError as error:

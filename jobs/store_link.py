@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from jobs.database_file import pin
 from jobs.errors import StoreUnavailable, StoreUnusable
 from jobs.failpoints import hit
 from jobs.frames import FrameDecoder
@@ -38,6 +39,8 @@ class StoreLink:
         self._lock_wait_s = lock_wait_s
         # Of the database that was opened first: no other one is opened later.
         self._inode: int | None = None
+        # Keeps the inode from being reused while no store process has the database open.
+        self._pin = -1
         self._process: subprocess.Popen[bytes] | None = None
         self._sock: socket.socket | None = None
         self._decoder = FrameDecoder()
@@ -77,9 +80,28 @@ class StoreLink:
         if message[0] != "open":
             self.cut()
             raise StoreUnusable(message[1])
-        self._inode = message[1]
+        self._keep_inode(message[1])
         trouble: str | None = message[2]
         return trouble
+
+    def _keep_inode(self, inode: int | None) -> None:
+        """Remember which file the database is; None if a full disk did not take it yet.
+
+        Raises StoreUnusable if it was replaced already.
+        """
+        if inode is None or self._pin >= 0:
+            return
+        self._inode = inode
+        try:
+            self._pin = pin(self._path, inode)
+        except OSError as error:
+            self.cut()
+            raise StoreUnusable(
+                f"the job database {self._path.name} cannot be used: {error.strerror}"
+            ) from error
+        except StoreUnusable:
+            self.cut()
+            raise
 
     async def send(self, frame: bytes) -> None:
         """Send a frame. Raises ConnectionError."""
@@ -114,6 +136,8 @@ class StoreLink:
                     sent += 1
                     await self.send(frame)
                     answer = await self.receive()
+                if answer[0] == "done":
+                    self._keep_inode(answer[2])
                 hit("journal-answered")
             except TimeoutError:
                 said = f"the job database {self._path.name} was not written in {_HANGS_S:g} s"
@@ -161,6 +185,9 @@ class StoreLink:
                 logger.error("the store process %d did not end in time", process.pid)
                 process.kill()
         await asyncio.to_thread(_wait, self._gone, _KILLED_S)
+        if self._pin >= 0:
+            os.close(self._pin)
+            self._pin = -1
 
     def _reap(self) -> None:
         """Forget the dead."""

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jobs.database_file import MOVED, DatabaseFile
+from jobs.database_file import FULL, MOVED, DatabaseFile
 from jobs.errors import StoreUnusable
 from jobs.failpoints import hit
 from jobs.frames import FrameDecoder, encode
@@ -72,6 +72,8 @@ class StoreProcess:
         self._decoder = FrameDecoder()
         # Why the disk takes nothing, if that is known before the first write.
         self._trouble: str | None = None
+        # None as long as a full disk does not take a new file.
+        self._file: DatabaseFile | None = None
         # None as long as a full disk does not take the tables of a new database.
         self._database: sqlite3.Connection | None = None
         self._failure: Exception | None = None
@@ -79,7 +81,6 @@ class StoreProcess:
     def run(self) -> None:
         """Open the database and serve."""
         try:
-            self._file = DatabaseFile.lock(Path(self._path), self._lock_wait_s, self._inode)
             self._open()
         except StoreUnusable as error:
             self._send(("unusable", str(error)))
@@ -89,9 +90,9 @@ class StoreProcess:
             self._send(("unusable", _sentence(self._path, error)))
         else:
             hit("store-opened")
-            self._send(("open", self._file.inode, self._trouble))
+            self._send(("open", self._known_inode(), self._trouble))
             self._serve()
-            if self._database is not None and not self._file.has_moved():
+            if self._database is not None and not self._has_moved():
                 self._database.close()
                 return
         # Closing a database folds its log into the file and removes the log by its name. Neither
@@ -102,16 +103,42 @@ class StoreProcess:
     def _open(self) -> None:
         """Open the database; on a full disk as far as reading it needs."""
         try:
-            self._database = open_database(self._path, BUSY_S, check=self._check)
+            self._database = self._connect(check=self._check)
             return
         except NoTables as error:
+            self._trouble = _sentence(self._path, error)
+            return
+        except OSError as error:
+            if error.errno not in FULL or os.path.exists(self._path):
+                raise
             self._trouble = _sentence(self._path, error)
             return
         except sqlite3.OperationalError as error:
             if not is_full(error):
                 raise
             self._trouble = _sentence(self._path, error)
-        self._database = open_database(self._path, BUSY_S, check=self._check, exclusive=True)
+        self._database = self._connect(check=self._check, exclusive=True)
+
+    def _connect(self, *, check: bool, exclusive: bool = False) -> sqlite3.Connection:
+        """Lock the database, if that is not done, and open it.
+
+        Raises StoreUnusable, OSError, sqlite3.Error and ValueError.
+        """
+        if self._file is None:
+            self._file = DatabaseFile.lock(Path(self._path), self._lock_wait_s, self._inode)
+        return open_database(
+            self._path,
+            BUSY_S,
+            check=check,
+            exclusive=exclusive,
+            on_recognised=self._file.make_private,
+        )
+
+    def _known_inode(self) -> int | None:
+        return None if self._file is None else self._file.inode
+
+    def _has_moved(self) -> bool:
+        return self._file is not None and self._file.has_moved()
 
     def _serve(self) -> None:
         folded = True
@@ -181,15 +208,17 @@ class StoreProcess:
             hit("store-loaded")
 
     def _write(self, writes: list[Any]) -> None:
-        if self._file.has_moved():
+        if self._has_moved():
             self._refuse(writes, "failed")
             return
         if self._database is None:
             try:
-                self._database = open_database(self._path, BUSY_S, check=False)
-            except (sqlite3.Error, ValueError) as error:
-                for write in writes:
-                    self._send(("failed", write[1], _sentence(self._path, error)))
+                self._database = self._connect(check=False)
+            except StoreUnusable as error:
+                self._answer(writes, "failed", str(error))
+                return
+            except (OSError, sqlite3.Error, ValueError) as error:
+                self._answer(writes, "failed", _sentence(self._path, error))
                 return
         database = self._database
         try:
@@ -211,16 +240,14 @@ class StoreProcess:
             if database.in_transaction:
                 database.execute("ROLLBACK")
             hit("store-refused")
-            for write in writes:
-                self._send(("failed", write[1], _sentence(self._path, error)))
+            self._answer(writes, "failed", _sentence(self._path, error))
             return
         hit("store-committed")
-        if self._file.has_moved():
+        if self._has_moved():
             # Written, but to a file that the next server may not find.
             self._refuse(writes, "unsure")
             return
-        for write in writes:
-            self._send(("done", write[1]))
+        self._answer(writes, "done", self._known_inode())
         hit("store-answered")
 
     def _refuse(self, writes: list[Any], kind: str) -> None:
@@ -228,8 +255,12 @@ class StoreProcess:
         if self._database is not None:
             # If only the log was removed, what is in it is now safe in the database.
             _fold(self._database)
+        self._answer(writes, kind, MOVED.format(name=os.path.basename(self._path)))
+
+    def _answer(self, writes: list[Any], kind: str, detail: str | int | None) -> None:
+        """Answer every write: done, with the database's inode, or failed or unsure, with why."""
         for write in writes:
-            self._send((kind, write[1], MOVED.format(name=os.path.basename(self._path))))
+            self._send((kind, write[1], detail))
 
     def _send(self, message: Any) -> None:
         try:
