@@ -83,13 +83,14 @@ class Folder:
         raises NoRoom.
 
         Raises:
-            StoreUnusable: the folder is not one of this program's, or another server uses it.
+            StoreUnusable: the folder is not one of this program's, another server uses it, or it
+                belongs to another user.
             StoreUnavailable: it cannot be read or written.
         """
         try:
             self._prepare()
         except OSError as error:
-            if error.errno in _FULL and not self._files.exists():
+            if error.errno in _FULL and not self._batches.exists():
                 self._is_missing = True
                 logger.error(
                     "%s (BATCH_DIR) cannot be created, uploads are refused until it can: %s",
@@ -97,7 +98,9 @@ class Folder:
                     error.strerror,
                 )
                 return [], []
-            raise StoreUnavailable(self._unusable(error)) from None
+            is_final = isinstance(error, PermissionError) or error.errno == errno.EINVAL
+            kind = StoreUnusable if is_final else StoreUnavailable
+            raise kind(self._unusable(error)) from None
         try:
             return self._read()
         except OSError as error:
@@ -176,7 +179,7 @@ class Folder:
             FileTarget(path, private=True).write([mark()])
         except OSError as error:
             # A folder of an earlier version is recognised without a mark, too.
-            if error.errno not in _FULL or not self._files.exists():
+            if error.errno not in _FULL or not self._batches.exists():
                 raise
 
     def _read(self) -> tuple[list[StoredFile], list[StoredBatch]]:
@@ -214,7 +217,8 @@ class Folder:
                 if record["id"] != match["id"]:
                     raise ValueError("it has another id")
                 found.append(read(record))
-            except (ValueError, TypeError, KeyError) as error:
+            # OSError: a damaged sector costs one record as well.
+            except (OSError, ValueError, TypeError, KeyError) as error:
                 logger.error(
                     "%s (BATCH_DIR) is damaged and set aside (%s): repair it or move it away",
                     path,
@@ -245,6 +249,8 @@ class Folder:
                 f"{self._path} (BATCH_DIR) cannot be used: {error.filename or self._path} belongs "
                 "to another user or is not accessible"
             )
+        if error.errno == errno.EINVAL:
+            return f"{self._path} (BATCH_DIR) cannot be used: {error.filename}: {error.strerror}"
         return f"{self._path} (BATCH_DIR) cannot be used: {error.strerror}"
 
 

@@ -46,11 +46,19 @@ def why_refused(folder: Path) -> str | None:
     try:
         mark = (folder / MARK).read_bytes()
     except FileNotFoundError:
-        if _is_empty(folder) or _is_of_earlier_version(folder):
+        if _is_empty(folder):
+            return None
+        if not _has_earlier_layout(folder):
+            return (
+                "it was not created by this program and is not empty, so files in it could be "
+                "lost: use a new or an empty folder"
+            )
+        if (other := _other_file(folder)) is None:
             return None
         return (
-            "it was not created by this program and is not empty, so files in it could be lost: "
-            "use a new or an empty folder"
+            f"an earlier version of this program seems to have created it, but {other} is not a "
+            "file of this program: move that file to another folder, or use a new or an empty "
+            "folder"
         )
     if (known := _format(mark)) > _FORMAT:
         return f"a later version of this program wrote it (format {known}, supported: {_FORMAT})"
@@ -77,24 +85,23 @@ def _is_empty(folder: Path) -> bool:
     return all(entry.name == LOCK and entry.stat().st_size == 0 for entry in others)
 
 
-def _is_of_earlier_version(folder: Path) -> bool:
+def _has_earlier_layout(folder: Path) -> bool:
+    """Return whether a folder has what versions without a mark created at once."""
+    lock = folder / LOCK
     return (
-        _is_file(folder / LOCK)
-        and _has_only(folder / FILES, FILE_NAME)
-        and _has_only(folder / BATCHES, BATCH_NAME)
+        lock.is_file()
+        and not lock.is_symlink()
+        and all(
+            path.is_dir() and not path.is_symlink() for path in (folder / FILES, folder / BATCHES)
+        )
     )
 
 
-def _is_file(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
-
-
-def _has_only(folder: Path, names: re.Pattern[str]) -> bool:
-    """Return whether a path is a folder of files whose names all match."""
-    if folder.is_symlink() or not folder.is_dir():
-        return False
-    with os.scandir(folder) as entries:
-        return all(
-            names.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
-            for entry in entries
-        )
+def _other_file(folder: Path) -> str | None:
+    """Return a path in the two folders that versions without a mark cannot have created."""
+    for name, pattern in ((FILES, FILE_NAME), (BATCHES, BATCH_NAME)):
+        with os.scandir(folder / name) as entries:
+            for entry in entries:
+                if not (pattern.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)):
+                    return f"{name}/{entry.name}"
+    return None

@@ -79,23 +79,33 @@ def a_linked_folder(folder: Path) -> None:
     (folder / "files").symlink_to(folder.parent / "documents")
 
 
+NOT_OURS = "it was not created by this program"
+
+
 @pytest.mark.parametrize(
-    "change",
-    [no_lock, a_document, a_similar_name, a_folder_inside, a_link_inside, a_linked_folder],
+    ("change", "reason"),
+    [
+        (no_lock, NOT_OURS),
+        (a_linked_folder, NOT_OURS),
+        (a_document, "files/thesis.pdf is not a file of this program: move that file"),
+        (a_similar_name, f"files/file-{DIGITS}.jsonl is not a file of this program"),
+        (a_folder_inside, f"files/file-{DIGITS[::-1]} is not a file of this program"),
+        (a_link_inside, f"batches/batch_{DIGITS[::-1]}.json is not a file of this program"),
+    ],
 )
 def test_folder_that_is_not_exactly_an_earlier_versions_is_refused(
-    folder: Path, change: Callable[[Path], None]
+    folder: Path, change: Callable[[Path], None], reason: str
 ) -> None:
     earlier(folder)
     change(folder)
     before = sorted(folder.parent.rglob("*"))
-    assert "it was not created by this program" in (why_refused(folder) or "")
+    assert reason in (why_refused(folder) or "")
     assert sorted(folder.parent.rglob("*")) == before
 
 
 def test_folder_with_other_files_is_refused(folder: Path) -> None:
     (folder / "notes.txt").touch()
-    assert "it was not created by this program" in (why_refused(folder) or "")
+    assert NOT_OURS in (why_refused(folder) or "")
 
 
 @pytest.mark.parametrize(
