@@ -7,7 +7,7 @@ import os
 import threading
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -56,13 +56,22 @@ class Journal:
     Memory is 17 bytes for each line of the input. Owned by one thread; one more syncs.
     """
 
-    def __init__(self, path: Path, *, fresh: bool = False, expected: Header | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        fresh: bool = False,
+        expected: Header | None = None,
+        reserve: Callable[[int], object] = lambda size: None,
+    ) -> None:
         """Open or create a journal; `fresh` discards an existing one.
 
         Where the caller knows the input without the journal, `expected` stands in for a first line
-        that is damaged. Raises JournalError.
+        that is damaged. `reserve` is called with the file's size in bytes before an answer is
+        written; if it raises, the answer is not written. Raises JournalError.
         """
         self.path = path
+        self._reserve = reserve
         self.header: Header | None = None
         self.done = 0
         self.failed = 0
@@ -100,6 +109,11 @@ class Journal:
         return len(self._ok)
 
     @property
+    def size(self) -> int:
+        """How many bytes the file has."""
+        return self._end
+
+    @property
     def lost(self) -> int:
         """How many lines have no answer any more because their records are damaged, at most."""
         return min(self.damaged, self.lines - self.done)
@@ -115,11 +129,16 @@ class Journal:
         sync_folder(self.path.parent)
 
     def add(self, number: int, answer: bytes, *, ok: bool) -> None:
-        """Write the answer to a line. Raises OSError, and then the record is not there."""
+        """Write the answer to a line.
+
+        Raises OSError and what `reserve` raises, and then the record is not there.
+        """
         if self._unsyncable is not None:
             raise self._unsyncable
         checksum = self._checksum(b"%d %d" % (number, ok), answer)
-        self._write(b"%d %d %08x %b\n" % (number, ok, checksum, answer))
+        record = b"%d %d %08x %b\n" % (number, ok, checksum, answer)
+        self._reserve(self._end + len(record))
+        self._write(record)
         self._note(number, len(answer) + 1, ok=ok)
 
     def missing(self, number: int) -> bool:

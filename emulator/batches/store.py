@@ -42,7 +42,7 @@ class BatchStore:
         self._files: dict[str, StoredFile] = {}
         self._batches: dict[str, StoredBatch] = {}
         self._bytes = 0
-        # Bytes of uploads that are not stored yet.
+        # Bytes of uploads and answers that are no files yet.
         self._reserved = 0
         self._last = 0
         self._changing = asyncio.Lock()
@@ -98,10 +98,12 @@ class BatchStore:
         return None
 
     def reserve(self, size: int) -> None:
-        """Reserve bytes for an upload before they are written. Raises NoRoom."""
+        """Reserve bytes of an upload or of answers before they are written. Raises NoRoom."""
         if self._bytes + self._reserved + size > self._max_bytes:
-            most = f"{self._max_bytes / 1e6:g} MB of files may be kept (BATCH_STORE_MB)"
-            raise NoRoom(f"{most}, and this one is too much: delete what is not needed")
+            raise NoRoom(
+                f"{self._max_bytes / 1e6:g} MB of files may be kept (BATCH_STORE_MB), and there is "
+                "no room for more: delete files that are not needed"
+            )
         self._reserved += size
 
     def release(self, size: int) -> None:
@@ -176,9 +178,9 @@ class BatchStore:
 
 
 class Reservation:
-    """The part of BATCH_STORE_MB that one upload has, reserved before its bytes are written.
+    """The part of BATCH_STORE_MB that an upload or a batch has, reserved before it writes bytes.
 
-    Uploads that arrive at the same time can therefore not exceed the limit together.
+    Uploads and batches that write at the same time can therefore not exceed the limit together.
     """
 
     def __init__(self, store: BatchStore) -> None:

@@ -68,7 +68,8 @@ class Uploads:
             NoRoom: the disk or BATCH_STORE_MB does not have room for it.
         """
         form = Form(request.headers.get("content-type", ""))
-        path = self._store.folder.new_upload(secrets.token_hex(8))
+        # In a thread, because it may have to create the folder first.
+        path = await asyncio.to_thread(self._store.folder.new_upload, secrets.token_hex(8))
         room = Reservation(self._store)
         try:
             size = await self._write(request, form, path, room)

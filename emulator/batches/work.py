@@ -17,7 +17,7 @@ from batch.tally import Tally
 from emulator.batches.folder import NoRoom
 from emulator.batches.looking import look, told
 from emulator.batches.results import write_results
-from emulator.batches.store import now
+from emulator.batches.store import Reservation, now
 from emulator.batches.stored_batch import BatchStatus, StoredBatch
 from emulator.batches.stored_file import OUTPUT, StoredFile
 from emulator.batches.stored_file import PREFIX as FILE
@@ -28,8 +28,10 @@ from jobs.failpoints import hit
 
 logger = logging.getLogger(__name__)
 
-# What the disk refuses is offered again after so long.
+# An operation that the disk or BATCH_STORE_MB had no room for is repeated after so long.
 _AGAIN_S = 2.0
+# So much has to be free before a line is answered.
+_FREE_BYTES = 65_536
 
 
 class Work:
@@ -51,6 +53,8 @@ class Work:
         self._journal: Journal | None = None
         self._runner: Runner | None = None
         self._counted = (0, 0)
+        # For the journal, whose answers become the batch's files.
+        self._room = Reservation(means.store)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -85,6 +89,9 @@ class Work:
                 await asyncio.sleep(_AGAIN_S)
         finally:
             await self._let_go()
+            if self._batch.status.final:
+                # The journal is removed, and the files made of it count by themselves.
+                self._room.release()
 
     async def _tried(self) -> bool:
         """Go as far as it goes; whether that was to the end."""
@@ -161,6 +168,8 @@ class Work:
             journal = await self._open()
             if journal.done == journal.lines:
                 return
+            # No line is answered whose answer could not be kept.
+            self._room.grow_to(journal.size + _FREE_BYTES)
             try:
                 await means.engine.ready()
                 if self._stopping:
@@ -189,7 +198,9 @@ class Work:
 
         def opened() -> Journal:
             # Kept before anything can fail, and also where nobody waits any more: it is locked.
-            journal = self._journal = self._journal or Journal(path, expected=header)
+            journal = self._journal = self._journal or Journal(
+                path, expected=header, reserve=self._room.grow_to
+            )
             if journal.header is None:
                 journal.begin(header)
             elif journal.lost:

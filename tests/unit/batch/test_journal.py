@@ -176,6 +176,27 @@ def test_journal_is_private_whatever_the_umask(path: Path, umask: int) -> None:
         os.umask(before)
 
 
+def test_answer_without_room_is_not_written(path: Path) -> None:
+    class Full(Exception):
+        pass
+
+    def reserve(size: int) -> None:
+        reserved.append(size)
+        if size > len(path.read_bytes()) + 40:
+            raise Full
+
+    reserved: list[int] = []
+    journal = Journal(path, reserve=reserve)
+    journal.begin(HEADER)
+    journal.add(1, b"short", ok=True)
+    assert reserved == [path.stat().st_size] == [journal.size]
+    with pytest.raises(Full):
+        journal.add(2, b"x" * 40, ok=True)
+    assert journal.missing(2)
+    assert path.stat().st_size == journal.size
+    journal.close()
+
+
 @pytest.mark.parametrize("content", [b"hello\n", b"[]\n", b'{"custom_id": "a"}\n'])
 def test_another_kind_of_file_is_left_alone(path: Path, content: bytes) -> None:
     path.write_bytes(content)
