@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 # Each of them may be as large as the cache of a whole context.
 MAX_CACHES = 64
+_FILE_MODE = 0o600
+_FOLDER_MODE = 0o700
 
 
 class Use(NamedTuple):
@@ -85,6 +88,7 @@ class PromptCaches:
             self.release_all_but(runtime, None)
             self._make_room(path)
             return Use(save_to=_unfinished(path))
+        _close_to_others(path.parent)
         if self._loaded is None and not runtime.load_prompt_cache(path):
             raise RequestRejected(
                 f"prompt_cache: the RKLLM runtime did not load {path}; once it is deleted, the "
@@ -107,6 +111,8 @@ class PromptCaches:
         beside = path.with_suffix(".json")
         try:
             _unfinished(beside).write_text(json.dumps({"tokens": tokens}), encoding="utf-8")
+            for file in (_unfinished(path), _unfinished(beside)):
+                file.chmod(_FILE_MODE)
             _unfinished(path).replace(path)
             _unfinished(beside).replace(beside)
         except OSError as error:
@@ -124,7 +130,8 @@ class PromptCaches:
         """See that a file can be written, and that none is there which a run left unfinished."""
         folder = path.parent
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+            _close_to_others(folder)
             if len(list(folder.glob("*.json"))) >= MAX_CACHES:
                 raise RequestRejected(
                     f"prompt_cache: {path.stem} cannot be saved, {folder} has {MAX_CACHES} already"
@@ -155,6 +162,17 @@ def _is_left(path: Path) -> bool:
     except PermissionError:
         pass
     return False
+
+
+def _close_to_others(folder: Path) -> None:
+    """Close a folder to other users, whatever the umask: prompts can be read from the files in it.
+
+    The runtime writes its files by the umask, and earlier versions created the folder by it.
+    """
+    # Another user's folder, or one on a file system without modes, is used as it is.
+    with suppress(OSError):
+        if stat.S_IMODE(folder.stat().st_mode) != _FOLDER_MODE:
+            folder.chmod(_FOLDER_MODE)
 
 
 def _remove(*paths: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,6 +85,22 @@ def test_shared_beginning_is_reused(
     assert handle.calls == ["bot"]
     # What is there already was not to be saved.
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_caches_are_private_whatever_the_umask(model: Path, handle: Handle, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        use(caches_of(model), handle, "bot", [1, 2, 3])
+    finally:
+        os.umask(before)
+    (folder,) = (model.parent / "caches").iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert [stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()] == [0o600] * 2
+    # As an earlier version may have left it.
+    folder.chmod(0o755)
+    assert use(caches_of(model), handle, "bot", [1, 2, 3]) == (2, False)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_one_is_released_before_another(model: Path, handle: Handle) -> None:
