@@ -65,6 +65,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         from emulator.app import build_app
         from emulator.server import Server, allow_files, configured
         from emulator.start_log import log_start
+        from engine.scratch import remove_abandoned
         from handler.engine_configs import build_engine
         from handler.model_settings import resolve_models
 
@@ -74,6 +75,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     except SettingError as error:
         leave(error)
     allow_files()
+    remove_abandoned()
 
     def listening(url: str) -> None:
         log_start(settings, engine.slots, url)
