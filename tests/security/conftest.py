@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from moto import mock_aws
 
 from batch.place import Place
+from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve, serve
 
 __all__ = ["Serve", "place", "serve"]
@@ -23,3 +25,17 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
         mocked_place = Place.at("s3://bucket/here")
         mocked_place._client.create_bucket(Bucket="bucket")
         yield mocked_place
+
+
+@pytest.fixture
+def settings(script: ScriptFactory, tmp_path: Path) -> dict[str, str]:
+    """A server with a database, in a folder of its own."""
+    data = tmp_path / "data"
+    data.mkdir()
+    return {
+        "MODEL_PATH": str(script({})),
+        "ENGINE_ISOLATION": "thread",
+        "JOB_DB": str(data / "jobs.sqlite3"),
+        "PORT": "0",
+        "DRAIN_S": "0",
+    }
