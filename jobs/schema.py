@@ -42,7 +42,7 @@ CREATE TABLE IF NOT EXISTS chunks (
 # The columns that every version has.
 _COLUMNS = {
     ("jobs", column) for column in ("id", "endpoint", "status", "created_at", "state", "output")
-} | {("chunks", column) for column in ("attempt", "number", "value")}
+} | {("chunks", column) for column in ("attempt", "number")}
 # Of version 1, whose rows had the jobs' ids for keys.
 _TAKE_ASIDE = """
 ALTER TABLE jobs RENAME TO old_jobs;

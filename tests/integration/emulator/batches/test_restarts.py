@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -121,8 +122,14 @@ async def test_a_clock_that_was_put_back_meanwhile_lets_no_batch_live_for_ever(
 class _SlowToOpen(Journal):
     """The journal on a disk that takes its time."""
 
-    def __init__(self, path: Path, expected: Header, opening: threading.Event) -> None:
-        super().__init__(path, expected=expected)
+    def __init__(
+        self,
+        path: Path,
+        expected: Header,
+        reserve: Callable[[int], object],
+        opening: threading.Event,
+    ) -> None:
+        super().__init__(path, expected=expected, reserve=reserve)
         opening.set()
         time.sleep(0.2)
 
