@@ -58,5 +58,5 @@ async def test_answers_beyond_the_limit_are_not_written_and_the_batch_waits_for_
         assert (done.status, counts(done)) == ("completed", (LINES, LINES, 0))
         answers = await client.lines(done.output_file_id)
         assert len({line["custom_id"] for line in answers}) == LINES
-        # What the batch had reserved was given back with its journal.
+        # The space that the batch had reserved is free again.
         await client.upload(jsonl(calls(4, "y" * 100_000)))

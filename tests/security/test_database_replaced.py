@@ -118,5 +118,5 @@ async def test_result_of_a_running_job_is_not_acknowledged_until_the_database_is
         if comes_back:
             assert (found["status"], found["output"]) == ("COMPLETED", "yes")
         else:
-            # Nobody was told of a result: it is to be run again, not lost.
+            # No result was acknowledged, so the job runs again.
             assert found["status"] in ("IN_QUEUE", "IN_PROGRESS")

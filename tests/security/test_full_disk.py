@@ -95,7 +95,7 @@ if NAMESPACE:
             assert (await client.post("/v2/far/run", json={"input": 1})).status_code == 503
             assert (await upload(client)).status_code == 507
             assert (await client.get("/health")).json()["status"] == "degraded"
-            # What needs no disk goes on.
+            # Requests that need no disk are served.
             assert (await client.post("/v1/completions", json={"prompt": "x"})).status_code == 200
             if kind == "no files left":
                 inside = ["nsenter", "--mount", "--target", str(server.pid)]
