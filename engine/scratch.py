@@ -71,7 +71,11 @@ def remove_abandoned(parent: Path | None = None) -> None:
 
     A folder with another kind of name, of another user, or behind a symbolic link is left alone.
     """
-    folder = parent or Path(tempfile.gettempdir())
+    try:
+        folder = parent or Path(tempfile.gettempdir())
+    except FileNotFoundError:
+        # Python looks for a folder that can be written, and on a full disk there is none.
+        return
     for path in folder.glob(f"{_PREFIX}*"):
         if not _NAME.fullmatch(path.name):
             continue
