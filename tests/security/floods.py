@@ -88,9 +88,7 @@ async def _pipeline(port: int, end_s: float) -> None:
 
 
 async def _trailers(port: int, end_s: float) -> None:
-    start = (
-        b"POST /v2/e/job-done/w/j HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
-    )
+    start = b"POST /v2/e/job-done/w/j HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
     trailers = (b"x: " + b"y" * 100 + b"\r\n") * 1_000
     while time.monotonic() < end_s:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
