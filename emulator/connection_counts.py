@@ -19,9 +19,8 @@ class ConnectionCounts:
         self.total = 0
         self._by_address: Counter[str] = Counter()
 
-    def open(self, host: str) -> bool:
+    def open(self, address: str) -> bool:
         """Count a connection from an address; return False if there are too many already."""
-        address = _address_of(host)
         count = self._by_address[address]
         is_allowed = count < self.per_address and (
             self.total < self.maximum
@@ -38,9 +37,8 @@ class ConnectionCounts:
             del self._by_address[address]
         return is_allowed
 
-    def close(self, host: str) -> None:
+    def close(self, address: str) -> None:
         """Stop counting a connection that `open` has counted."""
-        address = _address_of(host)
         self.total -= 1
         self._by_address[address] -= 1
         if not self._by_address[address]:
@@ -51,7 +49,7 @@ def _is_loopback(address: str) -> bool:
     return address.startswith("127.") or address == "::1"
 
 
-def _address_of(host: str) -> str:
+def counted_address(host: str) -> str:
     """Return whom connections are counted for: an IPv4 address, or the network of an IPv6 one.
 
     One machine usually has 2**64 IPv6 addresses.

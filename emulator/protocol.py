@@ -6,7 +6,8 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import httptools
 import orjson
@@ -15,12 +16,16 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from emulator.body_budget import RECEIVED, BodyBudget, ReceivedBody
 from emulator.chunked import ChunkedBody, ChunkedError
-from emulator.connection_counts import ConnectionCounts
+from emulator.connection_counts import ConnectionCounts, counted_address
 from emulator.disconnect import DROP
 from emulator.hangup_watch import HangupWatch
 from emulator.request_head import BadRequest, check_headers, check_length, split_target
 from handler.errors import Problem, Row
 from handler.json_values import MAX_JSON_VALUES
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, WWWScope
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +52,7 @@ class ConnectionLimits:
     connection or the first byte of the request. `body_s`: seconds from there to the end of its
     body. `read_s`: seconds that a client may read nothing while data waits for it.
     `max_connections`: open connections, in all and `per_address`. `max_pending_body_bytes`: the sum
-    of all bodies that are being received. `max_json_values`: list elements, keys, lists and objects
+    of all bodies that are being received, in all and `per_address`. `max_json_values`: list elements, keys, lists and objects
     of one body.
     """
 
@@ -57,6 +62,7 @@ class ConnectionLimits:
     max_connections: int = 4_096
     max_connections_per_address: int = 2_048
     max_pending_body_bytes: int = 200_000_000
+    max_pending_body_bytes_per_address: int = 100_000_000
     max_json_values: int = MAX_JSON_VALUES
 
 
@@ -66,7 +72,11 @@ class _Shared:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self.counts = ConnectionCounts(limits.max_connections, limits.max_connections_per_address)
-        self.budget = BodyBudget(limits.max_pending_body_bytes, limits.max_json_values)
+        self.budget = BodyBudget(
+            limits.max_pending_body_bytes,
+            limits.max_pending_body_bytes_per_address,
+            limits.max_json_values,
+        )
         self.watch = HangupWatch()
         self.lingering = 0
         self._warned_s = float("-inf")
@@ -105,7 +115,8 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.limits = self.shared.limits
-        self._host: str | None = None
+        self._address = ""
+        self._is_counted = False
         self._incoming: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._lingering: asyncio.TimerHandle | None = None
@@ -114,9 +125,9 @@ class Connection(HttpToolsProtocol):
         # The last bytes of the head so far: its end may be split between two reads.
         self._head_tail = b""
         self._body: ChunkedBody | int = 0
-        self._received = ReceivedBody(self.shared.budget)
+        self._received: ReceivedBody
         self._pipelined = bytearray()
-        self._pipelined_count = ReceivedBody(self.shared.budget)
+        self._pipelined_count: ReceivedBody
         self._flow: _Flow
 
     # -- the transport's events ------------------------------------------------------------------
@@ -126,31 +137,32 @@ class Connection(HttpToolsProtocol):
         # A TCP server's transports can be written to.
         super().connection_made(cast("asyncio.Transport", transport))
         self.flow = self._flow = _Flow(self.transport)
-        host = self.client[0] if self.client else ""
-        if self.shared.counts.open(host):
-            self._host = host
+        self._address = counted_address(self.client[0] if self.client else "")
+        self._pipelined_count = ReceivedBody(self.shared.budget, self._address)
+        if self.shared.counts.open(self._address):
+            self._is_counted = True
             self._wait_for_head()
             return
-        self.shared.warn(f"refused a connection from {host}: too many are open")
+        self.shared.warn(f"refused a connection from {self._address}: too many are open")
         self._refuse(
             "too many connections are open (MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS)", 503
         )
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop all timers and release what the connection holds."""
-        if self._host is not None:
-            self.shared.counts.close(self._host)
-            self._host = None
+        if self._is_counted:
+            self.shared.counts.close(self._address)
+            self._is_counted = False
         if self._lingering is not None:
             self._lingering.cancel()
             self.shared.lingering -= 1
         _stop(self._incoming)
         _stop(self._unread)
-        self._received.release()
         self._clear_pipelined()
         # Uvicorn does this only if the client closed in good order.
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
+        self._drop_body()
 
     def data_received(self, data: bytes) -> None:
         """Take what the client sends."""
@@ -191,7 +203,10 @@ class Connection(HttpToolsProtocol):
             self._unset_keepalive_if_required()
         at = (self._head_tail + data).find(_HEAD_END)
         end = len(data) if at < 0 else at + len(_HEAD_END) - len(self._head_tail)
-        piece = data[:end]
+        is_too_large = self._head_bytes + end > _MAX_HEAD_BYTES
+        # Of a head that is too large, the parser gets no more than the limit: it may find a better
+        # reason to refuse it, such as a long target.
+        piece = data[: min(end, _MAX_HEAD_BYTES - self._head_bytes)]
         self._head_bytes += len(piece)
         self._head_tail = (self._head_tail + piece)[1 - len(_HEAD_END) :]
         try:
@@ -206,10 +221,10 @@ class Connection(HttpToolsProtocol):
             else:
                 self._refuse(f"{_INVALID}: {error}" if str(error) else _INVALID)
             return b""
-        if self._in_head and at >= 0:
-            self._refuse(_INVALID)
-        elif self._in_head and self._head_bytes > _MAX_HEAD_BYTES:
+        if is_too_large:
             self._refuse(f"the request head is larger than {_MAX_HEAD_BYTES} bytes", 431)
+        elif self._in_head and at >= 0:
+            self._refuse(_INVALID)
         elif self._in_head:
             if self._incoming is None:
                 self._wait_for_head()
@@ -236,7 +251,9 @@ class Connection(HttpToolsProtocol):
             if not self._received.add(len(content)):
                 self.shared.warn("refused a request body: too many are being received")
                 self._refuse(
-                    "too many request bodies are being received at once (MAX_PENDING_BODY_MB)", 503
+                    "too many request bodies are being received at once (MAX_PENDING_BODY_MB, "
+                    "MAX_PENDING_BODY_MB_PER_ADDRESS)",
+                    503,
                 )
                 return b""
             self.on_body(content)
@@ -290,7 +307,7 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Prepare for a request."""
         super().on_message_begin()
-        self._received = ReceivedBody(self.shared.budget)
+        self._received = ReceivedBody(self.shared.budget, self._address)
         self.scope["extensions"] = {
             DROP: {"abort": self.transport.abort},
             RECEIVED: {"body": self._received},
@@ -314,9 +331,10 @@ class Connection(HttpToolsProtocol):
             # Uvicorn's way to split a target would take what follows for a host.
             self.url = b"http://host" + self.url
         self._body = self._body_of_head()
+        # This starts the application, unless the target turns out to be malformed.
+        super().on_headers_complete()
         self._in_head = False
         self._stop_waiting()
-        super().on_headers_complete()
 
     def _body_of_head(self) -> ChunkedBody | int:
         """Return what decodes the body, or its length."""
@@ -337,11 +355,27 @@ class Connection(HttpToolsProtocol):
             self._stop_waiting()
             limit_s = min(_REST_OF_BODY_S, self.limits.body_s)
             self._incoming = self.loop.call_later(limit_s, self._out_of_time)
-        self._received.release()
+        self._drop_body()
         data = self._clear_pipelined()
         super().on_response_complete()
         if data and not self.transport.is_closing():
             self._take(data)
+
+    # -- the application -------------------------------------------------------------------------
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """Run the application for a request, and count its body until it has ended.
+
+        A client that sends a body and leaves would otherwise make room for the next one while the
+        application still holds the first.
+        """
+        super()._start_asgi_task(cycle, partial(_run_and_release, app, self._received))
+
+    def _drop_body(self) -> None:
+        """Free what has been received of the body and will not be read by the application."""
+        if self.cycle is not None:
+            self._received.release(len(self.cycle.body))
+            self.cycle.body = bytearray()
 
     # -- endings ---------------------------------------------------------------------------------
 
@@ -356,18 +390,18 @@ class Connection(HttpToolsProtocol):
         """Answer with an error instead of serving the request, and close the connection."""
         logger.info("refused a request of %s: %s", self.client, message)
         cycle = self.cycle
+        if not self._in_head and cycle.response_started:
+            # The error would be read as a part of that response, or as the next one.
+            self.transport.abort()
+            return
         if cycle is not None and not cycle.response_complete:
-            if cycle.response_started:
-                # The error would be read as part of that response.
-                self.transport.abort()
-                return
             cycle.disconnected = True
             cycle.message_event.set()
         if self.shared.lingering >= _MAX_LINGERING:
             self.transport.abort()
             return
         self._stop_waiting()
-        self._received.release()
+        self._drop_body()
         self.transport.write(_error_bytes(message, status))
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -385,6 +419,19 @@ class Connection(HttpToolsProtocol):
     def _out_of_time(self) -> None:
         self._incoming = None
         self.transport.abort()
+
+
+async def _run_and_release(
+    app: ASGI3Application,
+    received: ReceivedBody,
+    scope: WWWScope,
+    receive: ASGIReceiveCallable,
+    send: ASGISendCallable,
+) -> None:
+    try:
+        await app(scope, receive, send)
+    finally:
+        received.release()
 
 
 def _error_bytes(message: str, status: int) -> bytes:

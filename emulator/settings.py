@@ -290,13 +290,20 @@ class EmulatorSettings(ResultSettings):
         ge=1,
         le=60_000,
         description="Maximum number of open connections from one address, or from one /64 network "
-        "of IPv6.",
+        "of IPv6. All clients of a reverse proxy have the proxy's address.",
     )
     max_pending_body_mb: float = Field(
         200,
         gt=0,
         description="Maximum total size of the request bodies that are being received. The first "
         "64 kB of each body do not count. Bodies beyond it are refused with status 503.",
+    )
+    max_pending_body_mb_per_address: float = Field(
+        100,
+        gt=0,
+        description="Maximum total size of the request bodies that are being received from one "
+        "address, or from one /64 network of IPv6. All clients of a reverse proxy have the proxy's "
+        "address.",
     )
     max_json_values: int = Field(
         MAX_JSON_VALUES,
@@ -443,6 +450,7 @@ class EmulatorSettings(ResultSettings):
             max_connections=self.max_connections,
             max_connections_per_address=self.max_connections_per_address,
             max_pending_body_bytes=int(self.max_pending_body_mb * 1e6),
+            max_pending_body_bytes_per_address=int(self.max_pending_body_mb_per_address * 1e6),
             max_json_values=self.max_json_values,
         )
 

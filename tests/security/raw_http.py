@@ -88,9 +88,9 @@ class RawConnection:
 
 
 @asynccontextmanager
-async def raw_connection(port: int) -> AsyncIterator[RawConnection]:
-    """Open a connection to 127.0.0.1; close it at the end whatever the server did."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def raw_connection(port: int, source: str = "127.0.0.1") -> AsyncIterator[RawConnection]:
+    """Open a connection from `source` to 127.0.0.1; close it at the end whatever the server did."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
     try:
         yield RawConnection(reader, writer)
     finally:

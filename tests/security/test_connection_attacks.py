@@ -17,7 +17,7 @@ from tests.security.floods import HEALTH_LIMIT_S, MEMORY_LIMIT_BYTES, flood_pipe
 from tests.security.raw_http import RawConnection, exchange, raw_connection, request_bytes
 
 HEALTH = request_bytes("GET", "/health")
-CHUNKED = b"POST /%s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n%s\r\n"
+CHUNKED = b"POST /%s HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n%s\r\n"
 HANG = {"pieces": ["a", {"hang_s": 3600}]}
 
 
@@ -74,7 +74,7 @@ async def test_client_that_leaves_is_noticed_whatever_it_has_sent_ahead(
 async def test_body_and_request_behind_a_closing_request_are_not_served(serve: Serve) -> None:
     server = await serve()
     async with raw_connection(server.port) as connection:
-        close = request_bytes("GET", "/health", [("Host", "x"), ("Connection", "close")])
+        close = request_bytes("GET", "/health", [("Host", "127.0.0.1"), ("Connection", "close")])
         await connection.send(close + HEALTH)
         assert (await connection.response()).status == 200
         assert await connection.closed() == b""
@@ -201,7 +201,7 @@ async def test_refused_connections_do_not_pile_up(serve: Serve) -> None:
 
 
 async def unfinished(connection: RawConnection, size: int, path: str = "/runsync") -> None:
-    head = request_bytes("POST", path, [("Host", "x"), ("Content-Length", str(size + 1))])
+    head = request_bytes("POST", path, [("Host", "127.0.0.1"), ("Content-Length", str(size + 1))])
     await connection.send(head + b'{"input":"' + b"x" * (size - 10))
 
 
@@ -233,7 +233,7 @@ async def test_body_without_a_key_is_neither_awaited_nor_kept(serve: Serve, path
     server = await serve(api_keys="secret-key", max_pending_body_mb=0.5)
     async with raw_connection(server.port) as connection:
         await connection.send(
-            request_bytes("POST", path, [("Host", "x"), ("Content-Length", "9000000")])
+            request_bytes("POST", path, [("Host", "127.0.0.1"), ("Content-Length", "9000000")])
         )
         assert (await connection.response("POST")).status == 401
         # The rest is dropped as it comes, and the connection can be used again.
@@ -252,3 +252,105 @@ async def test_parsed_body_makes_room_while_its_request_runs(
         budget = next(iter(server.connections)).shared.budget
         await server.events.wait(RequestStarted)
         assert budget.used_bytes == 0
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+async def test_client_that_sends_a_body_and_leaves_makes_no_room_before_it_is_dropped(
+    serve: Serve, framing: str
+) -> None:
+    server = await serve(max_pending_body_mb=3)
+    body = b'{"input":"' + b"x" * 1_000_000 + b'"}'
+    message = request_bytes("POST", "/run", body=body)
+    if framing == "chunked":
+        message = CHUNKED % (b"run", b"") + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    budget = server.uvicorn.config.http_protocol_class.shared.budget
+    # As if a body took long to parse.
+    async with budget.parsing:
+        for number in range(1, 4):
+            async with raw_connection(server.port) as connection:
+                await connection.send(message[:-10])
+                await server.becomes(lambda: budget.used_bytes > number * 930_000)  # noqa: B023
+                (protocol,) = server.connections
+                await connection.send(message[-10:])
+                await server.becomes(lambda: protocol._in_head)  # noqa: B023
+                connection.writer.transport.abort()
+                await server.becomes(lambda: not server.connections)
+        # The server still holds three bodies.
+        assert budget.used_bytes > 2_700_000
+        refused = await exchange(server.port, "POST", "/run", body=body)
+        assert refused.status == 503
+    await server.becomes(lambda: budget.used_bytes == 0)
+
+
+async def test_one_address_cannot_use_up_the_room_for_bodies_of_others(serve: Serve) -> None:
+    server = await serve(max_pending_body_mb=4, max_pending_body_mb_per_address=2)
+    large = json.dumps({"prompt": "x" * 1_000_000}).encode()
+    async with AsyncExitStack() as stack:
+        for _ in range(5):
+            attacker = await stack.enter_async_context(raw_connection(server.port, "127.0.0.2"))
+            await unfinished(attacker, 900_000)
+        budget = next(iter(server.connections)).shared.budget
+        await server.becomes(lambda: budget.used_bytes > 1_600_000)
+        answer = await exchange(server.port, "POST", "/v1/completions", body=large)
+        assert answer.status == 200
+        assert budget.used_bytes <= 2_000_000
+
+
+async def test_rejected_bodies_are_not_kept_while_their_connections_stay_open(serve: Serve) -> None:
+    server = await serve(api_keys="secret-key")
+    async with AsyncExitStack() as stack:
+        for _ in range(20):
+            connection = await stack.enter_async_context(raw_connection(server.port))
+            await unfinished(connection, 400_000)
+            assert (await connection.response("POST")).status == 401
+        held = sum(len(each.cycle.body) for each in server.connections)
+        assert held == 0
+
+
+async def test_malformed_rest_of_a_rejected_body_gets_no_second_response(serve: Serve) -> None:
+    server = await serve(api_keys="secret-key")
+    async with raw_connection(server.port) as connection:
+        await connection.send(CHUNKED % (b"run", b"") + b"5\r\nab")
+        assert (await connection.response("POST")).status == 401
+        await connection.send(b"cdefghij")
+        # The client would take it for the answer to its next request.
+        assert await connection.closed() == b""
+
+
+# -- idle connections ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"\r\n", b"GET /health", b"POST /run HTTP/1.1\r\nHost: 127.0.0.1\r\n"], ids=repr
+)
+async def test_connection_that_sends_no_request_is_closed_in_time(
+    serve: Serve, sent: bytes
+) -> None:
+    server = await serve(head_timeout_s=0.3)
+    async with raw_connection(server.port) as connection:
+        await connection.send(sent)
+        assert await connection.closed(deadline_s=5) == b""
+    await server.becomes(lambda: not server.connections)
+
+
+async def test_connection_that_is_idle_after_a_response_is_closed_in_time(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("emulator.server._KEEP_ALIVE_S", 0.3)
+    server = await serve()
+    async with raw_connection(server.port) as connection:
+        await connection.send(HEALTH)
+        assert (await connection.response()).status == 200
+        await connection.send(b"\r\n\r\n")
+        assert await connection.closed(deadline_s=5) == b""
+
+
+async def test_body_that_never_ends_is_closed_in_time_and_its_room_freed(serve: Serve) -> None:
+    server = await serve(body_timeout_s=0.5)
+    async with raw_connection(server.port) as connection:
+        await unfinished(connection, 500_000)
+        await server.becomes(lambda: bool(server.connections))
+        budget = next(iter(server.connections)).shared.budget
+        await server.becomes(lambda: budget.used_bytes > 0)
+        assert await connection.closed(deadline_s=5) == b""
+    await server.becomes(lambda: budget.used_bytes == 0)

@@ -65,7 +65,7 @@ def check_error(response: RawResponse, status: int, words: str) -> None:
     assert error["code"] == status
 
 
-HOST = b"Host: x\r\n"
+HOST = b"Host: 127.0.0.1\r\n"
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,20 @@ async def test_unusual_but_valid_target_is_an_unknown_path(serve: Serve, target:
 
 
 @pytest.mark.parametrize(
-    "target", ["http://x/health", "HTTP://x:80/health", "http://127.0.0.1/health"]
+    ("target", "status"),
+    [
+        ("http://127.0.0.1/v1/models", 200),
+        ("HTTP://localhost:80/v1/models", 200),
+        ("http://attacker.example/v1/models", 403),
+    ],
 )
-async def test_absolute_target_is_served(serve: Serve, target: str) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "attacker.example"])
+async def test_host_of_an_absolute_target_is_the_one_that_is_checked(
+    serve: Serve, target: str, status: int, host: str
+) -> None:
     server = await serve()
-    assert (await exchange(server.port, "GET", target, [("Host", "x")])).status == 200
+    response = await exchange(server.port, "GET", target, [("Host", host)])
+    assert response.status == status
 
 
 @pytest.mark.parametrize(
@@ -142,6 +151,8 @@ async def test_absolute_target_is_served(serve: Serve, target: str) -> None:
         (b"GET /health HTTP/1.1\r\nHost: x\rA: b\r\n", 400, "not valid HTTP"),
         (b"GET /health HTTP/1.1\r\nHost: x\r\nA: \x00\r\n", 400, "not valid HTTP"),
         (b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 300, 431, "headers"),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\na: " + b"b" * 66_000 + b"\r\n", 431, "larger"),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"a" * 66_000 + b": b\r\n", 431, "larger"),
     ],
     ids=lambda value: repr(value)[-30:],
 )
@@ -227,7 +238,7 @@ async def test_malformed_chunk_is_refused_and_what_follows_is_not_run(
 async def test_offer_of_another_protocol_is_ignored_and_the_body_is_taken(serve: Serve) -> None:
     server = await serve()
     headers = [
-        ("Host", "x"),
+        ("Host", "127.0.0.1"),
         ("Connection", "Upgrade, HTTP2-Settings"),
         ("Upgrade", "h2c"),
         ("HTTP2-Settings", "AAMAAABkAAQAoAAAAAIAAAAA"),
