@@ -6,6 +6,8 @@ import asyncio
 import gc
 from typing import Literal
 
+from emulator.heap import Heap
+
 # Full looks come after so many partial ones: each is at what has come since, and some 20,000
 # objects are looked at in 10 to 15 ms.
 _THRESHOLDS = (700, 10, 2)
@@ -32,6 +34,7 @@ class Garbage:
         self._known = 0
         self._looked = False
         self._task: asyncio.Task[None] | None = None
+        self._heap = Heap()
 
     def start(self) -> None:
         """Look once at what is there by now, and set it aside."""
@@ -77,3 +80,4 @@ class Garbage:
         while True:
             await asyncio.sleep(_CHECK_S)
             self.check()
+            self._heap.trim_if_grown()

@@ -52,8 +52,8 @@ class ConnectionLimits:
     connection or the first byte of the request. `body_s`: seconds from there to the end of its
     body. `read_s`: seconds that a client may read nothing while data waits for it.
     `max_connections`: open connections, in all and `per_address`. `max_pending_body_bytes`: the sum
-    of all bodies that are being received, in all and `per_address`. `max_json_values`: list elements, keys, lists and objects
-    of one body.
+    of all bodies that are being received, in all and `per_address`. `max_json_values`: list
+    elements, keys, lists and objects of one body.
     """
 
     head_s: float = 10.0
@@ -125,6 +125,7 @@ class Connection(HttpToolsProtocol):
         # The last bytes of the head so far: its end may be split between two reads.
         self._head_tail = b""
         self._body: ChunkedBody | int = 0
+        self._needs_parser = False
         self._received: ReceivedBody
         self._pipelined = bytearray()
         self._pipelined_count: ReceivedBody
@@ -187,6 +188,9 @@ class Connection(HttpToolsProtocol):
                 self._add_pipelined(data)
                 return
             data = self._take_head(data) if self._in_head else self._take_body(data)
+        if not self._in_head and self._incoming is None and self._lingering is None:
+            # Only here: most bodies arrive with their heads and need no timer.
+            self._incoming = self.loop.call_later(self.limits.body_s, self._out_of_time)
 
     def _is_answering(self) -> bool:
         """Return whether a request has been received whole and has not been answered."""
@@ -213,7 +217,7 @@ class Connection(HttpToolsProtocol):
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
             # Another protocol is only offered; the request is served in this one.
-            pass
+            self._needs_parser = True
         except httptools.HttpParserError as error:
             cause = error.__context__
             if isinstance(cause, BadRequest):
@@ -230,8 +234,6 @@ class Connection(HttpToolsProtocol):
                 self._wait_for_head()
         elif not self._body:
             self._end_message()
-        else:
-            self._incoming = self.loop.call_later(self.limits.body_s, self._out_of_time)
         return data[end:]
 
     def _take_body(self, data: bytes) -> bytes:
@@ -268,8 +270,10 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._head_tail = b""
         super().on_message_complete()
-        # The old one still expects the body.
-        self.parser = httptools.HttpRequestParser(self)
+        if self._needs_parser:
+            # The old one still expects the body, or another protocol.
+            self.parser = httptools.HttpRequestParser(self)
+            self._needs_parser = False
 
     # -- requests sent ahead ---------------------------------------------------------------------
 
@@ -321,7 +325,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Check the head, find out how its body ends, and start the application."""
         method = self.parser.get_method().decode("ascii")
-        host = check_headers(self.parser.get_http_version(), self.headers)
+        host, length = check_headers(self.parser.get_http_version(), self.headers)
         target_host, self.url = split_target(method, self.url)
         if target_host is not None and target_host != host:
             # The target's host wins (RFC 9112, section 3.2.2).
@@ -330,20 +334,12 @@ class Connection(HttpToolsProtocol):
         if self.url.startswith(b"//"):
             # Uvicorn's way to split a target would take what follows for a host.
             self.url = b"http://host" + self.url
-        self._body = self._body_of_head()
+        self._body = ChunkedBody() if length is None else length
+        self._needs_parser = bool(self._body)
         # This starts the application, unless the target turns out to be malformed.
         super().on_headers_complete()
         self._in_head = False
         self._stop_waiting()
-
-    def _body_of_head(self) -> ChunkedBody | int:
-        """Return what decodes the body, or its length."""
-        for name, value in self.headers:
-            if name == b"transfer-encoding":
-                return ChunkedBody()
-            if name == b"content-length":
-                return int(value)
-        return 0
 
     def on_message_complete(self) -> None:
         """Do nothing: the parser does not see the bodies. See `_end_message`."""
@@ -356,7 +352,7 @@ class Connection(HttpToolsProtocol):
             limit_s = min(_REST_OF_BODY_S, self.limits.body_s)
             self._incoming = self.loop.call_later(limit_s, self._out_of_time)
         self._drop_body()
-        data = self._clear_pipelined()
+        data = self._clear_pipelined() if self._pipelined else b""
         super().on_response_complete()
         if data and not self.transport.is_closing():
             self._take(data)

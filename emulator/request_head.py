@@ -53,11 +53,12 @@ def split_target(method: str, target: bytes) -> tuple[bytes | None, bytes]:
     return host, target
 
 
-def check_headers(version: str, headers: Headers) -> bytes | None:
+def check_headers(version: str, headers: Headers) -> tuple[bytes | None, int | None]:
     """Check the headers that say whom a request is for and where it ends.
 
     A request whose end two servers see in different places carries a second one that only one of
-    them checks (request smuggling), so everything ambiguous is refused. Returns the host.
+    them checks (request smuggling), so everything ambiguous is refused. Returns the host, and the
+    length of the body; None if the body is chunked.
 
     Raises:
         BadRequest: RFC 9112 requires the request to be refused, or lets it be refused.
@@ -67,7 +68,8 @@ def check_headers(version: str, headers: Headers) -> bytes | None:
     if len(headers) > MAX_HEADERS:
         raise BadRequest(f"the request has more than {MAX_HEADERS} headers", 431)
     host: bytes | None = None
-    has_length = has_coding = False
+    length: int | None = None
+    has_coding = False
     for name, value in headers:
         if name == b"host":
             if host is not None:
@@ -76,19 +78,19 @@ def check_headers(version: str, headers: Headers) -> bytes | None:
                 raise BadRequest("the Host header must be a host name with an optional port")
             host = value
         elif name == b"content-length":
-            if has_length:
+            if length is not None:
                 raise BadRequest("the request has more than one Content-Length header")
             if not value.isdigit() or len(value) > 18:
                 raise BadRequest("Content-Length must be a whole number of bytes")
-            has_length = True
+            length = int(value)
         elif name == b"transfer-encoding":
             if has_coding or value.lower() != b"chunked":
                 raise BadRequest("Transfer-Encoding must be chunked, given once")
             has_coding = True
-    if has_coding and has_length:
+    if has_coding and length is not None:
         raise BadRequest("the request has both Content-Length and Transfer-Encoding")
     if version == "1.1" and host is None:
         raise BadRequest("the request has no Host header")
     if version == "1.0" and has_coding:
         raise BadRequest("Transfer-Encoding is not part of HTTP/1.0")
-    return host
+    return host, None if has_coding else length or 0

@@ -33,7 +33,8 @@ def test_open_refuses_more_connections_of_one_address_than_allowed() -> None:
 
 def test_open_keeps_a_few_connections_for_this_machine() -> None:
     counts = ConnectionCounts(2, 10)
-    assert counts.open("192.0.2.1") and counts.open("192.0.2.2")
+    assert counts.open("192.0.2.1")
+    assert counts.open("192.0.2.2")
     assert not counts.open("192.0.2.3")
     assert [counts.open("127.0.0.1") for _ in range(5)] == [True] * 4 + [False]
     assert counts.open("::1")

@@ -61,17 +61,19 @@ def test_check_length_refuses_a_long_target() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "headers", "host"),
+    ("version", "headers", "expected"),
     [
-        ("1.1", [HOST, (b"content-length", b"007")], b"x"),
-        ("1.1", [(b"transfer-encoding", b"Chunked"), HOST], b"x"),
-        ("1.1", [(b"host", b"[::1]:8000")], b"[::1]:8000"),
-        ("1.1", [(b"host", b"")], b""),
-        ("1.0", [], None),
+        ("1.1", [HOST, (b"content-length", b"007")], (b"x", 7)),
+        ("1.1", [(b"transfer-encoding", b"Chunked"), HOST], (b"x", None)),
+        ("1.1", [(b"host", b"[::1]:8000")], (b"[::1]:8000", 0)),
+        ("1.1", [(b"host", b"")], (b"", 0)),
+        ("1.0", [], (None, 0)),
     ],
 )
-def test_check_headers_returns_the_host(version: str, headers: Headers, host: bytes | None) -> None:
-    assert check_headers(version, headers) == host
+def test_check_headers_returns_the_host_and_the_length(
+    version: str, headers: Headers, expected: tuple[bytes | None, int | None]
+) -> None:
+    assert check_headers(version, headers) == expected
 
 
 @pytest.mark.parametrize(
