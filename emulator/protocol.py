@@ -208,7 +208,7 @@ class Connection(HttpToolsProtocol):
         at = (self._head_tail + data).find(_HEAD_END)
         end = len(data) if at < 0 else at + len(_HEAD_END) - len(self._head_tail)
         is_too_large = self._head_bytes + end > _MAX_HEAD_BYTES
-        # Of a head that is too large, the parser gets no more than the limit: it may find a better
+        # A head that is too large is parsed up to the limit: the parser may find a more precise
         # reason to refuse it, such as a long target.
         piece = data[: min(end, _MAX_HEAD_BYTES - self._head_bytes)]
         self._head_bytes += len(piece)

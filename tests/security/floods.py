@@ -1,4 +1,4 @@
-"""Floods of a server process: what it does to memory and to `/health`."""
+"""Floods of a server process, and its memory and the latency of `/health` meanwhile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.security.raw_http import exchange, request_bytes
 # No flood of one connection may cost more.
 MEMORY_LIMIT_BYTES = 300_000_000
 HEALTH_LIMIT_S = 0.2
-# What may stay of a flood: buffers, code and memory that the allocator keeps.
+# A server may keep so much after a flood: code, caches and buffers.
 SETTLED_BYTES = 60_000_000
 _SETTLE_INTERVAL_S = 0.5
 _PROBE_INTERVAL_S = 0.05

@@ -7,6 +7,7 @@ import json
 import socket
 import time
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
@@ -263,7 +264,8 @@ async def test_client_that_sends_a_body_and_leaves_makes_no_room_before_it_is_dr
     message = request_bytes("POST", "/run", body=body)
     if framing == "chunked":
         message = CHUNKED % (b"run", b"") + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
-    budget = server.uvicorn.config.http_protocol_class.shared.budget
+    protocols: Any = server.uvicorn.config.http_protocol_class
+    budget = protocols.shared.budget
     # As if a body took long to parse.
     async with budget.parsing:
         for number in range(1, 4):
