@@ -47,11 +47,14 @@ def require_json_label(request: Request) -> None:
             )
 
 
-async def read_object(request: Request, max_bytes: int, name: str) -> dict[str, Any]:
+async def read_object(
+    request: Request, max_bytes: int, name: str, *, max_values: int | None = None
+) -> dict[str, Any]:
     """Return the body as a JSON object, whatever its label; `name` begins the error messages.
 
     A large body is parsed in a thread, one at a time: each step of it holds Python's lock for less
-    than 100 ms, and the event loop runs between them.
+    than 100 ms, and the event loop runs between them. `max_values` replaces the server's limit for
+    the values of a body.
 
     Raises:
         PayloadTooLarge: the declared or the received size exceeds `max_bytes`.
@@ -62,11 +65,12 @@ async def read_object(request: Request, max_bytes: int, name: str) -> dict[str, 
     if received is None:
         return parse_object(body, name)
     budget = received.budget
+    max_values = budget.max_values if max_values is None else max_values
     try:
         if len(body) <= _LARGE_BYTES:
-            return parse_object(body, name, budget.max_values)
+            return parse_object(body, name, max_values)
         async with budget.parsing:
-            return await asyncio.to_thread(parse_object, body, name, budget.max_values)
+            return await asyncio.to_thread(parse_object, body, name, max_values)
     finally:
         received.release()
 

@@ -313,6 +313,19 @@ async def test_result(plane: MakePlane, body: Any, shown: dict[str, Any]) -> Non
     assert await at.status(job_id) == status
 
 
+async def test_result_may_have_more_values_than_a_request(plane: MakePlane) -> None:
+    platform = await plane(max_json_values=1_000)
+    worker = platform.worker()
+    job_id = await platform.run()
+    await worker.take()
+    embeddings = [[0.5] * 768 for _ in range(500)]
+    assert await worker.done(job_id, {"output": embeddings}) == {"ok": True}
+    assert (await platform.becomes(job_id, "COMPLETED"))["output"] == embeddings
+    refused = await platform.client.post("/v2/ep/run", json={"input": {"rows": embeddings}})
+    assert refused.status_code == 400
+    assert "MAX_JSON_VALUES" in refused.text
+
+
 async def test_stream_and_progress(plane: MakePlane) -> None:
     at = await plane()
     worker = at.worker()
