@@ -27,7 +27,13 @@ MAX_LENGTH = 65_536
 MAX_REPETITIONS = 10_000
 # Ways to combine the alternatives of an `allOf`; the library gives up at about as many.
 _MAX_MERGES = 2_000
-_MAX_DEPTH = 200
+# Steps of the estimate itself, some 2 µs each. A schema of 20,000 values takes 20,000.
+_MAX_STEPS = 40_000
+_STEPS_OF_SCHEMA = 6
+# Of a reference, one for so many characters.
+_REF_CHARS_OF_STEP = 20
+# The library reads 128 levels of JSON; only merged references can lead deeper.
+_MAX_DEPTH = 128
 
 _SYMBOLS_OF_ITEM = 6
 _SYMBOLS_OF_PROPERTY = 14
@@ -60,8 +66,8 @@ def why_too_costly(schema: Mapping[str, Any]) -> str | None:
     estimate = _Estimate(schema)
     try:
         symbols = estimate.symbols()
-    except _TooManyMergesError:
-        return f"its allOf, anyOf and oneOf can be combined in more than {_MAX_MERGES} ways"
+    except _NotEstimatedError as error:
+        return str(error)
     if symbols > MAX_SYMBOLS:
         return (
             f"it would become a grammar of about {symbols} symbols, and at most {MAX_SYMBOLS} are "
@@ -80,13 +86,26 @@ def estimated_symbols(schema: Mapping[str, Any]) -> int:
     """Return how many symbols the grammar of a schema has at most.
 
     Raises:
-        ValueError: there are more ways to combine its alternatives than are looked at.
+        ValueError: it is nested too deep, or its alternatives can be combined in too many ways.
     """
     return _Estimate(schema).symbols()
 
 
-class _TooManyMergesError(ValueError):
-    pass
+class _NotEstimatedError(ValueError):
+    """The estimate was given up; the message is the rest of a sentence about the schema."""
+
+
+def _check_depth(depth: int) -> None:
+    """Refuse to follow a schema any deeper.
+
+    A `$ref` that leads back to itself within an `anyOf` would be followed until the end of Python's
+    stack, and what lies below a limit would not be counted.
+    """
+    if depth > _MAX_DEPTH:
+        raise _NotEstimatedError(
+            f"it is nested more than {_MAX_DEPTH} levels deep, or refers back to itself within an "
+            "allOf, anyOf or oneOf"
+        )
 
 
 class _Estimate:
@@ -100,6 +119,7 @@ class _Estimate:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self._merges = 0
+        self._steps = 0
         self._refs: list[str] = []
         self._seen_refs: set[str] = set()
         self._merging: set[tuple[int, ...]] = set()
@@ -113,11 +133,17 @@ class _Estimate:
                 symbols += self._of((target,), 0)
         return symbols
 
+    def _spend(self, steps: int) -> None:
+        """Count steps of the estimate. Definitions that use others twice double at each level."""
+        self._steps += steps
+        if self._steps > _MAX_STEPS:
+            raise _NotEstimatedError(
+                "its references, allOf, anyOf and oneOf combine too many parts with each other"
+            )
+
     def _of(self, parts: _Parts, depth: int) -> int:
         """Return the symbols of a value to which all parts apply."""
-        if depth > _MAX_DEPTH:
-            # Refused as too deep by whoever makes the grammar.
-            return _SYMBOLS_OF_SCHEMA
+        _check_depth(depth)
         if len(parts) == 1 and not parts[0]:
             return _SYMBOLS_OF_SCHEMA
         key = tuple(map(id, parts))
@@ -130,18 +156,23 @@ class _Estimate:
 
     def _merged(self, plain: _Parts, groups: _Groups, new: _Parts, depth: int) -> int:
         """Return the symbols of plain parts, groups of alternatives and parts not yet looked at."""
+        _check_depth(depth)
+        self._spend(_STEPS_OF_SCHEMA + len(plain) + len(groups))
         found, alternatives, inlined = list(plain), list(groups), set[str]()
         pending = list(new)
         if len(pending) + len(found) > 1 or alternatives:
             self._merges += 1
             if self._merges > _MAX_MERGES:
-                raise _TooManyMergesError
+                raise _NotEstimatedError(
+                    f"its allOf, anyOf and oneOf can be combined in more than {_MAX_MERGES} ways"
+                )
         while pending:
             part = pending.pop()
             if not isinstance(part, Mapping) or not part:
                 continue
             ref = part.get("$ref")
             if isinstance(ref, str):
+                self._spend(len(ref) // _REF_CHARS_OF_STEP)
                 alone = not (pending or found or alternatives) and part.keys() - _ANNOTATIONS == {
                     "$ref"
                 }
@@ -153,6 +184,7 @@ class _Estimate:
                     pending.append(find_target(self._root, ref))
             alternatives += [part[name] for name in ("anyOf", "oneOf") if _is_list(part.get(name))]
             if isinstance(every := part.get("allOf"), list):
+                self._spend(len(every))
                 pending += every
             found.append(part)
         if not alternatives:
@@ -178,13 +210,31 @@ class _Estimate:
         symbols = _SYMBOLS_OF_SCHEMA
         factor = 1
         for part in parts:
+            self._spend(_STEPS_OF_SCHEMA)
             for name in ("const", "enum") & part.keys():
-                symbols += _symbols_of_constant(part[name])
+                symbols += self._of_constant(part[name])
             if "multipleOf" in part:
                 # Two of them make one of their common multiple.
                 factor *= max(_remainders(part["multipleOf"]), 1)
         symbols += _SYMBOLS_OF_REMAINDER * (factor if factor > 1 else 0)
         return symbols + self._array(parts, depth) + self._object(parts, depth)
+
+    def _of_constant(self, value: Any) -> int:
+        """Return the symbols of a constant, or of a list of them; a scalar is part of a pattern."""
+        symbols, pending = 0, [*value] if isinstance(value, list) else [value]
+        self._spend(len(pending))
+        while pending:
+            each = pending.pop()
+            symbols += 2
+            if isinstance(each, Mapping):
+                self._spend(len(each))
+                symbols += _SYMBOLS_OF_PROPERTY * len(each)
+                pending += each.values()
+            elif isinstance(each, list):
+                self._spend(len(each))
+                symbols += _SYMBOLS_OF_ITEM * len(each)
+                pending += each
+        return symbols
 
     def _array(self, parts: Sequence[Mapping[str, Any]], depth: int) -> int:
         prefixes = [part["prefixItems"] for part in parts if _is_list(part.get("prefixItems"))]
@@ -193,6 +243,7 @@ class _Estimate:
         rest = _subschemas(parts, "items")
         if rest:
             symbols += self._of(rest, depth + 1)
+        self._spend(longest * len(prefixes))
         for index in range(longest):
             at = [prefix[index] for prefix in prefixes if index < len(prefix)]
             schemas = tuple(each for each in at if isinstance(each, Mapping))
@@ -205,10 +256,13 @@ class _Estimate:
         patterns = _subschemas(parts, "patternProperties")
         rest = _subschemas(parts, "additionalProperties")
         names: dict[str, None] = {}
+        for properties in (*known, *patterns):
+            self._spend(len(properties))
         for properties in known:
             names |= dict.fromkeys(properties)
         for part in parts:
             if isinstance(required := part.get("required"), list):
+                self._spend(len(required))
                 names |= dict.fromkeys(each for each in required if isinstance(each, str))
         others = {pattern: None for properties in patterns for pattern in properties}
         symbols = _SYMBOLS_OF_PROPERTY * len(names)
@@ -312,7 +366,13 @@ def _why_part_too_costly(path: tuple[str, ...], part: Mapping[str, Any]) -> str 
         name = _at(path, "minItems")
         return f"{name} must be at most {MAX_ITEMS}, got {_count(part.get('minItems'))}"
     if optional > MAX_OPTIONAL_ITEMS:
-        name, count = _at(path, "maxItems"), _count(part.get("maxItems"))
+        if "maxItems" not in part:
+            name = _at(path, "prefixItems")
+            return (
+                f"{name} must have at most {MAX_OPTIONAL_ITEMS} schemas more than minItems, got "
+                f"{len(part['prefixItems'])}"
+            )
+        name, count = _at(path, "maxItems"), _count(part["maxItems"])
         return f"{name} must be at most {MAX_OPTIONAL_ITEMS} above minItems, got {count}"
     for name in _LENGTHS:
         if (count := _count(part.get(name))) > MAX_LENGTH:
@@ -406,18 +466,3 @@ def _subschemas(parts: Sequence[Mapping[str, Any]], name: str) -> _Parts:
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, list)
-
-
-def _symbols_of_constant(value: Any) -> int:
-    """Return the symbols of a constant, or of a list of them; a scalar is part of a pattern."""
-    symbols, pending = 0, [*value] if isinstance(value, list) else [value]
-    while pending:
-        each = pending.pop()
-        symbols += 2
-        if isinstance(each, Mapping):
-            symbols += _SYMBOLS_OF_PROPERTY * len(each)
-            pending += each.values()
-        elif isinstance(each, list):
-            symbols += _SYMBOLS_OF_ITEM * len(each)
-            pending += each
-    return symbols

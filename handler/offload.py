@@ -18,7 +18,7 @@ _LONG_CHARS = 10_000
 # Values that are read and checked on the event loop, at some 3 µs each.
 _MAX_MEMBERS = 2_000
 # Schemas and lists of terms are compiled, which takes longer for each character.
-_MAX_COMPILED_CHARS = 1_000
+_MAX_COMPILED_CHARS = 200
 _COMPILED = ("validation", "response_format", "tools")
 
 

@@ -118,8 +118,9 @@ async def exchange(
     target: str,
     headers: Iterable[tuple[str, str]] = (("Host", "127.0.0.1"),),
     body: bytes | None = None,
+    deadline_s: float = DEADLINE_S,
 ) -> RawResponse:
     """Send one request on a connection of its own and return the response."""
     async with raw_connection(port) as connection:
         await connection.send(request_bytes(method, target, headers, body))
-        return await connection.response(method)
+        return await connection.response(method, deadline_s)

@@ -1,0 +1,78 @@
+"""Costly schemas without a pause, and 30,000 JSON bodies: other users do not notice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from tests.integration.emulator.processes import Emulator, emulator
+from tests.security.costly_requests import random_attack
+from tests.security.raw_http import exchange
+
+# The promise is made for 600 s: `SCHEMA_ATTACK_S=600`.
+ATTACK_S = float(os.environ.get("SCHEMA_ATTACK_S", "45"))
+ATTACKERS = 2
+# A job of another user must end within this, on a machine that does other things as well.
+JOB_LIMIT_S = 30.0
+SETTINGS = {"ENGINE": "llamacpp", "RATE_LIMIT_CHAT": "off", "CONTEXT_LENGTH": "1024"}
+JOB = json.dumps(
+    {"input": {"prompt": "The capital of France is", "sampling_params": {"max_tokens": 8}}}
+).encode()
+
+
+async def attack(server: Emulator, seed: int, end_s: float, statuses: Counter[int]) -> None:
+    """Send costly calls one after the other until a time."""
+    chance = random.Random(seed)
+    while time.monotonic() < end_s:
+        path, body = random_attack(chance)
+        response = await exchange(server.port, "POST", path, body=body, deadline_s=60)
+        statuses[response.status] += 1
+        assert response.status in (200, 400), (response.body[:300], body[:300])
+
+
+async def run_jobs(server: Emulator, end_s: float) -> list[float]:
+    """Run jobs of another user until a time; return how long each took, in seconds."""
+    took = []
+    while time.monotonic() < end_s:
+        began = time.monotonic()
+        response = await exchange(server.port, "POST", "/runsync", body=JOB, deadline_s=60)
+        took.append(time.monotonic() - began)
+        assert json.loads(response.body)["status"] == "COMPLETED", response.body[:300]
+    return took
+
+
+@pytest.mark.timeout(ATTACK_S + 120)
+async def test_costly_schemas_never_end_the_engine_and_other_jobs_succeed(
+    hosts_of: Callable[[int], list[int]],
+) -> None:
+    async with emulator(SETTINGS, "--port", "0", grace_s=0.2) as server:
+        await server.listening()
+        # Loads the model.
+        await exchange(server.port, "POST", "/runsync", body=JOB, deadline_s=60)
+        hosts = hosts_of(server.pid)
+        statuses: Counter[int] = Counter()
+        end_s = time.monotonic() + ATTACK_S
+        async with asyncio.TaskGroup() as group:
+            for seed in range(ATTACKERS):
+                group.create_task(attack(server, seed, end_s, statuses))
+            jobs = group.create_task(run_jobs(server, end_s))
+        took = sorted(jobs.result())
+        print(
+            f"{ATTACK_S:g} s: {statuses.total()} attacks {dict(statuses)}, {len(took)} jobs, "
+            f"median {took[len(took) // 2]:.2f} s, longest {took[-1]:.2f} s, "
+            f"server {server.resident_bytes / 1e6:.0f} MB"
+        )
+        # Not one restart: the process is the same.
+        assert hosts_of(server.pid) == hosts
+        assert len(hosts) == 1
+        assert took[-1] < JOB_LIMIT_S
+        assert statuses[200]
+        assert statuses[400]
+        assert "Traceback" not in server.stderr

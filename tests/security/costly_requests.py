@@ -1,0 +1,100 @@
+"""Requests that ask for much: schemas and grammars that grow, and bodies just below the limits."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+BILLION = 1_000_000_000
+
+# Definitions that use the next one twice: the last is reached in 2**40 ways.
+_DOUBLING: dict[str, Any] = {
+    f"d{level}": {"prefixItems": [{"$ref": f"#/$defs/d{level + 1}", "minItems": 1}] * 2}
+    for level in range(40)
+}
+COSTLY_SCHEMAS: dict[str, dict[str, Any]] = {
+    "minItems": {"type": "array", "minItems": 2 * BILLION},
+    "maxItems": {"type": "array", "maxItems": 1_000_000},
+    "maxItems that was not held": {"type": "array", "maxItems": 100_000},
+    "nested maxItems": {
+        "type": "array",
+        "maxItems": 900,
+        "items": {"type": "array", "maxItems": 900_000},
+    },
+    "minLength": {"type": "string", "minLength": 2 * BILLION},
+    "maxLength": {"type": "string", "maxLength": 2 * BILLION},
+    "minProperties": {"type": "object", "minProperties": BILLION},
+    "maxProperties": {"type": "object", "maxProperties": BILLION},
+    "pattern": {"type": "string", "pattern": "^(a{1,10000}){1,10000}$"},
+    "multipleOf": {"type": "integer", "multipleOf": 99_999_989},
+    "in a property": {"type": "object", "properties": {"a": {"minItems": BILLION}}},
+    "in a definition": {"$defs": {"a": {"minItems": BILLION}}, "$ref": "#/$defs/a"},
+    "alternatives": {"allOf": [{"anyOf": [{"minItems": n} for n in range(50)]} for _ in range(4)]},
+    "doubling": {"$defs": _DOUBLING, "$ref": "#/$defs/d0"},
+    "reference to itself": {"anyOf": [{"$ref": "#", "maxItems": 1}]},
+    "many merges": {"anyOf": [{"minItems": 1}] * 1_900, "enum": [1] * 15_000},
+}
+COSTLY_GRAMMARS = {
+    "repetition": 'root ::= "a"{2000000000}',
+    "nested repetition": 'root ::= (("a"{1,1000}){1,1000}){1,1000}',
+    "groups": "root ::= " + "(" * 5_000 + '"a"' + ")" * 5_000,
+    "length": 'root ::= "' + "a" * 200_000 + '"',
+}
+# As large as is accepted, each in its own way.
+LARGEST_SCHEMAS: dict[str, dict[str, Any]] = {
+    "minItems": {"type": "array", "items": {"const": 1}, "minItems": 5_000},
+    "maxItems": {"type": "array", "items": {"const": 1}, "maxItems": 1_000},
+    "maxLength": {"type": "string", "maxLength": 65_536},
+    "properties": {
+        "type": "object",
+        "properties": {f"k{number}": {"type": "string"} for number in range(1_000)},
+    },
+    "enum": {"enum": [f"k{number}" for number in range(5_000)]},
+}
+
+
+def chat(**fields: Any) -> bytes:
+    """Return the body of a chat call with one short message."""
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, **fields}
+    return json.dumps(body).encode()
+
+
+def with_schema(schema: dict[str, Any]) -> bytes:
+    """Return the body of a chat call whose answer is to fit a schema."""
+    wanted = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    return chat(response_format=wanted)
+
+
+def with_tool(schema: dict[str, Any]) -> bytes:
+    """Return the body of a chat call that must call a function with such parameters."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    return chat(tools=[tool], tool_choice="required")
+
+
+def with_grammar(grammar: str) -> bytes:
+    """Return the body of a completion that is to fit a GBNF grammar."""
+    return json.dumps({"prompt": "hi", "max_tokens": 4, "grammar": grammar}).encode()
+
+
+def random_attack(chance: random.Random) -> tuple[str, bytes]:
+    """Return the path and body of one costly call, different from most others."""
+    if chance.random() < 0.1:
+        return COMPLETIONS, with_grammar(chance.choice(list(COSTLY_GRAMMARS.values())))
+    schema = chance.choice([*COSTLY_SCHEMAS.values(), *LARGEST_SCHEMAS.values()])
+    for _ in range(chance.randrange(4)):
+        count = chance.choice([1, 10, 1_000, 100_000, BILLION])
+        schema = chance.choice(
+            [
+                {"type": "array", "items": schema, "maxItems": count},
+                {"type": "array", "prefixItems": [schema] * chance.randrange(1, 4)},
+                {"type": "object", "properties": {"a": schema}, "minProperties": count},
+                {"anyOf": [schema, {"type": "string", "maxLength": count}]},
+                {"allOf": [schema, {"minItems": count}]},
+            ]
+        )
+    # A description that differs: no schema is known from an earlier request.
+    schema = {**schema, "description": str(chance.random())}
+    return CHAT, chance.choice([with_schema, with_tool])(schema)
