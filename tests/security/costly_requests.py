@@ -7,11 +7,10 @@ import random
 from typing import Any
 
 CHAT = "/v1/chat/completions"
-COMPLETIONS = "/v1/completions"
 BILLION = 1_000_000_000
 
 # Definitions that use the next one twice: the last is reached in 2**40 ways.
-_DOUBLING: dict[str, Any] = {
+_DOUBLING: dict[str, Any] = {"d40": {}} | {
     f"d{level}": {"prefixItems": [{"$ref": f"#/$defs/d{level + 1}", "minItems": 1}] * 2}
     for level in range(40)
 }
@@ -74,15 +73,8 @@ def with_tool(schema: dict[str, Any]) -> bytes:
     return chat(tools=[tool], tool_choice="required")
 
 
-def with_grammar(grammar: str) -> bytes:
-    """Return the body of a completion that is to fit a GBNF grammar."""
-    return json.dumps({"prompt": "hi", "max_tokens": 4, "grammar": grammar}).encode()
-
-
-def random_attack(chance: random.Random) -> tuple[str, bytes]:
-    """Return the path and body of one costly call, different from most others."""
-    if chance.random() < 0.1:
-        return COMPLETIONS, with_grammar(chance.choice(list(COSTLY_GRAMMARS.values())))
+def random_attack(chance: random.Random) -> bytes:
+    """Return the body of one costly chat call, different from all others."""
     schema = chance.choice([*COSTLY_SCHEMAS.values(), *LARGEST_SCHEMAS.values()])
     for _ in range(chance.randrange(4)):
         count = chance.choice([1, 10, 1_000, 100_000, BILLION])
@@ -97,4 +89,4 @@ def random_attack(chance: random.Random) -> tuple[str, bytes]:
         )
     # A description that differs: no schema is known from an earlier request.
     schema = {**schema, "description": str(chance.random())}
-    return CHAT, chance.choice([with_schema, with_tool])(schema)
+    return chance.choice([with_schema, with_tool])(schema)

@@ -13,7 +13,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.integration.emulator.processes import Emulator, emulator
-from tests.security.costly_requests import random_attack
+from tests.security.costly_requests import CHAT, random_attack
+from tests.security.json_cases import json_cases, send_cases
 from tests.security.raw_http import exchange
 
 # The promise is made for 600 s: `SCHEMA_ATTACK_S=600`.
@@ -22,6 +23,16 @@ ATTACKERS = 2
 # A job of another user must end within this, on a machine that does other things as well.
 JOB_LIMIT_S = 30.0
 SETTINGS = {"ENGINE": "llamacpp", "RATE_LIMIT_CHAT": "off", "CONTEXT_LENGTH": "1024"}
+JSON_SETTINGS = {
+    "ENGINE": "scripted",
+    "RATE_LIMIT_CHAT": "off",
+    "MAX_QUEUE": "10000",
+    "MAX_JOBS": "1000000",
+}
+JSON_CASES = 30_000
+CASES_AT_ONCE = 1_000
+# With thousands of jobs and their results in memory.
+MEMORY_LIMIT_BYTES = 1_000_000_000
 JOB = json.dumps(
     {"input": {"prompt": "The capital of France is", "sampling_params": {"max_tokens": 8}}}
 ).encode()
@@ -31,8 +42,8 @@ async def attack(server: Emulator, seed: int, end_s: float, statuses: Counter[in
     """Send costly calls one after the other until a time."""
     chance = random.Random(seed)
     while time.monotonic() < end_s:
-        path, body = random_attack(chance)
-        response = await exchange(server.port, "POST", path, body=body, deadline_s=60)
+        body = random_attack(chance)
+        response = await exchange(server.port, "POST", CHAT, body=body, deadline_s=60)
         statuses[response.status] += 1
         assert response.status in (200, 400), (response.body[:300], body[:300])
 
@@ -46,6 +57,21 @@ async def run_jobs(server: Emulator, end_s: float) -> list[float]:
         took.append(time.monotonic() - began)
         assert json.loads(response.body)["status"] == "COMPLETED", response.body[:300]
     return took
+
+
+@pytest.mark.timeout(600)
+async def test_thirty_thousand_hostile_json_bodies_cause_no_server_error() -> None:
+    statuses: Counter[int] = Counter()
+    async with emulator(JSON_SETTINGS, "--port", "0", grace_s=0.2) as server:
+        await server.listening()
+        for seed in range(JSON_CASES // CASES_AT_ONCE):
+            cases = list(json_cases(seed, CASES_AT_ONCE))
+            statuses += await send_cases(server.port, cases)
+        print(f"{dict(statuses)}, server {server.resident_bytes / 1e6:.0f} MB")
+        assert "Traceback" not in server.stderr
+        assert server.resident_bytes < MEMORY_LIMIT_BYTES
+    assert statuses.total() == JSON_CASES
+    assert min(statuses[200], statuses[400]) > JSON_CASES // 20
 
 
 @pytest.mark.timeout(ATTACK_S + 120)

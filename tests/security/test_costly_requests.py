@@ -1,0 +1,280 @@
+"""Requests that cost too much are refused before they do; what is accepted is held."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import BackendConfig
+from engine.errors import RequestRejected
+from engine.request import GenerationRequest, SamplingParams
+from engine.schema_cost import MAX_ITEMS, MAX_LENGTH, MAX_OPTIONAL_ITEMS, why_too_costly
+from handler.options import OptionsReader
+from tests.conftest import EngineFactory
+from tests.integration.emulator.conftest import Serve
+from tests.llama_grammar import allows
+from tests.security.costly_requests import (
+    CHAT,
+    COSTLY_GRAMMARS,
+    COSTLY_SCHEMAS,
+    LARGEST_SCHEMAS,
+    chat,
+    with_schema,
+    with_tool,
+)
+from tests.security.json_cases import VALID_BODIES, json_cases, send_cases
+from tests.security.loop_stalls import watched_loop
+from tests.security.raw_http import RawResponse, exchange
+from validation.options.schema import SchemaCheck
+
+STALL_LIMIT_S = 0.1
+COMPLETIONS = "/v1/completions"
+
+
+def message_of(response: RawResponse, status: int = 400) -> str:
+    """Return the message of an error, after checking that it is one clear sentence."""
+    assert response.status == status, response.body[:500]
+    error = json.loads(response.body)["error"]
+    message = error["message"] if isinstance(error, dict) else error
+    assert "\n" not in message
+    assert "Traceback" not in message
+    assert 0 < len(message) < 400
+    return str(message)
+
+
+# -- schemas and grammars --------------------------------------------------------------------------
+
+
+# In the parameters of a tool a reference leads nowhere, and is refused for that.
+COSTLY_CALLS = {name: with_schema(schema) for name, schema in COSTLY_SCHEMAS.items()} | {
+    f"{name} in a tool": with_tool(schema)
+    for name, schema in COSTLY_SCHEMAS.items()
+    if "$ref" not in json.dumps(schema)
+}
+
+
+@pytest.mark.parametrize("name", COSTLY_CALLS)
+async def test_costly_schema_is_refused_without_a_stall(serve: Serve, name: str) -> None:
+    server = await serve()
+    async with watched_loop() as stalls:
+        response = await exchange(server.port, "POST", CHAT, body=COSTLY_CALLS[name])
+        assert stalls.reset() < STALL_LIMIT_S
+    assert "asks for too much" in message_of(response)
+
+
+@pytest.mark.parametrize("name", COSTLY_SCHEMAS)
+async def test_costly_schema_of_a_job_is_refused_and_the_next_job_runs(
+    serve: Serve, name: str
+) -> None:
+    server = await serve()
+    call = json.loads(with_schema(COSTLY_SCHEMAS[name]))
+    body = json.dumps({"input": {"openai_route": CHAT, "openai_input": call}}).encode()
+    response = await exchange(server.port, "POST", "/runsync", body=body)
+    assert b"asks for too much" in response.body
+    assert json.loads(response.body).get("status", "FAILED") == "FAILED"
+    response = await exchange(server.port, "POST", "/runsync", body=b'{"input": {"prompt": "hi"}}')
+    assert json.loads(response.body)["status"] == "COMPLETED"
+
+
+async def test_costly_requests_leave_a_real_engine_alive_and_answering(
+    serve: Serve, model_path: Path
+) -> None:
+    server = await serve(
+        engine="llamacpp", engine_isolation="process", model_path=model_path, context_length=1024
+    )
+    post = partial(exchange, server.port, "POST", deadline_s=60)
+    assert (await post(CHAT, body=chat())).status == 200
+    process = server.engine._host._process  # type: ignore[attr-defined]
+    for schema in COSTLY_SCHEMAS.values():
+        message_of(await post(CHAT, body=with_schema(schema)))
+    # One after another and all at once: each is compiled while others wait for the engine.
+    accepted = [post(CHAT, body=with_schema(schema)) for schema in LARGEST_SCHEMAS.values()]
+    assert [response.status for response in await asyncio.gather(*accepted)] == [200] * len(accepted)
+    # 19 MB of one word, and special tokens, which take quadratic time.
+    for prompt in ("word " * 3_800_000, "<|im_start|>" * 20_000):
+        body = json.dumps({"prompt": prompt, "max_tokens": 1}).encode()
+        for path in (COMPLETIONS, "/tokenize"):
+            assert "do not fit the context" in message_of(await post(path, body=body))
+    for path, body, name in [
+        ("/detokenize", b'{"tokens": [1, 99999999]}', "tokens"),
+        (COMPLETIONS, b'{"prompt": [99999999]}', "prompt"),
+        (COMPLETIONS, b'{"prompt": "x", "logit_bias": {"99999999": 1}}', "logit_bias"),
+        ("/v1/embeddings", b'{"input": [99999999]}', "input"),
+    ]:
+        assert f"{name}: 99999999 is no token id" in message_of(await post(path, body=body))
+    assert (await post(CHAT, body=chat())).status == 200
+    assert server.engine._host._process is process  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", COSTLY_GRAMMARS)
+async def test_costly_grammar_is_refused_by_a_real_engine(
+    engine_factory: EngineFactory, model_path: Path, name: str
+) -> None:
+    # No HTTP parameter takes a grammar; programs that use the engine do.
+    engine = engine_factory(BackendConfig(
+            "llamacpp", {"model_path": str(model_path), "model_name": "tiny", "context_length": 512}
+        ))
+    sampling = SamplingParams(max_tokens=2, grammar=COSTLY_GRAMMARS[name])
+    async with asyncio.timeout(30):
+        stream = await engine.generate(GenerationRequest(prompt="hi", sampling=sampling))
+        with pytest.raises(RequestRejected, match="^grammar: "):
+            async with stream:
+                async for _ in stream:
+                    pass
+
+
+HELD: list[tuple[dict[str, Any], Any, list[Any]]] = [
+    (
+        {"type": "array", "items": {"const": 1}, "maxItems": MAX_OPTIONAL_ITEMS},
+        [1] * MAX_OPTIONAL_ITEMS,
+        [[1] * (MAX_OPTIONAL_ITEMS + 1)],
+    ),
+    (
+        {"type": "array", "items": {"const": 1}, "minItems": MAX_ITEMS, "maxItems": MAX_ITEMS},
+        [1] * MAX_ITEMS,
+        [[1] * (MAX_ITEMS - 1), [1] * (MAX_ITEMS + 1)],
+    ),
+    (
+        {"type": "string", "minLength": MAX_LENGTH - 1, "maxLength": MAX_LENGTH},
+        "a" * MAX_LENGTH,
+        ["a" * (MAX_LENGTH - 2), "a" * (MAX_LENGTH + 1)],
+    ),
+    (
+        {"type": "string", "pattern": "^(a{1,20}b){1,20}$"},
+        "aab" * 20,
+        ["aab" * 21, "a" * 21 + "b"],
+    ),
+    (
+        {
+            "type": "array",
+            "maxItems": 30,
+            "items": {"type": "array", "items": {"const": 1}, "maxItems": 30},
+        },
+        [[1] * 30] * 30,
+        [[[1] * 31], [[1]] * 31],
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "valid", "invalid"), HELD, ids=[str(case[0]) for case in HELD])
+def test_accepted_counts_are_held_by_llama_cpp_and_by_validation(
+    schema: dict[str, Any], valid: Any, invalid: list[Any]
+) -> None:
+    assert why_too_costly(schema) is None
+    issues = SchemaCheck(schema).issues
+    assert allows(schema, valid)
+    assert not issues(json.dumps(valid))
+    for value in invalid:
+        assert not allows(schema, value)
+        assert issues(json.dumps(value))
+
+
+# -- large bodies ----------------------------------------------------------------------------------
+
+ARRAY = {"type": "array", "items": {"const": 1}, "minItems": 1}
+# All but the first are within the limits of a body: bytes and JSON values.
+LARGE_BODIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "5,000,000 token ids": (COMPLETIONS, {"prompt": [1] * 5_000_000}),
+    "240,000 token ids": (COMPLETIONS, {"prompt": [1] * 240_000}),
+    "240,000 token ids to embed": ("/v1/embeddings", {"input": [1] * 240_000}),
+    "240,000 token ids as text": ("/detokenize", {"tokens": [1] * 240_000}),
+    "120,000 prompts": (COMPLETIONS, {"prompt": [[1]] * 120_000}),
+    "logit_bias of 120,000": (
+        COMPLETIONS,
+        {"prompt": "x", "logit_bias": {str(token): 1.5 for token in range(120_000)}},
+    ),
+    "300,000 messages": (CHAT, {"messages": [{"role": "user", "content": ""}] * 300_000}),
+    "80,000 messages": (CHAT, {"messages": [{"role": "user", "content": ""}] * 80_000}),
+    "10,000 messages": (CHAT, {"messages": [{"role": "user", "content": "x" * 900}] * 10_000}),
+    "100,000 parts": (
+        CHAT,
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 100_000}]},
+    ),
+    "240,000 stops": (COMPLETIONS, {"prompt": "x", "stop": ["a"] * 240_000}),
+    "120,000 unknown keys": (
+        COMPLETIONS,
+        {"prompt": "x", **{f"key{number}": 1 for number in range(120_000)}},
+    ),
+    "19 MB of one word": (COMPLETIONS, {"prompt": "word " * 3_800_000}),
+    "19 MB of escapes": (COMPLETIONS, {"prompt": "\n" * 9_000_000}),
+    "19 MB of messages": (CHAT, {"messages": [{"role": "user", "content": "x" * 19_000_000}]}),
+    "240,000 values of a schema": (
+        CHAT,
+        json.loads(with_schema({"enum": list(range(240_000))})),
+    ),
+    "240,000 values of a tool": (CHAT, json.loads(with_tool({"enum": list(range(240_000))}))),
+    "240,000 values of a template": (
+        CHAT,
+        {
+            "messages": [{"role": "user", "content": "x"}],
+            "chat_template_kwargs": {"a": [1] * 240_000},
+        },
+    ),
+    "schema of 14,000 values": (CHAT, json.loads(with_schema({"enum": list(range(14_000))}))),
+    "schema of many merges": (CHAT, json.loads(with_schema(COSTLY_SCHEMAS["many merges"]))),
+    "job of 240,000 values": ("/runsync", {"input": {"prompt": "x", "a": [1] * 240_000}}),
+    "job of 240,000 token ids": ("/runsync", {"input": {"prompt": [1] * 240_000}}),
+    "job of 9 MB": ("/runsync", {"input": {"prompt": "word " * 1_800_000}}),
+    "job with a schema": (
+        "/runsync",
+        {"input": {"prompt": "x", "validation": {"json_schema": {"enum": [1] * 240_000}}}},
+    ),
+    "job of OpenAI's form": (
+        "/runsync",
+        {
+            "input": {
+                "openai_route": CHAT,
+                "openai_input": {"messages": [{"role": "user", "content": ""}] * 80_000},
+            }
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LARGE_BODIES)
+async def test_large_body_does_not_stall_the_event_loop(serve: Serve, name: str) -> None:
+    path, fields = LARGE_BODIES[name]
+    body = json.dumps(fields).encode()
+    server = await serve(rate_limit_chat="off")
+    # What is imported and compiled at the first request is no cost of this one.
+    for small_path, small in (
+        (CHAT, chat()),
+        (CHAT, with_schema(ARRAY)),
+        (COMPLETIONS, b'{"prompt": "x", "max_tokens": 1}'),
+        ("/runsync", b'{"input": {"prompt": "x"}}'),
+    ):
+        await exchange(server.port, "POST", small_path, body=small)
+    async with watched_loop() as stalls:
+        response = await exchange(server.port, "POST", path, body=body, deadline_s=60)
+        longest_s = stalls.reset()
+    print(f"{name}: {response.status}, stalled for {longest_s * 1000:.0f} ms")
+    assert response.status < 500, response.body[:300]
+    assert longest_s < STALL_LIMIT_S
+    if path != "/runsync" and response.status != 200:
+        message_of(response, response.status)
+
+
+# -- hostile JSON ----------------------------------------------------------------------------------
+
+
+async def test_hostile_json_causes_no_server_error_and_no_stall(
+    serve: Serve, caplog: pytest.LogCaptureFixture, scale: int
+) -> None:
+    server = await serve(rate_limit_chat="off", max_queue=10_000, max_jobs=1_000_000)
+    for path, body in VALID_BODIES:
+        await exchange(server.port, "POST", path, body=json.dumps(body).encode())
+    caplog.clear()
+    # Made before: making them would hold up the loop of the test, which is the server's.
+    cases = list(json_cases(11, 600 * scale))
+    async with watched_loop() as stalls:
+        statuses = await send_cases(server.port, cases)
+        assert stalls.longest_s < STALL_LIMIT_S
+    assert statuses[200] > 50
+    assert statuses[400] > 200
+    assert "Traceback" not in caplog.text
+    assert (await exchange(server.port, "GET", "/health")).status == 200
