@@ -47,7 +47,7 @@ def _of(settings: Settings, entry: ModelEntry, domain: int) -> Settings:
             "model_path": entry.path,
             "model_name": entry.served_name,
             "rkllm_base_domain_id": domain,
-            "engine_memory_mb": settings.memory_mb,
+            "engine_memory_mb": settings.memory_mb_of(entry),
             **{name: value for name, value in own.items() if value is not None},
         }
     )

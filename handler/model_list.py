@@ -44,6 +44,14 @@ class ModelEntry(BaseModel):
         """All of the model's names in requests; answers have the first."""
         return (name_of(self.path),) if self.name is None else split_names(self.name)
 
+    @property
+    def size_bytes(self) -> int:
+        """The size of the model file; 0 if there is none, which its engine reports."""
+        try:
+            return self.path.stat().st_size
+        except OSError:
+            return 0
+
 
 def name_of(path: Path) -> str:
     """Return the name that a model has by its file, without the number of a split GGUF's part."""

@@ -143,7 +143,8 @@ class Settings(RkllmSettings):
         ge=0,
         description="Memory that the engine's process may use, in MB, without the model file, which"
         " is mapped. A request that needs more ends that process, which is started again. Unset: "
-        "80 % of the memory of the machine or container, divided among the engine's processes. "
+        "80 % of the memory of the machine or container; with `MODELS`, less the other models' "
+        "files. "
         "`0` or `off`: no limit. Has no effect with `ENGINE_ISOLATION=thread`.",
         examples=["4096"],
     )
@@ -300,7 +301,15 @@ class Settings(RkllmSettings):
             return 0
         if self.engine_memory_mb is not None:
             return self.engine_memory_mb
-        return default_limit_mb(sum(each.copies for each in self.models) or 1)
+        return default_limit_mb()
+
+    def memory_mb_of(self, entry: ModelEntry) -> int:
+        """The memory that one engine process of a list's model may use, 0 for no limit."""
+        if self.engine_isolation == "thread" or self.engine_memory_mb is not None:
+            return self.memory_mb
+        all_models_bytes = sum(each.copies * each.size_bytes for each in self.models)
+        processes = sum(each.copies for each in self.models)
+        return default_limit_mb(processes, all_models_bytes - entry.size_bytes)
 
     def engine_config(self) -> EngineConfig:
         """Return what the engine of one model is built from; `engine_configs` has all of a list."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from contextlib import suppress
 from pathlib import Path
 
 SETTING = "ENGINE_MEMORY_MB"
@@ -26,9 +27,10 @@ _REFUSALS = (
 def limit_memory(megabytes: int) -> None:
     """Limit the memory that this process may write to, the files it has mapped not counted.
 
-    The data limit and not the address space: a model file is mapped read-only, is shared with the
-    page cache and can be larger than memory, and a runtime's device memory is no memory of ours.
-    A value of 0 sets no limit.
+    This is RLIMIT_DATA and not RLIMIT_AS, which limits all addresses: a model file is mapped
+    read-only and shares its memory with the page cache, and an NPU runtime maps the memory of the
+    device as shared. Neither counts here. Anonymous memory does: heaps, stacks, the context's
+    cache and weights that llama.cpp copies in another order. A value of 0 sets no limit.
     """
     if not megabytes:
         return
@@ -40,20 +42,25 @@ def limit_memory(megabytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (size, size))
 
 
-def default_limit_mb(processes: int = 1) -> int:
-    """Return each engine process's share of the memory that there is; 0 if that is unknown."""
+def default_limit_mb(processes: int = 1, other_models_bytes: int = 0) -> int:
+    """Return the default limit of one engine process in MB; 0 if the machine's memory is unknown.
+
+    It is what the model files of the other processes leave of the share for engines, and at least
+    an equal part: a large model beside a small one needs most of the memory.
+    """
     total = available_bytes()
-    return int(total * DEFAULT_SHARE / processes / 2**20) if total else 0
+    if total is None:
+        return 0
+    share = total * DEFAULT_SHARE
+    return int(max(share - other_models_bytes, share / processes) / 2**20)
 
 
 def available_bytes() -> int | None:
     """Return the memory of the machine, or of the container if that is less."""
     sizes = []
-    try:
+    # Not every system knows these names.
+    with suppress(ValueError, OSError):
         sizes.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (ValueError, OSError):
-        # This system does not say.
-        sizes = []
     for path in _CGROUP_LIMITS:
         try:
             text = Path(path).read_text(encoding="ascii").strip()

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine import BackendConfig
-from engine.errors import RequestRejected
+from engine import BackendConfig, Engine
+from engine.errors import EngineCrashed, RequestRejected
 from engine.request import GenerationRequest, SamplingParams
 from engine.schema_cost import MAX_ITEMS, MAX_LENGTH, MAX_OPTIONAL_ITEMS, why_too_costly
-from handler.options import OptionsReader
 from tests.conftest import EngineFactory
 from tests.integration.emulator.conftest import Serve
 from tests.llama_grammar import allows
@@ -94,7 +96,9 @@ async def test_costly_requests_leave_a_real_engine_alive_and_answering(
         message_of(await post(CHAT, body=with_schema(schema)))
     # One after another and all at once: each is compiled while others wait for the engine.
     accepted = [post(CHAT, body=with_schema(schema)) for schema in LARGEST_SCHEMAS.values()]
-    assert [response.status for response in await asyncio.gather(*accepted)] == [200] * len(accepted)
+    assert [response.status for response in await asyncio.gather(*accepted)] == [200] * len(
+        accepted
+    )
     # 19 MB of one word, and special tokens, which take quadratic time.
     for prompt in ("word " * 3_800_000, "<|im_start|>" * 20_000):
         body = json.dumps({"prompt": prompt, "max_tokens": 1}).encode()
@@ -116,16 +120,51 @@ async def test_costly_grammar_is_refused_by_a_real_engine(
     engine_factory: EngineFactory, model_path: Path, name: str
 ) -> None:
     # No HTTP parameter takes a grammar; programs that use the engine do.
-    engine = engine_factory(BackendConfig(
+    engine = engine_factory(
+        BackendConfig(
             "llamacpp", {"model_path": str(model_path), "model_name": "tiny", "context_length": 512}
-        ))
+        )
+    )
     sampling = SamplingParams(max_tokens=2, grammar=COSTLY_GRAMMARS[name])
-    async with asyncio.timeout(30):
-        stream = await engine.generate(GenerationRequest(prompt="hi", sampling=sampling))
-        with pytest.raises(RequestRejected, match="^grammar: "):
-            async with stream:
-                async for _ in stream:
-                    pass
+    with pytest.raises(RequestRejected, match=r"^grammar: "):
+        await generated(engine, GenerationRequest(prompt="hi", sampling=sampling))
+
+
+async def test_engine_that_reaches_its_memory_limit_ends_with_its_name_and_starts_again(
+    engine_factory: EngineFactory, model_path: Path, hosts_of: Callable[[int], list[int]]
+) -> None:
+    options = {"model_path": str(model_path), "model_name": "tiny", "context_length": 512}
+    schema = LARGEST_SCHEMAS["minItems"]
+    hungry = GenerationRequest(
+        prompt="hi", sampling=SamplingParams(max_tokens=2, json_schema=schema)
+    )
+    modest = GenerationRequest(prompt="hi", sampling=SamplingParams(max_tokens=2))
+    others = set(hosts_of(os.getpid()))
+    engine = engine_factory(BackendConfig("llamacpp", options))
+    await generated(engine, modest)
+    [host] = set(hosts_of(os.getpid())) - others
+    # Enough for the model, and not for the grammar of the schema.
+    limit_mb = data_mb(host) + 10
+    engine = engine_factory(BackendConfig("llamacpp", options, memory_mb=limit_mb))
+    await generated(engine, modest)
+    with pytest.raises(EngineCrashed, match=f"ran out of the {limit_mb} MB that ENGINE_MEMORY_MB"):
+        await generated(engine, hungry)
+    await generated(engine, modest)
+
+
+def data_mb(process: int) -> int:
+    """Return the memory of a process that its limit counts, in MB."""
+    status = Path(f"/proc/{process}/status").read_text()
+    data = re.search(r"VmData:\s+(\d+) kB", status)
+    assert data is not None
+    return int(data[1]) // 1024
+
+
+async def generated(engine: Engine, request: GenerationRequest) -> None:
+    """Wait for an answer. Raises EngineError."""
+    async with asyncio.timeout(60), await engine.generate(request) as stream:
+        async for _ in stream:
+            pass
 
 
 HELD: list[tuple[dict[str, Any], Any, list[Any]]] = [
@@ -252,7 +291,6 @@ async def test_large_body_does_not_stall_the_event_loop(serve: Serve, name: str)
     async with watched_loop() as stalls:
         response = await exchange(server.port, "POST", path, body=body, deadline_s=60)
         longest_s = stalls.reset()
-    print(f"{name}: {response.status}, stalled for {longest_s * 1000:.0f} ms")
     assert response.status < 500, response.body[:300]
     assert longest_s < STALL_LIMIT_S
     if path != "/runsync" and response.status != 200:

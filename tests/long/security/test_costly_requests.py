@@ -1,9 +1,13 @@
-"""Costly schemas without a pause, and 30,000 JSON bodies: other users do not notice."""
+"""Costly schemas without a pause, and 30,000 JSON bodies: other users do not notice.
+
+`pytest --log-cli-level=INFO` shows the figures.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import random
 import time
@@ -16,6 +20,8 @@ from tests.integration.emulator.processes import Emulator, emulator
 from tests.security.costly_requests import CHAT, random_attack
 from tests.security.json_cases import json_cases, send_cases
 from tests.security.raw_http import exchange
+
+logger = logging.getLogger(__name__)
 
 # The promise is made for 600 s: `SCHEMA_ATTACK_S=600`.
 ATTACK_S = float(os.environ.get("SCHEMA_ATTACK_S", "45"))
@@ -53,7 +59,9 @@ async def run_jobs(server: Emulator, end_s: float) -> list[float]:
     took = []
     while time.monotonic() < end_s:
         began = time.monotonic()
-        response = await exchange(server.port, "POST", "/runsync", body=JOB, deadline_s=ANSWER_LIMIT_S)
+        response = await exchange(
+            server.port, "POST", "/runsync", body=JOB, deadline_s=ANSWER_LIMIT_S
+        )
         took.append(time.monotonic() - began)
         assert json.loads(response.body)["status"] == "COMPLETED", response.body[:300]
     return took
@@ -67,7 +75,7 @@ async def test_thirty_thousand_hostile_json_bodies_cause_no_server_error() -> No
         for seed in range(JSON_CASES // CASES_AT_ONCE):
             cases = list(json_cases(seed, CASES_AT_ONCE))
             statuses += await send_cases(server.port, cases)
-        print(f"{dict(statuses)}, server {server.resident_bytes / 1e6:.0f} MB")
+        logger.info("%s, server %.0f MB", dict(statuses), server.resident_bytes / 1e6)
         assert "Traceback" not in server.stderr
         assert server.resident_bytes < MEMORY_LIMIT_BYTES
     assert statuses.total() == JSON_CASES
@@ -90,10 +98,15 @@ async def test_costly_schemas_never_end_the_engine_and_other_jobs_succeed(
                 group.create_task(attack(server, seed, end_s, statuses))
             jobs = group.create_task(run_jobs(server, end_s))
         took = sorted(jobs.result())
-        print(
-            f"{ATTACK_S:g} s: {statuses.total()} attacks {dict(statuses)}, {len(took)} jobs, "
-            f"median {took[len(took) // 2]:.2f} s, longest {took[-1]:.2f} s, "
-            f"server {server.resident_bytes / 1e6:.0f} MB"
+        logger.info(
+            "%g s: %d attacks %s, %d jobs, median %.2f s, longest %.2f s, server %.0f MB",
+            ATTACK_S,
+            statuses.total(),
+            dict(statuses),
+            len(took),
+            took[len(took) // 2],
+            took[-1],
+            server.resident_bytes / 1e6,
         )
         # Not one restart: the process is the same.
         assert hosts_of(server.pid) == hosts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -21,11 +22,18 @@ _DOUBLING: dict[str, Any] = {
     f"d{number}": {"allOf": [{"$ref": f"#/$defs/d{number + 1}"}, {"minItems": number}]}
     for number in range(20)
 }
+_DEEP: dict[str, Any] = {}
+for _ in range(200):
+    _DEEP = {"items": _DEEP}
 TOO_COSTLY: list[tuple[dict[str, Any], str]] = [
     ({"minItems": 2 * _BILLION}, "minItems must be at most 5000, got 2000000000"),
     ({"maxItems": _BILLION}, "maxItems must be at most 1000 above minItems"),
     ({"properties": {"a": {"items": {"maxItems": 10**6}}}}, "properties.a.items.maxItems must"),
     ({"$defs": {"a": {"maxItems": 10**6}}, "$ref": "#/$defs/a"}, "$defs.a.maxItems must"),
+    (
+        {"prefixItems": [{}] * 2_000},
+        "prefixItems must have at most 1000 schemas more than minItems",
+    ),
     ({"maxItems": 1e9}, "got 1000000000"),
     ({"minLength": 2 * _BILLION}, "minLength must be at most 65536"),
     ({"anyOf": [{"maxLength": 10**6}]}, "anyOf.0.maxLength must be at most 65536"),
@@ -49,6 +57,22 @@ TOO_COSTLY: list[tuple[dict[str, Any], str]] = [
         "can be combined in more than 2000 ways",
     ),
 ]
+_TWICE: dict[str, Any] = {
+    f"d{level}": {"prefixItems": [{"$ref": f"#/$defs/d{level + 1}", "minItems": 1}] * 2}
+    for level in range(40)
+}
+# Schemas of a few kB for which the estimate itself would take seconds, or never end.
+COSTLY_TO_ESTIMATE: dict[str, dict[str, Any]] = {
+    "reference to itself": {"anyOf": [{"$ref": "#", "maxItems": 1}]},
+    "two references to itself": {"anyOf": [{"$ref": "#", "maxItems": 1}, {"$ref": "#", "type": 1}]},
+    "doubling": {"$defs": {**_TWICE, "d40": {}}, "$ref": "#/$defs/d0"},
+    "many values in many ways": {"anyOf": [{"minItems": 1}] * 1_900, "enum": [1] * 15_000},
+    "many parts in many ways": {"anyOf": [{"minItems": 1}] * 1_900, "allOf": [{"a": 1}] * 5_000},
+    "long references": {
+        "anyOf": [{"$ref": "#" + "/a" * 5_000, "minItems": number} for number in range(500)]
+    },
+    "deep": _DEEP,
+}
 ACCEPTED: list[dict[str, Any]] = [
     {},
     {"maxItems": MAX_OPTIONAL_ITEMS},
@@ -83,6 +107,13 @@ def test_costly_schema_is_refused_naming_the_field(schema: dict[str, Any], why: 
 @pytest.mark.parametrize("schema", ACCEPTED, ids=lambda schema: str(schema)[:60])
 def test_schema_within_the_limits_is_accepted(schema: dict[str, Any]) -> None:
     assert why_too_costly(schema) is None
+
+
+@pytest.mark.parametrize("name", COSTLY_TO_ESTIMATE)
+def test_estimate_gives_up_after_a_bounded_number_of_steps(name: str) -> None:
+    began_s = time.thread_time()
+    assert why_too_costly(COSTLY_TO_ESTIMATE[name]) is not None
+    assert time.thread_time() - began_s < 1
 
 
 def test_estimate_counts_a_definition_once_and_a_merged_one_each_time() -> None:

@@ -8,7 +8,7 @@ import pytest
 from llguidance import LLMatcher
 
 from engine.errors import RequestRejected
-from engine.schema_grammar import grammar_of, why_not
+from engine.schema_grammar import MAX_GRAMMAR_CHARS, MAX_LEVELS, check_grammar, grammar_of, why_not
 
 
 def chain(length: int) -> dict[str, Any]:
@@ -67,10 +67,10 @@ NOT_HELD: list[tuple[dict[str, Any], str]] = [
     (deep_in("a", "#/$defs/a"), "more than 400 levels"),
     (deep_in("a/~", "#/$defs/a~1~0"), "more than 400 levels"),
     (deep_in("a b", "#/$defs/a%20b"), "more than 400 levels"),
-    (nested(200), "recursion limit"),
+    (nested(200), "levels deep"),
     (nested(500), "more than 400 levels"),
     ({"type": "string", "pattern": "(?=a)b"}, "look-around"),
-    ({"properties": {str(number): {} for number in range(6000)}}, "too big"),
+    ({"properties": {str(number): {} for number in range(6000)}}, "a grammar of about"),
 ]
 
 
@@ -97,3 +97,22 @@ def test_what_cannot_be_held_to_is_told_in_a_sentence(schema: dict[str, Any], wh
     with pytest.raises(RequestRejected, match="json_schema: answers cannot be held to it: ") as no:
         grammar_of(schema)
     assert no.value.details["param"] == "json_schema"
+
+
+@pytest.mark.parametrize(
+    ("grammar", "message"),
+    [
+        ('root ::= "a"{2000000000}', "must repeat its parts at most 10000 times"),
+        ('root ::= ("a"{1,200}){1,200}', "must repeat its parts at most 10000 times"),
+        ("root ::= " + "(" * (MAX_LEVELS + 1), f"must be nested at most {MAX_LEVELS} deep"),
+        ("x" * (MAX_GRAMMAR_CHARS + 1), f"must have at most {MAX_GRAMMAR_CHARS} characters"),
+    ],
+    ids=["repetition", "nested repetition", "groups", "length"],
+)
+def test_check_grammar_refuses_what_grows_too_large(grammar: str, message: str) -> None:
+    with pytest.raises(RequestRejected, match=message):
+        check_grammar(grammar)
+
+
+def test_check_grammar_ignores_brackets_in_quotes() -> None:
+    check_grammar("root ::= " + '"(" ' * (2 * MAX_LEVELS) + '("a" | "b"){1,100}')

@@ -13,12 +13,14 @@ from engine.hosts import memory
 _HUNDRED_MB = 100 * 2**20
 
 
-def test_default_is_a_share_of_the_machine_divided_among_processes(
+def test_default_is_a_share_of_the_machine_less_the_models_of_other_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda: 10_000 * 2**20)
     assert memory.default_limit_mb() == 8_000
-    assert memory.default_limit_mb(4) == 2_000
+    # A large model beside a small one of 500 MB, and the small one beside it.
+    assert memory.default_limit_mb(2, 500 * 2**20) == 7_500
+    assert memory.default_limit_mb(2, 6_000 * 2**20) == 4_000
     monkeypatch.setattr(memory, "available_bytes", lambda: None)
     assert memory.default_limit_mb() == 0
 
