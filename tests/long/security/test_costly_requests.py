@@ -75,7 +75,7 @@ async def run_jobs(server: Emulator, end_s: float) -> list[float]:
     return took
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 async def test_thirty_thousand_hostile_json_bodies_cause_no_server_error() -> None:
     statuses: Counter[int] = Counter()
     async with emulator(JSON_SETTINGS, "--port", "0", grace_s=0.2) as server:

@@ -237,6 +237,8 @@ def test_engine_config_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         abort_grace_s=4.5,
         request_timeout_s=1.5,
         load_timeout_s=5.5,
+        neighbour_grace_s=6.5,
+        down_limit_s=7.5,
     )
     assert config.backend.options == {
         "model_name": "tiny",
