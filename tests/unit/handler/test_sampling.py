@@ -22,7 +22,7 @@ from handler.sampling import (
 
 WHOLE = "a whole number from 1 to 4294967295"
 STOPS = "a non-empty string or an array of up to 16 of them, each of up to 1024 characters"
-BIASES = "an object of token ids and numbers from -100 to 100"
+BIASES = "an object of up to 10000 token ids and numbers from -100 to 100"
 FLAG = "true or false"
 NAME = "a name of up to 64 letters, digits, - and _"
 NAN, INFINITY = math.nan, math.inf

@@ -53,7 +53,7 @@ STOP = (
     "stop must be a non-empty string or an array of up to 16 of them, each of up to 1024 characters"
 )
 TOKEN_IDS = "stop_token_ids must be an array of up to 16 token ids"
-BIAS = "logit_bias must be an object of token ids and numbers from -100 to 100"
+BIAS = "logit_bias must be an object of up to 10000 token ids and numbers from -100 to 100"
 USAGE = "stream_options must be an object with include_usage: true or false"
 NO_STREAM = "stream_options must come with stream: true"
 PROMPT = "Invalid prompt format"
