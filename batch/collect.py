@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from array import array
 from bisect import bisect_left
@@ -42,6 +43,8 @@ _TOLD = 5
 # Each check lists all answers, 1,000 per request. The pause keeps checks to a tenth of the time.
 _LEAST_PAUSE_S = 2.0
 _PAUSE = 10
+# Of an answer, behind the prefix of its batch. A copy of it may have another name or folder.
+_ANSWER_NAME = re.compile(r"[0-9a-f]{64}\.json")
 
 
 def run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
@@ -117,12 +120,21 @@ class Collection:
 
     def _answered(self, names: array[int]) -> int:
         """Count the lines with an answer; other objects under the same prefix do not count."""
-        answered = 0
-        for each in self._place.list(results_of(self._batch)):
-            number = _number(each.key)
+        has_answer = bytearray(len(names))
+        for name in self._answer_names():
+            number = _number(name)
             at = bisect_left(names, number)
-            answered += at < len(names) and names[at] == number
-        return answered
+            if at < len(names) and names[at] == number:
+                has_answer[at] = 1
+        return sum(has_answer)
+
+    def _answer_names(self) -> Iterator[str]:
+        """Yield the names of the objects that can be answers of this batch."""
+        folder = self._place.url(results_of(self._batch))
+        for each in self._place.list(results_of(self._batch)):
+            name = f"s3://{self._place.bucket}/{each.key}".removeprefix(folder)
+            if _ANSWER_NAME.fullmatch(name):
+                yield name
 
     def _wait(self, header: BatchHeader, names: array[int]) -> None:
         """Wait until every line has an answer."""
@@ -143,7 +155,7 @@ class Collection:
                 time.sleep(max(_LEAST_PAUSE_S, _PAUSE * (time.monotonic() - begun_s)))
 
     def _told_missing(self, header: BatchHeader, missing: int) -> str:
-        there = {each.key.rpartition("/")[2] for each in self._place.list(results_of(self._batch))}
+        there = set(self._answer_names())
         first: list[str] = []
         for custom_id in self._manifest.ids():
             if result_key(self._batch, custom_id).rpartition("/")[2] not in there:
@@ -204,14 +216,11 @@ class Collection:
 
 
 def _number(key: str) -> int:
-    """Return the first 64 bits of the hash in a key; 0 for a key without one.
+    """Return the first 64 bits of the hash in the key or the name of an answer.
 
     Two lines of a batch share them once in ten billion batches of 50,000 lines.
     """
-    try:
-        return int(key.rpartition("/")[2][:16], 16)
-    except ValueError:
-        return 0
+    return int(key.rpartition("/")[2][:16], 16)
 
 
 def _bad_answer(custom_id: str, problem: str) -> bytes:

@@ -291,6 +291,31 @@ def test_surplus_answers_do_not_end_collect_before_the_last_line(
     assert (code, output_text) == (3, ["1 of 3 lines have no answer yet: c"])
 
 
+@pytest.mark.parametrize(
+    "name", ["old/{key}", "{key}.bak", "{key}/copy", "{key}.json", "evening/results/{key}"]
+)
+@pytest.mark.parametrize("prefix", ["here", ""])
+def test_copy_of_an_answer_does_not_count_as_another_lines(
+    place: Place, tmp_path: Path, name: str, prefix: str
+) -> None:
+    at = Place.at(f"s3://bucket/{prefix}", place._client)
+    submitted(at, "a", "b")
+    answered(at, "a")
+    folder, _, key = result_key("evening", "a").rpartition("/")
+    at.put(f"{folder}/{name.format(key=key)}", b"a copy")
+    code, output_text = collected(at, "evening", tmp_path / "out.jsonl")
+    assert (code, output_text) == (3, ["1 of 2 lines have no answer yet: b"])
+
+
+def test_answers_whose_names_begin_alike_count_once(place: Place, tmp_path: Path) -> None:
+    submitted(place, "a", "b")
+    answered(place, "a")
+    key = result_key("evening", "a")
+    place.put(f"{key[:-20]}{'0' * 15}.json", b"another one with the same beginning")
+    code, output_text = collected(place, "evening", tmp_path / "out.jsonl")
+    assert (code, output_text) == (3, ["1 of 2 lines have no answer yet: b"])
+
+
 @pytest.mark.parametrize("wait", [False, True])
 def test_collect_with_surplus_answers_writes_its_own_lines_alone(
     place: Place, tmp_path: Path, wait: bool
