@@ -54,11 +54,21 @@ def limit_client(client: Any, targets: Targets) -> Any:
         verify=os.environ.get("AWS_CA_BUNDLE") or os.environ.get("REQUESTS_CA_BUNDLE") or True,
         proxies=get_environ_proxies(url),
     )
+    client.meta.events.register("before-call.s3.HeadBucket", _forbid_redirect)
     return client
 
 
+def _forbid_redirect(context: dict[str, Any], **_: Any) -> None:
+    """Mark a question for a bucket's region as redirected already.
+
+    botocore asks it when a server answers 301 or 307 without a region. Where the answer to that
+    question is again 301 or 307, it would ask again, in a recursion of 80 requests.
+    """
+    context.setdefault("s3_redirect", {})["redirected"] = True
+
+
 class JobSession(URLLib3Session):  # type: ignore[misc]
-    """Sends boto3's requests: to `targets` alone, and with bounds for each answer.
+    """Sends boto3's requests: to `targets` alone, without redirects, with bounds for each answer.
 
     Connects to the address that was checked. Where private addresses are refused it uses no proxy
     of the environment, which would resolve the name once more.
@@ -69,9 +79,8 @@ class JobSession(URLLib3Session):  # type: ignore[misc]
             options["proxies"] = {}
             options["proxies_config"] = None
         super().__init__(**options)
-        if not targets.allows_private:
-            self._pool_classes_by_scheme = _public_pools(targets)
-            self._manager.pool_classes_by_scheme = self._pool_classes_by_scheme
+        pools = _UNCHECKED_POOLS if targets.allows_private else _public_pools(targets)
+        self._pool_classes_by_scheme = self._manager.pool_classes_by_scheme = pools
 
     def send(self, request: AWSPreparedRequest) -> AWSResponse:
         """Send one request. Raises BotoCoreError."""
@@ -129,6 +138,28 @@ class _BoundedBody:
         return getattr(self._raw, name)
 
 
+class _NoRedirects:
+    """Returns a redirect as it is.
+
+    boto3 does not follow redirects either, but urllib3 prepares to: for a 303 it fails with a
+    TypeError, because the headers of boto3 are bytes, and the connection stays open.
+    """
+
+    def urlopen(self, *arguments: Any, **options: Any) -> Any:
+        return super().urlopen(*arguments, **options | {"redirect": False})  # type: ignore[misc]
+
+
+class _HTTPPool(_NoRedirects, AWSHTTPConnectionPool):  # type: ignore[misc]
+    pass
+
+
+class _HTTPSPool(_NoRedirects, AWSHTTPSConnectionPool):  # type: ignore[misc]
+    pass
+
+
+_UNCHECKED_POOLS: dict[str, type] = {"http": _HTTPPool, "https": _HTTPSPool}
+
+
 def _public_pools(targets: Targets) -> dict[str, type]:
     """Return urllib3's connection pools, with connections to public addresses alone."""
 
@@ -154,10 +185,10 @@ def _public_pools(targets: Targets) -> dict[str, type]:
     class CheckedHTTPSConnection(Checked, AWSHTTPSConnection):  # type: ignore[misc]
         pass
 
-    class CheckedHTTPPool(AWSHTTPConnectionPool):  # type: ignore[misc]
+    class CheckedHTTPPool(_HTTPPool):
         ConnectionCls = CheckedHTTPConnection
 
-    class CheckedHTTPSPool(AWSHTTPSConnectionPool):  # type: ignore[misc]
+    class CheckedHTTPSPool(_HTTPSPool):
         ConnectionCls = CheckedHTTPSConnection
 
     return {"http": CheckedHTTPPool, "https": CheckedHTTPSPool}

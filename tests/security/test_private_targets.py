@@ -227,6 +227,26 @@ async def test_answer_of_a_server_named_as_bucket_is_not_shown(
         assert SECRET not in caplog.text
 
 
+@pytest.mark.parametrize("region", ["", "x-amz-bucket-region: eu-west-1\r\n"])
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirect_of_a_bucket_is_not_followed(
+    serve: Serve, status: int, region: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _s: None)
+    server = await serve()
+    ok = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+    async with server.client() as client, internal_server(ok) as internal:
+        location = f"http://127.0.0.1:{internal.port}/secret"
+        head = f"HTTP/1.1 {status} x\r\nlocation: {location}\r\n{region}connection: close\r\n\r\n"
+        async with internal_server(head.encode()) as bucket:
+            job = await ended(client, s3Config=bucket_at(f"http://127.0.0.1:{bucket.port}"))
+            # The upload, and at most one question for the bucket's region.
+            assert 0 < bucket.connections <= 2
+        assert job["status"] == "FAILED"
+        assert "could not be put into the bucket" in job["error"]
+        assert internal.connections == 0
+
+
 @pytest.mark.parametrize(
     "answer",
     [

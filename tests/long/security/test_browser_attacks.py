@@ -1,107 +1,155 @@
-"""A page on another origin, in a real Chromium, against a server with a queued job."""
+"""A foreign web page in a real Chromium, against a server with a queued job.
+
+The page is on another origin, or has rebound its name: it came from the attacker's server, and now
+its name leads to the victim. It tries every way of sending a request that a page has.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import async_playwright
+import pytest_asyncio
+from playwright.async_api import Browser, Page, async_playwright
 
+from tests.integration.emulator.processes import Emulator
 from tests.long.console.browser import ARGUMENTS, scripted
+from tests.long.security.attacker import EVIL_NAME, WAYS, Attacker, attacker, script_of
 
-EVIL_NAME = "evil.example"
-# Tries every way of sending a request that a page has; returns what the page could read.
-ATTACK = """async ({base, job}) => {
-  const readable = [], wait = [];
-  const urls = [`${base}/v2/other/job-take/w`, `${base}/v2/other/job-take-batch/w`,
-                `${base}/v2/other/requests`, `${base}/v1/models`];
-  const posts = [`${base}/v2/other/cancel/${job}`, `${base}/v2/other/purge-queue`,
-                 `${base}/v2/other/run`, `${base}/v2/other/job-done/w/${job}`];
-  const body = '{"input": {"prompt": "x"}}';
-  const read = (url, options) => fetch(url, {...options, signal: AbortSignal.timeout(5000)})
-    .then(async (r) => { if (r.ok && r.type !== 'opaque') readable.push(url); }, () => {});
-  for (const mode of ['cors', 'no-cors', 'same-origin']) {
-    for (const url of urls) wait.push(read(url, {mode}));
-    for (const url of posts) {
-      wait.push(read(url, {mode, method: 'POST'}));
-      for (const type of ['text/plain', 'application/x-www-form-urlencoded', 'application/json'])
-        wait.push(read(url, {mode, method: 'POST', body, headers: {'content-type': type}}));
-      wait.push(read(url, {mode, method: 'POST', body: new Blob([body])}));
-      const form = new FormData(); form.append('file', new Blob([body]), 'a');
-      wait.push(read(url, {mode, method: 'POST', body: form}));
-    }
-  }
-  for (const url of posts) navigator.sendBeacon(url, body);
-  for (const url of urls) {
-    for (const kind of ['img', 'script', 'iframe']) {
-      const element = document.createElement(kind);
-      element.src = url; document.body.append(element);
-    }
-    new EventSource(url).onopen = () => readable.push('EventSource ' + url);
-    new WebSocket(url.replace('http', 'ws')).onopen = () => readable.push('WebSocket ' + url);
-  }
-  for (const url of posts)
-    for (const type of ['text/plain', 'application/x-www-form-urlencoded', 'multipart/form-data']) {
-      const frame = document.createElement('iframe'), form = document.createElement('form');
-      frame.name = 'f' + Math.random(); document.body.append(frame);
-      Object.assign(form, {action: url, method: 'post', enctype: type, target: frame.name});
-      document.body.append(form); form.submit();
-    }
-  await Promise.all(wait);
-  await new Promise((done) => setTimeout(done, 2000));
-  return readable;
-}"""
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+# The browser itself refuses these before anything is sent.
+SENDS_NOTHING = {"other-origin": {"fetch-same-origin", "fetch-navigate"}}
+SENDS_NOTHING["rebound-name"] = {"fetch-navigate"}
+# The log is complete when it has not grown for so long.
+QUIET_S = 0.5
+MOST_S = 20.0
+# Of the test's own requests, to tell them from those of the page.
+OWN = {"x-request-id": "the-test"}
 
 
-async def serve_page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer any request with an empty page."""
-    await reader.readuntil(b"\r\n\r\n")
-    page = b"<!doctype html><title>x</title><body></body>"
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n"
-    writer.write(head + b"content-length: %d\r\n\r\n" % len(page) + page)
-    await writer.drain()
-    writer.close()
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The victim, the attacker and the browser that visits both."""
+
+    server: Emulator
+    evil: Attacker
+    browser: Browser
+    job: str
+
+    @asynccontextmanager
+    async def page(self, position: str) -> AsyncIterator[Page]:
+        """Open the attacker's page; a rebound name leads to the victim once it is open."""
+        self.evil.is_rebound = False
+        context = await self.browser.new_context()
+        try:
+            page = await context.new_page()
+            rebound = position == "rebound-name"
+            await page.goto(self.base(position) if rebound else self.evil.site_url)
+            self.evil.is_rebound = True
+            yield page
+        finally:
+            await context.close()
+
+    def base(self, position: str) -> str:
+        """Return the victim's address as the page names it."""
+        host = EVIL_NAME if position == "rebound-name" else "127.0.0.1"
+        return f"http://{host}:{self.server.port}"
+
+    async def run(self, way: str, position: str) -> list[str]:
+        """Have the page try one way; return what it could read."""
+        async with self.page(position) as page:
+            values = {"way": way, "job": self.job, "site": self.evil.site_url}
+            values["base"] = self.base(position)
+            readable: list[str] = await page.evaluate(script_of(way), values)
+            await self.quiet()
+        return readable
+
+    async def quiet(self) -> None:
+        """Wait until the server logs nothing more."""
+        async with asyncio.timeout(MOST_S):
+            before = -1
+            while len(self.server.lines) != before:
+                before = len(self.server.lines)
+                await asyncio.sleep(QUIET_S)
+
+    def requests(self, since: int) -> list[tuple[str, int]]:
+        """Return the requests that have reached the server since a line of its log."""
+        lines = [json.loads(line) for line in self.server.lines[since:] if line.startswith("{")]
+        # A new window asks for the icon of the page that it shows.
+        ended = [each for each in lines if "status" in each and each.get("path") != "/favicon.ico"]
+        return [
+            (f"{each['method']} {each['path']}", each["status"])
+            for each in ended
+            if each["request_id"] != OWN["x-request-id"]
+        ]
+
+    async def jobs(self) -> list[tuple[str, str]]:
+        """Return the jobs of the attacked endpoint with their states."""
+        async with self.server.client() as client:
+            response = await client.get("/v2/other/requests", headers=OWN)
+        found: Any = response.json()["requests"]
+        return [(each["id"], each["status"]) for each in found]
+
+    async def counts(self, endpoint: str) -> int:
+        """Return how many jobs an endpoint has had."""
+        async with self.server.client() as client:
+            response = await client.get(f"/v2/{endpoint}/health", headers=OWN)
+        health: Any = response.json()
+        return sum(health["jobs"].values())
 
 
-async def attack(folder: Path, *, rebound: bool, cors: bool = False) -> tuple[list[str], Any, str]:
-    """Let the page attack; return what it read, the endpoint's jobs, and the queued job's id."""
-    site = await asyncio.start_server(serve_page, "127.0.0.1", 0)
-    page_port = site.sockets[0].getsockname()[1]
-    page_url = f"http://localhost:{page_port}"
-    environment = {"CORS_ORIGINS": page_url} if cors else {}
+@asynccontextmanager
+async def scene(folder: Path, *, cors: bool = False) -> AsyncIterator[Scene]:
     chromium = shutil.which("chromium")
     assert chromium is not None, "this test needs Debian's package chromium"
-    async with site, scripted(folder, {}, environment=environment) as server:
-        async with server.client() as client:
-            sent = await client.post("/v2/other/run", json={"input": {"prompt": "kept"}})
-            job = sent.json()["id"]
+    async with attacker() as evil:
+        # Calls of workers are logged at DEBUG.
+        environment = {"LOG_LEVEL": "DEBUG", **({"CORS_ORIGINS": evil.site_url} if cors else {})}
+        async with scripted(folder, {}, environment=environment) as server:
+            async with server.client() as client:
+                sent = await client.post("/v2/other/run", json={"input": {"prompt": "kept"}})
+            proxy = f"--proxy-server=socks5://127.0.0.1:{evil.resolver_port}"
             async with async_playwright() as playwright:
-                rule = f"--host-resolver-rules=MAP {EVIL_NAME} 127.0.0.1"
                 browser = await playwright.chromium.launch(
-                    executable_path=chromium, args=[*ARGUMENTS, rule]
+                    executable_path=chromium, args=[*ARGUMENTS, proxy]
                 )
-                page = await browser.new_page()
-                base = f"http://{EVIL_NAME if rebound else '127.0.0.1'}:{server.port}"
-                # A rebound page has the server's port and its own name: the public page stands in.
-                await page.goto(f"{base}/health" if rebound else page_url)
-                read = await page.evaluate(ATTACK, {"base": base, "job": job})
+                yield Scene(server, evil, browser, sent.json()["id"])
                 await browser.close()
-            jobs = (await client.get("/v2/other/requests")).json()["requests"]
-    return read, jobs, job
 
 
-@pytest.mark.parametrize("rebound", [False, True], ids=["other-origin", "rebound-name"])
-async def test_page_starts_leases_cancels_and_reads_nothing(tmp_path: Path, rebound: bool) -> None:
-    read, jobs, job = await attack(tmp_path, rebound=rebound)
-    assert read == []
-    assert [(each["id"], each["status"]) for each in jobs] == [(job, "IN_QUEUE")]
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def victim(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene]:
+    async with scene(tmp_path_factory.mktemp("victim")) as found:
+        yield found
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("position", ["other-origin", "rebound-name"])
+async def test_page_starts_leases_cancels_and_reads_nothing(
+    victim: Scene, way: str, position: str
+) -> None:
+    since = len(victim.server.lines)
+    readable = await victim.run(way, position)
+    requests = victim.requests(since)
+    assert readable == []
+    # 403 by the check of hosts and origins, 400 to a WebSocket handshake.
+    assert [each for each in requests if each[1] not in (400, 403)] == []
+    assert bool(requests) == (way not in SENDS_NOTHING[position])
+    assert await victim.jobs() == [(victim.job, "IN_QUEUE")]
+    assert await victim.counts(way) == 0
 
 
 async def test_page_named_by_cors_origins_reads_and_runs(tmp_path: Path) -> None:
-    read, jobs, _ = await attack(tmp_path, rebound=False, cors=True)
-    assert any(each.endswith("/v1/models") for each in read)
-    assert any(each.endswith("/run") for each in read)
-    assert len(jobs) > 1
+    async with scene(tmp_path, cors=True) as found:
+        readable = await found.run("fetch-cors", "other-origin")
+        assert any("/v1/models" in each for each in readable)
+        assert any(each.endswith("/run") for each in readable)
+        assert await found.counts("fetch-cors") > 1
