@@ -227,10 +227,6 @@ async def test_page_that_rebinds_its_name_is_refused_on_every_route(target: Targ
         "127.0.0.1.evil.example:{port}",
         "localhost.evil.example",
         "evil-localhost",
-        "localhost@evil.example",
-        "127.0.0.1:{port}:1",
-        "127.0.0.1 evil.example",
-        "[::1",
         "2130706433",
         "worker",
         "board.local",
@@ -247,6 +243,16 @@ async def test_host_that_is_not_the_servers_is_refused(target: Target, host: str
 
 
 @pytest.mark.parametrize(
+    "host", ["localhost@evil.example", "127.0.0.1:80:1", "127.0.0.1 evil.example", "[::1"]
+)
+async def test_host_that_is_none_is_refused_before_it_is_compared(
+    target: Target, host: str
+) -> None:
+    for path in ("/v1/models", "/health"):
+        assert (await exchange(target.port, "GET", path, [("Host", host)])).status == 400
+
+
+@pytest.mark.parametrize(
     "host",
     ["localhost", "LOCALHOST:{port}", "localhost.", "api.localhost:1", "127.0.0.1", "127.8.9.1:80"],
 )
@@ -258,8 +264,10 @@ async def test_loopback_name_is_accepted_with_any_port(target: Target, host: str
         assert response.status == 200
 
 
-async def test_request_without_a_host_is_accepted(target: Target) -> None:  # HTTP/1.0
-    assert (await exchange(target.port, "GET", "/v1/models", [])).status == 200
+async def test_http_1_0_client_without_a_host_is_accepted(target: Target) -> None:
+    async with raw_connection(target.port) as connection:
+        await connection.send(b"GET /v1/models HTTP/1.0\r\n\r\n")
+        assert (await connection.response()).status == 200
 
 
 @pytest.mark.parametrize("keys", ["", "secret"])
@@ -315,11 +323,22 @@ async def test_upload_of_a_foreign_form_is_refused_unread(target: Target) -> Non
 @pytest.mark.parametrize(
     "label", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
 )
+@pytest.mark.parametrize(
+    "mark",
+    [
+        {"Origin": "http://{host}"},
+        {"Sec_Fetch_Site": "same-origin"},
+        {"Sec_Fetch_Site": "none"},
+        {"Sec_Fetch_Mode": "no-cors"},
+        {"Sec_Fetch_Dest": "empty"},
+    ],
+)
 async def test_body_of_a_browser_that_is_not_labelled_json_is_refused_by_every_post_route(
-    target: Target, label: str | None
+    target: Target, label: str | None, mark: dict[str, str]
 ) -> None:  # R70: also from the server's own page, where the Origin alone would let it through
     more = [("Content-Type", label)] if label else []
-    own = [*target.own(Origin=f"http://{target.host}"), ("Authorization", "secret"), *more]
+    marked = {name: value.format(host=target.host) for name, value in mark.items()}
+    own = [*target.own(**marked), ("Authorization", "secret"), *more]
     no_body = ("/status", "/status-sync", "/stream", "/cancel", "/retry", "/purge", "/requests")
     before = await target.state()
     tried = 0
@@ -367,6 +386,15 @@ async def test_image_of_a_page_leases_no_job(
     assert response.status in (401, 403)
     assert b"lease" not in response.body
     assert await target.state() == before
+
+
+async def test_allowed_hosts_opens_the_named_hosts_alone(serve: Serve) -> None:
+    target = await prepare(serve, allowed_hosts="llm.example.com,*.friends.example")
+    for name in ("llm.example.com", "LLM.example.com:443", "a.friends.example", target.host):
+        response = await exchange(target.port, "GET", "/v1/models", [("Host", name)])
+        assert response.status == 200, name
+    for name in ("evil.example", "x.llm.example.com", "friends.example", "llm.example.com.evil.x"):
+        await refused(target, [("Host", name)])
 
 
 @pytest.mark.parametrize("path", TAKES)

@@ -139,13 +139,13 @@ WAYS = {
       const frame = add('iframe', {srcdoc: '<script>' + script + '</' + 'script>'});
       frame.sandbox = 'allow-scripts';
       add('iframe', {sandbox: 'allow-scripts', srcdoc: '<script>' + script + '</' + 'script>'});
-      await pause(2000);""",
+      await pause(1200);""",
     "worker": """
       new Worker(URL.createObjectURL(new Blob([script])));
-      await pause(2000);""",
+      await pause(1200);""",
     "window": """
       for (const url of gets) open(url);
-      await pause(2000);""",
+      await pause(1200);""",
     "form": """
       for (const url of gets) submit('get', url, 'text/plain');
       for (const url of posts) for (const type of types) submit('post', url, type);""",
