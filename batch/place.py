@@ -1,4 +1,4 @@
-"""The bucket in which the batches of a queue are: what has to be answered, and what has been."""
+"""The bucket of the batches of a queue: their manifests, long messages and answers."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class Place:
         return f"s3://{self.bucket}/{self._prefix}{key}"
 
     def check(self) -> None:
-        """Find out whether one may read and write here, before anything is worked for."""
+        """Check that the bucket can be read and written, before any work is done for it."""
         with _told():
             self._blobs.write(f"{self._prefix}{_PROBE}", b"", absent=True)
             for _ in self._blobs.read(f"{self._prefix}{_PROBE}"):
                 pass
 
     def find(self, key: str, max_bytes: int = MAX_ANSWER_BYTES) -> bytes | None:
-        """Return what is there, or None. Raises TooLong beyond `max_bytes`."""
+        """Return an object, or None if there is none. Raises TooLong beyond `max_bytes`."""
         with _told():
             try:
                 return _joined(self._blobs, f"{self._prefix}{key}", max_bytes)
@@ -73,7 +73,7 @@ class Place:
                 return None
 
     def first_piece(self, key: str) -> bytes | None:
-        """Return how something begins that is there, or None."""
+        """Return the first piece of an object, or None if there is none."""
         with _told():
             try:
                 return next(iter(self._blobs.read(f"{self._prefix}{key}")), b"")
@@ -81,32 +81,32 @@ class Place:
                 return None
 
     def pieces(self, key: str) -> Iterator[bytes]:
-        """Yield what is there."""
+        """Yield an object in pieces."""
         with _told():
             yield from self._blobs.read(f"{self._prefix}{key}")
 
     def put(self, key: str, body: bytes) -> None:
-        """Keep something in place of what is there."""
+        """Write an object, replacing any other."""
         with _told():
             self._blobs.write(f"{self._prefix}{key}", body)
 
     def put_first(self, key: str, body: bytes) -> bool:
-        """Keep something where there is nothing; return whether it was."""
+        """Write an object unless there is one; return whether it was written."""
         with _told():
             return self._blobs.write(f"{self._prefix}{key}", body, absent=True)
 
     def upload_first(self, key: str, pieces: Iterable[bytes]) -> bool:
-        """Do the same for what is too large to be in memory."""
+        """Do the same as `put_first` for an object that is too large for memory."""
         with _told():
             return self._blobs.upload(f"{self._prefix}{key}", pieces, absent=True)
 
     def list(self, key: str) -> Iterator[BlobInfo]:
-        """Yield what is there under keys that begin so."""
+        """Yield the objects whose keys begin with `key`; their own keys have the prefix too."""
         with _told():
             yield from self._blobs.list(f"{self._prefix}{key}")
 
     def keep(self, name: str, body: bytes) -> str:
-        """Keep a message's body under its name, and return its whole key."""
+        """Write a message's body under a name unless it exists; return its key with the prefix."""
         self.put_first(f"bodies/{name}", body)
         return f"{self._prefix}bodies/{name}"
 
@@ -132,7 +132,7 @@ def _joined(blobs: S3Blobs, key: str, max_bytes: int) -> bytes:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Tell a bucket's errors as a queue's: whoever works for one needs both."""
+    """Raise a bucket's errors as those of a queue: callers handle the errors of both alike."""
     try:
         yield
     except BlobError as error:

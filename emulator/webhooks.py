@@ -53,38 +53,38 @@ class Webhooks:
         self._closed = False
 
     def tell(self, job: Job) -> None:
-        """Take a job that has ended; nothing happens where nobody wants to know."""
+        """Send the webhook of a job that has ended; no-op if the job has none."""
         if job.webhook is None or self._closed:
             return
-        task = asyncio.create_task(self._tell(job, job.webhook))
+        task = asyncio.create_task(self._deliver(job, job.webhook))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _tell(self, job: Job, url: str) -> None:
+    async def _deliver(self, job: Job, url: str) -> None:
         bind_contextvars(job_id=job.id)
-        said: str | None = None
+        failure: str | None = None
         for left in reversed(range(self._tries)):
             async with self._room:
-                said = await self._post(job, url)
-            if said is None or not left:
+                failure = await self._post(job, url)
+            if failure is None or not left:
                 break
-            logger.warning("the webhook of job %s failed, %s; %d more tries", job.id, said, left)
+            logger.warning("the webhook of job %s failed, %s; %d more tries", job.id, failure, left)
             await asyncio.sleep(self._pause_s)
-            if not await self._stands(job):
+            if not await self._has_same_end(job):
                 return
-        if said is not None:
-            logger.error("the webhook of job %s was given up: %s", job.id, said)
+        if failure is not None:
+            logger.error("the webhook of job %s was given up: %s", job.id, failure)
         hit("webhook-told")
-        if await self._stands(job):
+        if await self._has_same_end(job):
             await self._store.webhook_sent(job.id)
 
-    async def _stands(self, job: Job) -> bool:
-        """Whether a job is still as it ended: one that is run again is told of when it ends again.
+    async def _has_same_end(self, job: Job) -> bool:
+        """Return whether a job is still as it ended, or was removed.
 
-        A job that is not kept any more has nothing else to tell.
+        A job that runs again (`/retry`) sends its webhook when it ends again.
         """
-        now = await self._store.get(job.id)
-        return now is None or now.ended_at == job.ended_at
+        current = await self._store.get(job.id)
+        return current is None or current.ended_at == job.ended_at
 
     async def _post(self, job: Job, url: str) -> str | None:
         """Post once; return why it failed, or None."""
@@ -118,7 +118,7 @@ class Webhooks:
         return None if status == 200 else f"it answered {status}"
 
     async def close(self) -> None:
-        """Tell nobody any more; who was not told is after the next start."""
+        """Stop sending; webhooks that were not delivered are sent after the next start."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
