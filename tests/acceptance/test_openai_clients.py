@@ -127,6 +127,13 @@ async def clients(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cli
                 "API_KEYS": f"{KEY},{LIMITED}",
                 "RATE_LIMIT_CHAT": "1/hour",
             }
+            if name == "down":
+                # A server without any model exits; one that has another model stays.
+                models = [
+                    {"path": str(path), "name": MODEL},
+                    {"path": str(folder / "up.json"), "name": "other"},
+                ]
+                settings = {"ENGINE": "scripted", "MODELS": json.dumps(models), "API_KEYS": KEY}
             servers.append(await stack.enter_async_context(emulator(settings, "--port", "0")))
         for server in servers:
             await server.listening()

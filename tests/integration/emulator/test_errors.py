@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from engine import EngineState
 from engine.hooks import RequestQueued, RequestStarted
+from handler.model_list import ModelEntry
 from handler.openai.service import OpenAIService
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Gate, Serve
@@ -178,10 +179,14 @@ async def test_full_queue_is_429_with_retry_after(
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-async def test_engine_that_cannot_load_is_503_and_health_says_why(
+async def test_model_that_cannot_be_loaded_is_503_and_health_names_the_reason(
     serve: Serve, script: ScriptFactory
 ) -> None:  # R54
-    server = await serve(script({}, load_error="the file is broken"))
+    # A server without any model exits (R69); one that has another model stays.
+    broken = ModelEntry(path=script({}, load_error="the file is broken"), name="broken")
+    server = await serve(
+        models=(broken, ModelEntry(path=script({}), name="good")), engine_isolation="process"
+    )
     async with server.client() as client:
         for path, body in (
             ("/v1/completions", {"prompt": "x"}),
@@ -195,10 +200,11 @@ async def test_engine_that_cannot_load_is_503_and_health_says_why(
             assert error["message"] == "Completion service temporarily unavailable"
             assert error["type"] == "service_unavailable_error"
             assert error["details"] == {"reason": "the file is broken"}
+        other = await client.post("/v1/completions", json={"prompt": "x", "model": "good"})
+        assert other.status_code == 200
         health = await client.get("/health")
-        assert health.status_code == 503
-        assert health.json()["status"] == "unavailable"
-        assert health.json()["engine"]["failure"] == "the file is broken"
+        assert (health.status_code, health.json()["status"]) == (200, "degraded")
+        assert health.json()["models"][0]["failure"] == "the file is broken"
         assert (await client.get("/v1/models")).status_code == 200
         failed = (await client.post("/runsync", json={"input": {"prompt": "x"}})).json()
         assert (failed["status"], failed["error"]) == ("FAILED", "the file is broken")
@@ -220,6 +226,7 @@ async def test_health_while_loading_and_when_ready(serve: Serve, gate: Gate) -> 
         "waiting": 0,
         "restarts": 0,
         "failure": None,
+        "trouble": None,
     }
 
 

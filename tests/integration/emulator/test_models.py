@@ -42,8 +42,18 @@ async def test_copies_are_counted_by_their_states(server: Server) -> None:
     # An engine of several models is ready while one is: what has been given up is told apart.
     async with server.client() as client:
         metrics = (await client.get("/system/status")).json()["metrics"]
-    assert metrics["worker_rkllm_engine_state"] == {"loading": 0, "ready": 1, "dead": 0}
-    assert metrics["worker_rkllm_model_copies"] == {"loading": 0, "ready": 3, "dead": 1}
+    assert metrics["worker_rkllm_engine_state"] == {
+        "loading": 0,
+        "ready": 1,
+        "restarting": 0,
+        "dead": 0,
+    }
+    assert metrics["worker_rkllm_model_copies"] == {
+        "loading": 0,
+        "ready": 3,
+        "restarting": 0,
+        "dead": 1,
+    }
 
 
 async def test_a_server_of_several_models(server: Server) -> None:

@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from engine.hooks import RequestEnded, RequestStarted
+from handler.model_list import ModelEntry
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.asking import health
 from tests.integration.emulator.conftest import Gate, Serve
@@ -193,7 +194,11 @@ async def test_error_in_mid_stream_is_an_event_and_the_end(
 async def test_engine_that_did_not_start_is_unavailable(
     serve: Serve, script: ScriptFactory
 ) -> None:  # R54
-    server = await serve(script(load_error="no such model"))
+    # A server without any model exits (R69); one that has another model stays.
+    broken = ModelEntry(path=script(load_error="no such model"), name="broken")
+    server = await serve(
+        models=(broken, ModelEntry(path=script(), name="good")), engine_isolation="process"
+    )
     async with server.client() as client:
         for stream in (False, True):
             body = {"prompt": "x", "stream": stream}
