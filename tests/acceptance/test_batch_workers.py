@@ -168,6 +168,25 @@ def test_a_message_that_kills_the_engine_ends_as_an_error_and_in_the_dead_letter
     assert deadly.left(url) == (0, 0)
 
 
+def test_messages_beside_one_that_kills_the_engine_are_answered(
+    script: ScriptFactory, cloud: Cloud, tmp_path: Path
+) -> None:
+    poison = {"when": "poison", "pieces": [{"signal": "SIGSEGV"}]}
+    # Answers that take a while are still running when the engine crashes.
+    deadly = replace(cloud, model=script(poison, {"delay_ms": 200}, slots=4))
+    url, out = deadly.queue(max_receives=4), tmp_path / "out.jsonl"
+    batch = deadly.submit(write(tmp_path / "in.jsonl", [call("a", "poison"), *lines(7)]), url)
+    with deadly.worker(url) as process:
+        collected = deadly.collect(batch, out, "--wait")
+        deadly.wait_until_dead(url, 1)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=LIMIT_S)
+    assert collected.returncode == 1, collected.stderr
+    assert [text(line) for line in read(out)] == [f"p {n}" for n in range(7)]
+    (failed,) = read(tmp_path / "out.errors.jsonl")
+    assert failed["custom_id"] == "a"
+
+
 def test_a_message_that_killed_all_its_workers_still_gets_its_error(
     cloud: Cloud, tmp_path: Path
 ) -> None:

@@ -39,17 +39,20 @@ Act = Callable[[Line], Awaitable[Outcome]]
 
 
 class Answering:
-    """Answers as it is told to, and keeps what it was asked."""
+    """Answers each line with the result of a function, and records every try."""
 
     def __init__(self, act: Act) -> None:
         self.act = act
         self.asked: list[str] = []
+        # Of each try, whether the line was to run alone.
+        self.alone: list[bool] = []
 
     def check(self, line: Line) -> None:
-        """Every line will do."""
+        """Accept every line."""
 
-    async def answer(self, line: Line) -> Outcome:
+    async def answer(self, line: Line, *, alone: bool = False) -> Outcome:
         self.asked.append(line.custom_id)
+        self.alone.append(alone)
         return await self.act(line)
 
 
@@ -163,6 +166,26 @@ async def test_a_failure_that_may_pass_is_tried_again_and_written_off_in_the_end
     await worker.run()
     assert answering.asked == ["a", "a"]
     assert (tally.done, tally.failed, tally.retries) == (1, 1, 1)
+    ended = await store.get(job.id)
+    assert ended is not None
+    assert ended.output == b'{"status": "FAILED"}'
+
+
+@pytest.mark.parametrize(
+    ("last", "alone"), [(4, [False, False, True]), (3, [False, True]), (2, [False])]
+)
+async def test_message_runs_alone_at_its_last_try_unless_that_is_its_first(
+    store: MemoryJobStore, place: Place, last: int, alone: list[bool]
+) -> None:
+    async def crashed(line: Line) -> Outcome:
+        return Outcome(b'{"status": "FAILED"}', ok=False, retryable=True, crashed=True)
+
+    (job,) = await send(store, "a")
+    answering = Answering(crashed)
+    worker, tally = worker_of(store, place, answering, replace(TERMS, last=last))
+    await worker.run()
+    assert answering.alone == alone
+    assert (tally.done, tally.failed, tally.retries) == (1, 1, len(alone) - 1)
     ended = await store.get(job.id)
     assert ended is not None
     assert ended.output == b'{"status": "FAILED"}'
