@@ -20,13 +20,24 @@ class LastWords:
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=_LINES)
+        self._reader: threading.Thread | None = None
 
     def listen(self, pipe: IO[bytes]) -> None:
         """Collect what comes out of a new process's pipe until it is closed, and close it here."""
         self._lines.clear()
-        threading.Thread(
+        self._reader = threading.Thread(
             target=self._collect, args=(pipe,), name="engine-output", daemon=True
-        ).start()
+        )
+        self._reader.start()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the process's pipe has been read to its end."""
+        return self._reader is None or not self._reader.is_alive()
+
+    def lines(self) -> list[str]:
+        """Return them, the oldest first."""
+        return [*self._lines]
 
     def all(self) -> str:
         """Return them in one line, for a log."""

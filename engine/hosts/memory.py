@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,17 +13,18 @@ SETTING = "ENGINE_MEMORY_MB"
 # Of what the machine or the container has; the rest is for the server and everything else.
 DEFAULT_SHARE = 0.8
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-# How C++, Rust, Python and llama.cpp report memory that was refused.
-_REFUSALS = (
+# How the allocators of Rust, C++, Python and C report that the process got no more memory.
+_PROCESS_REFUSALS = (
     "memory allocation of",
-    "bad_alloc",
+    "std::bad_alloc",
     "MemoryError",
-    "Cannot allocate memory",
-    "failed to allocate",
-    "out of memory",
-    # A thread whose stack does not fit.
-    "Resource temporarily unavailable",
+    "[Errno 12] Cannot allocate memory",
 )
+# How libraries report that memory ran out, of a device or of the process.
+_LIBRARY_REFUSALS = ("out of memory", "failed to allocate", "cannot allocate memory")
+# C++ prints two lines, and other threads may print one in between. An older line may be about
+# memory that the library could do without, such as pages that could not be locked.
+_LINES_OF_REFUSAL = 3
 
 
 def limit_memory(megabytes: int) -> None:
@@ -72,10 +75,25 @@ def available_bytes() -> int | None:
     return min(sizes, default=None)
 
 
-def memory_note(last_words: str, megabytes: int) -> str:
-    """Return the end of a sentence about a process whose last words say that memory ran out."""
-    if not any(refusal in last_words for refusal in _REFUSALS):
+def memory_note(exit_code: int | None, last_lines: Sequence[str], megabytes: int) -> str:
+    """Return the end of a sentence about a process that ended because it got no more memory.
+
+    Empty without evidence for that, which is that the process ended by itself, by an error or
+    `abort`, right after it printed that memory was refused. A segmentation fault or SIGKILL has
+    other causes as often, whatever was printed before. The setting is named only if an allocator
+    of the process refused: its limit does not count the memory of a device.
+
+    `exit_code` is the one of `subprocess`, negative for a signal, and None if it is not known.
+    """
+    has_ended_itself = exit_code is not None and (exit_code > 0 or exit_code == -signal.SIGABRT)
+    if not has_ended_itself or not last_lines:
         return ""
-    if not megabytes:
-        return ": it ran out of memory"
-    return f": it ran out of the {megabytes} MB that {SETTING} allows"
+    recent = last_lines[-_LINES_OF_REFUSAL:]
+    if any(refusal in line for line in recent for refusal in _PROCESS_REFUSALS):
+        if not megabytes:
+            return ": it ran out of memory"
+        return f": it ran out of the {megabytes} MB that {SETTING} allows"
+    last_line = last_lines[-1].lower()
+    if any(refusal in last_line for refusal in _LIBRARY_REFUSALS):
+        return ": it reported that memory ran out"
+    return ""

@@ -45,6 +45,9 @@ logger = logging.getLogger(__name__)
 # A child that has closed its socket gets so long to die of what made it do so.
 _DEATH_S = 1.0
 _DEATH_POLL_S = 0.01
+# How long to wait for the last lines of a process that has ended. They are in the pipe already, but
+# a process that it started may keep the pipe open.
+_LAST_WORDS_TIMEOUT_S = 0.5
 # A child that is stuck in a driver does not even die of SIGKILL: it is left behind after so long.
 _KILL_TIMEOUT_S = 30.0
 
@@ -400,7 +403,8 @@ class ProcessHost:
         else:
             death_of_child = await self._death()
             reason = self._reason.message if self._reason else death_of_child
-            reason += memory_note(self._last_words.all(), self._config.memory_mb)
+            exit_code = self._process.poll() if self._process else None
+            reason += memory_note(exit_code, self._last_words.lines(), self._config.memory_mb)
             lived_s = 0.0 if self._reason else time.monotonic() - self._spawned_at
         aborted = self._underway.aborted
         # An abort may crash the library, or not be heeded: that says nothing about the engine.
@@ -450,7 +454,10 @@ class ProcessHost:
         self._begin()
 
     async def _death(self) -> str:
-        """Return how the child died, after killing it if it has only closed its socket."""
+        """Return how the child died, after killing it if it has only closed its socket.
+
+        Its last lines have been read then.
+        """
         process = self._process
         if process is None:
             return "the engine process is gone"
@@ -463,6 +470,11 @@ class ProcessHost:
                 return f"the engine process {process.pid} did not end, even by SIGKILL"
             if now > kill_at:
                 self._kill()
+            await asyncio.sleep(_DEATH_POLL_S)
+        leave_at = time.monotonic() + _LAST_WORDS_TIMEOUT_S
+        while not self._last_words.is_complete:
+            if time.monotonic() > leave_at:
+                break
             await asyncio.sleep(_DEATH_POLL_S)
         return f"the engine process {death(code)}"
 

@@ -7,8 +7,9 @@ import errno
 import os
 import signal
 import subprocess
+import threading
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from engine.errors import (
     ModelLoadFailed,
 )
 from engine.hooks import EngineEvent, HostLoaded, HostLost
+from engine.hosts.last_words import LastWords
 from tests.conftest import EngineFactory, ScriptFactory
 from tests.integration.engine.conftest import EngineMaker
 from tests.integration.engine.support import (
@@ -307,6 +309,31 @@ async def test_crash_loop_ends_in_a_clear_error_with_last_words(engine_of: Engin
     assert [event.dead for event in events if isinstance(event, HostLost)] == [False] * 4 + [True]
     with pytest.raises(EngineDead):
         await engine.generate(request())
+
+
+@only_processes
+async def test_last_words_are_reported_when_the_process_ends_before_they_are_read(
+    engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    collect = LastWords._collect
+    was_complete: property = vars(LastWords)["is_complete"]
+    has_ended = threading.Event()
+
+    def collect_late(last_words: LastWords, pipe: IO[bytes]) -> None:
+        assert has_ended.wait(30)
+        collect(last_words, pipe)
+
+    def is_complete(last_words: LastWords) -> bool:
+        # Only asked when the process has ended.
+        has_ended.set()
+        return bool(was_complete.__get__(last_words))
+
+    monkeypatch.setattr(LastWords, "_collect", collect_late)
+    monkeypatch.setattr(LastWords, "is_complete", property(is_complete))
+    engine = engine_of(SEGFAULT, ECHO, slots=1)
+    with pytest.raises(EngineCrashed):
+        await ask(engine, "segfault")
+    assert "its last words: Fatal Python error: Segmentation fault" in caplog.text
 
 
 @only_processes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -35,13 +36,83 @@ def test_default_follows_the_container_if_it_has_less(
     assert (memory.available_bytes() == _HUNDRED_MB) is limited
 
 
-def test_note_names_the_setting_when_memory_was_refused() -> None:
-    for words in ("memory allocation of 8589934592 bytes failed", "what():  std::bad_alloc"):
-        assert memory.memory_note(words, 500) == (
-            ": it ran out of the 500 MB that ENGINE_MEMORY_MB allows"
-        )
-        assert memory.memory_note(words, 0) == ": it ran out of memory"
-    assert memory.memory_note("Segmentation fault", 500) == ""
+BAD_ALLOC = ["terminate called after throwing", "  what():  std::bad_alloc"]
+ABORTED, SEGFAULT, KILLED = -signal.SIGABRT, -signal.SIGSEGV, -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "last_lines"),
+    [
+        (ABORTED, ["loading", "memory allocation of 8589934592 bytes failed"]),
+        (ABORTED, [*BAD_ALLOC, "another thread's line"]),
+        (1, ["Traceback (most recent call last):", "MemoryError"]),
+        (1, ["OSError: [Errno 12] Cannot allocate memory"]),
+    ],
+)
+def test_note_names_the_setting_when_an_allocator_refused_memory(
+    exit_code: int, last_lines: list[str]
+) -> None:
+    assert memory.memory_note(exit_code, last_lines, 500) == (
+        ": it ran out of the 500 MB that ENGINE_MEMORY_MB allows"
+    )
+    assert memory.memory_note(exit_code, last_lines, 0) == ": it ran out of memory"
+
+
+@pytest.mark.parametrize("line", ["E RKNN: out of memory", "ggml: failed to allocate buffer"])
+def test_note_does_not_name_the_setting_when_the_memory_may_be_a_devices(line: str) -> None:
+    assert memory.memory_note(ABORTED, [line], 500) == ": it reported that memory ran out"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "last_lines"),
+    [
+        # Each of these deaths has other causes, whatever was printed before.
+        (SEGFAULT, ["E RKNN: out of memory"]),
+        (SEGFAULT, ["memory allocation of 128 bytes failed"]),
+        (-signal.SIGBUS, BAD_ALLOC),
+        (KILLED, ["MemoryError"]),
+        (0, ["MemoryError"]),
+        (None, ["MemoryError"]),
+        # Not the last words: the process went on without that memory.
+        (ABORTED, ["failed to mlock: Cannot allocate memory", "GGML_ASSERT(n > 0) failed"]),
+        (ABORTED, [*BAD_ALLOC, "one", "two", "GGML_ASSERT(n > 0) failed"]),
+        # A limit on the number of processes has the same words.
+        (ABORTED, ["  what():  Resource temporarily unavailable"]),
+        (ABORTED, ["Segmentation fault"]),
+        (ABORTED, []),
+    ],
+)
+def test_note_is_empty_when_nothing_shows_that_memory_ran_out(
+    exit_code: int | None, last_lines: list[str]
+) -> None:
+    for megabytes in (500, 0):
+        assert memory.memory_note(exit_code, last_lines, megabytes) == ""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "bytearray(400 * 2**20)",
+        # As Rust does it: a line of its own, and `abort`.
+        "import os; os.write(2, b'memory allocation of 9 bytes failed'); os.abort()",
+    ],
+)
+def test_note_names_the_setting_for_real_processes(code: str) -> None:
+    code = f"from engine.hosts.memory import limit_memory; limit_memory(300); {code}"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    note = memory.memory_note(ended.returncode, ended.stderr.splitlines(), 300)
+    assert note == ": it ran out of the 300 MB that ENGINE_MEMORY_MB allows"
+
+
+def test_note_is_empty_for_a_real_segmentation_fault() -> None:
+    code = "print('E RKNN: out of memory', flush=True); import ctypes; ctypes.string_at(0)"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == SEGFAULT
+    assert memory.memory_note(ended.returncode, ended.stdout.splitlines(), 500) == ""
 
 
 @pytest.mark.parametrize(("megabytes", "refused"), [(300, True), (0, False)])
