@@ -178,7 +178,7 @@ class LlamaCppBackend:
         """Refuse an id that is no token of the model. Raises RequestRejected."""
         size = self._vocabulary_size
         for token in tokens:
-            if token >= size:
+            if not 0 <= token < size:
                 raise RequestRejected(
                     f"{param}: {token} is no token id of {self._name}, whose ids are 0 to "
                     f"{size - 1}",

@@ -262,8 +262,10 @@ async def test_bad_grammar_is_refused_and_the_engine_serves_on(engine: Engine) -
 async def test_token_that_is_none_of_the_models_is_refused(
     engine: Engine, prompt: tuple[int, ...]
 ) -> None:
-    with pytest.raises(RequestRejected, match="invalid tokens"):
+    message = rf"^prompt: {prompt[-1]} is no token id of \S+, whose ids are 0 to \d+$"
+    with pytest.raises(RequestRejected, match=message) as refused:
         await ask(engine, prompt, max_tokens=1)
+    assert refused.value.details == {"param": "prompt"}
 
 
 async def test_token_ids_are_the_same_prompt_as_their_text(engine: Engine) -> None:
