@@ -8,7 +8,7 @@ from collections.abc import Sequence
 MAX_HEADERS = 256
 MAX_TARGET_BYTES = 16_384
 # Without userinfo, which has no place in it (RFC 9110, section 7.2).
-_HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+;=%-]*)(:[0-9]{0,5})?")
+_HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*;=+%-]*)(:[0-9]{0,5})?")
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _ABSOLUTE = re.compile(rb"[hH][tT][tT][pP][sS]?://([^/?#]+)(.*)", re.DOTALL)
 
