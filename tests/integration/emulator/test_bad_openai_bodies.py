@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from engine.hooks import RequestStarted
+from handler.messages import MAX_MESSAGES
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
 
@@ -196,26 +197,48 @@ def turns(count: int) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_hundred_thousand_messages(serve: Serve, script: ScriptFactory, family: str) -> None:
+async def test_most_messages_are_each_checked_and_their_length_too(
+    serve: Serve, script: ScriptFactory, family: str
+) -> None:
     # R34, R54
     route = f"{family}/chat/completions"
     async with asking(serve, script) as client:
-        given = body(route, messages=[*turns(99_999), {"role": "king", "content": "x"}])
-        wrong = await client.post(route, content=given, headers=JSON)
-        assert told(route, wrong).startswith("messages[99999].role must be one of ")
-        long = await client.post(route, content=body(route, messages=turns(10_000)), headers=JSON)
+        content = body(route, messages=[*turns(MAX_MESSAGES - 1), {"role": "king", "content": "x"}])
+        wrong = await client.post(route, content=content, headers=JSON)
+        assert told(route, wrong).startswith("messages[9999].role must be one of ")
+        content = body(route, messages=turns(MAX_MESSAGES))
+        long = await client.post(route, content=content, headers=JSON)
         assert "do not fit the context of 4096 tokens" in told(route, long)
 
 
-async def test_hundred_thousand_messages_that_fit(serve: Serve, script: ScriptFactory) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_more_messages_than_allowed_are_refused(
+    serve: Serve, script: ScriptFactory, family: str
+) -> None:
+    route = f"{family}/chat/completions"
+    async with asking(serve, script) as client:
+        content = body(route, messages=turns(MAX_MESSAGES + 1))
+        many = await client.post(route, content=content, headers=JSON)
+        assert told(route, many) == "messages must have at most 10000 messages, got 10001"
+        content = body(route, messages=turns(100_000))
+        more = await client.post(route, content=content, headers=JSON)
+        assert told(route, more) == (
+            "the body has more than 250,000 JSON values (MAX_JSON_VALUES); every list element, "
+            "object key, list and object counts"
+        )
+
+
+async def test_most_messages_are_answered_when_they_fit_the_context(
+    serve: Serve, script: ScriptFactory
+) -> None:
     # R34
     route = "/v1/chat/completions"
     async with asking(serve, script, context_length=1_000_000) as client:
-        given = body(route, messages=turns(100_000), max_tokens=4)
-        answer = await client.post(route, content=given, headers=JSON)
+        content = body(route, messages=turns(MAX_MESSAGES), max_tokens=4)
+        answer = await client.post(route, content=content, headers=JSON)
         assert answer.status_code == 200
         assert text(answer) == "user: 0\nuser: 1"
-        assert answer.json()["usage"]["prompt_tokens"] > 200_000
+        assert answer.json()["usage"]["prompt_tokens"] >= 2 * MAX_MESSAGES
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -14,7 +14,7 @@ from handler.openai.completions import COMPLETIONS
 from handler.openai.matrix import codec_of
 from handler.openai.parameters import ChatInput, CompletionInput
 from handler.request import OpenAIRequest, TextRequest, parse
-from handler.unknown_keys import MAX_COMPARED, KnownKeys
+from handler.unknown_keys import MAX_COMPARED, MAX_LOOKED_AT, KnownKeys
 
 KNOWN = KnownKeys(
     "box.",
@@ -72,7 +72,15 @@ def test_warnings_are_bounded_in_number_and_time_when_there_are_thousands_of_key
     assert time.process_time() - began < 2
     assert len(warnings) == MAX_COMPARED + 1
     assert warnings[-1] == (
-        f"input.sampling_params has 50000 unknown keys, of which the first {MAX_COMPARED} were "
+        f"input.sampling_params has at least {MAX_LOOKED_AT} unknown keys, of which the first "
+        f"{MAX_COMPARED} were checked for misspelled names"
+    )
+
+
+def test_warnings_count_the_unknown_keys_when_all_of_them_are_looked_at() -> None:
+    body = {"top_p": 0.5} | {f"temperatur{index}": index for index in range(100)}
+    assert SAMPLING_KEYS.warnings(body)[-1] == (
+        f"input.sampling_params has 100 unknown keys, of which the first {MAX_COMPARED} were "
         "checked for misspelled names"
     )
 

@@ -109,7 +109,7 @@ async def test_a_copy_that_is_killed_costs_its_own_request_alone(
         await read(first)
     # Nobody is let in for the slot that is gone.
     assert (pair.state, pair.slots) == (EngineState.READY, 1)
-    assert [instance.state for instance in pair.instances] == ["loading", "ready"]
+    assert [instance.state for instance in pair.instances] == ["restarting", "ready"]
     await first_text(second)
     second.abort()
     await until(lambda: pair.slots == SLOTS)

@@ -18,7 +18,8 @@ from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.backends.rkllm.vocabulary import Vocabulary
 from engine.errors import RequestRejected
 from engine.request import SamplingParams
-from engine.schema_grammar import MAX_SYMBOLS
+from engine.schema_cost import MAX_SYMBOLS as MAX_ESTIMATED_SYMBOLS
+from engine.schema_grammar import MAX_GRAMMAR_CHARS, MAX_SYMBOLS
 from tests.fake_rkllm.tokenizer import id_of, write_tokenizer
 
 END = "</s>"
@@ -242,17 +243,22 @@ def test_schema_of_too_much_is_refused(speaker: Speaker) -> None:
     # Before it is made, which nothing could abort.
     fields: dict[str, Any] = {f"field {number}": {} for number in range(6000)}
     with pytest.raises(
-        RequestRejected, match="json_schema: answers cannot be held to it: grammar size"
+        RequestRejected,
+        match="^json_schema: answers cannot be held to it: it would become a grammar of about "
+        f"[0-9]+ symbols, and at most {MAX_ESTIMATED_SYMBOLS} are allowed$",
     ):
         speaker.held(json_schema={"type": "object", "properties": fields})
 
 
 def test_grammar_with_too_many_ways_at_a_time_ends_the_answer(speaker: Speaker) -> None:
-    ways = [{"type": "array", "prefixItems": [{"const": way}]} for way in range(2100)]
-    held = speaker.held(json_schema={"anyOf": ways})
+    ways = range(2100)
+    rules = "".join(f'\nway{way} ::= "{way}]"' for way in ways)
+    held = speaker.held(
+        grammar='root ::= "[" (' + "|".join(f"way{way}" for way in ways) + f"){rules}"
+    )
     [bracket] = held.allowed().nonzero()[0]
     with pytest.raises(
-        RequestRejected, match="json_schema: it could not be followed any further: "
+        RequestRejected, match="grammar: it could not be followed any further: "
     ) as told:
         held.take(int(bracket), forced=False)
     # Logs have it too, and they have no texts.
@@ -275,8 +281,15 @@ def test_whatever_becomes_too_much_is_an_error_and_no_end(
 
 def test_grammar_of_too_much_is_refused(speaker: Speaker) -> None:
     text = "root ::= " + " ".join(f"r{number}" for number in range(MAX_SYMBOLS))
+    text += "".join(f'\nr{n} ::= "a" | "b"' for n in range(MAX_SYMBOLS))
+    message = f"^grammar: it must have at most {MAX_GRAMMAR_CHARS} characters, got {len(text)}$"
+    with pytest.raises(RequestRejected, match=message):
+        speaker.held(grammar=text)
+    # Short enough as a text.
+    text = "root ::= " + "x* " * MAX_SYMBOLS + '\nx ::= "a"'
+    assert len(text) < MAX_GRAMMAR_CHARS
     with pytest.raises(RequestRejected, match=r"grammar: it cannot be followed: .*grammar size"):
-        speaker.held(grammar=text + "".join(f'\nr{n} ::= "a" | "b"' for n in range(MAX_SYMBOLS)))
+        speaker.held(grammar=text)
 
 
 def test_one_of_several_shapes_is_any_of_them(speaker: Speaker) -> None:
