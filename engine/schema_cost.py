@@ -16,9 +16,13 @@ from urllib.parse import unquote
 
 # Compiled in about 0.2 s; some 1,600 properties.
 MAX_SYMBOLS = 40_000
-# Items that may be there or not, of one array and of all that one place of an answer may be.
-# llguidance looks at each of them for each token, and drops the grammar above 2,000.
-MAX_OPTIONAL_ITEMS = 1_000
+# Items and properties that may be there or not, in all that one place of an answer may be.
+# llguidance has two entries in a row of its parser for each, and drops the grammar above 2,000.
+MAX_OPTIONAL_PARTS = 1_000
+# What the beginning of an array or object adds, and of one more property, in the same unit.
+_PARTS_OF_ARRAY = 4
+_PARTS_OF_OPEN_OBJECT = 4
+_PARTS_OF_PROPERTY = 2
 # Items that must be there.
 MAX_ITEMS = 5_000
 # Of a string, and of an object's properties; llguidance drops the grammar at some 100,000.
@@ -73,11 +77,12 @@ def why_too_costly(schema: Mapping[str, Any]) -> str | None:
             f"it would become a grammar of about {symbols} symbols, and at most {MAX_SYMBOLS} are "
             "allowed"
         )
-    optional = _OptionalItems(schema).of(schema)
-    if optional > MAX_OPTIONAL_ITEMS:
+    optional = _OptionalParts(schema).of(schema)
+    if optional > MAX_OPTIONAL_PARTS:
         return (
-            f"its alternatives have arrays with {optional} optional items in all (maxItems less "
-            f"minItems), and at most {MAX_OPTIONAL_ITEMS} are allowed"
+            f"one place of an answer could have {optional} optional parts, and at most "
+            f"{MAX_OPTIONAL_PARTS} are allowed: an item above minItems counts as 1, an optional "
+            "property as 2, an alternative that is an array or object as 4 more"
         )
     return None
 
@@ -280,8 +285,8 @@ class _Estimate:
         return symbols + (self._of(rest, depth + 1) if rest else 0)
 
 
-class _OptionalItems:
-    """Counts the optional items that one row of llguidance's parser can hold at a time."""
+class _OptionalParts:
+    """Counts the optional items and properties that one row of llguidance's parser can hold."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -296,7 +301,8 @@ class _OptionalItems:
             return known
         self._known[id(part)] = 0
         nested = [0]
-        merged, ways = _items(part)[1], 1
+        own = max(_items(part)[1], _start_of(part))
+        merged, ways = own, 1
         for name, inner in part.items():
             if name in _VALUES or not isinstance(inner, Mapping | list):
                 continue
@@ -310,10 +316,36 @@ class _OptionalItems:
                 nested += [self.of(each, depth + 1) for each in values]
         if isinstance(ref := part.get("$ref"), str):
             merged += self.of(find_target(self._root, ref), depth + 1)
-        if ways > 1 and "maxItems" in part:
+        # Each alternative is combined with what stands beside them.
+        if "maxItems" in part:
             merged *= ways
+        else:
+            merged += own * (ways - 1)
         self._known[id(part)] = found = max(merged, *nested)
         return found
+
+
+def _start_of(part: Mapping[str, Any]) -> int:
+    """Return what the first character of a value of this schema adds to a row of the parser."""
+    if "enum" in part or "const" in part:
+        return 0
+    types = part.get("type")
+    if types is None:
+        if "properties" in part:
+            types = "object"
+        elif {"$ref", "anyOf", "oneOf", "allOf"}.isdisjoint(part):
+            types = "array"
+    names = [types] if isinstance(types, str) else types if isinstance(types, list) else []
+    count = _PARTS_OF_ARRAY if "array" in names else 0
+    if "object" in names:
+        properties, required = part.get("properties"), part.get("required")
+        optional = set(properties) if isinstance(properties, Mapping) else set()
+        if isinstance(required, list):
+            optional.difference_update([each for each in required if isinstance(each, str)])
+        count += _PARTS_OF_PROPERTY * len(optional)
+        if part.get("additionalProperties", True) is not False:
+            count += _PARTS_OF_OPEN_OBJECT
+    return count
 
 
 def _items(part: Mapping[str, Any]) -> tuple[int, int]:
@@ -365,15 +397,15 @@ def _why_part_too_costly(path: tuple[str, ...], part: Mapping[str, Any]) -> str 
     if required > MAX_ITEMS:
         name = _at(path, "minItems")
         return f"{name} must be at most {MAX_ITEMS}, got {_count(part.get('minItems'))}"
-    if optional > MAX_OPTIONAL_ITEMS:
+    if optional > MAX_OPTIONAL_PARTS:
         if "maxItems" not in part:
             name = _at(path, "prefixItems")
             return (
-                f"{name} must have at most {MAX_OPTIONAL_ITEMS} schemas more than minItems, got "
+                f"{name} must have at most {MAX_OPTIONAL_PARTS} schemas more than minItems, got "
                 f"{len(part['prefixItems'])}"
             )
         name, count = _at(path, "maxItems"), _count(part["maxItems"])
-        return f"{name} must be at most {MAX_OPTIONAL_ITEMS} above minItems, got {count}"
+        return f"{name} must be at most {MAX_OPTIONAL_PARTS} above minItems, got {count}"
     for name in _LENGTHS:
         if (count := _count(part.get(name))) > MAX_LENGTH:
             return f"{_at(path, name)} must be at most {MAX_LENGTH}, got {count}"

@@ -50,6 +50,11 @@ LARGEST_SCHEMAS: dict[str, dict[str, Any]] = {
     "properties": {
         "type": "object",
         "properties": {f"k{number}": {"type": "string"} for number in range(1_000)},
+        "required": [f"k{number}" for number in range(1_000)],
+    },
+    "optional properties": {
+        "type": "object",
+        "properties": {f"k{number}": {"type": "string"} for number in range(498)},
     },
     "enum": {"enum": [f"k{number}" for number in range(5_000)]},
 }

@@ -16,7 +16,7 @@ import pytest
 from engine import BackendConfig, Engine
 from engine.errors import EngineCrashed, RequestRejected
 from engine.request import GenerationRequest, SamplingParams
-from engine.schema_cost import MAX_ITEMS, MAX_LENGTH, MAX_OPTIONAL_ITEMS, why_too_costly
+from engine.schema_cost import MAX_ITEMS, MAX_LENGTH, MAX_OPTIONAL_PARTS, why_too_costly
 from tests.conftest import EngineFactory
 from tests.integration.emulator.conftest import Serve
 from tests.llama_grammar import allows
@@ -169,9 +169,9 @@ async def generated(engine: Engine, request: GenerationRequest) -> None:
 
 HELD: list[tuple[dict[str, Any], Any, list[Any]]] = [
     (
-        {"type": "array", "items": {"const": 1}, "maxItems": MAX_OPTIONAL_ITEMS},
-        [1] * MAX_OPTIONAL_ITEMS,
-        [[1] * (MAX_OPTIONAL_ITEMS + 1)],
+        {"type": "array", "items": {"const": 1}, "maxItems": MAX_OPTIONAL_PARTS},
+        [1] * MAX_OPTIONAL_PARTS,
+        [[1] * (MAX_OPTIONAL_PARTS + 1)],
     ),
     (
         {"type": "array", "items": {"const": 1}, "minItems": MAX_ITEMS, "maxItems": MAX_ITEMS},
@@ -197,10 +197,36 @@ HELD: list[tuple[dict[str, Any], Any, list[Any]]] = [
         [[1] * 30] * 30,
         [[[1] * 31], [[1]] * 31],
     ),
+    (
+        {"type": "object", "properties": {f"k{number}": {"const": 1} for number in range(498)}},
+        {"k3": 1, "k497": 1},
+        [{"k3": 2}],
+    ),
+    (
+        {"anyOf": [{"type": "array", "items": {"const": number}} for number in range(250)]},
+        [249, 249],
+        [[250], [1, 2]],
+    ),
+    (
+        {
+            "anyOf": [
+                {
+                    "type": "object",
+                    "properties": {f"k{number}": {"const": number}, "b": {"const": 1}},
+                    "additionalProperties": False,
+                }
+                for number in range(250)
+            ]
+        },
+        {"k7": 7, "b": 1},
+        [{"k7": 8}, {"k7": 7, "k8": 8}],
+    ),
 ]
 
 
-@pytest.mark.parametrize(("schema", "valid", "invalid"), HELD, ids=[str(case[0]) for case in HELD])
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"), HELD, ids=[str(case[0])[:60] for case in HELD]
+)
 def test_accepted_counts_are_held_by_llama_cpp_and_by_validation(
     schema: dict[str, Any], valid: Any, invalid: list[Any]
 ) -> None:

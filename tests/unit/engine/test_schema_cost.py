@@ -10,7 +10,7 @@ import pytest
 from engine.schema_cost import (
     MAX_ITEMS,
     MAX_LENGTH,
-    MAX_OPTIONAL_ITEMS,
+    MAX_OPTIONAL_PARTS,
     MAX_REPETITIONS,
     estimated_symbols,
     repetitions,
@@ -50,7 +50,13 @@ TOO_COSTLY: list[tuple[dict[str, Any], str]] = [
         "a grammar of about 35",
     ),
     ({"prefixItems": [{"type": "integer"}] * 3_000, "minItems": 3_000}, "a grammar of about"),
-    ({"anyOf": [{"items": {"const": 1}, "maxItems": 600}] * 2}, "arrays with 1200 optional items"),
+    ({"anyOf": [{"items": {"const": 1}, "maxItems": 600}] * 2}, "could have 1200 optional parts"),
+    ({"anyOf": [{"type": "array"}] * 300}, "an alternative that is an array or object as 4"),
+    ({"properties": {f"k{number}": {} for number in range(600)}}, "an optional property as 2"),
+    (
+        {"properties": {f"k{number}": {"type": "null"} for number in range(9)}, "oneOf": [{}] * 50},
+        "could have 1300 optional parts",
+    ),
     ({"$defs": {**_DOUBLING, "d20": {}}, "anyOf": [{"minItems": 3_000}] * 4}, "about 72"),
     (
         {"allOf": [{"anyOf": [{"minItems": one} for one in range(50)]} for _ in range(4)]},
@@ -75,7 +81,7 @@ COSTLY_TO_ESTIMATE: dict[str, dict[str, Any]] = {
 }
 ACCEPTED: list[dict[str, Any]] = [
     {},
-    {"maxItems": MAX_OPTIONAL_ITEMS},
+    {"maxItems": MAX_OPTIONAL_PARTS},
     {"minItems": MAX_ITEMS},
     {"minItems": MAX_ITEMS, "maxItems": MAX_ITEMS},
     {"maxLength": MAX_LENGTH},
@@ -83,7 +89,13 @@ ACCEPTED: list[dict[str, Any]] = [
     {"pattern": "^[a-z]{1,255}@[a-z]{1,255}$"},
     {"type": "number", "multipleOf": 0.01},
     {"enum": [f"k{number}" for number in range(9_000)]},
-    {"properties": {f"k{number}": {"type": "string"} for number in range(1_000)}},
+    {"properties": {f"k{number}": {"type": "string"} for number in range(498)}},
+    {
+        "properties": {f"k{number}": {"type": "string"} for number in range(1_000)},
+        "required": [f"k{number}" for number in range(1_000)],
+    },
+    {"anyOf": [{"type": "array", "items": {"const": number}} for number in range(250)]},
+    {"anyOf": [{"type": "string", "pattern": f"^{number}"} for number in range(900)]},
     {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "null"}], "$defs": {"a": {"maxItems": 900}}},
     # A name of a property, a default and a value are no counts.
     {"properties": {"maxItems": {"type": "integer", "default": {"maxItems": _BILLION}}}},
