@@ -8,7 +8,6 @@ import random
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -214,16 +213,12 @@ async def test_other_servers_variables_change_nothing() -> None:
             assert (await client.get("/health")).status_code in (200, 503)
 
 
-async def test_health_names_the_model_that_cannot_be_loaded(tmp_path: Any) -> None:
+async def test_server_whose_model_cannot_be_loaded_exits_and_names_it(tmp_path: Path) -> None:
     (tmp_path / "no.json").write_text("no script")
     async with emulator({"MODEL_PATH": str(tmp_path / "no.json")}, *ANY_PORT) as server:
-        await server.listening()
-        async with server.client() as client:
-            response = await client.post(ROUTE, json={"prompt": "x"})
-            assert response.status_code == 503
-            health = await client.get("/health")
-            assert health.status_code == 503
-            assert "no.json" in health.json()["engine"]["failure"]
+        assert await server.ended() == 1
+    assert "the server ends with exit code 1: " in server.stderr
+    assert "no.json" in server.stderr
 
 
 async def test_disconnects_leave_no_memory_files_or_threads(

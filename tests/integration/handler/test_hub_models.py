@@ -310,8 +310,11 @@ def test_progress_is_lines_in_a_pipe(server: HubServer, tmp_path: Path, model_pa
         check=True,
     )
     assert done.stdout.strip().endswith(f"{MAIN}/a.gguf")
-    lines = [f"a.gguf: {share} % of 98 MB" for share in (25, 50, 75, 100)]
-    assert [line for line in done.stderr.splitlines() if "%" in line] == lines
+    lines = [line for line in done.stderr.splitlines() if "%" in line]
+    # Progress is read at intervals, and a fast download may pass a quarter between two of them.
+    quarters = [f"a.gguf: {share} % of 98 MB" for share in (25, 50, 75, 100)]
+    assert lines == [line for line in quarters if line in lines]
+    assert lines[-1] == quarters[-1]
 
 
 def test_progress_is_a_bar_on_a_terminal(
