@@ -40,7 +40,7 @@ _COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
 _BARE_EVENTS = {_COMPLETIONS: 1, _CHAT: 2}
 _PARITY = at_most(1.1, "ratio")
 # So long that the last stream has begun before the first one ends, also where others are at work.
-_PACED_TOKENS = 100
+_PACED_TOKENS = {1: 100, 32: 100, 256: 200}
 _NOTES = (
     "µs/token: processor time of our server's process, without the engine's and the client's.",
     COALESCED,
@@ -137,7 +137,7 @@ def _burst(server: _Server, streams: int, tokens: int, route: str, *, each_its_o
 def _paced(table: Table, options: Options, server: _Server) -> None:
     for streams in _SILENCES_MS:
         name = f"{_count(streams)}, {PACE:g} tokens/s each"
-        turns = _in_turns(options, name, partial(_pace, server, streams, _PACED_TOKENS))
+        turns = _in_turns(options, name, partial(_pace, server, streams, _PACED_TOKENS[streams]))
         table.compare(name, "µs/token", _pairs(turns, lambda each: each.cpu_us), _PARITY)
         name += ", callback to client"
         table.compare(f"{name}, p50", "ms", _pairs(turns, lambda each: each.p50_ms))

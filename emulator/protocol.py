@@ -392,6 +392,8 @@ class Connection(HttpToolsProtocol):
             return
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
+            # Nothing can be written to the client after the error below.
+            cycle.waiting_for_100_continue = False
             cycle.message_event.set()
         if self.shared.lingering >= _MAX_LINGERING:
             self.transport.abort()

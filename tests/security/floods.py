@@ -139,13 +139,15 @@ async def _bodies(port: int, end_s: float) -> None:
     async def send() -> None:
         while time.monotonic() < end_s:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
-            with suppress(ConnectionError, TimeoutError):
-                writer.write(head)
-                for at in range(0, len(content), 1 << 20):
-                    writer.write(content[at : at + (1 << 20)])
-                    await asyncio.wait_for(writer.drain(), 1)
-                await asyncio.sleep(1)
-            writer.transport.abort()
+            try:
+                with suppress(ConnectionError, TimeoutError):
+                    writer.write(head)
+                    for at in range(0, len(content), 1 << 20):
+                        writer.write(content[at : at + (1 << 20)])
+                        await asyncio.wait_for(writer.drain(), 1)
+                    await asyncio.sleep(1)
+            finally:
+                writer.transport.abort()
 
     await asyncio.gather(*(send() for _ in range(50)))
 

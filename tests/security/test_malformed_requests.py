@@ -250,3 +250,20 @@ async def test_offer_of_another_protocol_is_ignored_and_the_body_is_taken(serve:
         )
         assert b'"text":"hello"' in (await connection.response("POST")).body
         assert (await connection.response()).status == 200
+
+
+async def test_malformed_body_that_waits_for_100_continue_gets_one_response(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await serve()
+    headers = [
+        ("Host", "127.0.0.1"),
+        ("Expect", "100-continue"),
+        ("Transfer-Encoding", "chunked"),
+    ]
+    request = request_bytes("POST", "/run", headers) + b"zz\r\n"
+    with caplog.at_level(logging.WARNING):
+        assert await statuses(server.port, request) == [400]
+        assert (await exchange(server.port, "GET", "/health")).status == 200
+    assert "Traceback" not in caplog.text
+    assert not [each for each in caplog.records if each.exc_info]

@@ -1,4 +1,4 @@
-"""Costly schemas without a pause, and 30,000 JSON bodies: other users do not notice.
+"""Costly schemas without a pause, and thousands of JSON bodies: other users do not notice.
 
 `pytest --log-cli-level=INFO` shows the figures.
 """
@@ -36,7 +36,8 @@ JSON_SETTINGS = {
     "MAX_QUEUE": "10000",
     "MAX_JOBS": "1000000",
 }
-JSON_CASES = 30_000
+# The promise is made for 30,000: `JSON_CASES=30000`.
+JSON_CASES = int(os.environ.get("JSON_CASES", "5000"))
 CASES_AT_ONCE = 1_000
 # With thousands of jobs and their results in memory.
 MEMORY_LIMIT_BYTES = 1_000_000_000
@@ -76,7 +77,7 @@ async def run_jobs(server: Emulator, end_s: float) -> list[float]:
 
 
 @pytest.mark.timeout(900)
-async def test_thirty_thousand_hostile_json_bodies_cause_no_server_error() -> None:
+async def test_thousands_of_hostile_json_bodies_cause_no_server_error() -> None:
     statuses: Counter[int] = Counter()
     async with emulator(JSON_SETTINGS, "--port", "0", grace_s=0.2) as server:
         await server.listening()

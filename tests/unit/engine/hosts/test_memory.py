@@ -89,23 +89,6 @@ def test_note_is_empty_when_nothing_shows_that_memory_ran_out(
         assert memory.memory_note(exit_code, last_lines, megabytes) == ""
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "bytearray(400 * 2**20)",
-        # As Rust does it: a line of its own, and `abort`.
-        "import os; os.write(2, b'memory allocation of 9 bytes failed'); os.abort()",
-    ],
-)
-def test_note_names_the_setting_for_real_processes(code: str) -> None:
-    code = f"from engine.hosts.memory import limit_memory; limit_memory(300); {code}"
-    ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
-    note = memory.memory_note(ended.returncode, ended.stderr.splitlines(), 300)
-    assert note == ": it ran out of the 300 MB that ENGINE_MEMORY_MB allows"
-
-
 def test_note_is_empty_for_a_real_segmentation_fault() -> None:
     code = "print('E RKNN: out of memory', flush=True); import ctypes; ctypes.string_at(0)"
     ended = subprocess.run(
@@ -113,19 +96,6 @@ def test_note_is_empty_for_a_real_segmentation_fault() -> None:
     )
     assert ended.returncode == SEGFAULT
     assert memory.memory_note(ended.returncode, ended.stdout.splitlines(), 500) == ""
-
-
-@pytest.mark.parametrize(("megabytes", "refused"), [(300, True), (0, False)])
-def test_process_over_its_limit_is_refused_memory(megabytes: int, refused: bool) -> None:
-    code = (
-        f"from engine.hosts.memory import limit_memory; limit_memory({megabytes})\n"
-        "bytearray(400 * 2**20)"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
-    assert ("MemoryError" in ended.stderr) is refused
-    assert (ended.returncode != 0) is refused
 
 
 def test_mapped_file_does_not_count(tmp_path: Path) -> None:
