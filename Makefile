@@ -23,7 +23,7 @@ ARM64_SUITE := tests/arm64 tests/unit/engine/backends/rkllm tests/unit/engine/ho
 # An engine or a model of the user's own makes the download of the default one pointless.
 RUN_MODEL := $(if $(MODEL_PATH)$(filter-out auto llamacpp,$(ENGINE)),,$(MODEL))
 
-CODE := $(wildcard engine handler validation emulator jobs batch worker_rkllm tests benchmarks)
+CODE := $(wildcard engine handler validation emulator jobs batch worker_rkllm tests benchmarks tools/docs)
 SUITE := $(wildcard tests/unit tests/property tests/integration tests/security tests/acceptance)
 # What has a long form: properties, and tests that are told how often (`scale`).
 LONG_SUITE := $(shell grep -rl 'scale: int' tests/acceptance tests/security tests/integration tests/unit 2>/dev/null) $(wildcard tests/long tests/property)
@@ -105,10 +105,10 @@ bench: $(VENV)/.dev $(MODEL) ## the benchmarks' side-by-side tables
 	@$(BIN)/python -m benchmarks
 
 docs: $(VENV)/.serve ## generate the reference pages in docs/ from the code
-	@$(BIN)/python -m emulator.settings_page > docs/settings.md
-	@$(BIN)/python -m validation.rules_page > docs/validation.md
-	@$(BIN)/python -m emulator.openai_page > docs/openai.md
-	@$(BIN)/python -m emulator.metrics.page > docs/metrics.md
+	@$(BIN)/python -m tools.docs.settings > docs/settings.md
+	@$(BIN)/python -m tools.docs.validation > docs/validation.md
+	@$(BIN)/python -m tools.docs.openai > docs/openai.md
+	@$(BIN)/python -m tools.docs.metrics > docs/metrics.md
 
 docs-site: $(VENV)/.dev ## build the pages as a site in build/site; warnings are errors
 	@$(SITE)

@@ -15,7 +15,7 @@ if __name__ == "__main__":
     # The working folder comes first on the path, and a handler.py in it would hide our package.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from batch.arguments import (
+from batch.cli.arguments import (
     COLLECT_EXITS,
     SUBMIT_EXITS,
     WORKER_EXITS,
@@ -50,7 +50,7 @@ _MOST_NEW = 50_000
 # commands, and the description.
 _QUEUED = {
     "worker": (
-        "worker_command",
+        "worker",
         "answer the messages of an SQS queue",
         "Answer the messages of an SQS queue. Any number of workers may share one queue.",
     ),
@@ -145,12 +145,12 @@ def _run_queued(
     module_name: str, given: argparse.Namespace, settings: BatchSettings, console: Console
 ) -> int:
     # Only the command's own module: the others import libraries that it does not need.
-    code: int = import_module(f"batch.{module_name}").run(given, settings, console)
+    code: int = import_module(f"batch.cli.{module_name}").run(given, settings, console)
     return code
 
 
 def _run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
-    from batch.run import Batch, Order
+    from batch.cli.run import Batch, Order
 
     gc.freeze()
     gc.set_threshold(_MOST_NEW)

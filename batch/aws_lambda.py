@@ -18,15 +18,15 @@ from aws_lambda_powertools.utilities.batch import (
 )
 from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 
-from batch.answerer import Answerer
-from batch.event_queue import EventQueue, jobs_of
-from batch.place import Place
-from batch.results import Results
+from batch.line_executor import Answerer
+from batch.progress import Tally
+from batch.queue.event_queue import EventQueue, jobs_of
+from batch.queue.result_bucket import Place
+from batch.queue.results import Results
+from batch.queue.worker import Terms, Worker
+from batch.queue.worker_terms import terms_of
 from batch.settings import BatchSettings
-from batch.tally import Tally
-from batch.worker import Terms, Worker
-from batch.worker_terms import terms_of
-from handler.assembly import build_checking, open_doors
+from handler.composition import build_checking, open_doors
 from handler.engine_configs import build_engine
 from handler.logs import configure_logging
 from handler.model_settings import resolve_models

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from batch.answerer import Answerer, Outcome
-from batch.journal import Journal
-from batch.line import Line, read_line
-from batch.source import InputError, Source
-from batch.tally import Tally
+from batch.input.line import Line, read_line
+from batch.input.source import InputError, Source
+from batch.line_executor import Answerer, Outcome
+from batch.output.journal import Journal
+from batch.progress import Tally
 from handler.attempts import MAX_CRASHES
 
 _FIRST_PAUSE_S = 0.5

@@ -31,9 +31,9 @@ from engine import (
 from engine.errors import EngineError
 from engine.generation import Generation
 from engine.hooks import Hooks
+from handler.active_generation import Running
 from handler.request import TextRequest
 from handler.response import encode
-from handler.running import Running
 
 NAME = "deltas"
 _STOPS = ("\n\nUser:", "<|im_end|>", "###", "</s>")

@@ -22,7 +22,7 @@ import uvloop
 
 from benchmarks.measure import Table, at_least, take_turns
 from benchmarks.options import Options, say
-from emulator.garbage import Garbage
+from emulator.server.gc_tuning import Garbage
 from jobs import Limits, MemoryJobStore, NewJob, SqliteJournal
 
 NAME = "job_store"

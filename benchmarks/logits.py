@@ -27,8 +27,8 @@ from engine.backends.rkllm.library import load
 from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.backends.rkllm.runtime import Runtime, Setup
 from engine.backends.rkllm.sampler import Sampler
-from engine.backends.rkllm.stepwise import Stepwise
 from engine.backends.rkllm.structs import RKLLMInferMode
+from engine.backends.rkllm.token_loop import Stepwise
 from engine.backends.rkllm.vocabulary import Vocabulary
 from engine.request import SamplingParams
 from tests.fake_rkllm import build, write_script

@@ -25,7 +25,7 @@ from benchmarks.scripts import job_body, write_answer, write_burst
 from benchmarks.servers import serving
 from benchmarks.streams import burst_rate, settings
 from benchmarks.wrk import check_installed, load
-from emulator.metrics.catalogue import PREFIX, Metrics
+from emulator.metrics.definitions import PREFIX, Metrics
 from engine import Finish, FinishReason, Priority, Usage
 from engine.hooks import FirstToken, RequestEnded, RequestStarted
 from jobs import Job, JobStatus

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.client import WrongAnswer, ask
-from engine.hosts.spawning import waiting_threads
+from engine.hosts.child_process import waiting_threads
 from tests.ports import free_port
 
 _ROOT = Path(__file__).resolve().parent.parent

@@ -45,9 +45,9 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         key: value for key, value in vars(parser.parse_args(argv)).items() if value is not None
     }
 
-    from emulator.preflight import check_exposure, check_files, listening_sockets
+    from emulator.autoscaling.worker_process import missing_sdk
+    from emulator.server.preflight import check_exposure, check_files, listening_sockets
     from emulator.settings import EmulatorSettings
-    from emulator.worker_process import missing_sdk
     from handler.logs import configure_logging
     from handler.setting_error import SettingError, leave
     from handler.settings import read_settings
@@ -63,9 +63,9 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
 
         # Imported only now, because it takes a second: a port in use is reported before that.
         from emulator.app import build_app
-        from emulator.server import Server, allow_files, configured
-        from emulator.start_log import log_start
-        from engine.scratch import remove_abandoned
+        from emulator.server.server import Server, allow_files, configured
+        from emulator.server.start_log import log_start
+        from engine.temporary_folders import remove_abandoned
         from handler.engine_configs import build_engine
         from handler.model_settings import resolve_models
 
@@ -102,7 +102,7 @@ def _count(raw: str) -> int:
 
 
 def _command(raw: str) -> str:
-    from emulator.worker_process import worker_command
+    from emulator.autoscaling.worker_process import worker_command
 
     worker_command(raw)
     return raw

@@ -17,48 +17,48 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from emulator.api_docs.routes import DocsRoutes
-from emulator.batches.folder import NoRoom
-from emulator.batches.plane import BatchPlane, on_no_room
-from emulator.console.answers import Answers
-from emulator.console.page_routes import PageRoutes
+from emulator.autoscaling.autoscaler import Launcher, launched
+from emulator.batches.file_storage import NoRoom
+from emulator.batches.service import BatchPlane, on_no_room
+from emulator.console.generation_tracker import Answers
+from emulator.console.pages import PageRoutes
 from emulator.console.routes import ConsoleRoutes
-from emulator.disconnect import ClientDisconnected
-from emulator.drain import Drain, DrainGate, DrainingStore
-from emulator.ending import Ending, UnderWay
-from emulator.engine_watch import EngineWatch
-from emulator.faults import Faults
-from emulator.fleet import Fleet
 from emulator.health import Health
-from emulator.job_log import log_ended, log_started
-from emulator.job_routes import JobRoutes
-from emulator.keys import Keys
-from emulator.launcher import Launcher, launched
-from emulator.local_worker import NAME as LOCAL
-from emulator.local_worker import LocalWorker
-from emulator.metrics.catalogue import Metrics
-from emulator.metrics.counted import CountedValidator
+from emulator.http.disconnect import ClientDisconnected
+from emulator.http.operation_router import ByOperation
+from emulator.http.responses import error_response, on_error, on_http_error
+from emulator.metrics.definitions import Metrics
+from emulator.metrics.gauges import readings
 from emulator.metrics.instruments import Metric
-from emulator.metrics.readings import readings
 from emulator.metrics.route import MetricsRoute
-from emulator.openai_queue import OpenAIQueue, on_call_failed
-from emulator.openai_routes import OpenAIRoutes
-from emulator.oracle import Oracle
-from emulator.origin_check import OriginCheck
-from emulator.performance import Performance
-from emulator.request_ids import RequestIds
-from emulator.responses import error_response, on_error, on_http_error
-from emulator.routing import ByOperation
+from emulator.metrics.validator import CountedValidator
+from emulator.middleware.auth import Keys
+from emulator.middleware.fault_injection import Faults
+from emulator.middleware.origin_check import OriginCheck
+from emulator.middleware.request_id import RequestIds
+from emulator.openai.performance import Performance
+from emulator.openai.queue_routes import OpenAIQueue, on_call_failed
+from emulator.openai.routes import OpenAIRoutes
+from emulator.openai.system_status import Oracle
+from emulator.openai.tokenize_routes import TokenRoutes
+from emulator.openai.worker_output import CallFailed
+from emulator.openapi.routes import DocsRoutes
+from emulator.runpod.client_routes import JobRoutes
+from emulator.runpod.job_log import log_ended, log_started
+from emulator.runpod.job_response import worker_key
+from emulator.runpod.local_worker import NAME as LOCAL
+from emulator.runpod.local_worker import LocalWorker
+from emulator.runpod.webhooks import Webhooks
+from emulator.runpod.worker_registry import Fleet
+from emulator.runpod.worker_routes import WorkerRoutes
+from emulator.server.engine_watch import EngineWatch
+from emulator.server.graceful_shutdown import Ending, UnderWay
+from emulator.server.shutdown_state import Drain, DrainGate, DrainingStore
 from emulator.settings import IN_MEMORY, EmulatorSettings
-from emulator.shapes import worker_key
-from emulator.tokens import TokenRoutes
-from emulator.traces.choice import Tracing, choose
-from emulator.webhooks import Webhooks
-from emulator.worker_outputs import CallFailed
-from emulator.worker_routes import WorkerRoutes
+from emulator.tracing.setup import Tracing, choose
 from engine import AnyEngine, by_model
 from engine.errors import EngineError
-from handler.assembly import build_checking, build_results, open_doors
+from handler.composition import build_checking, build_results, open_doors
 from handler.errors import HandlerError, Problem, Row
 from handler.setting_error import SettingError
 from jobs import (
@@ -317,7 +317,7 @@ def _middleware(
         found.append(Middleware(Keys, keys=keys, open_paths=opened, worker_key=own_key))
     if settings.runpod_rate_limits:
         # Its package takes 0.1 s to import, and most do without.
-        from emulator.rates import Rates
+        from emulator.middleware.rate_limit import Rates
 
         found.append(Middleware(Rates, default_endpoint=settings.endpoint_id))
     if rates := settings.fault_rates():

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from emulator.drain import Drain
-from emulator.responses import JSON
+from emulator.http.responses import JSON
+from emulator.server.shutdown_state import Drain
 from engine import AnyEngine, Engine, EngineState
 from jobs import SqliteJournal
 

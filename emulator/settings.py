@@ -8,16 +8,16 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from emulator.allowed_hosts import AllowedHosts, is_entry
-from emulator.calls import METRICS, OPEN
-from emulator.faults import FaultRates
-from emulator.protocol import ConnectionLimits
-from emulator.scaling import Scaling
-from emulator.submission import PolicyLimits
-from emulator.worker_process import worker_command
+from emulator.autoscaling.policy import Scaling
+from emulator.autoscaling.worker_process import worker_command
+from emulator.http.request_target import METRICS, OPEN
+from emulator.middleware.allowed_hosts import AllowedHosts, is_entry
+from emulator.middleware.fault_injection import FaultRates
+from emulator.runpod.job_request import PolicyLimits
+from emulator.server.connection import ConnectionLimits
 from handler.json_values import MAX_JSON_VALUES
 from handler.limits import Sizes
-from handler.targets import Targets, is_loopback
+from handler.outbound_targets import Targets, is_loopback
 from handler.worker_settings import ResultSettings
 from jobs import Limits, Policy
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from engine.admission import Slot
     from engine.capabilities import Capabilities
-    from engine.clocks import Clocks
     from engine.config import BackendConfig, EngineConfig
     from engine.engine import Engine
     from engine.instance import EngineState, Instance
@@ -19,11 +18,12 @@ if TYPE_CHECKING:
     from engine.pool import AnyEngine, EnginePool, by_model
     from engine.request import Chat, GenerationRequest, Message, Priority, SamplingParams
     from engine.stream import TokenStream
+    from engine.timeouts import Clocks
 
 _NAMES = {
     "admission": ("Slot",),
     "capabilities": ("Capabilities",),
-    "clocks": ("Clocks",),
+    "timeouts": ("Clocks",),
     "config": ("BackendConfig", "EngineConfig"),
     "engine": ("Engine",),
     "instance": ("EngineState", "Instance"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from engine.clocks import Clocks
+from engine.timeouts import Clocks
 
 BackendName = Literal["llamacpp", "rkllm", "scripted"]
 Isolation = Literal["process", "thread"]

@@ -18,16 +18,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from engine import machine
+from engine import machine_info
 from engine.backends import build
 from engine.backends.base import Backend
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, EngineError
 from engine.fingerprint import sha256_of_ends
 from engine.hosts.child import die_with_parent, ignore_signals
-from engine.hosts.outbox import exit_now
+from engine.hosts.frame_sender import exit_now
 from engine.request import Chat, Message, Prompt
-from engine.watched import Watched, watch
+from engine.run_trace import Watched, watch
 
 # The names of a step's first finding and of its last, where it fails.
 BEGINS = "begins"
@@ -78,13 +78,13 @@ class Doctor:
                     return
 
     def _steps(self) -> Iterator[tuple[str, Callable[[], Findings]]]:
-        yield "machine", machine.described
+        yield "machine", machine_info.described
         yield "model", self._model
         if self._name == "rkllm":
-            from engine.backends.rkllm import findings
+            from engine.backends.rkllm import library_findings
 
-            yield "driver", findings.of_driver
-            yield "library", lambda: findings.of_library(self._options)
+            yield "driver", library_findings.of_driver
+            yield "library", lambda: library_findings.of_library(self._options)
         yield "loading", self._loading
         yield "first run", self._first_run
         yield f"limit of {_LIMIT} tokens", self._limit
@@ -111,7 +111,7 @@ class Doctor:
         started = time.monotonic()
         capabilities = self._backend.load()
         yield "seconds", round(time.monotonic() - started, 2)
-        yield "resident memory, MB", machine.resident_mb()
+        yield "resident memory, MB", machine_info.resident_mb()
         self._capabilities = capabilities
         # `runtime` says once more what the library's step has said.
         yield from (each for each in capabilities.to_wire().items() if each[0] != "runtime")
@@ -177,10 +177,10 @@ class Doctor:
         yield "prefill interrupted", run.returned - run.started < 0.6 * whole if seen else None
 
     def _afterwards(self) -> Findings:
-        before = machine.resident_mb()
+        before = machine_info.resident_mb()
         for _ in range(_RUNS_AFTERWARDS):
             run = self._run(_LONG, max_tokens=8)
-        after = machine.resident_mb()
+        after = machine_info.resident_mb()
         yield "more runs", _RUNS_AFTERWARDS
         yield "callbacks of the last one", run.callbacks
         yield "resident memory, MB", after

@@ -14,7 +14,7 @@ from engine.errors import BackendFailed, EngineError, RequestRejected
 from engine.generation import Generation
 from engine.output import Delta, Finish
 from engine.request import Prompt, SamplingParams
-from engine.threads import Threads
+from engine.worker_threads import Threads
 
 logger = logging.getLogger(__name__)
 

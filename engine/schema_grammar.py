@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import RequestRejected
+from engine.reasoning import THOUGHT
 from engine.schema_cost import MAX_REPETITIONS, find_target, repetitions, why_too_costly
-from engine.thoughts import THOUGHT
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions

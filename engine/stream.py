@@ -8,9 +8,8 @@ from copy import copy
 from functools import partial
 from typing import Protocol, Self
 
-from engine.aborting import AbortedOnExit
+from engine.abortable import AbortedOnExit
 from engine.channel import DeltaChannel
-from engine.clocks import Clocks
 from engine.errors import (
     ConsumerTooSlow,
     EngineError,
@@ -21,6 +20,7 @@ from engine.errors import (
 from engine.hooks import FirstToken, Hooks, RequestEnded
 from engine.output import Delta, Finish, Timings
 from engine.request import GenerationRequest
+from engine.timeouts import Clocks
 
 # One stream's undelivered text, in characters: past it the reader has stopped reading.
 MAX_PENDING_CHARS = 8_000_000

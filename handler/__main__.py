@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
     engine = build_engine(settings)
     engine.spawn()
 
-    from handler.assembly import build_checking, build_results, open_doors
+    from handler.composition import build_checking, build_results, open_doors
     from handler.local import has_local_platform, is_local, run_local
     from handler.logs import configure_logging
 
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
         engine.abandon()
         leave(SettingError(NO_SDK))
 
-    from handler.processor import tell_sdk
+    from handler.sdk_cpuinfo_patch import tell_sdk
 
     os.environ.setdefault("RUNPOD_LOG_LEVEL", _sdk_level(settings))
     tell_sdk()

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from handler.blobs import BlobStore
 from handler.errors import InvalidRequest
+from handler.outbound_targets import TargetRefused, Targets
 from handler.sampling import shown
-from handler.targets import TargetRefused, Targets
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 # As keys and secrets are written; anything else could end up in a header, or in its error.

@@ -19,8 +19,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from engine import BackendConfig, Clocks, EngineConfig
 from engine.doctor import BEGINS
-from engine.hosts.spawning import death, start
-from engine.scratch import ScratchFolder
+from engine.hosts.child_process import death, start
+from engine.temporary_folders import ScratchFolder
 from handler.doctor_report import Examination, Finding, report
 
 # How many of the lines that were printed are kept, at the beginning and at the end.

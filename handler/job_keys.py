@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from handler.names import IGNORED, LABELS
 from handler.options import OptionsInput
+from handler.parameter_names import IGNORED, LABELS
 from handler.sampling import SamplingInput
 from handler.unknown_keys import KnownKeys
 

@@ -20,7 +20,7 @@ from structlog.contextvars import bind_contextvars
 
 from engine import AnyEngine
 from handler.job import JobHandler
-from handler.targets import is_loopback
+from handler.outbound_targets import is_loopback
 from handler.terminal import TerminalReport
 
 _TEST_INPUT = Path("test_input.json")

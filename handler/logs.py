@@ -9,9 +9,9 @@ from typing import Literal
 import structlog
 from structlog.types import EventDict, WrappedLogger
 
+from handler.content_log import NAME as TEXTS
 from handler.log_console import ConsoleFormatter, shows_colours
 from handler.log_json import FIELDS, JsonFormatter
-from handler.texts import NAME as TEXTS
 
 # Libraries that log what they send and receive: bodies, headers with keys in them, and URLs of
 # webhooks, which may be secrets as well. Uvicorn logs its own start and end, which ours repeat.

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from engine import Delta, Engine, GenerationRequest, Slot
 from engine.errors import EngineError
-from handler.answer import Answer
+from handler.active_generation import Refusal, Running
+from handler.completed_answer import Answer
+from handler.content_log import log_prompt
 from handler.errors import InvalidRequest
 from handler.offload import in_thread
 from handler.request import TextRequest
-from handler.running import Refusal, Running
-from handler.texts import log_prompt
 from validation import Issue, Validator, Verdict
 
 __all__ = ["Answer", "Pipeline", "Running"]

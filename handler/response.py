@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from engine import Delta, Timings
-from handler.answer import Answer
+from handler.completed_answer import Answer
 
 # A text may have one in every few characters.
 MAX_REMOVALS = 100

@@ -17,7 +17,7 @@ from handler import limits
 from handler.blobs import BlobError, BlobStore, BlobUnsupported
 from handler.bucket import Bucket, open_bucket, read_s3_config
 from handler.errors import ResultNotKept
-from handler.targets import Targets
+from handler.outbound_targets import Targets
 
 # As of RunPod's SDK, and the longest that a presigned address can be valid.
 LINK_S = 7 * 24 * 3600

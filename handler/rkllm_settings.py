@@ -8,8 +8,8 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from engine.backends.rkllm.adapters import read_adapters
 from engine.backends.rkllm.checks import why_no_batch
+from engine.backends.rkllm.lora_adapters import read_adapters
 
 
 class RkllmSettings(BaseSettings):

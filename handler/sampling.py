@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from engine import SamplingParams
 from handler.errors import InvalidRequest
 from handler.json_size import exceeds
-from handler.memo import Memo
-from handler.names import IGNORED, asks_for_nothing
+from handler.parameter_names import IGNORED, asks_for_nothing
+from handler.parse_cache import Memo
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")

@@ -11,10 +11,10 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from engine import BackendConfig, Clocks, EngineConfig
-from engine.backends.rkllm.adapters import read_adapters
+from engine.backends.rkllm.lora_adapters import read_adapters
 from engine.config import BackendName
 from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
-from engine.hosts.memory import default_limit_mb
+from engine.hosts.memory_limit import default_limit_mb
 from handler.model_list import ModelEntry, check_models, domains, name_of, read_models, split_names
 from handler.rkllm_settings import RkllmSettings
 

@@ -9,7 +9,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
-from handler.names import SYNONYMS, asks_for_nothing
+from handler.parameter_names import SYNONYMS, asks_for_nothing
 from handler.sampling import shown
 
 # Of one object. Comparing a key with the known ones takes about a millisecond the first time.

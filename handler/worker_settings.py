@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
+from handler.outbound_targets import Targets
 from handler.settings import Settings
-from handler.targets import Targets
 
 
 class ResultSettings(Settings):

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jobs.errors import JobsError, NotRetryable, StoreFull, StoreUnavailable, StoreUnusable
-    from jobs.job import Job, JobStatus, Json, NewJob, Policy
-    from jobs.journal import Journal, NoJournal
+    from jobs.journal_port import Journal, NoJournal
     from jobs.limits import Limits
-    from jobs.memory import MemoryJobStore
-    from jobs.sqlite_journal import SqliteJournal
-    from jobs.store import Chunk, JobQueue, JobStore, Stats
+    from jobs.memory.store import MemoryJobStore
+    from jobs.model import Job, JobStatus, Json, NewJob, Policy
+    from jobs.ports import Chunk, JobQueue, JobStore, Stats
+    from jobs.sqlite.journal import SqliteJournal
 
 _NAMES = {
     "errors": ("JobsError", "NotRetryable", "StoreFull", "StoreUnavailable", "StoreUnusable"),
-    "job": ("Job", "JobStatus", "Json", "NewJob", "Policy"),
-    "journal": ("Journal", "NoJournal"),
+    "model": ("Job", "JobStatus", "Json", "NewJob", "Policy"),
+    "journal_port": ("Journal", "NoJournal"),
     "limits": ("Limits",),
-    "memory": ("MemoryJobStore",),
-    "sqlite_journal": ("SqliteJournal",),
-    "store": ("Chunk", "JobQueue", "JobStore", "Stats"),
+    "memory.store": ("MemoryJobStore",),
+    "sqlite.journal": ("SqliteJournal",),
+    "ports": ("Chunk", "JobQueue", "JobStore", "Stats"),
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 

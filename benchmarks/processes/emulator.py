@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import emulator.__main__
-import emulator.openai_routes
+import emulator.openai.routes
 from benchmarks.client import HOST
 from engine.hooks import EngineEvent, RequestEnded
 from engine.hosts.child import die_with_parent
-from handler.openai.codec import Codec
+from handler.active_generation import Running
+from handler.openai.call import Codec
 from handler.openai.service import DONE
-from handler.running import Running
 
 _TELL_ABORTS = "--tell-aborts="
 
@@ -61,7 +61,7 @@ def main() -> int:
     port, parent, *flags = sys.argv[1:]
     die_with_parent(int(parent))
     if "--event-per-token" in flags:
-        routes: Any = emulator.openai_routes
+        routes: Any = emulator.openai.routes
         routes.events = event_per_token
     for flag in flags:
         if flag.startswith(_TELL_ABORTS):

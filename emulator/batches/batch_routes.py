@@ -6,14 +6,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from emulator.batches.new_batch import read_new_batch
-from emulator.batches.pages import PageQuery
-from emulator.batches.store import BatchStore, now
-from emulator.batches.stored_batch import PREFIX, StoredBatch
-from emulator.batches.stored_file import INPUT
-from emulator.batches.works import Works
-from emulator.body import read_json
-from emulator.responses import JSON
+from emulator.batches.batch import PREFIX, StoredBatch
+from emulator.batches.batch_request import read_new_batch
+from emulator.batches.file import INPUT
+from emulator.batches.pagination import PageQuery
+from emulator.batches.repository import BatchStore, now
+from emulator.batches.scheduler import Works
+from emulator.http.request_body import read_json
+from emulator.http.responses import JSON
 from handler.errors import InvalidRequest
 
 _LISTED, _MOST_LISTED = 20, 100

@@ -6,11 +6,11 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
-from emulator.batches.pages import PageQuery
-from emulator.batches.store import BatchStore, now
-from emulator.batches.stored_file import INPUT, PREFIX, StoredFile
+from emulator.batches.file import INPUT, PREFIX, StoredFile
+from emulator.batches.pagination import PageQuery
+from emulator.batches.repository import BatchStore, now
 from emulator.batches.upload import Uploads
-from emulator.responses import JSON
+from emulator.http.responses import JSON
 
 # OpenAI's default and most, which are the same.
 _MOST_LISTED = 10_000

@@ -9,11 +9,11 @@ from typing import Any
 
 import orjson
 
-from batch.journal import Journal
-from batch.line import read_line
-from batch.source import Source
-from emulator.batches.folder import Folder
-from emulator.batches.stored_batch import Results
+from batch.input.line import read_line
+from batch.input.source import Source
+from batch.output.journal import Journal
+from emulator.batches.batch import Results
+from emulator.batches.file_storage import Folder
 
 _UNDONE = {
     "batch_cancelled": "the batch was cancelled before this line was answered",

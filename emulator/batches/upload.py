@@ -12,17 +12,17 @@ from pathlib import Path
 
 from starlette.requests import Request
 
-from batch.source import InputError
+from batch.input.source import InputError
 from emulator.batches.expiry import read_expiry
-from emulator.batches.folder import NoRoom
-from emulator.batches.form import Form
-from emulator.batches.looking import LineLimits, look, told
-from emulator.batches.store import BatchStore, Reservation
-from emulator.batches.stored_file import INPUT
-from emulator.body import received_body
+from emulator.batches.file import INPUT
+from emulator.batches.file_storage import NoRoom
+from emulator.batches.form_parser import Form
+from emulator.batches.input_validation import LineLimits, look, told
+from emulator.batches.repository import BatchStore, Reservation
+from emulator.http.request_body import received_body
 from handler.errors import InvalidRequest, PayloadTooLarge
 from handler.sampling import shown
-from jobs.private_files import open_private
+from jobs.sqlite.private_files import open_private
 
 # Written at once, so that a thread is not asked for each network read.
 _WRITE_BYTES = 1 << 20

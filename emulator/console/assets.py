@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from emulator.assets import CONTENT_TYPES, Asset, load_asset
+from emulator.http.static_files import CONTENT_TYPES, Asset, load_asset
 
 _FOLDER = Path(__file__).with_name("static")
 _PAGE = "index.html"

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from emulator.schema_parts import Schema, fields_of
+from emulator.openapi.schemas.common import Schema, fields_of
 from emulator.settings import EmulatorSettings
 from engine import Capabilities, SamplingParams
 from handler.openai.parameters import ChatInput, CompletionInput

@@ -9,15 +9,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from emulator.console import job_shapes
-from emulator.console.answers import Answers
+from emulator.console import job_view
 from emulator.console.description import describe_console
-from emulator.console.job_watch import JobWatch
-from emulator.fleet import Fleet
-from emulator.local_worker import NAME as LOCAL
-from emulator.responses import JSON
+from emulator.console.events import JobWatch
+from emulator.console.generation_tracker import Answers
+from emulator.http.responses import JSON
+from emulator.runpod.job_response import worker_key
+from emulator.runpod.local_worker import NAME as LOCAL
+from emulator.runpod.worker_registry import Fleet
 from emulator.settings import EmulatorSettings
-from emulator.shapes import worker_key
 from engine import Engine
 from handler.errors import InvalidRequest, NotFound
 from handler.sampling import shown
@@ -75,7 +75,7 @@ class ConsoleRoutes:
                 "counts": {each.value: stats.counts.get(each, 0) for each in JobStatus},
                 "workers": self._fleet.counts(asked),
                 "jobs": [
-                    job_shapes.summary(job, self._answers.first_text_at(job.id)) for job in jobs
+                    job_view.summary(job, self._answers.first_text_at(job.id)) for job in jobs
                 ],
             }
         )
@@ -88,7 +88,7 @@ class ConsoleRoutes:
         if "text/event-stream" in request.headers.get("accept", ""):
             local = worker_key(self._settings.endpoint_id, LOCAL)
             return JobWatch(self._store, self._answers, job_id, local).response()
-        return JSON(job_shapes.whole(job, self._answers.first_text_at(job_id)))
+        return JSON(job_view.whole(job, self._answers.first_text_at(job_id)))
 
 
 def _asked_status(request: Request) -> JobStatus | None:

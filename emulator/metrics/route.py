@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from emulator.calls import METRICS
+from emulator.http.request_target import METRICS
 from emulator.metrics.instruments import Metric
 
 if TYPE_CHECKING:
-    from emulator.metrics.text import Text
+    from emulator.metrics.exposition import Text
 
 
 class MetricsRoute:
@@ -32,12 +32,12 @@ class MetricsRoute:
         if self._text is None:
             # Importing the library takes 0.1 s, which would block streams on this event loop.
             self._text = await asyncio.to_thread(_text, self._metrics)
-        from emulator.metrics.text import MEDIA_TYPE
+        from emulator.metrics.exposition import MEDIA_TYPE
 
         return Response(self._text.render(), media_type=MEDIA_TYPE)
 
 
 def _text(metrics: Sequence[Metric]) -> Text:
-    from emulator.metrics.text import Text
+    from emulator.metrics.exposition import Text
 
     return Text(metrics)

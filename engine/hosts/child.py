@@ -21,9 +21,9 @@ from typing import Any
 
 from engine.backends import build
 from engine.errors import EngineError, ModelLoadFailed
+from engine.hosts.frame_sender import Outbox, exit_now
 from engine.hosts.frames import FrameDecoder
-from engine.hosts.memory import limit_memory
-from engine.hosts.outbox import Outbox, exit_now
+from engine.hosts.memory_limit import limit_memory
 from engine.request import SamplingParams, prompt_from_wire
 from engine.runner import Runner
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from engine.backends.base import SideCall
 from engine.capabilities import Capabilities
-from engine.clocks import Clocks
 from engine.config import BackendConfig
 from engine.errors import (
     EngineClosed,
@@ -28,17 +27,18 @@ from engine.errors import (
     from_wire,
 )
 from engine.hooks import Hooks, HostLoaded, HostLost
-from engine.hosts.crashes import MAX_FIRST_CRASHES, Crashes
+from engine.hosts.child_process import death, start
 from engine.hosts.downtime import Downtime
+from engine.hosts.frame_socket import Link
 from engine.hosts.frames import encode
-from engine.hosts.last_words import LastWords
-from engine.hosts.link import Link
-from engine.hosts.memory import memory_note
+from engine.hosts.inflight import Underway
+from engine.hosts.memory_limit import memory_note
+from engine.hosts.output_tail import LastWords
+from engine.hosts.restart_policy import MAX_FIRST_CRASHES, Crashes
 from engine.hosts.retirement import Retirement
-from engine.hosts.spawning import death, start
-from engine.hosts.underway import Underway
-from engine.scratch import ScratchFolder
 from engine.stream import TokenStream
+from engine.temporary_folders import ScratchFolder
+from engine.timeouts import Clocks
 
 logger = logging.getLogger(__name__)
 

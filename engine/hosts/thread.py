@@ -14,16 +14,16 @@ from typing import Any
 from engine.backends import build
 from engine.backends.base import SideCall
 from engine.capabilities import Capabilities
-from engine.clocks import Clocks
 from engine.config import BackendConfig
 from engine.errors import EngineClosed, EngineDead, EngineError, ModelLoadFailed
 from engine.hooks import Hooks, HostLoaded, HostLost
+from engine.hosts.child_process import waiting_threads
 from engine.hosts.downtime import Downtime
 from engine.hosts.retirement import Retirement
-from engine.hosts.spawning import waiting_threads
 from engine.output import Delta, Finish
 from engine.runner import Runner
 from engine.stream import TokenStream
+from engine.timeouts import Clocks
 
 logger = logging.getLogger(__name__)
 

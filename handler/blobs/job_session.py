@@ -24,7 +24,7 @@ from botocore.utils import get_environ_proxies
 from urllib3.exceptions import HTTPError, NewConnectionError
 from urllib3.util.connection import create_connection
 
-from handler.targets import TargetRefused, Targets
+from handler.outbound_targets import TargetRefused, Targets
 
 # The longest result that RunPod takes is 20 MB, and everything else that a bucket answers is short.
 MAX_ANSWER_BYTES = 32_000_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from handler.names import IGNORED, LABELS
 from handler.openai.parameters import OF_CHAT, ChatInput, CompletionInput, OpenAIInput
+from handler.parameter_names import IGNORED, LABELS
 from handler.unknown_keys import KnownKeys
 
 _UNSUPPORTED = "is not supported and was ignored"

@@ -12,9 +12,9 @@ from handler.errors import InvalidRequest
 from handler.json_size import exceeds
 from handler.messages import read_messages
 from handler.openai import logprobs
-from handler.openai.manner import Manner
+from handler.openai.endpoint_spec import Shape
 from handler.openai.parameters import ChatInput
-from handler.openai.shape import Shape
+from handler.openai.response_mode import Manner
 from handler.openai.structured import read_response_format
 from handler.openai.tools import read_tools
 from handler.request import read_flag

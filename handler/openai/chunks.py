@@ -9,16 +9,16 @@ from typing import Any
 import orjson
 
 from engine import Delta, TokenLogprob
-from handler.answer import Answer
+from handler.completed_answer import Answer
 from handler.limits import logprob_size, split_told
-from handler.openai.choice import ending
+from handler.openai.choice_encoder import ending
 from handler.openai.dialect import Dialect
 from handler.openai.echo import Echo
+from handler.openai.endpoint_spec import Shape
 from handler.openai.logprobs import within
-from handler.openai.manner import Manner
 from handler.openai.parameters import Parameters
 from handler.openai.reply import Reply
-from handler.openai.shape import Shape
+from handler.openai.response_mode import Manner
 from handler.openai.usage import totals
 from handler.response import encode_verdict
 

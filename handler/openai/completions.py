@@ -9,9 +9,9 @@ from engine.request import RenderedPrompt
 from handler.errors import InvalidRequest
 from handler.messages import check_text
 from handler.openai import logprobs
-from handler.openai.manner import Manner
+from handler.openai.endpoint_spec import Shape
 from handler.openai.parameters import CompletionInput
-from handler.openai.shape import Shape
+from handler.openai.response_mode import Manner
 from handler.openai.structured import read_response_format
 from handler.sampling import check_token_count, read_token_ids
 

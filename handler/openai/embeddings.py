@@ -14,9 +14,9 @@ from engine import Capabilities, Embedding
 from engine.request import RenderedPrompt
 from handler.errors import InvalidRequest
 from handler.messages import check_text
-from handler.names import IGNORED, LABELS
 from handler.openai.dialect import Dialect
 from handler.openai.models import read_model
+from handler.parameter_names import IGNORED, LABELS
 from handler.sampling import (
     MAX_INT32,
     SamplingInput,

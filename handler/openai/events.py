@@ -7,13 +7,13 @@ from collections.abc import AsyncGenerator, Sequence
 import orjson
 
 from engine import Delta
-from handler.answer import Answer
+from handler.active_generation import Running
+from handler.completed_answer import Answer
 from handler.errors import Problem, problem
 from handler.limits import PARTIAL_CHARS, split, split_events
-from handler.openai.codec import Codec
+from handler.openai.call import Codec
 from handler.openai.dialect import OPENAI, Dialect
-from handler.openai.several import Finished, Part, Several
-from handler.running import Running
+from handler.openai.parallel import Finished, Part, Several
 
 DONE = b"data: [DONE]\n\n"
 # Unicode ends lines with them, and so do clients that read by `str.splitlines`, as httpx does: raw,

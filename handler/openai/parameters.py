@@ -10,10 +10,10 @@ from pydantic import Field
 
 from engine import SamplingParams
 from handler.errors import InvalidRequest
-from handler.memo import Memo
 from handler.messages import check_text
-from handler.names import IGNORED
 from handler.openai.dialect import Dialect
+from handler.parameter_names import IGNORED
+from handler.parse_cache import Memo
 from handler.sampling import (
     MAX_INT32,
     Defaults,

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from engine.thoughts import THINK, THOUGHT
+from engine.reasoning import THINK, THOUGHT
 from handler.openai.tools import Tools
 
 # How models begin a call: Hermes' and Qwen's, and Mistral's.

@@ -13,26 +13,26 @@ from typing import Any
 
 from engine import Finish, FinishReason, Priority, Slot, Usage
 from engine.errors import UnsupportedParameter
+from engine.reasoning import are_opened
 from engine.request import Chat
 from engine.schema_grammar import why_not
-from engine.thoughts import are_opened
-from handler.answer import Answer
+from handler.active_generation import Running, log_warnings
+from handler.completed_answer import Answer
 from handler.errors import NotFound
 from handler.models import Models
 from handler.offload import checked
+from handler.openai.call import Codec
 from handler.openai.chat import CHAT
-from handler.openai.codec import Codec
 from handler.openai.completions import COMPLETIONS
 from handler.openai.dialect import OPENAI, Dialect
 from handler.openai.echo import echo_of, text_of
 from handler.openai.embeddings import EmbeddingsCall
+from handler.openai.endpoint_spec import Shape
 from handler.openai.events import DONE, error_event, events
 from handler.openai.models import describe_model
-from handler.openai.several import Finished, Several, run_all
-from handler.openai.shape import Shape
+from handler.openai.parallel import Finished, Several, run_all
 from handler.options import PLAIN, OptionsReader
 from handler.pipeline import Pipeline
-from handler.running import Running, log_warnings
 from handler.sampling import shown
 
 __all__ = ["DONE", "EMBEDDINGS", "MODELS", "SHAPES", "OpenAIService", "error_event", "events"]

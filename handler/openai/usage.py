@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from handler.answer import Answer
+from handler.completed_answer import Answer
 from handler.errors import InvalidRequest
 from handler.openai.dialect import Dialect
 from handler.sampling import shown

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from jobs.job import Json
+from jobs.model import Json
 from jobs.sqs.errors import QueueRefused
 
 # From here on Amazon's clients use the bucket; queues of before August 2025 take no more.

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from jobs.job import Job
+from jobs.model import Job
 
 # More than any process loses in the time in which it may not know.
 _LOST = 10_000

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from jobs.job import Job, JobStatus
+from jobs.model import Job, JobStatus
 from jobs.sqs.bodies import SIZES, Bodies, body_of
 
 # What has to be asked for with every receive.

@@ -11,15 +11,15 @@ from functools import partial
 from typing import Any, Protocol
 
 from jobs.errors import JobsError
-from jobs.job import Job, JobStatus, Json, NewJob
+from jobs.model import Job, JobStatus, Json, NewJob
+from jobs.ports import Stats
+from jobs.sqs.attributes import QueueFacts, counts, facts, url_of
 from jobs.sqs.bodies import Bodies, entry, sendable
 from jobs.sqs.calls import MAX_ENTRIES, Calls, Gathered
-from jobs.sqs.dead import dead_messages
+from jobs.sqs.dead_letters import dead_messages
 from jobs.sqs.errors import LeaseOver
-from jobs.sqs.facts import QueueFacts, counts, facts, url_of
 from jobs.sqs.leases import Lease, SqsLeases
 from jobs.sqs.message import ASKED, job_of
-from jobs.store import Stats
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from unittest import mock
 
 from rich.console import Console
 
-from batch import collect, submit
-from batch.arguments import add_collect_arguments, add_submit_arguments, add_worker_arguments
+from batch.cli import collect, submit
+from batch.cli.arguments import add_collect_arguments, add_submit_arguments, add_worker_arguments
 from batch.settings import BatchSettings
 from tests.integration.batch.runs import ROOT, environment
 from tests.ministack import MiniStack, make_queue
@@ -32,9 +32,9 @@ MANY_RECEIVES = 50
 
 # By the names of the commands' modules.
 ADD_ARGUMENTS = {
-    "batch.collect": add_collect_arguments,
-    "batch.submit": add_submit_arguments,
-    "batch.worker_command": add_worker_arguments,
+    "batch.cli.collect": add_collect_arguments,
+    "batch.cli.submit": add_submit_arguments,
+    "batch.cli.worker": add_worker_arguments,
 }
 
 

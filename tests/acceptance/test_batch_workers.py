@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from batch import submit, worker_command
+from batch.cli import submit, worker
 from tests.acceptance.cloud import BUCKET, LIMIT_S, Cloud
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import call, read, text, write
@@ -295,7 +295,7 @@ def test_what_cannot_be_is_one_message_before_anything_is_loaded(
     (tmp_path / "none.json").write_text("no script")
     none = replace(cloud, model=tmp_path / "none.json", other=variables)
     monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _s: None)
-    ran = none.here(worker_command, "--queue-url", url, "--results", results)
+    ran = none.here(worker, "--queue-url", url, "--results", results)
     assert ran.returncode == 2
     assert message in ran.stderr
     assert len(ran.stderr.splitlines()) == 1

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from batch.line import read_line
-from emulator.settings_page import page as settings_page
+from batch.input.line import read_line
 from handler.request import parse
 from tests.acceptance.pages import ROOT, RUN, SHOWN, not_run
 from tests.acceptance.reader import LIMIT_S, PUT_IN, PUT_IN_LONG
 from tests.acceptance.reading import ALL, LISTED, read_page, short_pages
+from tools.docs.settings import page as settings_page
 
 # A page is read in seconds, on a machine that is busy in many.
 pytestmark = pytest.mark.timeout(2 * LIMIT_S)

@@ -152,7 +152,7 @@ async def test_requests_are_logged_with_their_names_and_no_keys() -> None:
         server.process.send_signal(signal.SIGTERM)
         assert await server.ended() == 0
     lines = [json.loads(line) for line in server.lines]
-    told = [line for line in lines if line["logger"] == "emulator.request_ids"]
+    told = [line for line in lines if line["logger"] == "emulator.middleware.request_id"]
     assert [(line["status"], line["request_id"]) for line in told] == [
         (200, "for-10"),
         (401, "for-18"),

@@ -126,7 +126,7 @@ async def test_host_killed_again_and_again_loses_only_what_ran_on_it(
     monkeypatch: pytest.MonkeyPatch,
     hosts_of: Callable[[int], list[int]],
 ) -> None:
-    monkeypatch.setattr("engine.hosts.crashes.FIRST_BACKOFF_S", 0.01)
+    monkeypatch.setattr("engine.hosts.restart_policy.FIRST_BACKOFF_S", 0.01)
     dice = random.Random(17)
     whole = crashed = 0
     stop = False

@@ -130,14 +130,14 @@ async def test_no_line_has_a_text_or_a_key_and_each_has_its_ids(
     found = lines(server)
     assert all(line.keys() >= {"event", "level", "logger", "timestamp"} for line in found)
     for line in found:
-        if line["logger"] == "emulator.request_ids":
+        if line["logger"] == "emulator.middleware.request_id":
             assert line.keys() >= {"request_id", "method", "path", "status", "duration_ms"}
-        about_a_request = line["logger"].startswith(("handler.", "emulator.local_worker"))
+        about_a_request = line["logger"].startswith(("handler.", "emulator.runpod.local_worker"))
         # A model that is loaded is no request's.
         if about_a_request and line["logger"] != "handler.load_log":
             assert line.keys() & {"request_id", "job_id", "batch_id"}, line
         # The server's end counts jobs; each has a line of its own.
-        if "job " in line["event"] and line["logger"] != "emulator.ending":
+        if "job " in line["event"] and line["logger"] != "emulator.server.graceful_shutdown":
             assert "job_id" in line, line
     posted = [line for line in found if line.get("path") in ("/run", "/runsync")]
     accepted = [line for line in posted if line["status"] == 200]

@@ -257,7 +257,7 @@ async def test_piped_log_is_one_json_object_a_line_with_stable_names(
     (start,) = [line["server"] for line in lines if "server" in line]
     assert start.keys() >= {"version", "console", "model", "engine", "slots", "context_length"}
     about = {"job_id", "endpoint", "worker", "state", "queue_ms"}
-    jobs = [line for line in lines if line["logger"] == "emulator.job_log"]
+    jobs = [line for line in lines if line["logger"] == "emulator.runpod.job_log"]
     assert [line["state"] for line in jobs] == ["IN_PROGRESS", "COMPLETED", "IN_PROGRESS", "FAILED"]
     assert all(line.keys() >= about for line in jobs)
     assert (jobs[1]["tokens"], jobs[1]["run_ms"] >= 0) == (4, True)

@@ -56,7 +56,11 @@ def import_s(folder: Path) -> float:
     """Return how long a process takes that only imports what the checks need."""
     began = time.monotonic()
     subprocess.run(
-        [sys.executable, "-c", "import emulator.preflight, emulator.worker_process, handler.logs"],
+        [
+            sys.executable,
+            "-c",
+            "import emulator.server.preflight, emulator.autoscaling.worker_process, handler.logs",
+        ],
         env=environment_of({}),
         cwd=folder,
         check=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-STORE = "jobs.store_process"
+STORE = "jobs.sqlite.server"
 ENGINE_HOST = "engine.hosts.child"
 
 

@@ -44,7 +44,11 @@ FOR_EVER = "wait for ever"
 # What was asked for: an answer that says why, and no internal error.
 ALLOWED = {503: "service_unavailable_error", 504: "timeout_error"}
 # Of webhooks that are nobody's, of workers that share a name, and of those that say they are ill.
-MAY_COMPLAIN = {"emulator.webhooks", "emulator.fleet", "emulator.worker_routes"}
+MAY_COMPLAIN = {
+    "emulator.runpod.webhooks",
+    "emulator.runpod.worker_registry",
+    "emulator.runpod.worker_routes",
+}
 
 
 def examples(bodies: dict[str, Any]) -> Iterator[tuple[str, Any]]:

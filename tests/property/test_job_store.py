@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-import jobs.memory
+import jobs.memory.store
 from jobs import (
     Job,
     JobStatus,
@@ -25,8 +25,8 @@ from jobs import (
     SqliteJournal,
     StoreFull,
 )
-from jobs.entry import UNSEEN
-from jobs.timekeeper import BEGINS_S
+from jobs.memory.expiry import BEGINS_S
+from jobs.memory.job_record import UNSEEN
 
 RETENTION_S = 100.0
 TTL_S = 500.0
@@ -85,7 +85,7 @@ class JobStoreModel(RuleBasedStateMachine):
         # What is told once more, and when.
         self.again: dict[tuple[str, str], float] = {}
         self.folder = tempfile.TemporaryDirectory()
-        self.patch = mock.patch.object(jobs.memory, "TICK_S", 3600.0)
+        self.patch = mock.patch.object(jobs.memory.store, "TICK_S", 3600.0)
         self.patch.start()
 
     @initialize()

@@ -9,7 +9,7 @@ from validation.findings import Removal
 from validation.rules import load_rules
 from validation.sanitizer import Sanitizer
 from validation.sanitizer.edits import Edit, applied, chained
-from validation.sanitizer.page import Page
+from validation.sanitizer.text_view import Page
 
 RULES = load_rules().sanitizer
 SANITIZER, ANOTHER = Sanitizer(RULES), Sanitizer(RULES)

@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from batch import collect
-from batch.place import Place
+from batch.cli import collect
+from batch.queue.result_bucket import Place
 from batch.settings import BatchSettings
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from moto import mock_aws
 
-from batch.place import Place
+from batch.queue.result_bucket import Place
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve, serve
 

@@ -15,10 +15,10 @@ from typing import Any
 import orjson
 import pytest
 
-from batch.batch_manifest import BatchHeader, BatchManifest
-from batch.message import result_key
-from batch.place import Place
-from batch.source import InputError, Source, fetch
+from batch.input.source import InputError, Source, fetch
+from batch.queue.batch_manifest import BatchHeader, BatchManifest
+from batch.queue.message import result_key
+from batch.queue.result_bucket import Place
 from jobs.sqs.errors import QueueRefused
 from jobs.sqs.message import job_of
 from tests.conftest import ScriptFactory

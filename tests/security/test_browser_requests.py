@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from emulator.calls import OPEN
+from emulator.http.request_target import OPEN
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import Server
 from tests.security.raw_http import exchange, raw_connection, request_bytes

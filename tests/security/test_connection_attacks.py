@@ -338,7 +338,7 @@ async def test_connection_that_sends_no_request_is_closed_in_time(
 async def test_connection_that_is_idle_after_a_response_is_closed_in_time(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("emulator.server._KEEP_ALIVE_S", 0.3)
+    monkeypatch.setattr("emulator.server.server._KEEP_ALIVE_S", 0.3)
     server = await serve()
     async with raw_connection(server.port) as connection:
         await connection.send(HEALTH)

@@ -24,7 +24,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from engine.scratch import ScratchFolder
+from engine.temporary_folders import ScratchFolder
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import call
 from tests.integration.emulator.processes import ROOT, emulator, environment_of, server_command
@@ -231,7 +231,11 @@ def import_s() -> float:
     """Return how long a process takes that only imports what the checks need."""
     began = time.monotonic()
     subprocess.run(
-        [sys.executable, "-c", "import emulator.preflight, emulator.worker_process, handler.logs"],
+        [
+            sys.executable,
+            "-c",
+            "import emulator.server.preflight, emulator.autoscaling.worker_process, handler.logs",
+        ],
         env=environment_of({}),
         cwd=ROOT,
         check=True,
@@ -304,7 +308,9 @@ def test_temporary_folder_of_another_container_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two containers that share /tmp do not see each other's processes."""
-    program = "from engine.scratch import ScratchFolder\nwith ScratchFolder(): print('made')"
+    program = (
+        "from engine.temporary_folders import ScratchFolder\nwith ScratchFolder(): print('made')"
+    )
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with ScratchFolder() as folder:
         (folder.path / "engine.sock").touch()
@@ -511,7 +517,7 @@ async def test_store_process_that_is_replaced_does_not_begin_with_an_empty_datab
         [store] = [
             pid
             for pid in children(server.pid)
-            if b"jobs.store_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"jobs.sqlite.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
         os.kill(store, signal.SIGKILL)
         async with server.client() as client:

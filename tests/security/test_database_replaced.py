@@ -24,7 +24,7 @@ def store_process(server: Emulator) -> int:
     [store] = [
         pid
         for pid in children(server.pid)
-        if b"jobs.store_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"jobs.sqlite.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     return store
 

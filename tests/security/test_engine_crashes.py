@@ -63,7 +63,7 @@ async def becomes(client: httpx2.AsyncClient, job_id: str, *statuses: str) -> di
 
 @pytest.fixture
 def fast_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.hosts.crashes.FIRST_BACKOFF_S", 0.01)
+    monkeypatch.setattr("engine.hosts.restart_policy.FIRST_BACKOFF_S", 0.01)
 
 
 # -- waiting jobs ---------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ async def test_kills_of_the_engine_fail_no_waiting_job(serve: Serve, script: Scr
 async def test_crashing_request_sent_again_and_again_fails_only_itself(
     serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.hosts.crashes.MAX_BACKOFF_S", 0.05)
+    monkeypatch.setattr("engine.hosts.restart_policy.MAX_BACKOFF_S", 0.05)
     server = await serve(script(CRASH, {}, slots=1), engine_isolation="process")
     async with server.client() as client:
         # More than the five that used to end the engine for good.
@@ -98,7 +98,7 @@ async def test_crashing_request_sent_again_and_again_fails_only_itself(
 async def test_jobs_wait_and_requests_get_503_while_the_engine_is_down(
     serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.hosts.crashes.FIRST_BACKOFF_S", 3.0)
+    monkeypatch.setattr("engine.hosts.restart_policy.FIRST_BACKOFF_S", 3.0)
     monkeypatch.setattr("engine.engine.SHORT_RESTART_S", 0.2)
     server = await serve(script({}), engine_isolation="process")
     async with server.client() as client:

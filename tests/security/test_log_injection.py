@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 import pytest
 
-from batch.batch_manifest import BatchHeader, BatchManifest
-from batch.place import Place
+from batch.queue.batch_manifest import BatchHeader, BatchManifest
+from batch.queue.result_bucket import Place
 from tests.acceptance.test_job_terminal import on_terminal
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import ROOT, call, command, environment, write

@@ -125,7 +125,7 @@ async def test_webhook_name_that_resolves_to_this_machine_is_not_connected_to(
     server = await serve(host=EVERYWHERE, webhook_tries=1)
     async with server.client() as client, receiving() as receiver:
         port = receiver.url.split(":")[2].split("/")[0]
-        with caplog.at_level(logging.ERROR, "emulator.webhooks"):
+        with caplog.at_level(logging.ERROR, "emulator.runpod.webhooks"):
             await ended(client, webhook=f"http://innocent.example:{port}/told")
             async with asyncio.timeout(10):
                 while "given up" not in caplog.text and not receiver.posts:  # noqa: ASYNC110
@@ -152,7 +152,9 @@ async def test_rebound_name_is_connected_to_at_the_address_that_was_checked(
 ) -> None:
     # Stands in for a public address, as this test has no other machine.
     public = "127.0.0.2"
-    monkeypatch.setattr("handler.targets.is_public", lambda address: str(address) == public)
+    monkeypatch.setattr(
+        "handler.outbound_targets.is_public", lambda address: str(address) == public
+    )
     lookups = resolve("rebound.example", public, "127.0.0.1")
     server = await serve(host=EVERYWHERE, webhook_tries=1)
     ok = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from validation.rules import SanitizerRule
 from validation.sanitizer.edits import Edit
-from validation.sanitizer.page import Page
 from validation.sanitizer.pattern import Pattern, any_of, literal
+from validation.sanitizer.text_view import Page
 
 _RULE = "html_markup"
 _BREAKS = {"br", "hr"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import re2
 
-from validation.sanitizer.page import Page
+from validation.sanitizer.text_view import Page
 
 # The expression that matches nothing.
 NOTHING = r"[^\x00-\x{10FFFF}]"

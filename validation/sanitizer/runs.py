@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from validation.rules import SanitizerRule
 from validation.sanitizer.edits import Edit
-from validation.sanitizer.page import Page
 from validation.sanitizer.pattern import Pattern
+from validation.sanitizer.text_view import Page
 
 
 class Punctuation:

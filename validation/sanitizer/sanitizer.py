@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from validation.findings import Removal
 from validation.rules import SanitizerRule
 from validation.sanitizer.budget import Budget, TooMuchError
-from validation.sanitizer.closing import Closing
 from validation.sanitizer.edits import Edit, applied, as_removals, chained, in_order
 from validation.sanitizer.markup import Markup
-from validation.sanitizer.opening import Opening
-from validation.sanitizer.page import Page
 from validation.sanitizer.pattern import Pattern
 from validation.sanitizer.pipes import Pipes
+from validation.sanitizer.prefix_rules import Opening
 from validation.sanitizer.runs import BlankLines, Punctuation
+from validation.sanitizer.suffix_rules import Closing
+from validation.sanitizer.text_view import Page
 from validation.sanitizer.tokens import Tokens
 
 RULE_IDS = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from validation.rules import SanitizerRule
 from validation.sanitizer.edits import Edit
-from validation.sanitizer.page import SENTENCE_ENDS, Page
 from validation.sanitizer.pattern import NOTHING, Pattern, any_of, literal
+from validation.sanitizer.text_view import SENTENCE_ENDS, Page
 
 _QUOTES = {('"', '"'), ("'", "'"), ("“", "”"), ("\u2018", "\u2019"), ("«", "»"), ("„", "“")}
 # How far back in its line the tag is looked for that `</s>` closes if it is no token.

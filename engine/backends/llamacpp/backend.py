@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engine import thoughts
+from engine import reasoning
 from engine.backends.base import OnPiece, RunEnd
 from engine.backends.gguf import has_chat_template, read_header
 from engine.backends.llamacpp.body import completion_body
@@ -106,14 +106,14 @@ class LlamaCppBackend:
             embedding_size=told["meta"]["n_embd"] if header.pooling != _RANKS else 0,
             infill=bool(self._frame),
             draft=self._draft_path is not None,
-            opens_thoughts=rendered is not None and thoughts.are_opened(rendered),
+            opens_thoughts=rendered is not None and reasoning.are_opened(rendered),
             prefix_reuse=not self._deterministic,
         )
 
     def _rendered_question(self) -> str | None:
         """Return a chat of one user turn, rendered; None for a template that refuses it."""
         try:
-            return self.render(thoughts.QUESTION)
+            return self.render(reasoning.QUESTION)
         except EngineError:
             return None
 

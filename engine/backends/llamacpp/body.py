@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.reasoning import are_opened
 from engine.request import RenderedPrompt, SamplingParams
 from engine.schema_grammar import check_grammar, grammar_of
-from engine.thoughts import are_opened
 
 
 def completion_body(

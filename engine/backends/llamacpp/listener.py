@@ -17,7 +17,7 @@ from engine.errors import (
     RequestRejected,
     UnsupportedParameter,
 )
-from engine.scratch import ScratchFolder
+from engine.temporary_folders import ScratchFolder
 
 # The ending is what makes llama.cpp take a host name for a socket path.
 _SOCKET = "listener.sock"

@@ -13,27 +13,27 @@ from typing import TYPE_CHECKING, Literal
 from engine.backends.base import OnPiece, RunEnd
 from engine.backends.rkllm import detect, driver, library
 from engine.backends.rkllm.abi import MissingSymbols, bind
-from engine.backends.rkllm.adapters import Adapter, check_adapters, read_adapters
 from engine.backends.rkllm.batch import Batch, Member
-from engine.backends.rkllm.batches import Batches
+from engine.backends.rkllm.batched_requests import Batches
 from engine.backends.rkllm.checks import check_batch, check_context, check_model
-from engine.backends.rkllm.claims import FIXED, claims
-from engine.backends.rkllm.ends import check_end, end_of
+from engine.backends.rkllm.embeddings import HiddenStates, Pooling
 from engine.backends.rkllm.history import History
 from engine.backends.rkllm.inputs import Input, input_for, input_to_embed, tokens_of
-from engine.backends.rkllm.mode import stepwise_for
+from engine.backends.rkllm.logits_mode import stepwise_for
+from engine.backends.rkllm.lora_adapters import Adapter, check_adapters, read_adapters
 from engine.backends.rkllm.model import Model
+from engine.backends.rkllm.model_capabilities import FIXED, claims
 from engine.backends.rkllm.prompt_caches import PromptCaches
 from engine.backends.rkllm.prompts import ChatTokenizer, folder_for, known
+from engine.backends.rkllm.run_result import check_end, end_of
 from engine.backends.rkllm.runtime import Runtime, Setup
 from engine.backends.rkllm.structs import RKLLMInferMode
-from engine.backends.rkllm.vectors import HiddenStates, Pooling
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, ModelLoadFailed, RequestRejected, UnsupportedParameter
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 
 if TYPE_CHECKING:
-    from engine.backends.rkllm.stepwise import Stepwise
+    from engine.backends.rkllm.token_loop import Stepwise
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from engine.backends.rkllm import driver
 from engine.backends.rkllm.abi import Abi
-from engine.backends.rkllm.adapters import Adapter
-from engine.backends.rkllm.claims import SAMPLING
+from engine.backends.rkllm.lora_adapters import Adapter
+from engine.backends.rkllm.model_capabilities import SAMPLING
 from engine.backends.rkllm.runtime import Runtime, Setup
 from engine.errors import ModelLoadFailed
 from engine.request import SamplingParams

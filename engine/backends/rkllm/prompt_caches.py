@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.backends.rkllm.adapters import Adapter
+from engine.backends.rkllm.lora_adapters import Adapter
 from engine.backends.rkllm.runtime import Runtime
 from engine.errors import RequestRejected
 from engine.fingerprint import sha256_of_ends

@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from engine import thoughts
-from engine.backends.rkllm.bounded import TookTooLongError, within
+from engine import reasoning
+from engine.backends.rkllm.time_limit import TookTooLongError, within
 from engine.chat_template import template_markers
 from engine.errors import ModelLoadFailed, RequestRejected, UnsupportedParameter
 from engine.request import Chat, Message
@@ -99,7 +99,7 @@ class ChatTokenizer:
         if not self.has_template:
             return None
         try:
-            return within(_TRY_S, lambda: self.render(thoughts.QUESTION))
+            return within(_TRY_S, lambda: self.render(reasoning.QUESTION))
         except (RequestRejected, TookTooLongError):
             return None
 
@@ -107,7 +107,7 @@ class ChatTokenizer:
     def opens_thoughts(self) -> bool:
         """Whether the template itself begins the thoughts of every answer, asked for or not."""
         rendered = self.rendered_question
-        return rendered is not None and thoughts.are_opened(rendered)
+        return rendered is not None and reasoning.are_opened(rendered)
 
     @property
     def markers(self) -> tuple[str, ...]:

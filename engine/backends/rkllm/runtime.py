@@ -11,8 +11,8 @@ from typing import Any
 
 from engine.backends.base import OnPiece
 from engine.backends.rkllm.abi import Abi, Functions
-from engine.backends.rkllm.adapters import Adapter
 from engine.backends.rkllm.batch import Batch
+from engine.backends.rkllm.lora_adapters import Adapter
 from engine.backends.rkllm.runs import (
     ALL_TOKENS,
     Run,

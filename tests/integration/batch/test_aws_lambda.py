@@ -11,8 +11,8 @@ import pytest
 from moto import mock_aws
 
 from batch.aws_lambda import LambdaWorker
-from batch.message import result_key
-from batch.place import Place
+from batch.queue.message import result_key
+from batch.queue.result_bucket import Place
 from batch.settings import BatchSettings
 from handler.blobs.s3 import s3_client
 from jobs.sqs.bodies import entry

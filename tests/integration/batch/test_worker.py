@@ -11,14 +11,14 @@ from typing import cast
 import pytest
 from moto import mock_aws
 
-import batch.worker
-import jobs.memory
-from batch.answerer import Answerer, EngineLost, Outcome
-from batch.line import Line
-from batch.place import Place
-from batch.results import Results
-from batch.tally import Tally
-from batch.worker import Terms, Worker, WorkerStopped
+import batch.queue.worker
+import jobs.memory.store
+from batch.input.line import Line
+from batch.line_executor import Answerer, EngineLost, Outcome
+from batch.progress import Tally
+from batch.queue.result_bucket import Place
+from batch.queue.results import Results
+from batch.queue.worker import Terms, Worker, WorkerStopped
 from handler.blobs.s3 import s3_client
 from jobs import Job, JobStatus, MemoryJobStore, NewJob, StoreUnavailable
 from tests.waiting import until, until_told
@@ -62,8 +62,8 @@ async def good(line: Line) -> Outcome:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs.memory, "TICK_S", 0.02)
-    monkeypatch.setattr(batch.worker, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(jobs.memory.store, "TICK_S", 0.02)
+    monkeypatch.setattr(batch.queue.worker, "_FIRST_PAUSE_S", 0.01)
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ import uvicorn
 from starlette.applications import Starlette
 
 from emulator.app import build_app
-from emulator.ending import Ending
-from emulator.server import configured
+from emulator.server.graceful_shutdown import Ending
+from emulator.server.server import configured
 from emulator.settings import EmulatorSettings
 from engine import Engine
 from handler.engine_configs import build_engine

@@ -6,8 +6,8 @@ import gzip
 
 import pytest
 
-from emulator.api_docs import routes
-from emulator.api_docs.paths import PATHS
+from emulator.openapi import routes
+from emulator.openapi.paths import PATHS
 from tests.integration.emulator.conftest import Serve
 
 FILES = sorted(PATHS - {"/docs", "/openapi.json"})

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-import emulator.job_routes
-from emulator.job_stream import JobStream
+import emulator.runpod.client_routes
+from emulator.runpod.stream_route import JobStream
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.asking import sent
 from tests.integration.emulator.conftest import Serve
@@ -161,7 +161,9 @@ async def test_lost_worker_is_told_by_a_restart(serve: Serve) -> None:
 async def test_silence_is_filled_with_comments(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(emulator.job_routes, "JobStream", partial(JobStream, keep_alive_s=0.02))
+    monkeypatch.setattr(
+        emulator.runpod.client_routes, "JobStream", partial(JobStream, keep_alive_s=0.02)
+    )
     server = await serve()
     async with server.client() as client:
         job_id = await sent(client)

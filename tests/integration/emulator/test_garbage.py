@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 
-from emulator.garbage import Garbage
+from emulator.server.gc_tuning import Garbage
 from jobs import Job
 from tests.integration.emulator.conftest import Serve
 

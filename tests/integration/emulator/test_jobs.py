@@ -262,7 +262,7 @@ async def test_line_of_a_call_names_the_job_it_made(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, route: str
 ) -> None:  # R55
     bound: list[dict[str, Any]] = []
-    logger = logging.getLogger("emulator.request_ids")
+    logger = logging.getLogger("emulator.middleware.request_id")
     monkeypatch.setattr(logger, "isEnabledFor", lambda level: True)
     monkeypatch.setattr(logger, "log", lambda *said, **extra: bound.append(get_contextvars()))
     server = await serve()

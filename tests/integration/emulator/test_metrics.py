@@ -10,14 +10,14 @@ import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from emulator.metrics.catalogue import PREFIX
-from emulator.metrics.page import specs
+from emulator.metrics.definitions import PREFIX
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import call
 from tests.integration.emulator.asking import OTHER, becomes, sent
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import Server, Wire
 from tests.waiting import until_told
+from tools.docs.metrics import specs
 
 Samples = dict[tuple[str, ...], float]
 ROUTE = "/v1/completions"

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from emulator.settings import EmulatorSettings
-from emulator.traces import export
+from emulator.tracing import exporter
 from engine import Engine
 from engine.hooks import RequestStarted
 from handler.setting_error import SettingError
@@ -195,7 +195,7 @@ async def lines_of_a_batch(client: httpx2.AsyncClient, collector: Collector) -> 
 async def test_a_collector_that_is_not_there_costs_nothing_but_a_moment_at_the_end(
     serve: Serve, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export, "_FAREWELL_S", 0.2)
+    monkeypatch.setattr(exporter, "_FAREWELL_S", 0.2)
     server = await serve(otel_exporter_otlp_endpoint="http://127.0.0.1:9")
     async with server.client() as client:
         assert (await client.post(ROUTE, json={"prompt": "x"})).status_code == 200
@@ -211,10 +211,10 @@ def test_nothing_of_it_is_imported_while_it_is_off_and_what_is_missing_is_named(
 ) -> None:
     # As if it were not installed; that nobody else imports it is a rule of `lint-imports`.
     for name in [*sys.modules]:
-        if name.startswith(("opentelemetry", "emulator.traces.")):
+        if name.startswith(("opentelemetry", "emulator.tracing.")):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    choice = importlib.import_module("emulator.traces.choice")
+    choice = importlib.import_module("emulator.tracing.setup")
     settings = EmulatorSettings(engine="scripted", engine_isolation="thread", job_db=":memory:")
     engine = Engine(settings.engine_config())
     assert choice.choose(settings, engine).middleware() == []

@@ -12,11 +12,11 @@ from typing import Any
 import httpx2
 import pytest
 
-import emulator.fleet
-import emulator.worker
-import emulator.worker_routes
+import emulator.runpod.remote_worker
+import emulator.runpod.worker_registry
+import emulator.runpod.worker_routes
 from emulator.settings import EmulatorSettings
-from jobs import timekeeper
+from jobs.memory import expiry
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import Server, Wire, head, serving
@@ -126,8 +126,8 @@ MakePlane = Callable[..., Awaitable[Plane]]
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers by hand mostly make no call for stops, and each would be waited for."""
-    monkeypatch.setattr(emulator.worker, "_LISTENS_FIRST_S", 0.02)
-    monkeypatch.setattr(emulator.fleet, "_SURE_S", 0.6)
+    monkeypatch.setattr(emulator.runpod.remote_worker, "_LISTENS_FIRST_S", 0.02)
+    monkeypatch.setattr(emulator.runpod.worker_registry, "_SURE_S", 0.6)
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ async def test_batch(plane: MakePlane) -> None:
 async def test_batch_is_no_larger_than_an_answer_may_be(
     plane: MakePlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("emulator.handout._BATCH_BYTES", 1_500)
+    monkeypatch.setattr("emulator.runpod.dispatcher._BATCH_BYTES", 1_500)
     at = await plane()
     for _ in range(4):
         await at.run({"x": "x" * 1000})
@@ -243,7 +243,7 @@ async def test_other_methods_do_nothing(plane: MakePlane) -> None:
 async def test_local_workers_name_is_its_own(
     plane: MakePlane, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(emulator.worker_routes, "_REFUSAL_S", 0.2)
+    monkeypatch.setattr(emulator.runpod.worker_routes, "_REFUSAL_S", 0.2)
     at = await plane(script({"pieces": ["a", {"hang_s": 3600}]}), local_worker=True)
     worker = at.worker("local", "default")
     job_id = await at.run({"prompt": "x"}, "default")
@@ -268,7 +268,7 @@ async def test_local_workers_name_is_its_own(
 async def test_more_workers_than_are_kept_wait(
     plane: MakePlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(emulator.fleet, "MOST_WORKERS", 2)
+    monkeypatch.setattr(emulator.runpod.worker_registry, "MOST_WORKERS", 2)
     at = await plane()
     # The SDK waits 5 s after a 429.
     for name, status in (("a", 204), ("b", 204), ("c", 429), ("a", 204)):
@@ -429,7 +429,7 @@ async def test_cancel_reaches_the_worker(
     plane: MakePlane, monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
     if begun:
-        monkeypatch.setattr(timekeeper, "BEGINS_S", 0.0)
+        monkeypatch.setattr(expiry, "BEGINS_S", 0.0)
     at = await plane()
     worker = at.worker()
     job_id = await at.run()
@@ -632,7 +632,7 @@ async def test_job_is_given_only_to_a_worker_whose_death_would_be_noticed(plane:
 async def test_health_counts_workers_and_forgets_them(
     plane: MakePlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(emulator.fleet, "_FORGOTTEN_S", 0.3)
+    monkeypatch.setattr(emulator.runpod.worker_registry, "_FORGOTTEN_S", 0.3)
     at = await plane()
 
     async def counts() -> tuple[int, int]:

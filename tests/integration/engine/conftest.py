@@ -23,7 +23,7 @@ def isolation(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def fast_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restarts crashed hosts without the pause that spares a machine in trouble."""
-    monkeypatch.setattr("engine.hosts.crashes.FIRST_BACKOFF_S", 0.01)
+    monkeypatch.setattr("engine.hosts.restart_policy.FIRST_BACKOFF_S", 0.01)
 
 
 @pytest.fixture

@@ -323,4 +323,4 @@ def test_a_run_that_outlives_the_loop_troubles_nobody(
     for thread in left:
         thread.join(WAIT_S)
     assert not any(thread.is_alive() for thread in left)
-    assert [each.message for each in caplog.records if each.name == "engine.threads"] == []
+    assert [each.message for each in caplog.records if each.name == "engine.worker_threads"] == []

@@ -24,7 +24,7 @@ from engine.errors import (
     ModelLoadFailed,
 )
 from engine.hooks import EngineEvent, HostLoaded, HostLost
-from engine.hosts.last_words import LastWords
+from engine.hosts.output_tail import LastWords
 from tests.conftest import EngineFactory, ScriptFactory
 from tests.integration.engine.conftest import EngineMaker
 from tests.integration.engine.support import (
@@ -140,7 +140,7 @@ def no_threads(*args: Any, **options: Any) -> None:
         ("subprocess.Popen", no_memory, "Cannot allocate memory"),
         ("subprocess.Popen", no_processes, "Resource temporarily unavailable"),
         ("engine.hosts.process.socket.socketpair", no_descriptors, "Too many open files"),
-        ("engine.hosts.last_words.LastWords.listen", no_threads, "can't start new thread"),
+        ("engine.hosts.output_tail.LastWords.listen", no_threads, "can't start new thread"),
     ],
     ids=["memory", "processes", "descriptors", "threads"],
 )
@@ -341,7 +341,7 @@ async def test_crashes_in_a_row_never_end_an_engine_that_can_be_loaded(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A client that sends such a request again and again must not end the engine for others.
-    monkeypatch.setattr("engine.hosts.crashes.MAX_BACKOFF_S", 0.01)
+    monkeypatch.setattr("engine.hosts.restart_policy.MAX_BACKOFF_S", 0.01)
     engine = engine_of(SEGFAULT, ECHO, slots=1)
     for _ in range(8):
         with pytest.raises(EngineCrashed):
@@ -371,7 +371,7 @@ async def test_engine_is_dead_when_no_restart_succeeds_within_the_limit(
 async def test_interactive_requests_are_refused_when_a_restart_takes_long_and_jobs_wait(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.hosts.crashes.FIRST_BACKOFF_S", 30.0)
+    monkeypatch.setattr("engine.hosts.restart_policy.FIRST_BACKOFF_S", 30.0)
     monkeypatch.setattr("engine.engine.SHORT_RESTART_S", 0.2)
     engine = engine_of(ECHO, slots=1)
     await engine.ready()
@@ -444,7 +444,7 @@ async def kill_once(engine: Engine) -> None:
 async def test_long_life_in_between_keeps_crashes_from_adding_up(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.hosts.crashes.STEADY_S", 0.0)
+    monkeypatch.setattr("engine.hosts.restart_policy.STEADY_S", 0.0)
     engine = engine_of(ECHO)
     for _ in range(6):
         await kill_once(engine)
@@ -455,7 +455,7 @@ async def test_long_life_in_between_keeps_crashes_from_adding_up(
 async def test_host_that_was_given_up_has_not_lived_long(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.hosts.crashes.STEADY_S", 0.0)
+    monkeypatch.setattr("engine.hosts.restart_policy.STEADY_S", 0.0)
     engine = engine_of(ECHO, load_ms=600_000, load_timeout_s=0.5)
     async with asyncio.timeout(60):
         with pytest.raises(EngineDead, match="LOAD_TIMEOUT_S"):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import jobs.memory
+import jobs.memory.store
 from jobs import MemoryJobStore
 from tests.integration.jobs.stores import DRIVERS, Stores
 
@@ -13,7 +13,7 @@ from tests.integration.jobs.stores import DRIVERS, Stores
 @pytest.fixture(autouse=True)
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time passes when a test says so, and then it sweeps itself."""
-    monkeypatch.setattr(jobs.memory, "TICK_S", 3600.0)
+    monkeypatch.setattr(jobs.memory.store, "TICK_S", 3600.0)
 
 
 @pytest.fixture(params=DRIVERS)

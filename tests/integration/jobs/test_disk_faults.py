@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from jobs import JobStatus, MemoryJobStore, SqliteJournal, StoreUnavailable, store_link
-from jobs import sqlite_journal as module
+from jobs import JobStatus, MemoryJobStore, SqliteJournal, StoreUnavailable
 from jobs.failpoints import MARK, VARIABLE
-from jobs.schema import VERSION
+from jobs.sqlite import client
+from jobs.sqlite import journal as module
+from jobs.sqlite.schema import VERSION
 from tests.integration.jobs.stores import SOON_S, Stores, begin, job_of, new, soon, take
 from tests.waiting import until
 
@@ -335,14 +336,14 @@ async def test_a_store_process_that_stands_still_is_given_up(
     disk: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that hangs: whoever waits is told so, and nothing waits for the process to die."""
-    monkeypatch.setattr(store_link, "_HANGS_S", 0.5)
+    monkeypatch.setattr(client, "_HANGS_S", 0.5)
     store = await disk.open()
     pid = disk.journals[-1].pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(StoreUnavailable, match=r"was not written in 0\.5 s"):
         await asyncio.wait_for(store.enqueue(new()), SOON_S)
-    monkeypatch.setattr(store_link, "_HANGS_S", 10.0)
+    monkeypatch.setattr(client, "_HANGS_S", 10.0)
     await asyncio.wait_for(store.enqueue(new()), SOON_S)
     assert disk.journals[-1].pid != pid
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from moto import mock_aws
 
-import jobs.memory
+import jobs.memory.store
 from jobs import Job, JobQueue, JobStatus, Limits, MemoryJobStore, NewJob, SqliteJournal
 from jobs.sqs.calls import sqs_client
 from jobs.sqs.queue import SqsQueue
@@ -100,7 +100,7 @@ async def sqs_of(client: Any, name: str) -> AsyncIterator[Driver]:
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs.memory, "TICK_S", FAST)
+    monkeypatch.setattr(jobs.memory.store, "TICK_S", FAST)
 
 
 @pytest.fixture(scope="module")

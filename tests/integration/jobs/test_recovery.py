@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from jobs import Chunk, JobStatus
-from jobs.entry import UNSEEN
-from jobs.frames import encode
-from jobs.store_link import StoreLink
+from jobs.memory.job_record import UNSEEN
+from jobs.sqlite.client import StoreLink
+from jobs.sqlite.frames import encode
 from tests.integration.jobs.stores import SOON_S, Stores, job_of, new, soon, take
 
 SENDERS = 20

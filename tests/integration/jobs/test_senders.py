@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobs import JobStatus, MemoryJobStore, NotRetryable
-from jobs.workers import STOP_S
+from jobs.memory.workers import STOP_S
 from tests.integration.jobs.stores import Stores, begin, job_of, new, soon, take, turns
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs import Chunk, JobStatus, StoreUnavailable
-from jobs.schema import VERSION
+from jobs.sqlite.schema import VERSION
 from tests.integration.jobs.stores import Stores, job_of, new, take
 
 # As version 1 had them.

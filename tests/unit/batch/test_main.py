@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import batch.__main__
-from batch.run import Batch
+from batch.cli.run import Batch
 
 
 @pytest.fixture(autouse=True)

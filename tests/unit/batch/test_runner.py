@@ -9,12 +9,12 @@ from typing import cast
 
 import pytest
 
-from batch.answerer import Answerer, Outcome
-from batch.journal import Header, Journal
-from batch.line import Line
+from batch.input.line import Line
+from batch.input.source import Source
+from batch.line_executor import Answerer, Outcome
+from batch.output.journal import Header, Journal
+from batch.progress import Tally
 from batch.runner import Runner
-from batch.source import Source
-from batch.tally import Tally
 
 LINES = 3
 CRASH = Outcome(b"{}", ok=False, retryable=True, crashed=True)

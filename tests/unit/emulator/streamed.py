@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from emulator.job_stream import JobStream
+from emulator.runpod.stream_route import JobStream
 from jobs import Job, Limits, MemoryJobStore, NewJob
 from tests.unit.emulator.events import DEADLINE_S
 

@@ -18,9 +18,9 @@ from engine import (
     Priority,
     by_model,
 )
-from engine.clocks import Clocks
 from engine.errors import EngineClosed, EngineDead, ModelLoadFailed
 from engine.hooks import EngineEvent, HostLoaded
+from engine.timeouts import Clocks
 from tests.conftest import ScriptFactory
 from tests.unit.engine.test_reserve import said
 from tests.waiting import until

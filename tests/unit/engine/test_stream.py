@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import engine.stream
-from engine.clocks import Clocks
 from engine.errors import (
     BackendFailed,
     ConsumerTooSlow,
@@ -26,6 +25,7 @@ from engine.hooks import EngineEvent, FirstToken, Hooks, RequestEnded
 from engine.output import Delta, Finish, FinishReason, Timings, Usage
 from engine.request import GenerationRequest
 from engine.stream import TokenStream
+from engine.timeouts import Clocks
 
 FINISH = Finish(
     reason=FinishReason.STOP, usage=Usage(4, 11, 3), timings=Timings(prefill_ms=3), stop_reason="x"

@@ -9,7 +9,7 @@ from botocore.client import BaseClient
 
 from handler.bucket import Bucket, open_bucket, read_s3_config, region_of
 from handler.errors import InvalidRequest
-from handler.targets import Targets
+from handler.outbound_targets import Targets
 
 SECRET = "Zm9v/s3cr3t+Zm9v"
 GIVEN = {

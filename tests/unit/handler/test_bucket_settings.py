@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from handler.assembly import build_results
 from handler.blobs import BlobStore
 from handler.bucket import Bucket
+from handler.composition import build_results
 from handler.results import Results
 from handler.setting_error import SettingError
 from handler.worker_settings import WorkerSettings

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from engine import Delta, TokenLogprob
 from handler import limits
 from handler.errors import ResultTooLarge
+from handler.openai.call import Codec, Shape
 from handler.openai.chat import CHAT
-from handler.openai.codec import Codec, Shape
 from handler.openai.completions import COMPLETIONS
 from handler.response import encode_partial
 

@@ -135,7 +135,7 @@ def test_only_the_engine_is_imported_before_its_model_loads() -> None:
     # The first token waits for the longer of the two: the imports and the load.
     program = (
         "import sys, handler.__main__; "
-        "print(sys.modules.keys() & {'handler.assembly', 'handler.logs', 'numpy', 'structlog'})"
+        "print(sys.modules.keys() & {'handler.composition', 'handler.logs', 'numpy', 'structlog'})"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, timeout=30, check=True, capture_output=True

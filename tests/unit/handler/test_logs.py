@@ -134,7 +134,7 @@ async def test_prompts_and_answers_are_written_only_where_that_is_asked_for(
         assert isinstance(request, TextRequest)
         await pipeline.run(request)
     err = capsys.readouterr().err
-    found = [json.loads(line) for line in err.splitlines() if "handler.texts" in line]
+    found = [json.loads(line) for line in err.splitlines() if "handler.content_log" in line]
     if not texts:
         assert not found
         assert "plain" not in err

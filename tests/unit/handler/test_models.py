@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from engine import EngineState
+from handler.active_generation import Running
 from handler.errors import InvalidRequest, ModelNotFound
 from handler.job import JobHandler
 from handler.models import Models
 from handler.openai.service import EMBEDDINGS, MODELS, OpenAIService
 from handler.pipeline import Pipeline
-from handler.running import Running
 from tests.unit.handler.conftest import PipelineFactory
 
 COMPLETIONS = "/v1/completions"

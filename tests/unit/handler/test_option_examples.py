@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from handler.options import OptionsInput, OptionsReader
+from tools.docs.validation import OptionRule, option_rules
 from validation import Subject
 from validation.rules import Example
-from validation.rules_page import OptionRule, option_rules
 from validation.v3 import V3
 
 RULES = option_rules()

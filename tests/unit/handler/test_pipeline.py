@@ -311,6 +311,6 @@ async def test_what_is_ignored_is_logged(
 ) -> None:
     # R16, R55
     await pipeline_of().run(ask("hi", warnings=("top_logprobs was ignored",)))
-    (record,) = [each for each in caplog.records if each.name == "handler.running"]
+    (record,) = [each for each in caplog.records if each.name == "handler.active_generation"]
     assert record.levelname == "WARNING"
     assert record.getMessage() == "request r-1: top_logprobs was ignored"

@@ -8,13 +8,13 @@ import pytest
 
 from handler.errors import InvalidRequest
 from handler.job_keys import INPUT_KEYS, SAMPLING_KEYS, job_warnings
-from handler.names import IGNORED, NEUTRAL
 from handler.openai.body_keys import BODY_KEYS, TOKENIZE_KEYS
 from handler.openai.completions import COMPLETIONS
-from handler.openai.matrix import codec_of
 from handler.openai.parameters import ChatInput, CompletionInput
+from handler.parameter_names import IGNORED, NEUTRAL
 from handler.request import OpenAIRequest, TextRequest, parse
 from handler.unknown_keys import MAX_COMPARED, MAX_LOOKED_AT, KnownKeys
+from tools.docs.support_matrix import codec_of
 
 KNOWN = KnownKeys(
     "box.",

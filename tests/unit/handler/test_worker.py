@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from handler.processor import tell_sdk
+from handler.sdk_cpuinfo_patch import tell_sdk
 from tests.unit.handler.conftest import JobHandlerFactory
 
 ROOT = Path(__file__).parents[3]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from jobs import NoJournal, StoreUnavailable
-from jobs.job import Job
+from jobs.model import Job
 
 
 class ManualJournal(NoJournal):

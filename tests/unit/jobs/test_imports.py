@@ -6,6 +6,6 @@ from tests.modules import loaded_with
 
 
 def test_the_store_process_begins_without_what_its_parent_needs() -> None:
-    loaded = loaded_with("jobs.store_process")
-    assert "jobs.store_process" in loaded
-    assert loaded.isdisjoint({"asyncio", "jobs.memory", "jobs.sqlite_journal"})
+    loaded = loaded_with("jobs.sqlite.server")
+    assert "jobs.sqlite.server" in loaded
+    assert loaded.isdisjoint({"asyncio", "jobs.memory.store", "jobs.sqlite.journal"})

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from batch.journal import Header, Journal
+from batch.output.journal import Header, Journal
 from emulator.app import build_app
-from emulator.batches import work
+from emulator.batches import executor
 from emulator.settings import EmulatorSettings
 from engine import Engine
 from engine.hooks import RequestStarted
@@ -139,7 +139,7 @@ async def test_a_server_that_ends_while_a_journal_is_opened_lets_go_of_it(
 ) -> None:
     given, opening = settings(tmp_path / "kept", script({})), threading.Event()
     with monkeypatch.context() as slow:
-        slow.setattr(work, "Journal", partial(_SlowToOpen, opening=opening))
+        slow.setattr(executor, "Journal", partial(_SlowToOpen, opening=opening))
         async with serving(given) as server, client_of(server) as client:
             made = await client.create(calls(1))
             await until(opening.is_set)

@@ -17,7 +17,7 @@ import pytest
 
 from engine import Chat, Engine, FinishReason, Message, Priority
 from engine.backends.rkllm.sampler import Sampler
-from engine.backends.rkllm.stepwise import CHUNK
+from engine.backends.rkllm.token_loop import CHUNK
 from engine.errors import (
     BackendFailed,
     ModelLoadFailed,
@@ -268,7 +268,7 @@ async def test_what_it_needs_is_named(
     rkllm_of: RkllmMaker, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as without:
-        without.setitem(sys.modules, "engine.backends.rkllm.stepwise", None)
+        without.setitem(sys.modules, "engine.backends.rkllm.token_loop", None)
         with pytest.raises(ModelLoadFailed, match="RKLLM_MODE=logits needs numpy: `pip install"):
             await logits_engine(rkllm_of).ready()
     (files / "tokenizer.json").unlink()

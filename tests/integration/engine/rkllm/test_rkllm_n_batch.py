@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from engine import Engine, FinishReason, Priority, TokenStream
-from engine.backends.rkllm import batches
+from engine.backends.rkllm import batched_requests
 from engine.backends.rkllm.abi import Abi
 from engine.doctor import FAILED, Doctor
 from engine.errors import (
@@ -52,7 +52,7 @@ def tokenizer(tmp_path: Path) -> Path:
 @pytest.fixture
 def full_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has a batch wait for more to come for as long as a busy machine may take."""
-    monkeypatch.setattr(batches, "GATHER_S", 0.5 * PATIENCE)
+    monkeypatch.setattr(batched_requests, "GATHER_S", 0.5 * PATIENCE)
 
 
 def said(prompt: tuple[int, ...], tokens: int) -> str:

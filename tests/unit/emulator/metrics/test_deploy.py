@@ -12,10 +12,10 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from emulator.metrics.operation_names import OPERATION_NAMES
-from emulator.metrics.page import specs
-from emulator.metrics.text import Text
+from emulator.http.operation_names import OPERATION_NAMES
+from emulator.metrics.exposition import Text
 from tests.promql import COUNTING, Expression, read
+from tools.docs.metrics import specs
 
 ROOT = Path(__file__).resolve().parents[4]
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"

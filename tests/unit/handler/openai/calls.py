@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from handler.openai.codec import Codec
+from handler.openai.call import Codec
 from handler.openai.dialect import OPENAI, Dialect
+from handler.openai.parallel import Several
 from handler.openai.service import OpenAIService, events
-from handler.openai.several import Several
 from handler.pipeline import Pipeline
 from tests.unit.handler.openai import reading
 from tests.unit.handler.openai.reading import Told

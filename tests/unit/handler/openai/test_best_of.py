@@ -9,7 +9,7 @@ import pytest
 
 from engine import FinishReason, TokenLogprob, Usage
 from engine.output import Finish
-from handler.openai.codec import Codec
+from handler.openai.call import Codec
 from handler.openai.completions import COMPLETIONS as SHAPE
 from handler.openai.service import OpenAIService
 from handler.pipeline import Answer

@@ -14,8 +14,8 @@ from engine import Delta, Finish, SamplingParams, TokenLogprob
 from engine.backends.base import RunEnd
 from engine.generation import Generation
 from handler.limits import split
+from handler.openai.call import Codec, Echo, Shape
 from handler.openai.chat import CHAT
-from handler.openai.codec import Codec, Echo, Shape
 from handler.openai.completions import COMPLETIONS
 from handler.openai.service import DONE
 from handler.pipeline import Answer

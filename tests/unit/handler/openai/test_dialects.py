@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from handler.openai.codec import Codec
+from handler.openai.call import Codec
 from handler.openai.completions import COMPLETIONS as SHAPE
 from handler.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.openai.service import OpenAIService

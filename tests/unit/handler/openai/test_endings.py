@@ -9,7 +9,7 @@ import pytest
 from openai.types import CompletionUsage
 
 from engine import Finish, FinishReason, Usage
-from handler.openai.codec import Codec
+from handler.openai.call import Codec
 from handler.openai.completions import COMPLETIONS
 from handler.openai.service import DONE
 from handler.pipeline import Answer

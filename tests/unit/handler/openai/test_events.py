@@ -9,11 +9,11 @@ import pytest
 from engine import Delta, FinishReason, TokenLogprob, Usage
 from engine.output import Finish
 from handler import limits
-from handler.answer import Answer
-from handler.openai.codec import Codec
+from handler.completed_answer import Answer
+from handler.openai.call import Codec
 from handler.openai.completions import COMPLETIONS
 from handler.openai.events import events
-from handler.openai.several import Finished, Part
+from handler.openai.parallel import Finished, Part
 from tests.unit.handler.openai import reading
 
 TOPS = tuple((f"other {number}", -2.0) for number in range(5))

@@ -8,8 +8,8 @@ import pytest
 
 from engine import Delta, Finish, FinishReason, TokenLogprob, Usage
 from handler.limits import BLOCK_BYTES
+from handler.openai.call import Codec, Echo, Shape
 from handler.openai.chat import CHAT
-from handler.openai.codec import Codec, Echo, Shape
 from handler.openai.completions import COMPLETIONS
 from handler.openai.logprobs import chat, legacy, within
 from handler.openai.service import DONE, OpenAIService

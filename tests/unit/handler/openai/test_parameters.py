@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from engine import Capabilities
 from handler.errors import InvalidRequest, NotFound, problem
+from handler.openai.call import MAX_GENERATIONS, Codec, Shape
 from handler.openai.chat import CHAT
-from handler.openai.codec import MAX_GENERATIONS, Codec, Shape
 from handler.openai.completions import COMPLETIONS
 from handler.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.openai.parameters import ChatInput, CompletionInput, _read, read_parameters

@@ -11,7 +11,7 @@ from openai._streaming import SSEDecoder
 from engine.errors import BackendFailed
 from handler import limits
 from handler.errors import InvalidRequest, NotFound
-from handler.openai.codec import Codec
+from handler.openai.call import Codec
 from handler.openai.service import OpenAIService, events
 from tests.unit.handler.conftest import PipelineFactory
 

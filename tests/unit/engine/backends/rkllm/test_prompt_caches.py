@@ -13,7 +13,7 @@ from typing import cast
 
 import pytest
 
-from engine.backends.rkllm.adapters import Adapter
+from engine.backends.rkllm.lora_adapters import Adapter
 from engine.backends.rkllm.prompt_caches import MAX_CACHES, PromptCaches
 from engine.backends.rkllm.runtime import Runtime
 from engine.errors import RequestRejected

@@ -1,0 +1,1 @@
+"""Batch output: the journal of answers and the finished files."""

@@ -1,0 +1,47 @@
+"""A note beside a finished output that names its input, so that the command can be repeated."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+import orjson
+
+from batch.output.destination import FileTarget, Target
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """The digest of the input and the counts of a run that answered every line.
+
+    `output_bytes` is the size of the output: a file of another size was changed since. Only outputs
+    that are files have a note.
+    """
+
+    digest: str
+    lines: int
+    failed: int
+    output_bytes: int
+
+    @classmethod
+    def read(cls, output: Target) -> Self | None:
+        """Return the note of an output; None if there is none or the output has changed since."""
+        if not isinstance(output, FileTarget):
+            return None
+        try:
+            note = cls(**orjson.loads(_path(output).read_bytes()))
+            return note if output.path.stat().st_size == note.output_bytes else None
+        except (OSError, TypeError, ValueError):
+            return None
+
+    @classmethod
+    def write(cls, output: Target, digest: str, lines: int, failed: int) -> None:
+        """Leave the note of an output that is complete. Raises OSError."""
+        if isinstance(output, FileTarget):
+            note = cls(digest, lines, failed, output.path.stat().st_size)
+            FileTarget(_path(output)).write([orjson.dumps(asdict(note)) + b"\n"])
+
+
+def _path(output: FileTarget) -> Path:
+    return output.path.with_name(f".{output.path.name}.finished")

@@ -1,0 +1,1 @@
+"""Batches through SQS: messages, workers and the bucket of results."""

@@ -1,0 +1,1 @@
+"""Worker processes that the server starts and stops with the load."""

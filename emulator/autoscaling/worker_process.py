@@ -1,0 +1,187 @@
+"""A worker as a process behind its keeper, and what it is told of its platform."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import shlex
+import signal
+import sys
+from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol
+
+from emulator.autoscaling import supervisor
+from emulator.http.request_target import WORKER_KEY
+from handler.setting_error import NO_SDK
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_LINE = 2**16
+# What the SDK says of a call that failed has its URL in it.
+_HIDDEN = re.compile(rf"(?<={WORKER_KEY.decode()}=)[\w-]+")
+# The SDK's last line after a failed fitness check; the reason is in the line before it.
+_SDK_EXIT_LINE = "Worker is unhealthy, exiting."
+# What is meant for this server, or for a worker of another one.
+_NOT_INHERITED = (
+    *("API_KEYS", "HOST", "PORT", "JOB_DB", "LOCAL_WORKER", "SCALER", "WORKERS", "WORKER_"),
+    "RUNPOD_",
+)
+_INHERITED = ("RUNPOD_LOG_LEVEL", "RUNPOD_DEBUG_LEVEL", "RUNPOD_PING_INTERVAL")
+
+# As a file and with -P: in the working folder, `-m handler` would find a handler.py of the user's.
+_HANDLER_FILE = Path(__file__).resolve().parents[2] / "handler" / "__main__.py"
+_OWN_WORKER = (sys.executable, "-P", str(_HANDLER_FILE))
+
+
+class Process(Protocol):
+    """One worker's process, as `spawn` returns it."""
+
+    @property
+    def returncode(self) -> int | None:
+        """How it ended; None while it runs."""
+
+    @property
+    def last_line(self) -> str:
+        """The last line that it has written, the SDK's note that it exits not counted."""
+
+    def terminate(self) -> None:
+        """Have it finish what it runs and end."""
+
+    def kill(self) -> None:
+        """End it and all it started, now."""
+
+    async def wait(self) -> int:
+        """Wait for its end."""
+
+
+Spawn = Callable[[str, Sequence[str], Mapping[str, str]], Awaitable[Process]]
+
+
+def worker_environment(
+    url: str,
+    endpoint: str,
+    name: str,
+    api_key: str | None,
+    own_key: str | None = None,
+    *,
+    allows_private_targets: bool = True,
+) -> Mapping[str, str]:
+    """Return this process's environment as a worker of the server at `url` needs it.
+
+    Its SDK sends the `api_key` only where the user has none of the cloud in ~/.runpod/config.toml;
+    the `own_key` is in its URLs, whatever else it sends. Whether jobs may name private addresses
+    is decided by the address that the server listens on, which the worker does not know.
+    """
+    base = f"{url}/v2/{endpoint}"
+    query = "?gpu=local" if own_key is None else f"?gpu=local&{WORKER_KEY.decode()}={own_key}"
+    inherited = {
+        key: value
+        for key, value in os.environ.items()
+        if key in _INHERITED or not key.upper().startswith(_NOT_INHERITED)
+    }
+    given = {
+        "RUNPOD_WEBHOOK_GET_JOB": f"{base}/job-take/$ID{query}",
+        "RUNPOD_WEBHOOK_POST_OUTPUT": f"{base}/job-done/$RUNPOD_POD_ID/$ID{query}",
+        "RUNPOD_WEBHOOK_POST_STREAM": f"{base}/job-stream/$RUNPOD_POD_ID/$ID{query}",
+        "RUNPOD_WEBHOOK_PING": f"{base}/ping/$RUNPOD_POD_ID{query}",
+        "RUNPOD_POD_ID": name,
+        "RUNPOD_ENDPOINT_ID": endpoint,
+        # They want a network and a GPU.
+        "RUNPOD_SKIP_AUTO_SYSTEM_CHECKS": "true",
+        "RUNPOD_SKIP_GPU_CHECK": "true",
+        "PRIVATE_TARGETS": "on" if allows_private_targets else "off",
+        "PYTHONUNBUFFERED": "1",
+    }
+    if api_key is not None:
+        given["RUNPOD_AI_API_KEY"] = api_key
+    # The SDK's own default is DEBUG, which prints prompts and answers.
+    return {"RUNPOD_LOG_LEVEL": "INFO"} | inherited | given
+
+
+def worker_command(written: str) -> list[str]:
+    """Return a command line as arguments; an empty one starts this package's worker.
+
+    Raises ValueError if it is not a command line. `python` is the interpreter of this process,
+    since there may be no other, or one without the SDK.
+    """
+    command = shlex.split(written)
+    if not command:
+        return list(_OWN_WORKER)
+    return [sys.executable, *command[1:]] if command[0] in ("python", "python3") else command
+
+
+def missing_sdk(command: str) -> str | None:
+    """Return why this package's worker cannot be started; None if it can.
+
+    A command of the user's own may run in another interpreter, so it is not examined.
+    """
+    if shlex.split(command) or find_spec("runpod") is not None:
+        return None
+    return f"WORKERS: {NO_SDK}"
+
+
+class Kept:
+    """A worker behind its keeper, with what it writes going to the log."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.last_line = ""
+        self._reader = asyncio.create_task(self._log(name, process.stdout))
+
+    @property
+    def returncode(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self._process.returncode
+
+    def terminate(self) -> None:
+        """Have it finish what it runs and end."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it and all it started: the keeper does so when its stdin ends."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    async def wait(self) -> int:
+        """Wait for its end."""
+        code = await self._process.wait()
+        await asyncio.gather(self._reader, return_exceptions=True)
+        return code
+
+    async def _log(self, name: str, output: asyncio.StreamReader | None) -> None:
+        while output is not None:
+            try:
+                line = await output.readline()
+            except ValueError:
+                # Longer than anybody reads; the reader has dropped it.
+                continue
+            if not line:
+                return
+            if text := _HIDDEN.sub("…", line.decode("utf-8", "replace").rstrip()):
+                logger.info("%s: %s", name, text)
+                if _SDK_EXIT_LINE not in text:
+                    self.last_line = text
+
+
+async def spawn_kept(name: str, command: Sequence[str], environment: Mapping[str, str]) -> Kept:
+    """Start a worker. Raises OSError."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-I", "-S", supervisor.__file__),
+        *command,
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=STDOUT,
+        env=environment,
+        limit=_LONGEST_LINE,
+        # Not of the terminal's group: Ctrl-C is for the server, which ends them in good order.
+        start_new_session=True,
+    )
+    return Kept(name, process)

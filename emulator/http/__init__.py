@@ -1,0 +1,1 @@
+"""HTTP building blocks: request bodies, responses, server-sent events, routing."""

@@ -1,0 +1,31 @@
+"""The operation names under which HTTP requests are counted."""
+
+from __future__ import annotations
+
+from starlette.types import Scope
+
+from emulator.http.request_target import Plane, call_of
+from emulator.metrics.instruments import OTHER
+
+_OPENAI = (
+    *("chat", "completions", "embeddings", "models", "files", "batches"),
+    *("tokenize", "detokenize", "system"),
+)
+_OTHERS = (
+    *("run", "runsync", "status", "status-sync", "stream", "cancel", "retry", "purge-queue"),
+    *("requests", "health", "docs", "openapi.json", "metrics", "console"),
+    *("job-take", "job-take-batch", "job-stop", "job-stream", "job-done", "ping"),
+)
+OPERATION_NAMES = (*_OTHERS, *_OPENAI, OTHER)
+_KNOWN = frozenset(_OTHERS)
+
+
+def operation_name(scope: Scope) -> str:
+    """Return the name of the requested operation, or `other` if it is unknown."""
+    call = call_of(scope)
+    if call.plane is not Plane.OPENAI:
+        return call.operation if call.operation in _KNOWN else OTHER
+    parts = scope["path"].split("/")
+    # Skip the endpoint, which may have any name. A model's or file's name may follow the operation.
+    start = 3 if call.endpoint is not None else 1
+    return next((part for part in parts[start:] if part in _OPENAI), OTHER)

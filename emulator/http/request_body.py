@@ -1,0 +1,149 @@
+"""Request bodies: JSON objects of a bounded size, or a clear refusal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+
+from emulator.server.body_budget import RECEIVED, ReceivedBody
+from handler.errors import InvalidRequest, PayloadTooLarge, UnsupportedMediaType
+from handler.json_values import MAX_JSON_VALUES, has_more_values, parse_json
+
+# Parsed in a thread; smaller ones take about as long as handing them to one does.
+_LARGE_BYTES = 250_000
+
+
+async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
+    """Return the body as a JSON object, having read no more than `max_bytes` of it.
+
+    Raises:
+        UnsupportedMediaType: a browser sent the body without a JSON content type.
+        PayloadTooLarge: the declared or the received size exceeds `max_bytes`.
+        InvalidRequest: the body is not a JSON object, or has too many values.
+    """
+    require_json_label(request)
+    return await read_object(request, max_bytes, "the body")
+
+
+def require_json_label(request: Request) -> None:
+    """Check that a browser has labelled its body as JSON.
+
+    Browsers send other content types to a foreign server without asking it first. Other clients may
+    label a body as they like (R70): `curl -d` says application/x-www-form-urlencoded.
+
+    Raises:
+        UnsupportedMediaType: a browser sent the body without a JSON content type.
+    """
+    if is_from_browser(request):
+        content_type = request.headers.get("content-type", "")
+        label = content_type.partition(";")[0].strip().lower()
+        if label != "application/json" and not label.endswith("+json"):
+            raise UnsupportedMediaType(
+                f"the content type must be application/json, got {label or 'none'}"
+            )
+
+
+async def read_object(
+    request: Request, max_bytes: int, name: str, *, max_values: int | None = None
+) -> dict[str, Any]:
+    """Return the body as a JSON object, whatever its label; `name` begins the error messages.
+
+    A large body is parsed in a thread, one at a time: each step of it holds Python's lock for less
+    than 100 ms, and the event loop runs between them. `max_values` replaces the server's limit for
+    the values of a body.
+
+    Raises:
+        PayloadTooLarge: the declared or the received size exceeds `max_bytes`.
+        InvalidRequest: the body is not a JSON object, or has too many values.
+    """
+    body = await _read(request, max_bytes)
+    received = received_body(request)
+    if received is None:
+        return parse_object(body, name)
+    budget = received.budget
+    max_values = budget.max_values if max_values is None else max_values
+    try:
+        if len(body) <= _LARGE_BYTES:
+            return parse_object(body, name, max_values)
+        async with budget.parsing:
+            return await asyncio.to_thread(parse_object, body, name, max_values)
+    finally:
+        received.release()
+
+
+def received_body(request: Request) -> ReceivedBody | None:
+    """Return the count of the request's bytes in memory; None outside our server."""
+    extension = request.scope.get("extensions", {}).get(RECEIVED)
+    return None if extension is None else extension["body"]
+
+
+def is_from_browser(request: Request) -> bool:
+    """Return whether the request has a header that browsers add and scripts cannot remove."""
+    return any(
+        name == b"origin" or name.startswith(b"sec-fetch-") for name, _ in request.headers.raw
+    )
+
+
+def parse_object(
+    body: bytes | bytearray, name: str, max_values: int = MAX_JSON_VALUES
+) -> dict[str, Any]:
+    """Return a body as a JSON object; `name` begins the error messages. Raises InvalidRequest."""
+    if has_more_values(body, max_values):
+        raise InvalidRequest(
+            f"{name} has more than {max_values:,} JSON values (MAX_JSON_VALUES); every list "
+            "element, object key, list and object counts"
+        )
+    try:
+        value = parse_json(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"{name} is not JSON: {error}{_number_note(body)}") from None
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{name} must be a JSON object")
+    return value
+
+
+def json_bytes(value: Any, name: str, param: str | None = None) -> bytes:
+    """Return what was read as JSON as JSON again; `name` begins the sentence otherwise.
+
+    Raises:
+        InvalidRequest: it is nested too deeply.
+    """
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        # The one thing that can be read and not written: 255 levels, where reading takes 1,024.
+        raise InvalidRequest(f"{name} is nested too deeply", param) from None
+
+
+def _number_note(body: bytes | bytearray) -> str:
+    """Say so where what is wrong is what Python writes for numbers that JSON has not."""
+    if not (b"NaN" in body or b"Infinity" in body):
+        return ""
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    return "; NaN and Infinity are no JSON"
+
+
+async def _read(request: Request, max_bytes: int) -> bytearray:
+    """Return the body, having read no more than `max_bytes` of it. Raises PayloadTooLarge."""
+    declared = request.headers.get("content-length", "")
+    # isdigit alone also takes "²", which int() does not, and more digits than it does.
+    number = declared.isascii() and declared.isdigit() and len(declared) < 20
+    if number and int(declared) > max_bytes:
+        raise _too_large(max_bytes)
+    body = bytearray()
+    async for chunk in request.stream():
+        if len(body) + len(chunk) > max_bytes:
+            raise _too_large(max_bytes)
+        body += chunk
+    return body
+
+
+def _too_large(max_bytes: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"the body is larger than {max_bytes / 1e6:g} MB")

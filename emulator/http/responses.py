@@ -1,0 +1,53 @@
+"""JSON and errors on the wire."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from structlog.contextvars import get_contextvars
+
+from emulator.http.request_target import has_named_errors
+from handler.errors import Problem, Row, problem
+
+
+class JSON(Response):
+    """A JSON body, encoded by orjson."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Return the bytes of the body."""
+        return orjson.dumps(content)
+
+
+def error_response(failure: Problem, *, named: bool = False) -> JSON:
+    """Return a failure as OpenAI tells one, or with a name for its code, as the oracle does."""
+    headers = {}
+    if failure.row.status in (429, 503):
+        headers["Retry-After"] = str(failure.retry_after_s or 1)
+    body = failure.named_error() if named else failure.openai_error()
+    request_id = get_contextvars().get("request_id")
+    if request_id is not None:
+        body["error"]["request_id"] = request_id
+    return JSON(body, failure.row.status, headers)
+
+
+async def on_error(request: Request, error: Exception) -> Response:
+    """Answer what a route raised; no traceback reaches a client (R53)."""
+    return error_response(problem(error))
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """Answer an unknown path or method in the same shape as everything else."""
+    if not isinstance(error, HTTPException):
+        return await on_error(request, error)
+    kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    failure = Problem(message, Row(error.status_code, kind))
+    response = error_response(failure, named=has_named_errors(request.scope))
+    response.headers.update(error.headers or {})
+    return response

@@ -1,0 +1,130 @@
+"""The metrics read at each scrape: the state of the engine, the queue, the disk, the workers."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from emulator.batches.batch import BatchStatus, StoredBatch
+from emulator.metrics.definitions import PREFIX
+from emulator.metrics.instruments import Reading, Spec
+from emulator.runpod.worker_registry import Fleet
+from emulator.settings import EmulatorSettings
+from engine import AnyEngine, EngineState, by_model
+from jobs import JobStatus, MemoryJobStore, SqliteJournal
+
+_WORKERS = ("idle", "initializing", "running")
+
+
+def readings(
+    settings: EmulatorSettings,
+    engine: AnyEngine,
+    store: MemoryJobStore,
+    fleet: Fleet,
+    journal: SqliteJournal | None,
+    batches: Callable[[], Sequence[StoredBatch]],
+) -> list[Reading]:
+    """Return all readings. Reading one takes constant time, however many jobs there are."""
+    endpoint = settings.endpoint_id
+    models = by_model(engine, settings.served_model)
+
+    def oldest_s() -> float:
+        queued_at = store.oldest_queued_at(endpoint)
+        # The system clock may have been set back since.
+        return 0.0 if queued_at is None else max(0.0, time.time() - queued_at)
+
+    return [
+        _info(settings),
+        _by(
+            "engine_state",
+            "1 for the engine's current state, 0 for the others.",
+            "state",
+            EngineState,
+            lambda: {engine.state.value: 1},
+        ),
+        _by(
+            "model_copies",
+            "Copies of all served models by state.",
+            "state",
+            EngineState,
+            lambda: Counter(
+                copy.state.value for each in models.values() for copy in each.instances
+            ),
+        ),
+        _one("engine_slots", "Generations that can run at the same time.", lambda: engine.slots),
+        _one("slots_in_use", "Slots in use.", lambda: engine.running),
+        _one("requests_waiting", "Requests that are waiting for a slot.", lambda: engine.waiting),
+        Reading(
+            Spec(
+                name=f"{PREFIX}engine_restarts_total",
+                kind="counter",
+                help="Restarts of the engine process after a crash.",
+            ),
+            lambda: engine.restarts,
+        ),
+        _by("jobs", "Stored jobs of all endpoints by status.", "status", JobStatus, store.totals),
+        _one("jobs_max", "Maximum number of stored jobs (MAX_JOBS).", lambda: settings.max_jobs),
+        _one(
+            "oldest_job_wait_seconds",
+            "Waiting time of the oldest queued job of the server's own endpoint; 0 if none waits.",
+            oldest_s,
+        ),
+        _one(
+            "job_database_up",
+            "1 if jobs can be written to disk, or if they are kept in memory only; else 0.",
+            lambda: float(journal is None or journal.trouble is None),
+        ),
+        _by(
+            "workers",
+            "Workers of the server's own endpoint by state; each slot of the local worker counts.",
+            "state",
+            _WORKERS,
+            lambda: fleet.counts(endpoint),
+        ),
+        _by(
+            "batches",
+            "Stored batches by status.",
+            "status",
+            BatchStatus,
+            lambda: Counter(each.status.value for each in batches()),
+        ),
+    ]
+
+
+def _info(settings: EmulatorSettings) -> Reading:
+    labels = {
+        "backend": settings.backend,
+        "model": settings.served_model,
+        "isolation": settings.engine_isolation,
+    }
+    spec = Spec(
+        name=f"{PREFIX}info",
+        kind="gauge",
+        help="Always 1; the labels name the backend, the model and the isolation mode.",
+        labels={name: (value,) for name, value in labels.items()},
+    )
+    return Reading(spec, lambda: {tuple(labels.values()): 1})
+
+
+def _one(name: str, description: str, read: Callable[[], float]) -> Reading:
+    return Reading(Spec(name=PREFIX + name, kind="gauge", help=description), read)
+
+
+def _by(
+    name: str,
+    description: str,
+    label: str,
+    values: Iterable[str],
+    read: Callable[[], Mapping[Any, float]],
+) -> Reading:
+    """Return a reading with one label; label values without a number are reported as 0."""
+    known = tuple(map(str, values))
+    spec = Spec(name=PREFIX + name, kind="gauge", help=description, labels={label: known})
+
+    def read_all() -> Mapping[tuple[str, ...], float]:
+        numbers = read()
+        return {(value,): numbers.get(value, 0) for value in known}
+
+    return Reading(spec, read_all)

@@ -1,0 +1,1 @@
+"""ASGI middleware: request ids, authentication, rate limits, fault injection."""

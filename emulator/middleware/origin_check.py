@@ -1,0 +1,163 @@
+"""Which web pages may call the server: their own, and those of CORS_ORIGINS (R71)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from emulator.http.request_target import OPEN, Plane, call_of, has_named_errors
+from emulator.http.responses import error_response
+from emulator.middleware.allowed_hosts import AllowedHosts, is_loopback
+from handler.errors import Problem, Row
+from handler.sampling import shown
+
+# 403 and not 421 for a host name: browsers and Node.js repeat a request after 421.
+_FORBIDDEN = Row(403, "permission_error", name="forbidden")
+_UNAUTHORIZED = Row(401, "authentication_error", name="unauthorized")
+_NO_WEBSOCKET = Row(400, "invalid_request_error")
+# An SDK worker asks again at once after an error, thousands of times a second.
+_HOLD_S = 1.0
+_DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
+# Stands for a header that is sent twice, which no browser does: no name, origin or credential.
+_CONTRADICTION = b""
+_READ = frozenset(
+    {b"host", b"origin", b"sec-fetch-site", b"authorization", b"user-agent", b"upgrade"}
+)
+
+
+class OriginCheck:
+    """Refuses requests that a foreign web page makes its visitor's browser send.
+
+    - **Host.** A name that is not allowed belongs to a page that rebound its name.
+    - **Origin and Sec-Fetch-Site.** Browsers add them and pages cannot change them. `same-origin`
+      is a page of this server, `none` the user's address bar. Everything else is foreign:
+      `same-site` as well, because another port of localhost is the same site. If there is no
+      Sec-Fetch-Site, the Origin is compared with the request's own scheme, host and port. Programs
+      send neither header.
+    - **Calls of workers.** They are GET requests that lease jobs, and a browser sends no Origin
+      with an image. Browsers send no Sec-Fetch-Site over plain HTTP either, unless the server has a
+      loopback address. Without API keys such a call therefore needs an `Authorization` header,
+      which no page can send without asking first, or it must come from a program on the same
+      machine.
+
+    Public pages are exempt: they hold no data of jobs, and other sites may link to them. WebSocket
+    handshakes are refused, because the server has no WebSocket routes.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: AllowedHosts,
+        origins: tuple[str, ...] = (),
+        *,
+        has_keys: bool = False,
+    ) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._allows_all_origins = "*" in origins
+        self._origins = frozenset(each.encode() for each in origins)
+        self._has_keys = has_keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 403, 401 or 400, or let the request through."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = _read_headers(scope)
+        problem = self._find_problem(scope, headers)
+        if problem is None:
+            await self._app(scope, receive, send)
+            return
+        if call_of(scope).plane is Plane.WORKER and not _has_browser_header(headers):
+            await asyncio.sleep(_HOLD_S)
+        response = error_response(problem, named=has_named_errors(scope))
+        if problem.row.status == 401:
+            response.headers["WWW-Authenticate"] = "Bearer"
+        await response(scope, receive, send)
+
+    def _find_problem(self, scope: Scope, headers: dict[bytes, bytes]) -> Problem | None:
+        """Return why a request is refused; None if it is not."""
+        if headers.get(b"upgrade", b"").lower() == b"websocket":
+            return Problem("this server has no WebSocket routes; streams are GET", _NO_WEBSOCKET)
+        if scope["path"] in OPEN:
+            return None
+        host = headers.get(b"host")
+        # Every browser sends a Host; HTTP/1.0 clients may omit it.
+        if host is not None and not self._hosts.allows(host):
+            name = shown(host.decode("latin-1"))
+            return Problem(
+                f"the host name {name} is not allowed: call the server by its address or by "
+                "localhost, or add the name to ALLOWED_HOSTS",
+                _FORBIDDEN,
+            )
+        if not self._allows_all_origins and self._is_foreign(scope, headers, host or b""):
+            page = shown(headers.get(b"origin", b"another site").decode("latin-1"))
+            return Problem(
+                f"a page of {page} may not call this server: only its own pages and those of "
+                "CORS_ORIGINS may",
+                _FORBIDDEN,
+            )
+        if (
+            not self._has_keys
+            and call_of(scope).plane is Plane.WORKER
+            and not _is_worker(scope, headers)
+        ):
+            return Problem(
+                "a worker must send an Authorization header, unless it is a program on the "
+                "server's own machine",
+                _UNAUTHORIZED,
+            )
+        return None
+
+    def _is_foreign(self, scope: Scope, headers: dict[bytes, bytes], host: bytes) -> bool:
+        """Return whether a page of another origin has sent a request."""
+        site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
+        if origin is None:
+            return site not in (None, b"same-origin", b"none")
+        # A proxy in front of the server may have changed scheme and host, but the browser compared
+        # the page's origin with the address that it called.
+        if site == b"same-origin" or origin in self._origins:
+            return False
+        return site not in (None, b"none") or not _is_same_origin(origin, scope["scheme"], host)
+
+
+def _read_headers(scope: Scope) -> dict[bytes, bytes]:
+    """Return the headers that the check needs; one that is sent twice is a contradiction."""
+    headers: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        if name in _READ:
+            headers[name] = value if name not in headers else _CONTRADICTION
+    return headers
+
+
+def _is_same_origin(origin: bytes, scheme: str, host: bytes) -> bool:
+    """Return whether a page's origin is the scheme, host and port that the request was sent to."""
+    scheme_ = scheme.encode()
+    default_port = _DEFAULT_PORTS.get(scheme_, b"")
+    own = b"%b://%b" % (scheme_, host.lower())
+    return origin.removesuffix(default_port) == own.removesuffix(default_port)
+
+
+def _has_browser_header(headers: dict[bytes, bytes]) -> bool:
+    # Not Sec-Fetch-Mode: fetch in Node.js sends it, and nothing else of the kind.
+    return b"origin" in headers or b"sec-fetch-site" in headers
+
+
+def _is_worker(scope: Scope, headers: dict[bytes, bytes]) -> bool:
+    """Return whether a request can be a worker's, on a server without keys."""
+    authorization = headers.get(b"authorization", b"").strip()
+    # A URL with a user name makes some browsers send Basic.
+    if authorization and not authorization.lower().startswith(b"basic "):
+        return True
+    is_browser = _has_browser_header(headers) or headers.get(b"user-agent", b"").startswith(
+        b"Mozilla/"
+    )
+    return not is_browser and _is_same_machine(scope)
+
+
+def _is_same_machine(scope: Scope) -> bool:
+    client, server = scope.get("client"), scope.get("server")
+    if client is None:  # a Unix socket
+        return True
+    return is_loopback(client[0]) or (server is not None and client[0] == server[0])

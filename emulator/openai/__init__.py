@@ -1,0 +1,1 @@
+"""OpenAI's API over HTTP, answered by the engine or through the job queue."""

@@ -1,0 +1,81 @@
+"""`/tokenize` and `/detokenize`: what a prompt is to the model, as vLLM's servers tell it."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from emulator.http.request_body import read_json
+from emulator.http.responses import JSON
+from engine import Chat, Engine
+from handler.errors import InvalidRequest
+from handler.messages import check_text, read_messages
+from handler.models import Models
+from handler.offload import checked
+from handler.openai.body_keys import DETOKENIZE_KEYS, TOKENIZE_KEYS
+from handler.sampling import check_token_count, read_token_ids, shown
+
+logger = logging.getLogger(__name__)
+
+
+class TokenRoutes:
+    """Asks a model's engine for tokens and text; holds nothing between calls."""
+
+    def __init__(self, models: Models, max_body_bytes: int) -> None:
+        self._models = models
+        self._max_body_bytes = max_body_bytes
+
+    def routes(self) -> list[Route]:
+        """Return the routes to mount."""
+        return [
+            Route("/tokenize", self._tokenize, methods=["POST"]),
+            Route("/detokenize", self._detokenize, methods=["POST"]),
+        ]
+
+    async def _tokenize(self, request: Request) -> Response:
+        body = await read_json(request, self._max_body_bytes)
+        engine = self._models.asked(body).engine
+        tokens = await engine.tokenize(await self._text(body, engine))
+        capabilities = await engine.ready()
+        return _answer(
+            {
+                "count": len(tokens),
+                "max_model_len": capabilities.context_length,
+                "tokens": tokens,
+            },
+            TOKENIZE_KEYS.warnings(body),
+        )
+
+    async def _text(self, body: dict[str, Any], engine: Engine) -> str:
+        """Return a prompt, or what the model's template makes of messages."""
+        if body.get("messages") is not None:
+            messages = await checked(body, partial(read_messages, body["messages"]))
+            return await engine.render(Chat(messages))
+        prompt = body.get("prompt")
+        if not isinstance(prompt, str):
+            raise InvalidRequest(f"prompt must be a string, got {shown(prompt)}", "prompt")
+        check_text(prompt, "prompt")
+        return prompt
+
+    async def _detokenize(self, request: Request) -> Response:
+        body = await read_json(request, self._max_body_bytes)
+        check_token_count(body.get("tokens"), "tokens")
+        tokens = await checked(body, partial(read_token_ids, body.get("tokens")))
+        if tokens is None:
+            raise InvalidRequest(
+                f"tokens must be an array of token ids, got {shown(body.get('tokens'))}", "tokens"
+            )
+        engine = self._models.asked(body).engine
+        prompt = await engine.detokenize([*tokens])
+        return _answer({"prompt": prompt}, DETOKENIZE_KEYS.warnings(body))
+
+
+def _answer(body: dict[str, Any], warnings: tuple[str, ...]) -> Response:
+    for warning in warnings:
+        logger.warning("%s", warning)
+    return JSON({**body, "warnings": list(warnings)} if warnings else body)

@@ -1,0 +1,320 @@
+"""The operations of the API by path: written by hand, and compared with the routes by tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from emulator.http.request_target import METRICS
+from jobs import JobStatus
+
+ENDPOINT = "/v2/{endpoint}"
+JSON = "application/json"
+FORM = "multipart/form-data"
+BYTES = "application/octet-stream"
+TEXT = "text/plain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One operation: `answer` and `body` name schemas, `errors` are the status codes of failures.
+
+    `labels` are the content types that the body may have, and `label` is the answer's. `empty` says
+    that it may answer 204, `events` that it can answer as server-sent events.
+    """
+
+    summary: str
+    tag: str
+    answer: str
+    description: str | None = None
+    body: str | None = None
+    labels: tuple[str, ...] = (JSON,)
+    label: str = JSON
+    query: tuple[dict[str, Any], ...] = ()
+    errors: tuple[int, ...] = ()
+    empty: bool = False
+    events: bool = False
+    # The error's code is a name instead of a number.
+    named: bool = False
+
+
+def _query(name: str, description: str, **schema: Any) -> dict[str, Any]:
+    return {"name": name, "in": "query", "description": description, "schema": schema}
+
+
+_WAIT = _query(
+    "wait",
+    "How long to wait for the end of the job, in milliseconds.",
+    type="integer",
+    minimum=1_000,
+    maximum=300_000,
+    default=90_000,
+)
+_FOR_WORKER = {
+    **_WAIT,
+    "description": "How long to wait for a worker that takes the request, in milliseconds.",
+}
+_BATCH = _query(
+    "batch_size",
+    "The largest number of jobs to return.",
+    type="integer",
+    minimum=1,
+    maximum=1_000,
+    default=1,
+)
+_JOBS, _OPENAI, _BATCHES, _ALIASES = "Jobs", "OpenAI", "Batches", "Aliases"
+_SERVER, _ENDPOINTS, _CONSOLE, _WORKERS = "Server", "Endpoints", "Console", "Workers"
+# In the order in which a reader meets them.
+TAGS = {
+    _JOBS: "RunPod's job API: queue a job, wait for it, stream its output, cancel it.",
+    _OPENAI: "OpenAI's API. Any OpenAI client works with the base URL `/v1`.",
+    _BATCHES: "OpenAI's batch API: upload a file of requests, have it answered, download the "
+    "answers.",
+    _SERVER: "State and metrics of the server.",
+    _ENDPOINTS: "The operations of *Jobs* under RunPod's own paths, which name the endpoint.",
+    _ALIASES: "The operations of *OpenAI* under the paths of other servers: `/v3` (OpenVINO Model "
+    "Server, where `model` is required), no prefix (errors have a name for their code), and "
+    "`/openai/v1` (RunPod's route through the job queue).",
+    _CONSOLE: "Used by the web console.",
+    _WORKERS: "Called by workers of RunPod's SDK. Needed only for a worker that does not use the "
+    "SDK.",
+}
+# Documented on the page about OpenAI's API, docs/openai.md.
+OPENAI_TAGS = frozenset({_OPENAI, _BATCHES, _ALIASES})
+_NOT_THERE = (404,)
+_SENT = (400, 413, 415)
+_NEW = (*_SENT, 429, 503)
+# The request's job was cancelled; its worker was lost or returned no valid answer.
+_JOB = (499, 502)
+_ORDERED = (
+    _query("after", "The id after which the page begins.", type="string"),
+    _query("order", "The order of the creation times.", enum=["asc", "desc"], default="desc"),
+)
+_POSTED = (JSON, "application/x-www-form-urlencoded")
+_STREAMING = "With `stream: true` the answer is a stream of server-sent events."
+
+
+def _client(summary: str, answer: str, **rest: Any) -> Operation:
+    return Operation(summary=summary, tag=_JOBS, answer=answer, **rest)
+
+
+def _worker(summary: str, answer: str, **rest: Any) -> Operation:
+    return Operation(summary=summary, tag=_WORKERS, answer=answer, **rest)
+
+
+def _openai(
+    summary: str,
+    answer: str,
+    body: str,
+    errors: tuple[int, ...] = (),
+    tag: str = _OPENAI,
+    **rest: Any,
+) -> Operation:
+    errors = (*_NEW, 404, 500, 504, *errors)
+    return Operation(summary=summary, tag=tag, answer=answer, body=body, errors=errors, **rest)
+
+
+def _family(
+    prefix: str,
+    *,
+    errors: tuple[int, ...] = (),
+    models: tuple[int, ...] = (),
+    tag: str = _ALIASES,
+    **rest: Any,
+) -> dict[str, Operation]:
+    """Return the routes under one prefix; `errors` and `models` are its additional failures."""
+    return {
+        f"{prefix}/completions": _openai(
+            "Complete a prompt",
+            "CompletionAnswer",
+            "Completion",
+            errors,
+            tag,
+            events=True,
+            description=_STREAMING,
+            **rest,
+        ),
+        f"{prefix}/chat/completions": _openai(
+            "Answer a chat",
+            "ChatAnswer",
+            "Chat",
+            errors,
+            tag,
+            events=True,
+            description=_STREAMING,
+            **rest,
+        ),
+        f"{prefix}/embeddings": _openai(
+            "Create embeddings", "EmbeddingsAnswer", "Embeddings", errors, tag, **rest
+        ),
+        f"{prefix}/models": Operation(
+            summary="List models", tag=tag, answer="Models", errors=models, **rest
+        ),
+        f"{prefix}/models/{{model}}": Operation(
+            summary="Get a model", tag=tag, answer="Model", errors=(404, *models), **rest
+        ),
+    }
+
+
+def _batches(summary: str, answer: str, **rest: Any) -> Operation:
+    return Operation(summary=summary, tag=_BATCHES, answer=answer, **rest)
+
+
+def _limit(most: int, default: int) -> dict[str, Any]:
+    description = "The largest number of items to return."
+    return _query("limit", description, type="integer", minimum=1, maximum=most, default=default)
+
+
+# By path, without `/v2/{endpoint}` where the operation has both forms; preceded by the method where
+# a path has several.
+OPERATIONS = {
+    "/run": _client(
+        "Queue a job",
+        "Accepted",
+        body="NewJob",
+        errors=_NEW,
+        description="Returns the job's id as soon as the job is stored. Read the result with "
+        "`/status/{job_id}`, or stream the output with `/stream/{job_id}`.",
+    ),
+    "/runsync": _client(
+        "Queue a job and wait for its result",
+        "Job",
+        body="NewJob",
+        query=(_WAIT,),
+        errors=(*_NEW, 404),
+    ),
+    "/status/{job_id}": _client("Get a job's status and result", "Job", errors=_NOT_THERE),
+    "/status-sync/{job_id}": _client(
+        "Wait for a job's result", "Job", query=(_WAIT,), errors=(400, 404)
+    ),
+    "/stream/{job_id}": _client(
+        "Stream a job's output",
+        "Stream",
+        description="As JSON: the output since the last call. With `Accept: text/event-stream`: "
+        "the whole output as server-sent events, to the end of the job.",
+        errors=(400, 404),
+        events=True,
+    ),
+    "/cancel/{job_id}": _client("Cancel a job", "Accepted", errors=(404, 503)),
+    "/retry/{job_id}": _client("Retry a failed job", "Accepted", errors=(400, 404, 503)),
+    "/purge-queue": _client("Cancel all queued jobs", "Purged", errors=(503,)),
+    "/requests": _client("List the newest jobs", "Jobs"),
+    "/requests/{job_id}": _client("Get a job with its input", "JobAndInput", errors=_NOT_THERE),
+    f"{ENDPOINT}/health": _client("Count the jobs and workers of an endpoint", "EndpointHealth"),
+    "/job-take/{worker}": _worker("Take a job", "TakenJob", errors=(429,), empty=True),
+    "/job-take-batch/{worker}": _worker(
+        "Take several jobs", "TakenJobs", query=(_BATCH,), errors=(400, 429), empty=True
+    ),
+    "/job-stop/{worker}": _worker("Get the jobs to stop", "JobsToStop", empty=True),
+    "/job-stream/{worker}/{job_id}": _worker(
+        "Send a part of a job's output",
+        "Taken",
+        body="Chunk",
+        labels=_POSTED,
+        errors=(400, 413, 429, 503),
+    ),
+    "/job-done/{worker}/{job_id}": _worker(
+        "Send a job's result, or a progress report",
+        "Taken",
+        body="Result",
+        labels=_POSTED,
+        errors=(400, 413, 429, 503),
+    ),
+    "/ping/{worker}": _worker("Send a heartbeat", "Taken"),
+    **_family("/v1", tag=_OPENAI),
+    **_family("/v3"),
+    **_family("", named=True),
+    # Through the job queue, so every call can fail as a job can.
+    **_family(
+        "/openai/v1",
+        errors=_JOB,
+        models=(400, 404, 429, *_JOB, 500, 503, 504),
+        query=(_FOR_WORKER,),
+    ),
+    "/openai/v1/{route}": _openai(
+        "Call any other route of the endpoint's worker",
+        "WorkerAnswer",
+        "WorkerCall",
+        _JOB,
+        _ALIASES,
+        events=True,
+        query=(_FOR_WORKER,),
+    ),
+    "/system/status": Operation(
+        summary="Get the state of the models", tag=_ALIASES, answer="SystemStatus", named=True
+    ),
+    "POST /v1/files": _batches(
+        "Upload a file of requests",
+        "File",
+        body="NewFile",
+        labels=(FORM,),
+        errors=(*_SENT, 503, 507),
+    ),
+    "GET /v1/files": _batches(
+        "List files",
+        "Files",
+        query=(
+            _limit(10_000, 10_000),
+            *_ORDERED,
+            _query("purpose", "Only files with this purpose.", type="string"),
+        ),
+        errors=(400,),
+    ),
+    "GET /v1/files/{file_id}": _batches("Get a file's description", "File", errors=_NOT_THERE),
+    "DELETE /v1/files/{file_id}": _batches("Delete a file", "DeletedFile", errors=(400, 404, 507)),
+    "/v1/files/{file_id}/content": _batches(
+        "Download a file", "FileContent", label=BYTES, errors=_NOT_THERE
+    ),
+    "POST /v1/batches": _batches(
+        "Create a batch", "Batch", body="NewBatch", errors=(*_NEW, 404, 507)
+    ),
+    "GET /v1/batches": _batches(
+        "List batches", "Batches", query=(_limit(100, 20), *_ORDERED), errors=(400,)
+    ),
+    "/v1/batches/{batch_id}": _batches("Get a batch", "Batch", errors=_NOT_THERE),
+    "/v1/batches/{batch_id}/cancel": _batches("Cancel a batch", "Batch", errors=(400, 404, 507)),
+    "/tokenize": _openai("Tokenize a text", "Tokens", "Tokenize"),
+    "/detokenize": _openai("Turn token ids into text", "Detokenized", "Detokenize"),
+    METRICS: Operation(
+        summary="Get the metrics in Prometheus's text format",
+        tag=_SERVER,
+        answer="Metrics",
+        label=TEXT,
+    ),
+    "/console/description": Operation(
+        summary="Get the forms, their parameters and the engine",
+        tag=_CONSOLE,
+        answer="ConsoleDescription",
+    ),
+    "/console/jobs": Operation(
+        summary="List an endpoint's newest jobs with their times",
+        tag=_CONSOLE,
+        answer="ConsoleJobs",
+        query=(
+            _query("endpoint", "The endpoint; the server's own if unset.", type="string"),
+            _query("status", "Only jobs in this state.", enum=[each.value for each in JobStatus]),
+        ),
+        errors=(400,),
+    ),
+    "/console/jobs/{job_id}": Operation(
+        summary="Get a job of any endpoint, or follow it as server-sent events",
+        tag=_CONSOLE,
+        answer="ConsoleJob",
+        errors=_NOT_THERE,
+        events=True,
+    ),
+    "/health": Operation(summary="Get the state of the server", tag=_SERVER, answer="Health"),
+}
+
+
+def tag(known: Operation, path: str) -> str:
+    """Return the tag of an operation at one of its paths."""
+    return _ENDPOINTS if known.tag == _JOBS and path.startswith(ENDPOINT) else known.tag
+
+
+def operation(path: str, method: str) -> Operation | None:
+    """Return the operation of a route, or None if it has none."""
+    for name in (f"{method} {path}", path, path.removeprefix(ENDPOINT)):
+        if (known := OPERATIONS.get(name)) is not None:
+            return known
+    return None

@@ -1,0 +1,80 @@
+"""`/openapi.json`, `/docs` and the files of its page."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from emulator.http.responses import JSON
+from emulator.http.static_files import HEADERS, Asset, load_asset, send_asset
+from emulator.openapi.paths import DOCUMENT, OWN_FILES, PAGE, PATHS, STATIC
+from emulator.openapi.spec import describe
+from emulator.openapi.swagger_ui import FILES, find_swagger_ui
+from emulator.settings import EmulatorSettings
+from handler.errors import NotFound
+
+logger = logging.getLogger(__name__)
+
+# Enforced by the browser: scripts, styles and calls of this server alone. Swagger UI's style sheet
+# has its icons in it, as `data:` images.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {**HEADERS, "content-security-policy": POLICY}
+_NOT_INSTALLED = "not_installed.html"
+
+
+class DocsRoutes:
+    """Serves the description of the other routes, and the page that shows it.
+
+    The description is made and the files are read on first use, so that the server's start does not
+    wait for them.
+    """
+
+    def __init__(self, routes: Sequence[BaseRoute], settings: EmulatorSettings) -> None:
+        self._described_routes = routes
+        self._settings = settings
+
+    @cached_property
+    def _description(self) -> dict[str, Any]:
+        return describe(self._described_routes, self._settings)
+
+    @cached_property
+    def _assets(self) -> Mapping[str, Asset]:
+        """The page and its files by their paths; empty if Swagger UI is not installed."""
+        folder = find_swagger_ui()
+        if folder is None:
+            return {}
+        files = [*(folder / name for name in FILES), *(STATIC / name for name in OWN_FILES)]
+        assets = {f"{PAGE}/{file.name}": load_asset(file, compress=True) for file in files}
+        return {PAGE: load_asset(STATIC / "index.html"), **assets}
+
+    def routes(self) -> list[Route]:
+        """Return the routes to mount."""
+        files = sorted(PATHS - {DOCUMENT})
+        return [
+            Route(DOCUMENT, self._send_document, methods=["GET"]),
+            *(Route(path, self._send_file, methods=["GET"]) for path in files),
+        ]
+
+    async def _send_document(self, request: Request) -> Response:
+        return JSON(self._description)
+
+    async def _send_file(self, request: Request) -> Response:
+        # In a thread: the first call reads and compresses 2 MB.
+        assets = await asyncio.to_thread(lambda: self._assets)
+        asset = assets.get(request.url.path)
+        if asset is not None:
+            return send_asset(request, asset, _HEADERS)
+        if request.url.path != PAGE:
+            raise NotFound(f"{request.url.path} is part of Swagger UI, which is not installed")
+        page = load_asset(STATIC / _NOT_INSTALLED)
+        return Response(page.body, 404, {**_HEADERS, "content-type": page.label})

@@ -1,0 +1,119 @@
+"""JSON Schemas of files and batches, by their names in /openapi.json."""
+
+from __future__ import annotations
+
+from emulator.batches.batch import WINDOW, BatchStatus
+from emulator.batches.batch_request import NewBatchInput
+from emulator.batches.expiry import ANCHOR, LEAST_S, MOST_S
+from emulator.batches.file import INPUT, OUTPUT
+from emulator.batches.input_validation import ENDPOINTS
+from emulator.openapi.schemas.common import (
+    COUNT,
+    TEXT,
+    Schema,
+    fields_of,
+    list_of,
+    object_of,
+    or_null,
+    ref,
+)
+
+_MOMENT: Schema = {"type": "integer", "description": "Unix time in seconds."}
+_SECONDS: Schema = {"type": "integer", "minimum": LEAST_S, "maximum": MOST_S}
+_MOMENTS = (
+    "in_progress_at",
+    "finalizing_at",
+    "completed_at",
+    "failed_at",
+    "expired_at",
+    "cancelling_at",
+    "cancelled_at",
+)
+
+
+def batch_schemas() -> dict[str, Schema]:
+    """Return the schemas."""
+    problem = object_of({"code": TEXT, "message": TEXT, "line": or_null(COUNT)})
+    given = fields_of(NewBatchInput)
+    return {
+        "NewFile": object_of(
+            {
+                "purpose": {"const": INPUT},
+                "file": TEXT
+                | {"format": "binary", "description": "JSON Lines: one request per line."},
+            },
+            {
+                "expires_after[anchor]": {"const": ANCHOR},
+                "expires_after[seconds]": _SECONDS,
+            },
+        ),
+        "File": object_of(
+            {
+                "id": TEXT,
+                "object": {"const": "file"},
+                "bytes": COUNT,
+                "created_at": _MOMENT,
+                "filename": TEXT,
+                "purpose": {"enum": [INPUT, OUTPUT]},
+                "status": {"const": "processed"},
+                "expires_at": or_null(_MOMENT),
+            }
+        ),
+        "Files": _page("File"),
+        "FileContent": TEXT | {"description": "The file's bytes."},
+        "DeletedFile": object_of(
+            {"id": TEXT, "object": {"const": "file"}, "deleted": {"const": True}}
+        ),
+        "NewBatch": object_of(
+            {
+                "input_file_id": given["input_file_id"],
+                "endpoint": {"enum": list(ENDPOINTS)},
+                "completion_window": given["completion_window"],
+            },
+            {
+                "metadata": given["metadata"],
+                "output_expires_after": or_null(
+                    object_of({"anchor": {"const": ANCHOR}, "seconds": _SECONDS})
+                ),
+            },
+        ),
+        "Batch": object_of(
+            {
+                "id": TEXT,
+                "object": {"const": "batch"},
+                "endpoint": {"enum": list(ENDPOINTS)},
+                "model": TEXT,
+                "input_file_id": TEXT,
+                "completion_window": {"const": WINDOW},
+                "status": {"enum": [each.value for each in BatchStatus]},
+                "created_at": _MOMENT,
+                "expires_at": _MOMENT,
+                **dict.fromkeys(_MOMENTS, or_null(_MOMENT)),
+                "output_file_id": or_null(TEXT),
+                "error_file_id": or_null(TEXT),
+                "errors": or_null(
+                    object_of({"object": {"const": "list"}, "data": list_of(problem)})
+                ),
+                "request_counts": object_of({"total": COUNT, "completed": COUNT, "failed": COUNT}),
+                "usage": or_null(
+                    object_of(
+                        {"input_tokens": COUNT, "output_tokens": COUNT, "total_tokens": COUNT}
+                    )
+                ),
+                "metadata": or_null({"type": "object", "additionalProperties": TEXT}),
+            }
+        ),
+        "Batches": _page("Batch"),
+    }
+
+
+def _page(name: str) -> Schema:
+    return object_of(
+        {
+            "object": {"const": "list"},
+            "data": list_of(ref(name)),
+            "first_id": or_null(TEXT),
+            "last_id": or_null(TEXT),
+            "has_more": {"type": "boolean"},
+        }
+    )

@@ -1,0 +1,90 @@
+"""JSON Schemas of the console's own routes, by their names in /openapi.json."""
+
+from __future__ import annotations
+
+from emulator.openapi.schemas.common import (
+    COUNT,
+    FLAG,
+    TEXT,
+    Schema,
+    list_of,
+    object_of,
+    or_null,
+    ref,
+)
+from jobs import JobStatus
+
+_MOMENT: Schema = or_null({"type": "integer", "description": "Unix time in milliseconds."})
+_SUMMARY: dict[str, Schema] = {
+    "id": TEXT,
+    "endpoint": TEXT,
+    "status": ref("JobStatus"),
+    "createdAt": _MOMENT,
+    "queuedAt": _MOMENT,
+    "startedAt": _MOMENT,
+    "firstTokenAt": _MOMENT,
+    "endedAt": _MOMENT,
+    "attempt": COUNT,
+    "losses": COUNT,
+    "retries": COUNT,
+    "workerId": or_null(TEXT),
+    "webhook": {"enum": ["none", "due", "done"]},
+    "preview": TEXT | {"description": "The first words of the job's prompt."},
+}
+_FORM = object_of(
+    {
+        "path": TEXT | {"description": "The path to which the form is posted."},
+        "parameters": {
+            "type": "object",
+            "description": "JSON Schemas by parameter. `default` is the value if unset, `note` a "
+            "limit of the loaded engine.",
+        },
+    }
+)
+
+
+def console_schemas() -> dict[str, Schema]:
+    """Return the schemas."""
+    return {
+        "JobSummary": object_of(_SUMMARY),
+        "ConsoleJob": object_of(
+            {**_SUMMARY, "input": {"description": "The input as it was sent."}},
+            {
+                "delayTime": COUNT,
+                "executionTime": COUNT,
+                "error": TEXT,
+                "output": {"description": "The worker's result, or its last progress report."},
+            },
+        ),
+        "ConsoleJobs": object_of(
+            {
+                "endpoints": list_of(TEXT),
+                "endpoint": TEXT,
+                "counts": object_of({each.value: COUNT for each in JobStatus}),
+                "workers": {"type": "object", "additionalProperties": COUNT},
+                "jobs": list_of(ref("JobSummary")),
+            }
+        ),
+        "ConsoleDescription": object_of(
+            {
+                "model": TEXT,
+                "endpoint": TEXT,
+                "backend": TEXT,
+                "stream_mode": {"enum": ["aggregate", "generator"]},
+                "local_worker": FLAG,
+                "trouble": or_null(
+                    {**TEXT, "description": "Why the engine is being restarted or is dead."}
+                ),
+                "forms": object_of({"job": _FORM, "completion": _FORM, "chat": _FORM}),
+                "validation": object_of({"default": FLAG, "options": {"type": "object"}}),
+                "chat_template": object_of({"default": FLAG}),
+                "engine": or_null(
+                    {
+                        "type": "object",
+                        "description": "The engine's capabilities; null while it loads.",
+                    }
+                ),
+                "warnings": list_of(TEXT),
+            }
+        ),
+    }

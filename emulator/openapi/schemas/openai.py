@@ -1,0 +1,215 @@
+"""JSON Schemas of the bodies of OpenAI's API, by their names in /openapi.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from emulator.openapi.schemas.common import (
+    COUNT,
+    FLAG,
+    TEXT,
+    Schema,
+    fields_of,
+    list_of,
+    object_of,
+    or_null,
+    ref,
+)
+from handler.openai.embeddings import EmbeddingsInput
+from handler.openai.parameters import ChatInput, CompletionInput, OpenAIInput
+from handler.openai.tools import MAX_TOOLS
+from handler.options import OptionsInput
+from handler.sampling import MAX_TOKEN_ID
+
+_TOKEN: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_TOKEN_ID}
+_NOT_EMPTY: Schema = {"type": "string", "minLength": 1}
+_TEXTS: Schema = {"anyOf": [TEXT, list_of(object_of({"type": {"const": "text"}, "text": TEXT}))]}
+_MESSAGE: Schema = {
+    "anyOf": [
+        object_of(
+            {
+                "role": {"enum": ["developer", "system", "user", "tool", "function"]},
+                "content": _TEXTS,
+            },
+            {"name": or_null(TEXT), "tool_call_id": or_null(TEXT)},
+        ),
+        object_of(
+            {"role": {"const": "assistant"}},
+            {
+                "content": or_null(_TEXTS),
+                "name": or_null(TEXT),
+                "tool_call_id": or_null(TEXT),
+                "tool_calls": or_null(
+                    list_of(
+                        object_of(
+                            {"function": object_of({"name": TEXT, "arguments": TEXT})},
+                            {"id": TEXT},
+                        )
+                    )
+                ),
+            },
+        ),
+    ]
+}
+_SCHEMA: Schema = {"type": "object", "description": "A JSON Schema."}
+_FUNCTION = object_of(
+    {"name": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}},
+    {"description": or_null(TEXT), "parameters": or_null(_SCHEMA)},
+)
+_TOOLS: Schema = {
+    "tools": or_null(
+        list_of(object_of({"type": {"const": "function"}, "function": _FUNCTION}))
+        | {"maxItems": MAX_TOOLS, "description": "Tools with different names."}
+    ),
+    "tool_choice": {
+        "anyOf": [
+            {"enum": ["none", "auto", "required", None]},
+            object_of({"function": object_of({"name": TEXT})}),
+        ],
+        "description": "`required` and a named function need `tools`.",
+    },
+    "parallel_tool_calls": or_null(FLAG),
+}
+_TEMPLATE: Schema = {
+    "enable_thinking": or_null(FLAG),
+    "chat_template_kwargs": or_null({"type": "object"}),
+}
+_FORMAT: Schema = {
+    "anyOf": [
+        object_of({"type": {"enum": ["text", "json_object"]}}),
+        object_of(
+            {"type": {"const": "json_schema"}, "json_schema": object_of({"schema": _SCHEMA})}
+        ),
+        {"type": "null"},
+    ]
+}
+# `stream_options` is allowed only together with `stream: true`; it takes any member.
+_STREAMED = or_null(object_of({}, {"include_usage": or_null(FLAG)}))
+_ONLY_STREAMED: Schema = {
+    "if": {"required": ["stream_options"], "properties": {"stream_options": {"type": "object"}}},
+    "then": {"required": ["stream"], "properties": {"stream": {"const": True}}},
+}
+
+
+def _generation(
+    prompt: dict[str, Schema], parameters: type[OpenAIInput], models: Sequence[str], **rest: Schema
+) -> Schema:
+    """Return the schema of a body: its prompt, and the parameters that the handler checks."""
+    known = fields_of(parameters)
+    known["logit_bias"]["anyOf"][0]["propertyNames"] = {"pattern": "^[0-9]{1,9}$"}
+    checks = {"type": "object", "properties": fields_of(OptionsInput)}
+    description = {"description": "Checks of the answer; see docs/jobs.md."}
+    return (
+        object_of(
+            prompt,
+            {
+                **known,
+                **rest,
+                "model": {"enum": [*models, None]},
+                "response_format": _FORMAT,
+                "stream_options": _STREAMED | {"description": "Only with `stream: true`."},
+                "validation": or_null(checks) | description,
+                "enable_validation": or_null(FLAG),
+            },
+        )
+        | _ONLY_STREAMED
+    )
+
+
+def openai_schemas(models: Sequence[str], adapters: Sequence[str] = ()) -> dict[str, Schema]:
+    """Return the schemas; `models` are all served names, `adapters` those without embeddings."""
+    meant = [name for name in models if name not in adapters]
+    prompts = [
+        _NOT_EMPTY,
+        list_of(_NOT_EMPTY) | {"minItems": 1, "description": "Several prompts."},
+        list_of(_TOKEN) | {"minItems": 1, "description": "One prompt as token ids."},
+        list_of(list_of(_TOKEN) | {"minItems": 1}) | {"minItems": 1},
+    ]
+    usage = object_of(
+        {
+            "prompt_tokens": COUNT,
+            "completion_tokens": COUNT,
+            "total_tokens": COUNT,
+            "prompt_tokens_details": object_of({"cached_tokens": COUNT}),
+        }
+    )
+    ending = {"index": COUNT, "finish_reason": TEXT}
+    answer = {"id": TEXT, "created": {"type": "integer"}, "model": TEXT, "usage": usage}
+    message = object_of({"role": {"const": "assistant"}, "content": or_null(TEXT)})
+    return {
+        "Completion": _generation({"prompt": {"anyOf": prompts}}, CompletionInput, models),
+        "Chat": _generation(
+            {"messages": list_of(_MESSAGE) | {"minItems": 1}},
+            ChatInput,
+            models,
+            **_TOOLS,
+            **_TEMPLATE,
+        ),
+        "CompletionAnswer": object_of(
+            answer
+            | {
+                "object": {"const": "text_completion"},
+                "choices": list_of(object_of({**ending, "text": TEXT})),
+            }
+        ),
+        "ChatAnswer": object_of(
+            answer
+            | {
+                "object": {"const": "chat.completion"},
+                "choices": list_of(object_of({**ending, "message": message})),
+            }
+        ),
+        "Embeddings": object_of(
+            {"input": {"anyOf": prompts}},
+            {**fields_of(EmbeddingsInput), "model": {"enum": [*meant, None]}},
+        ),
+        "EmbeddingsAnswer": object_of(
+            {
+                "object": {"const": "list"},
+                "model": TEXT,
+                "data": list_of(
+                    object_of(
+                        {
+                            "object": {"const": "embedding"},
+                            "index": COUNT,
+                            "embedding": {"anyOf": [list_of({"type": "number"}), TEXT]},
+                        }
+                    )
+                ),
+                "usage": object_of({"prompt_tokens": COUNT, "total_tokens": COUNT}),
+            }
+        ),
+        "Model": object_of(
+            {
+                "id": TEXT,
+                "object": {"const": "model"},
+                "root": TEXT,
+                "max_model_len": or_null(COUNT),
+            }
+        ),
+        "Models": object_of({"object": {"const": "list"}, "data": list_of(ref("Model"))}),
+        "SystemStatus": object_of(
+            {
+                "status": {"enum": ["operational", "loading", "unavailable"]},
+                "models": list_of(object_of({"id": TEXT, "status": TEXT})),
+                "uptime": {"type": "number"},
+                "performance": object_of(
+                    {
+                        name: {"type": "number", "minimum": 0}
+                        for name in (
+                            "avg_latency_ms",
+                            "requests_per_minute",
+                            "throughput_tokens_per_second",
+                        )
+                    }
+                ),
+                "metrics": {"type": "object", "description": "The metrics of /metrics by name."},
+            }
+        ),
+        "Tokenize": object_of({"prompt": TEXT}),
+        "Tokens": object_of({"count": COUNT, "max_model_len": COUNT, "tokens": list_of(COUNT)}),
+        "Detokenize": object_of({"tokens": list_of(_TOKEN)}),
+        "Detokenized": object_of({"prompt": TEXT}),
+        "WorkerCall": {"type": "object", "description": "The body of the worker's route."},
+        "WorkerAnswer": {"type": "object", "description": "The answer of the worker's route."},
+    }

@@ -1,0 +1,192 @@
+"""The OpenAPI 3.1 description of the server's routes, made from the table of operations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from starlette.routing import BaseRoute, Route
+
+from emulator.openapi.examples import examples
+from emulator.openapi.operations import ENDPOINT, JSON, TAGS, Operation, operation, tag
+from emulator.openapi.schemas.batches import batch_schemas
+from emulator.openapi.schemas.common import ref
+from emulator.openapi.schemas.console import console_schemas
+from emulator.openapi.schemas.jobs import schemas
+from emulator.openapi.schemas.openai import openai_schemas
+from emulator.settings import EmulatorSettings
+
+_PARAMETER = re.compile(r"\{(\w+)\}")
+_EVENTS = "text/event-stream"
+
+_FAILURES = {
+    400: "Invalid request; `param` names the field.",
+    401: "The API key is missing or unknown.",
+    404: "Not found, or no longer kept.",
+    413: "The body is too large.",
+    415: "The Content-Type is not supported: a browser must send application/json, and an upload "
+    "multipart/form-data.",
+    429: "Too many requests; `Retry-After` has the seconds to wait.",
+    499: "The job of this request was cancelled.",
+    500: "The engine or the server failed.",
+    502: "The worker was lost, or its answer is invalid.",
+    503: "Temporarily unavailable: the engine, the disk, or the server is shutting down.",
+    504: "The engine took too long, or no worker took the request.",
+    507: "No space left on the disk, or for files.",
+}
+_DESCRIPTION = """\
+A local RunPod in front of an LLM: RunPod's job API for clients and workers, and OpenAI's API.
+
+Open an operation and press **Execute** to send its example to this server. The default model is \
+small: it shows that everything works, and its answers are often wrong. A JSON body from a client \
+that is not a browser is accepted with any Content-Type.
+"""
+# By the names of path parameters.
+_PLACES = {
+    "endpoint": "The endpoint's id.",
+    "job_id": "The job's id, as `/run` returned it.",
+    "model": "The model's name, as `/v1/models` lists it.",
+    "worker": "The worker's id.",
+    "route": "The rest of the path.",
+    "file_id": "The file's id.",
+    "batch_id": "The batch's id.",
+}
+
+
+def plain(path: str) -> str:
+    """Return a route's path as OpenAPI writes it: without the types of its parameters."""
+    return path.replace(":path}", "}")
+
+
+def describe(routes: Iterable[BaseRoute], settings: EmulatorSettings) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 description of these routes, without those of no operation."""
+    limits = settings.policy_limits()
+    week = 7 * 24 * 3600 * 1000
+    policy = {
+        "executionTimeout": (limits.least_execution_timeout_ms, week),
+        "ttl": (limits.least_ttl_ms, week),
+    }
+    paths: dict[str, Any] = {}
+    for route in routes:
+        if not isinstance(route, Route):
+            continue
+        path = plain(route.path)
+        for method in sorted((route.methods or set()) - {"HEAD"}):
+            if (known := operation(path, method)) is not None:
+                described = _described(known, method, path, settings)
+                paths.setdefault(path, {})[method.lower()] = described
+    description: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "worker-rkllm",
+            "version": "1",
+            "description": _DESCRIPTION,
+        },
+        "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
+        "paths": _in_order(paths),
+        "components": {
+            "schemas": schemas(policy)
+            | openai_schemas(settings.served_models, settings.served_adapters)
+            | batch_schemas()
+            | console_schemas()
+        },
+    }
+    if settings.keys():
+        bearer = {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "One of the keys in the server's setting `API_KEYS`.",
+        }
+        header = {"type": "apiKey", "in": "header", "name": "x-api-key"}
+        description["components"]["securitySchemes"] = {"key": bearer, "header": header}
+        description["security"] = [{"key": []}, {"header": []}]
+    return description
+
+
+def _described(
+    known: Operation, method: str, path: str, settings: EmulatorSettings
+) -> dict[str, Any]:
+    models, is_open = settings.served_models, path in settings.open_paths()
+    parameters = [_place(name, settings) for name in _PARAMETER.findall(path)]
+    answers: dict[str, Any] = {"200": _answer(known)}
+    if known.empty:
+        answers["204"] = {"description": "No job is available."}
+    if known.answer == "Health":
+        answers["503"] = _content("The same, if the server cannot answer requests.", "Health")
+    errors = {*known.errors, *(() if is_open else (401,))}
+    for code in sorted(errors):
+        # The key is checked before the request is routed.
+        schema = "NamedError" if known.named and code != 401 else "Error"
+        answers[str(code)] = _content(_FAILURES[code], schema)
+    described: dict[str, Any] = {
+        "operationId": _operation_id(method, path),
+        "summary": known.summary,
+        "tags": [tag(known, path)],
+        "parameters": [*parameters, *known.query],
+        "responses": answers,
+    }
+    if known.description is not None:
+        described["description"] = known.description
+    if is_open:
+        described["security"] = []
+    if known.body is not None:
+        body = ref(known.body)
+        if path.startswith("/v3/"):
+            # The only prefix under which the model is required (R7).
+            body = {
+                "allOf": [
+                    body,
+                    {"required": ["model"], "properties": {"model": {"enum": [*models]}}},
+                ]
+            }
+        media_type = {"schema": body, **examples(known.body, models[0])}
+        content = dict.fromkeys(known.labels, media_type)
+        described["requestBody"] = {"required": True, "content": content}
+    return described
+
+
+def _operation_id(method: str, path: str) -> str:
+    """Return a name in camel case: Swagger UI's deep links take an underscore for a space."""
+    return method.lower() + "".join(word.title() for word in re.findall(r"[a-z0-9]+", path))
+
+
+def _in_order(paths: dict[str, Any]) -> dict[str, Any]:
+    """Return the paths in the order of their tags, and those without an endpoint first."""
+    tags = [*TAGS]
+
+    def place(path: str) -> tuple[int, bool]:
+        operations = paths[path].values()
+        return min(tags.index(each["tags"][0]) for each in operations), path.startswith(ENDPOINT)
+
+    return {path: paths[path] for path in sorted(paths, key=place)}
+
+
+def _place(name: str, settings: EmulatorSettings) -> dict[str, Any]:
+    """Return a path parameter; `model` and `endpoint` have defaults, so examples can be sent."""
+    schema: dict[str, Any] = {"type": "string", "minLength": 1, "pattern": "^[^/]+$"}
+    if name == "model":
+        schema = {"enum": [*settings.served_models], "default": settings.served_models[0]}
+    elif name == "endpoint":
+        schema["default"] = settings.endpoint_id
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "description": _PLACES[name],
+        "schema": schema,
+    }
+
+
+def _answer(known: Operation) -> dict[str, Any]:
+    answer = _content("Success.", known.answer, known.label)
+    if known.events:
+        answer["content"][_EVENTS] = {"schema": {"type": "string"}}
+    return answer
+
+
+def _content(description: str, name: str, label: str = JSON) -> dict[str, Any]:
+    return {
+        "description": description,
+        "content": {label: {"schema": ref(name)}},
+    }

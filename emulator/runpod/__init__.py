@@ -1,0 +1,1 @@
+"""RunPod's API: client routes, worker routes, dispatch and webhooks."""

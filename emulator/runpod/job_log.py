@@ -1,0 +1,65 @@
+"""The log lines about a job: one when it starts and one when it ends, on whatever worker."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from emulator.runpod.job_response import worker_name
+from handler.log_json import FIELDS
+from handler.log_reasons import error_message, loggable
+from jobs import Job, JobStatus
+
+logger = logging.getLogger(__name__)
+
+# The token count of an output, in the forms that jobs and OpenAI bodies have. A quote inside a
+# JSON string is written \", so no text that a model generates can match.
+_TOKENS = re.compile(rb'"usage":\s*\{[^{}]*?"(?:output|completion_tokens)":\s*(\d{1,9})')
+# How much of an output is searched, at its end: `usage` comes behind the texts.
+_SEARCHED_BYTES = 16_000
+
+
+def log_started(job: Job) -> None:
+    """Log that a worker has been given a job."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    fields = {
+        "job_id": job.id,
+        "endpoint": job.endpoint,
+        "worker": worker_name(job.worker_id or ""),
+        "state": job.status.value,
+        "attempt": job.attempt,
+        "queue_ms": job.delay_ms,
+    }
+    again = f" again (attempt {job.attempt})" if job.attempt > 1 else ""
+    logger.info("job %s started%s", job.id, again, extra={FIELDS: fields})
+
+
+def log_ended(job: Job) -> None:
+    """Log how a job ended, how long it waited and ran, and why where it did not succeed."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    fields: dict[str, object] = {
+        "job_id": job.id,
+        "endpoint": job.endpoint,
+        "state": job.status.value,
+    }
+    if job.worker_id:
+        fields["worker"] = worker_name(job.worker_id)
+        fields["queue_ms"], fields["run_ms"] = job.delay_ms, job.execution_ms
+    elif job.ended_at is not None:
+        # It ended in the queue, which no worker took it from.
+        fields["queue_ms"] = max(0, round((job.ended_at - job.queued_at) * 1000))
+    if job.output is not None and (tokens := _tokens(job.output)) is not None:
+        fields["tokens"] = tokens
+    if job.error is not None:
+        fields["error"] = loggable(error_message(job.error) or job.error)
+    elif job.status is JobStatus.CANCELLED:
+        fields["error"] = "cancelled by its client"
+    logger.info("job %s %s", job.id, job.status.value, extra={FIELDS: fields})
+
+
+def _tokens(output: bytes) -> int | None:
+    """Return how many tokens an output says were generated; None where it does not say."""
+    counts = _TOKENS.findall(output, max(0, len(output) - _SEARCHED_BYTES))
+    return int(counts[-1]) if counts else None

@@ -1,0 +1,122 @@
+"""The body of `/run` and `/runsync` as a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from emulator.http.request_body import json_bytes
+from emulator.runpod.webhook_loops import DEPTH_KEY
+from handler.bucket import check_target, kind
+from handler.errors import InvalidRequest
+from handler.outbound_targets import Targets
+from handler.sampling import as_whole, shown
+from jobs import NewJob, Policy
+
+_LONGEST_MS = 7 * 24 * 3600 * 1000
+_LONGEST_URL = 2_000
+_ANY_TARGET = Targets()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyLimits:
+    """What a policy is where a job says nothing, and the least it may say, in milliseconds."""
+
+    default: Policy = field(default_factory=Policy)
+    least_execution_timeout_ms: int = 5_000
+    least_ttl_ms: int = 10_000
+
+
+def new_job(
+    body: Mapping[str, Any],
+    endpoint: str,
+    limits: PolicyLimits,
+    *,
+    sync: bool,
+    targets: Targets = _ANY_TARGET,
+    webhook_depth: int = 0,
+) -> NewJob:
+    """Return the job that a body asks for, whose webhook and bucket are among the `targets`.
+
+    Raises:
+        InvalidRequest: a field is missing or wrong; the sentence names it.
+    """
+    if body.get("input") is None:
+        raise InvalidRequest("input must be given: the job's own parameters", "input")
+    webhook = body.get("webhook")
+    if webhook is not None and not _is_url(webhook):
+        raise InvalidRequest(
+            f"webhook must be an http or https URL, got {shown(webhook)}", "webhook"
+        )
+    if webhook is not None:
+        check_target(webhook, "webhook", targets)
+    s3_config = body.get("s3Config")
+    if s3_config is not None and not isinstance(s3_config, dict):
+        # Not what it is: there are secrets in it.
+        raise InvalidRequest(f"s3Config must be an object, got {kind(s3_config)}", "s3Config")
+    if s3_config is not None and _is_url(s3_config.get("endpointUrl")):
+        # Every other value of it is the worker's to check.
+        check_target(s3_config["endpointUrl"], "s3Config.endpointUrl", targets)
+    extra = {name: body[name] for name in ("webhook", "s3Config") if body.get(name) is not None}
+    if webhook is not None and webhook_depth:
+        extra[DEPTH_KEY] = webhook_depth
+    return NewJob(
+        endpoint=endpoint,
+        input=json_bytes(body["input"], "input", "input"),
+        sync=sync,
+        policy=_policy(body.get("policy"), limits),
+        webhook=webhook,
+        extra=json_bytes(extra, "s3Config", "s3Config") if extra else b"",
+    )
+
+
+def _is_url(value: Any) -> bool:
+    if not isinstance(value, str) or len(value) > _LONGEST_URL or not value.isprintable():
+        return False
+    try:
+        url = urlsplit(value)
+        # A port that is none raises when it is asked for.
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        return False
+
+
+def _policy(given: Any, limits: PolicyLimits) -> Policy:
+    if given is None:
+        return limits.default
+    if not isinstance(given, dict):
+        raise InvalidRequest(f"policy must be an object, got {shown(given)}", "policy")
+    low_priority = given.get("lowPriority")
+    if low_priority is None:
+        low_priority = False
+    if not isinstance(low_priority, bool):
+        raise InvalidRequest(
+            f"policy.lowPriority must be true or false, got {shown(low_priority)}",
+            "policy.lowPriority",
+        )
+    return Policy(
+        execution_timeout_ms=_milliseconds(
+            given,
+            "executionTimeout",
+            limits.default.execution_timeout_ms,
+            limits.least_execution_timeout_ms,
+        ),
+        ttl_ms=_milliseconds(given, "ttl", limits.default.ttl_ms, limits.least_ttl_ms),
+        low_priority=low_priority,
+    )
+
+
+def _milliseconds(given: Mapping[str, Any], name: str, default: int, least: int) -> int:
+    value = given.get(name)
+    if value is None:
+        return default
+    whole = as_whole(value)
+    if isinstance(whole, bool) or not isinstance(whole, int) or not least <= whole <= _LONGEST_MS:
+        raise InvalidRequest(
+            f"policy.{name} must be a whole number of milliseconds from {least} to {_LONGEST_MS}, "
+            f"got {shown(value)}",
+            f"policy.{name}",
+        )
+    return whole

@@ -1,0 +1,64 @@
+"""Why the stream of a job has ended: one sentence for a client that got no output from it."""
+
+from __future__ import annotations
+
+import orjson
+
+from emulator.runpod.job_response import worker_name
+from handler.request import asks_to_stream
+from jobs import Job, JobStatus
+
+_ENDINGS = {
+    JobStatus.FAILED: "the job failed",
+    JobStatus.CANCELLED: "the job was cancelled",
+    JobStatus.TIMED_OUT: "the job took too long",
+}
+
+
+def explain_end(job: Job, chunk_count: int, local_worker: str) -> str | None:
+    """Return why an ended job has no output to stream; None if it streamed and completed.
+
+    `chunk_count` counts the chunks of the job's last attempt. `local_worker` is the key of the
+    worker in this process: its jobs stream when their input asks to, and for the jobs of other
+    workers that depends on the worker's handler.
+    """
+    if job.status in _ENDINGS:
+        return _explain_failure(job, chunk_count)
+    if chunk_count:
+        return None
+    if job.worker_id != local_worker:
+        name = worker_name(job.worker_id or "")
+        return (
+            f"worker {name} returned its output without streaming: its handler is not a generator, "
+            "or it yielded nothing; the output is in /status"
+        )
+    if asks_to_stream(orjson.loads(job.input)):
+        return "nothing of this job could be kept for /stream; the output is in /status"
+    return (
+        "the job did not ask to stream: set input.sampling_params.stream to true; "
+        "the output is in /status"
+    )
+
+
+def explain_drained(chunk_count: int) -> str:
+    """Return why a client gets no chunk of a job that has streamed all of them."""
+    if chunk_count == 1:
+        chunks = "the only chunk of this job was"
+    else:
+        chunks = f"all {chunk_count:,} chunks of this job were"
+    return (
+        f"{chunks} returned by earlier requests; with Accept: text/event-stream they are sent again"
+    )
+
+
+def _explain_failure(job: Job, chunk_count: int) -> str:
+    if chunk_count:
+        when = f"after {chunk_count:,} chunk{'s' if chunk_count > 1 else ''}"
+    elif job.started_at is None:
+        when = "before a worker took it"
+    else:
+        when = "before it streamed anything"
+    sentence = f"{_ENDINGS[job.status]} {when}"
+    # A worker may report a traceback as its error; its first line is a sentence.
+    reason = (job.error or "").partition("\n")[0].strip()
+    return f"{sentence}: {reason}" if reason else sentence

@@ -1,0 +1,125 @@
+"""`/stream/{id}`: the chunks of a job since the last call, or all of them as server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from emulator.http.disconnect import ClientDisconnected, while_connected
+from emulator.http.responses import JSON
+from emulator.http.sse import SSEResponse
+from emulator.runpod import job_response
+from emulator.runpod.stream_end import explain_drained, explain_end
+from handler.errors import InvalidRequest, NotFound
+from jobs import Chunk, Job, JobStore
+
+# The id of the last event. An EventSource connects again with it, and 204 is what makes it stop.
+_END = "end"
+_RESTART = b"event: restart\ndata: {}\n\n"
+
+
+class JobStream:
+    """Answers with JSON, as RunPod does, or with events to a client that accepts them.
+
+    JSON drains: each chunk is in one answer, the last of which has a final status. An answer waits
+    up to `hold_s` for a chunk, which is less than RunPod's own client waits. Events do not drain;
+    their ids are `attempt.number`, and `Last-Event-ID` resumes behind one. A comment after each
+    `keep_alive_s` without a chunk keeps proxies from closing the connection.
+
+    An end without output has a `message` that gives the reason. `local_worker` is the key of the
+    worker in this process.
+    """
+
+    def __init__(
+        self, store: JobStore, hold_s: float, keep_alive_s: float = 15.0, local_worker: str = ""
+    ) -> None:
+        self._store = store
+        self._local_worker = local_worker
+        self._hold_s = hold_s
+        self._keep_alive_s = keep_alive_s
+
+    async def respond(self, request: Request, job: Job) -> Any:
+        """Return the response. Raises InvalidRequest."""
+        if request.method == "HEAD":
+            # The client of a HEAD gets no body, so the stream must not be drained.
+            return JSON(job_response.stream(job, ()))
+        if "text/event-stream" in request.headers.get("accept", ""):
+            last = request.headers.get("last-event-id", "")
+            if last == _END and job.status.final:
+                return Response(status_code=204)
+            return SSEResponse(self._events(job.id, _place(last)), lambda: None)
+        now, chunks = await self._take(request, job.id)
+        if not chunks and not now.status.final:
+            heard = await self._store.read(job.id, (0, 0), 0)
+            after = _place_of(heard[-1]) if heard else (0, 0)
+            # Wait without draining: if this client disconnects, the next one gets the chunk.
+            await while_connected(request.receive, self._store.read(job.id, after, self._hold_s))
+            now, chunks = await self._take(request, job.id)
+        answer = job_response.stream(now, chunks)
+        if not chunks and now.status.final:
+            count = len(await self._store.read(job.id, (0, 0), 0))
+            answer["message"] = self._explain_end(now, count) or explain_drained(count)
+        return JSON(answer)
+
+    def _explain_end(self, job: Job, chunk_count: int) -> str | None:
+        return explain_end(job, chunk_count, self._local_worker)
+
+    async def _take(self, request: Request, job_id: str) -> tuple[Job, list[Chunk]]:
+        """Drain a stream for a client that is still there."""
+        if await request.is_disconnected():
+            raise ClientDisconnected
+        now = await self._store.get(job_id)
+        if now is None:
+            raise NotFound(f"there is no job {job_id}")
+        # After the status: the npm client stops at a final one, so all that is left goes with it.
+        return now, await self._store.drain(job_id, 0)
+
+    async def _events(self, job_id: str, after: tuple[int, int]) -> AsyncGenerator[bytes, None]:
+        # The head goes out at once, so that the client knows it is connected.
+        yield b": open\n\n"
+        while True:
+            # Before its chunks: an end that is known before them is behind all of them.
+            job = await self._store.get(job_id)
+            block = b""
+            for chunk in await self._store.read(job_id, after, self._keep_alive_s):
+                if after[0] not in (0, chunk.attempt):
+                    # The job was lost or retried, so its stream starts again.
+                    block += _RESTART
+                after = _place_of(chunk)
+                output = orjson.dumps({"output": orjson.Fragment(chunk.value)})
+                block += b"id: %d.%d\ndata: %b\n\n" % (*after, output)
+            if block:
+                yield block
+            elif job is None:
+                yield b"event: gone\ndata: {}\n\n"
+                return
+            elif job.status.final:
+                # The attempt that ended the job may have streamed nothing.
+                restart = _RESTART if after[0] not in (0, job.attempt) else b""
+                end = job_response.status(job)
+                count = len(await self._store.read(job_id, (0, 0), 0))
+                if (message := self._explain_end(job, count)) is not None:
+                    end["message"] = message
+                data = orjson.dumps(end)
+                yield restart + b"event: end\nid: %b\ndata: %b\n\n" % (_END.encode(), data)
+                return
+            elif await self._store.get(job_id) is job:
+                yield b": still here\n\n"
+
+
+def _place(raw: str) -> tuple[int, int]:
+    """Return the place an event's id stands for, the very beginning for none. InvalidRequest."""
+    if raw in ("", _END):
+        return (0, 0)
+    attempt, _, number = raw.partition(".")
+    if all(part.isascii() and part.isdigit() and len(part) < 10 for part in (attempt, number)):
+        return (int(attempt), int(number))
+    raise InvalidRequest(f"Last-Event-ID must be the id of an event of this stream, got {raw!r}")
+
+
+def _place_of(chunk: Chunk) -> tuple[int, int]:
+    return (chunk.attempt, chunk.number)

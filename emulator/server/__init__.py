@@ -1,0 +1,1 @@
+"""The server process: connections, limits, start, shutdown and memory."""

@@ -1,0 +1,457 @@
+"""HTTP/1.1 connections whose clients cannot take more time or memory than they are allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import httptools
+import orjson
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from emulator.http.disconnect import DROP
+from emulator.http.hangup_watch import HangupWatch
+from emulator.server.body_budget import RECEIVED, BodyBudget, ReceivedBody
+from emulator.server.chunked import ChunkedBody, ChunkedError
+from emulator.server.connection_counts import ConnectionCounts, counted_address
+from emulator.server.request_head import BadRequest, check_headers, check_length, split_target
+from handler.errors import Problem, Row
+from handler.json_values import MAX_JSON_VALUES
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, WWWScope
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+logger = logging.getLogger(__name__)
+
+_MAX_HEAD_BYTES = 65_536
+# Of the requests that a client sends before the one in front of them is answered.
+_MAX_PIPELINED_BYTES = 65_536
+_HEAD_END = b"\r\n\r\n"
+# For a client to read a refusal: closing at once would make the kernel discard it, because the
+# rest of the request has not been read.
+_LINGER_S = 2.0
+_MAX_LINGERING = 128
+# For the rest of a body whose request has been answered; nginx's `lingering_time`.
+_REST_OF_BODY_S = 30.0
+_RETRY_AFTER_S = 5
+_WARNING_INTERVAL_S = 60.0
+_INVALID = "the request is not valid HTTP/1.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """What clients may take of the server.
+
+    `head_s`: seconds until the headers of a request have been received, from the opening of the
+    connection or the first byte of the request. `body_s`: seconds from there to the end of its
+    body. `read_s`: seconds that a client may read nothing while data waits for it.
+    `max_connections`: open connections, in all and `per_address`. `max_pending_body_bytes`: the sum
+    of all bodies that are being received, in all and `per_address`. `max_json_values`: list
+    elements, keys, lists and objects of one body.
+    """
+
+    head_s: float = 10.0
+    body_s: float = 300.0
+    read_s: float = 60.0
+    max_connections: int = 4_096
+    max_connections_per_address: int = 2_048
+    max_pending_body_bytes: int = 200_000_000
+    max_pending_body_bytes_per_address: int = 100_000_000
+    max_json_values: int = MAX_JSON_VALUES
+
+
+class _Shared:
+    """What all connections of one server share. Owned by the event loop."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self.counts = ConnectionCounts(limits.max_connections, limits.max_connections_per_address)
+        self.budget = BodyBudget(
+            limits.max_pending_body_bytes,
+            limits.max_pending_body_bytes_per_address,
+            limits.max_json_values,
+        )
+        self.watch = HangupWatch()
+        self.lingering = 0
+        self._warned_s = float("-inf")
+
+    def warn(self, message: str) -> None:
+        """Log a warning, at most once a minute: an attacker could fill the log."""
+        if time.monotonic() - self._warned_s >= _WARNING_INTERVAL_S:
+            self._warned_s = time.monotonic()
+            logger.warning("%s (logged once a minute)", message)
+
+
+class _Flow(FlowControl):
+    """Uvicorn's flow control, which a request that waits for its body resumes at will."""
+
+    is_held = False
+
+    def resume_reading(self) -> None:
+        """Read again, unless the client has sent too many requests ahead."""
+        if not self.is_held:
+            super().resume_reading()
+
+
+class Connection(HttpToolsProtocol):
+    """Uvicorn's protocol with limits.
+
+    - The parser (llhttp) gets the head of one request at a time. Where its body ends is decided
+      here, so that what follows is parsed only after this request has been answered.
+    - One timer runs for what the client has to send next: a head, then its body. Another one runs
+      while the client does not read. When one expires, the connection is closed.
+    - Requests that RFC 9112 has refused get a JSON error, and the connection is closed.
+    """
+
+    # Set by a class of its own for each server, because uvicorn creates the connections.
+    shared = _Shared(ConnectionLimits())
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.limits = self.shared.limits
+        self._address = ""
+        self._is_counted = False
+        self._incoming: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        self._lingering: asyncio.TimerHandle | None = None
+        self._in_head = True
+        self._head_bytes = 0
+        # The last bytes of the head so far: its end may be split between two reads.
+        self._head_tail = b""
+        self._body: ChunkedBody | int = 0
+        self._needs_parser = False
+        self._received: ReceivedBody
+        self._pipelined = bytearray()
+        self._pipelined_count: ReceivedBody
+        self._flow: _Flow
+
+    # -- the transport's events ------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to wait for the first head, or refuse the connection if there are too many."""
+        # A TCP server's transports can be written to.
+        super().connection_made(cast("asyncio.Transport", transport))
+        self.flow = self._flow = _Flow(self.transport)
+        self._address = counted_address(self.client[0] if self.client else "")
+        self._pipelined_count = ReceivedBody(self.shared.budget, self._address)
+        if self.shared.counts.open(self._address):
+            self._is_counted = True
+            self._wait_for_head()
+            return
+        self.shared.warn(f"refused a connection from {self._address}: too many are open")
+        self._refuse(
+            "too many connections are open (MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS)", 503
+        )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop all timers and release what the connection holds."""
+        if self._is_counted:
+            self.shared.counts.close(self._address)
+            self._is_counted = False
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self.shared.lingering -= 1
+        _stop(self._incoming)
+        _stop(self._unread)
+        self._clear_pipelined()
+        # Uvicorn does this only if the client closed in good order.
+        self._unset_keepalive_if_required()
+        super().connection_lost(exc)
+        self._drop_body()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what the client sends."""
+        if self._lingering is None and not self.transport.is_closing():
+            self._take(data)
+
+    def pause_writing(self) -> None:
+        """Begin to wait for the client to read."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.limits.read_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        _stop(self._unread)
+        super().resume_writing()
+
+    # -- what has been received ------------------------------------------------------------------
+
+    def _take(self, data: bytes) -> None:
+        while data and self._lingering is None and not self.transport.is_closing():
+            if self._is_answering():
+                self._add_pipelined(data)
+                return
+            data = self._take_head(data) if self._in_head else self._take_body(data)
+        if not self._in_head and self._incoming is None and self._lingering is None:
+            # Only here: most bodies arrive with their heads and need no timer.
+            self._incoming = self.loop.call_later(self.limits.body_s, self._out_of_time)
+
+    def _is_answering(self) -> bool:
+        """Return whether a request has been received whole and has not been answered."""
+        return self._in_head and self.cycle is not None and not self.cycle.response_complete
+
+    def _take_head(self, data: bytes) -> bytes:
+        """Parse bytes of a head; return those behind its end."""
+        if not self._head_bytes:
+            # Some clients send an empty line behind a body (RFC 9112, section 2.2).
+            data = data.lstrip(b"\r\n")
+            if not data:
+                return b""
+            # Only now: empty lines do not keep an idle connection open.
+            self._unset_keepalive_if_required()
+        at = (self._head_tail + data).find(_HEAD_END)
+        end = len(data) if at < 0 else at + len(_HEAD_END) - len(self._head_tail)
+        is_too_large = self._head_bytes + end > _MAX_HEAD_BYTES
+        # A head that is too large is parsed up to the limit: the parser may find a more precise
+        # reason to refuse it, such as a long target.
+        piece = data[: min(end, _MAX_HEAD_BYTES - self._head_bytes)]
+        self._head_bytes += len(piece)
+        self._head_tail = (self._head_tail + piece)[1 - len(_HEAD_END) :]
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            # Another protocol is only offered; the request is served in this one.
+            self._needs_parser = True
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            if isinstance(cause, BadRequest):
+                self._refuse(str(cause), cause.status)
+            else:
+                self._refuse(f"{_INVALID}: {error}" if str(error) else _INVALID)
+            return b""
+        if is_too_large:
+            self._refuse(f"the request head is larger than {_MAX_HEAD_BYTES} bytes", 431)
+        elif self._in_head and at >= 0:
+            self._refuse(_INVALID)
+        elif self._in_head:
+            if self._incoming is None:
+                self._wait_for_head()
+        elif not self._body:
+            self._end_message()
+        return data[end:]
+
+    def _take_body(self, data: bytes) -> bytes:
+        """Take bytes of a body; return those behind its end."""
+        if isinstance(self._body, ChunkedBody):
+            try:
+                content, rest = self._body.feed(data)
+            except ChunkedError as error:
+                self._refuse(str(error))
+                return b""
+            is_complete = self._body.is_complete
+        else:
+            content, rest = data[: self._body], data[self._body :]
+            self._body -= len(content)
+            is_complete = not self._body
+        if content and not self.cycle.response_complete:
+            if not self._received.add(len(content)):
+                self.shared.warn("refused a request body: too many are being received")
+                self._refuse(
+                    "too many request bodies are being received at once (MAX_PENDING_BODY_MB, "
+                    "MAX_PENDING_BODY_MB_PER_ADDRESS)",
+                    503,
+                )
+                return b""
+            self.on_body(content)
+        if is_complete:
+            self._end_message()
+        return rest
+
+    def _end_message(self) -> None:
+        """The request is complete; the next bytes begin another one."""
+        self._stop_waiting()
+        self._in_head = True
+        self._head_bytes = 0
+        self._head_tail = b""
+        super().on_message_complete()
+        if self._needs_parser:
+            # The old one still expects the body, or another protocol.
+            self.parser = httptools.HttpRequestParser(self)
+            self._needs_parser = False
+
+    # -- requests sent ahead ---------------------------------------------------------------------
+
+    def _add_pipelined(self, data: bytes) -> None:
+        """Keep requests for later, and stop reading when there are many of them.
+
+        Up to that bound reading goes on, because it is what shows that the client has left.
+        """
+        if not self._pipelined_count.add(len(data)):
+            self.shared.warn("closed a connection: too many requests were sent ahead")
+            self.transport.abort()
+            return
+        self._pipelined += data
+        if len(self._pipelined) > _MAX_PIPELINED_BYTES and not self._flow.is_held:
+            self.flow.pause_reading()
+            self._flow.is_held = True
+            self.shared.watch.add(self._fd(), self.transport.abort)
+
+    def _clear_pipelined(self) -> bytes:
+        """Return the requests that were sent ahead, and read again."""
+        data = bytes(self._pipelined)
+        self._pipelined.clear()
+        self._pipelined_count.release()
+        if self._flow.is_held:
+            self.shared.watch.remove(self._fd())
+            self._flow.is_held = False
+        return data
+
+    def _fd(self) -> int:
+        fd: int = self.transport.get_extra_info("socket").fileno()
+        return fd
+
+    # -- the parser's events ---------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """Prepare for a request."""
+        super().on_message_begin()
+        self._received = ReceivedBody(self.shared.budget, self._address)
+        self.scope["extensions"] = {
+            DROP: {"abort": self.transport.abort},
+            RECEIVED: {"body": self._received},
+        }
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the target; a target that is too long is refused before its end."""
+        super().on_url(url)
+        check_length(self.url)
+
+    def on_headers_complete(self) -> None:
+        """Check the head, find out how its body ends, and start the application."""
+        method = self.parser.get_method().decode("ascii")
+        host, length = check_headers(self.parser.get_http_version(), self.headers)
+        target_host, self.url = split_target(method, self.url)
+        if target_host is not None and target_host != host:
+            # The target's host wins (RFC 9112, section 3.2.2).
+            self.headers[:] = [each for each in self.headers if each[0] != b"host"]
+            self.headers.append((b"host", target_host))
+        if self.url.startswith(b"//"):
+            # Uvicorn's way to split a target would take what follows for a host.
+            self.url = b"http://host" + self.url
+        self._body = ChunkedBody() if length is None else length
+        self._needs_parser = bool(self._body)
+        # This starts the application, unless the target turns out to be malformed.
+        super().on_headers_complete()
+        self._in_head = False
+        self._stop_waiting()
+
+    def on_message_complete(self) -> None:
+        """Do nothing: the parser does not see the bodies. See `_end_message`."""
+
+    def on_response_complete(self) -> None:
+        """Take the requests that were sent ahead, or wait for more."""
+        if not self._in_head:
+            # The answer came before the end of the body.
+            self._stop_waiting()
+            limit_s = min(_REST_OF_BODY_S, self.limits.body_s)
+            self._incoming = self.loop.call_later(limit_s, self._out_of_time)
+        self._drop_body()
+        data = self._clear_pipelined() if self._pipelined else b""
+        super().on_response_complete()
+        if data and not self.transport.is_closing():
+            self._take(data)
+
+    # -- the application -------------------------------------------------------------------------
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """Run the application for a request, and count its body until it has ended.
+
+        A client that sends a body and leaves would otherwise make room for the next one while the
+        application still holds the first.
+        """
+        super()._start_asgi_task(cycle, partial(_run_and_release, app, self._received))
+
+    def _drop_body(self) -> None:
+        """Free what has been received of the body and will not be read by the application."""
+        if self.cycle is not None:
+            self._received.release(len(self.cycle.body))
+            self.cycle.body = bytearray()
+
+    # -- endings ---------------------------------------------------------------------------------
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, also if its client has not read the last response."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _refuse(self, message: str, status: int = 400) -> None:
+        """Answer with an error instead of serving the request, and close the connection."""
+        logger.info("refused a request of %s: %s", self.client, message)
+        cycle = self.cycle
+        if not self._in_head and cycle.response_started:
+            # The error would be read as a part of that response, or as the next one.
+            self.transport.abort()
+            return
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            # Nothing can be written to the client after the error below.
+            cycle.waiting_for_100_continue = False
+            cycle.message_event.set()
+        if self.shared.lingering >= _MAX_LINGERING:
+            self.transport.abort()
+            return
+        self._stop_waiting()
+        self._drop_body()
+        self.transport.write(_error_bytes(message, status))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self.shared.lingering += 1
+        self._lingering = self.loop.call_later(_LINGER_S, self.transport.abort)
+
+    def _wait_for_head(self) -> None:
+        self._incoming = self.loop.call_later(self.limits.head_s, self._out_of_time)
+
+    def _stop_waiting(self) -> None:
+        _stop(self._incoming)
+        self._incoming = None
+
+    def _out_of_time(self) -> None:
+        self._incoming = None
+        self.transport.abort()
+
+
+async def _run_and_release(
+    app: ASGI3Application,
+    received: ReceivedBody,
+    scope: WWWScope,
+    receive: ASGIReceiveCallable,
+    send: ASGISendCallable,
+) -> None:
+    try:
+        await app(scope, receive, send)
+    finally:
+        received.release()
+
+
+def _error_bytes(message: str, status: int) -> bytes:
+    """Return a whole response that ends its connection."""
+    is_busy = status == 503
+    kind = "service_unavailable_error" if is_busy else "invalid_request_error"
+    body = orjson.dumps(Problem(message, Row(status, kind)).openai_error())
+    retry = b"retry-after: %d\r\n" % _RETRY_AFTER_S if is_busy else b""
+    return (
+        STATUS_LINE[status]
+        + b"content-type: application/json\r\nconnection: close\r\n"
+        + retry
+        + b"content-length: %d\r\n\r\n" % len(body)
+        + body
+    )
+
+
+def _stop(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
+
+
+def connection_class(limits: ConnectionLimits) -> type[Connection]:
+    """Return the protocol with these limits, which its connections share."""
+    return type("LimitedConnection", (Connection,), {"shared": _Shared(limits)})

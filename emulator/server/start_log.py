@@ -1,0 +1,104 @@
+"""The log block at start: version, addresses, model, engine and changed settings."""
+
+from __future__ import annotations
+
+import logging
+import re
+import tomllib
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from emulator.middleware.allowed_hosts import is_loopback
+from emulator.settings import EmulatorSettings
+from handler.log_json import FIELDS
+
+logger = logging.getLogger(__name__)
+
+_PACKAGE = "worker-rkllm"
+_SECRET_NAME = re.compile(r"(^|_)(keys?|secret|password)(_|$)")
+_MASKED = "***"
+
+
+def log_start(settings: EmulatorSettings, slots: int, url: str) -> None:
+    """Log version, addresses, model and engine, and the settings that differ from their defaults.
+
+    One record: rows under one line on a terminal, an object named `server` in JSON.
+    """
+    block: dict[str, Any] = {
+        "version": version(),
+        "console": f"{url}/",
+        "openai": f"{url}/v1",
+        "runpod": f"{url}/v2/{settings.endpoint_id}",
+        "docs": f"{url}/docs",
+        "hosts": settings.host_check().describe(),
+        "model": ", ".join(settings.served_models),
+        "engine": "several" if settings.models else settings.backend,
+        "slots": slots,
+        # 0 stands for the model's own.
+        "context_length": settings.context_length or "the model's own",
+        "jobs": settings.job_db,
+        "settings": changed_settings(settings),
+    }
+    logger.info(
+        "%s %s running on %s", _PACKAGE, block["version"], url, extra={FIELDS: {"server": block}}
+    )
+    if not settings.keys() and not is_loopback(settings.host):
+        logger.warning(
+            "ALLOW_NO_API_KEY is on: everyone who can reach %s can use the server", settings.host
+        )
+
+
+def changed_settings(settings: EmulatorSettings) -> dict[str, str]:
+    """Return the settings whose value is not the default, by the names of their variables.
+
+    Keys, secrets and credentials in URLs are masked.
+    """
+    changed: dict[str, str] = {}
+    for name, field in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        if value == field.default:
+            continue
+        is_secret = isinstance(value, SecretStr) or _SECRET_NAME.search(name) is not None
+        changed[name.upper()] = _MASKED if is_secret and value else _written(value)
+    return changed
+
+
+def version() -> str:
+    """Return the version of the installed package, or of the clone that this runs from."""
+    try:
+        return metadata.version(_PACKAGE)
+    except metadata.PackageNotFoundError:
+        project = Path(__file__).resolve().parents[2] / "pyproject.toml"
+        try:
+            found = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"]
+        except (OSError, tomllib.TOMLDecodeError, KeyError):
+            return "(unknown version)"
+        return str(found)
+
+
+def _written(value: Any) -> str:
+    """Return a setting's value as one would write it into the environment."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, tuple):
+        return f"{len(value)} entries"
+    text = str(value)
+    return _without_credentials(text) if "://" in text else text
+
+
+def _without_credentials(url: str) -> str:
+    """Return a URL without user name, password and query, any of which may be a secret."""
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+        masked = parts.netloc != host
+    except ValueError:
+        return _MASKED
+    query = f"?{_MASKED}" if parts.query else ""
+    return f"{parts.scheme}://{_MASKED + '@' if masked else ''}{host}{parts.path}{query}"

@@ -1,0 +1,217 @@
+"""From settings to what answers: validator, pipeline and the two doors to it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from engine import AnyEngine, by_model
+from handler.active_generation import Running
+from handler.bucket import Bucket, check_name, check_secret, check_url
+from handler.errors import InvalidRequest
+from handler.job import JobHandler
+from handler.limits import Sizes
+from handler.models import Models
+from handler.openai.service import OpenAIService
+from handler.options import PII_KINDS, OptionsInput, OptionsReader
+from handler.outbound_targets import Targets
+from handler.pipeline import Pipeline
+from handler.results import Results
+from handler.sampling import shown
+from handler.setting_error import SettingError
+from handler.settings import Settings
+from handler.unused_settings import ineffective_settings, misspelled_settings
+from handler.worker_settings import ResultSettings
+from validation import Validator
+from validation.options.language import LanguageCheck
+from validation.rules import DEFAULT_RULES, RulesError
+from validation.v3 import V3
+
+logger = logging.getLogger(__name__)
+
+_ANY_TARGET = Targets()
+
+
+@dataclass(frozen=True, slots=True)
+class Checking:
+    """The validator and what is looked at beyond its rules; built before an engine is."""
+
+    validator: V3
+    options: OptionsReader
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """What entry points hand requests to; both share a pipeline for each model."""
+
+    jobs: JobHandler
+    openai: OpenAIService
+    models: Models
+
+
+def build_checking(settings: Settings) -> Checking:
+    """Load rules, schema and models that the settings name. Raises SettingError."""
+    try:
+        validator = V3.from_file(settings.validation_rules or DEFAULT_RULES)
+    except RulesError as error:
+        message = str(error).removeprefix("VALIDATION_RULES: ")
+        raise SettingError(f"VALIDATION_RULES: {message}") from None
+    asked = {
+        "json_schema": _schema(settings.validation_schema),
+        "redact_pii": _kinds(settings.redact_pii),
+        "language": settings.validation_language,
+        "blocked_intents": _listed(settings.blocked_intents),
+        "blocked_terms": _listed(settings.blocked_terms),
+        "regenerate": settings.regenerate,
+    }
+    try:
+        options = OptionsReader(OptionsInput.model_validate(asked), validator.intents)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0])
+        allowed = OptionsInput.model_fields[name].description
+        got = shown(first["input"])
+        raise SettingError(f"{_SETTINGS[name]} must be {allowed}, got {got}") from None
+    except InvalidRequest as error:
+        name = str(error.param)
+        message = error.message.removeprefix(f"{name}: ")
+        raise SettingError(f"{_SETTINGS[name]}: {message}") from None
+    for warning in options.warnings:
+        logger.warning("%s", warning)
+    for sentence in (
+        *misspelled_settings(settings, os.environ),
+        *ineffective_settings(settings),
+    ):
+        logger.warning("%s", sentence)
+    for check in options.defaults.checks.values():
+        if isinstance(check, LanguageCheck):
+            check.preload()
+    return Checking(validator, options)
+
+
+def build_results(
+    settings: ResultSettings, sizes: Sizes | None = None, targets: Targets = _ANY_TARGET
+) -> Results:
+    """Return where results go that are too large to be sent, by `sizes`. Raises SettingError."""
+    endpoint, name = settings.bucket_endpoint_url, settings.bucket_name
+    key, hidden = settings.bucket_access_key_id, settings.bucket_secret_access_key
+    secret = None if hidden is None else hidden.get_secret_value()
+    max_mb = settings.result_max_mb
+    if (key is None) is not (secret is None):
+        missing = "ACCESS_KEY_ID" if key is None else "SECRET_ACCESS_KEY"
+        raise SettingError(f"BUCKET_{missing} must be set as well, or neither of the two")
+    if endpoint is None and name is None:
+        for variable, value in (("BUCKET_ACCESS_KEY_ID", key), ("RESULT_MAX_MB", max_mb)):
+            if value is not None:
+                raise SettingError(f"{variable} needs BUCKET_ENDPOINT_URL or BUCKET_NAME")
+        return Results(sizes=sizes, targets=targets)
+    try:
+        bucket = Bucket(
+            name=_checked(check_name, name, "BUCKET_NAME") or "",
+            endpoint_url=_checked(check_url, endpoint, "BUCKET_ENDPOINT_URL"),
+            access_id=_checked(check_secret, key, "BUCKET_ACCESS_KEY_ID"),
+            access_secret=_checked(check_secret, secret, "BUCKET_SECRET_ACCESS_KEY"),
+        )
+    except InvalidRequest as error:
+        raise SettingError(error.message) from None
+    max_bytes = None if max_mb is None else int(max_mb * 1e6)
+    return Results(bucket, max_bytes, sizes=sizes, targets=targets)
+
+
+def open_doors(
+    settings: Settings,
+    engine: AnyEngine,
+    checking: Checking,
+    interval_s: float = 0.05,
+    *,
+    stream_several: bool = False,
+    results: Results | None = None,
+    validator: Validator | None = None,
+    on_open: Callable[[Running], object] = lambda running: None,
+) -> Doors:
+    """Return what answers jobs and OpenAI calls with an engine; `on_open` hears of each answer.
+
+    A `validator` takes the place of the one in `checking`, as for whoever counts its verdicts.
+    """
+    judge = validator or checking.validator
+    models = Models(
+        *(
+            Pipeline(
+                each,
+                name,
+                judge,
+                settings.served_adapters,
+                on_open,
+                settings.aliases.get(name, ()),
+            )
+            for name, each in by_model(engine, settings.served_model).items()
+        )
+    )
+    openai = OpenAIService(
+        models,
+        checking.options,
+        max_tokens=settings.default_max_tokens,
+        stream_several=stream_several,
+    )
+    jobs = JobHandler(
+        models,
+        checking.options,
+        validation=settings.enable_validation,
+        chat_template=settings.apply_chat_template,
+        interval_s=interval_s,
+        openai=openai,
+        results=results,
+    )
+    return Doors(jobs, openai, models)
+
+
+def _checked(check: Callable[[str, str], str], value: str | None, name: str) -> str | None:
+    return None if value is None else check(value, name)
+
+
+_SETTINGS = {
+    "json_schema": "VALIDATION_SCHEMA",
+    "redact_pii": "REDACT_PII",
+    "language": "VALIDATION_LANGUAGE",
+    "blocked_intents": "BLOCKED_INTENTS",
+    "blocked_terms": "BLOCKED_TERMS",
+    "regenerate": "REGENERATE",
+}
+
+
+def _schema(path: Path | None) -> dict[str, Any] | None:
+    if path is None:
+        return None
+    try:
+        schema = orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise SettingError(f"VALIDATION_SCHEMA: {path} cannot be read: {error.strerror}") from None
+    except orjson.JSONDecodeError as error:
+        raise SettingError(f"VALIDATION_SCHEMA: {path} is not JSON: {error}") from None
+    if not isinstance(schema, dict):
+        allowed = OptionsInput.model_fields["json_schema"].description
+        raise SettingError(f"VALIDATION_SCHEMA: {path} must be {allowed}, got {shown(schema)}")
+    return schema
+
+
+def _kinds(written: str) -> bool | list[str]:
+    if written.lower() in {"on", "true", "1", "yes"}:
+        return True
+    if written.lower() in {"", "off", "false", "0", "no"}:
+        return False
+    if unknown := set(_listed(written)) - set(PII_KINDS):
+        raise SettingError(
+            f"REDACT_PII must be on, off or a list of {', '.join(PII_KINDS)}, got {min(unknown)!r}"
+        )
+    return _listed(written)
+
+
+def _listed(written: str) -> list[str]:
+    return [each.strip() for each in written.split(",") if each.strip()]

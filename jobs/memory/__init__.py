@@ -1,0 +1,1 @@
+"""The job store in this process's memory."""

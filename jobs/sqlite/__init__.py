@@ -1,0 +1,1 @@
+"""The journal that keeps jobs in an SQLite database."""

@@ -1,0 +1,116 @@
+"""A batch's line: what is a request, and what is said of what is none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from batch.input.line import MAX_ID_CHARS, BadLine, Line, read_line
+
+CALL: dict[str, Any] = {
+    "custom_id": "one",
+    "method": "POST",
+    "url": "/v1/completions",
+    "body": {"model": "m", "prompt": "x"},
+}
+
+
+def encoded(found: object) -> bytes:
+    return json.dumps(found).encode() + b"\n"
+
+
+def test_a_call_is_read() -> None:
+    assert read_line(encoded(CALL), 7) == Line(7, "one", "/v1/completions", CALL["body"])
+
+
+@pytest.mark.parametrize(
+    ("given", "custom_id"),
+    [
+        ({"input": {"prompt": "x"}}, "line-3"),
+        ({"id": "a job", "input": {"prompt": "x"}}, "a job"),
+        ({"id": None, "input": {"prompt": "x"}, "webhook": "http://x"}, "line-3"),
+    ],
+)
+def test_a_job_input_is_read(given: dict[str, Any], custom_id: str) -> None:
+    assert read_line(encoded(given), 3) == Line(3, custom_id, None, {"prompt": "x"})
+
+
+def test_what_editors_leave_behind_means_nothing() -> None:
+    raw = b"\xef\xbb\xbf" + json.dumps(CALL).encode() + b"\r\n"
+    assert read_line(raw, 1).custom_id == "one"
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"\n", "the line is empty"),
+        (b"", "the line is empty"),
+        (b" \r\n", "the line is empty"),
+        (b"{\n", "the line is not JSON: "),
+        (b'{"custom_id": "\xff"}\n', "the line is not JSON: "),
+        (b'{"a": NaN}\n', "the line is not JSON: "),
+        (b"[" * 100_000 + b"\n", "the line is not JSON: "),
+        (b"[1]\n", "the line must be a JSON object, got "),
+        (encoded({}), "custom_id is missing"),
+        (encoded({**CALL, "method": "GET"}), 'method must be POST, got "GET"'),
+        (encoded({**CALL, "url": 3}), "url must be a string, got 3"),
+        (encoded({**CALL, "body": []}), "body must be a JSON object, got []"),
+        (encoded({**CALL, "custom_id": ""}), "custom_id must be a string of 1 to 512 characters"),
+        (encoded({**CALL, "custom_id": 1}), "custom_id must be a string of 1 to 512 characters"),
+        (
+            encoded({**CALL, "custom_id": "x" * (MAX_ID_CHARS + 1)}),
+            "custom_id must be a string of 1 to 512 characters",
+        ),
+        (encoded({"input": "x"}), 'input must be a JSON object, got "x"'),
+        (encoded({"id": 4, "input": {}}), "id must be a string of 1 to 512 characters, got 4"),
+        *(
+            (
+                encoded({key: value for key, value in CALL.items() if key != name}),
+                f"{name} is missing",
+            )
+            for name in CALL
+        ),
+    ],
+)
+def test_what_is_no_request_is_told_in_a_sentence(raw: bytes, said: str) -> None:
+    with pytest.raises(BadLine) as caught:
+        read_line(raw, 2)
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_byte_order_mark_further_down_is_no_json() -> None:
+    with pytest.raises(BadLine, match="not JSON"):
+        read_line(b"\xef\xbb\xbf" + encoded(CALL), 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "warnings"),
+    [
+        (
+            {"input": {"prompt": "x"}, "id": "1", "temperature": 0.5},
+            ("temperature was ignored: put it in input.sampling_params",),
+        ),
+        (
+            {
+                "custom_id": "1",
+                "method": "POST",
+                "url": "/v1/completions",
+                "body": {},
+                "model": "m",
+            },
+            ("model was ignored: put it in body",),
+        ),
+        (
+            {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": {}, "bdy": {}},
+            ("bdy is unknown and was ignored: did you mean body?",),
+        ),
+        ({"input": {}, "id": "1", "note": "mine"}, ()),
+    ],
+)
+def test_read_line_warns_about_keys_beside_the_request(
+    line: dict[str, object], warnings: tuple[str, ...]
+) -> None:  # R61
+    assert read_line(json.dumps(line).encode(), 1).warnings == warnings

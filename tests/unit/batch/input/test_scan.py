@@ -1,0 +1,119 @@
+"""Looking a batch over: all problems of all lines, before anything is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch.input.line import BadLine, Line
+from batch.input.scan import MAX_TOLD, Manifest, digest_of, look_over
+from batch.input.source import InputError, Source
+
+Write = Callable[..., Source]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def source(*lines: bytes, max_line_bytes: int = 1_000) -> Source:
+        path = tmp_path / "in.jsonl"
+        path.write_bytes(b"\n".join(lines))
+        return Source(path, max_line_bytes)
+
+    return source
+
+
+def call(custom_id: str, url: str = "/v1/completions", **body: Any) -> bytes:
+    line = {"custom_id": custom_id, "method": "POST", "url": url, "body": body}
+    return json.dumps(line).encode()
+
+
+def fine(_line: Line) -> None:
+    return None
+
+
+def over(source: Source, max_lines: int = 100) -> Manifest:
+    return look_over(source, fine, max_lines)
+
+
+def test_a_batch_without_problems(write: Write) -> None:
+    source = write(call("a"), call("b"), b"")
+    found = over(source)
+    assert (found.lines, found.kind, found.bad) == (2, "/v1/completions", 0)
+    assert found.digest == digest_of(source) == hashlib.sha256(source.path.read_bytes()).hexdigest()
+
+
+def test_every_problem_has_its_line(write: Write) -> None:
+    def check(line: Line) -> None:
+        if line.body.get("bad"):
+            raise BadLine("bad is not allowed")
+
+    source = write(
+        call("a"),
+        b"",
+        call("b", url="/v1/chat/completions"),
+        b"{",
+        call("c", bad=True),
+        call("a"),
+        call("d", filler="x" * 1_000),
+        call("a"),
+        call("e"),
+    )
+    found = look_over(source, check, 100)
+    assert found.bad == 7
+    assert found.problems == [
+        (2, "the line is empty"),
+        (3, "the line is for /v1/chat/completions, the lines before it are for /v1/completions"),
+        (4, found.problems[2][1]),
+        (5, "bad is not allowed"),
+        (6, "custom_id is the same as on line 1"),
+        (7, "the line is longer than 1,000 bytes (MAX_BODY_MB)"),
+        (8, "custom_id is the same as on line 1"),
+    ]
+    assert found.problems[2][1].startswith("the line is not JSON: ")
+
+
+def test_jobs_and_calls_do_not_mix(write: Write) -> None:
+    found = over(write(b'{"input": {}}', call("a")))
+    assert found.problems == [
+        (2, "the line is for /v1/completions, the lines before it are for job inputs")
+    ]
+
+
+def test_an_empty_file(write: Write) -> None:
+    found = over(write())
+    assert found.bad == 1
+    assert found.problems[0][1].endswith("in.jsonl is empty")
+
+
+def test_too_many_lines_are_one_problem(write: Write) -> None:
+    found = over(write(*(call(str(number)) for number in range(7))), max_lines=5)
+    assert found.problems == [(6, "the file has 7 lines, at most 5 are allowed")]
+
+
+def test_of_very_many_problems_the_first_by_line_are_kept(write: Write) -> None:
+    lines = [call("same")] * 200 + [b"{"] * 200
+    found = over(write(*lines), max_lines=1_000)
+    assert found.bad == 199 + 200
+    assert [number for number, _ in found.problems] == list(range(2, 2 + MAX_TOLD))
+
+
+def test_a_line_that_never_ends_is_not_read_whole(write: Write) -> None:
+    source = write(b"x" * 10_000, call("a"), max_line_bytes=100)
+    assert [len(line) for line in source.lines()] == [101, len(call("a"))]
+
+
+def test_a_line_of_just_the_allowed_length(write: Write) -> None:
+    exact = call("a", filler="x" * 50)
+    source = write(exact, call("b"), max_line_bytes=len(exact) + 1)
+    assert [*source.lines()] == [exact + b"\n", call("b")]
+    assert over(source).bad == 0
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read: Is a directory"):
+        list(Source(tmp_path, 10).lines())

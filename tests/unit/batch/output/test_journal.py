@@ -1,0 +1,291 @@
+"""The journal of a batch: what was added is there, whatever happened afterwards."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import stat
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from batch.output.journal import Header, Journal, JournalError
+
+HEADER = Header("d" * 64, 5)
+
+
+@contextmanager
+def opened(path: Path, *, fresh: bool = False) -> Iterator[Journal]:
+    journal = Journal(path, fresh=fresh)
+    try:
+        yield journal
+    finally:
+        journal.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "out.jsonl.partial"
+
+
+def fill(path: Path) -> None:
+    with opened(path) as journal:
+        journal.begin(HEADER)
+        journal.add(3, b'{"n":3}', ok=True)
+        journal.add(1, b'{"n":1}', ok=False)
+        journal.add(2, '{"n":"ü"}'.encode(), ok=True)
+
+
+def test_answers_come_by_line_or_as_they_came(path: Path) -> None:
+    fill(path)
+    with opened(path) as journal:
+        assert (journal.lines, journal.done, journal.failed) == (5, 3, 1)
+        assert [journal.missing(number) for number in range(1, 6)] == [False] * 3 + [True] * 2
+        assert [*journal.answers(ok=True)] == ['{"n":"ü"}\n'.encode(), b'{"n":3}\n']
+        assert [*journal.answers(ok=True, ordered=False)] == [b'{"n":3}\n', '{"n":"ü"}\n'.encode()]
+        assert [*journal.answers(ok=False)] == [b'{"n":1}\n']
+
+
+def test_a_new_journal_is_of_no_input(path: Path) -> None:
+    with opened(path) as journal:
+        assert journal.header is None
+        assert journal.lines == 0
+
+
+def test_fresh_forgets(path: Path) -> None:
+    fill(path)
+    with opened(path, fresh=True) as journal:
+        assert journal.header is None
+
+
+def test_what_was_not_written_to_its_end_is_cut_off(path: Path) -> None:
+    """At every byte: a kill or a power cut leaves whatever had come to the disk."""
+    fill(path)
+    whole = path.read_bytes()
+    ends = [number + 1 for number, byte in enumerate(whole) if byte == ord("\n")]
+    for cut in range(len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        with opened(path) as journal:
+            kept = sum(end <= cut for end in ends)
+            assert (journal.header is not None) == (kept > 0)
+            assert journal.done == max(kept - 1, 0)
+            if journal.header is not None:
+                journal.add(5, b'{"n":5}', ok=True)
+        if kept:
+            with opened(path) as journal:
+                assert journal.done == kept
+                assert [*journal.answers(ok=True)][-1] == b'{"n":5}\n'
+
+
+@pytest.mark.parametrize(
+    ("undamaged", "damaged"),
+    [
+        (b'{"n":1}', b'{"n":?}'),
+        # The number of a line, and whether its answer is one.
+        (b"\n1 0 ", b"\n4 0 "),
+        (b"\n1 0 ", b"\n1 1 "),
+        (b"\n1 0 ", b"\n9 0 "),
+        (b"\n1 0 ", b"\n\xff\x00 "),
+        (b'{"n":1}', b'{"n"\n1}'),
+    ],
+)
+def test_damaged_record_costs_that_record_alone(
+    path: Path, undamaged: bytes, damaged: bytes
+) -> None:
+    fill(path)
+    whole = path.read_bytes()
+    assert whole.count(undamaged) == 1
+    path.write_bytes(whole.replace(undamaged, damaged))
+    with opened(path) as journal:
+        assert (journal.lines, journal.done, journal.failed) == (5, 2, 0)
+        assert journal.damaged >= 1
+        assert journal.lost == journal.damaged
+        assert [journal.missing(number) for number in range(1, 6)] == [
+            True,
+            False,
+            False,
+            True,
+            True,
+        ]
+        assert [*journal.answers(ok=True)] == ['{"n":"ü"}\n'.encode(), b'{"n":3}\n']
+        for number in (1, 4, 5):
+            journal.add(number, b"again", ok=True)
+        assert journal.lost == 0
+    with opened(path) as journal:
+        assert (journal.done, journal.lost) == (5, 0)
+        assert [*journal.answers(ok=True)].count(b"again\n") == 3
+
+
+def test_record_that_loses_its_end_costs_itself_and_the_next(path: Path) -> None:
+    fill(path)
+    path.write_bytes(path.read_bytes().replace(b'{"n":3}\n', b'{"n":3} '))
+    with opened(path) as journal:
+        assert (journal.done, journal.damaged) == (1, 1)
+        assert not journal.missing(2)
+
+
+def test_journal_of_the_earlier_format_is_continued(path: Path) -> None:
+    def record(number: int, answer: bytes) -> bytes:
+        return b"%d 1 %08x %b\n" % (number, zlib.crc32(answer), answer)
+
+    path.write_bytes(
+        orjson.dumps({"digest": "d" * 64, "lines": 5, "format": 1})
+        + b"\n"
+        + record(2, b"two")
+        + record(4, b"four")
+        # Its checksum did not cover the number: the first record of a line counts.
+        + record(4, b"five")
+    )
+    with opened(path) as journal:
+        assert (journal.done, journal.damaged) == (2, 1)
+        journal.add(5, b"five", ok=True)
+    with opened(path) as journal:
+        assert [*journal.answers(ok=True)] == [b"two\n", b"four\n", b"five\n"]
+
+
+def test_damaged_first_line_is_replaced_where_the_input_is_known(path: Path) -> None:
+    fill(path)
+    path.write_bytes(path.read_bytes().replace(b'{"digest"', b'{"???est"', 1))
+    with pytest.raises(JournalError, match="is not the journal of a batch"):
+        Journal(path)
+    journal = Journal(path, expected=HEADER)
+    assert (journal.lines, journal.done) == (5, 3)
+    journal.close()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o777])
+def test_journal_is_private_whatever_the_umask(path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        fill(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        path.chmod(0o644)
+        with opened(path):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    finally:
+        os.umask(before)
+
+
+def test_answer_without_room_is_not_written(path: Path) -> None:
+    class Full(Exception):
+        pass
+
+    def reserve(size: int) -> None:
+        reserved.append(size)
+        if size > len(path.read_bytes()) + 40:
+            raise Full
+
+    reserved: list[int] = []
+    journal = Journal(path, reserve=reserve)
+    journal.begin(HEADER)
+    journal.add(1, b"short", ok=True)
+    assert reserved == [path.stat().st_size] == [journal.size]
+    with pytest.raises(Full):
+        journal.add(2, b"x" * 40, ok=True)
+    assert journal.missing(2)
+    assert path.stat().st_size == journal.size
+    journal.close()
+
+
+@pytest.mark.parametrize("content", [b"hello\n", b"[]\n", b'{"custom_id": "a"}\n'])
+def test_another_kind_of_file_is_left_alone(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(JournalError, match="is not the journal of a batch"):
+        Journal(path)
+    assert path.read_bytes() == content
+
+
+def test_two_runs_do_not_share_one(path: Path) -> None:
+    with opened(path), pytest.raises(JournalError, match="another run is using"):
+        Journal(path)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="cannot be written: No such file or directory"):
+        Journal(tmp_path / "none" / "out.partial")
+
+
+def test_a_full_disk_leaves_no_half_record(path: Path) -> None:
+    """The file may grow to a limit and no further, as on a disk that is full."""
+    program = f"""
+import resource, signal
+from pathlib import Path
+from batch.output.journal import Header, Journal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))
+journal = Journal(Path({str(path)!r}))
+journal.begin(Header("d" * 64, 100))
+number = 0
+try:
+    while True:
+        number += 1
+        journal.add(number, b"x" * 40, ok=True)
+except OSError as error:
+    assert error.errno == {errno.EFBIG}, error
+    assert journal.missing(number) and journal.done == number - 1
+journal.close()
+print(number - 1)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    with opened(path) as journal:
+        assert journal.done == int(ran.stdout) > 0
+        assert path.stat().st_size <= 300
+
+
+def test_what_cannot_be_synced_is_told_to_the_next(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(path)
+    journal.begin(HEADER)
+    tried = threading.Event()
+
+    def fail(_fd: int) -> None:
+        tried.set()
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fail)
+        journal.add(1, b"{}", ok=True)
+        assert tried.wait(10)
+        journal._syncer.join(10)
+    with pytest.raises(OSError, match="Input/output error"):
+        journal.add(2, b"{}", ok=True)
+    journal.close()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.binary().map(lambda raw: raw.replace(b"\n", b""))), max_size=20
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_a_journal_is_a_table_of_lines(
+    path: Path, answers: list[tuple[bool, bytes]], order: random.Random
+) -> None:
+    """Property: whatever the order, each line's answer comes back once, in its place."""
+    numbers = list(range(1, len(answers) + 1))
+    order.shuffle(numbers)
+    with opened(path, fresh=True) as journal:
+        journal.begin(Header("d" * 64, len(answers)))
+        for number in numbers:
+            ok, text = answers[number - 1]
+            journal.add(number, text, ok=ok)
+    with opened(path) as journal:
+        for kind in (True, False):
+            wanted = [text + b"\n" for ok, text in answers if ok is kind]
+            assert [*journal.answers(ok=kind)] == wanted
+            assert sorted(journal.answers(ok=kind, ordered=False)) == sorted(wanted)

@@ -1,0 +1,547 @@
+"""Scaling: how many workers there are, and what becomes of each; its processes are pretended."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+import emulator.autoscaling.autoscaler
+from emulator.autoscaling.autoscaler import Launcher, launched
+from emulator.autoscaling.policy import Demand, Scaling
+from emulator.autoscaling.worker_process import spawn_kept, worker_command, worker_environment
+from emulator.runpod.job_response import worker_key
+from emulator.runpod.worker_registry import Fleet
+from jobs import Job, JobStatus, MemoryJobStore, NewJob
+from tests.integration.emulator.processes import ROOT
+from tests.waiting import until
+
+ENDPOINT = "here"
+URL = "http://127.0.0.1:1"
+
+
+class Process:
+    """A process that ends when a test says so; a kill ends it."""
+
+    def __init__(self, name: str, environment: Mapping[str, str]) -> None:
+        self.name = name
+        self.environment = environment
+        self.returncode: int | None = None
+        self.last_line = "its last words"
+        self.terminated = 0
+        self.killed = 0
+        self._over = asyncio.Event()
+
+    def terminate(self) -> None:
+        self.terminated += 1
+
+    def kill(self) -> None:
+        self.killed += 1
+        self.end(137)
+
+    def end(self, code: int = 0) -> None:
+        self.returncode = code
+        self._over.set()
+
+    async def wait(self) -> int:
+        await self._over.wait()
+        return self.returncode or 0
+
+
+class World:
+    """A launcher whose clock a test moves on."""
+
+    def __init__(self, **scaling: Any) -> None:
+        self.time = 1_000.0
+        self.processes: list[Process] = []
+        self.refuses = False
+        self.store = MemoryJobStore(now=lambda: self.time, monotonic=lambda: self.time)
+        self.fleet = Fleet(self.store, lease_s=30, grace_s=2)
+        self.launcher = Launcher(
+            self.store,
+            self.fleet,
+            ENDPOINT,
+            Scaling(**scaling),
+            local="local",
+            spawn=self._spawn,
+            now=lambda: self.time,
+            wall=lambda: self.time,
+        )
+        self.launcher._url = URL
+
+    async def _spawn(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str]
+    ) -> Process:
+        if self.refuses:
+            raise FileNotFoundError("no such program")
+        self.processes.append(Process(name, environment))
+        return self.processes[-1]
+
+    async def after(self, seconds: float) -> None:
+        """Let time pass, with a look at each quarter of a second."""
+        end = self.time + seconds
+        while self.time < end:
+            self.time = min(end, self.time + 0.25)
+            await self.launcher.tick()
+
+    async def enqueue(self, count: int = 1) -> list[Job]:
+        new = NewJob(endpoint=ENDPOINT, input=b"{}")
+        return [await self.store.enqueue(new) for _ in range(count)]
+
+    def join(self, *processes: Process) -> None:
+        for process in processes or self.processes:
+            self.fleet.worker(ENDPOINT, process.name)
+
+    async def take(self, name: str, count: int = 1) -> list[Job]:
+        return await self.store.receive(
+            ENDPOINT, worker_key(ENDPOINT, name), lease_s=1e9, limit=count
+        )
+
+    async def finish(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            assert await self.store.ack(job.id, job.attempt, output=b"1")
+
+    @property
+    def alive(self) -> list[Process]:
+        return [each for each in self.processes if each.returncode is None]
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        counts = self.fleet.counts(ENDPOINT)
+        return counts["initializing"], counts["idle"], counts["running"]
+
+
+# -- the rules ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("demand", "workers", "starting", "since_s", "missing"),
+    [
+        (Demand(), 0, 0, 99, 0),
+        (Demand(queued=1, waited_s=3.9), 0, 0, 99, 0),
+        (Demand(queued=1, waited_s=4), 0, 0, 99, 1),
+        (Demand(queued=9, waited_s=99), 1, 0, 99, 1),
+        (Demand(queued=9, waited_s=99), 1, 1, 3.9, 0),
+        (Demand(queued=9, waited_s=99), 1, 1, 4, 1),
+        # It will be taken by the one that is on its way.
+        (Demand(queued=1, waited_s=99), 1, 1, 99, 0),
+        (Demand(queued=9, waited_s=99), 3, 0, 99, 0),
+        (Demand(running=9), 0, 0, 99, 0),
+    ],
+)
+def test_queue_delay(
+    demand: Demand, workers: int, starting: int, since_s: float, missing: int
+) -> None:
+    assert Scaling(most=3).missing(demand, workers, starting, since_s) == missing
+
+
+@pytest.mark.parametrize(
+    ("demand", "workers", "missing", "spare"),
+    [
+        (Demand(), 0, 0, 0),
+        (Demand(queued=1), 0, 1, 0),
+        (Demand(queued=4), 0, 1, 0),
+        (Demand(queued=4, running=1), 0, 2, 0),
+        (Demand(queued=400), 1, 4, 0),
+        (Demand(running=5), 3, 0, 1),
+        (Demand(), 2, 0, 2),
+    ],
+)
+def test_request_count(demand: Demand, workers: int, missing: int, spare: int) -> None:
+    scaling = Scaling(most=5, scaler="count")
+    assert scaling.missing(demand, workers, 0) == missing
+    assert scaling.spare(demand, workers) == spare
+
+
+def test_least_and_most() -> None:
+    scaling = Scaling(least=2, most=3, scaler="count", request_count=1)
+    assert [scaling.missing(Demand(queued=n), 0, 0) for n in range(5)] == [2, 2, 2, 3, 3]
+    assert scaling.missing(Demand(), 3, 0) == 0
+    assert [scaling.spare(Demand(), n) for n in range(4)] == [0, 0, 0, 1]
+    assert Scaling(most=0).missing(Demand(queued=1, waited_s=99), 0, 0) == 0
+    assert Scaling(least=1).missing(Demand(), 0, 0) == 1
+    # A worker that is idle takes what waits.
+    assert Scaling().spare(Demand(queued=1), 1) == 0
+
+
+# -- the life of a worker -------------------------------------------------------------------------
+
+
+async def test_from_none_to_one_and_back() -> None:
+    world = World()
+    await world.after(10)
+    assert world.processes == []
+    await world.enqueue()
+    await world.after(3.75)
+    assert world.processes == []
+    await world.after(0.25)
+    (process,) = world.processes
+    assert world.counts == (1, 0, 0)
+    # It takes its time to load, and no other is started for the same job.
+    await world.after(20)
+    assert world.processes == [process]
+    world.join()
+    jobs = await world.take(process.name)
+    await world.after(60)
+    assert world.counts == (0, 0, 1)
+    assert process.terminated == 0
+    await world.finish(jobs)
+    await world.after(4.75)
+    assert (process.terminated, world.counts) == (0, (0, 1, 0))
+    await world.after(0.25)
+    assert process.terminated == 1
+    process.end()
+    await world.after(0.25)
+    assert world.counts == (0, 0, 0)
+    await world.after(60)
+    assert len(world.processes) == 1
+
+
+async def test_one_more_for_each_delay_up_to_the_most() -> None:
+    world = World(most=3)
+    await world.enqueue(9)
+    await world.after(4)
+    assert len(world.processes) == 1
+    await world.after(4)
+    assert len(world.processes) == 2
+    await world.after(60)
+    assert len(world.processes) == 3
+
+
+async def test_those_idle_for_longest_go_first_and_the_least_stay() -> None:
+    world = World(least=1, most=3, queue_delay_s=0)
+    await world.enqueue(3)
+    await world.after(1)
+    world.join()
+    first, second, third = world.processes
+    jobs = {each.name: await world.take(each.name) for each in world.processes}
+    await world.after(1)
+    for each in (second, third, first):
+        await world.finish(jobs[each.name])
+        await world.after(1)
+    world.time += 30
+    await world.launcher.tick()
+    assert [each.terminated for each in (first, second, third)] == [0, 1, 1]
+
+
+async def test_the_local_workers_jobs_need_no_other() -> None:
+    world = World(scaler="count", request_count=1)
+    await world.enqueue(2)
+    await world.take("local", 2)
+    await world.after(1)
+    assert world.processes == []
+    await world.enqueue(1)
+    await world.after(1)
+    assert len(world.processes) == 1
+
+
+async def test_worker_that_crashes_is_started_again_after_longer_and_longer_pauses() -> None:
+    world = World(least=1, most=1)
+    starts = []
+    for _ in range(9):
+        while not world.alive:
+            await world.after(0.25)
+        starts.append(world.time)
+        world.alive[0].end(1)
+    pauses = [later - sooner for sooner, later in itertools.pairwise(starts)]
+    assert pauses == [pytest.approx(each, abs=0.5) for each in (1, 2, 4, 8, 16, 32, 60, 60)]
+    # One that has worked for a while had another fault.
+    while not world.alive:
+        await world.after(0.25)
+    world.join(world.alive[0])
+    await world.after(31)
+    world.alive[0].end(1)
+    await world.after(1.5)
+    assert world.alive
+
+
+@pytest.mark.parametrize("reported", [None, "model_is_loaded: the file is broken"])
+async def test_worker_that_cannot_start_is_unhealthy_with_its_own_reason_or_its_last_line(
+    reported: str | None,
+) -> None:  # R69
+    world = World(least=1, most=1)
+    await world.after(0.25)
+    (first,) = world.processes
+    if reported is not None:
+        world.fleet.show_unhealthy(ENDPOINT, first.name, reported)
+    first.end(1)
+    await world.after(0.25)
+    assert world.fleet.unhealthy(ENDPOINT) == {first.name: reported or "its last words"}
+
+
+async def test_program_that_cannot_be_started_is_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(least=1)
+    world.refuses = True
+    await world.after(5)
+    assert "no such program" in caplog.text
+    assert len(caplog.records) == 3
+    world.refuses = False
+    await world.after(10)
+    assert len(world.alive) == 1
+
+
+async def test_job_of_a_worker_that_ends_waits_again_at_once() -> None:
+    world = World(least=1)
+    await world.enqueue()
+    await world.after(1)
+    world.join()
+    (job,) = await world.take(world.processes[0].name)
+    world.processes[0].end(1)
+    await world.after(0.25)
+    now = await world.store.get(job.id)
+    assert now is not None
+    assert (now.status, now.losses) == (JobStatus.IN_QUEUE, 1)
+    assert world.counts == (0, 0, 0)
+
+
+async def test_worker_that_asks_for_it_is_replaced() -> None:
+    world = World(idle_timeout_s=60)
+    await world.enqueue()
+    await world.after(5)
+    world.join()
+    (first,) = world.processes
+    await world.finish(await world.take(first.name))
+    world.fleet.worker(ENDPOINT, first.name).refresh = True
+    await world.after(0.5)
+    assert first.terminated == 1
+    assert len(world.processes) == 2
+    await world.after(5)
+    assert len(world.processes) == 2
+
+
+async def test_worker_that_ends_is_killed_unless_it_has_a_job() -> None:
+    world = World()
+    await world.enqueue()
+    await world.after(4)
+    world.join()
+    (process,) = world.processes
+    await world.finish(await world.take(process.name))
+    await world.after(5.25)
+    assert process.terminated == 1
+    # It was told in the very moment in which it was given another.
+    await world.enqueue()
+    jobs = await world.take(process.name)
+    await world.after(60)
+    assert process.killed == 0
+    await world.finish(jobs)
+    await world.after(0.5)
+    assert process.killed == 1
+
+
+async def test_worker_that_never_asks_for_a_job_is_killed() -> None:
+    world = World(least=1, most=1)
+    await world.after(400)
+    assert world.processes[0].killed == 0
+    await world.after(30)
+    assert world.processes[0].killed == 1
+    await world.after(30)
+    assert len(world.processes) == 2
+
+
+async def test_drain_lets_jobs_finish_and_ends_the_idle_soon() -> None:
+    world = World(least=2)
+    await world.enqueue()
+    await world.after(1)
+    world.join()
+    busy, idle = world.processes
+    jobs = await world.take(busy.name)
+    draining = asyncio.create_task(world.launcher.drain(20))
+    async with asyncio.timeout(10):
+        await idle.wait()
+    assert (idle.terminated, idle.killed) == (1, 1)
+    assert (busy.terminated, busy.killed) == (1, 0)
+    await world.finish(jobs)
+    async with asyncio.timeout(10):
+        await draining
+    assert world.alive == []
+
+
+async def test_drain_kills_what_does_not_end_and_its_job_has_lost_nothing() -> None:
+    world = World(least=1)
+    await world.enqueue()
+    await world.after(1)
+    world.join()
+    (job,) = await world.take(world.processes[0].name)
+    await world.launcher.drain(0.05)
+    assert world.processes[0].killed == 1
+    now = await world.store.get(job.id)
+    assert now is not None
+    assert (now.status, now.losses) == (JobStatus.IN_QUEUE, 0)
+    await world.launcher.drain(0)
+
+
+async def test_drain_that_is_cancelled_kills() -> None:
+    world = World(least=1)
+    await world.enqueue()
+    await world.after(1)
+    await world.take(world.processes[0].name)
+    draining = asyncio.create_task(world.launcher.drain(20))
+    await asyncio.sleep(0.01)
+    draining.cancel()
+    await asyncio.gather(draining, return_exceptions=True)
+    assert world.processes[0].killed == 1
+    async with asyncio.timeout(1):
+        await world.launcher.drain(0)
+
+
+async def test_looking_after_them_goes_on_after_an_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(emulator.autoscaling.autoscaler, "_TICK_S", 0.001)
+    world = World(least=1)
+    fail = iter([RuntimeError("a bug")])
+
+    async def stats(endpoint: str) -> Any:
+        for error in fail:
+            raise error
+        return await MemoryJobStore.stats(world.store, endpoint)
+
+    monkeypatch.setattr(world.store, "stats", stats)
+    world.launcher.start(URL)
+    await until(lambda: world.processes)
+    assert "could not be looked after" in caplog.text
+    await world.launcher.drain(0)
+
+
+async def test_none_are_wanted_none_are_looked_for() -> None:
+    world = World(most=0)
+    world.launcher.start(URL)
+    assert world.launcher._task is None
+    await world.launcher.drain(0)
+
+
+# -- what a worker is told ------------------------------------------------------------------------
+
+
+def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "MODEL_PATH": "m.gguf",
+        "API_KEYS": "one,two",
+        "WORKERS": "3",
+        "WORKER_COMMAND": "x",
+        "RUNPOD_POD_ID": "another",
+        "RUNPOD_REALTIME_PORT": "1",
+        "RUNPOD_LOG_LEVEL": "WARN",
+    }.items():
+        monkeypatch.setenv(name, value)
+    found = worker_environment(URL, "mine", "w1", "one")
+    assert found["MODEL_PATH"] == "m.gguf"
+    assert found["RUNPOD_LOG_LEVEL"] == "WARN"
+    assert not {"API_KEYS", "WORKERS", "WORKER_COMMAND", "RUNPOD_REALTIME_PORT"} & found.keys()
+    base = f"{URL}/v2/mine"
+    assert {name: value for name, value in found.items() if "WEBHOOK" in name} == {
+        "RUNPOD_WEBHOOK_GET_JOB": f"{base}/job-take/$ID?gpu=local",
+        "RUNPOD_WEBHOOK_POST_OUTPUT": f"{base}/job-done/$RUNPOD_POD_ID/$ID?gpu=local",
+        "RUNPOD_WEBHOOK_POST_STREAM": f"{base}/job-stream/$RUNPOD_POD_ID/$ID?gpu=local",
+        "RUNPOD_WEBHOOK_PING": f"{base}/ping/$RUNPOD_POD_ID?gpu=local",
+    }
+    assert (found["RUNPOD_POD_ID"], found["RUNPOD_ENDPOINT_ID"]) == ("w1", "mine")
+    assert found["RUNPOD_AI_API_KEY"] == "one"
+    assert found["RUNPOD_SKIP_GPU_CHECK"] == found["RUNPOD_SKIP_AUTO_SYSTEM_CHECKS"] == "true"
+    monkeypatch.delenv("RUNPOD_LOG_LEVEL")
+    assert worker_environment(URL, "mine", "w1", None)["RUNPOD_LOG_LEVEL"] == "INFO"
+    assert "RUNPOD_AI_API_KEY" not in worker_environment(URL, "mine", "w1", None)
+    found = worker_environment(URL, "mine", "w1", "one", "own")
+    urls = [value for name, value in found.items() if "WEBHOOK" in name]
+    assert all(each.endswith("?gpu=local&worker_key=own") for each in urls)
+
+
+async def test_workers_key_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    program = "print('no answer from /ping/w1?gpu=local&worker_key=own-_1&job_id=a')"
+    process = await spawn_kept("w1", [sys.executable, "-S", "-c", program], {})
+    async with asyncio.timeout(20):
+        assert await process.wait() == 0
+    assert "w1: no answer from /ping/w1?gpu=local&worker_key=…&job_id=a" in caplog.messages
+
+
+def test_command() -> None:
+    own = [sys.executable, "-P", str(ROOT / "handler" / "__main__.py")]
+    assert worker_command("") == worker_command(" ") == own
+    assert worker_command("python 'my handler.py' --x") == [sys.executable, "my handler.py", "--x"]
+    assert worker_command("/opt/run me") == ["/opt/run", "me"]
+    with pytest.raises(ValueError, match="quotation"):
+        worker_command("python 'x")
+
+
+async def test_names_are_the_launchers_and_differ() -> None:
+    names = []
+    for world in (World(least=2), World(least=2)):
+        await world.after(1)
+        names += [process.name for process in world.processes]
+    assert len(set(names)) == 4
+    assert all(launched(worker_key(ENDPOINT, name)) for name in names)
+    assert not launched(worker_key(ENDPOINT, "local"))
+    assert not launched(worker_key("launched-1", "pod"))
+
+
+# -- a real process behind its keeper -------------------------------------------------------------
+
+
+PARENT = """
+import os, signal, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+def end(*_):
+    print("told", flush=True)
+    sys.exit(7)
+signal.signal(signal.SIGTERM, end)
+print("x" * 100_000, flush=True)
+print(child.pid, os.getpid(), os.environ["NAME"], flush=True)
+time.sleep(600)
+"""
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def gone(*pids: int) -> None:
+    await until(lambda: not any(map(alive, pids)))
+
+
+@pytest.mark.parametrize(("how", "code"), [("terminate", 7), ("kill", 137), ("crash", 139)])
+async def test_whatever_ends_a_worker_ends_its_children(
+    how: str, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    command = [sys.executable, "-S", "-c", PARENT]
+    process = await spawn_kept("w1", command, {"NAME": "its name"})
+    await until(lambda: "its name" in caplog.text)
+    line = next(each for each in caplog.messages if "its name" in each)
+    assert line.startswith("w1: ")
+    child, worker = map(int, line.split()[1:3])
+    assert alive(child)
+    assert alive(worker)
+    if how == "terminate":
+        process.terminate()
+    elif how == "kill":
+        process.kill()
+    else:
+        os.kill(worker, signal.SIGSEGV)
+    async with asyncio.timeout(20):
+        assert await process.wait() == code
+    assert process.returncode == code
+    await gone(child, worker)
+    assert ("told" in caplog.text) == (how == "terminate")
+    process.terminate()
+    process.kill()
+
+
+async def test_program_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    process = await spawn_kept("w1", ["/no/such/program"], {})
+    async with asyncio.timeout(20):
+        assert await process.wait() == 127
+    assert "w1: /no/such/program cannot be started: No such file" in caplog.text

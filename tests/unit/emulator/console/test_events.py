@@ -1,0 +1,191 @@
+"""One job as events: what is said again, and what of another attempt is void."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from emulator.console.events import JobWatch
+from emulator.console.generation_tracker import Answers
+from handler.active_generation import Running
+from jobs import Job, MemoryJobStore, NewJob
+
+WORKER = "default/local"
+
+
+class Spoken:
+    """An answer as far as a reader sees it."""
+
+    def __init__(self, job_id: str, *texts: str) -> None:
+        self.request = SimpleNamespace(generation=SimpleNamespace(request_id=job_id))
+        self.texts = list(texts)
+
+    def said(self, after: int) -> list[str]:
+        return self.texts[after:]
+
+
+class Scene:
+    """A job that a worker has, its reader, and the engine's answers."""
+
+    def __init__(self) -> None:
+        self.store = MemoryJobStore()
+        self.answers = Answers()
+
+    async def begin(self) -> None:
+        self.job = await self.store.enqueue(NewJob(endpoint="default", input=b'{"prompt":"x"}'))
+        await self.take()
+        watch = JobWatch(self.store, self.answers, self.job.id)
+        self.events: AsyncGenerator[bytes, None] = watch.events()
+
+    async def take(self) -> Job:
+        (self.job,) = await self.store.receive("default", WORKER, lease_s=60)
+        return self.job
+
+    def speak(self, *texts: str) -> Spoken:
+        spoken = Spoken(self.job.id, *texts)
+        self.answers.add(cast("Running", spoken))
+        return spoken
+
+    async def next(self) -> list[tuple[str, Any]]:
+        block = (await anext(self.events)).decode()
+        lines = [event.split("\n") for event in block.removesuffix("\n\n").split("\n\n")]
+        return [
+            (name.removeprefix("event: "), json.loads(data.removeprefix("data: ")))
+            for name, data in lines
+        ]
+
+
+@pytest.fixture
+async def scene() -> Scene:
+    scene = Scene()
+    await scene.begin()
+    return scene
+
+
+async def test_only_what_is_new_is_told(scene: Scene) -> None:
+    spoken = scene.speak("a", "b")
+    (state, deltas) = await scene.next()
+    assert (state[0], state[1]["status"]) == ("job", "IN_PROGRESS")
+    assert deltas == ("deltas", {"first": 0, "texts": ["a", "b"]})
+    spoken.texts.append("c")
+    assert await scene.next() == [("deltas", {"first": 2, "texts": ["c"]})]
+
+
+async def test_second_try_takes_back_the_first(scene: Scene) -> None:
+    first = scene.speak("not", " JSON")
+    await scene.next()
+    second = scene.speak("[]")
+    told = await scene.next()
+    assert [name for name, _ in told if name != "job"] == ["restart", "deltas"]
+    assert told[-1][1] == {"first": 0, "texts": ["[]"]}
+    assert first is not second
+
+
+async def test_other_attempt_takes_back_what_was_said(scene: Scene) -> None:
+    spoken = scene.speak("half")
+    await scene.next()
+    await scene.store.nack(scene.job.id, scene.job.attempt)
+    await scene.take()
+    told = await scene.next()
+    assert told[0] == ("restart", {})
+    assert told[1][1]["attempt"] == 2
+    assert spoken.texts == ["half"]
+
+
+async def test_nothing_is_taken_back_where_nothing_was_said(scene: Scene) -> None:
+    await scene.next()
+    await scene.store.nack(scene.job.id, scene.job.attempt)
+    await scene.take()
+    assert [name for name, _ in await scene.next()] == ["job"]
+
+
+async def test_other_worker_s_attempt_takes_back_its_chunks(scene: Scene) -> None:
+    await scene.next()
+    await scene.store.append(scene.job.id, scene.job.attempt, [b'"half"'])
+    assert await scene.next() == [("chunk", {"output": "half"})]
+    await scene.store.nack(scene.job.id, scene.job.attempt)
+    await scene.take()
+    await scene.store.append(scene.job.id, scene.job.attempt, [b'"again"'])
+    assert [name for name, _ in await scene.next()] == ["restart", "job", "chunk"]
+
+
+async def test_job_that_is_kept_no_more_is_gone(scene: Scene) -> None:
+    events = JobWatch(scene.store, scene.answers, "another").events()
+    assert [event async for event in events] == [b"event: gone\ndata: {}\n\n"]
+
+
+async def test_reader_looks_less_often_where_nothing_happens(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoken, waits, read = scene.speak("a"), list[float](), scene.store.read
+
+    async def noted(job_id: str, after: Any, wait_s: float) -> Any:
+        if wait_s:
+            waits.append(wait_s)
+            if len(waits) == 10:
+                spoken.texts.append("b")
+            if len(waits) == 12:
+                await scene.store.ack(scene.job.id, scene.job.attempt, output=b"1")
+        return await read(job_id, after, 0)
+
+    monkeypatch.setattr(scene.store, "read", noted)
+    async for _ in scene.events:
+        pass
+    assert waits[:10] == sorted(waits[:10])
+    assert waits[9] == 0.1
+    assert waits[0] == waits[10] < 0.02
+    assert len(waits) == 12
+
+
+async def test_chunks_of_the_engine_that_is_heard_are_not_told_twice(scene: Scene) -> None:
+    spoken = scene.speak("a")
+    await scene.next()
+    await scene.store.append(scene.job.id, scene.job.attempt, [b'{"again":"a"}'])
+    spoken.texts.append("b")
+    assert await scene.next() == [("deltas", {"first": 1, "texts": ["b"]})]
+
+
+async def test_last_words_are_told_before_the_end(scene: Scene) -> None:
+    spoken = scene.speak("a")
+    await scene.next()
+    spoken.texts.append("b")
+    # Whoever ran it has let go of it before anybody looks again.
+    del spoken
+    await scene.store.ack(scene.job.id, scene.job.attempt, output=b'"all"')
+    told = await scene.next()
+    assert [name for name, _ in told] == ["job", "deltas"]
+    ((name, end),) = await scene.next()
+    assert (name, end["output"], end["status"]) == ("end", "all", "COMPLETED")
+    with pytest.raises(StopAsyncIteration):
+        await scene.next()
+
+
+def test_only_the_newest_answers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("emulator.console.generation_tracker._MOST", 2)
+    times = iter((1.0, 2.0, 3.0))
+    answers = Answers(lambda: next(times))
+    kept = [Spoken(name, "x") for name in ("a", "b", "c")]
+    for each in kept:
+        answers.add(cast("Running", each))
+    assert [answers.first_text_at(name) for name in ("a", "b", "c")] == [None, 2.0, 3.0]
+    assert [answers.find(name) is not None for name in ("a", "b", "c")] == [False, True, True]
+    # The moment stays when the answer has gone.
+    kept.clear()
+    del each
+    assert answers.find("c") is None
+    assert answers.first_text_at("c") == 3.0
+
+
+def test_second_try_is_the_newest_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("emulator.console.generation_tracker._MOST", 2)
+    times = iter((1.0, 2.0, 3.0, 4.0))
+    answers = Answers(lambda: next(times))
+    kept = [Spoken(name, text) for name, text in (("a", "x"), ("b", "x"), ("a", "y"), ("c", "x"))]
+    for each in kept:
+        answers.add(cast("Running", each))
+    assert [answers.first_text_at(name) for name in ("a", "b", "c")] == [3.0, None, 4.0]
+    assert answers.find("a") is cast("Running", kept[2])

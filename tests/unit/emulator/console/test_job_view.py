@@ -1,0 +1,74 @@
+"""A job in a list: its moments, who has it, and the first words of what it asks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from emulator.console.job_view import summary
+from jobs import Job
+
+
+def job(given: Any = "x", **changes: Any) -> Job:
+    data = given if isinstance(given, bytes) else orjson.dumps(given)
+    return Job(id="j", endpoint="e", input=data, created_at=1, queued_at=1, **changes)
+
+
+@pytest.mark.parametrize(
+    ("given", "preview"),
+    [
+        ({"prompt": "some words"}, "some words"),
+        ({"messages": [{"content": "first"}, {"content": "last"}]}, "last"),
+        ({"openai_route": "/v1/completions", "openai_input": {"prompt": "routed"}}, "routed"),
+        ({"openai_input": {"messages": [{"content": "a turn"}]}}, "a turn"),
+        ({"messages": []}, '{"messages":[]}'),
+        ({"messages": [{"content": [1]}]}, "[1]"),
+        ([1, 2], "[1,2]"),
+        ("text", "text"),
+        ({"prompt": "x" * 120}, "x" * 120),
+        ({"prompt": "x" * 121}, "x" * 119 + "…"),
+        # Too long to be read for a list.
+        ({"prompt": "x" * 30_000}, ""),
+    ],
+)
+def test_preview_is_the_first_words_of_what_is_asked(given: Any, preview: str) -> None:
+    assert summary(job(given), None)["preview"] == preview
+
+
+@pytest.mark.parametrize(
+    ("started", "first", "told"),
+    [(2.0, 2.5, 2500), (2.0, 2.0, 2000), (3.0, 2.5, None), (None, 2.5, None), (2.0, None, None)],
+)
+def test_first_text_of_an_earlier_attempt_is_not_this_one_s(
+    started: float | None, first: float | None, told: int | None
+) -> None:
+    assert summary(job(started_at=started), first)["firstTokenAt"] == told
+
+
+def test_moments_are_in_milliseconds() -> None:
+    shown = summary(job(started_at=2.0, ended_at=2.0625), None)
+    assert [shown[f"{name}At"] for name in ("created", "queued", "started", "ended")] == [
+        *(1000, 1000),
+        *(2000, 2062),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, "none"),
+        ({"webhook": "http://127.0.0.1:9/"}, "due"),
+        ({"webhook": "http://127.0.0.1:9/", "webhook_sent": True}, "done"),
+    ],
+)
+def test_webhook_is_told_of_and_never_its_url(changes: dict[str, Any], told: str) -> None:
+    shown = summary(job(**changes), None)
+    assert shown["webhook"] == told
+    assert "127.0.0.1" not in str(shown)
+
+
+@pytest.mark.parametrize(("worker", "name"), [(None, None), ("e/w1", "w1")])
+def test_worker_goes_by_its_own_name(worker: str | None, name: str | None) -> None:
+    assert summary(job(worker_id=worker), None)["workerId"] == name

@@ -1,0 +1,68 @@
+"""The page over HTTP: kept to its word by its headers, and asked for again with its etag."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.applications import Starlette
+from starlette.types import ASGIApp
+
+from emulator.console.assets import ASSETS
+from emulator.console.pages import PageRoutes
+from emulator.http.request_target import OPEN, Plane, call_of
+from emulator.middleware.auth import Keys
+from tests.unit.emulator.asgi import call
+
+
+@pytest.fixture(scope="module")
+def app() -> ASGIApp:
+    return Keys(Starlette(routes=PageRoutes().routes()), ("a-key",))
+
+
+@pytest.mark.parametrize("path", ["/", "/assets/main.js", "/assets/base.css", "/assets/icon.svg"])
+async def test_file_comes_without_a_key_and_under_a_strict_policy(app: ASGIApp, path: str) -> None:
+    told = await call(app, path)
+    assert (told.status, told.body) == (200, ASSETS[path].body)
+    policy = dict(
+        part.strip().partition(" ")[::2]
+        for part in told.headers["content-security-policy"].split(";")
+    )
+    assert policy["default-src"] == "'self'"
+    assert not {"script-src", "style-src", "connect-src", "img-src"} & policy.keys()
+    assert (policy["frame-ancestors"], policy["base-uri"]) == ("'none'", "'none'")
+    assert policy["require-trusted-types-for"] == "'script'"
+    assert "unsafe" not in str(policy)
+    assert told.headers["x-content-type-options"] == "nosniff"
+    assert told.headers["referrer-policy"] == "no-referrer"
+    assert told.headers["content-type"] == ASSETS[path].label
+
+
+async def test_file_that_is_known_is_not_sent_again(app: ASGIApp) -> None:
+    first = await call(app, "/")
+    assert first.headers["cache-control"] == "no-cache"
+    for known in (first.headers["etag"], f'"other", W/{first.headers["etag"]}'):
+        told = await call(app, "/", headers={"if-none-match": known})
+        assert (told.status, told.body) == (304, b"")
+        assert told.headers["etag"] == first.headers["etag"]
+        assert "content-security-policy" in told.headers
+    assert (await call(app, "/", headers={"if-none-match": '"other"'})).status == 200
+
+
+async def test_every_file_has_a_name_of_its_own_for_its_bytes() -> None:
+    assert len({asset.etag for asset in ASSETS.values()}) == len(ASSETS)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/assets/", "/assets/../assets.py", "/assets/%2e%2e/assets.py", "/assets/main.py", "//"],
+)
+async def test_nothing_else_is_served_or_open(app: ASGIApp, path: str) -> None:
+    assert path not in OPEN
+    assert (await call(app, path)).status == 401
+    assert (await call(app, path, headers={"authorization": "a-key"})).status == 404
+
+
+def test_page_is_open_and_what_it_asks_for_is_not() -> None:
+    assert call_of({"path": "/"}).plane is Plane.OPEN
+    assert call_of({"path": "/assets/main.js"}).plane is Plane.OPEN
+    for path in ("/console/jobs", "/console/jobs/1", "/console/description"):
+        assert call_of({"path": path}).plane is Plane.CLIENT

@@ -1,0 +1,172 @@
+"""Work that is worth doing only while its client is there (R31)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from emulator.http.disconnect import (
+    DROP,
+    ClientDisconnected,
+    disconnected,
+    hang_up,
+    while_connected,
+)
+
+Connect = Callable[..., Any]
+
+
+class Work:
+    """Something to do that ends when told to and remembers how it ended."""
+
+    def __init__(self, result: str = "done", error: Exception | None = None) -> None:
+        self.started = asyncio.Event()
+        self.go = asyncio.Event()
+        self.cancelled = False
+        self._result = result
+        self._error = error
+
+    async def __call__(self) -> str:
+        self.started.set()
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+pytestmark = pytest.mark.usefixtures("no_tasks_left")
+
+
+async def read_body(peer: Any) -> None:
+    while (await peer.receive())["more_body"]:
+        pass
+
+
+async def test_disconnected_waits_past_everything_else(connection: Connect) -> None:
+    peer = connection((b"a", b"b"))
+    task = asyncio.create_task(disconnected(peer.receive))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not task.done()
+    peer.left.set()
+    await task
+
+
+async def test_result_is_returned_and_not_disposed_of(connection: Connect) -> None:
+    peer, work, disposed = connection(), Work(), list[str]()
+    await read_body(peer)
+    work.go.set()
+    assert await while_connected(peer.receive, work(), disposed.append) == "done"
+    assert disposed == []
+
+
+async def test_error_of_the_work_is_raised(connection: Connect) -> None:
+    peer, work = connection(), Work(error=ValueError("no"))
+    work.go.set()
+    with pytest.raises(ValueError, match="no"):
+        await while_connected(peer.receive, work())
+
+
+async def test_work_is_cancelled_when_the_client_leaves(connection: Connect) -> None:
+    peer, work, disposed = connection(), Work(), list[str]()
+    task = asyncio.create_task(while_connected(peer.receive, work(), disposed.append))
+    await work.started.wait()
+    peer.left.set()
+    with pytest.raises(ClientDisconnected):
+        await task
+    assert work.cancelled
+    assert disposed == []
+
+
+async def test_client_that_had_left_before_is_noticed(connection: Connect) -> None:
+    peer, work = connection(), Work()
+    peer.left.set()
+    with pytest.raises(ClientDisconnected):
+        await while_connected(peer.receive, work())
+
+
+async def test_work_that_ends_in_spite_of_the_cancelling_is_disposed_of(
+    connection: Connect,
+) -> None:
+    peer, disposed = connection(), list[str]()
+    started = asyncio.Event()
+
+    async def stubborn() -> str:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+        return "late"
+
+    task = asyncio.create_task(while_connected(peer.receive, stubborn(), disposed.append))
+    await started.wait()
+    peer.left.set()
+    with pytest.raises(ClientDisconnected):
+        await task
+    assert disposed == ["late"]
+
+
+async def test_cancelling_the_waiter_cancels_the_work(connection: Connect) -> None:
+    peer, work, disposed = connection(), Work(), list[str]()
+    task = asyncio.create_task(while_connected(peer.receive, work(), disposed.append))
+    await work.started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert work.cancelled
+    assert disposed == []
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_result_is_returned_or_disposed_of_whenever_the_waiter_is_cancelled(
+    connection: Connect, turns: int
+) -> None:
+    peer, work, disposed = connection(), Work(), list[str]()
+    task = asyncio.create_task(while_connected(peer.receive, work(), disposed.append))
+    await work.started.wait()
+    work.go.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+    returned = [] if task.cancelled() else [task.result()]
+    assert returned + disposed == ([] if work.cancelled else ["done"])
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_second_cancelling_changes_nothing(connection: Connect, turns: int) -> None:
+    peer, work, disposed = connection(), Work(), list[str]()
+    task = asyncio.create_task(while_connected(peer.receive, work(), disposed.append))
+    await work.started.wait()
+    work.go.set()
+    await asyncio.sleep(0)
+    task.cancel()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+    returned = [] if task.cancelled() else [task.result()]
+    assert returned + disposed == ["done"]
+
+
+async def test_hanging_up_cuts_the_connection_and_waits_for_that(connection: Connect) -> None:
+    peer, dropped = connection(), asyncio.Event()
+    task = asyncio.create_task(
+        hang_up({"extensions": {DROP: {"abort": dropped.set}}}, peer.receive)
+    )
+    await dropped.wait()
+    assert not task.done()
+    peer.left.set()
+    assert await task
+
+
+async def test_server_that_cannot_hang_up(connection: Connect) -> None:
+    assert not await hang_up({}, connection().receive)

@@ -1,0 +1,78 @@
+"""What a call's path tells of it before it is routed."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from starlette.types import ASGIApp
+
+from emulator.http.request_target import Plane, call_of, has_named_errors
+from emulator.middleware.auth import Keys
+from emulator.middleware.fault_injection import FaultRates, Faults
+from emulator.middleware.request_id import RequestIds
+from emulator.server.shutdown_state import Drain, DrainGate
+from jobs import JobStore
+from tests.unit.emulator.asgi import Inner, call
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("/chat/completions", True),
+        ("/completions", True),
+        ("/embeddings", True),
+        ("/models", True),
+        ("/models/a/b", True),
+        ("/system/status", True),
+        ("/v1/chat/completions", False),
+        ("/v3/completions", False),
+        ("/v2/default/openai/v1/chat/completions", False),
+        ("/v2/models/run", False),
+        ("/tokenize", False),
+        ("/run", False),
+        ("/", False),
+    ],
+)
+def test_oracle_is_the_family_without_a_prefix(path: str, named: bool) -> None:
+    assert has_named_errors({"path": path}) is named
+
+
+def test_oracles_routes_are_openais_plane() -> None:
+    for path in ("/chat/completions", "/completions", "/embeddings", "/models", "/system/status"):
+        assert call_of({"path": path}).plane is Plane.OPENAI
+
+
+def gate(inner: Inner) -> ASGIApp:
+    drain = Drain()
+    drain.begin()
+    return DrainGate(inner, drain)
+
+
+def broken(inner: Inner) -> ASGIApp:
+    inner.raises = RuntimeError("a bug")
+    return RequestIds(inner)
+
+
+def faults(**rates: Any) -> Any:
+    return lambda inner: Faults(inner, FaultRates(**rates), cast("JobStore", None))
+
+
+@pytest.mark.parametrize(
+    ("refusing", "status", "name"),
+    [
+        (lambda inner: Keys(inner, ("one",)), 401, "unauthorized"),
+        (gate, 503, "service_unavailable"),
+        (broken, 500, "internal"),
+        (faults(too_many=1.0), 429, "rate_limit_exceeded"),
+        (faults(internal=1.0), 500, "internal"),
+    ],
+)
+async def test_oracle_is_refused_in_its_own_words(refusing: Any, status: int, name: str) -> None:
+    # R40, R53
+    for path, code in (("/chat/completions", name), ("/v1/chat/completions", status)):
+        told = await call(refusing(Inner()), path, "POST")
+        assert (told.status, told.error["code"]) == (status, code)
+        if told.status == 429 and code == name:
+            # As long as S1's clients wait.
+            assert told.error["details"] == {"retry_after": 1}

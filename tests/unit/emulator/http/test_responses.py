@@ -1,0 +1,94 @@
+"""Errors on the wire (R53, R54)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from emulator.http.responses import JSON, error_response, on_error, on_http_error
+from engine.errors import EngineDead, PromptTooLong, QueueFull
+from handler.errors import InvalidRequest, Problem, Row
+
+REQUEST = Request({"type": "http", "method": "PUT", "path": "/run", "headers": []})
+
+
+def told(response: Response) -> dict[str, Any]:
+    body = json.loads(bytes(response.body))
+    assert set(body) == {"error"}
+    error: dict[str, Any] = body["error"]
+    return error
+
+
+def test_json_is_utf8_and_says_so() -> None:
+    response = JSON({"text": "é"}, 201)
+    assert response.status_code == 201
+    assert response.headers["content-type"] == "application/json"
+    assert bytes(response.body) == '{"text":"é"}'.encode()
+
+
+async def test_error_names_its_parameter_and_its_code() -> None:
+    response = await on_error(REQUEST, InvalidRequest("top_p must be less", "top_p"))
+    assert response.status_code == 400
+    assert told(response) == {
+        "message": "top_p must be less",
+        "type": "invalid_request_error",
+        "param": "top_p",
+        "code": 400,
+    }
+    assert "retry-after" not in response.headers
+
+
+async def test_engine_errors_have_their_statuses() -> None:
+    full = await on_error(REQUEST, QueueFull("full", retry_after_s=7))
+    assert (full.status_code, full.headers["retry-after"]) == (429, "7")
+    long = await on_error(REQUEST, PromptTooLong("9 tokens do not fit 8"))
+    assert (long.status_code, told(long)["param"]) == (400, "prompt")
+
+
+async def test_dead_engine_is_told_in_the_agreed_words() -> None:  # R54
+    response = await on_error(REQUEST, EngineDead("it crashed 5 times"))
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+    error = told(response)
+    assert error["message"] == "Completion service temporarily unavailable"
+    assert (error["type"], error["code"]) == ("service_unavailable_error", 503)
+    assert error["details"] == {"reason": "it crashed 5 times"}
+
+
+@pytest.mark.parametrize(("status", "has"), [(429, True), (503, True), (500, False), (504, False)])
+def test_retry_after_goes_with_429_and_503_only(status: int, has: bool) -> None:
+    response = error_response(Problem("no", Row(status, "some_error")))
+    assert ("retry-after" in response.headers) is has
+
+
+async def test_unknown_exception_tells_a_client_nothing_and_the_log_all(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        response = await on_error(REQUEST, KeyError("secret"))
+    assert response.status_code == 500
+    assert b"secret" not in response.body
+    assert told(response)["type"] == "internal_error"
+    assert "secret" in caplog.text
+
+
+async def test_unknown_path_and_method_have_the_same_shape() -> None:
+    missing = await on_http_error(REQUEST, HTTPException(404))
+    assert told(missing) == {
+        "message": "PUT /run: Not Found",
+        "type": "not_found_error",
+        "param": None,
+        "code": 404,
+    }
+    wrong = await on_http_error(REQUEST, HTTPException(405, headers={"Allow": "POST"}))
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+    assert told(wrong)["type"] == "invalid_request_error"
+
+
+async def test_http_error_handler_given_anything_else_answers_it_too() -> None:
+    assert (await on_http_error(REQUEST, InvalidRequest("no"))).status_code == 400

@@ -1,0 +1,331 @@
+"""The streamed response: what it sends (R19), and that it aborts on every way out (R31)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import pytest
+
+from emulator.http.disconnect import DROP
+from emulator.http.sse import FAREWELL, KEEP_ALIVE, SSEResponse
+from emulator.server.shutdown_state import Drain
+from tests.waiting import until
+
+Connect = Callable[..., Any]
+
+
+class Source:
+    """Blocks to send, one when it is told to, and a count of what the response did to it."""
+
+    def __init__(self, *blocks: bytes, error: Exception | None = None) -> None:
+        self._blocks = blocks
+        self._error = error
+        self.waiting = asyncio.Event()
+        self.go = asyncio.Event()
+        self.aborts = 0
+        self.closed = False
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        try:
+            for block in self._blocks:
+                yield block
+            self.waiting.set()
+            await self.go.wait()
+            if self._error is not None:
+                raise self._error
+            yield b"last"
+        finally:
+            self.closed = True
+
+    def abort(self) -> None:
+        self.aborts += 1
+
+    def response(self, keep_alive_s: float | None = None) -> SSEResponse:
+        return SSEResponse(self.events(), self.abort, keep_alive_s=keep_alive_s)
+
+
+pytestmark = pytest.mark.usefixtures("no_tasks_left")
+
+
+async def respond(
+    source: Source, peer: Any, keep_alive_s: float | None = None
+) -> asyncio.Task[None]:
+    await peer.receive()
+    task = asyncio.create_task(source.response(keep_alive_s)({}, peer.receive, peer.send))
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_whole_stream(connection: Connect) -> None:
+    source, peer = Source(b"a", b"b"), connection()
+    source.go.set()
+    await (await respond(source, peer))
+    start, *bodies = peer.sent
+    assert (start["type"], start["status"]) == ("http.response.start", 200)
+    assert dict(start["headers"]) == {
+        b"content-type": b"text/event-stream; charset=utf-8",
+        b"cache-control": b"no-cache",
+        b"x-accel-buffering": b"no",
+    }
+    assert [(body["body"], body["more_body"]) for body in bodies] == [
+        (b"a", True),
+        (b"b", True),
+        (b"last", True),
+        (b"", False),
+    ]
+    assert source.aborts == 1
+    assert source.closed
+
+
+async def test_each_block_is_sent_before_the_next_is_there(connection: Connect) -> None:
+    source, peer = Source(b"a"), connection()
+    task = await respond(source, peer)
+    await source.waiting.wait()
+    assert peer.body == b"a"
+    assert (source.aborts, task.done()) == (0, False)
+    source.go.set()
+    await task
+
+
+async def test_client_that_leaves_while_the_model_thinks(connection: Connect) -> None:
+    source, peer = Source(b"a"), connection()
+    task = await respond(source, peer)
+    await source.waiting.wait()
+    peer.left.set()
+    await task
+    assert source.aborts >= 1
+    assert source.closed
+    # The response is left unfinished: what it lacks must not look like its end.
+    assert peer.sent[-1]["more_body"]
+
+
+async def test_client_that_had_left_before_the_first_event(connection: Connect) -> None:
+    source, peer = Source(), connection()
+    peer.left.set()
+    await (await respond(source, peer))
+    assert source.aborts >= 1
+
+
+async def test_client_that_leaves_while_it_does_not_read(connection: Connect) -> None:
+    source, peer = Source(b"a", b"b"), connection()
+    peer.reading.clear()
+    task = await respond(source, peer)
+    await peer.blocked.wait()
+    peer.left.set()
+    await task
+    assert source.aborts >= 1
+    assert peer.sent == []
+
+
+async def test_abort_comes_before_the_wait_for_the_tasks(connection: Connect) -> None:
+    """A sender that is slow to leave must not keep the model running."""
+    source, peer = Source(b"a"), connection()
+    aborts_seen: list[int] = []
+    sending = asyncio.Event()
+
+    async def send(message: Any) -> None:
+        sending.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            aborts_seen.append(source.aborts)
+
+    await peer.receive()
+    task = asyncio.create_task(source.response()({}, peer.receive, send))
+    await sending.wait()
+    peer.left.set()
+    await task
+    assert aborts_seen == [1]
+
+
+async def test_cancelled_while_the_model_thinks(connection: Connect) -> None:
+    source, peer = Source(b"a"), connection()
+    task = await respond(source, peer)
+    await source.waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert source.aborts >= 1
+    assert source.closed
+
+
+async def test_cancelled_inside_send(connection: Connect) -> None:
+    source, peer = Source(b"a"), connection()
+    task = await respond(source, peer)
+    await source.waiting.wait()
+    peer.reading.clear()
+    source.go.set()
+    await peer.blocked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert source.aborts >= 1
+    assert source.closed
+
+
+async def test_cancelled_before_anything_was_sent(connection: Connect) -> None:
+    source, peer = Source(b"a"), connection()
+    await peer.receive()
+
+    async def respond_late() -> None:
+        # Cancelled at its first suspension: the sender has not run at all.
+        await source.response()({}, peer.receive, peer.send)
+
+    task = asyncio.create_task(respond_late())
+    asyncio.get_running_loop().call_soon(task.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert source.aborts >= 1
+
+
+async def test_error_of_the_source_is_raised_and_the_response_left_unfinished(
+    connection: Connect,
+) -> None:
+    source, peer = Source(b"a", error=ValueError("a bug")), connection()
+    source.go.set()
+    task = await respond(source, peer)
+    with pytest.raises(ValueError, match="a bug"):
+        await task
+    assert source.aborts >= 1
+    assert peer.sent[-1] == {"type": "http.response.body", "body": b"a", "more_body": True}
+
+
+async def test_error_of_send_is_raised(connection: Connect) -> None:
+    source, peer = Source(b"a"), connection()
+    await peer.receive()
+
+    async def send(message: Any) -> None:
+        raise OSError("broken pipe")
+
+    with pytest.raises(OSError, match="broken pipe"):
+        await source.response()({}, peer.receive, send)
+    assert source.aborts >= 1
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_cancelled_at_any_turn(connection: Connect, turns: int) -> None:
+    source, peer = Source(b"a", b"b"), connection()
+    task = await respond(source, peer)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert source.aborts >= 1
+
+
+# -- the server's end ------------------------------------------------------------------------------
+
+
+def ending(over: bool = True) -> dict[str, Any]:
+    drain = Drain()
+    if over:
+        drain.finish()
+    return {"emulator.drain": drain}
+
+
+async def cancelled(source: Source, peer: Any, scope: dict[str, Any]) -> asyncio.Task[None]:
+    await peer.receive()
+    task = asyncio.create_task(source.response()(scope, peer.receive, peer.send))
+    await source.waiting.wait()
+    task.cancel()
+    return task
+
+
+async def test_stream_that_the_servers_end_cuts_short_says_so(connection: Connect) -> None:
+    source, peer = Source(b"a"), connection()
+    await (await cancelled(source, peer, ending()))
+    assert peer.body == b"a" + FAREWELL
+    assert not peer.sent[-1]["more_body"]
+    assert source.aborts >= 1
+    assert source.closed
+
+
+async def test_other_cancelling_says_nothing(connection: Connect) -> None:
+    source, peer = Source(b"a"), connection()
+    with pytest.raises(asyncio.CancelledError):
+        await (await cancelled(source, peer, ending(over=False)))
+    assert peer.body == b"a"
+
+
+async def test_client_that_does_not_read_is_cut_off_at_the_servers_end(connection: Connect) -> None:
+    source, peer = Source(b"a", b"b"), connection()
+    task = asyncio.create_task(
+        source.response()(
+            {**ending(), "extensions": {DROP: {"abort": peer.left.set}}}, peer.receive, peer.send
+        )
+    )
+    await source.waiting.wait()
+    peer.reading.clear()
+    task.cancel()
+    async with asyncio.timeout(5):
+        await task
+    assert peer.left.is_set()
+    assert FAREWELL not in peer.body
+
+
+async def test_stream_that_has_not_begun_leaves_the_answer_to_others(connection: Connect) -> None:
+    source, peer = Source(b"a"), connection()
+    peer.reading.clear()
+    await peer.receive()
+    task = asyncio.create_task(source.response()(ending(), peer.receive, peer.send))
+    await peer.blocked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert peer.sent == []
+
+
+# -- silence ---------------------------------------------------------------------------------------
+
+
+async def test_silence_is_filled_with_comments(connection: Connect) -> None:  # R19
+    source, peer = Source(b"a"), connection()
+    task = await respond(source, peer, 0.01)
+    await until(lambda: peer.body == b"a" + 3 * KEEP_ALIVE)
+    source.go.set()
+    await task
+    assert peer.body.removeprefix(b"a").replace(KEEP_ALIVE, b"") == b"last"
+    assert peer.body.endswith(b"last")
+
+
+async def test_stream_that_talks_has_no_comments(connection: Connect) -> None:
+    source, peer = Source(*[b"a"] * 1000), connection()
+    source.go.set()
+    await (await respond(source, peer, 60))
+    assert peer.body == b"a" * 1000 + b"last"
+
+
+async def test_client_that_does_not_read_gets_no_comments_in_between(connection: Connect) -> None:
+    source, peer = Source(b"a"), connection()
+    task = await respond(source, peer, 0.01)
+    await source.waiting.wait()
+    peer.reading.clear()
+    source.go.set()
+    await peer.blocked.wait()
+    # Ten times as long as silence lasts.
+    await asyncio.sleep(0.1)
+    peer.reading.set()
+    await task
+    assert peer.body.startswith(b"a")
+    assert peer.body.endswith(b"last")
+    assert peer.body.count(KEEP_ALIVE) <= 1
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_client_that_leaves_in_silence(connection: Connect, reads: bool) -> None:
+    # The comment may be what waits to be sent.
+    source, peer = Source(b"a"), connection()
+    task = await respond(source, peer, 0.01)
+    await source.waiting.wait()
+    if reads:
+        await until(lambda: KEEP_ALIVE in peer.body)
+    else:
+        peer.reading.clear()
+        await peer.blocked.wait()
+    peer.left.set()
+    await task
+    assert source.aborts >= 1
+    assert source.closed

@@ -1,0 +1,55 @@
+"""The text is what Prometheus's own library reads, whatever the labels' values are."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from emulator.metrics.exposition import Text
+from emulator.metrics.instruments import Counter, Family, Histogram, Reading, Spec
+from emulator.metrics.snapshot import described
+
+NASTY = 'a "quoted" \\back\\slash\nand a new line, é'
+
+
+def made() -> list[Family[Counter] | Family[Histogram] | Reading]:
+    counted = Family(Spec(name="c_total", kind="counter", help="C.", labels={"l": ("x",)}), Counter)
+    counted.of("x").add(3)
+    spread = Family(
+        Spec(name="h_seconds", kind="histogram", help="H.", labels={"l": ("x",)}),
+        lambda: Histogram((0.1, 1.0)),
+    )
+    for value in (0.05, 0.5, 5.0):
+        spread.of("x").observe(value)
+    info = Spec(name="info", kind="gauge", help="I.", labels={"a": (NASTY,), "b": ("",)})
+    level = Reading(Spec(name="g", kind="gauge", help="G."), lambda: 0.25)
+    return [counted, spread, Reading(info, lambda: {(NASTY, ""): 1}), level]
+
+
+def test_the_library_reads_what_was_counted() -> None:
+    families = list(text_string_to_metric_families(Text(made()).render().decode()))
+    found = {(s.name, *sorted(s.labels.items())): s.value for f in families for s in f.samples}
+    assert {f.name: (f.type, f.documentation) for f in families if f.name in ("c", "g")} == {
+        "c": ("counter", "C."),
+        "g": ("gauge", "G."),
+    }
+    assert found["c_total", ("l", "x")] == 3
+    assert found["g",] == 0.25
+    assert found["info", ("a", NASTY), ("b", "")] == 1
+    buckets = [found["h_seconds_bucket", ("l", "x"), ("le", le)] for le in ("0.1", "1.0", "+Inf")]
+    assert buckets == [1, 2, 3]
+    assert found["h_seconds_sum", ("l", "x")] == 5.55
+    assert found["h_seconds_count", ("l", "x")] == 3
+
+
+def test_the_process_is_in_it() -> None:
+    families = list(text_string_to_metric_families(Text([]).render().decode()))
+    assert {"process_resident_memory_bytes", "process_open_fds"} <= {each.name for each in families}
+
+
+def test_json_has_the_same_numbers() -> None:
+    assert described(made()) == {
+        "c_total": {"x": 3},
+        "h_seconds": {"x": {"count": 3, "sum": 5.55}},
+        "info": {NASTY: {"": 1}},
+        "g": 0.25,
+    }

@@ -1,0 +1,104 @@
+"""What is looked up at each scrape, as it is then."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from emulator.batches.batch import BatchStatus
+from emulator.metrics.definitions import PREFIX
+from emulator.metrics.gauges import readings
+from emulator.metrics.snapshot import described
+from emulator.settings import EmulatorSettings
+from engine import EngineState
+from jobs import MemoryJobStore, NewJob
+
+
+class Scene:
+    """A server's parts, each of which says what it is told to."""
+
+    def __init__(self) -> None:
+        self.engine = SimpleNamespace(
+            state=EngineState.READY, slots=4, running=3, waiting=2, restarts=1
+        )
+        states = (EngineState.READY, EngineState.READY, EngineState.LOADING)
+        self.engine.instances = [SimpleNamespace(state=state) for state in states]
+        self.store = MemoryJobStore(now=lambda: time.time() - self.ago_s)
+        self.ago_s = 60.0
+        self.workers: dict[str, dict[str, int]] = {}
+        self.journal: Any = SimpleNamespace(trouble=None)
+        self.batches: list[Any] = []
+
+    def read(self) -> dict[str, Any]:
+        """Scrape; return what is found by names without what all begin with."""
+        settings = EmulatorSettings(
+            engine="scripted", endpoint_id="mine", model_name="tiny", max_jobs=77
+        )
+        found = readings(
+            settings,
+            cast("Any", self.engine),
+            self.store,
+            cast("Any", SimpleNamespace(counts=lambda endpoint: self.workers.get(endpoint, {}))),
+            self.journal,
+            lambda: self.batches,
+        )
+        return {name.removeprefix(PREFIX): value for name, value in described(found).items()}
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_the_engine_is_asked_what_it_does(scene: Scene) -> None:
+    found = scene.read()
+    assert found["engine_state"] == {"loading": 0, "ready": 1, "restarting": 0, "dead": 0}
+    assert (found["engine_slots"], found["slots_in_use"], found["requests_waiting"]) == (4, 3, 2)
+    assert found["model_copies"] == {"loading": 1, "ready": 2, "restarting": 0, "dead": 0}
+    assert found["engine_restarts_total"] == 1
+    assert found["info"] == {"scripted": {"tiny": {"process": 1}}}
+    scene.engine.state = EngineState.DEAD
+    states = scene.read()["engine_state"]
+    assert states == {"loading": 0, "ready": 0, "restarting": 0, "dead": 1}
+
+
+async def test_the_queue_is_asked_for_the_own_endpoint_s_oldest_job(scene: Scene) -> None:
+    assert scene.read()["oldest_job_wait_seconds"] == 0
+    await scene.store.enqueue(NewJob(endpoint="other", input=b"1"))
+    assert scene.read()["oldest_job_wait_seconds"] == 0
+    await scene.store.enqueue(NewJob(endpoint="mine", input=b"1"))
+    scene.ago_s = 0
+    await scene.store.enqueue(NewJob(endpoint="mine", input=b"2"))
+    assert 60 <= scene.read()["oldest_job_wait_seconds"] < 600
+    assert (scene.read()["jobs"]["IN_QUEUE"], scene.read()["jobs_max"]) == (3, 77)
+
+
+async def test_a_clock_that_was_set_back_makes_no_negative_wait(scene: Scene) -> None:
+    scene.ago_s = -600
+    await scene.store.enqueue(NewJob(endpoint="mine", input=b"1"))
+    assert scene.read()["oldest_job_wait_seconds"] == 0
+
+
+def test_the_disk_is_up_unless_it_says_otherwise(scene: Scene) -> None:
+    assert scene.read()["job_database_up"] == 1
+    scene.journal.trouble = "no space left"
+    assert scene.read()["job_database_up"] == 0
+    scene.journal = None
+    assert scene.read()["job_database_up"] == 1
+
+
+def test_workers_and_batches_by_their_state(scene: Scene) -> None:
+    scene.workers = {"mine": {"idle": 1, "running": 2}, "other": {"idle": 5}}
+    scene.batches = [
+        SimpleNamespace(status=each)
+        for each in (BatchStatus.COMPLETED, BatchStatus.COMPLETED, BatchStatus.FAILED)
+    ]
+    found = scene.read()
+    assert found["workers"] == {"idle": 1, "initializing": 0, "running": 2}
+    assert {name: count for name, count in found["batches"].items() if count} == {
+        "completed": 2,
+        "failed": 1,
+    }

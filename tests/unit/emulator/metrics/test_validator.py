@@ -1,0 +1,54 @@
+"""Which verdicts are counted, and that two are never told of at once."""
+
+from __future__ import annotations
+
+import threading
+
+from emulator.metrics.validator import CountedValidator
+from tests.waiting import WAIT_S
+from validation import Options, Subject, Verdict
+
+PASSED, REFUSED = Verdict(text="", intent="general"), Verdict(text="", intent="unsafe")
+SUBJECT = Subject(prompt="prompt", text="text")
+
+
+class Judge:
+    """Refuses what begins with "bad", and finds nothing wrong with any answer."""
+
+    def refuse(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
+        return REFUSED if prompt.startswith("bad") else None
+
+    def validate(self, subject: Subject, options: Options) -> Verdict:
+        return PASSED
+
+
+def test_answers_and_refusals_are_counted_and_what_is_let_through_is_not() -> None:
+    told: list[Verdict] = []
+    counted = CountedValidator(Judge(), told.append)
+    assert counted.refuse("good", "", Options()) is None
+    assert told == []
+    assert counted.refuse("bad", "", Options()) is REFUSED
+    assert counted.validate(SUBJECT, Options()) is PASSED
+    assert told == [REFUSED, PASSED]
+
+
+def test_verdicts_of_two_threads_are_told_one_after_the_other() -> None:
+    telling, go_on = threading.Semaphore(0), threading.Event()
+
+    def tell(verdict: Verdict) -> None:
+        telling.release()
+        assert go_on.wait(WAIT_S)
+
+    counted = CountedValidator(Judge(), tell)
+    threads = [
+        threading.Thread(target=counted.validate, args=(SUBJECT, Options())) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    assert telling.acquire(timeout=WAIT_S)
+    # The other one is not even begun with before this one is over.
+    assert not telling.acquire(timeout=0.1)
+    go_on.set()
+    assert telling.acquire(timeout=WAIT_S)
+    for thread in threads:
+        thread.join(WAIT_S)

@@ -1,0 +1,271 @@
+"""A name for every request, on its answer and in the log (R55)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import structlog
+from starlette.types import Receive, Scope, Send
+from structlog.contextvars import bind_contextvars
+
+from emulator.http.disconnect import DROP
+from emulator.middleware.request_id import RequestIds
+from emulator.server.shutdown_state import Drain
+from engine.errors import EngineDead
+from handler.errors import InvalidRequest, NotFound
+from handler.log_json import fields_of
+from tests.unit.emulator.asgi import Inner, call
+
+MADE = re.compile("[0-9a-f]{32}")
+
+
+class Lines(logging.Handler):
+    """What was logged, with what was bound at that moment."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.found: list[tuple[str, str, dict[str, Any]]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append((record.levelname, record.getMessage(), fields_of(record)))
+
+
+@pytest.fixture
+def lines() -> Any:
+    logger = logging.getLogger("emulator.middleware.request_id")
+    handler, level = Lines(), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    yield handler
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+@pytest.fixture
+def inner() -> Inner:
+    return Inner()
+
+
+async def test_sane_name_is_taken(inner: Inner) -> None:
+    for name in ("abc", "A-1_2.3:4/5+6=7@8", "x" * 128):
+        told = await call(RequestIds(inner), "/run", headers={"X-Request-ID": name})
+        assert told.headers["x-request-id"] == name
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b", "x" * 129, "a\nb", "a\x00", "é", '"', "a;b"])
+async def test_other_names_are_replaced(inner: Inner, name: str) -> None:
+    told = await call(RequestIds(inner), "/run", headers={"X-Request-ID": name})
+    assert MADE.fullmatch(told.headers["x-request-id"])
+
+
+async def test_made_names_differ(inner: Inner) -> None:
+    names = {(await call(RequestIds(inner), "/run")).headers["x-request-id"] for _ in range(20)}
+    assert len(names) == 20
+
+
+async def test_everything_that_is_logged_meanwhile_has_the_name(inner: Inner, lines: Lines) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        async def later() -> None:
+            logging.getLogger("emulator.middleware.request_id").warning("inside")
+
+        await asyncio.create_task(later())
+        await inner(scope, receive, send)
+
+    await call(RequestIds(app), "/status/j-1", headers={"x-request-id": "abc"})
+    assert [bound["request_id"] for _, _, bound in lines.found] == ["abc", "abc"]
+    assert structlog.contextvars.get_contextvars() == {}
+
+
+async def test_one_line_a_request(inner: Inner, lines: Lines) -> None:
+    await call(
+        RequestIds(inner),
+        "/cancel/j-1",
+        headers={"authorization": "Bearer secret", "x-request-id": "abc"},
+        scope={"path_params": {"job_id": "j-1"}, "query_string": b"key=secret"},
+    )
+    ((level, message, bound),) = lines.found
+    assert (level, message) == ("INFO", "GET /cancel/j-1 200")
+    assert bound.pop("duration_ms") >= 0
+    assert bound == {
+        "request_id": "abc",
+        "method": "GET",
+        "path": "/cancel/j-1",
+        "status": 200,
+        "job_id": "j-1",
+    }
+    assert "secret" not in str(lines.found)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/health", "/docs", "/", "/console/jobs", "/console/description", "/metrics"),
+        *("/v2/e/job-take/w", "/v2/e/job-take-batch/w", "/v2/e/job-stop/w", "/v2/e/ping/w"),
+        *("/status/j-1", "/v2/e/stream/j-1", "/v2/e/job-stream/w/j-1", "/v2/e/job-done/w/j-1"),
+    ],
+)
+async def test_what_is_asked_all_the_time_is_not_worth_a_line(
+    inner: Inner, lines: Lines, path: str
+) -> None:
+    await call(RequestIds(inner), path)
+    assert [level for level, _, _ in lines.found] == ["DEBUG"]
+
+
+async def test_line_cannot_be_forged_or_endless(inner: Inner, lines: Lines) -> None:
+    await call(
+        RequestIds(inner), "/a\nINFO b", scope={"raw_path": b"/a%0AINFO%20b" + b"x" * 10_000}
+    )
+    ((_, message, _),) = lines.found
+    assert "\n" not in message
+    assert len(message) < 300
+
+
+async def test_unexpected_error_is_500_without_what_it_says(
+    inner: Inner, lines: Lines, caplog: pytest.LogCaptureFixture
+) -> None:
+    inner.raises = KeyError("secret")
+    told = await call(RequestIds(inner), "/run", headers={"x-request-id": "abc"})
+    assert (told.status, told.headers["x-request-id"]) == (500, "abc")
+    assert (told.error["type"], told.error["request_id"]) == ("internal_error", "abc")
+    assert "secret" not in told.body.decode()
+    assert "secret" in caplog.text
+    assert lines.found[-1][1] == "GET /run 500"
+
+
+async def test_known_error_keeps_its_status(inner: Inner) -> None:
+    inner.raises = NotFound("there is no such thing")
+    assert (await call(RequestIds(inner), "/x")).status == 404
+
+
+async def test_error_in_the_middle_of_an_answer_is_the_servers_to_see(inner: Inner) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise ValueError("half")
+
+    with pytest.raises(ValueError, match="half"):
+        await call(RequestIds(app), "/run")
+
+
+@pytest.mark.parametrize("over", [True, False])
+async def test_cancelled_request_is_503_at_the_servers_end_alone(inner: Inner, over: bool) -> None:
+    drain = Drain()
+    inner.gate.clear()
+    task = asyncio.create_task(call(RequestIds(inner), "/run", scope={"emulator.drain": drain}))
+    await inner.entered.wait()
+    if over:
+        drain.finish()
+    task.cancel()
+    if not over:
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return
+    told = await task
+    assert (told.status, told.error["code"]) == (503, 503)
+    assert int(told.headers["retry-after"]) >= 1
+
+
+async def test_half_an_answer_at_the_servers_end_is_cut_and_no_failure(lines: Lines) -> None:
+    """Its client does not read it; uvicorn would log what is raised with its traceback."""
+    drain, sending, dropped = Drain(), asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        sending.set()
+        await asyncio.Event().wait()
+
+    scope = {"emulator.drain": drain, "extensions": {DROP: {"abort": dropped.set}}}
+    task = asyncio.create_task(call(RequestIds(app), "/status/j", scope=scope))
+    await sending.wait()
+    drain.finish()
+    task.cancel()
+    await task
+    assert dropped.is_set()
+    assert [message for _, message, _ in lines.found] == ["GET /status/j 200"]
+
+
+async def test_job_that_a_request_makes_is_in_its_line_and_in_no_other(
+    inner: Inner, lines: Lines
+) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/run":
+            bind_contextvars(job_id="j-1")
+        await inner(scope, receive, send)
+
+    for path in ("/run", "/purge-queue"):
+        # As a pipelined request begins, in the context of the one before.
+        await call(RequestIds(app), path)
+    assert [bound.get("job_id") for _, _, bound in lines.found] == ["j-1", None]
+
+
+async def test_client_that_left_unanswered_is_499(lines: Lines) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        pass
+
+    await call(RequestIds(app), "/run")
+    assert lines.found[0][2]["status"] == 499
+
+
+async def test_nothing_is_added_for_each_token(inner: Inner) -> None:
+    """A stream sends once for each token: what stands in between must be no coroutine more."""
+    seen: list[Callable[..., Any]] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(send)
+        await inner(scope, receive, send)
+
+    await call(RequestIds(app), "/run")
+    assert not asyncio.iscoroutinefunction(seen[0])
+
+
+async def test_end_of_a_request_is_told_with_its_status_and_time(inner: Inner) -> None:
+    told: list[tuple[str, int, float]] = []
+    app = RequestIds(inner, lambda scope, status, s: told.append((scope["path"], status, s)))
+    await call(app, "/run")
+    inner.raises = KeyError("x")
+    await call(app, "/status/1")
+    assert [(path, status) for path, status, _ in told] == [("/run", 200), ("/status/1", 500)]
+    assert all(seconds >= 0 for _, _, seconds in told)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "level"),
+    [
+        (InvalidRequest('n must be 1, got "my prompt"'), 400, "INFO"),
+        (NotFound("there is no job j-1"), 404, "INFO"),
+        (EngineDead("the model is gone"), 503, "WARNING"),
+    ],
+)
+async def test_refused_request_is_logged_with_the_sentence_its_client_got(
+    error: Exception, status: int, level: str, inner: Inner, lines: Lines
+) -> None:
+    inner.raises = error
+    told = await call(RequestIds(inner), "/status/j-1")
+    assert told.status == status
+    ((found, message, fields),) = lines.found
+    assert (found, message) == (level, f"GET /status/j-1 {status}")
+    assert fields["error"] == str(error).replace('"my prompt"', "a string")
+
+
+async def test_body_of_an_answer_that_is_no_error_is_not_looked_at(lines: Lines) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b'{"error": "of a job"}'})
+
+    await call(RequestIds(app), "/run")
+    assert "error" not in lines.found[0][2]
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"", b'{"error": ' + b'"x"' * 100_000])
+async def test_error_that_has_no_sentence_is_logged_without_one(body: bytes, lines: Lines) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 400, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    await call(RequestIds(app), "/run")
+    assert lines.found[0][1] == "GET /run 400"
+    assert "error" not in lines.found[0][2]

@@ -1,0 +1,402 @@
+"""OpenAI calls by way of a queue whose worker a test is: what is waited for, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+from starlette.applications import Starlette
+
+from emulator.http.responses import on_error
+from emulator.openai.queue_routes import OpenAIQueue, on_call_failed
+from emulator.openai.worker_output import CallFailed
+from emulator.server.shutdown_state import Drain
+from emulator.settings import EmulatorSettings
+from handler.errors import HandlerError
+from jobs import Job, JobStatus, Limits, MemoryJobStore
+from tests.unit.emulator.events import DEADLINE_S
+from tests.unit.emulator.streamed import comes, turns
+from tests.waiting import until
+
+Connect = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("no_tasks_left")
+
+ROUTE = "/v2/e/openai/v1/completions"
+STREAM = {"prompt": "x", "stream": True}
+DONE = b"data: [DONE]\n\n"
+ONE, TWO = "data: 1\n\n", "data: 2\n\n"
+
+
+ERRORS: Any = {CallFailed: on_call_failed, HandlerError: on_error}
+
+
+class Queue:
+    """The routes, their store, and a worker that says what the test says."""
+
+    def __init__(self, keep_alive_s: float = 3600) -> None:
+        self.store = MemoryJobStore(Limits(max_losses=9))
+        self.drain = Drain()
+        settings = EmulatorSettings(engine="scripted", local_worker=False)
+        service: Any = None
+        self.queue = OpenAIQueue(self.store, service, self.drain, settings, keep_alive_s)
+        self.app = Starlette(routes=self.queue.routes(), exception_handlers=ERRORS)
+        self.job: Job
+
+    def ask(self, peer: Any, path: str = ROUTE, query: bytes = b"") -> asyncio.Task[None]:
+        scope: dict[str, Any] = {
+            "type": "http",
+            "method": "POST" if peer.posts else "GET",
+            "path": path,
+            "root_path": "",
+            "query_string": query,
+            "headers": [],
+        }
+        return asyncio.create_task(self.app(scope, peer.receive, peer.send))
+
+    async def take(self) -> dict[str, Any]:
+        """Take the job as a worker does; return its input."""
+        async with asyncio.timeout(DEADLINE_S):
+            (self.job,) = await self.store.receive("e", "e/w", lease_s=3600, wait_s=DEADLINE_S)
+        found: dict[str, Any] = orjson.loads(self.job.input)
+        return found
+
+    async def say(self, *values: Any) -> None:
+        chunks = [orjson.dumps(value) for value in values]
+        assert await self.store.append(self.job.id, self.job.attempt, chunks)
+
+    async def end(self, output: Any = None, error: str | None = None) -> None:
+        written = orjson.dumps(output)
+        assert await self.store.ack(self.job.id, self.job.attempt, output=written, error=error)
+
+    async def lose(self) -> None:
+        assert await self.store.nack(self.job.id, self.job.attempt, "its worker went away")
+
+    async def status(self) -> JobStatus:
+        """Return the job's state when all jobs are taken back that will be."""
+        await self.queue.close()
+        job = await self.store.get(self.job.id)
+        assert job is not None
+        return job.status
+
+
+@pytest.fixture
+def peer(connection: Connect) -> Connect:
+    """Connections that have sent a body, or asked with none."""
+
+    def make(body: dict[str, Any] | None = None) -> Any:
+        found = connection((json.dumps(body).encode(),) if body is not None else ())
+        found.posts = body is not None
+        return found
+
+    return make
+
+
+async def over(asked: asyncio.Task[None]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        await asked
+
+
+def status_of(peer: Any) -> int:
+    status: int = peer.sent[0]["status"]
+    return status
+
+
+def error_of(peer: Any) -> dict[str, Any]:
+    error: dict[str, Any] = json.loads(peer.body)["error"]
+    return error
+
+
+async def test_call_is_the_job_that_runpod_would_make(peer: Connect) -> None:  # R44
+    at = Queue()
+    for path in ("completions", "chat/completions", "embeddings", "any/thing else"):
+        client = peer({"a": [1]})
+        asked = at.ask(client, f"/v2/e/openai/v1/{path}")
+        assert await at.take() == {"openai_route": f"/v1/{path}", "openai_input": {"a": [1]}}
+        assert at.job.sync
+        await at.end({"is": path})
+        await over(asked)
+        assert json.loads(client.body) == {"is": path}
+
+
+async def test_event_goes_out_when_it_comes_and_the_rest_later(peer: Connect) -> None:  # R29
+    at = Queue()
+    client = peer(STREAM)
+    asked = at.ask(client)
+    await at.take()
+    await at.say(ONE[:4])
+    assert client.sent == []
+    await at.say(ONE[4:] + TWO[:3])
+    await comes(client, ONE.encode())
+    assert client.body == ONE.encode()
+    assert await at.status() is JobStatus.IN_PROGRESS
+    await at.say(TWO[3:])
+    await comes(client, TWO.encode())
+    assert not asked.done()
+    await at.end([])
+    await over(asked)
+    assert client.body == (ONE + TWO).encode() + DONE
+    assert await at.status() is JobStatus.COMPLETED
+
+
+async def test_end_is_the_end_though_the_job_has_a_moment_left(peer: Connect) -> None:
+    at = Queue()
+    client = peer(STREAM)
+    asked = at.ask(client)
+    await at.take()
+    await at.say(ONE + DONE.decode())
+    await over(asked)
+    assert client.body == ONE.encode() + DONE
+    # It is not taken back for that.
+    assert await at.status() is JobStatus.IN_PROGRESS
+
+
+async def test_whole_output_of_a_worker_that_does_not_stream(peer: Connect) -> None:
+    at = Queue()
+    client = peer(STREAM)
+    asked = at.ask(client)
+    await at.take()
+    await at.end(ONE + TWO)
+    await over(asked)
+    assert client.body == (ONE + TWO).encode() + DONE
+
+
+async def test_body_of_a_worker_that_only_yields(peer: Connect) -> None:
+    at = Queue()
+    client = peer({"prompt": "x"})
+    asked = at.ask(client)
+    await at.take()
+    await at.say('{"a"', ":1}")
+    # Without `return_aggregate_stream` the SDK ends with an empty list.
+    await at.end([])
+    await over(asked)
+    assert json.loads(client.body) == {"a": 1}
+
+
+async def test_silence_is_filled_with_comments(peer: Connect) -> None:
+    at = Queue(keep_alive_s=0.01)
+    client = peer(STREAM)
+    asked = at.ask(client)
+    await at.take()
+    await asyncio.sleep(0.05)
+    # None before there is an answer: its status is not known yet (R30).
+    assert client.sent == []
+    await at.say(ONE)
+    await comes(client, b"\n\n: still here\n\n: still here\n\n")
+    await at.end([])
+    await over(asked)
+    assert client.body.replace(b": still here\n\n", b"") == ONE.encode() + DONE
+
+
+@pytest.mark.parametrize("body", [{"prompt": "x"}, STREAM])
+async def test_call_waits_for_a_worker_for_a_while(peer: Connect, body: dict[str, Any]) -> None:
+    at = Queue()
+    client = peer(body)
+    await over(at.ask(client, query=b"wait=1000"))
+    assert status_of(client) == 504
+    assert error_of(client) == {
+        "message": "no worker of endpoint e took the call within 1 s",
+        "type": "timeout_error",
+        "param": None,
+        "code": 504,
+    }
+    await at.queue.close()
+    assert await at.store.receive("e", "e/w", lease_s=1) == []
+    assert (await at.store.stats("e")).counts[JobStatus.CANCELLED] == 1
+
+
+@pytest.mark.parametrize("body", [{"prompt": "x"}, STREAM])
+async def test_call_that_was_taken_has_the_time_of_its_policy(
+    peer: Connect, body: dict[str, Any]
+) -> None:
+    at = Queue()
+    client = peer(body)
+    asked = at.ask(client, query=b"wait=1000")
+    await at.take()
+    await asyncio.wait({asked}, timeout=1.2)
+    assert not asked.done()
+    await at.end({"a": 1} if "stream" not in body else ONE)
+    await over(asked)
+    assert status_of(client) == 200
+
+
+async def test_job_that_is_lost_before_the_first_event_runs_again_unseen(peer: Connect) -> None:
+    at = Queue()
+    client = peer(STREAM)
+    asked = at.ask(client)
+    for said in ((), (TWO[:-1],)):
+        await at.take()
+        await at.say(*said)
+        # What was said of an event that is not whole has been heard.
+        await turns()
+        await at.lose()
+    await at.take()
+    await at.say(ONE)
+    await at.end([])
+    await over(asked)
+    assert client.body == ONE.encode() + DONE
+
+
+@pytest.mark.parametrize("taken_again", [False, True])
+async def test_job_that_is_lost_in_mid_stream_is_an_error_and_ends(
+    peer: Connect, taken_again: bool
+) -> None:
+    at = Queue()
+    client = peer(STREAM)
+    asked = at.ask(client)
+    await at.take()
+    await at.say(ONE)
+    await comes(client, ONE.encode())
+    await at.lose()
+    if taken_again:
+        await at.take()
+        await at.say("data: of another answer\n\n")
+    await over(asked)
+    one, error, *rest = client.body.split(b"\n\n")
+    assert one == b"data: 1"
+    told = json.loads(error.removeprefix(b"data: "))["error"]
+    assert told["message"] == "the worker was lost in the middle of its answer"
+    assert told["code"] == 502
+    assert rest == [b"data: [DONE]", b""]
+    assert await at.status() is JobStatus.CANCELLED
+
+
+async def test_failure_in_mid_stream_is_an_event_and_the_end(peer: Connect) -> None:  # R30
+    at = Queue()
+    client = peer(STREAM)
+    asked = at.ask(client)
+    await at.take()
+    await at.say(ONE)
+    await comes(client, ONE.encode())
+    await at.end(error="out of luck")
+    await over(asked)
+    error = {"message": "out of luck", "type": "worker_error", "param": None, "code": 500}
+    expected = b"data: " + orjson.dumps({"error": error}) + b"\n\n" + DONE
+    assert client.body == ONE.encode() + expected
+
+
+@pytest.mark.parametrize("body", [{"prompt": "x"}, STREAM])
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(JobStatus.FAILED, 500), (JobStatus.CANCELLED, 499), (JobStatus.TIMED_OUT, 504)],
+)
+async def test_end_without_an_output_is_an_http_error(
+    peer: Connect, body: dict[str, Any], status: JobStatus, code: int
+) -> None:
+    at = Queue()
+    client = peer(body)
+    asked = at.ask(client)
+    await at.take()
+    if status is JobStatus.FAILED:
+        await at.end(error="no")
+    elif status is JobStatus.CANCELLED:
+        await at.store.cancel(at.job.id)
+    else:
+        entry = at.store._ledger.get(at.job.id)
+        assert entry is not None
+        at.store._ledger.become(entry, entry.job.but(status=status, ended_at=0.0))
+    await over(asked)
+    assert (status_of(client), error_of(client)["code"]) == (code, code)
+
+
+@pytest.mark.parametrize("body", [{"prompt": "x"}, STREAM])
+@pytest.mark.parametrize("when", ["waiting", "running"])
+async def test_client_that_leaves_takes_its_job_with_it(
+    peer: Connect, body: dict[str, Any], when: str
+) -> None:  # R31
+    at = Queue()
+    client = peer(body)
+    asked = at.ask(client)
+    if when == "running":
+        await at.take()
+        if "stream" in body:
+            await at.say(ONE)
+            await comes(client, ONE.encode())
+    else:
+        await until(lambda: at.store.available("e"))
+    client.left.set()
+    await asyncio.gather(asked, return_exceptions=True)
+    await at.queue.close()
+    assert (await at.store.stats("e")).counts[JobStatus.CANCELLED] == 1
+    if when == "running":
+        # Its worker is told.
+        assert await at.store.stops("e/w", 0) == [at.job.id]
+
+
+async def test_client_that_reads_nothing_and_leaves_holds_nothing(peer: Connect) -> None:
+    at = Queue()
+    client = peer(STREAM)
+    client.reading.clear()
+    asked = at.ask(client)
+    await at.take()
+    await at.say(ONE)
+    async with asyncio.timeout(DEADLINE_S):
+        await client.blocked.wait()
+    await at.say(TWO)
+    client.left.set()
+    await over(asked)
+    assert await at.status() is JobStatus.CANCELLED
+
+
+@pytest.mark.parametrize("body", [{"prompt": "x"}, STREAM])
+async def test_server_that_ends_says_so_to_who_waits(peer: Connect, body: dict[str, Any]) -> None:
+    at = Queue()
+    client = peer(body)
+    asked = at.ask(client)
+    await until(lambda: at.store.available("e"))
+    at.drain.begin()
+    await over(asked)
+    assert status_of(client) == 503
+    assert error_of(client)["details"] == {"reason": "the server is shutting down"}
+
+
+async def test_server_that_ends_lets_what_runs_finish(peer: Connect) -> None:
+    at = Queue()
+    streamed, whole, late = peer(STREAM), peer({"prompt": "x"}), peer(STREAM)
+    asked = []
+    taken = []
+    for client in (streamed, whole, late):
+        asked.append(at.ask(client))
+        await at.take()
+        taken.append(at.job)
+    at.drain.begin()
+    for job, said in zip(taken, (ONE, {"a": 1}), strict=False):
+        at.job = job
+        await at.end(said)
+    await over(asked[0])
+    await over(asked[1])
+    assert streamed.body == ONE.encode() + DONE
+    assert json.loads(whole.body) == {"a": 1}
+    assert not asked[2].done()
+    at.drain.finish()
+    await over(asked[2])
+    assert status_of(late) == 503
+
+
+MODELS = {"object": "list", "data": [{"id": "a"}, {"id": "b/c"}]}
+
+
+async def test_models_are_the_workers(peer: Connect) -> None:
+    at = Queue()
+    for path, found in (("", MODELS), ("/b/c", {"id": "b/c"})):
+        client = peer()
+        asked = at.ask(client, f"/v2/e/openai/v1/models{path}")
+        # A call without a body: that is how a worker knows a question.
+        assert await at.take() == {"openai_route": "/v1/models", "openai_input": {}}
+        await at.end([MODELS])
+        await over(asked)
+        assert json.loads(client.body) == found
+
+
+async def test_model_that_the_worker_does_not_list_is_not_found(peer: Connect) -> None:  # R7
+    at = Queue()
+    client = peer()
+    asked = at.ask(client, "/v2/e/openai/v1/models/c")
+    await at.take()
+    await at.end(MODELS)
+    await over(asked)
+    assert status_of(client) == 404
+    assert error_of(client)["message"] == 'the model "c" does not exist, there is: a, b/c'

@@ -1,0 +1,246 @@
+"""What workers say of an OpenAI call: cut or wrapped anyhow, it comes out as whole events."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from emulator.openai.worker_output import CallFailed, Events, body_of, failure_of
+from handler.errors import UNAVAILABLE, Problem, Row
+from jobs import Job, JobStatus, Policy
+
+FIRST = {"object": "text_completion", "choices": [{"index": 0, "text": "grün 😀\n\n"}]}
+SECOND = {"object": "text_completion", "choices": [], "usage": {"total_tokens": 3}}
+DONE = b"data: [DONE]\n\n"
+
+
+def event(data: Any) -> bytes:
+    return (
+        b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    )
+
+
+WHOLE = event(FIRST) + event(SECOND) + DONE
+TEXT = WHOLE.decode()
+
+
+def fed(*values: Any) -> bytes:
+    """Return what comes of a worker's outputs, after checking that each block is whole events."""
+    events = Events()
+    blocks = [events.feed(value) for value in values]
+    assert all(not block or block.endswith(b"\n\n") for block in blocks)
+    said = b"".join(blocks) + events.finish()
+    assert events.done
+    assert events.finish() == b""
+    return said
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_text_may_be_cut_anywhere(end: str) -> None:
+    text = TEXT.replace("\n", end)
+    for at in range(len(text) + 1):
+        assert fed(text[:at], text[at:]) == WHOLE, at
+    assert fed(*text) == WHOLE
+    for size in (2, 3, 7):
+        assert fed(*[text[at : at + size] for at in range(0, len(text), size)]) == WHOLE, size
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [TEXT],
+        [[TEXT]],
+        [FIRST, SECOND],
+        [[FIRST, SECOND]],
+        [[[FIRST], SECOND], None],
+        [FIRST, event(SECOND).decode(), "data: [DONE]\n\n"],
+        [TEXT[:-1]],  # the last line's end never came
+        [TEXT.removesuffix("\n\n")],
+        [TEXT.replace("data: ", "data:")],
+        [": open\n\n" + TEXT.replace("data: ", "event: x\nid: 1\ndata: ", 1) + "\n\n: bye\n\n"],
+        [TEXT, TEXT],  # nothing comes after the end
+        [TEXT + TEXT],
+        [event(FIRST).decode(), event(SECOND).decode()],  # the end is told where nobody told it
+    ],
+)
+def test_any_wrapping_comes_out_the_same(values: list[Any]) -> None:
+    assert fed(*values) == WHOLE
+
+
+def test_data_over_several_lines_goes_out_on_one() -> None:
+    # worker-sglang's: JSON with line breaks, each line labelled as data.
+    lines = json.dumps(SECOND, indent=4).split("\n")
+    text = "".join(f"data: {line}\n" for line in lines) + "\n"
+    assert fed(text) == event(SECOND) + DONE
+    text = text.replace("\n", "\r\n")
+    for at in range(len(text) + 1):
+        assert fed(text[:at], text[at:]) == event(SECOND) + DONE, at
+    # What is no JSON stays as many lines.
+    assert fed("data: a\ndata: b\n\n") == b"data: a\ndata: b\n\n" + DONE
+
+
+def test_what_is_nested_too_deeply_to_be_written_goes_on_as_it_came() -> None:
+    deep = f'{{"choices":\n{"[" * 300}{"]" * 300}}}'
+    assert fed("data: " + deep.replace("\n", "\ndata: ") + "\n\ndata: [DONE]\n\n") == (
+        b"data: " + deep.replace("\n", "\ndata: ").encode() + b"\n\n" + DONE
+    )
+    with pytest.raises(CallFailed) as caught:
+        body_of(f'{{"error": {"[" * 300}{"]" * 300}}}')
+    assert caught.value.problem.message.endswith("an error that is nested too deeply")
+
+
+def test_events_go_out_as_soon_as_they_are_whole() -> None:
+    events = Events()
+    first = event(FIRST).decode()
+    assert events.feed(first[:-1]) == b""
+    assert events.feed("\n" + first[:10]) == event(FIRST)
+    assert events.feed(first[10:] + "data: [DO") == event(FIRST)
+    assert not events.done
+    assert events.feed("NE]\n\n") == DONE
+    assert events.done
+
+
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [
+        ({"object": "chat.completion", "choices": []}, '{"object":"chat.completion","choices":[]}'),
+        ({"text": "hello"}, '{"text":"hello"}'),
+        (5, "5"),
+        (True, "true"),
+        ([5], "5"),
+    ],
+)
+def test_what_is_no_chunk_is_refused(value: Any, got: str) -> None:
+    with pytest.raises(CallFailed) as failed:
+        Events().feed(value)
+    assert failed.value.problem.row.status == 502
+    said = f"the worker's output must be a stream of chunks, got {got}"
+    assert failed.value.problem.message == said
+
+
+@pytest.mark.parametrize("values", [[], [None], [""], ["hello there"], ["a\n\nb\n\n"], [": x\n\n"]])
+def test_stream_without_an_event_is_no_answer(values: list[Any]) -> None:
+    events = Events()
+    assert b"".join([events.feed(value) for value in values]) == b""
+    with pytest.raises(CallFailed, match="must be server-sent events") as failed:
+        events.finish()
+    assert failed.value.problem.row == Row(502, "worker_error")
+
+
+BODY = {"object": "text_completion", "choices": []}
+
+
+@pytest.mark.parametrize(
+    "output",
+    [BODY, [BODY], [[BODY]], json.dumps(BODY), [json.dumps(BODY)], list(json.dumps(BODY))],
+)
+def test_body_is_found_however_it_was_returned(output: Any) -> None:
+    assert body_of(output) == BODY
+
+
+@pytest.mark.parametrize("output", [None, [], "", "hello", 5, [BODY, BODY], ["a", 1], TEXT, "[1]"])
+def test_what_is_no_body_is_a_bad_gateway(output: Any) -> None:
+    with pytest.raises(CallFailed, match="must be one JSON body") as failed:
+        body_of(output)
+    assert failed.value.problem.row == Row(502, "worker_error")
+
+
+OURS = {"error": {"message": "no", "type": "invalid_request_error", "param": "prompt", "code": 400}}
+
+
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [
+        (OURS, Problem("no", Row(400, "invalid_request_error"), "prompt")),
+        (
+            # vLLM's and SGLang's, which workers hand on as an answer.
+            {"object": "error", "message": "too long", "type": "BadRequestError", "code": 400},
+            Problem("too long", Row(400, "BadRequestError")),
+        ),
+        (
+            {"error": {"message": "oh", "type": "worker_error", "code": None}},
+            Problem("oh", Row(500, "worker_error")),
+        ),
+        ({"error": "oh", "code": 404}, Problem("oh", Row(404, "worker_error"))),
+        ({"error": [1]}, Problem('{"error":[1]}', Row(500, "worker_error"))),
+        ({"error": {"message": "x", "code": 200}}, Problem("x", Row(500, "worker_error"))),
+        ({"error": {"message": "x", "code": True}}, Problem("x", Row(500, "worker_error"))),
+    ],
+)
+def test_error_that_was_returned_as_an_answer_is_one(output: Any, problem: Problem) -> None:
+    for given in (output, [output], json.dumps(output)):
+        with pytest.raises(CallFailed) as failed:
+            body_of(given)
+        assert failed.value.problem == problem
+    with pytest.raises(CallFailed) as failed:
+        Events().feed(output)
+    assert failed.value.problem == problem
+
+
+def failed_job(error: str | None, status: JobStatus = JobStatus.FAILED) -> Job:
+    policy = Policy(execution_timeout_ms=1500)
+    return Job(
+        id="j", endpoint="e", input=b"", created_at=0, policy=policy, status=status, error=error
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (json.dumps(OURS), Problem("no", Row(400, "invalid_request_error"), "prompt")),
+        # worker-vllm yields an object, and the SDK writes it as Python does.
+        (str(OURS["error"]), Problem("no", Row(400, "invalid_request_error"), "prompt")),
+        (
+            json.dumps(
+                {
+                    "error_type": "<class 'ValueError'>",
+                    "error_message": "out of luck",
+                    "error_traceback": "File secret.py",
+                }
+            ),
+            Problem("out of luck", Row(500, "worker_error")),
+        ),
+        (
+            "handler: out of luck \ntraceback: File secret.py",
+            Problem("handler: out of luck", Row(500, "worker_error")),
+        ),
+        ("just words", Problem("just words", Row(500, "worker_error"))),
+        ("{'not': really", Problem("{'not': really", Row(500, "worker_error"))),
+        ("5", Problem("5", Row(500, "worker_error"))),
+        (None, Problem("the worker failed and said nothing", Row(500, "worker_error"))),
+    ],
+)
+def test_failed_job_is_told_as_openai_does(error: str | None, problem: Problem) -> None:
+    assert failure_of(failed_job(error)) == problem
+
+
+def test_unavailable_worker_is_told_as_our_own_routes_do() -> None:
+    ours = Problem("the model is not there", Row(503, "service_unavailable_error"))
+    told = failure_of(failed_job(ours.openai_job_error()))
+    assert told == ours
+    assert told.openai_error()["error"]["message"] == UNAVAILABLE
+
+
+def test_other_ends_have_a_status_of_their_own() -> None:
+    late = failure_of(failed_job(None, JobStatus.TIMED_OUT))
+    assert (late.row.status, late.row.type) == (504, "timeout_error")
+    assert late.message == "the call took the worker longer than 1.5 s"
+    cancelled = failure_of(failed_job(None, JobStatus.CANCELLED))
+    assert (cancelled.row.status, cancelled.row.type) == (499, "cancelled_error")
+
+
+def test_pointer_to_a_result_in_a_bucket_is_none_and_says_where_it_is() -> None:
+    place = {"url": "http://s3/b/k.json", "bucket": "b", "key": "k.json", "bytes": 1}
+    pointer = {"result": place, "choices": [{"index": 0, "finish_reason": "stop"}]}
+    told = Problem(
+        "the answer was put into a bucket: http://s3/b/k.json", Row(413, "result_too_large_error")
+    )
+    for output in (pointer, [pointer]):
+        for ask in (body_of, Events().feed):
+            with pytest.raises(CallFailed) as failed:
+                ask(output)
+            assert failed.value.problem == told
+    # Behind the end of a stream it is for others.
+    assert fed(TEXT, pointer) == WHOLE

@@ -1,0 +1,227 @@
+"""The description of the routes: all of them, and in the words of the standard."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from emulator.app import build_app
+from emulator.console.assets import ASSETS
+from emulator.http.operation_router import ByOperation
+from emulator.openapi.operations import OPERATIONS, TAGS
+from emulator.openapi.paths import PATHS
+from emulator.openapi.spec import describe, plain
+from emulator.settings import EmulatorSettings
+from engine import Engine
+from handler.errors import HandlerError
+from handler.openai.service import OpenAIService
+from handler.pipeline import Pipeline
+
+ROUTES = {"Completion": "/v1/completions", "Chat": "/v1/chat/completions"}
+TURNS = [{"role": "user", "content": "hi"}]
+# The API's reference and the console's files are not part of the API.
+OF_THE_PAGE = {*PATHS, *ASSETS}
+
+
+@pytest.fixture(scope="module")
+def app() -> Starlette:
+    settings = EmulatorSettings(engine="scripted", job_db=":memory:")
+    return build_app(settings, Engine(settings.engine_config()))
+
+
+@pytest.fixture(scope="module")
+def description(app: Starlette) -> dict[str, Any]:
+    return describe(app.routes, EmulatorSettings())
+
+
+@pytest.fixture(scope="module")
+def service() -> OpenAIService:
+    settings = EmulatorSettings(engine="scripted")
+    return OpenAIService(Pipeline(Engine(settings.engine_config()), settings.served_model))
+
+
+def test_every_route_is_described(app: Starlette, description: dict[str, Any]) -> None:
+    routes = {
+        (plain(route.path), method.lower())
+        for route in app.routes
+        if isinstance(route, Route)
+        for method in (route.methods or set()) - {"HEAD"}
+        if route.path not in OF_THE_PAGE
+    }
+    described = {
+        (path, method) for path, methods in description["paths"].items() for method in methods
+    }
+    assert described == routes
+    known = [each for each in app.routes if not isinstance(each, ByOperation)]
+    pairs = [
+        (each.path, method)
+        for each in known
+        if isinstance(each, Route)
+        for method in each.methods or ()
+    ]
+    assert len(pairs) == len(set(pairs))
+    assert all(isinstance(each, Route) for each in known)
+
+
+def test_nothing_is_described_that_is_not_there(description: dict[str, Any]) -> None:
+    for name in OPERATIONS:
+        path = name.split()[-1]
+        assert any(known.endswith(path) for known in description["paths"]), path
+
+
+def test_every_schema_is_one_and_is_used(description: dict[str, Any]) -> None:
+    schemas = description["components"]["schemas"]
+    for name, schema in schemas.items():
+        jsonschema_rs.meta.validate(
+            schema | {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+        )
+        assert f"#/components/schemas/{name}'" in str(description), name
+    wanted = set(re.findall(r"#/components/schemas/(\w+)'", str(description)))
+    assert wanted == set(schemas)
+
+
+def bodies(description: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The paths that take a body, and what is said of it under each label."""
+    for path, methods in description["paths"].items():
+        for known in methods.values():
+            for content in known.get("requestBody", {}).get("content", {}).values():
+                yield path, content
+
+
+def examples_of(content: dict[str, Any]) -> list[Any]:
+    several = content.get("examples", {}).values()
+    return [each["value"] for each in several] or [content["example"]]
+
+
+def test_every_example_is_valid(description: dict[str, Any]) -> None:
+    found = list(bodies(description))
+    assert found
+    for path, content in found:
+        schema = {**content["schema"], "components": description["components"]}
+        validator = jsonschema_rs.validator_for(schema)
+        for example in examples_of(content):
+            assert list(validator.iter_errors(example)) == [], path
+
+
+def test_examples_of_generations_are_short(description: dict[str, Any]) -> None:
+    for path, content in bodies(description):
+        for example in examples_of(content):
+            if "completions" in path:
+                assert example["max_tokens"] <= 32
+            elif path.rpartition("/")[2] in ("run", "runsync"):
+                assert example["input"]["sampling_params"]["max_tokens"] <= 32
+
+
+def test_streamable_bodies_have_a_streamed_example(description: dict[str, Any]) -> None:
+    for path in ROUTES.values():
+        content = description["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        assert [each.get("stream", False) for each in examples_of(content)] == [False, True]
+
+
+def test_tags_are_in_their_order_and_described(description: dict[str, Any]) -> None:
+    assert [each["name"] for each in description["tags"]] == list(TAGS)
+    assert all(each["description"].endswith(".") for each in description["tags"])
+    used = [
+        operation["tags"][0]
+        for path in description["paths"].values()
+        for operation in path.values()
+    ]
+    assert list(dict.fromkeys(used)) == list(TAGS)
+
+
+def test_texts_are_sentences(description: dict[str, Any]) -> None:
+    for path, methods in description["paths"].items():
+        for known in methods.values():
+            assert known["summary"][0].isupper(), path
+            assert not known["summary"].endswith("."), path
+            texts = [each["description"] for each in known["responses"].values()]
+            texts += [each["description"] for each in known["parameters"]]
+            for text in texts:
+                assert text[0].isupper(), (path, text)
+                assert text.endswith("."), (path, text)
+
+
+def test_operation_ids_have_no_underscore(description: dict[str, Any]) -> None:
+    # Swagger UI's deep links take one for a space.
+    for methods in description["paths"].values():
+        assert all(
+            re.fullmatch(r"[a-z][A-Za-z0-9]+", each["operationId"]) for each in methods.values()
+        )
+
+
+def test_endpoint_parameter_defaults_to_the_servers_own(app: Starlette) -> None:
+    found = describe(app.routes, EmulatorSettings(endpoint_id="mine"))
+    [endpoint] = found["paths"]["/v2/{endpoint}/run"]["post"]["parameters"]
+    assert endpoint["schema"]["default"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("schema", "body"),
+    [
+        ("Completion", {"prompt": ""}),
+        ("Completion", {"prompt": ["a", 1]}),
+        ("Completion", {"prompt": "a", "model": "another"}),
+        ("Completion", {"prompt": "a", "stream_options": {}}),
+        ("Completion", {"prompt": "a", "stream": True, "stream_options": {"include_usage": 1}}),
+        ("Completion", {"prompt": "a", "logit_bias": {"a": 1}}),
+        ("Completion", {"prompt": "a", "n": 129}),
+        ("Completion", {"prompt": "a", "validation": {"regenerate": 5}}),
+        ("Chat", {"messages": []}),
+        ("Chat", {"messages": [{"role": "user"}]}),
+        ("Chat", {"messages": [{"role": "user", "content": None}]}),
+        ("Chat", {"messages": [{"role": "king", "content": "a"}]}),
+        ("Chat", {"messages": TURNS, "top_logprobs": 21}),
+        ("Chat", {"messages": TURNS, "tool_choice": "any"}),
+        ("Chat", {"messages": TURNS, "tools": [{"type": "function", "function": {}}]}),
+        ("Chat", {"messages": TURNS, "response_format": {"type": "json_schema"}}),
+    ],
+)
+def test_what_the_server_refuses_is_not_described(
+    description: dict[str, Any], service: OpenAIService, schema: str, body: dict[str, Any]
+) -> None:
+    described = {"components": description["components"], "$ref": f"#/components/schemas/{schema}"}
+    assert not jsonschema_rs.validator_for(described).is_valid(body)
+    with pytest.raises(HandlerError):
+        service.codec(ROUTES[schema], body)
+
+
+def test_every_operation_has_a_name_of_its_own(description: dict[str, Any]) -> None:
+    names = [
+        each["operationId"] for path in description["paths"].values() for each in path.values()
+    ]
+    assert len(set(names)) == len(names)
+
+
+def test_every_place_in_a_path_is_a_parameter(description: dict[str, Any]) -> None:
+    for path, methods in description["paths"].items():
+        for known in methods.values():
+            places = [each["name"] for each in known["parameters"] if each["in"] == "path"]
+            assert places == re.findall(r"\{(\w+)\}", path)
+
+
+def test_keys_are_asked_for_where_there_are_some(app: Starlette) -> None:
+    closed = describe(app.routes, EmulatorSettings(api_keys="one"))
+    assert closed["security"] == [{"key": []}, {"header": []}]  # R67
+    assert closed["paths"]["/health"]["get"]["security"] == []
+    assert "one" not in str(closed["components"]["securitySchemes"])
+    assert "security" not in describe(app.routes, EmulatorSettings())
+
+
+@pytest.mark.parametrize("metrics_open", [False, True])
+def test_metrics_are_described_as_open_as_they_are(app: Starlette, metrics_open: bool) -> None:
+    found = describe(app.routes, EmulatorSettings(api_keys="one", metrics_open=metrics_open))
+    asked = found["paths"]["/metrics"]["get"]
+    assert ("401" not in asked["responses"]) is metrics_open
+    assert (asked.get("security") == []) is metrics_open
+
+
+def test_bounds_are_the_settings(app: Starlette) -> None:
+    found = describe(app.routes, EmulatorSettings(min_job_ttl_ms=77))
+    policy = found["components"]["schemas"]["NewJob"]["properties"]["policy"]["anyOf"][0]
+    assert policy["properties"]["ttl"]["anyOf"][0]["minimum"] == 77

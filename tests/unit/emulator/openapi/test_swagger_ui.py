@@ -1,0 +1,69 @@
+"""Swagger UI's files are found without importing the package that has them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from emulator.openapi.operations import TAGS
+from emulator.openapi.paths import OWN_FILES, PATHS, STATIC
+from emulator.openapi.swagger_ui import FILES, find_swagger_ui
+
+OUTSIDE = re.compile(r"\bhttps?:|\bwss?:|[\"'(]//\w|@import|\burl\(")
+
+
+def test_find_swagger_ui_returns_version_5() -> None:
+    folder = find_swagger_ui()
+    assert folder is not None
+    bundle = (folder / "swagger-ui-bundle.js").read_text()
+    assert re.search(r'PACKAGE_VERSION:"5\.\d+', bundle)
+
+
+def test_find_swagger_ui_does_not_import_the_package() -> None:
+    program = (
+        "import sys, emulator.openapi.swagger_ui as found\n"
+        "assert found.find_swagger_ui() is not None\n"
+        "assert not {'fastapi', found.PACKAGE} & set(sys.modules), sorted(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
+def test_find_swagger_ui_returns_none_when_there_is_no_such_package() -> None:
+    assert find_swagger_ui("no_such_package") is None
+
+
+def test_find_swagger_ui_returns_none_when_a_file_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resources = tmp_path / "half_a_package" / "resources"
+    resources.mkdir(parents=True)
+    (resources.parent / "__init__.py").touch()
+    (resources / FILES[0]).touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert find_swagger_ui("half_a_package") is None
+    (resources / FILES[1]).touch()
+    assert find_swagger_ui("half_a_package") == resources
+
+
+def test_page_has_nothing_inline_and_names_only_files_of_the_server() -> None:
+    html = (STATIC / "index.html").read_text()
+    assert "<style" not in html
+    assert not re.search(r"<script(?![^>]* src=)", html)
+    assert not re.search(r"\s(on\w+|style)=", html)
+    named = set(re.findall(r'(?:src|href)="([^"]+)"', html))
+    assert named - {"/", "/assets/icon.svg"} == PATHS
+
+
+def test_own_files_have_no_outside_address() -> None:
+    for name in OWN_FILES:
+        assert not OUTSIDE.search((STATIC / name).read_text()), name
+
+
+def test_closed_tags_are_tags() -> None:
+    script = (STATIC / "initializer.js").read_text()
+    [closed] = re.findall(r"CLOSED_TAGS = \[(.*)\]", script)
+    assert set(re.findall(r'"(\w+)"', closed)) < set(TAGS)

@@ -1,0 +1,175 @@
+"""What a body may ask for, and the sentence for what it may not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from emulator.runpod.job_request import PolicyLimits, new_job
+from handler.errors import InvalidRequest
+from jobs import Policy
+
+WEEK_MS = 7 * 24 * 3600 * 1000
+INPUT: dict[str, Any] = {"prompt": "hello"}
+
+
+def refused(**body: Any) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        new_job({"input": INPUT} | body, "default", PolicyLimits(), sync=False)
+    return caught.value
+
+
+def policy(**given: Any) -> Policy:
+    return new_job({"input": INPUT, "policy": given}, "e", PolicyLimits(), sync=False).policy
+
+
+def test_job_has_what_was_asked_for_and_runpods_defaults() -> None:
+    job = new_job({"input": INPUT, "more": 1}, "mine", PolicyLimits(), sync=True)
+    assert (job.endpoint, job.sync, job.webhook, job.extra) == ("mine", True, None, b"")
+    assert json.loads(job.input) == INPUT
+    assert job.policy == Policy(execution_timeout_ms=600_000, ttl_ms=86_400_000, low_priority=False)
+
+
+@pytest.mark.parametrize(
+    "given", [{}, [], "", 0, False, 1.5, "text", [1], {"deep": [{"er": None}]}]
+)
+def test_input_is_any_json_but_null(given: Any) -> None:
+    assert json.loads(new_job({"input": given}, "e", PolicyLimits(), sync=False).input) == given
+
+
+@pytest.mark.parametrize("body", [{}, {"input": None}, {"Input": {}}, {"prompt": "x"}])
+def test_missing_input_is_refused(body: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="input must be given") as caught:
+        new_job(body, "e", PolicyLimits(), sync=False)
+    assert caught.value.param == "input"
+
+
+@pytest.mark.parametrize("field", ["input", "s3Config"])
+def test_what_can_be_read_but_not_written_is_refused(field: str) -> None:
+    deep: Any = {"a": 1}
+    for _ in range(300):
+        deep = {"a": deep}
+    error = refused(**{field: deep})
+    assert (error.message, error.param) == (f"{field} is nested too deeply", field)
+
+
+def test_worker_is_to_see_the_webhook_and_the_bucket() -> None:
+    bucket = {"accessId": "a", "accessSecret": "s", "bucketName": "b", "endpointUrl": "http://s3"}
+    body = {"input": INPUT, "webhook": "http://here/", "s3Config": bucket, "policy": {}}
+    job = new_job(body, "e", PolicyLimits(), sync=False)
+    assert json.loads(job.extra) == {"webhook": "http://here/", "s3Config": bucket}
+    assert job.webhook == "http://here/"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:9/x",
+        "https://example.com",
+        "HTTP://example.com",
+        "https://u:p@example.com:8443/a?b=c#d",
+        "http://[::1]:8000/",
+        "http://é.example/",
+        "https://example.com/" + "x" * 1_980,
+    ],
+)
+def test_webhook_is_a_url(url: str) -> None:
+    job = new_job({"input": INPUT, "webhook": url}, "e", PolicyLimits(), sync=False)
+    assert job.webhook == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "example.com",
+        "ftp://example.com",
+        "file:///etc/passwd",
+        "http://",
+        "http:///path",
+        "http://:80/",
+        "http://[::1",
+        "http://host:99999/",
+        "http://host:x/",
+        "http://host:0/",
+        "http://host/\n",
+        "http://ho\x00st/",
+        "https://example.com/" + "x" * 1_981,
+        5,
+        True,
+        ["http://example.com"],
+        {"url": "http://example.com"},
+    ],
+)
+def test_webhook_that_is_no_url_is_refused(url: Any) -> None:
+    error = refused(webhook=url)
+    assert error.message.startswith("webhook must be an http or https URL, got ")
+    assert error.param == "webhook"
+    assert len(error.message) < 200
+
+
+@pytest.mark.parametrize(
+    ("given", "got"),
+    [("s3://a:secret@x", "a string"), ([], "an array"), (1, "a number"), (True, "true or false")],
+)
+def test_bucket_that_is_no_object_is_refused_and_not_shown(given: Any, got: str) -> None:
+    error = refused(s3Config=given)
+    assert error.message == f"s3Config must be an object, got {got}"
+    assert error.param == "s3Config"
+
+
+def test_policy_within_its_bounds() -> None:
+    assert policy(executionTimeout=5_000, ttl=10_000, lowPriority=True) == Policy(
+        execution_timeout_ms=5_000, ttl_ms=10_000, low_priority=True
+    )
+    most = policy(executionTimeout=WEEK_MS, ttl=WEEK_MS, lowPriority=False)
+    assert (most.execution_timeout_ms, most.ttl_ms) == (WEEK_MS, WEEK_MS)
+
+
+def test_null_is_the_default() -> None:
+    assert policy(executionTimeout=None, ttl=None, lowPriority=None) == Policy()
+    assert policy(executionTimeout=5_000.0) == Policy(execution_timeout_ms=5_000)  # R66
+    body = {"input": INPUT, "policy": None, "webhook": None, "s3Config": None}
+    job = new_job(body, "e", PolicyLimits(), sync=False)
+    assert (job.policy, job.webhook, job.extra) == (Policy(), None, b"")
+
+
+def test_defaults_and_bounds_are_settings() -> None:
+    limits = PolicyLimits(
+        default=Policy(execution_timeout_ms=7, ttl_ms=8),
+        least_execution_timeout_ms=1,
+        least_ttl_ms=2,
+    )
+    given = {"input": INPUT, "policy": {"executionTimeout": 1}}
+    assert new_job(given, "e", limits, sync=False).policy == Policy(
+        execution_timeout_ms=1, ttl_ms=8
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("executionTimeout", 5_000), ("ttl", 10_000)], ids=["execution", "ttl"]
+)
+@pytest.mark.parametrize("offset", [-1, None, "text", True, 5000.5, "5000", [5000]])
+def test_time_out_of_bounds_is_refused(name: str, least: int, offset: Any) -> None:
+    value = least - 1 if offset == -1 else (WEEK_MS + 1 if offset is None else offset)
+    error = refused(policy={name: value})
+    assert error.message.startswith(
+        f"policy.{name} must be a whole number of milliseconds from {least} to {WEEK_MS}, got "
+    )
+    assert error.param == f"policy.{name}"
+
+
+@pytest.mark.parametrize("given", [0, 1, "true", [], {}])
+def test_low_priority_that_is_no_bool_is_refused(given: Any) -> None:
+    error = refused(policy={"lowPriority": given})
+    assert error.message.startswith("policy.lowPriority must be true or false, got ")
+    assert error.param == "policy.lowPriority"
+
+
+@pytest.mark.parametrize("given", [[], "fast", 1, False])
+def test_policy_that_is_no_object_is_refused(given: Any) -> None:
+    error = refused(policy=given)
+    assert error.message.startswith("policy must be an object, got ")
+    assert error.param == "policy"

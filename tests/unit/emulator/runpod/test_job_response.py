@@ -1,0 +1,103 @@
+"""Jobs as RunPod shows them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from emulator.runpod import job_response
+from jobs import Chunk, Job, JobStatus
+
+WAITING = Job(id="j-u1", endpoint="e", input=b'{"a":1}', created_at=9.0, queued_at=10.0)
+RUNNING = replace(
+    WAITING, status=JobStatus.IN_PROGRESS, attempt=1, started_at=10.5, worker_id="e/w-1"
+)
+ENDED = replace(RUNNING, ended_at=11.0)
+TIMES = {"delayTime": 500, "executionTime": 500, "workerId": "w-1"}
+
+
+def wire(shown: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = orjson.loads(orjson.dumps(shown))
+    return found
+
+
+def test_waiting_job_has_no_times() -> None:
+    shown = wire(job_response.status(WAITING))
+    assert shown == job_response.accepted(WAITING) == {"id": "j-u1", "status": "IN_QUEUE"}
+
+
+def test_running_job_has_its_delay_its_worker_and_its_progress() -> None:
+    shown = {"id": "j-u1", "status": "IN_PROGRESS", "delayTime": 500, "workerId": "w-1"}
+    assert wire(job_response.status(RUNNING)) == shown
+    half = replace(RUNNING, progress=b'"half"')
+    assert wire(job_response.status(half)) == shown | {"output": "half"}
+
+
+@pytest.mark.parametrize("output", [{"a": 1}, [1], "text", None, 0, False, []])
+def test_completed_job_has_its_output_whatever_that_is(output: Any) -> None:
+    job = replace(
+        ENDED, status=JobStatus.COMPLETED, output=orjson.dumps(output), progress=b'"half"'
+    )
+    assert wire(job_response.status(job)) == {
+        "id": "j-u1",
+        "status": "COMPLETED",
+        "output": output,
+        **TIMES,
+    }
+
+
+def test_completed_job_without_an_output_has_null() -> None:
+    assert wire(job_response.status(replace(ENDED, status=JobStatus.COMPLETED)))["output"] is None
+
+
+@pytest.mark.parametrize("status", [JobStatus.FAILED, JobStatus.TIMED_OUT])
+def test_failed_job_has_one_error_string_and_no_output(status: JobStatus) -> None:  # R50
+    job = replace(ENDED, status=status, error="it broke", progress=b'"half"')
+    assert wire(job_response.status(job)) == {
+        "id": "j-u1",
+        "status": status.value,
+        "error": "it broke",
+        **TIMES,
+    }
+
+
+def test_job_cancelled_in_the_queue_never_ran() -> None:
+    job = replace(WAITING, status=JobStatus.CANCELLED, ended_at=11.0)
+    assert wire(job_response.status(job)) == {"id": "j-u1", "status": "CANCELLED"}
+
+
+def test_request_shows_what_was_sent() -> None:
+    job = replace(ENDED, status=JobStatus.COMPLETED, output=b"2", webhook="http://here/")
+    assert wire(job_response.request(job)) == wire(job_response.status(job)) | {
+        "input": {"a": 1},
+        "webhook": "http://here/",
+    }
+    assert "webhook" not in job_response.request(ENDED)
+
+
+def test_worker_gets_id_input_and_what_else_was_for_it() -> None:
+    assert wire(job_response.handed_out(WAITING)) == {"id": "j-u1", "input": {"a": 1}}
+    more = replace(WAITING, extra=b'{"webhook":"http://here/"}', webhook="http://here/")
+    assert wire(job_response.handed_out(more)) == {
+        "id": "j-u1",
+        "input": {"a": 1},
+        "webhook": "http://here/",
+    }
+
+
+def test_stream_has_both_keys_even_when_nothing_is_new() -> None:
+    chunks = [Chunk(1, 1, b'"a"'), Chunk(1, 2, b'{"b":null}')]
+    assert wire(job_response.stream(RUNNING, chunks)) == {
+        "status": "IN_PROGRESS",
+        "stream": [{"output": "a"}, {"output": {"b": None}}],
+    }
+    assert wire(job_response.stream(RUNNING, ())) == {"status": "IN_PROGRESS", "stream": []}
+
+
+def test_worker_is_named_among_all_endpoints_and_shown_by_its_own_name() -> None:
+    assert job_response.worker_name(job_response.worker_key("e", "w/1")) == "w/1"
+    assert job_response.worker_key("a", "w") != job_response.worker_key("b", "w")
+    assert job_response.worker_name("bare") == "bare"

@@ -1,0 +1,692 @@
+"""The in-process worker: when a job is taken, how it ends, and that no slot is ever lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+import pytest
+
+import emulator.runpod.local_worker
+from emulator.runpod.job_response import worker_key
+from emulator.runpod.local_worker import NAME, LocalWorker
+from emulator.runpod.worker_registry import Fleet
+from engine import BackendConfig, Engine, EngineState, GenerationRequest, Priority
+from engine.hooks import (
+    EngineEvent,
+    Hook,
+    HostLoaded,
+    RequestEnded,
+    RequestQueued,
+    RequestStarted,
+)
+from handler.job import JobHandler
+from handler.pipeline import Pipeline
+from jobs import (
+    Job,
+    JobStatus,
+    Limits,
+    MemoryJobStore,
+    NewJob,
+    Policy,
+    StoreUnavailable,
+)
+from jobs.journal_port import NoJournal
+from tests.conftest import EngineFactory, ScriptFactory
+from tests.unit.emulator.events import DEADLINE_S, Events
+from tests.waiting import until
+
+HANG = {"hang_s": 3600}
+ENDPOINT = "here"
+SLOW = {"when": "slow", "pieces": ["a", {"text": "b", "delay_ms": 150}]}
+
+
+class Disk(NoJournal):
+    """A journal that takes nothing while it is `full`."""
+
+    full = False
+
+    async def durable(self) -> None:
+        await asyncio.sleep(0)
+        if self.full:
+            raise StoreUnavailable("the disk is full")
+
+
+class Worker:
+    """A worker, its store and its engine."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        events: Events,
+        mode: Literal["aggregate", "generator"] = "aggregate",
+        limits: Limits | None = None,
+    ) -> None:
+        self.engine = engine
+        self.events = events
+        self.disk = Disk()
+        self.store = MemoryJobStore(limits, self.disk)
+        self.fleet = Fleet(self.store, lease_s=30, grace_s=2)
+        jobs = JobHandler(Pipeline(engine, "scripted"), interval_s=0)
+        self.worker = LocalWorker(self.store, jobs, engine, self.fleet, ENDPOINT, mode)
+        self.at_load: list[int] = []
+
+    def on_event(self, event: EngineEvent) -> None:
+        if isinstance(event, HostLoaded):
+            self.at_load.append(len(self.store.held(worker_key(ENDPOINT, NAME))))
+
+    async def enqueue(self, *prompts: str, **fields: Any) -> list[Job]:
+        return [await self.send({"prompt": prompt}, **fields) for prompt in prompts]
+
+    async def send(self, given: Any, **fields: Any) -> Job:
+        new = NewJob(endpoint=ENDPOINT, input=orjson.dumps(given), **fields)
+        return await self.store.enqueue(new)
+
+    async def now(self, job: Job) -> Job:
+        found = await self.store.get(job.id)
+        assert found is not None
+        return found
+
+    async def ended(self, job: Job) -> Job:
+        async with asyncio.timeout(DEADLINE_S):
+            ended = await self.store.wait(job.id, 3600)
+        assert ended is not None
+        assert ended.status.final
+        return ended
+
+    async def text(self, job: Job) -> str:
+        ended = await self.ended(job)
+        assert ended.error is None
+        return str(orjson.loads(ended.output or b"")["choices"][0]["text"])
+
+    @property
+    def shown(self) -> dict[str, int]:
+        """How many workers of which kind its endpoint has, of those that there may be."""
+        counts = self.fleet.counts(ENDPOINT)
+        return {name: counts[name] for name in ("idle", "ready", "running", "unhealthy")}
+
+    async def quiet(self) -> None:
+        """Wait until nothing runs, no slot is held and nobody waits for one."""
+        engine = self.engine
+        await until(lambda: not (engine.running or engine.waiting or self.worker._running))
+
+
+@asynccontextmanager
+async def working(
+    engine_factory: EngineFactory,
+    script: Path,
+    isolation: str = "thread",
+    abort_grace_s: float = 2,
+    neighbour_grace_s: float = 60,
+    **options: Any,
+) -> AsyncIterator[Worker]:
+    config = BackendConfig("scripted", {"model_path": str(script)})
+    events = Events()
+    hooks: list[Hook] = [events, lambda event: found.on_event(event)]
+    engine = engine_factory(
+        config,
+        hooks,
+        isolation=isolation,
+        abort_grace_s=abort_grace_s,
+        neighbour_grace_s=neighbour_grace_s,
+    )
+    found: Worker = Worker(engine, events, **options)
+    await found.store.start()
+    found.worker.start()
+    try:
+        yield found
+    finally:
+        await found.worker.close()
+        await found.store.close()
+
+
+@asynccontextmanager
+async def on_a_slow_job(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> AsyncIterator[tuple[Worker, Job]]:
+    """A worker in the middle of a job that says "ab"."""
+    async with working(engine_factory, script(SLOW, slots=1)) as at:
+        (job,) = await at.enqueue("slow")
+        await at.events.wait(RequestStarted)
+        yield at, job
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emulator.runpod.local_worker, "_AGAIN_S", 0.02)
+
+
+async def test_jobs_are_answered(engine_factory: EngineFactory, script: ScriptFactory) -> None:
+    async with working(engine_factory, script({"pieces": ["yes", " sir"]})) as at:
+        for job in await at.enqueue(*"abcdefgh"):
+            ended = await at.ended(job)
+            output = orjson.loads(ended.output or b"")
+            assert output["choices"][0]["text"] == "yes sir"
+            assert output["id"] == job.id
+            assert ended.worker_id == "here/local"
+        await at.quiet()
+        assert at.fleet.counts(ENDPOINT)["idle"] == 4
+
+
+async def test_bad_job_fails_and_the_next_is_served(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:  # R50
+    pieces = [{"error": "no such luck"}]
+    async with working(
+        engine_factory, script({"when": "bad", "pieces": pieces}, {"pieces": ["ok"]}, slots=1)
+    ) as at:
+        empty = await at.send({"nothing": "of use"})
+        bad, good = await at.enqueue("bad", "good")
+        assert (await at.ended(empty)).error == "input.prompt must be a non-empty string, got none"
+        assert (await at.ended(bad)).error == "no such luck"
+        assert await at.text(good) == "ok"
+
+
+async def test_as_many_jobs_run_as_there_are_slots(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with working(engine_factory, script({"pieces": ["a", HANG]}, slots=3)) as at:
+        jobs = await at.enqueue(*"abcde")
+        await at.events.wait(RequestStarted, 3)
+        running = JobStatus.IN_PROGRESS
+        assert [(await at.now(job)).status for job in jobs].count(running) == 3
+        counts = at.fleet.counts(ENDPOINT)
+        assert (counts["idle"], counts["running"]) == (0, 3)
+        await at.store.cancel(jobs[1].id)
+        started = await at.events.wait(RequestStarted, 4)
+        assert [event.request_id for event in started] == [job.id for job in jobs[:4]]
+        assert (await at.now(jobs[4])).status is JobStatus.IN_QUEUE
+
+
+async def test_no_job_is_taken_before_the_model_is_loaded(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with working(engine_factory, script({"pieces": ["ok"]}, load_ms=300)) as at:
+        job = (await at.enqueue("early"))[0]
+        await at.events.wait(HostLoaded)
+        assert at.at_load == [0]
+        ended = await at.ended(job)
+        assert ended.delay_ms is not None
+        assert ended.delay_ms >= 250
+        assert ended.execution_ms is not None
+        assert ended.execution_ms < ended.delay_ms
+
+
+async def test_no_job_is_taken_when_the_model_cannot_be_loaded(
+    engine_factory: EngineFactory, script: ScriptFactory, caplog: pytest.LogCaptureFixture
+) -> None:  # R69
+    async with working(engine_factory, script({}, load_error="the file is broken")) as at:
+        jobs = await at.enqueue(*(str(number) for number in range(200)))
+        await until(lambda: "no more jobs are taken" in caplog.text)
+        assert {(await at.now(job)).status for job in jobs} == {JobStatus.IN_QUEUE}
+        assert at.shown == {"idle": 0, "ready": 0, "running": 0, "unhealthy": at.engine.slots}
+    assert "they stay in the queue: the file is broken" in caplog.text
+
+
+async def test_waiting_jobs_stay_queued_when_the_engine_dies(
+    engine_factory: EngineFactory, script: ScriptFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Nothing ends a deaf thread: this one ends itself, long after the engine has died.
+    path = script({"pieces": [{"hang_s": 3, "deaf": True}]}, slots=1)
+    async with working(engine_factory, path, abort_grace_s=0.2) as at:
+        deaf, *waiting = await at.enqueue("a", "b", "c")
+        await at.events.wait(RequestStarted)
+        await at.store.cancel(deaf.id)
+        await until(lambda: at.engine.state is EngineState.DEAD)
+        await until(lambda: "no more jobs are taken" in caplog.text)
+        assert [(await at.now(job)).status for job in waiting] == [JobStatus.IN_QUEUE] * 2
+        await until(lambda: not at.worker._running)
+        assert at.shown == {"idle": 0, "ready": 0, "running": 0, "unhealthy": 1}
+
+
+async def test_waiting_for_a_slot_is_delay_and_not_execution(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with working(engine_factory, script(SLOW, slots=1)) as at:
+        first, second = await at.enqueue("slow", "slow")
+        for job, least, most in ((first, 0, 100), (second, 150, 400)):
+            ended = await at.ended(job)
+            assert ended.delay_ms is not None
+            assert ended.execution_ms is not None
+            assert least <= ended.delay_ms <= most
+            assert 150 <= ended.execution_ms < 290
+
+
+async def test_interactive_requests_go_before_jobs(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with working(engine_factory, script(SLOW, {"pieces": ["ok"]}, slots=1)) as at:
+        jobs = await at.enqueue("slow", "b", "c")
+        await at.events.wait(RequestStarted)
+        request = GenerationRequest(prompt="x", request_id="chat", priority=Priority.INTERACTIVE)
+        async with await at.engine.generate(request) as stream:
+            async for _ in stream:
+                pass
+        for job in jobs:
+            await at.ended(job)
+        started = [event.request_id for event in at.events.of(RequestStarted)]
+        assert started == [jobs[0].id, "chat", jobs[1].id, jobs[2].id]
+
+
+async def test_slot_is_given_back_when_its_job_is_gone(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with working(engine_factory, script({"pieces": ["a", HANG]}, slots=1)) as at:
+        running, waiting = await at.enqueue("a", "b")
+        await at.events.wait(RequestStarted)
+        await until(lambda: at.engine.waiting)
+        await at.store.cancel(waiting.id)
+        await at.store.cancel(running.id)
+        await at.quiet()
+        assert at.events.of(RequestQueued) == []
+        (third,) = await at.enqueue("c")
+        assert (await at.events.wait(RequestStarted, 2))[1].request_id == third.id
+
+
+async def test_cancel_stops_the_generation_and_frees_its_slot(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:  # R31
+    path = script({"pieces": ["bla "], "repeat": -1, "delay_ms": 5}, slots=1, context_length=10**6)
+    async with working(engine_factory, path) as at:
+        loop = asyncio.get_running_loop()
+        for count in range(1, 6):
+            (job,) = await at.enqueue("x")
+            await at.events.wait(RequestStarted, count)
+            await asyncio.sleep(0.02)
+            asked = loop.time()
+            cancelled = await at.store.cancel(job.id)
+            assert cancelled is not None
+            assert cancelled.status is JobStatus.CANCELLED
+            (*_, end) = await at.events.wait(RequestEnded, count)
+            assert end.aborted
+            await at.quiet()
+            assert loop.time() - asked < 0.5
+
+
+async def test_execution_timeout_ends_the_job_and_its_run(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with working(engine_factory, script({"pieces": ["a", HANG]}, slots=1)) as at:
+        first, second = await at.enqueue("a", "b", policy=Policy(execution_timeout_ms=200))
+        for job in (first, second):
+            ended = await at.ended(job)
+            assert ended.status is JobStatus.TIMED_OUT
+            assert ended.execution_ms is not None
+            assert 200 <= ended.execution_ms < 1000
+        assert ended.delay_ms is not None
+        assert ended.delay_ms >= 200
+        await at.quiet()
+
+
+async def test_job_whose_ttl_is_over_is_stopped(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with working(engine_factory, script({"pieces": ["a", HANG]}, slots=1)) as at:
+        (job,) = await at.enqueue("a", policy=Policy(ttl_ms=200))
+        await at.events.wait(RequestEnded)
+        assert await at.store.get(job.id) is None
+        await at.quiet()
+
+
+async def test_retry_of_a_job_that_is_still_winding_down_is_another_run(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    deaf = {"hang_s": 0.4, "deaf": True}
+    path = script({"pieces": ["a", deaf, "b"]}, slots=2)
+    async with working(engine_factory, path) as at:
+        (job,) = await at.enqueue("a", policy=Policy(execution_timeout_ms=50))
+        assert (await at.ended(job)).status is JobStatus.TIMED_OUT
+        assert (await at.now(job)).attempt == 1
+        await at.store.retry(job.id)
+        assert (await at.ended(job)).status is JobStatus.TIMED_OUT
+        assert (await at.now(job)).attempt == 2
+        await at.quiet()
+
+
+async def test_job_that_ran_at_three_crashes_fails_and_those_that_wait_complete(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:  # R50
+    crash = {"when": "crash", "pieces": ["a", {"signal": "SIGKILL", "delay_ms": 50}]}
+    path = script(crash, {"pieces": ["ok"]}, slots=1)
+    async with working(engine_factory, path, "process") as at:
+        bad, *good = await at.enqueue("crash", "b", "c", "d")
+        ended = await at.ended(bad)
+        assert (ended.status, ended.losses) == (JobStatus.FAILED, 3)
+        assert ended.error == (
+            "the job was started and lost 3 times; the last time: the engine process was killed "
+            "by SIGKILL while the request was running on it"
+        )
+        # None is leased, and nothing holds a slot, while there is nothing to run on.
+        assert [(await at.now(job)).status for job in good] == [JobStatus.IN_QUEUE] * 3
+        assert at.engine.running == 0
+        assert [await at.text(job) for job in good] == ["ok"] * 3
+        assert {(await at.now(job)).losses for job in good} == {0}
+        await at.quiet()
+
+
+async def test_neighbours_of_a_job_that_crashes_the_engine_complete(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    crash = {"when": "crash", "pieces": ["a", {"signal": "SIGKILL", "delay_ms": 50}]}
+    slow = {"when": "slow", "pieces": ["so "], "repeat": 10, "delay_ms": 50}
+    async with working(engine_factory, script(crash, slow, slots=4), "process") as at:
+        first, bad, *others = await at.enqueue("slow", "crash", "slow", "slow", "slow")
+        assert (await at.ended(bad)).losses == 3
+        for job in (first, *others):
+            assert await at.text(job) == "so " * 10
+            # At the last crash none of them was running.
+            assert (await at.now(job)).losses <= 2
+        await at.quiet()
+
+
+async def test_job_runs_alone_when_one_more_loss_would_fail_it(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with working(engine_factory, script(SLOW, slots=4), "process") as at:
+        jobs = await at.enqueue("slow", "slow")
+        most = 0
+
+        def look(event: EngineEvent) -> None:
+            nonlocal most
+            if isinstance(event, RequestStarted):
+                most = max(most, at.engine.running)
+
+        at.engine.subscribe(look)
+        for job in jobs:
+            # As after two crashes.
+            entry = at.store._ledger.entry(job.id)
+            at.store._ledger.become(entry, entry.job.but(losses=2))
+        assert [await at.text(job) for job in jobs] == ["ab"] * 2
+        assert most <= 1
+
+
+async def test_job_beside_a_deaf_one_waits_again_and_has_lost_nothing(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    deaf = {"when": "deaf", "pieces": [{"hang_s": 3600, "deaf": True}]}
+    path = script(deaf, {"pieces": ["a", HANG]}, slots=2)
+    async with working(
+        engine_factory, path, "process", abort_grace_s=0.1, neighbour_grace_s=0.1
+    ) as at:
+        bad, job = await at.enqueue("deaf", "b")
+        await at.events.wait(RequestStarted, 2)
+        await at.store.cancel(bad.id)
+        await at.events.wait(RequestStarted, 3)
+        now = await at.now(job)
+        assert (now.status, now.attempt, now.losses) == (JobStatus.IN_PROGRESS, 2, 0)
+
+
+async def test_stream_of_a_job_begins_anew_after_a_crash(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    path = script({"pieces": ["a", HANG]}, slots=1)
+    async with working(engine_factory, path, "process") as at:
+        job = await at.send({"prompt": "x", "stream": True})
+        async with asyncio.timeout(DEADLINE_S):
+            first = await at.store.read(job.id, (0, 0), 3600)
+            os.kill(at.engine._host.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+            second = await at.store.read(job.id, (first[-1].attempt, first[-1].number), 3600)
+        assert [chunk.attempt for chunk in (*first, *second)] == [1, 2]
+
+
+async def test_generator_mode_streams_while_it_runs(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    pieces = ["one", {"text": " two", "delay_ms": 50}, {"text": " three", "delay_ms": 100}]
+    async with working(engine_factory, script({"pieces": pieces}), mode="generator") as at:
+        job = await at.send({"prompt": "x", "stream": True})
+        seen: list[Any] = []
+        while chunks := await at.store.drain(job.id, DEADLINE_S):
+            now = await at.now(job)
+            seen += [(now.status, orjson.loads(chunk.value)) for chunk in chunks]
+        assert [at_[0] for at_ in seen[:2]] == [JobStatus.IN_PROGRESS] * 2
+        texts = [each["choices"][0]["text"] for _, each in seen]
+        assert texts == ["one", " two", " three", "one two three"]
+        ended = await at.ended(job)
+        assert orjson.loads(ended.output or b"") == [each for _, each in seen]
+
+
+async def test_generator_mode_fails_as_a_job_does(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    path = script({"pieces": ["one", {"error": "no more", "delay_ms": 30}]}, slots=1)
+    async with working(engine_factory, path, mode="generator") as at:
+        job = await at.send({"prompt": "x", "stream": True})
+        ended = await at.ended(job)
+        assert (ended.status, ended.error) == (JobStatus.FAILED, "no more")
+        assert len(await at.store.drain(job.id, 0)) == 1
+        await at.quiet()
+
+
+async def test_stream_that_is_too_long_is_an_error(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    path = script({"pieces": ["bla "], "repeat": 100, "delay_ms": 1}, slots=1)
+    limits = Limits(max_stream_bytes=1_000)
+    async with working(engine_factory, path, mode="generator", limits=limits) as at:
+        job = await at.send({"prompt": "x", "stream": True})
+        assert "a job may stream 1,000 bytes" in ((await at.ended(job)).error or "")
+        await at.quiet()
+
+
+async def test_drain_lets_what_runs_finish_and_takes_nothing_more(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with working(engine_factory, script(SLOW, {"pieces": ["ok"]}, slots=1)) as at:
+        running, waiting = await at.enqueue("slow", "b")
+        await at.events.wait(RequestStarted)
+        await at.worker.drain(DEADLINE_S)
+        assert (await at.now(running)).status is JobStatus.COMPLETED
+        assert (await at.now(waiting)).status is JobStatus.IN_QUEUE
+        await at.quiet()
+
+
+async def test_drain_gives_back_what_does_not_end_and_it_counts_as_no_loss(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with working(engine_factory, script({"pieces": ["a", HANG]}, slots=2)) as at:
+        jobs = await at.enqueue("a", "b", "c")
+        await at.events.wait(RequestStarted, 2)
+        async with asyncio.timeout(DEADLINE_S):
+            await at.worker.drain(0.05)
+        for job in jobs:
+            now = await at.now(job)
+            assert (now.status, now.losses, now.worker_id) == (JobStatus.IN_QUEUE, 0, None)
+        await at.quiet()
+
+
+async def test_drain_before_the_model_is_loaded(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with working(engine_factory, script({}, load_ms=200)) as at:
+        (job,) = await at.enqueue("a")
+        async with asyncio.timeout(DEADLINE_S):
+            await at.worker.drain(DEADLINE_S)
+        assert (await at.now(job)).status is JobStatus.IN_QUEUE
+
+
+async def test_job_that_was_stopped_before_its_first_step_is_given_back(
+    engine_factory: EngineFactory, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(engine_factory, script({"pieces": ["ok"]}, slots=1)) as at:
+        receive = at.store.receive
+
+        def cancel() -> None:
+            for task in at.worker._running:
+                task.cancel()
+
+        async def received(*args: Any, **named: Any) -> list[Job]:
+            jobs = await receive(*args, **named)
+            asyncio.get_running_loop().call_soon(cancel)
+            return jobs
+
+        monkeypatch.setattr(at.store, "receive", received)
+        (job,) = await at.enqueue("a")
+        async with asyncio.timeout(DEADLINE_S):
+            while (await at.now(job)).status is JobStatus.IN_QUEUE:  # noqa: ASYNC110 - each turn
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await at.worker.close()
+        assert (await at.now(job)).status is JobStatus.IN_QUEUE
+        assert at.engine.running == 0
+
+
+async def test_result_the_disk_refuses_is_offered_until_it_is_taken(
+    engine_factory: EngineFactory, script: ScriptFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with working(engine_factory, script(SLOW, {"pieces": ["ok"]}, slots=1)) as at:
+        first, second = await at.enqueue("slow", "b")
+        await at.events.wait(RequestStarted)
+        at.disk.full = True
+        # Waiting for the disk needs no slot.
+        await at.events.wait(RequestEnded, 2)
+        await asyncio.sleep(0.1)
+        assert (await at.now(first)).status is JobStatus.IN_PROGRESS
+        at.disk.full = False
+        assert await at.text(first) == "ab"
+        assert await at.text(second) == "ok"
+        assert len(at.events.of(RequestStarted)) == 2
+    assert "has to wait: the disk is full" in caplog.text
+
+
+async def test_drain_ends_though_the_disk_takes_nothing(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with on_a_slow_job(engine_factory, script) as (at, job):
+        at.disk.full = True
+        await at.events.wait(RequestEnded)
+        async with asyncio.timeout(DEADLINE_S):
+            await at.worker.drain(0.1)
+        assert (await at.now(job)).status is JobStatus.IN_QUEUE
+
+
+async def test_results_that_cannot_be_saved_do_not_pile_up(
+    engine_factory: EngineFactory, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emulator.runpod.local_worker, "_MOST_UNSAVED", 3)
+    async with working(engine_factory, script({"pieces": ["ok"]}, slots=2)) as at:
+        await at.text((await at.enqueue("warm"))[0])
+        jobs: list[Job] = []
+        for number in range(10):
+            # What is accepted is on disk, and its result comes when nothing more can be.
+            at.disk.full = False
+            jobs += await at.enqueue(str(number))
+            at.disk.full = True
+        await asyncio.sleep(0.3)
+        status = [(await at.now(job)).status for job in jobs]
+        assert status.count(JobStatus.IN_PROGRESS) == 5
+        at.disk.full = False
+        assert [await at.text(job) for job in jobs] == ["ok"] * 10
+
+
+async def test_cancel_the_disk_refuses_leaves_no_job_without_a_worker(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with on_a_slow_job(engine_factory, script) as (at, job):
+        at.disk.full = True
+        with pytest.raises(StoreUnavailable):
+            await at.store.cancel(job.id)
+        at.disk.full = False
+        assert await at.text(job) == "ab"
+
+
+async def test_job_that_is_stopped_and_not_over_waits_again(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with on_a_slow_job(engine_factory, script) as (at, job):
+        (task,) = at.worker._running
+        task.cancel()
+        assert await at.text(job) == "ab"
+        assert (await at.now(job)).attempt == 2
+
+
+async def test_failing_store_is_logged_and_asked_again(
+    engine_factory: EngineFactory,
+    script: ScriptFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with working(engine_factory, script({"pieces": ["ok"]}, slots=1)) as at:
+        receive, tries = at.store.receive, iter([RuntimeError("a bug"), None])
+
+        async def flaky(*args: Any, **named: Any) -> list[Job]:
+            if (error := next(tries, None)) is not None:
+                raise error
+            return await receive(*args, **named)
+
+        monkeypatch.setattr(at.store, "receive", flaky)
+        with caplog.at_level(logging.ERROR):
+            assert await at.text((await at.enqueue("a"))[0]) == "ok"
+        assert "could not take a job" in caplog.text
+        await at.quiet()
+
+
+# -- streams --------------------------------------------------------------------------------------
+
+
+async def chunks_of(at: Worker, job: Job) -> list[Any]:
+    return [orjson.loads(chunk.value) for chunk in await at.store.read(job.id, (0, 0), 0)]
+
+
+@pytest.mark.parametrize("mode", ["aggregate", "generator"])
+async def test_job_that_asks_is_streamed_in_either_mode(
+    engine_factory: EngineFactory, script: ScriptFactory, mode: Literal["aggregate", "generator"]
+) -> None:  # R59
+    async with working(engine_factory, script(SLOW), mode=mode) as at:
+        job = await at.send({"prompt": "slow", "sampling_params": {"stream": True}})
+        output = orjson.loads((await at.ended(job)).output or b"")
+        chunks = await chunks_of(at, job)
+        assert [each["choices"][0]["text"] for each in chunks] == ["a", "b", "ab"]
+        assert output == (chunks if mode == "generator" else chunks[-1])
+
+
+async def test_job_that_does_not_ask_is_streamed_in_generator_mode_alone(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with working(engine_factory, script(SLOW)) as at:
+        (job,) = await at.enqueue("slow")
+        assert await at.text(job) == "ab"
+        assert await chunks_of(at, job) == []
+    async with working(engine_factory, script(SLOW), mode="generator") as at:
+        (job,) = await at.enqueue("slow")
+        output = orjson.loads((await at.ended(job)).output or b"")
+        assert await chunks_of(at, job) == output
+        assert len(output) == 1
+
+
+async def test_chunks_that_the_store_has_no_room_for_do_not_fail_a_job_with_one_json(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    path = script({"pieces": ["x" * 100], "repeat": 60, "delay_ms": 1}, context_length=10**6)
+    limits = Limits(max_stream_bytes=4_000)
+    async with working(engine_factory, path, limits=limits) as at:
+        job = await at.send({"prompt": "x", "stream": True})
+        output = orjson.loads((await at.ended(job)).output or b"")
+        assert output["choices"][0]["text"] == "x" * 6_000
+        [warning] = output["warnings"]
+        assert warning.startswith("the rest of the answer was not streamed: a job may stream 4,000")
+        chunks = await chunks_of(at, job)
+        assert 1 <= len(chunks) < 60
+    async with working(engine_factory, path, limits=limits, mode="generator") as at:
+        job = await at.send({"prompt": "x", "stream": True})
+        assert (await at.ended(job)).status is JobStatus.FAILED
+
+
+async def test_cancelled_stream_keeps_the_chunks_that_came(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
+    async with working(engine_factory, script({"pieces": ["a", HANG]}, slots=1)) as at:
+        job = await at.send({"prompt": "x", "stream": True})
+        async with asyncio.timeout(DEADLINE_S):
+            await at.store.read(job.id, (0, 0), 3600)
+        await at.store.cancel(job.id)
+        await at.quiet()
+        assert [each["choices"][0]["text"] for each in await chunks_of(at, job)] == ["a"]
+        assert (await at.now(job)).status is JobStatus.CANCELLED

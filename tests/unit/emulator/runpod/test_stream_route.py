@@ -1,0 +1,199 @@
+"""`/stream` as JSON: nothing is taken that nobody gets, and the last answer has all the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from emulator.http.disconnect import ClientDisconnected
+from handler.errors import NotFound
+from jobs import Job
+from tests.unit.emulator.streamed import Streamed, turns
+
+Connect = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("no_tasks_left")
+
+
+async def test_each_chunk_is_in_one_answer(connection: Connect) -> None:
+    at = Streamed()
+    await at.begin()
+    await at.say("a", {"b": 1})
+    assert await at.answered(connection()) == ("IN_PROGRESS", ["a", {"b": 1}])
+    await at.say("c")
+    assert await at.answered(connection()) == ("IN_PROGRESS", ["c"])
+    await at.say("d")
+    await at.end()
+    assert await at.answered(connection()) == ("COMPLETED", ["d"])
+    assert await at.answered(connection()) == ("COMPLETED", [])
+
+
+async def test_end_without_chunks_has_a_message(connection: Connect) -> None:  # R59
+    at = Streamed()
+    await at.begin("e/local")
+    await at.end()
+    shown = await at.ask(connection())
+    assert (shown["status"], shown["stream"]) == ("COMPLETED", [])
+    assert shown["message"].startswith("the job did not ask to stream")
+
+
+async def test_only_an_end_without_chunks_has_a_message(connection: Connect) -> None:
+    at = Streamed(hold_s=0.02)
+    await at.begin()
+    assert "message" not in await at.ask(connection())
+    await at.say("a", "b")
+    await at.end()
+    assert "message" not in await at.ask(connection())
+    drained = await at.ask(connection())
+    assert drained["message"].startswith("all 2 chunks of this job were returned by earlier")
+
+
+async def test_answer_is_held_until_there_is_something_to_say(connection: Connect) -> None:
+    at = Streamed()
+    await at.begin()
+    await at.say("a")
+    await at.answered(connection())
+    for _ in range(2):
+        asked = at.ask(connection())
+        await turns()
+        assert not asked.done()
+        await at.say("b")
+        assert (await asked)["stream"] == [{"output": "b"}]
+    asked = at.ask(connection())
+    await turns()
+    await at.end()
+    shown = await asked
+    assert (shown["status"], shown["stream"]) == ("COMPLETED", [])
+
+
+async def test_answer_is_held_no_longer_than_that(connection: Connect) -> None:
+    at = Streamed(hold_s=0.02)
+    await at.begin()
+    assert await at.answered(connection()) == ("IN_PROGRESS", [])
+    await at.say("a")
+    await at.answered(connection())
+    assert await at.answered(connection()) == ("IN_PROGRESS", [])
+
+
+async def test_who_leaves_while_it_waits_takes_nothing(connection: Connect) -> None:
+    at = Streamed()
+    await at.begin()
+    leaver = connection()
+    asked = at.ask(leaver)
+    await turns()
+    leaver.left.set()
+    with pytest.raises(ClientDisconnected):
+        await asked
+    await at.say("a")
+    assert await at.answered(connection()) == ("IN_PROGRESS", ["a"])
+
+
+@pytest.mark.parametrize("first", ["leaves", "speaks"])
+@pytest.mark.parametrize("between", range(8))
+async def test_who_leaves_as_it_is_told_takes_it_or_leaves_it(
+    connection: Connect, first: str, between: int
+) -> None:
+    at = Streamed()
+    await at.begin()
+    leaver = connection()
+    asked = at.ask(leaver)
+    await turns()
+    if first == "leaves":
+        leaver.left.set()
+        await turns(between)
+        await at.say("a")
+    else:
+        await at.say("a")
+        await turns(between)
+        leaver.left.set()
+    try:
+        told = (await asked)["stream"]
+    except ClientDisconnected:
+        told = []
+    if first == "leaves" or between == 0:
+        assert told == []
+    left_over = (
+        [{"output": value} for value in (await at.answered(connection()))[1]] if not told else []
+    )
+    assert told + left_over == [{"output": "a"}]
+
+
+async def test_client_that_has_left_before_it_is_answered_takes_nothing(
+    connection: Connect,
+) -> None:
+    at = Streamed()
+    await at.begin()
+    await at.say("a")
+    leaver = connection()
+    leaver.left.set()
+    with pytest.raises(ClientDisconnected):
+        await at.ask(leaver)
+    assert await at.answered(connection()) == ("IN_PROGRESS", ["a"])
+
+
+async def test_head_takes_nothing(connection: Connect) -> None:
+    at = Streamed()
+    await at.begin()
+    await at.say("a")
+    request = connection().request()
+    request.scope["method"] = "HEAD"
+    await at.stream.respond(request, at.job)
+    assert await at.answered(connection()) == ("IN_PROGRESS", ["a"])
+
+
+@pytest.mark.parametrize("between", range(12))
+async def test_final_answer_has_all_that_is_left(connection: Connect, between: int) -> None:
+    # As the npm client reads: it stops at the first final status.
+    at = Streamed()
+    await at.begin()
+
+    async def read() -> list[Any]:
+        found: list[Any] = []
+        status = ""
+        while status != "COMPLETED":
+            status, values = await at.answered(connection())
+            found += values
+        return found
+
+    reader = asyncio.create_task(read())
+    await turns()
+    await at.say("a")
+    await turns(between)
+    await at.say("b")
+    await at.end()
+    assert await reader == ["a", "b"]
+
+
+async def test_two_readers_share_what_there_is(connection: Connect) -> None:
+    at = Streamed()
+    await at.begin()
+    asked = [at.ask(connection()) for _ in range(2)]
+    await turns()
+    await at.say("a", "b")
+    found = [item["output"] for each in asked for item in (await each)["stream"]]
+    assert found == ["a", "b"]
+
+
+async def test_chunks_of_a_new_attempt_come_after_those_of_the_lost_one(
+    connection: Connect,
+) -> None:
+    at = Streamed()
+    await at.begin()
+    await at.say("a", "b")
+    assert await at.answered(connection()) == ("IN_PROGRESS", ["a", "b"])
+    await at.lose()
+    asked = at.ask(connection())
+    await turns()
+    await at.begin()
+    await at.say("a")
+    assert await asked == {"status": "IN_PROGRESS", "stream": [{"output": "a"}]}
+
+
+async def test_job_that_is_gone_is_not_found(connection: Connect) -> None:
+    at = Streamed()
+    await at.begin()
+    at.job = Job(id="gone", endpoint="e", input=b"", created_at=0)
+    with pytest.raises(NotFound, match="there is no job gone"):
+        await at.ask(connection())

@@ -1,0 +1,142 @@
+"""The collector: what is kept is looked at once, and nothing that is dropped stays for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from emulator.server import gc_tuning
+from emulator.server.gc_tuning import Garbage
+
+
+class _Kept:
+    """Something that can refer to itself."""
+
+    other: _Kept
+
+
+@pytest.fixture
+def kept_short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Garbage]:
+    """Yield one that is at work, and for which a few objects are many."""
+    monkeypatch.setattr(gc_tuning, "_LEAST", 1_000)
+    found = Garbage()
+    # The loop's part is `check`, which the tests call.
+    monkeypatch.setattr(Garbage, "_check_forever", lambda self: _nothing())
+    yield found
+    found.close()
+
+
+async def _nothing() -> None: ...
+
+
+def _dropped_ring() -> weakref.ref[_Kept]:
+    """Return what is seen of something that refers to itself, was set aside and then dropped."""
+    job = _Kept()
+    job.other = job
+    seen = weakref.ref(job)
+    gc.collect()
+    return seen
+
+
+def _looked_at(found: object) -> bool:
+    """Whether the collector's next full look would go through an object."""
+    return any(each is found for each in gc.get_objects())
+
+
+async def test_what_outlives_a_full_look_is_set_aside(kept_short: Garbage) -> None:
+    kept_short.start()
+    job = _Kept()
+    assert _looked_at(job)
+    gc.collect(1)
+    assert _looked_at(job)
+    gc.collect()
+    assert not _looked_at(job)
+
+
+async def test_what_was_set_aside_is_freed_when_nobody_refers_to_it(kept_short: Garbage) -> None:
+    kept_short.start()
+    job = _Kept()
+    seen = weakref.ref(job)
+    gc.collect()
+    del job
+    assert seen() is None
+
+
+async def test_what_refers_to_itself_is_freed_when_there_is_twice_as_much(
+    kept_short: Garbage,
+) -> None:
+    kept_short.start()
+    seen = _dropped_ring()
+    kept_short.check()
+    assert seen() is not None, "there was not more than before"
+    more: list[list[None]] = [[] for _ in range(gc.get_freeze_count() + 10_000)]
+    gc.collect()
+    kept_short.check()
+    assert seen() is None
+    assert not _looked_at(more)
+
+
+async def test_twice_as_much_counts_from_the_least_there_was(kept_short: Garbage) -> None:
+    kept_short.start()
+    many: list[list[None]] = [[] for _ in range(100_000)]
+    gc.collect()
+    kept_short._look_at_all()
+    # They end, as jobs do that are kept no longer.
+    most = kept_short._known
+    many.clear()
+    gc.collect()
+    kept_short.check()
+    # Something else may have been set aside in between.
+    assert kept_short._known < most - 90_000
+
+
+async def test_next_full_look_does_not_wait_for_a_quarter_of_all(kept_short: Garbage) -> None:
+    kept_short.start()
+    kept: list[list[None]] = [[] for _ in range(40_000)]
+    assert not _looked_at(kept[0])
+
+
+async def test_what_an_earlier_server_has_left_is_freed_by_the_next() -> None:
+    first = Garbage()
+    first.start()
+    seen = _dropped_ring()
+    first.close()
+    assert seen() is not None
+    second = Garbage()
+    second.start()
+    try:
+        assert seen() is None
+    finally:
+        second.close()
+
+
+async def test_it_is_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc_tuning, "_CHECK_S", 0.0)
+    looked = asyncio.Event()
+    monkeypatch.setattr(Garbage, "check", lambda self: looked.set())
+    found = Garbage()
+    found.start()
+    try:
+        async with asyncio.timeout(5):
+            await looked.wait()
+    finally:
+        found.close()
+
+
+async def test_a_server_that_ends_leaves_the_collector_as_it_was() -> None:
+    before = gc.get_threshold(), len(gc.callbacks)
+    found = Garbage()
+    found.start()
+    assert (gc.get_threshold(), len(gc.callbacks)) != before
+    found.close()
+    assert (gc.get_threshold(), len(gc.callbacks)) == before
+
+
+def test_one_that_was_never_started_has_nothing_to_leave() -> None:
+    before = gc.get_threshold(), len(gc.callbacks)
+    Garbage().close()
+    assert (gc.get_threshold(), len(gc.callbacks)) == before

@@ -1,0 +1,85 @@
+"""What the log says while the server ends: what is waited for, for how long, and how it went."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from emulator.server import graceful_shutdown as module
+from emulator.server.graceful_shutdown import Ending, UnderWay
+from emulator.server.shutdown_state import Drain
+from tests.waiting import until
+
+
+@pytest.fixture(autouse=True)
+def _info(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+
+async def nothing(limit_s: float = 0) -> None:
+    """Nothing runs."""
+
+
+@pytest.mark.parametrize(
+    ("under_way", "phrase"),
+    [
+        (UnderWay(), "nothing"),
+        (UnderWay(jobs=1), "1 job"),
+        (UnderWay(jobs=2, requests=1), "2 jobs and 1 request or stream"),
+        (UnderWay(3, 2, 1), "3 jobs, 2 requests and streams and 1 batch"),
+    ],
+)
+def test_counts_are_a_phrase(under_way: UnderWay, phrase: str) -> None:
+    assert str(under_way) == phrase
+
+
+async def test_idle_server_says_that_nothing_runs(caplog: pytest.LogCaptureFixture) -> None:
+    await Ending(Drain(), 60, nothing, nothing).wait()
+    assert caplog.messages == ["shutting down: nothing is running"]
+
+
+async def test_end_says_what_it_waits_for_and_when_that_is_done(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PROGRESS_S", 0.01)
+    counts = [UnderWay(jobs=2, batches=1)]
+    done = asyncio.Event()
+
+    async def idle() -> None:
+        await done.wait()
+
+    task = asyncio.create_task(Ending(Drain(), 60, idle, nothing, lambda: counts[-1]).wait())
+    async with asyncio.timeout(5):
+        await until(lambda: caplog.messages)
+        counts.append(UnderWay(jobs=1))
+        await until(lambda: len(caplog.messages) == 2)
+        counts.append(UnderWay())
+        done.set()
+        await task
+    assert caplog.messages == [
+        "shutting down: waiting up to 60 s for 2 jobs and 1 batch; "
+        "Ctrl-C or SIGTERM again ends at once",
+        "still waiting for 1 job, for up to 60 s",
+        "everything that was running has finished",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "why"), [(0.05, "0.05 s (DRAIN_S) over"), (60, "second signal")]
+)
+async def test_what_is_cut_off_is_said_with_the_reason(
+    limit_s: float, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def busy() -> None:
+        await asyncio.Event().wait()
+
+    ending = Ending(Drain(), limit_s, busy, nothing, lambda: UnderWay(jobs=1))
+    if limit_s == 60:
+        ending.hurry.set()
+    async with asyncio.timeout(5):
+        await ending.wait()
+    assert caplog.messages[-1] == (
+        f"{why}: ending 1 job that had not finished; jobs go back to the queue"
+    )

@@ -1,0 +1,161 @@
+"""How the server listens, and what it says where it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from emulator.server import server as module
+from emulator.server.connection import ConnectionLimits
+from emulator.server.graceful_shutdown import Ending
+from emulator.server.server import Server, configured
+from emulator.server.shutdown_state import Drain
+from jobs import StoreUnavailable
+from tests.waiting import until
+
+
+class App:
+    """An application that starts, or does not."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        if self.error is not None:
+            # As Starlette says it: all it knows.
+            await send({"type": "lifespan.startup.failed", "message": "Traceback (most recent …"})
+            raise self.error
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def server(app: App, host: str = "127.0.0.1") -> tuple[Server, list[str]]:
+    async def nothing(limit_s: float = 0) -> None:
+        """Nothing runs."""
+
+    urls: list[str] = []
+    config = configured(app, ConnectionLimits(), host)
+    config.load()
+    found = Server(config, Ending(Drain(), 0, nothing, nothing), urls.append)
+    found.lifespan = config.lifespan_class(config)
+    return found, urls
+
+
+@pytest.fixture
+async def listening() -> AsyncIterator[Server]:
+    found, _ = server(App())
+    await found.startup()
+    yield found
+    found.should_exit = True
+    await found.shutdown()
+
+
+async def test_kernel_asks_whether_who_is_connected_is_still_there(listening: Server) -> None:
+    """A worker's machine that loses its power says no goodbye, and its polls stay open."""
+    address = listening.servers[0].sockets[0].getsockname()
+    _, writer = await asyncio.open_connection(*address)
+    (connection,) = await until(lambda: list(listening.server_state.connections))
+    sock = connection.transport.get_extra_info("socket")
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    silent_s, every_s, times = (
+        sock.getsockopt(socket.IPPROTO_TCP, option)
+        for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+    )
+    # No longer than a worker may give no sign of life (LEASE_S).
+    assert silent_s + every_s * times <= 30
+    writer.close()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])  # noqa: S104 - which is the question
+async def test_workers_are_told_an_address_that_can_be_called(host: str) -> None:
+    found, urls = server(App(), host)
+    await found.startup()
+    assert urls[0].startswith("http://127.0.0.1:")
+    await found.shutdown()
+
+
+async def test_database_that_cannot_be_used_is_told_in_a_sentence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    found, _ = server(App(StoreUnavailable("another server uses it")))
+    with caplog.at_level(logging.ERROR), pytest.raises(SystemExit) as left:
+        await found.startup()
+    assert left.value.code == 3
+    assert "the server does not start: another server uses it" in caplog.messages
+    assert "Traceback" not in caplog.text
+
+
+async def test_what_nobody_expected_is_told_at_length(caplog: pytest.LogCaptureFixture) -> None:
+    found, _ = server(App(KeyError("a bug")))
+    with caplog.at_level(logging.ERROR), pytest.raises(SystemExit):
+        await found.startup()
+    assert "Traceback" in caplog.text
+
+
+async def test_signal_is_heard_at_once(listening: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TICK_S", 3600.0)
+    running = asyncio.create_task(listening.main_loop())
+    await until(lambda: listening.server_state.default_headers)
+    listening.handle_exit(signal.SIGTERM, None)
+    async with asyncio.timeout(5):
+        await running
+
+
+async def test_signal_that_comes_before_it_waits_is_heard(
+    listening: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_TICK_S", 3600.0)
+    looks = 0
+
+    async def on_tick(counter: int) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            # Between the look and the wait.
+            listening.handle_exit(signal.SIGTERM, None)
+            return False
+        return listening.should_exit
+
+    monkeypatch.setattr(listening, "on_tick", on_tick)
+    async with asyncio.timeout(5):
+        await listening.main_loop()
+    assert looks == 2
+
+
+async def test_second_signal_hurries(listening: Server) -> None:
+    listening.handle_exit(signal.SIGTERM, None)
+    await asyncio.sleep(0)
+    hurry = listening._ending.hurry
+    assert not hurry.is_set()
+    listening.handle_exit(signal.SIGTERM, None)
+    async with asyncio.timeout(5):
+        await hurry.wait()
+
+
+async def test_date_goes_on(listening: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TICK_S", 0.01)
+    running = asyncio.create_task(listening.main_loop())
+    first = await until(lambda: listening.server_state.default_headers)
+    assert dict(first)[b"date"].endswith(b"GMT")
+    await until(lambda: listening.server_state.default_headers is not first)
+    listening.handle_exit(signal.SIGTERM, None)
+    await running
+
+
+async def test_collector_is_the_servers_while_it_listens() -> None:
+    before = gc.get_threshold()
+    found, _ = server(App())
+    await found.startup()
+    assert gc.get_threshold() != before
+    found.should_exit = True
+    await found.shutdown()
+    assert gc.get_threshold() == before

@@ -1,0 +1,111 @@
+"""Spans of jobs and runs: how they end, and how many may be open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import Tracer
+
+from emulator.tracing.spans import Traced
+from engine import Finish, FinishReason, Priority, Usage
+from engine.hooks import RequestEnded, RequestStarted
+from jobs import JobStatus, MemoryJobStore, NewJob
+
+
+class Kept:
+    """Keeps spans in place of sending them."""
+
+    def __init__(self) -> None:
+        self._exporter = InMemorySpanExporter()
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.tracer: Tracer = provider.get_tracer("tests")
+
+    @property
+    def spans(self) -> Sequence[ReadableSpan]:
+        """Those that have ended, in that order."""
+        return self._exporter.get_finished_spans()
+
+    async def close(self) -> None: ...
+
+
+@pytest.fixture
+def kept() -> Kept:
+    return Kept()
+
+
+@pytest.fixture
+def traced(kept: Kept) -> Traced:
+    return Traced(kept, "tiny")
+
+
+def ended(name: str, *, queue_s: float = 0.0) -> tuple[RequestStarted, RequestEnded]:
+    finish = Finish(reason=FinishReason.LENGTH, usage=Usage(7, 5))
+    over = RequestEnded(name, finish, None, False, 2.0, Priority.BATCH, 5, 1.0)
+    return RequestStarted(name, Priority.BATCH, queue_s), over
+
+
+@pytest.mark.parametrize(
+    ("status", "failed"),
+    [
+        (JobStatus.COMPLETED, False),
+        (JobStatus.CANCELLED, False),
+        (JobStatus.FAILED, True),
+        (JobStatus.TIMED_OUT, True),
+    ],
+)
+async def test_a_job_s_span_says_how_it_ended(
+    kept: Kept, traced: Traced, status: JobStatus, failed: bool
+) -> None:
+    sent = await traced.store(MemoryJobStore()).enqueue(NewJob(endpoint="e", input=b"1"))
+    assert len(kept.spans) == 0
+    traced.job_ended(replace(sent, status=status))
+    [span] = kept.spans
+    assert span.attributes is not None
+    assert span.attributes["worker_rkllm.job.status"] == status.value
+    assert span.status.is_ok is not failed
+
+
+def test_a_run_s_span_says_what_it_was(kept: Kept, traced: Traced) -> None:
+    for event in ended("r", queue_s=0.5):
+        traced(event)
+    slot, run = kept.spans
+    assert slot.name == "slot"
+    assert slot.start_time is not None
+    assert slot.end_time is not None
+    assert slot.end_time - slot.start_time == 500_000_000
+    assert run.start_time == slot.end_time
+    assert dict(run.attributes or {}) == {
+        "gen_ai.request.model": "tiny",
+        "worker_rkllm.generation.id": "r",
+        "worker_rkllm.priority": "batch",
+        "gen_ai.usage.output_tokens": 5,
+        "gen_ai.usage.input_tokens": 7,
+        "gen_ai.response.finish_reasons": ("length",),
+    }
+
+
+def test_a_slot_that_was_free_was_not_waited_for(kept: Kept, traced: Traced) -> None:
+    for event in ended("r", queue_s=0.0001):
+        traced(event)
+    assert [span.name for span in kept.spans] == ["generation"]
+
+
+def test_what_never_ends_is_not_kept_for_ever(
+    kept: Kept, traced: Traced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("emulator.tracing.spans._MOST_OPEN", 2)
+    for name in ("a", "b", "c"):
+        traced(ended(name)[0])
+    [span] = kept.spans
+    assert span.attributes is not None
+    assert span.attributes["worker_rkllm.generation.id"] == "a"
+    # Of one that is gone nothing more is told.
+    for name in ("a", "b", "c"):
+        traced(ended(name)[1])
+    assert len(kept.spans) == 3

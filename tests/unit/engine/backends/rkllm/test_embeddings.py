@@ -1,0 +1,82 @@
+"""Pooling of hidden states, beside the same done one number at a time."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+
+import pytest
+
+from engine.backends.rkllm.embeddings import HiddenStates, Pooling
+from engine.backends.rkllm.structs import RKLLMResult, RKLLMResultLastHiddenLayer
+from engine.errors import BackendFailed
+
+ROWS = [[1.0, -2.0, 0.5], [0.0, 4.0, -0.25], [3.0, 3.0, 8.0], [-1.0, 0.125, 2.0]]
+
+
+def given_to(states: HiddenStates, rows: list[list[float]]) -> None:
+    """One callback, whose memory is spoiled when it is over."""
+    numbers = [number for row in rows for number in row]
+    memory = (ctypes.c_float * len(numbers))(*numbers)
+    layer = RKLLMResultLastHiddenLayer(
+        ctypes.cast(memory, ctypes.POINTER(ctypes.c_float)), len(rows[0]), len(rows)
+    )
+    states.take(RKLLMResult(last_hidden_layer=layer))
+    ctypes.memset(memory, 0xA5, ctypes.sizeof(memory))
+
+
+def expected(pooling: Pooling) -> list[float]:
+    if pooling == "mean":
+        pooled = [sum(column) / len(ROWS) for column in zip(*ROWS, strict=True)]
+    else:
+        pooled = ROWS[-1 if pooling == "last" else 0]
+    length = math.sqrt(sum(number * number for number in pooled))
+    return [number / length for number in pooled]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3])
+@pytest.mark.parametrize("pooling", ["last", "mean", "cls"])
+def test_vector_is_pooled_and_of_length_one(pooling: Pooling, cut: int) -> None:
+    # However many callbacks a long text comes in.
+    states = HiddenStates(pooling)
+    for part in (ROWS[:cut], ROWS[cut:]):
+        if part:
+            given_to(states, part)
+    vector = states.vector(len(ROWS))
+    assert vector == pytest.approx(expected(pooling))
+    assert math.hypot(*vector) == pytest.approx(1)
+
+
+def test_last_row_alone_is_enough_for_its_own_pooling() -> None:
+    states = HiddenStates("last")
+    given_to(states, ROWS[-1:])
+    assert states.vector(4) == pytest.approx(expected("last"))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_other_poolings_want_all_rows(pooling: Pooling) -> None:
+    states = HiddenStates(pooling)
+    given_to(states, ROWS[-1:])
+    with pytest.raises(BackendFailed, match="gave 1 rows of hidden states for 4 tokens"):
+        states.vector(4)
+
+
+def test_nothing_is_no_vector() -> None:
+    states = HiddenStates("last")
+    states.take(RKLLMResult())
+    with pytest.raises(BackendFailed, match="gave 0 rows of hidden states for 2 tokens"):
+        states.vector(2)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_no_number_is_no_vector(bad: float) -> None:
+    states = HiddenStates("mean")
+    given_to(states, [[1.0, bad]])
+    with pytest.raises(BackendFailed, match="that are no numbers"):
+        states.vector(1)
+
+
+def test_vector_of_zeros_stays_one() -> None:
+    states = HiddenStates("cls")
+    given_to(states, [[0.0, 0.0]])
+    assert states.vector(1) == [0.0, 0.0]

@@ -1,0 +1,36 @@
+"""Rows of floats, copied out of memory that is somebody else's."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from typing import Any
+
+import pytest
+
+from engine.backends.rkllm.logits_rows import Rows
+
+
+def pointer(*numbers: float) -> Any:
+    memory = (ctypes.c_float * len(numbers))(*numbers)
+    return ctypes.cast(memory, ctypes.POINTER(ctypes.c_float))
+
+
+@pytest.mark.parametrize(
+    ("first", "count", "found"),
+    [(0, 3, [1, 2, 3, 4, 5, 6]), (2, 1, [5, 6]), (0, 1, [1, 2]), (1, 2, [3, 4, 5, 6])],
+)
+def test_those_that_are_asked_for_are_copied(first: int, count: int, found: list[float]) -> None:
+    rows = Rows.at(pointer(1, 2, 3, 4, 5, 6), 3, 2)
+    assert rows is not None
+    assert (rows.count, rows.width) == (3, 2)
+    assert array("f", rows.copied(first, count)).tolist() == found
+
+
+@pytest.mark.parametrize(("count", "width"), [(0, 2), (3, 0), (-1, 2), (3, -2)])
+def test_what_is_no_rows_is_none(count: int, width: int) -> None:
+    assert Rows.at(pointer(1, 2), count, width) is None
+
+
+def test_a_pointer_to_nothing_is_none() -> None:
+    assert Rows.at(ctypes.POINTER(ctypes.c_float)(), 1, 1) is None

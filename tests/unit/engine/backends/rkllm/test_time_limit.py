@@ -1,0 +1,72 @@
+"""What came with a model and does not end."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import suppress
+from types import FrameType
+
+import pytest
+
+from engine.backends.rkllm.time_limit import TookTooLongError, within
+
+
+def for_ever() -> None:
+    number = 0
+    while True:
+        number += 1
+
+
+def test_what_ends_in_time_is_returned() -> None:
+    before = sys.gettrace()
+    assert within(10, lambda: sum(range(10))) == 45
+    assert sys.gettrace() is before
+
+
+def test_what_does_not_end_is_ended() -> None:
+    before = sys.gettrace()
+    with pytest.raises(TookTooLongError):
+        within(0.05, for_ever)
+    assert sys.gettrace() is before
+
+
+def test_what_catches_whatever_comes_is_ended() -> None:
+    def stubborn() -> None:
+        while True:
+            with suppress(Exception):
+                for_ever()
+
+    with pytest.raises(TookTooLongError):
+        within(0.05, stubborn)
+
+
+def test_on_any_thread() -> None:
+    ended = threading.Event()
+
+    def work() -> None:
+        with pytest.raises(TookTooLongError):
+            within(0.05, for_ever)
+        ended.set()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert ended.wait(20)
+    thread.join(20)
+
+
+def test_what_it_raises_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        within(10, lambda: 1 / 0)
+
+
+def test_whoever_looked_on_before_looks_on_again() -> None:
+    def look(frame: FrameType, event: str, told: object) -> None: ...
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        within(10, lambda: sum(range(10)))
+        assert sys.gettrace() is look
+    finally:
+        sys.settrace(before)

@@ -1,0 +1,272 @@
+"""Generation step by step, over a runtime that is written here: what it is asked and refused."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from engine.backends.base import RunEnd
+from engine.backends.rkllm.grammar import Grammars
+from engine.backends.rkllm.runtime import Runtime
+from engine.backends.rkllm.structs import RKLLMResult, RKLLMResultLogits
+from engine.backends.rkllm.token_loop import CHUNK, LastRow, Stepwise
+from engine.backends.rkllm.vocabulary import Vocabulary
+from engine.errors import BackendFailed
+from engine.output import FinishReason
+from engine.request import SamplingParams
+
+GREEDY = SamplingParams(temperature=0)
+WORDS = cast(
+    "Vocabulary",
+    SimpleNamespace(
+        size=3,
+        ends={2},
+        piece=lambda token: b"ab"[token : token + 1],
+        text=lambda token: "ab"[token],
+    ),
+)
+
+
+class Held:
+    """A grammar of words: after the first of one come the others; an empty one is any token."""
+
+    def __init__(self, *words: list[int]) -> None:
+        self._words = list(words)
+        self.asked: list[bool] = []
+        self.thinking = False
+
+    def constraint(self, sampling: SamplingParams, *, thinking: bool) -> Held | None:
+        self.thinking = thinking
+        return self if self._words else None
+
+    def allowed(self) -> Any:
+        mask = np.zeros(3, np.bool_)
+        mask[self._words[0][:1] or [0, 1, 2]] = True
+        return mask
+
+    def take(self, token: int, *, forced: bool) -> list[int]:
+        self.asked.append(forced)
+        word = self._words.pop(0)
+        assert not word or token == word[0]
+        if not forced and word[1:]:
+            self._words.insert(0, word[1:])
+        return word[1:] if forced else []
+
+    @property
+    def over(self) -> bool:
+        return not self._words
+
+
+def result(rows: list[list[float]]) -> RKLLMResult:
+    """A callback's result; its memory lives as long as it does."""
+    numbers = [number for row in rows for number in row]
+    memory = (ctypes.c_float * len(numbers))(*numbers)
+    pointer = ctypes.cast(memory, ctypes.POINTER(ctypes.c_float))
+    return RKLLMResult(logits=RKLLMResultLogits(pointer, len(rows[0]), len(rows)))
+
+
+class Fed:
+    """A runtime whose logits are the next of these rows; it says what was asked of it."""
+
+    def __init__(self, *rows: list[float]) -> None:
+        self._rows = list(rows)
+        self.clears = True
+        self.stops = False
+        self.on_compute: Callable[[], None] = lambda: None
+        self.asked: list[Any] = []
+
+    def clear_cache(self) -> bool:
+        self.asked.append("forget")
+        return self.clears
+
+    def compute(
+        self, tokens: list[int], mode: int, take: Callable[[Any], None], *, keep: bool, lora: Any
+    ) -> Any:
+        assert keep
+        self.asked.append(tokens)
+        self.on_compute()
+        if not self.stops:
+            take(result([self._rows.pop(0)]))
+        return SimpleNamespace(stopped=self.stops)
+
+
+def run(
+    fed: Fed,
+    *,
+    enough: int = 0,
+    sampling: SamplingParams = GREEDY,
+    prompt: Sequence[int] = (0, 1),
+    aborted: threading.Event | None = None,
+    held: Held | None = None,
+    context_length: int = 1024,
+    ended: Callable[[RunEnd], None] = lambda end: None,
+) -> list[bytes]:
+    pieces: list[bytes] = []
+
+    def on_piece(piece: bytes, token: int, logprob: object) -> bool:
+        assert (logprob is None) is (sampling.logprobs is None)
+        pieces.append(piece)
+        return len(pieces) == enough
+
+    steps = Stepwise(cast("Runtime", fed), WORDS, context_length, cast("Grammars", held or Held()))
+    ended(steps.run([*prompt], sampling, on_piece, aborted or threading.Event()))
+    return pieces
+
+
+def test_each_token_goes_in_once_and_nothing_is_kept() -> None:
+    fed = Fed([0, 5, 0], [5, 0, 0], [0, 0, 5])
+    assert run(fed) == [b"b", b"a"]
+    assert fed.asked == ["forget", [0, 1], [1], [0], "forget"]
+
+
+def test_token_that_nobody_wants_to_follow_is_not_computed() -> None:
+    fed = Fed([0, 5, 0], [5, 0, 0])
+    assert run(fed, enough=2) == [b"b", b"a"]
+    assert fed.asked == ["forget", [0, 1], [1], "forget"]
+
+
+def test_abort_between_two_parts_of_a_prompt_ends_it() -> None:
+    fed, aborted = Fed([0, 5, 0]), threading.Event()
+    fed.on_compute = aborted.set
+    assert run(fed, prompt=[0] * (CHUNK + 1), aborted=aborted) == []
+    assert fed.asked == ["forget", [0] * CHUNK, "forget"]
+
+
+def test_abort_between_two_tokens_ends_it() -> None:
+    fed, aborted = Fed([0, 5, 0]), threading.Event()
+    fed.on_compute = aborted.set
+    assert run(fed, aborted=aborted) == [b"b"]
+    assert fed.asked == ["forget", [0, 1], "forget"]
+
+
+def test_step_that_was_stopped_ends_it_without_numbers() -> None:
+    fed = Fed()
+    fed.stops = True
+    assert run(fed, prompt=[0] * (CHUNK + 1)) == []
+    assert fed.asked == ["forget", [0] * CHUNK, "forget"]
+
+
+def test_failure_is_forgotten_too() -> None:
+    fed = Fed([0, math.nan, 0])
+    with pytest.raises(BackendFailed, match="logits that are no numbers"):
+        run(fed)
+    assert fed.asked[-1] == "forget"
+
+
+def test_runtime_that_does_not_forget_is_not_asked() -> None:
+    fed = Fed()
+    fed.clears = False
+    with pytest.raises(BackendFailed, match=r"did not forget the request before: .* not known"):
+        run(fed)
+    assert fed.asked == ["forget"]
+
+
+def test_what_can_only_follow_is_read_in_one_go() -> None:
+    # Against the model's wish, which is the end.
+    fed = Fed([0, 0, 5], [0, 0, 5])
+    assert run(fed, held=Held([0, 1, 1], [1, 0])) == [b"a", b"b", b"b", b"b", b"a"]
+    # And of the last word nothing, for there is no choice after it.
+    assert fed.asked == ["forget", [0, 1], [0, 1, 1], "forget"]
+
+
+def test_long_words_are_read_in_parts() -> None:
+    fed = Fed([5, 0, 0], [0, 0, 0], [5, 0, 0])
+    assert len(run(fed, held=Held([0] * (CHUNK + 1), [0]))) == CHUNK + 2
+    assert fed.asked == ["forget", [0, 1], [0] * CHUNK, [0], "forget"]
+
+
+def test_answer_ends_in_the_middle_of_a_word_where_no_more_is_wanted() -> None:
+    fed = Fed([5, 0, 0])
+    assert run(fed, held=Held([0, 1, 1], [1]), enough=2) == [b"a", b"b"]
+    assert fed.asked == ["forget", [0, 1], "forget"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "reason"),
+    [
+        ([[0, 1, 1, 1]], 3, FinishReason.LENGTH),
+        ([[0, 1, 1]], 3, FinishReason.STOP),
+        ([[0, 1, 1], [0]], 3, FinishReason.LENGTH),
+        ([[0, 1]], 2, FinishReason.STOP),
+    ],
+)
+def test_words_end_with_the_context(
+    words: list[list[int]], said: int, reason: FinishReason
+) -> None:
+    ends: list[RunEnd] = []
+    held = Held(*words)
+    pieces = run(Fed([5, 0, 0]), held=held, context_length=5, ended=ends.append)
+    assert len(pieces) == said
+    assert [(end.reason, end.completion_tokens) for end in ends] == [(reason, said)]
+
+
+def test_penalties_count_the_tokens_that_could_only_follow() -> None:
+    # Twice said, the first is less likely than the second.
+    rows: tuple[list[float], ...] = ([5, 0, 0], [5, 4.5, 0])
+    held = Held([1, 0, 0], [])
+    assert run(Fed(*rows), held=held) == [b"b", b"a", b"a", b"a"]
+    held = Held([1, 0, 0], [])
+    penalised = SamplingParams(temperature=0, frequency_penalty=1)
+    assert run(Fed(*rows), held=held, sampling=penalised) == [b"b", b"a", b"a", b"b"]
+
+
+def test_log_probabilities_cost_a_look_at_the_model_for_each_token() -> None:
+    fed, held = Fed([5, 0, 0], [5, 0, 0], [5, 0, 0]), Held([0, 1, 1])
+    told = SamplingParams(temperature=0, logprobs=0)
+    assert run(fed, held=held, sampling=told) == [b"a", b"b", b"b"]
+    assert held.asked == [False] * 3
+    assert fed.asked == ["forget", [0, 1], [0], [1], "forget"]
+
+
+@pytest.mark.parametrize("text", ["<think>", "<think>\n"])
+def test_prompt_that_ends_in_thoughts_is_told_of(text: str) -> None:
+    held, prompt = Held(), [0] * 40
+    letters = SimpleNamespace(size=3, ends={2}, text=lambda token: "a")
+    steps = Stepwise(
+        cast("Runtime", Fed([0, 0, 5])), cast("Vocabulary", letters), 1024, cast("Grammars", held)
+    )
+    steps.run(prompt, GREEDY, lambda *_: False, threading.Event())
+    assert not held.thinking
+    # A token a letter, as the least there can be.
+    letters.text = lambda token: text[token - 3] if token >= 3 else "a"
+    steps = Stepwise(
+        cast("Runtime", Fed([0, 0, 5])), cast("Vocabulary", letters), 1024, cast("Grammars", held)
+    )
+    steps.run([*prompt, *range(3, 3 + len(text))], GREEDY, lambda *_: False, threading.Event())
+    assert held.thinking
+
+
+def test_model_that_knows_none_of_what_must_come_fails() -> None:
+    with pytest.raises(BackendFailed, match="knows none of the tokens that have to come next"):
+        run(Fed([0, -math.inf, 0]), held=Held([1]))
+
+
+def test_last_row_is_kept_and_cut_or_filled_to_the_vocabulary() -> None:
+    last = LastRow()
+    last.take(result([[1, 2, 3], [4, 5, 6]]))
+    assert last.row(2, 3).tolist() == [4, 5, 6]
+    # Columns that are only there to make it a round number; tokens that the model has no column of.
+    assert last.row(2, 2).tolist() == [4, 5]
+    assert last.row(2, 4).tolist() == [4, 5, 6, -math.inf]
+
+
+@pytest.mark.parametrize(("rows", "tokens", "fits"), [(1, 5, True), (5, 5, True), (2, 5, False)])
+def test_rows_are_of_all_tokens_or_the_last(rows: int, tokens: int, fits: bool) -> None:
+    last = LastRow()
+    last.take(RKLLMResult())
+    for row in range(rows):
+        last.take(result([[row, 0.0]]))
+    if fits:
+        assert last.row(tokens, 2).tolist() == [rows - 1, 0]
+    else:
+        with pytest.raises(BackendFailed, match="gave 2 rows of logits for 5 tokens"):
+            last.row(tokens, 2)
+    with pytest.raises(BackendFailed, match="gave 0 rows"):
+        LastRow().row(1, 2)

@@ -1,0 +1,47 @@
+"""How engine processes are started, and how their end is described."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from engine.hosts.child_process import death, start, waiting_threads
+
+
+def test_threads_wait_as_somebody_said_or_else_for_a_moment() -> None:
+    passive = {"OMP_WAIT_POLICY": "PASSIVE"}
+    assert waiting_threads({"PATH": "/bin"}) == passive | {"GOMP_SPINCOUNT": "300"}
+    assert waiting_threads({"GOMP_SPINCOUNT": "7"}) == passive
+    assert waiting_threads({"OMP_WAIT_POLICY": "ACTIVE"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("said", "found"), [({}, "PASSIVE 300"), ({"GOMP_SPINCOUNT": "7"}, "PASSIVE 7")]
+)
+def test_engine_process_is_told_how_its_threads_wait(
+    said: dict[str, str], found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    tells = "import os; print(os.environ['OMP_WAIT_POLICY'], os.environ['GOMP_SPINCOUNT'])"
+    (tmp_path / "telling.py").write_text(tells)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with start("telling", folder=str(tmp_path), stdout=subprocess.PIPE) as process:
+        assert process.communicate(timeout=20)[0].decode().strip() == found
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (0, "exited with code 0"),
+        (3, "exited with code 3"),
+        (-9, "was killed by SIGKILL"),
+        (-250, "was killed by signal 250"),
+    ],
+)
+def test_how_it_ended(code: int, said: str) -> None:
+    assert death(code) == said

@@ -1,0 +1,116 @@
+"""The loop's end of a socket, against a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import orjson
+
+from engine.hosts.frame_socket import Link
+from engine.hosts.frames import FrameDecoder, encode
+
+
+class Peer:
+    """A link and, at the other end of its socket, an asyncio stream."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+        self.arrived = asyncio.Event()
+        self.closed = asyncio.Event()
+        self.closed_calls = 0
+        ours, self.theirs = socket.socketpair()
+        self.link = Link(ours, self._on_message, self._on_closed)
+
+    def _on_message(self, message: Any) -> None:
+        self.messages.append(message)
+        self.arrived.set()
+
+    def _on_closed(self) -> None:
+        self.closed_calls += 1
+        self.closed.set()
+
+    def read_slowly(self, count: int) -> list[Any]:
+        """Read in small bites until `count` messages have come; blocks."""
+        self.theirs.settimeout(20)
+        decoder, messages = FrameDecoder(), list[Any]()
+        while len(messages) < count:
+            messages += decoder.feed(self.theirs.recv(1009))
+        return messages
+
+
+async def test_messages_arrive_in_order() -> None:
+    peer = Peer()
+    peer.theirs.sendall(encode(1) + encode(2)[:3])
+    async with asyncio.timeout(10):
+        await peer.arrived.wait()
+    assert peer.messages == [1]
+    peer.arrived.clear()
+    peer.theirs.sendall(encode(2)[3:])
+    async with asyncio.timeout(10):
+        await peer.arrived.wait()
+    assert peer.messages == [1, 2]
+    peer.link.close()
+    peer.theirs.close()
+
+
+async def test_large_writes_to_a_slow_reader_arrive_whole_while_the_loop_goes_on() -> None:
+    peer = Peer()
+    sent = ["x" * 700_000, {"tail": list(range(20_000))}, "😀" * 100_000, "end"]
+    for message in sent:
+        peer.link.send(message)
+    assert await asyncio.to_thread(peer.read_slowly, len(sent)) == sent
+    # Nothing is left to write, so the loop must not be told of a writable socket for ever.
+    for _ in range(100):
+        if not peer.link._unsent:
+            break
+        await asyncio.sleep(0.01)
+    selector = asyncio.get_running_loop()._selector  # type: ignore[attr-defined]
+    assert selector.get_key(peer.link._sock).data[1] is None
+    peer.link.close()
+    peer.theirs.close()
+
+
+async def test_peer_that_closes_is_reported_once() -> None:
+    peer = Peer()
+    peer.theirs.sendall(encode("last words"))
+    peer.theirs.close()
+    async with asyncio.timeout(10):
+        await peer.closed.wait()
+    assert peer.messages == ["last words"]
+    peer.link.send("into the void")
+    peer.link.close()
+    await asyncio.sleep(0)
+    assert peer.closed_calls == 1
+
+
+async def test_peer_that_is_gone_when_we_write_is_reported_once() -> None:
+    peer = Peer()
+    peer.theirs.close()
+    peer.link.send("x" * 1000)
+    peer.link.send("y")
+    async with asyncio.timeout(10):
+        await peer.closed.wait()
+    await asyncio.sleep(0)
+    assert peer.closed_calls == 1
+
+
+async def test_peer_that_speaks_nonsense_is_closed() -> None:
+    peer = Peer()
+    peer.theirs.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    async with asyncio.timeout(10):
+        await peer.closed.wait()
+    assert peer.messages == []
+    peer.theirs.close()
+
+
+async def test_closing_it_ourselves_calls_nobody_back() -> None:
+    peer = Peer()
+    peer.link.close()
+    peer.link.close()
+    peer.link.send(orjson.loads("[1]"))
+    await asyncio.sleep(0)
+    assert peer.closed_calls == 0
+    assert peer.theirs.recv(10) == b""
+    peer.theirs.close()

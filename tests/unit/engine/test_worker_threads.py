@@ -1,0 +1,107 @@
+"""Threads that do what is put before them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from functools import partial
+
+import pytest
+
+from engine.worker_threads import Threads
+from tests.waiting import WAIT_S
+
+
+def test_one_thread_does_one_thing_after_the_other() -> None:
+    done: list[int] = []
+    threads = Threads(1, "one")
+    for number in range(100):
+        threads.put(partial(done.append, number))
+    threads.close()
+    assert done == list(range(100))
+
+
+def test_no_threads_would_never_do_anything() -> None:
+    with pytest.raises(ValueError, match="at least one thread, got 0"):
+        Threads(0, "none")
+
+
+def test_several_threads_work_side_by_side() -> None:
+    """Each waits for all others."""
+    together = threading.Barrier(3)
+    names: set[str] = set()
+
+    def meet() -> None:
+        together.wait(WAIT_S)
+        names.add(threading.current_thread().name)
+
+    threads = Threads(3, "run")
+    for _ in range(3):
+        threads.put(meet)
+    threads.close()
+    assert names == {"run_0", "run_1", "run_2"}
+
+
+@pytest.mark.parametrize("error", [IndexError, SystemExit])
+def test_what_raises_is_logged_and_costs_nobody_else_anything(
+    error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise error
+
+    done: list[str] = []
+    threads = Threads(1, "one")
+    threads.put(fail)
+    threads.put(lambda: done.append("next"))
+    threads.close()
+    assert done == ["next"]
+    [record] = caplog.records
+    assert record.exc_info is not None
+    assert record.exc_info[0] is error
+
+
+def test_the_end_waits_for_what_was_put_before() -> None:
+    may, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        assert may.wait(WAIT_S)
+        done.set()
+
+    threads = Threads(1, "one")
+    threads.put(work)
+    closing = threading.Thread(target=threads.close)
+    closing.start()
+    assert not done.is_set()
+    may.set()
+    closing.join(WAIT_S)
+    assert done.is_set()
+    assert not closing.is_alive()
+
+
+def test_nothing_is_held_while_nothing_is_done() -> None:
+    """The prompt of the last request would wait in memory for the next one."""
+
+    class Held:
+        def __init__(self, gone: threading.Event) -> None:
+            self.gone = gone
+
+        def __call__(self) -> None:
+            """Do nothing."""
+
+        def __del__(self) -> None:
+            self.gone.set()
+
+    gone = threading.Event()
+    threads = Threads(1, "one")
+    threads.put(Held(gone))
+    assert gone.wait(WAIT_S)
+    threads.close()
+
+
+def test_a_stuck_thread_does_not_keep_the_process_from_ending() -> None:
+    code = (
+        "import threading, engine.worker_threads as t; "
+        "t.Threads(1, 'x').put(threading.Event().wait)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=WAIT_S)

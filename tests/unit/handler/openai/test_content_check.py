@@ -1,0 +1,162 @@
+"""A check of answers looks at what is said or called, whatever stands around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from handler.openai.content_check import Judged
+from handler.openai.service import OpenAIService
+from handler.openai.tools import Tools, read_tools
+from tests.unit.handler.conftest import PipelineFactory
+from validation.options.schema import SchemaCheck
+from validation.rules import DEFAULT_RULES
+from validation.v3 import V3
+
+ROUTE = "/v1/chat/completions"
+MESSAGES = [{"role": "user", "content": "hi"}]
+NUMBER = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+FORMAT = {"type": "json_schema", "json_schema": {"schema": NUMBER}}
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
+TOOLS = read_tools({"tools": [WEATHER], "tool_choice": "required"})
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+ODD_CALL = CALL.replace("city", "town")
+
+FITS = [
+    '{"a": 1}',
+    '<think>\nIs it {"a": 2}?\n</think>\n\n{"a": 1}',
+    # The template opened them.
+    'Is it {"a": "x"}?</think>{"a": 1}',
+    '<think>Hm.</think>```json\n{"a": 1}\n```',
+    # No thoughts but a word of the answer's.
+    '{"a": 1, "b": "</think>"}',
+]
+DOES_NOT = [
+    '{"a": "x"}',
+    "It is 1.",
+    '<think>Hm.</think>{"a": "x"}',
+    '<think>{"a": 1}',
+    'Hm.</think>It is {"a": 1}.',
+]
+
+
+@pytest.mark.parametrize("text", FITS)
+def test_what_is_said_fits(text: str) -> None:
+    assert Judged(SchemaCheck(NUMBER), Tools()).issues(text) == ()
+
+
+@pytest.mark.parametrize("text", DOES_NOT)
+def test_what_is_said_does_not_fit(text: str) -> None:
+    assert Judged(SchemaCheck(NUMBER), Tools()).issues(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        (CALL, True),
+        (f"<think>Where?</think>\n{CALL}", True),
+        (f"Where?</think>\n\n{CALL}", True),
+        (f"Let me see. {CALL}", True),
+        (f"{CALL}\n{CALL}", True),
+        ('[TOOL_CALLS][{"name": "weather", "parameters": {"city": "Oslo"}}]', True),
+        (ODD_CALL, False),
+        (f"{CALL}\n{ODD_CALL}", False),
+        (CALL.replace("weather", "other"), False),
+        ("I will not.", False),
+    ],
+)
+def test_calls_fit_what_has_to_be_called(text: str, fits: bool) -> None:
+    # R39
+    schema = TOOLS.schema
+    assert schema is not None
+    assert (Judged(SchemaCheck(schema), TOOLS).issues(text) == ()) is fits
+
+
+def test_what_is_wrong_with_several_calls_is_told_once() -> None:
+    schema = TOOLS.schema
+    assert schema is not None
+    judged = Judged(SchemaCheck(schema), TOOLS)
+    assert judged.issues(f"{ODD_CALL}\n{ODD_CALL}") == judged.issues(ODD_CALL)
+
+
+async def test_texts_that_nobody_takes_apart_are_judged_as_they_are(
+    pipeline_of: PipelineFactory,
+) -> None:
+    # A completion has no thoughts.
+    pipeline = pipeline_of(
+        {"pieces": ['Hm</think>{"a": 1}']}, validator=V3.from_file(DEFAULT_RULES)
+    )
+    asked = {"prompt": "x", "enable_validation": True, "validation": {"json_schema": NUMBER}}
+    service = OpenAIService(pipeline)
+    whole = await service.whole(service.codec("/v1/completions", asked))
+    assert not whole["validation"]["valid"]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "asked"),
+    [
+        (["<think>", "Hm", "</think>\n\n", '{"a": 1}'], {"response_format": FORMAT}),
+        (["Hm.</think>\n\n", '{"a": 1}'], {"response_format": FORMAT}),
+        (["<think>Hm</think>", CALL], {"tools": [WEATHER], "tool_choice": "required"}),
+        (["<think>Hm</think>", '{"a": 1}'], {"validation": {"json_schema": NUMBER}}),
+    ],
+)
+async def test_answer_that_is_right_is_not_generated_again(
+    pieces: list[str], asked: dict[str, Any], pipeline_of: PipelineFactory
+) -> None:
+    # R39: on an engine that cannot be held to anything.
+    able = {"opens_thoughts": not pieces[0].startswith("<think>")}
+    pipeline = pipeline_of(
+        {"pieces": pieces}, validator=V3.from_file(DEFAULT_RULES), capabilities=able
+    )
+    service = OpenAIService(pipeline)
+    body = {"messages": MESSAGES, "temperature": 1, "enable_validation": True, **asked}
+    whole = await service.whole(service.codec(ROUTE, body))
+    assert whole["validation"]["valid"]
+    assert "regenerated" not in whole
+    message = whole["choices"][0]["message"]
+    assert message["reasoning_content"].startswith("Hm")
+    assert message["content"] == '{"a": 1}' or message["tool_calls"]
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"chat_template_kwargs": {"enable_thinking": True}}], ids=["always", "asked"]
+)
+async def test_answer_that_is_held_to_a_schema_comes_after_its_thoughts(
+    asked: dict[str, Any], pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("handler.openai.service.are_opened", lambda prompt: True)
+    able = {"json_schema": True, "opens_thoughts": True}
+    service = OpenAIService(
+        pipeline_of({"pieces": ["Hm.</think>\n\n", '{"a": 1}']}, capabilities=able)
+    )
+    body = {"messages": MESSAGES, "response_format": FORMAT, **asked}
+    whole = await service.whole(service.codec(ROUTE, body))
+    assert "warnings" not in whole
+    assert whole["choices"][0]["message"]["content"] == '{"a": 1}'
+    assert whole["choices"][0]["message"]["reasoning_content"] == "Hm."
+
+
+@pytest.mark.parametrize("text", ['{"a": [1, 2]}', '{"a": [2, 2]}'])
+async def test_schema_that_nothing_can_be_held_to_is_compared(
+    text: str, pipeline_of: PipelineFactory
+) -> None:
+    # R39, R16: an engine that holds to others.
+    unique = {"type": "object", "properties": {"a": {"uniqueItems": True}}}
+    pipeline = pipeline_of(
+        {"pieces": [text]},
+        validator=V3.from_file(DEFAULT_RULES),
+        capabilities={"json_schema": True},
+    )
+    service = OpenAIService(pipeline)
+    wanted = {"type": "json_schema", "json_schema": {"schema": unique}}
+    body = {"messages": MESSAGES, "temperature": 1, "response_format": wanted}
+    whole = await service.whole(service.codec(ROUTE, body))
+    assert whole["warnings"] == [
+        "the engine cannot constrain its answers to this schema "
+        '(Unimplemented keys: ["uniqueItems"]): '
+        "they are checked against it"
+    ]
+    assert whole["validation"]["valid"] is (text == '{"a": [1, 2]}')

@@ -1,0 +1,301 @@
+"""From settings to what answers: each one takes effect, or is told in one line why it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from engine import BackendConfig, Engine
+from handler.composition import Doors, build_checking, open_doors
+from handler.options import _compiled_schema
+from handler.setting_error import SettingError, leave
+from handler.settings import Settings
+from tests.conftest import SMALL_RULES, EngineFactory, ScriptFactory
+from tests.unit.handler.bad_settings import BAD_IDS, BAD_SETTINGS, write_files
+from tests.unit.handler.conftest import Tries
+from validation.options import language
+
+FRENCH = "Pendant l'entretien, vous devriez expliquer votre expérience et poser des questions."
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.lower() in Settings.model_fields:
+            monkeypatch.delenv(name)
+
+
+class Open(Protocol):
+    def __call__(self, *pieces: Any, **settings: Any) -> tuple[Doors, Engine]: ...
+
+
+@pytest.fixture
+def open_with(script: ScriptFactory, engine_factory: EngineFactory) -> Open:
+    """Opens both doors to an engine with one answer; settings as the environment has them."""
+
+    def build(*pieces: Any, **environment: Any) -> tuple[Doors, Engine]:
+        path = str(script({"pieces": list(pieces)}))
+        engine = engine_factory(BackendConfig("scripted", {"model_path": path}), isolation="thread")
+        settings = Settings(**{"model_path": path, "validation_rules": SMALL_RULES, **environment})
+        return open_doors(settings, engine, build_checking(settings)), engine
+
+    return build
+
+
+async def run(doors: Doors, prompt: str = "hi", **given: Any) -> dict[str, Any]:
+    """The output of a job."""
+    output = await doors.jobs.run({"id": "j", "input": {"prompt": prompt, **given}})
+    assert isinstance(output, dict)
+    assert "error" not in output, output
+    return output
+
+
+async def call(doors: Doors, prompt: str = "hi", **body: Any) -> dict[str, Any]:
+    """The body of an OpenAI call."""
+    codec = doors.openai.codec("/v1/completions", {"prompt": prompt, **body})
+    return await doors.openai.whole(codec)
+
+
+def rules(output: dict[str, Any]) -> list[str]:
+    return [issue["rule"] for issue in output["validation"]["details"]["issues"]]
+
+
+# -- settings that take effect --------------------------------------------------------------------
+
+
+async def test_both_doors_lead_to_one_engine(open_with: Open) -> None:
+    doors, engine = open_with("All", " well", model_name="tiny")
+    assert (await run(doors))["choices"][0]["text"] == "All well"
+    assert (await call(doors))["choices"][0]["text"] == "All well"
+    assert (await run(doors))["model"] == (await call(doors))["model"] == "tiny"
+    assert engine.running == 0
+
+
+async def test_rules_of_a_file(open_with: Open) -> None:
+    # R48
+    doors, _ = open_with("Assistant: Sunny.")
+    output = await run(doors, "The weather for tomorrow?")
+    assert output["choices"][0]["text"] == "Sunny."
+    assert output["validation"]["intent"] == "weather"
+    assert output["validation"]["details"]["removed"][0]["rule"] == "role_label"
+
+
+async def test_rules_that_are_shipped_are_the_default() -> None:
+    assert build_checking(Settings()).validator.intent("hi") == "general"
+
+
+async def test_schema_of_a_file(open_with: Open, tmp_path: Path) -> None:
+    path = tmp_path / "schema.json"
+    path.write_text('{"type": "object", "required": ["city"]}')
+    doors, _ = open_with('{"town": "Paris"}', validation_schema=path)
+    output = await run(doors)
+    assert output["validation"]["valid"] is False
+    assert rules(output) == ["schema_mismatch"]
+
+
+async def test_language(open_with: Open) -> None:
+    doors, _ = open_with(FRENCH, validation_language="en")
+    assert rules(await run(doors)) == ["language"]
+
+
+async def test_model_of_the_language_is_there_before_the_first_answer() -> None:
+    language._load.cache_clear()
+    build_checking(Settings(validation_language="en"))
+    assert language._load.cache_info().currsize == 1
+
+
+async def test_no_model_is_loaded_where_no_language_is_asked_for() -> None:
+    language._load.cache_clear()
+    build_checking(Settings())
+    assert language._load.cache_info().currsize == 0
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("on", "[card], [email]"),
+        ("True", "[card], [email]"),
+        ("1", "[card], [email]"),
+        ("card", "[card], bob@example.com"),
+        (" email , card,", "[card], [email]"),
+        ("off", "4111 1111 1111 1111, bob@example.com"),
+        ("no", "4111 1111 1111 1111, bob@example.com"),
+    ],
+)
+async def test_redaction(open_with: Open, written: str, text: str) -> None:
+    doors, _ = open_with("4111 1111 1111 1111, ", "bob@example.com", redact_pii=written)
+    assert (await run(doors))["choices"][0]["text"] == text
+    assert (await call(doors))["choices"][0]["text"] == text
+
+
+@pytest.mark.parametrize("prompt", ["an attack plan", "a BOMB"])
+async def test_blocked_terms(open_with: Open, prompt: str) -> None:
+    # R56
+    doors, _ = open_with("yes", blocked_terms="attack plan, bomb,")
+    assert (await run(doors, prompt))["blocked"] is True
+    assert (await call(doors, prompt))["choices"][0]["finish_reason"] == "content_filter"
+    assert "blocked" not in await run(doors, "a plan")
+
+
+async def test_blocked_intents(open_with: Open) -> None:
+    # R56
+    doors, _ = open_with("yes", blocked_intents="weather")
+    assert (await run(doors, "The weather?"))["blocked"] is True
+    assert (await call(doors, "The weather?"))["choices"][0]["finish_reason"] == "content_filter"
+    assert "blocked" not in await run(doors, "The time?")
+
+
+@pytest.mark.parametrize(("regenerate", "count"), [(True, 2), (False, 1)])
+async def test_regenerate(
+    open_with: Open, regenerate: bool, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # There is not a word in the answer.
+    doors, engine = open_with(regenerate=regenerate)
+    tries = Tries(engine)
+    monkeypatch.setattr(engine, "generate", tries)
+    output = await run(doors)
+    assert len(tries.asked) == count
+    assert ("regenerated" in output) is regenerate
+
+
+async def test_validation_by_default_and_not(open_with: Open) -> None:
+    # R47
+    doors, _ = open_with("yes", enable_validation=False)
+    assert "validation" not in await run(doors)
+    assert "validation" in await run(doors, enable_validation=True)
+
+
+async def test_openai_calls_are_validated_only_if_they_ask(open_with: Open) -> None:
+    doors, _ = open_with("yes", enable_validation=True)
+    assert "validation" not in await call(doors)
+    assert (await call(doors, enable_validation=True))["validation"]["valid"] is True
+
+
+async def test_nothing_is_looked_at_by_default(open_with: Open) -> None:
+    # R56
+    text = "4111 1111 1111 1111, bob@example.com, an attack plan"
+    doors, _ = open_with(text)
+    output = await run(doors, "The weather, and an attack plan?")
+    assert output["choices"][0]["text"] == text
+    assert output["validation"]["valid"] is True
+    assert not {"blocked", "redacted", "regenerated", "warnings"} & set(output)
+
+
+# -- settings that cannot be used -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "value", "said"), BAD_SETTINGS, ids=BAD_IDS)
+def test_bad_setting_is_told_in_one_line(
+    name: str, value: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VALIDATION_RULES", str(SMALL_RULES))
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingError) as raised:
+        build_checking(Settings())
+    assert str(raised.value).startswith(said)
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 400
+
+
+def test_every_setting_of_validation_is_refused_somewhere() -> None:
+    named = {name.lower() for name, _, _ in BAD_SETTINGS}
+    told_elsewhere = {"enable_validation", "regenerate"}
+    of_validation = {
+        name
+        for name in Settings.model_fields
+        if name.startswith(("validation", "blocked", "redact", "regenerate", "enable"))
+    }
+    assert named == of_validation - told_elsewhere
+
+
+def test_leaving_is_one_line_and_two(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        leave(SettingError("REDACT_PII must be on"))
+    assert leaving.value.code == 2
+    assert capsys.readouterr() == ("", "REDACT_PII must be on\n")
+
+
+# -- packages that are not there ------------------------------------------------------------------
+
+
+@pytest.fixture
+def schema(tmp_path: Path) -> Path:
+    path = tmp_path / "schema.json"
+    path.write_text("{}")
+    return path
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes the optional packages away."""
+    _compiled_schema.cache_clear()
+    for package in ("jsonschema_rs", "py3langid"):
+        monkeypatch.setitem(sys.modules, package, None)
+
+
+SCHEMA_SAID = (
+    "json_schema was not looked at. Checking answers against a JSON schema needs the package "
+    "jsonschema-rs, which is not installed: `pip install 'worker-rkllm[validation]'` adds it."
+)
+LANGUAGE_SAID = (
+    "language was not looked at. Checking the language of answers needs the package py3langid, "
+    "which is not installed: `pip install 'worker-rkllm[validation]'` adds it."
+)
+
+
+@pytest.mark.usefixtures("bare")
+def test_missing_packages_are_logged_at_the_start(
+    schema: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    build_checking(Settings(validation_schema=schema, validation_language="en"))
+    found = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert found == [("WARNING", SCHEMA_SAID), ("WARNING", LANGUAGE_SAID)]
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize("given", [{}, {"validation": {"redact_pii": True}}])
+async def test_every_answer_carries_the_warning(
+    open_with: Open, schema: Path, given: dict[str, Any]
+) -> None:
+    # R16
+    doors, _ = open_with("yes", validation_schema=schema, validation_language="en")
+    for output in (await run(doors, **given), await call(doors, **given)):
+        assert output["warnings"] == [SCHEMA_SAID, LANGUAGE_SAID]
+
+
+@pytest.mark.usefixtures("bare")
+async def test_all_else_works_without_them(open_with: Open, schema: Path) -> None:
+    doors, _ = open_with(
+        "Assistant: bob@", "example.com", validation_schema=schema, redact_pii="on"
+    )
+    output = await run(doors)
+    assert output["choices"][0]["text"] == "[email]"
+    assert output["validation"]["valid"] is True
+    assert json.dumps(output)
+
+
+@pytest.mark.usefixtures("bare")
+async def test_packages_that_nobody_needs_are_not_missed(
+    open_with: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    doors, _ = open_with("yes")
+    assert "warnings" not in await run(doors)
+    assert caplog.records == []
+
+
+def test_draft_model_of_no_use_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    # R17
+    build_checking(Settings(engine="llamacpp", draft_model_path=Path("draft.gguf")))
+    assert caplog.messages == []
+    build_checking(Settings(engine="rkllm", draft_model_path=Path("draft.gguf")))
+    assert caplog.messages == [
+        "DRAFT_MODEL_PATH has no effect: it is for the llamacpp engine, "
+        "and this is the rkllm engine"
+    ]

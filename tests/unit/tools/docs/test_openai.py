@@ -1,0 +1,62 @@
+"""The page is what the code says, and leaves out no route and no program."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from emulator.openapi.operations import OPENAI_TAGS, OPERATIONS
+from engine.capabilities import Capabilities
+from handler.errors import TABLE
+from tools.docs.openai import ABILITY_WORDS, ERROR_WORDS, PROGRAMS, page
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def test_the_page_is_what_the_code_says() -> None:
+    assert (ROOT / "docs" / "openai.md").read_text() == page(), "run `make docs`"
+
+
+def test_every_place_in_the_text_is_filled() -> None:
+    assert not re.findall(r"(?<!`)\{[a-z_]+\}(?!/)", re.sub(r"`[^`]*`", "", page()))
+
+
+def test_every_route_and_failure_is_told() -> None:
+    made = page()
+    for path, operation in OPERATIONS.items():
+        assert (f"| `{path}` |" in made) == (operation.tag in OPENAI_TAGS)
+    assert ERROR_WORDS.keys() == {(row.status, row.type) for row in TABLE.values()}
+    assert list(ERROR_WORDS) == sorted(ERROR_WORDS)
+
+
+def test_everything_an_engine_can_do_is_told() -> None:
+    # What has a row among the parameters, and what is about the model that is loaded.
+    parameters = {
+        *("penalties", "min_p", "seed", "ignore_eos", "logit_bias", "token_prompts"),
+        *("chat_template", "infill"),
+    }
+    of_model = {
+        *("backend", "model", "context_length", "embedding_size", "opens_thoughts", "runtime"),
+        *("own_template", "template_markers"),
+    }
+    told = ABILITY_WORDS.keys()
+    assert told | parameters | of_model == {field.name for field in fields(Capabilities)}
+    assert not told & (parameters | of_model)
+
+
+def test_an_engines_ways_are_told_where_they_differ() -> None:
+    lines = page().splitlines()
+    [slots] = [line for line in lines if line.startswith("| parallel generations (slots) |")]
+    assert slots.endswith(
+        "| 4; `DETERMINISTIC`: 1 | 1; `RKLLM_N_BATCH=4`: 4 | 1; `RKLLM_N_BATCH=4`: 4 | 4 |"
+    )
+    [held] = [line for line in lines if "with a JSON Schema" in line]
+    assert held.count("no; `RKLLM_MODE=logits`: yes") == 2
+    assert "| yes |" in held
+
+
+def test_every_program_of_the_documents_is_told() -> None:
+    folder = ROOT / "tests" / "acceptance" / "programs"
+    told = sorted(name for names in PROGRAMS.values() for name in names)
+    assert told == sorted(each.name for each in folder.iterdir() if each.is_file())

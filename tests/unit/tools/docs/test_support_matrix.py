@@ -1,0 +1,150 @@
+"""The tables of docs/openai.md: they ask of everything, and say what is answered."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from engine import Capabilities
+from handler.openai.call import Codec
+from handler.openai.dialect import OVMS, Dialect
+from handler.parameter_names import IGNORED
+from tools.docs.openai import DIALECT_WORDS, engines
+from tools.docs.support_matrix import SHAPES, Matrix, codec_of, dialect_table
+from tools.docs.support_probes import BOTH, CHAT, COMPLETIONS, PROBES, Probe
+
+ROUTES = pytest.mark.parametrize("route", BOTH)
+OF = [(probe, route) for probe in PROBES for route in probe.routes]
+
+
+def state(codec: Codec) -> list[Any]:
+    """All that a body decides, and a name that is made up is not."""
+    request = codec.request
+    return [
+        codec.prompts,
+        codec.manner,
+        codec.parameters,
+        codec.streaming,
+        codec._include_usage,
+        (request.validation, request.options, request.warnings),
+    ]
+
+
+@ROUTES
+def test_every_parameter_is_asked_about(route: str) -> None:
+    # R16
+    shape, _ = SHAPES[route]
+    asked = {probe.name for probe in PROBES if route in probe.routes}
+    ignored = set(Matrix({}).ignored(route, sorted(IGNORED)))
+    assert shape.parameters.model_fields.keys() <= asked
+    # What is ignored on one route may be honoured on the other.
+    assert IGNORED - shape.parameters.model_fields.keys() == ignored
+    assert not ignored & asked
+
+
+# R5-R17, R22, R25, R39: all that the requirements name.
+NAMED = """
+    model prompt messages max_tokens max_completion_tokens temperature top_p top_k min_p
+    repetition_penalty frequency_penalty presence_penalty seed ignore_eos stop stop_token_ids
+    include_stop_str_in_output logprobs top_logprobs echo n best_of length_penalty diversity_penalty
+    logit_bias suffix use_beam_search early_stopping min_tokens prompt_logprobs detokenize
+    skip_special_tokens spaces_between_special_tokens logits_processors truncate_prompt_tokens
+    num_assistant_tokens assistant_confidence_threshold stream stream_options response_format tools
+    tool_choice enable_thinking chat_template_kwargs
+""".split()
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_parameter_that_is_named_is_honoured_or_warned_of(name: str) -> None:
+    # R16
+    assert name in {probe.name for probe in PROBES} | IGNORED
+
+
+@pytest.mark.parametrize(
+    ("probe", "route"), OF, ids=[f"{route}-{probe.name}{probe.kind}" for probe, route in OF]
+)
+def test_no_parameter_is_dropped_without_a_word(probe: Probe, route: str) -> None:
+    # R16: it changes what is asked of the engine, or what is told of the answer, or it warns.
+    if probe.name == "model":
+        return
+    # What comes with a parameter, because it must, is no merit of its own.
+    company = {name: value for name, value in probe.bodies[0].items() if name != probe.name}
+    assert state(codec_of(route, probe.bodies[0])) != state(codec_of(route, company))
+
+
+def able(**more: Any) -> Capabilities:
+    return Capabilities(backend="tiny", model="tiny", context_length=10, chat_template=True, **more)
+
+
+def cells(table: str, name: str) -> list[str]:
+    (row,) = [line for line in table.splitlines() if line.startswith(f"| `{name}` |")]
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+def test_cell_says_what_the_engine_says() -> None:
+    ways = {"": able(seed=False, max_logprobs=5), "set up otherwise": able(max_logprobs=2)}
+    matrix = Matrix({"tiny": ways, "other": {"": able(max_logprobs=5)}})
+    table = matrix.table(COMPLETIONS)
+    notes = matrix.notes().splitlines()
+
+    seed, *_, tiny, other = cells(table, "seed")
+    assert (seed, other) == ("`seed`", "yes")
+    number = tiny.removeprefix("warns (").removesuffix("); set up otherwise: yes")
+    assert (
+        notes[int(number) - 1] == f"{number}. seed is not supported by the engine and was ignored"
+    )
+    assert cells(table, "max_tokens")[-2:] == ["yes", "yes"]
+
+
+def test_cell_says_what_the_dialect_says() -> None:
+    matrix = Matrix({"tiny": {"": able()}})
+    table = matrix.table(CHAT)
+    _, takes, unset, openai, oracle, ovms, _ = cells(table, "top_p")
+    assert (takes, unset) == ("a number from 0 to 1", "1")
+    assert (openai, oracle) == ("yes", "yes")
+    number = ovms.removeprefix("yes (").removesuffix(")")
+    note = f"{number}. 400: top_p must be above 0, at most 1, got 0"
+    assert note in matrix.notes().splitlines()
+    # R17: it depends on the engine as well.
+    draft = cells(table, "num_assistant_tokens")
+    assert draft[3:6] == ["yes", "yes", "yes"]
+    assert re.fullmatch(r"warns \(\d+\), ovms: 400 \(\d+\)", draft[6])
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "cell"),
+    [
+        # R9, R10, R13, R16, R39: what is promised of each.
+        ("llamacpp", "logprobs", "yes; `DRAFT_MODEL_PATH`: warns (N)"),
+        ("llamacpp", "logit_bias", "yes"),
+        ("llamacpp", "response_format", "yes"),
+        (
+            "rkllm 1.2",
+            "temperature",
+            "warns (N); `RKLLM_SAMPLING=reload`: yes; `RKLLM_MODE=logits`: yes",
+        ),
+        ("rkllm 1.3", "temperature", "yes"),
+        ("rkllm 1.3", "seed", "warns (N); `RKLLM_MODE=logits`: yes"),
+        ("rkllm 1.3", "best_of", "warns (N); `RKLLM_MODE=logits`: yes"),
+        ("rkllm 1.3", "response_format", "warns (N); `RKLLM_MODE=logits`: yes"),
+        ("rkllm 1.2", "stop", "yes"),
+    ],
+)
+def test_engines(engine: str, name: str, cell: str) -> None:
+    matrix = Matrix({engine: engines()[engine]})
+    found = cells(matrix.table(COMPLETIONS), name)[-1]
+    assert re.sub(r"\(\d+\)", "(N)", found) == cell
+
+
+def test_every_difference_of_the_dialects_is_told() -> None:
+    assert DIALECT_WORDS.keys() == {field.name for field in fields(Dialect)} - {"name"}
+    table = dialect_table(DIALECT_WORDS)
+    assert cells(table.replace("maximum number of `stop` strings", "`x`"), "x")[1:] == [
+        "16",
+        "16",
+        "4",
+    ]
+    assert str(OVMS.most_without_eos) in table

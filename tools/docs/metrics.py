@@ -1,0 +1,61 @@
+"""`python -m tools.docs.metrics`: docs/metrics.md, with the table generated from the metrics."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+
+from emulator.metrics.definitions import Metrics
+from emulator.metrics.gauges import readings
+from emulator.metrics.instruments import Metric, Spec
+from emulator.runpod.worker_registry import Fleet
+from emulator.settings import EmulatorSettings
+from engine import Engine
+from jobs import MemoryJobStore
+from validation.v3 import V3
+
+TEXT = Path(__file__).with_suffix(".md")
+# Above this, the page shows the number of values instead of the values.
+_MAX_VALUES_SHOWN = 12
+
+
+def page() -> str:
+    """Return the whole page."""
+    return TEXT.read_text().replace("{metrics}", _table())
+
+
+@cache
+def specs() -> tuple[Spec, ...]:
+    """Return the specification of every metric of a server, except those of its process."""
+    # Independent of the environment variables of this machine.
+    settings = EmulatorSettings.model_construct(engine="scripted", engine_isolation="thread")
+    store = MemoryJobStore()
+    fleet = Fleet(store, lease_s=1, grace_s=1)
+    validator = V3.from_file()
+    metrics: list[Metric] = [
+        *Metrics(validator.issue_rules, validator.notice_rules).families,
+        *readings(settings, Engine(settings.engine_config()), store, fleet, None, list),
+    ]
+    return tuple(metric.spec for metric in metrics)
+
+
+def _table() -> str:
+    rows = ["| metric | type | labels | description |", "|---|---|---|---|"]
+    for spec in specs():
+        labels = "; ".join(_label(spec, name) for name in spec.labels)
+        rows.append(f"| `{spec.name}` | {spec.kind} | {labels} | {spec.help} |")
+    return "\n".join(rows)
+
+
+def _label(spec: Spec, name: str) -> str:
+    values = spec.labels[name]
+    if len(values) == 1:
+        return f"`{name}`"
+    if len(values) > _MAX_VALUES_SHOWN:
+        return f"`{name}`: one of {len(values)}"
+    return f"`{name}`: {', '.join(f'`{value}`' for value in values)}"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
