@@ -19,7 +19,7 @@ def test_a_report_says_what_there_is() -> None:
 
 
 HOLDS = """
-from engine import machine
+from engine import machine_info as machine
 before = machine.resident_mb()
 held = b"x" * 50_000_000
 print(machine.resident_mb() - before)
