@@ -16,7 +16,9 @@ SERVERS := tests/servers/.venv
 # A Python for arm64, as boards have it, which qemu runs, and the tests that say what is different
 # there: the layouts, the calls and callbacks, the host's processes.
 ARM64 := .arm64
-ARM64_SUITE := tests/arm64 tests/unit/engine/backends/rkllm tests/unit/engine/hosts \
+ARM64_# What tools/plain_words.py checks: the product, its tools, and all pages.
+PROSE := $(wildcard engine handler validation emulator jobs batch worker_rkllm tools benchmarks docs *.md)
+SUITE := tests/arm64 tests/unit/engine/backends/rkllm tests/unit/engine/hosts \
 	$(wildcard tests/integration/engine/rkllm/test_fake_*.py) \
 	tests/integration/engine/rkllm/test_rkllm_many.py tests/integration/engine/test_orphans.py
 
@@ -98,6 +100,7 @@ check: $(VENV)/.dev ## format, lint, types, imports, dependencies, spelling, Doc
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/deptry .
 	@$(BIN)/codespell
+	@$(BIN)/python tools/plain_words.py $(PROSE)
 	@$(BIN)/hadolint Dockerfile
 	@$(SITE)
 

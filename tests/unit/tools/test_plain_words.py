@@ -1,0 +1,105 @@
+"""The check of names and prose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools.plain_words import check, is_vague, main
+
+PYTHON = '''\
+"""{docstring}"""
+
+# {comment}
+{name} = 1
+'''
+
+
+def python_file(
+    folder: Path,
+    docstring: str = "Count jobs.",
+    comment: str = "The client retries.",
+    name: str = "count",
+) -> Path:
+    path = folder / "module.py"
+    path.write_text(PYTHON.format(docstring=docstring, comment=comment, name=name))
+    return path
+
+
+@pytest.mark.parametrize("name", ["told", "_told_s", "jobSeen", "MOST_BYTES", "GivenName"])
+def test_is_vague_finds_a_word_in_any_spelling(name: str) -> None:
+    assert is_vague(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["jobs", "toldo", "not_found", "almost", "batch_tries", "_WEBHOOK_TRIES"]
+)
+def test_is_vague_allows_public_and_longer_names(name: str) -> None:
+    assert not is_vague(name)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "told = 1",
+        "def told() -> None: ...",
+        "async def f(*, told: int) -> None: ...",
+        "class Told: ...",
+        "self.told = 1",
+        "for told in (): ...",
+    ],
+)
+def test_check_finds_names_wherever_they_are_defined(tmp_path: Path, source: str) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(source)
+    [finding] = check([tmp_path])
+    assert finding.text.lower() == "told"
+    assert finding.line == 1
+
+
+def test_check_ignores_uses_of_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text("print(library.told, told(given=1))\n")
+    assert check([path]) == []
+
+
+def test_check_finds_phrases_in_docstrings_and_comments(tmp_path: Path) -> None:
+    path = python_file(tmp_path, docstring="Wait.\n\nNobody waits.", comment="The job is told of.")
+    assert [(each.line, each.text) for each in check([path])] == [(3, "Nobody"), (5, "is told")]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("What begins a job.", "What begins"),
+        ("Waits: whoever asks.", "whoever"),
+        ("It waits for ever.", "for ever"),
+        ("Those left over.", "Those"),
+        ("It tells whether a job waits.", "tells whether"),
+    ],
+)
+def test_check_finds_each_kind_of_phrase(tmp_path: Path, text: str, found: str) -> None:
+    assert [finding.text for finding in check([python_file(tmp_path, docstring=text)])] == [found]
+
+
+@pytest.mark.parametrize(
+    "text", ["Return what it has.", "What is checked: `nobody`.", "The value is kept forever."]
+)
+def test_check_accepts_plain_sentences(tmp_path: Path, text: str) -> None:
+    assert check([python_file(tmp_path, docstring=text)]) == []
+
+
+def test_check_reads_the_prose_of_pages_only(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n\n```sh\necho nobody\n```\n\nThe user `nobody` is\n\nnobody.\n")
+    [finding] = check([tmp_path])
+    assert (finding.line, finding.text) == (9, "nobody")
+
+
+def test_main_prints_findings_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = python_file(tmp_path, name="told")
+    assert main([str(path)]) == 1
+    expected = f"{path}:4: 'told': name the thing it holds or the action it takes\n"
+    assert capsys.readouterr().out == expected
+    assert main([str(python_file(tmp_path))]) == 0
