@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from jobs.sqs.calls import sqs_client
 from tests.ports import free_port
 from tests.seaweed import KEY, SECRET
-from tests.waiting import look_until_up
+from tests.waiting import wait_for_server
 
 # It wants another botocore than the rest, so it lives by itself.
 PROGRAM = Path(__file__).with_name("servers") / ".venv" / "bin" / "ministack"
@@ -85,7 +85,7 @@ def ministack(folder: Path) -> Iterator[MiniStack]:
     ):
         try:
             found = MiniStack(f"http://127.0.0.1:{port}", server.pid)
-            look_until_up(server, partial(_answers, found.client()), log_path, _START_S)
+            wait_for_server(server, partial(_answers, found.client()), log_path, _START_S)
             yield found
         finally:
             server.kill()

@@ -16,7 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from handler.blobs.s3 import s3_client
 from tests.ports import free_port
-from tests.waiting import look_until_up
+from tests.waiting import wait_for_server
 
 # The second is one that MiniStack lets in as well.
 KEY, READER, SECRET = "a-key", "test", "a-secret"
@@ -79,7 +79,7 @@ def seaweed(folder: Path) -> Iterator[Seaweed]:
     ):
         try:
             found = Seaweed(f"http://127.0.0.1:{port}")
-            look_until_up(server, partial(_answers, found.client()), folder / "log", _START_S)
+            wait_for_server(server, partial(_answers, found.client()), folder / "log", _START_S)
             yield found
         finally:
             server.kill()

@@ -1,4 +1,4 @@
-"""Waiting for what tells nobody when it happens: it is looked at again and again, not for ever."""
+"""Bounded polling, for conditions that raise no event."""
 
 from __future__ import annotations
 
@@ -12,58 +12,63 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# How much longer than on this machine all may take; `make test-arm64` says so of its own.
+# Factor on all time limits; `make test-arm64` sets it, because qemu is slow.
 PATIENCE = float(os.environ.get("PATIENCE", "1"))
 WAIT_S = 20.0 * PATIENCE
-_LOOK_S = 0.005
-# Whoever has to be asked has something else to do as well.
-_ASK_S = 0.02
+_POLL_INTERVAL_S = 0.005
+# For conditions that cost the other side a request.
+_REQUEST_INTERVAL_S = 0.02
 
 
-async def until(true: Callable[[], T | None], within_s: float = WAIT_S) -> T:
-    """Wait for what can be seen from here; return what was seen."""
+async def wait_until(check: Callable[[], T | None], within_s: float = WAIT_S) -> T:
+    """Return the first true value of a check. Raises TimeoutError."""
 
-    async def look() -> T | None:
-        return true()
+    async def poll() -> T | None:
+        return check()
 
-    return await until_told(look, within_s, _LOOK_S)
+    return await poll_until(poll, within_s, _POLL_INTERVAL_S)
 
 
-async def until_told(
-    ask: Callable[[], Awaitable[T | None]], within_s: float = WAIT_S, gap_s: float = _ASK_S
+async def poll_until(
+    check: Callable[[], Awaitable[T | None]],
+    within_s: float = WAIT_S,
+    gap_s: float = _REQUEST_INTERVAL_S,
 ) -> T:
-    """Wait for what somebody else has to be asked for; return the answer."""
+    """Return the first true value of an asynchronous check. Raises TimeoutError."""
     async with asyncio.timeout(within_s):
-        while not (found := await ask()):  # noqa: ASYNC110 - there is no event to wait for
+        while not (value := await check()):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(gap_s)
-        return found
+        return value
 
 
-def look_until(true: Callable[[], T | None], within_s: float = WAIT_S, gap_s: float = _ASK_S) -> T:
-    """Wait as `until` does where no loop runs, by holding up this thread.
+def wait_until_blocking(
+    check: Callable[[], T | None], within_s: float = WAIT_S, gap_s: float = _REQUEST_INTERVAL_S
+) -> T:
+    """Return the first true value of a check, for tests without an event loop.
 
     Raises:
-        TimeoutError: it did not happen within that time.
+        TimeoutError: the check was not true within that time.
     """
     deadline = time.monotonic() + within_s
-    while not (found := true()):
+    while not (value := check()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"it did not happen within {within_s} s")
         time.sleep(gap_s)
-    return found
+    return value
 
 
-def look_until_up(
-    server: subprocess.Popen[bytes], answers: Callable[[], bool], log: Path, within_s: float
+def wait_for_server(
+    server: subprocess.Popen[bytes], is_up: Callable[[], bool], log: Path, within_s: float
 ) -> None:
-    """Wait until a server that was started answers.
+    """Wait until a started server responds.
 
     Raises:
-        AssertionError: it has ended, or does not answer within that time; with its last words.
+        AssertionError: the server ended, or did not respond in time; with the end of its log.
     """
     try:
-        look_until(lambda: server.poll() is not None or answers(), within_s)
+        wait_until_blocking(lambda: server.poll() is not None or is_up(), within_s)
         assert server.poll() is None
     except (AssertionError, TimeoutError) as error:
-        said = log.read_text()[-2000:]
-        raise AssertionError(f"{server.args!r} did not come up: {said}") from error
+        raise AssertionError(
+            f"{server.args!r} did not come up: {log.read_text()[-2000:]}"
+        ) from error

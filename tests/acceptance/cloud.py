@@ -22,7 +22,7 @@ from batch.settings import BatchSettings
 from tests.integration.batch.runs import ROOT, environment
 from tests.ministack import MiniStack, make_queue
 from tests.seaweed import KEY, SECRET, Seaweed
-from tests.waiting import look_until
+from tests.waiting import wait_until_blocking
 
 BUCKET = "batches"
 LIMIT_S = 240
@@ -152,7 +152,7 @@ class Cloud:
 
     def wait_for(self, batch: str, answered: int) -> None:
         """Return when so many lines have an answer."""
-        look_until(lambda: self.answered(batch) >= answered, LIMIT_S)
+        wait_until_blocking(lambda: self.answered(batch) >= answered, LIMIT_S)
 
     def get(self, key: str) -> bytes:
         found = self.buckets.client().get_object(Bucket=BUCKET, Key=f"{self.name}/{key}")
@@ -168,11 +168,11 @@ class Cloud:
             client.receive_message(QueueUrl=url, VisibilityTimeout=0)
             return sum(self.left(f"{url}-dead")) >= messages
 
-        look_until(dead, LIMIT_S)
+        wait_until_blocking(dead, LIMIT_S)
 
     def wait_until_empty(self, url: str) -> None:
         """Return when a queue has no message, leased ones included."""
-        look_until(lambda: self.left(url) == (0, 0), LIMIT_S)
+        wait_until_blocking(lambda: self.left(url) == (0, 0), LIMIT_S)
 
     def left(self, url: str) -> tuple[int, int]:
         """Return how many messages wait and how many are leased."""

@@ -20,7 +20,7 @@ from tests.acceptance.pages import ROOT, Block
 from tests.ministack import make_queue, ministack
 from tests.ports import free_port
 from tests.seaweed import KEY, SECRET, seaweed
-from tests.waiting import PATIENCE, look_until_up
+from tests.waiting import PATIENCE, wait_for_server
 
 # All that is not run as it is written, by what is put in its place. The address and the ports are
 # another server's on a machine that runs other tests too; the rest is an account with Amazon.
@@ -190,7 +190,7 @@ def _served(folder: Path, environment: Mapping[str, str], port: str) -> Iterator
     ):
         try:
             health = f"http://127.0.0.1:{port}/health"
-            look_until_up(server, partial(_answers, health), folder / "server.log", _START_S)
+            wait_for_server(server, partial(_answers, health), folder / "server.log", _START_S)
             yield
         finally:
             with suppress(ProcessLookupError):

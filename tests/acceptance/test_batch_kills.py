@@ -21,7 +21,7 @@ from tests.conftest import ScriptFactory
 from tests.crashes.server import Server
 from tests.crashes.template import ROOT, Template
 from tests.integration.batch.runs import call
-from tests.waiting import until, until_told
+from tests.waiting import poll_until, wait_until
 from tests.witness import Witness
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
@@ -102,14 +102,14 @@ class Person:
         async def ask() -> bool:
             return bool((await self.batch(batch_id))["status"] != "validating")
 
-        await until_told(ask)
+        await poll_until(ask)
 
     async def ended(self, batch_id: str) -> dict[str, Any]:
         async def ask() -> dict[str, Any] | None:
             found = await self.batch(batch_id)
             return found if found["status"] in FINAL else None
 
-        return await until_told(ask, within_s=60)
+        return await poll_until(ask, within_s=60)
 
     async def read(self, file_id: str | None) -> list[dict[str, Any]]:
         if file_id is None:
@@ -143,7 +143,7 @@ async def nothing_is_left_over(person: Person, folder: Path) -> None:
     named = {each[name] for each in batches for name in ("output_file_id", "error_file_id")}
     assert made == named - {None}
     wanted = {name for each in files for name in (each["id"], f"{each['id']}.json")}
-    await until(lambda: kept(folder) == (wanted, {f"{each['id']}.json" for each in batches}))
+    await wait_until(lambda: kept(folder) == (wanted, {f"{each['id']}.json" for each in batches}))
 
 
 async def test_every_failpoint_of_the_package_has_its_kill() -> None:
@@ -261,7 +261,7 @@ async def test_a_disk_that_fills_up_costs_nothing(
             )
             batch_id = await person.create(file_id)
             said = "the disk of BATCH_DIR does not take its answers: File too large"
-            await until(lambda: f"batch {batch_id} has to wait: {said}" in server.last_words())
+            await wait_until(lambda: f"batch {batch_id} has to wait: {said}" in server.last_words())
             found = await person.batch(batch_id)
             assert found["status"] == "in_progress"
             assert 0 < found["request_counts"]["completed"] < count

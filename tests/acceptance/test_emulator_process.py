@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.processes import emulator
 from tests.integration.emulator.serving import Wire, chunks, joined
-from tests.waiting import until, until_told
+from tests.waiting import poll_until, wait_until
 
 ROUTE = "/v1/completions"
 SCRIPTED = {"ENGINE": "scripted"}
@@ -107,7 +107,7 @@ async def test_second_signal_ends_it_quickly(script: ScriptFactory, hosts_of: Ho
             await wire.head()
             await wire.chunk()
             server.process.send_signal(signal.SIGTERM)
-            await until(lambda: "shutting down" in server.stderr)
+            await wait_until(lambda: "shutting down" in server.stderr)
             async with server.client() as client:
                 assert (await client.get("/health")).json()["status"] == "draining"
             server.process.send_signal(signal.SIGINT)
@@ -130,7 +130,7 @@ async def test_job_that_was_cut_short_runs_after_the_next_start(
             async def begun() -> bool:
                 return bool((await client.get(f"/status/{sent}")).json()["status"] != "IN_QUEUE")
 
-            await until_told(begun)
+            await poll_until(begun)
         server.process.send_signal(signal.SIGTERM)
         assert await server.ended() == 0
     path.write_text(json.dumps({"answers": [{"pieces": ["all of it"]}]}))
@@ -183,7 +183,7 @@ async def test_kill_of_the_server_leaves_no_engine_behind(
             assert len(hosts_of(server.pid)) == 1
             server.process.kill()
             assert await server.ended() == -signal.SIGKILL
-        await until(lambda: hosts_of(server.pid) == [])
+        await wait_until(lambda: hosts_of(server.pid) == [])
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ async def test_disconnects_leave_no_memory_files_or_threads(
                 for _ in range(4):
                     response = await client.post(ROUTE, json={"prompt": "x", "stream": True})
                     assert joined(chunks(response.content)) == "all is well"
-            await until(lambda: server.state == before)
+            await wait_until(lambda: server.state == before)
 
         await many(50)
         memory = server.resident_bytes

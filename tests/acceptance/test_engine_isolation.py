@@ -17,7 +17,7 @@ from engine import Engine, TokenStream
 from engine.errors import EngineCrashed, GenerationCancelled
 from tests.conftest import EngineFactory, ScriptFactory
 from tests.integration.engine.support import ask, child_pid, request, scripted
-from tests.waiting import until
+from tests.waiting import wait_until
 
 STREAMS = 200
 KILLS = 5
@@ -61,7 +61,7 @@ async def test_streams_with_aborts_at_random_keep_every_slot(engine: Engine, sca
         assert prompt.startswith(text)
         if stream.result is not None:
             assert text == prompt
-    await until(lambda: not engine.running)
+    await wait_until(lambda: not engine.running)
     assert (engine.running, engine.waiting, engine.restarts) == (0, 0, 0)
 
 
@@ -83,7 +83,7 @@ async def test_crowd_with_cancels_at_random_keeps_every_slot(engine: Engine, sca
             dice.choice(tasks).cancel()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             assert result is None or isinstance(result, asyncio.CancelledError), result
-    await until(lambda: not engine.running)
+    await wait_until(lambda: not engine.running)
     assert engine.waiting == 0
     answers = await asyncio.gather(*(ask(engine, f"quick {n}") for n in range(8)))
     assert [text for text, _ in answers] == [f"quick {n}" for n in range(8)]
@@ -159,9 +159,9 @@ async def test_host_killed_again_and_again_loses_only_what_ran_on_it(
     clients = [asyncio.create_task(client(number)) for number in range(6)]
     for kill in range(KILLS * scale):
         answered = whole
-        await until(partial(has_answered, answered + 6))
+        await wait_until(partial(has_answered, answered + 6))
         os.kill(child_pid(engine), signal.SIGKILL)
-        await until(partial(has_restarted, kill + 1))
+        await wait_until(partial(has_restarted, kill + 1))
     stop = True
     async with asyncio.timeout(30):
         await asyncio.gather(*clients)

@@ -22,7 +22,7 @@ from tests.crashes.parts import AT_START, LOCKED, PARTS, STORE_KILLED, in_store
 from tests.crashes.scene import FAR, Gone, Scene
 from tests.crashes.server import Server
 from tests.crashes.template import ROOT, Template
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -141,7 +141,7 @@ async def _day(name: str, mark: Path, server: Server, scene: Scene) -> None:
     environment = {VARIABLE: name, MARK: str(mark)}
     if name in AT_START:
         await server.spawn(**environment)
-        await until(mark.exists)
+        await wait_until(mark.exists)
         if in_store(name):
             # Another one reads the database.
             await server.settle()
@@ -164,10 +164,10 @@ async def _day(name: str, mark: Path, server: Server, scene: Scene) -> None:
         async with server.client() as scene.http:
             doing = asyncio.ensure_future(PARTS[name](scene))
             if lock is not None:
-                await until(mark.exists)
+                await wait_until(mark.exists)
                 lock.close()
             await doing
-            await until(mark.exists)
+            await wait_until(mark.exists)
     except Gone:
         assert not in_store(name), "the server has to live on"
     finally:

@@ -16,7 +16,7 @@ import httpx2
 import pytest
 
 from tests.ports import free_port
-from tests.waiting import look_until_up
+from tests.waiting import wait_for_server
 from worker_rkllm.import_path import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -203,7 +203,7 @@ def wait_until_healthy(client: httpx2.Client, server: subprocess.Popen[bytes], l
         except httpx2.TransportError:
             return False
 
-    look_until_up(server, is_healthy, log, LIMIT_S)
+    wait_for_server(server, is_healthy, log, LIMIT_S)
 
 
 def test_missing_sdk_is_one_sentence_with_its_extra(installation: Installation) -> None:

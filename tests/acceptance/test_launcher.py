@@ -12,7 +12,7 @@ import httpx2
 
 from tests.integration.emulator.processes import Emulator, emulator
 from tests.integration.emulator.serving import http_client
-from tests.waiting import until, until_told
+from tests.waiting import poll_until, wait_until
 
 WORKER = """
 import os, sys, time
@@ -97,7 +97,7 @@ async def test_worker_comes_with_the_jobs_and_goes_after_them(tmp_path: Path) ->
         async with calling(server) as client:
             assert processes(tmp_path) == []
             first = await run(client, name="first")
-            await until(lambda: len(processes(tmp_path)) > 0)
+            await wait_until(lambda: len(processes(tmp_path)) > 0)
             # Others come while it imports the SDK; they are for the same worker.
             second = await run(client, name="second")
             assert (await workers(client))["initializing"] == 1
@@ -111,19 +111,21 @@ async def test_worker_comes_with_the_jobs_and_goes_after_them(tmp_path: Path) ->
             assert (await workers(client))["initializing"] == 0
             # A worker that dies costs its job nothing but a second try, by another.
             crash = await run(client, name="crash", crash=True)
-            await until(lambda: any("ended by itself, with code 137" in x for x in log(server)))
+            await wait_until(
+                lambda: any("ended by itself, with code 137" in x for x in log(server))
+            )
             await client.post(f"/v2/default/cancel/{crash}")
             last = await ended(client, await run(client, name="last"))
             assert last["status"] == "COMPLETED"
             assert last["output"]["pod"] != pod
-            await until(lambda: any("has ended" in line for line in log(server)))
+            await wait_until(lambda: any("has ended" in line for line in log(server)))
             # Not by the crashed one's successor alone: whoever was started for a job goes again.
-            await until(lambda: processes(tmp_path) == [])
+            await wait_until(lambda: processes(tmp_path) == [])
 
             async def none_are_counted() -> bool:
                 return sum((await workers(client)).values()) == 0
 
-            await until_told(none_are_counted)
+            await poll_until(none_are_counted)
         server.process.send_signal(signal.SIGTERM)
         assert await server.ended() == 0
         assert "Traceback" not in server.stderr
@@ -136,7 +138,7 @@ async def test_end_of_the_server_is_the_end_of_its_workers(tmp_path: Path) -> No
         await server.listening()
         async with calling(server) as client:
             job_id = await run(client, name="slow", sleep_s=2)
-            await until(lambda: any("at work on slow" in line for line in log(server)))
+            await wait_until(lambda: any("at work on slow" in line for line in log(server)))
             assert len(processes(tmp_path)) >= 2
         # What runs may finish.
         server.process.send_signal(signal.SIGTERM)
@@ -147,11 +149,11 @@ async def test_end_of_the_server_is_the_end_of_its_workers(tmp_path: Path) -> No
         async with calling(server) as client:
             assert (await ended(client, job_id))["status"] == "COMPLETED"
             hanging = await run(client, name="hang", sleep_s=600)
-            await until(lambda: any("at work on hang" in line for line in log(server)))
+            await wait_until(lambda: any("at work on hang" in line for line in log(server)))
         assert len(processes(tmp_path)) >= 2
         os.kill(server.pid, signal.SIGKILL)
         await server.ended()
-        await until(lambda: processes(tmp_path) == [])
+        await wait_until(lambda: processes(tmp_path) == [])
     async with emulator(given | {"WORKERS": "0"}, "--port", "0") as server:
         await server.listening()
         async with calling(server) as client:

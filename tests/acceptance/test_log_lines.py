@@ -14,7 +14,7 @@ from tests.integration.emulator.asking import becomes, sent
 from tests.integration.emulator.processes import Emulator, emulator
 from tests.integration.emulator.serving import Wire
 from tests.unit.emulator.receiver import receiving
-from tests.waiting import until, until_told
+from tests.waiting import poll_until, wait_until
 
 # Neither may be seen by whoever reads the log.
 MARK, KEY = "xyzzy-prompt", "plugh-key"
@@ -94,7 +94,7 @@ async def batch(client: httpx2.AsyncClient) -> str:
     async def ended() -> bool:
         return bool((await client.get(f"/v1/batches/{batch_id}")).json()["completed_at"])
 
-    await until_told(ended)
+    await poll_until(ended)
     return batch_id
 
 
@@ -120,7 +120,7 @@ async def test_no_line_has_a_text_or_a_key_and_each_has_its_ids(
             named = {"x-request-id": "of-the-crash"}
             response = await client.post(ROUTE, json={"prompt": f"deadly {MARK}"}, headers=named)
             assert response.status_code == 500
-            await until(lambda: any("last words" in line for line in server.lines))
+            await wait_until(lambda: any("last words" in line for line in server.lines))
             running = (await client.post("/run", json={"input": PLAIN | {"prompt": "hang"}})).json()
             await becomes(client, running["id"], "IN_PROGRESS", "")
         server.process.terminate()

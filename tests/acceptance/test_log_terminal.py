@@ -18,7 +18,7 @@ from tests.conftest import ScriptFactory
 from tests.integration.emulator.asking import becomes, sent
 from tests.integration.emulator.processes import environment_of, server_command
 from tests.integration.emulator.serving import http_client
-from tests.waiting import WAIT_S, until
+from tests.waiting import WAIT_S, wait_until
 
 BROKEN = {"when": "broken", "pieces": ["a ", {"error": "the runtime reported error 7"}]}
 SLOW = {"when": "slow", "pieces": ["a ", {"text": "b", "delay_ms": 1500}]}
@@ -76,9 +76,9 @@ class OnTerminal:
             stderr=self.screen.theirs,
         )
         os.close(self.screen.theirs)
-        found = await until(lambda: ADDRESS.search(self.screen.text))
+        found = await wait_until(lambda: ADDRESS.search(self.screen.text))
         self.url = found[1]
-        await until(lambda: "model loaded" in self.screen.text)
+        await wait_until(lambda: "model loaded" in self.screen.text)
         return self
 
     def client(self) -> httpx2.AsyncClient:
@@ -122,7 +122,7 @@ async def test_terminal_has_short_aligned_lines_that_say_what_happened(
             await good_failed_and_refused(client)
         server.process.send_signal(signal.SIGINT)
         assert await server.ended() == 0
-        await until(lambda: "stopped" in server.screen.text)
+        await wait_until(lambda: "stopped" in server.screen.text)
         lines = server.screen.lines
     matching(lines, rf"{TIME}worker-rkllm \S+ running on {server.url}")
     for name, value in {
@@ -174,7 +174,7 @@ async def test_no_color_on_a_terminal(script: ScriptFactory) -> None:
     async with OnTerminal(script(BROKEN, PLAIN), NO_COLOR="1") as server:
         async with server.client() as client:
             await good_failed_and_refused(client)
-        await until(lambda: " 400 " in server.screen.text)
+        await wait_until(lambda: " 400 " in server.screen.text)
         assert "\x1b" not in server.screen.text
 
 
@@ -184,7 +184,7 @@ async def test_terminal_obeys_nothing_that_a_client_sends(script: ScriptFactory)
         async with server.client() as client:
             body = {"prompt": "x", "model": hostile}
             assert (await client.post("/v1/completions", json=body)).status_code == 404
-        await until(lambda: " 404 " in server.screen.text)
+        await wait_until(lambda: " 404 " in server.screen.text)
         assert "evil" in server.screen.text
         assert "\x1b" not in server.screen.text
         assert "\x07" not in server.screen.text
@@ -215,11 +215,11 @@ async def test_second_signal_ends_it_at_once_and_says_so(
             job = await sent(client, "", input={"prompt": "hang"})
             await becomes(client, job, "IN_PROGRESS", "")
         server.process.send_signal(signal.SIGINT)
-        await until(lambda: "waiting up to 600 s for 1 job" in server.screen.text)
+        await wait_until(lambda: "waiting up to 600 s for 1 job" in server.screen.text)
         server.process.send_signal(second)
         async with asyncio.timeout(15):
             assert await server.process.wait() == 0
-        await until(lambda: "stopped" in server.screen.text)
+        await wait_until(lambda: "stopped" in server.screen.text)
         lines = [line[10:] for line in server.screen.lines]
     assert (
         "WARNING  second signal: ending 1 job that had not finished; jobs go back to the queue"
@@ -242,7 +242,7 @@ async def test_piped_log_is_one_json_object_a_line_with_stable_names(
             stderr=file,
         )
     try:
-        found = await until(lambda: ADDRESS.search(log.read_text()))
+        found = await wait_until(lambda: ADDRESS.search(log.read_text()))
         async with http_client(found[1]) as client:
             await good_failed_and_refused(client)
         process.send_signal(signal.SIGTERM)

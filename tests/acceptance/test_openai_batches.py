@@ -12,7 +12,7 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types import Batch
 
 from tests.integration.emulator.processes import Emulator, emulator
-from tests.waiting import look_until, until_told
+from tests.waiting import poll_until, wait_until_blocking
 
 PROMPT = "The capital of France is"
 FINAL = ("completed", "failed", "expired", "cancelled")
@@ -63,7 +63,7 @@ def polled(client: OpenAI, batch_id: str, statuses: tuple[str, ...]) -> Batch:
         batch = client.batches.retrieve(batch_id)
         return batch if batch.status in statuses else None
 
-    return look_until(far_enough, DEADLINE_S)
+    return wait_until_blocking(far_enough, DEADLINE_S)
 
 
 def whole_life(server: Emulator, folder: Path) -> None:
@@ -117,7 +117,7 @@ async def whole_life_async(server: Emulator, folder: Path) -> None:
                 batch = await client.batches.retrieve(batch_id)
                 return batch if batch.status in FINAL else None
 
-            return await until_told(ask, DEADLINE_S)
+            return await poll_until(ask, DEADLINE_S)
 
         batch = await ended(await begin("short-async.jsonl", LINES))
         assert batch.status == "completed"
@@ -131,7 +131,7 @@ async def whole_life_async(server: Emulator, folder: Path) -> None:
             return bool(health["engine"]["running"] == 2)
 
         # BATCH_SHARE of four slots.
-        await until_told(running, DEADLINE_S)
+        await poll_until(running, DEADLINE_S)
         [model] = [each.id async for each in client.models.list()]
         answer = await client.completions.create(
             model=model, prompt=PROMPT, max_tokens=8, temperature=0

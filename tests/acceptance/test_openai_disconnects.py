@@ -17,7 +17,7 @@ from engine.hooks import EngineEvent, RequestEnded, RequestStarted
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.processes import Emulator, emulator
 from tests.integration.emulator.serving import Wire, joined, serving, sse
-from tests.waiting import until_told
+from tests.waiting import poll_until
 
 COUNT = 200
 # Of the long form.
@@ -151,13 +151,13 @@ async def test_memory_files_and_threads_stay_as_they_were(
                 return not (health["running"] or health["waiting"])
 
             await leave_all(0, COUNT // 2)
-            await until_told(idle)
+            await poll_until(idle)
             before, state = resident(server, hosts_of), server.state
             await leave_all(COUNT, count(scale))
-            await until_told(idle)
+            await poll_until(idle)
             grown = resident(server, hosts_of) - before
             assert grown < GROWTH_BYTES, f"{grown:,} bytes more"
-            await until_told(lambda: now_is(server, state))
+            await poll_until(lambda: now_is(server, state))
             await assert_idle(client)
         assert "Traceback" not in server.stderr
         assert hosts_of(server.pid)

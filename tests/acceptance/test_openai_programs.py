@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import pytest_asyncio
 
 from tests.integration.emulator.processes import ROOT, Emulator, emulator
 from tests.integration.emulator.serving import chunks, joined
+from tests.waiting import poll_until
 
 # A program starts in a second, and on a machine that is busy in many.
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
@@ -101,7 +103,14 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
             started[name] = await stack.enter_async_context(context)
         for server in started.values():
             await server.listening()
+            await poll_until(partial(is_ready, server))
         yield Servers(**started)
+
+
+async def is_ready(server: Emulator) -> bool:
+    """Return whether the server has loaded its model."""
+    async with server.client() as client:
+        return bool((await client.get("/health")).json()["status"] == "ok")
 
 
 def filled(name: str, server: Emulator, *, key: str, model: str) -> str:

@@ -12,7 +12,7 @@ import httpx2
 import orjson
 
 from tests.crashes.ledger import Ledger
-from tests.waiting import until_told
+from tests.waiting import poll_until
 
 _PAUSE_S = 0.02
 _ENDS_S = 300.0
@@ -67,7 +67,7 @@ class Client:
 
         async def looker() -> None:
             for job_id in ids:
-                await until_told(partial(self._look, job_id), _ENDS_S, _PAUSE_S)
+                await poll_until(partial(self._look, job_id), _ENDS_S, _PAUSE_S)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(at_once):
@@ -88,7 +88,7 @@ class Client:
     async def _end(self, job_id: str) -> None:
         # Some wait for the end, some look again and again: both are ways to see a result.
         verb, pause_s = ("status-sync", 0.0) if self._rng.random() < 0.7 else ("status", _PAUSE_S)
-        await until_told(partial(self._look, job_id, verb), _ENDS_S, pause_s)
+        await poll_until(partial(self._look, job_id, verb), _ENDS_S, pause_s)
 
     async def _look(self, job_id: str, verb: str = "status") -> bool:
         answer = await self._ask("GET", f"{self._places[job_id]}/{verb}/{job_id}")

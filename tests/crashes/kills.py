@@ -13,7 +13,7 @@ from typing import Literal
 from tests.crashes.ledger import Ledger
 from tests.crashes.server import Server
 from tests.crashes.workers import Workers
-from tests.waiting import until
+from tests.waiting import wait_until
 
 Target = Literal["server", "store", "engine host", "worker"]
 # Of a hundred kills.
@@ -57,7 +57,7 @@ class Killer:
             await self._kill_child(lambda: self._server.store_pid)
         elif target == "engine host":
             # An engine that dies again and again without an answer in between is given up.
-            await until(lambda: self._ledger.generated > self._generated or over(), _FOUND_S)
+            await wait_until(lambda: self._ledger.generated > self._generated or over(), _FOUND_S)
             await self._kill_child(lambda: self._server.engine_pid)
             self._generated = self._ledger.generated
         else:
@@ -66,7 +66,7 @@ class Killer:
         self.done[target] += 1
 
     async def _kill_child(self, find: Callable[[], int | None]) -> None:
-        await until(lambda: find() is not None, _FOUND_S)
+        await wait_until(lambda: find() is not None, _FOUND_S)
         # It may just have been followed by another.
         if (pid := find()) is not None:
             os.kill(pid, signal.SIGKILL)

@@ -12,7 +12,7 @@ import httpx2
 import orjson
 
 from tests.crashes.ledger import FINAL, Ledger
-from tests.waiting import until_told
+from tests.waiting import poll_until
 
 # Endpoints on which nothing works by itself; on the first some jobs wait from before.
 FAR, IDLE, LOST = "far", "idle", "lost"
@@ -67,7 +67,7 @@ class Scene:
 
     async def ends(self, job_id: str) -> dict[str, Any]:
         """Look at a job until it has ended."""
-        await until_told(partial(self.look, job_id), _ENDS_S)
+        await poll_until(partial(self.look, job_id), _ENDS_S)
         found: dict[str, Any] = orjson.loads(self.ledger.finals.get(job_id, b"{}"))
         return found
 
@@ -93,7 +93,7 @@ class Scene:
         worker = "two"
         while True:
             waiting = asyncio.create_task(self.runsync(endpoint, 5_000))
-            job = await until_told(partial(self.take, endpoint, worker), _ENDS_S)
+            job = await poll_until(partial(self.take, endpoint, worker), _ENDS_S)
             await self.tell("job-done", endpoint, worker, job["id"], {"error": "not today"})
             assert (await waiting)["status"] == "FAILED"
             answer = await self._request("POST", f"/v2/{endpoint}/retry/{job['id']}", None)
@@ -107,7 +107,7 @@ class Scene:
 
     async def taken_again(self, endpoint: str, worker: str) -> None:
         """Take a job that somebody else has, as soon as that one is given up."""
-        await until_told(partial(self.take, endpoint, worker), _ENDS_S)
+        await poll_until(partial(self.take, endpoint, worker), _ENDS_S)
 
     async def take(self, endpoint: str, worker: str) -> dict[str, Any] | None:
         answer = await self._request("GET", f"/v2/{endpoint}/job-take/{worker}?gpu=none", None)

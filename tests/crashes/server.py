@@ -17,7 +17,7 @@ from tests.crashes.processes import ENGINE_HOST, STORE, alive, child
 from tests.crashes.template import ROOT, Forked, Template
 from tests.integration.emulator.serving import http_client
 from tests.ports import free_port
-from tests.waiting import until, until_told
+from tests.waiting import poll_until, wait_until
 
 _START_S = 60.0
 _LOOK_S = 0.01
@@ -86,7 +86,7 @@ class Server:
 
     async def settle(self) -> None:
         """Wait until it answers, or has ended instead."""
-        await until_told(self._settled, _START_S, _LOOK_S)
+        await poll_until(self._settled, _START_S, _LOOK_S)
 
     async def _settled(self) -> bool:
         return not self.lives or await answers(self.port)
@@ -138,7 +138,7 @@ class Server:
     async def orphans(self) -> list[int]:
         """Return which children outlived their killed servers, having given them time to go."""
         with suppress(TimeoutError):
-            await until(lambda: not any(map(alive, self._orphans)), _GONE_S)
+            await wait_until(lambda: not any(map(alive, self._orphans)), _GONE_S)
         self._orphans = [pid for pid in self._orphans if alive(pid)]
         return self._orphans
 

@@ -11,7 +11,7 @@ from engine.hooks import RequestStarted
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.batches.support import calls, client_of, counts, jsonl
 from tests.integration.emulator.conftest import Serve
-from tests.waiting import until
+from tests.waiting import wait_until
 
 LIMIT_BYTES = 1_000_000
 LINES = 20
@@ -43,9 +43,9 @@ async def test_answers_beyond_the_limit_are_not_written_and_the_batch_waits_for_
     async with client_of(server) as client:
         filler = await client.upload(jsonl(calls(7, "y" * 100_000)))
         batch = await client.create(calls(LINES))
-        await until(lambda: waits() >= 5)
+        await wait_until(lambda: waits() >= 5)
         started = len(server.events.of(RequestStarted))
-        await until(lambda: waits() >= 10)
+        await wait_until(lambda: waits() >= 10)
         assert "BATCH_STORE_MB" in caplog.text
         assert LIMIT_BYTES * 0.8 < bytes_in(folder) <= LIMIT_BYTES
         # While there is no room, no answer is computed in vain.

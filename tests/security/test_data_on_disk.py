@@ -39,7 +39,7 @@ from tests.security.data_servers import (
     tree,
     upload,
 )
-from tests.waiting import until
+from tests.waiting import wait_until
 
 # From the end of the program's imports to its exit, as for other refusals.
 REFUSED_S = 1.0
@@ -234,7 +234,7 @@ def import_s() -> float:
         [
             sys.executable,
             "-c",
-            "import emulator.server.preflight, emulator.autoscaling.worker_process, handler.logs",
+            "import emulator.preflight, emulator.autoscaling.worker_process, handler.logs",
         ],
         env=environment_of({}),
         cwd=ROOT,
@@ -342,8 +342,8 @@ async def test_temporary_folders_of_killed_commands_are_removed_at_the_next_star
             stderr=subprocess.DEVNULL,
         ) as process,
     ):
-        await until(lambda: len(list(temporary.glob("worker-rkllm-tmp-*"))) >= 2)
-        await until(lambda: any(temporary.glob("*/input")))
+        await wait_until(lambda: len(list(temporary.glob("worker-rkllm-tmp-*"))) >= 2)
+        await wait_until(lambda: any(temporary.glob("*/input")))
         process.kill()
     abandoned = list(temporary.glob("worker-rkllm-tmp-*"))
     # A server that needs no temporary folder of its own removes them as well.

@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration.emulator.processes import Emulator
 from tests.security.data_servers import children, running, status, submit
-from tests.waiting import until, until_told
+from tests.waiting import poll_until, wait_until
 
 MOST_FILES = 200
 
@@ -65,7 +65,7 @@ async def test_older_copy_in_the_place_of_the_database_takes_no_jobs(
         for suffix in ("", "-wal", "-shm"):
             Path(f"{path}{suffix}").unlink()
         os.kill(store, signal.SIGKILL)
-        await until(lambda: has_ended(store))
+        await wait_until(lambda: has_ended(store))
         replace(path, tmp_path / "older", inode)
         async with server.client() as client:
             for _ in range(3):
@@ -107,7 +107,7 @@ async def test_result_of_a_running_job_is_not_acknowledged_until_the_database_is
             async def taken_by_now() -> bool:
                 return await done() == 200
 
-            await until_told(taken_by_now)
+            await poll_until(taken_by_now)
             assert (await job())["output"] == "yes"
         server.process.kill()
     if not comes_back:

@@ -25,7 +25,7 @@ from tests.integration.emulator.processes import Emulator, emulator
 from tests.integration.emulator.serving import Server, Wire, chunks, joined
 from tests.security.engine_kills import engine_pid, kill_while_jobs_wait
 from tests.unit.emulator.events import DEADLINE_S
-from tests.waiting import until
+from tests.waiting import wait_until
 
 COMPLETIONS = "/v1/completions"
 CRASH = {"when": "crash", "pieces": ["so ", {"signal": "SIGSEGV", "delay_ms": 20}]}
@@ -366,7 +366,7 @@ async def test_start_without_descriptors_is_repeated_and_jobs_wait(
         assert (await client.post(COMPLETIONS, json={"prompt": "x"})).status_code == 200
         with no_free_descriptor():
             kill(server)
-            await until(lambda: server.engine.restarts >= 3)
+            await wait_until(lambda: server.engine.restarts >= 3)
             job_id = await submit(client, "x")
             assert "Too many open files" in (server.engine.trouble or "")
         assert (await becomes(client, job_id, "COMPLETED", "FAILED"))["status"] == "COMPLETED"
@@ -439,7 +439,7 @@ async def test_server_for_sdk_workers_stays_without_an_engine(script: ScriptFact
     settings = {"PORT": "0", "MODEL_PATH": str(path), "LOCAL_WORKER": "off"}
     async with emulator(settings) as server:
         await server.listening()
-        await until(lambda: "goes on without its engine, for its SDK workers" in server.stderr)
+        await wait_until(lambda: "goes on without its engine, for its SDK workers" in server.stderr)
         async with server.client() as client:
             health = await client.get("/health")
             assert (health.status_code, health.json()["status"]) == (503, "unavailable")

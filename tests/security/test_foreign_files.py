@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from tests.security.data_servers import modes, refusal, running, tree, upload
-from tests.waiting import until_told
+from tests.waiting import poll_until
 
 # Of the null device.
 NULL = os.makedev(1, 3)
@@ -95,7 +95,7 @@ async def completed_batch(client: httpx2.AsyncClient) -> dict[str, Any]:
         batch: dict[str, Any] = (await client.get(f"/v1/batches/{made['id']}")).json()
         return batch if batch["status"] == "completed" else None
 
-    return await until_told(ended)
+    return await poll_until(ended)
 
 
 async def leave_batches_of_an_earlier_version(settings: dict[str, str]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.integration.emulator.processes import ROOT, Emulator, environment_of, server_command
 from tests.security.data_servers import running, status, submit, upload
-from tests.waiting import until_told
+from tests.waiting import poll_until
 
 # Mounts a disk, copies files to it and fills it.
 PREPARE = """
@@ -106,7 +106,7 @@ if NAMESPACE:
             async def is_accepted() -> bool:
                 return not (await client.post("/v2/far/run", json={"input": 1})).is_error
 
-            await until_told(is_accepted)
+            await poll_until(is_accepted)
             assert (await upload(client)).status_code == 200
             assert (await client.get("/health")).json()["status"] == "ok"
             acknowledged += await submit(server)

@@ -17,7 +17,7 @@ import httpx2
 
 from tests.integration.emulator.serving import _NO_CERTIFICATES
 from tests.integration.handler.control_plane import clean_environment, variables
-from tests.waiting import look_until
+from tests.waiting import wait_until_blocking
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ _FINAL = ("COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT")
 
 def becomes(true: Callable[[], T | None], wait_s: float = WAIT_S) -> T:
     """Wait for what another process does; return what it became."""
-    return look_until(true, wait_s)
+    return wait_until_blocking(true, wait_s)
 
 
 class Platform:

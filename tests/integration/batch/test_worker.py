@@ -21,7 +21,7 @@ from batch.queue.results import Results
 from batch.queue.worker import Terms, Worker, WorkerStopped
 from handler.blobs.s3 import s3_client
 from jobs import Job, JobStatus, MemoryJobStore, NewJob, StoreUnavailable
-from tests.waiting import until, until_told
+from tests.waiting import poll_until, wait_until
 
 TERMS = Terms(
     queue_url="q",
@@ -144,7 +144,7 @@ async def test_what_another_has_been_given_is_not_gone_on_with(
     answering = Answering(endless)
     worker, tally = worker_of(store, place, answering, terms)
     working = asyncio.create_task(worker.run())
-    await until(lambda: answering.asked)
+    await wait_until(lambda: answering.asked)
     worker.stop()
     assert await store.lose("w", "it was thought dead")
     async with asyncio.timeout(10):
@@ -288,7 +288,7 @@ async def test_what_waits_for_a_slot_is_given_back_before_others_have_finished(
     answering = Answering(long)
     worker, tally = worker_of(store, place, answering, replace(TERMS, slots=1, until_empty=False))
     working = asyncio.create_task(worker.run())
-    await until(lambda: answering.asked)
+    await wait_until(lambda: answering.asked)
 
     async def waiting() -> int:
         return (await store.stats("q")).counts[JobStatus.IN_QUEUE]
@@ -299,9 +299,9 @@ async def test_what_waits_for_a_slot_is_given_back_before_others_have_finished(
     async def all_back() -> bool:
         return await waiting() == 3
 
-    await until_told(all_taken)
+    await poll_until(all_taken)
     worker.stop()
-    assert await until_told(all_back)
+    assert await poll_until(all_back)
     assert not finish.is_set()
     finish.set()
     async with asyncio.timeout(10):

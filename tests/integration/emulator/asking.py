@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx2
 
-from tests.waiting import until_told
+from tests.waiting import poll_until
 
 INPUT: dict[str, Any] = {"prompt": "hello there"}
 OTHER = "/v2/other"
@@ -31,7 +31,7 @@ async def becomes(client: httpx2.AsyncClient, job_id: str, state: str, prefix: s
         shown = await status(client, job_id, prefix)
         return shown if shown["status"] == state else None
 
-    return await until_told(reached)
+    return await poll_until(reached)
 
 
 async def forgotten(client: httpx2.AsyncClient, job_id: str) -> None:
@@ -40,7 +40,7 @@ async def forgotten(client: httpx2.AsyncClient, job_id: str) -> None:
     async def gone() -> bool:
         return (await client.get(f"/status/{job_id}")).status_code == 404
 
-    await until_told(gone)
+    await poll_until(gone)
 
 
 async def health(client: httpx2.AsyncClient, prefix: str = OTHER) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import httpx2
 from handler.sampling import JOB_DEFAULTS, SamplingInput
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
-from tests.waiting import until_told
+from tests.waiting import poll_until
 
 EVENTS = {"accept": "text/event-stream"}
 PII = {"redact_pii": True}
@@ -120,7 +120,7 @@ async def test_job_that_is_kept_no_more_is_gone(serve: Serve) -> None:
         async def gone() -> bool:
             return (await client.get(f"/console/jobs/{job_id}")).status_code == 404
 
-        await until_told(gone)
+        await poll_until(gone)
 
 
 async def test_jobs_are_listed_by_endpoint_and_state(serve: Serve) -> None:

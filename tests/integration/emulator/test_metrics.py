@@ -16,7 +16,7 @@ from tests.integration.batch.runs import call
 from tests.integration.emulator.asking import OTHER, becomes, sent
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import Server, Wire
-from tests.waiting import until_told
+from tests.waiting import poll_until
 from tools.docs.metrics import specs
 
 Samples = dict[tuple[str, ...], float]
@@ -45,7 +45,7 @@ async def until_scraped(client: httpx2.AsyncClient, *key: str) -> Samples:
         found = await scraped(client)
         return found if found[key] == 1 else None
 
-    return await until_told(reached)
+    return await poll_until(reached)
 
 
 async def left_in_the_middle(server: Server) -> None:

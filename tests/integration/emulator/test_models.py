@@ -12,7 +12,7 @@ from handler.model_list import ModelEntry
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import Server
-from tests.waiting import until_told
+from tests.waiting import poll_until
 
 ROUTE = "/v1/completions"
 
@@ -34,7 +34,7 @@ async def server(serve: Serve, script: ScriptFactory) -> Server:
         states = [instance["state"] for model in models for instance in model["instances"]]
         return states == ["ready", "ready", "ready", "dead"]
 
-    await until_told(settled)
+    await poll_until(settled)
     return started
 
 

@@ -17,7 +17,7 @@ from tests.integration.emulator.asking import health
 from tests.integration.emulator.conftest import Gate, Serve
 from tests.integration.emulator.puppet import Puppet
 from tests.integration.emulator.serving import Server, Wire, chunks, joined, sse
-from tests.waiting import until_told
+from tests.waiting import poll_until
 
 LOCAL, OTHER = "/v2/default/openai/v1", "/v2/other/openai/v1"
 MODES = ("aggregate", "generator")
@@ -294,7 +294,7 @@ async def test_full_queue_is_told(serve: Serve) -> None:  # R54
         async def queued() -> bool:
             return bool((await health(client))["inQueue"])
 
-        await until_told(queued)
+        await poll_until(queued)
         for stream in (False, True):
             response = await client.post(
                 f"{LOCAL}/completions", json={"prompt": "x", "stream": stream}

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.processes import emulator
 from tests.integration.emulator.serving import Wire, head
-from tests.waiting import until
+from tests.waiting import wait_until
 
 IDLE, IN_HEAD, IN_BODY, IN_STREAM = 300, 250, 250, 200
 LIMIT_S = 0.1
@@ -60,7 +60,7 @@ async def test_thousand_slow_clients_hold_nobody_up(script: ScriptFactory) -> No
             for _ in range(IN_STREAM):
                 length = f"content-length: {len(body)}\r\n"
                 await connect(head("POST", "/v1/completions", length) + body, 4096)
-            await until(lambda: server.state[0] - files >= 1000)
+            await wait_until(lambda: server.state[0] - files >= 1000)
             async with server.client() as client:
                 health = (await client.get("/health")).json()["engine"]
                 while health["running"] < IN_STREAM:
@@ -78,4 +78,4 @@ async def test_thousand_slow_clients_hold_nobody_up(script: ScriptFactory) -> No
                 assert job.json()["status"] == "COMPLETED"
             took.sort()
             assert took[-3] < LIMIT_S, took
-        await until(lambda: server.state[0] <= files + 2)
+        await wait_until(lambda: server.state[0] <= files + 2)

@@ -24,7 +24,7 @@ from tests.integration.emulator.asking import becomes, sent
 from tests.integration.emulator.collector import Collector, Spanned, collecting
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import Wire
-from tests.waiting import PATIENCE, until, until_told
+from tests.waiting import PATIENCE, poll_until, wait_until
 
 ROUTE = "/v1/completions"
 MARK = "xyzzy-prompt"
@@ -63,7 +63,7 @@ async def trace(collector: Collector, root: str, *names: str) -> dict[str, Spann
     def there() -> bool:
         return all(collector.named(name) for name in (root, *names))
 
-    await until(there)
+    await wait_until(there)
     spans = {name: collector.one(name) for name in (root, *names)}
     inside = {span.name for span in collector.spans if span.trace == spans[root].trace}
     assert inside - {"slot"} == spans.keys()
@@ -115,11 +115,11 @@ async def test_streams_failures_and_waits(
             await wire.chunk()
             steady = client.post(ROUTE, json={"prompt": "steady", "stream": True})
             waits = asyncio.create_task(steady)
-            await until(lambda: server.engine.waiting == 1)
+            await wait_until(lambda: server.engine.waiting == 1)
             await asyncio.sleep(0.03)
         await waits
-        await until(lambda: len(collector.named("POST completions")) == 2)
-        await until(lambda: len(collector.named("generation")) == 2)
+        await wait_until(lambda: len(collector.named("POST completions")) == 2)
+        await wait_until(lambda: len(collector.named("generation")) == 2)
         requests = {span.id: span for span in collector.named("POST completions")}
         left, waited = sorted(collector.named("generation"), key=lambda span: span.begun)
         # Two calls, two traces, and one had to wait for the other.
@@ -161,7 +161,7 @@ async def test_jobs_that_outlive_their_call_and_calls_by_way_of_the_queue(
     async with server.client() as client:
         job_id = await sent(client, "", input={"prompt": "steady"})
         await becomes(client, job_id, "COMPLETED", "")
-        await until(lambda: bool(collector.named("job") and collector.named("POST run")))
+        await wait_until(lambda: bool(collector.named("job") and collector.named("POST run")))
         job, run = collector.one("job"), collector.one("generation")
         accepted = collector.one("POST run")
         assert {accepted.trace} == {job.trace, run.trace}
@@ -187,8 +187,8 @@ async def lines_of_a_batch(client: httpx2.AsyncClient, collector: Collector) -> 
     async def ended() -> bool:
         return bool((await client.get(f"/v1/batches/{batch_id}")).json()["completed_at"])
 
-    await until_told(ended)
-    await until(lambda: len(collector.named("generation")) == 2)
+    await poll_until(ended)
+    await wait_until(lambda: len(collector.named("generation")) == 2)
     assert {run.parent for run in collector.named("generation")} == {""}
 
 
@@ -203,7 +203,7 @@ async def test_a_collector_that_is_not_there_costs_nothing_but_a_moment_at_the_e
         await server.uvicorn.lifespan.shutdown()
     assert "not all traces were sent" in caplog.text
     # Nor is it tried for as long as the SDK would.
-    await until(lambda: "traces" not in {each.name for each in threading.enumerate()}, GONE_S)
+    await wait_until(lambda: "traces" not in {each.name for each in threading.enumerate()}, GONE_S)
 
 
 def test_nothing_of_it_is_imported_while_it_is_off_and_what_is_missing_is_named(

@@ -21,7 +21,7 @@ from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import Server, Wire, head, serving
 from tests.unit.emulator.events import DEADLINE_S
-from tests.waiting import until_told
+from tests.waiting import poll_until
 
 HOLD_S = 0.25
 GRACE_S = 0.2
@@ -104,7 +104,7 @@ class Plane:
             found = await self.status(job_id, endpoint)
             return found if found["status"] == status else None
 
-        return await until_told(reached)
+        return await poll_until(reached)
 
     async def health(self) -> dict[str, Any]:
         found: dict[str, Any] = (await self.client.get("/v2/ep/health")).json()
@@ -654,7 +654,7 @@ async def test_health_counts_workers_and_forgets_them(
     async def forgotten() -> bool:
         return await counts() == (0, 0)
 
-    await until_told(forgotten)
+    await poll_until(forgotten)
 
 
 async def test_unhealthy_worker_is_told_of(

@@ -14,7 +14,7 @@ import pytest
 
 from engine.hosts.frames import FrameDecoder, encode
 from tests.conftest import ScriptFactory
-from tests.waiting import WAIT_S, look_until
+from tests.waiting import WAIT_S, wait_until_blocking
 from tests.witness import Witness
 
 
@@ -53,7 +53,7 @@ class Child:
             seen.append("".join(each.read_text().partition("ctxt_switches")[2] for each in tasks))
             return seen[-1] == seen[-2]
 
-        look_until(same)
+        wait_until_blocking(same)
 
     def close(self) -> int:
         self.socket.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine import BackendConfig, Clocks, Engine, EngineConfig, EngineState
+from engine import BackendConfig, Engine, EngineConfig, EngineState, Timeouts
 from engine.errors import (
     EngineDead,
     EngineReplaced,
@@ -22,7 +22,7 @@ from engine.hooks import EngineEvent, HostLost
 from tests.conftest import ScriptFactory
 from tests.integration.engine.conftest import EngineMaker
 from tests.integration.engine.support import ask, child_pid, first_text, read, request
-from tests.waiting import WAIT_S, until
+from tests.waiting import WAIT_S, wait_until
 
 FOREVER = {"when": "forever", "pieces": ["on ", "and "], "repeat": -1, "delay_ms": 1}
 SILENT = {"when": "silent", "pieces": ["never"], "prefill_ms": 60_000}
@@ -110,7 +110,7 @@ async def test_neighbours_of_a_deaf_run_finish_before_the_process_is_killed(
         await first_text(neighbour)
         first_child = child_pid(engine)
         stream.abort()
-        await until(lambda: "did not stop" in (engine.trouble or ""))
+        await wait_until(lambda: "did not stop" in (engine.trouble or ""))
         assert engine.trouble is not None
         assert engine.trouble.startswith("restarting when the other requests have ended, in ")
         # No new run is taken, though there is a slot.
@@ -153,8 +153,8 @@ async def test_engine_goes_on_if_a_deaf_run_stops_after_all(engine_of: EngineMak
     ):
         await first_text(neighbour)
         stream.abort()
-        await until(lambda: engine.state is EngineState.RESTARTING)
-        await until(lambda: engine.state is EngineState.READY)
+        await wait_until(lambda: engine.state is EngineState.RESTARTING)
+        await wait_until(lambda: engine.state is EngineState.READY)
         assert await first_text(neighbour)
     assert (await ask(engine, "next"))[0] == "next"
     assert engine.restarts == 0
@@ -252,7 +252,7 @@ async def test_deaf_run_in_a_thread_is_the_end_and_says_so(engine_of: EngineMake
     assert [event.dead for event in events if isinstance(event, HostLost)] == [True]
     # The runs that do listen have been told to stop: nobody would hear them.
     runner = engine._host._runner  # type: ignore[attr-defined]
-    await until(lambda: not runner._generations, within_s=5)
+    await wait_until(lambda: not runner._generations, within_s=5)
     async with asyncio.timeout(3):
         await engine.close()
     assert type(engine.failure) is EngineDead
@@ -308,13 +308,13 @@ def test_a_run_that_outlives_the_loop_troubles_nobody(
 ) -> None:
     """A thread cannot be killed: what it says in the end has nobody to hear it."""
     backend = BackendConfig("scripted", {"model_path": str(script(deaf(0.5)))})
-    clocks = Clocks(abort_grace_s=0.05, prefill_timeout_s=0.05)
+    clocks = Timeouts(abort_grace_s=0.05, prefill_timeout_s=0.05)
     engine = Engine(EngineConfig(backend=backend, isolation="thread", clocks=clocks))
 
     async def give_up() -> None:
         async with await engine.generate(request("deaf")):
             pass
-        await until(lambda: engine.state is EngineState.DEAD)
+        await wait_until(lambda: engine.state is EngineState.DEAD)
         await engine.close()
 
     before = set(threading.enumerate())

@@ -24,7 +24,7 @@ from engine.errors import (
     ModelLoadFailed,
 )
 from engine.hooks import EngineEvent, HostLoaded, HostLost
-from engine.hosts.output_tail import LastWords
+from engine.hosts.output_tail import OutputTail
 from tests.conftest import EngineFactory, ScriptFactory
 from tests.integration.engine.conftest import EngineMaker
 from tests.integration.engine.support import (
@@ -36,7 +36,7 @@ from tests.integration.engine.support import (
     request,
     scripted,
 )
-from tests.waiting import until
+from tests.waiting import wait_until
 
 FOREVER = {"when": "forever", "pieces": ["on ", "and "], "repeat": -1, "delay_ms": 1}
 SEGFAULT = {"when": "segfault", "pieces": ["one ", "two ", {"signal": "SIGSEGV"}, "three"]}
@@ -67,7 +67,7 @@ async def test_killed_in_the_middle_of_four_streams(engine_of: EngineMaker) -> N
     for stream in streams:
         await first_text(stream)
     waiting = asyncio.create_task(ask(engine, "I can wait"))
-    await until(lambda: engine.waiting == 1)
+    await wait_until(lambda: engine.waiting == 1)
     os.kill(child_pid(engine), signal.SIGKILL)
     for stream in streams:
         with pytest.raises(EngineCrashed, match="the engine process was killed by SIGKILL while"):
@@ -88,8 +88,8 @@ async def test_killed_while_idle_is_back_before_anyone_asks(engine_of: EngineMak
     engine = engine_of(ECHO)
     await engine.ready()
     os.kill(child_pid(engine), signal.SIGKILL)
-    await until(lambda: engine.state is EngineState.RESTARTING)
-    await until(lambda: engine.state is EngineState.READY)
+    await wait_until(lambda: engine.state is EngineState.RESTARTING)
+    await wait_until(lambda: engine.state is EngineState.READY)
     assert engine.restarts == 1
     assert (await ask(engine, "next"))[0] == "next"
 
@@ -113,7 +113,7 @@ async def test_killed_before_it_is_told_what_to_load(
 
     monkeypatch.setattr(subprocess, "Popen", start_and_kill)
     os.kill(child_pid(engine), signal.SIGKILL)
-    await until(lambda: engine.restarts == 2)
+    await wait_until(lambda: engine.restarts == 2)
     assert (await ask(engine, "next"))[0] == "next"
 
 
@@ -140,7 +140,7 @@ def no_threads(*args: Any, **options: Any) -> None:
         ("subprocess.Popen", no_memory, "Cannot allocate memory"),
         ("subprocess.Popen", no_processes, "Resource temporarily unavailable"),
         ("engine.hosts.process.socket.socketpair", no_descriptors, "Too many open files"),
-        ("engine.hosts.output_tail.LastWords.listen", no_threads, "can't start new thread"),
+        ("engine.hosts.output_tail.OutputTail.listen", no_threads, "can't start new thread"),
     ],
     ids=["memory", "processes", "descriptors", "threads"],
 )
@@ -155,10 +155,10 @@ async def test_start_that_the_system_refuses_is_repeated_until_it_succeeds(
         patched.setattr(target, refusal)
         if loads:
             os.kill(child_pid(engine), signal.SIGKILL)
-            await until(lambda: engine.state is EngineState.RESTARTING)
+            await wait_until(lambda: engine.state is EngineState.RESTARTING)
         waiting = asyncio.create_task(ask(engine, "next"))
         # More often than a model that crashes while it is loaded for the first time.
-        await until(lambda: engine.restarts > 5)
+        await wait_until(lambda: engine.restarts > 5)
         assert engine.state is EngineState.RESTARTING
         assert words in (engine.trouble or "")
     assert (await waiting)[0] == "next"
@@ -186,7 +186,7 @@ async def test_requests_between_crash_and_restart_wait(engine_of: EngineMaker) -
     engine = engine_of(ECHO, slots=4, load_ms=50)
     await engine.ready()
     os.kill(child_pid(engine), signal.SIGKILL)
-    await until(lambda: engine.state is EngineState.RESTARTING)
+    await wait_until(lambda: engine.state is EngineState.RESTARTING)
     answers = await asyncio.gather(*(ask(engine, str(number)) for number in range(8)))
     assert [text for text, _ in answers] == list(map(str, range(8)))
 
@@ -237,7 +237,7 @@ async def test_process_that_survives_sigkill_is_left_behind(
                 host._give_up(EngineStalled("the engine did not stop"))
             with pytest.raises(EngineCrashed):
                 await read(stream)
-            await until(lambda: engine.state is EngineState.READY)
+            await wait_until(lambda: engine.state is EngineState.READY)
     assert (await ask(engine, "next"))[0] == "next"
     assert (engine.restarts, child_pid(engine) != pid) == (1, True)
     process.kill()
@@ -256,7 +256,7 @@ async def test_restart_that_raises_ends_the_engine_instead_of_leaving_requests_w
 
     monkeypatch.setattr("engine.hosts.process.Link", no_watches)
     os.kill(child_pid(engine), signal.SIGKILL)
-    await until(lambda: engine.state is not EngineState.READY)
+    await wait_until(lambda: engine.state is not EngineState.READY)
     with pytest.raises(EngineDead, match=r"cannot be restarted: .*No space left on device"):
         await ask(engine, "next")
     assert "the engine cannot be restarted" in caplog.text
@@ -270,7 +270,7 @@ async def test_restarts_of_a_model_that_loads_no_more_come_at_growing_intervals(
     await engine.ready()
     path.write_text("{")
     os.kill(child_pid(engine), signal.SIGKILL)
-    await until(lambda: engine.restarts >= 4)
+    await wait_until(lambda: engine.restarts >= 4)
     pauses = [record.args[2] for record in caplog.records if "restarting in" in record.msg]  # type: ignore[index]
     assert pauses[:4] == [0.1, 0.2, 0.4, 0.8]
     path.write_bytes(script(ECHO).read_bytes())
@@ -288,7 +288,7 @@ async def test_engine_is_never_shown_as_loading_after_it_was_loaded(
     engine._host.on_change(lambda: states.append(engine.state))
     async with await engine.generate(request("deaf")) as stream:
         stream.abort()
-    await until(lambda: engine.restarts == 1)
+    await wait_until(lambda: engine.restarts == 1)
     assert (await ask(engine, "next"))[0] == "next"
     assert set(states) == {EngineState.RESTARTING, EngineState.READY}
 
@@ -315,21 +315,21 @@ async def test_crash_loop_ends_in_a_clear_error_with_last_words(engine_of: Engin
 async def test_last_words_are_reported_when_the_process_ends_before_they_are_read(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    collect = LastWords._collect
-    was_complete: property = vars(LastWords)["is_complete"]
+    collect = OutputTail._collect
+    was_complete: property = vars(OutputTail)["is_complete"]
     has_ended = threading.Event()
 
-    def collect_late(last_words: LastWords, pipe: IO[bytes]) -> None:
+    def collect_late(last_words: OutputTail, pipe: IO[bytes]) -> None:
         assert has_ended.wait(30)
         collect(last_words, pipe)
 
-    def is_complete(last_words: LastWords) -> bool:
+    def is_complete(last_words: OutputTail) -> bool:
         # Only asked when the process has ended.
         has_ended.set()
         return bool(was_complete.__get__(last_words))
 
-    monkeypatch.setattr(LastWords, "_collect", collect_late)
-    monkeypatch.setattr(LastWords, "is_complete", property(is_complete))
+    monkeypatch.setattr(OutputTail, "_collect", collect_late)
+    monkeypatch.setattr(OutputTail, "is_complete", property(is_complete))
     engine = engine_of(SEGFAULT, ECHO, slots=1)
     with pytest.raises(EngineCrashed):
         await ask(engine, "segfault")
@@ -377,7 +377,7 @@ async def test_interactive_requests_are_refused_when_a_restart_takes_long_and_jo
     await engine.ready()
     engine._host._load_s = 0.0  # type: ignore[attr-defined]
     os.kill(child_pid(engine), signal.SIGKILL)
-    await until(lambda: "restarting in" in (engine.trouble or ""))
+    await wait_until(lambda: "restarting in" in (engine.trouble or ""))
     job = asyncio.create_task(ask(engine, "later"))
     # Those that were waiting by then, and those that come later.
     for _ in range(2):
@@ -437,7 +437,7 @@ async def kill_once(engine: Engine) -> None:
     await engine.ready()
     before = engine.restarts
     os.kill(child_pid(engine), signal.SIGKILL)
-    await until(lambda: engine.restarts > before)
+    await wait_until(lambda: engine.restarts > before)
 
 
 @only_processes
@@ -473,7 +473,7 @@ async def test_load_that_fails_after_a_crash_is_tried_again(
     fine = path.read_bytes()
     path.write_bytes(script(ECHO, load_error="no memory for the model").read_bytes())
     os.kill(child_pid(engine), signal.SIGKILL)
-    await until(lambda: sum(isinstance(event, HostLost) for event in lost) >= 2)
+    await wait_until(lambda: sum(isinstance(event, HostLost) for event in lost) >= 2)
     path.write_bytes(fine)
     assert (await ask(engine, "fine"))[0] == "fine"
     reasons = [event.reason for event in lost if isinstance(event, HostLost)]

@@ -33,7 +33,7 @@ from engine.hooks import (
 from engine.request import Priority
 from tests.integration.engine.conftest import EngineMaker
 from tests.integration.engine.support import ask, first_text, read, read_into, request
-from tests.waiting import until
+from tests.waiting import wait_until
 
 FOREVER = {"when": "forever", "pieces": ["on ", "and "], "repeat": -1, "delay_ms": 1}
 SILENT = {"when": "silent", "pieces": ["never"], "prefill_ms": 60_000}
@@ -145,7 +145,7 @@ async def test_abort_before_the_run_has_begun_is_heard(engine_of: EngineMaker) -
         (await engine.generate(request("silent"))).abort()
         (await engine.generate(request("silent"))).abort()
         async with asyncio.timeout(5):
-            await until(lambda: engine.running == 0)
+            await wait_until(lambda: engine.running == 0)
 
 
 async def test_cancelled_consumer_frees_the_slot(engine_of: EngineMaker) -> None:
@@ -172,7 +172,7 @@ async def test_cancelled_while_waiting_leaks_no_slot(engine_of: EngineMaker) -> 
     async with await engine.generate(request("forever")) as stream:
         await first_text(stream)
         tasks = [asyncio.create_task(engine.generate(request("x"))) for _ in range(5)]
-        await until(lambda: engine.waiting == 5)
+        await wait_until(lambda: engine.waiting == 5)
         for task in tasks[1:]:
             task.cancel()
         await asyncio.gather(*tasks[1:], return_exceptions=True)
@@ -184,7 +184,7 @@ async def test_cancelled_while_waiting_leaks_no_slot(engine_of: EngineMaker) -> 
         await asyncio.gather(tasks[0], return_exceptions=True)
     if not tasks[0].cancelled():
         (await tasks[0]).abort()
-    await until(lambda: engine.running == 0)
+    await wait_until(lambda: engine.running == 0)
     assert (await ask(engine, "next"))[0] == "next"
 
 
@@ -217,7 +217,7 @@ async def test_urgent_requests_go_first(engine_of: EngineMaker) -> None:
             ("chat", Priority.INTERACTIVE),
         ]:
             tasks.append(asyncio.create_task(visit(name, priority)))
-            await until(lambda: engine.waiting == len(tasks))
+            await wait_until(lambda: engine.waiting == len(tasks))
     await asyncio.gather(*tasks)
     assert order == ["chat", "job", "batch"]
 
@@ -231,7 +231,7 @@ async def test_full_queue_refuses_and_the_rest_is_served(engine_of: EngineMaker)
             asyncio.create_task(ask(engine, "patience", priority=Priority.INTERACTIVE))
             for _ in range(2)
         ]
-        await until(lambda: engine.waiting == 2)
+        await wait_until(lambda: engine.waiting == 2)
         with pytest.raises(QueueFull) as caught:
             await engine.generate(request(priority=Priority.INTERACTIVE))
         assert caught.value.details["retry_after_s"] == 1
@@ -409,7 +409,7 @@ async def test_close_ends_what_runs_and_what_waits(engine_of: EngineMaker) -> No
     silent = await engine.generate(request("silent"))
     await first_text(speaking)
     waiting = asyncio.create_task(engine.generate(request()))
-    await until(lambda: engine.waiting == 1)
+    await wait_until(lambda: engine.waiting == 1)
     async with asyncio.timeout(8):
         await engine.close()
         with pytest.raises(EngineClosed):

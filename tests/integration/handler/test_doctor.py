@@ -20,7 +20,7 @@ from handler.doctor_report import ASSUMPTIONS
 from tests.conftest import ScriptFactory
 from tests.fake_rkllm import build, write_script
 from tests.integration.handler.control_plane import clean_environment
-from tests.waiting import look_until
+from tests.waiting import wait_until_blocking
 
 WAIT_S = 50
 MARK = "**not as assumed**"
@@ -243,9 +243,9 @@ def test_nothing_is_left_when_it_is_killed(script: ScriptFactory, tmp_path: Path
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
     ) as process:
-        look_until(lambda: examiners(process.pid) != [], WAIT_S)
+        wait_until_blocking(lambda: examiners(process.pid) != [], WAIT_S)
         process.kill()
-    look_until(lambda: examiners(process.pid) == [], WAIT_S)
+    wait_until_blocking(lambda: examiners(process.pid) == [], WAIT_S)
 
 
 def examiners(parent: int) -> list[int]:

@@ -22,7 +22,7 @@ from jobs.sqlite import client
 from jobs.sqlite import journal as module
 from jobs.sqlite.schema import VERSION
 from tests.integration.jobs.stores import SOON_S, Stores, begin, job_of, new, soon, take
-from tests.waiting import until
+from tests.waiting import wait_until
 
 # Some hundred kilobytes: what does not fit in what is left of a small disk.
 MUCH = "x" * 300_000
@@ -129,7 +129,7 @@ async def test_a_store_process_that_dies_while_the_store_starts_is_replaced(
     monkeypatch.setenv(MARK, str(mark))
     again = await disk.open()
     # The last of these places is passed after it was said that all is loaded.
-    await until(mark.exists)
+    await wait_until(mark.exists)
     assert {(await take(again)).id for _ in sent} == {job.id for job in sent}
     # And it is written as ever.
     assert await again.ack(sent[0].id, 1, output=b"1")

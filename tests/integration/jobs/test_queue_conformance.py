@@ -17,7 +17,7 @@ from jobs import Job, JobQueue, JobStatus, Limits, MemoryJobStore, NewJob, Sqlit
 from jobs.sqs.calls import sqs_client
 from jobs.sqs.queue import SqsQueue
 from tests.ministack import MiniStack, make_queue, ministack
-from tests.waiting import until_told
+from tests.waiting import poll_until
 
 # The shortest that SQS has.
 SQS_LEASE_S = 1
@@ -73,7 +73,7 @@ class Driver:
         async def look() -> list[Job]:
             return await self.take(worker, lease_s)
 
-        (job,) = await until_told(look)
+        (job,) = await poll_until(look)
         return job
 
     async def end_of(self, job_id: str) -> Job:
@@ -261,7 +261,7 @@ async def test_what_is_lost_too_often_is_dead(driver: Driver) -> None:
     async def look() -> list[Job]:
         return [*await driver.queue.dead(driver.endpoint)]
 
-    (dead,) = await until_told(look)
+    (dead,) = await poll_until(look)
     assert (dead.status, dead.input) == (JobStatus.FAILED, b'{"a": 1}')
     assert dead.error is not None
     if isinstance(driver.queue, MemoryJobStore):
@@ -290,7 +290,7 @@ async def test_jobs_are_counted(driver: Driver) -> None:
         counts = (await driver.queue.stats(driver.endpoint)).counts
         return (counts[JobStatus.IN_QUEUE], counts[JobStatus.IN_PROGRESS]) == (2, 1)
 
-    assert await until_told(counted)
+    assert await poll_until(counted)
 
 
 async def test_many_workers_end_each_job_once(driver: Driver) -> None:

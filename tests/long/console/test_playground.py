@@ -13,7 +13,7 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.integration.emulator.processes import Emulator, emulator
 from tests.long.console.browser import Visit, scripted, visit
-from tests.waiting import until_told
+from tests.waiting import poll_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -121,7 +121,7 @@ async def test_running_is_stopped(browser: Browser, server: Emulator, kind: str)
         async def idle() -> bool:
             return bool((await client.get("/health")).json()["engine"]["running"] == 0)
 
-        await until_told(idle)
+        await poll_until(idle)
         if kind == "RunPod job":
             jobs = (await client.get("/requests")).json()["requests"]
             assert jobs[0]["status"] == "CANCELLED"

@@ -16,14 +16,14 @@ from engine import (
     EngineState,
     GenerationRequest,
     Priority,
-    by_model,
+    engines_by_model,
 )
 from engine.errors import EngineClosed, EngineDead, ModelLoadFailed
 from engine.hooks import EngineEvent, HostLoaded
-from engine.timeouts import Clocks
+from engine.timeouts import Timeouts
 from tests.conftest import ScriptFactory
 from tests.unit.engine.test_reserve import said
-from tests.waiting import until
+from tests.waiting import wait_until
 
 DEADLINE_S = 20.0
 PoolMaker = Callable[..., EnginePool]
@@ -46,7 +46,7 @@ async def pool_of(script: ScriptFactory) -> AsyncIterator[PoolMaker]:
             name: EngineConfig(
                 backend=BackendConfig("scripted", {"model_path": str(path)}),
                 isolation="thread",
-                clocks=Clocks(abort_grace_s=0.2),
+                clocks=Timeouts(abort_grace_s=0.2),
             )
             for name, path in paths.items()
         }
@@ -67,7 +67,7 @@ async def test_what_is_asked_of_it_is_asked_of_all(pool_of: PoolMaker) -> None:
         await engine.ready()
     assert (pool.state, pool.slots, len(loaded)) == (EngineState.READY, 5, 2)
     assert (pool.running, pool.waiting, pool.restarts) == (0, 0, 0)
-    assert by_model(pool, "other") == pool.engines
+    assert engines_by_model(pool, "other") == pool.engines
 
 
 async def test_what_runs_is_counted_of_all(pool_of: PoolMaker) -> None:
@@ -75,9 +75,9 @@ async def test_what_runs_is_counted_of_all(pool_of: PoolMaker) -> None:
     first, second = [await engine.generate(FOR_EVER) for engine in pool.engines.values()]
     assert pool.running == 2
     waiting = asyncio.create_task(said(pool.engines["a"], "next"))
-    await until(lambda: pool.waiting == 1)
+    await wait_until(lambda: pool.waiting == 1)
     second.abort()
-    await until(lambda: pool.running == 1)
+    await wait_until(lambda: pool.running == 1)
     first.abort()
     assert await waiting == "next"
 
@@ -88,7 +88,7 @@ async def test_all_are_had_to_load_though_one_is_ready(pool_of: PoolMaker) -> No
     assert pool.engines["b"].state is EngineState.LOADING
     assert pool.state is EngineState.READY
     await pool.ready()
-    await until(lambda: pool.engines["b"].state is EngineState.READY)
+    await wait_until(lambda: pool.engines["b"].state is EngineState.READY)
 
 
 async def test_a_model_that_does_not_load_stops_no_other(pool_of: PoolMaker) -> None:
@@ -122,7 +122,7 @@ async def test_places_are_as_many_as_slots_and_go_by_priority(pool_of: PoolMaker
         place.release()
 
     waiting = [asyncio.create_task(wait(each)) for each in (Priority.BATCH, Priority.JOB)]
-    await until(lambda: pool.waiting == 2)
+    await wait_until(lambda: pool.waiting == 2)
     for place in held:
         place.release()
     async with asyncio.timeout(DEADLINE_S):
@@ -141,7 +141,7 @@ async def test_who_waits_for_a_place_is_told_when_the_last_model_dies(pool_of: P
     pool = pool_of(DEAF, a={"slots": 1})
     await pool.reserve(Priority.JOB)
     waiting = asyncio.create_task(pool.reserve(Priority.JOB))
-    await until(lambda: pool.waiting == 1)
+    await wait_until(lambda: pool.waiting == 1)
     stream = await pool.engines["a"].generate(replace(FOR_EVER, prompt="deaf"))
     stream.abort()
     with pytest.raises(EngineDead, match="did not stop"):
@@ -156,14 +156,14 @@ async def test_a_place_is_no_slot(pool_of: PoolMaker) -> None:
         assert await said(pool.engines["a"], "one", place) == "one"
         assert await said(pool.engines["b"], "two", place) == "two"
     place.release()
-    await until(lambda: pool.running == 0)
+    await wait_until(lambda: pool.running == 0)
 
 
 async def test_closing_sends_away_who_waits(pool_of: PoolMaker) -> None:
     pool = pool_of(a={"slots": 1})
     await pool.reserve(Priority.JOB)
     waiting = asyncio.create_task(pool.reserve(Priority.JOB))
-    await until(lambda: pool.waiting == 1)
+    await wait_until(lambda: pool.waiting == 1)
     await pool.close()
     with pytest.raises(EngineClosed):
         await waiting

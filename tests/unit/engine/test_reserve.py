@@ -11,7 +11,7 @@ from engine import BackendConfig, Engine, GenerationRequest, Priority
 from engine.admission import Slot
 from engine.errors import EngineClosed, EngineDead, ModelLoadFailed
 from tests.conftest import EngineFactory, ScriptFactory
-from tests.waiting import until
+from tests.waiting import wait_until
 
 DEADLINE_S = 20.0
 
@@ -27,7 +27,7 @@ async def said(engine: Engine, prompt: str, slot: Slot | None = None) -> str:
 
 
 async def free(engine: Engine) -> None:
-    await until(lambda: not engine.running)
+    await wait_until(lambda: not engine.running)
 
 
 def test_slot_is_used_or_given_back_and_only_once() -> None:
@@ -74,7 +74,7 @@ async def test_reserving_waits_behind_what_is_interactive(
         asyncio.create_task(reserve("job", Priority.JOB)),
         asyncio.create_task(reserve("chat", Priority.INTERACTIVE)),
     ]
-    await until(lambda: engine.waiting == len(tasks))
+    await wait_until(lambda: engine.waiting == len(tasks))
     first.release()
     await asyncio.gather(*tasks)
     assert order == ["chat", "job", "batch"]
@@ -92,7 +92,7 @@ async def test_cancelled_while_it_waits_for_the_model_or_a_slot(
     loading.cancel()
     slot = await engine.reserve(Priority.JOB)
     waiting = asyncio.create_task(engine.reserve(Priority.JOB))
-    await until(lambda: engine.waiting == 1)
+    await wait_until(lambda: engine.waiting == 1)
     waiting.cancel()
     await asyncio.gather(loading, waiting, return_exceptions=True)
     slot.release()
@@ -108,7 +108,7 @@ async def test_no_slot_is_held_while_a_crashed_host_starts_again(
     waiting = asyncio.create_task(engine.reserve(Priority.JOB))
     with pytest.raises(Exception, match="SIGKILL"):
         await said(engine, "crash", slot)
-    await until(lambda: (engine.running, engine.waiting) == (0, 0))
+    await wait_until(lambda: (engine.running, engine.waiting) == (0, 0))
     # Who came later and is more urgent goes first.
     request = GenerationRequest(prompt="x", request_id="x", priority=Priority.INTERACTIVE)
     chat = asyncio.create_task(engine.generate(request))
@@ -133,7 +133,7 @@ async def test_who_waits_hears_that_there_will_be_none(
     engine = engine_factory(scripted(script(deaf, slots=1)), isolation="thread", abort_grace_s=0.1)
     stream = await engine.generate(GenerationRequest(prompt="x", request_id="x"))
     waiting = asyncio.create_task(engine.reserve(Priority.JOB))
-    await until(lambda: engine.waiting == 1)
+    await wait_until(lambda: engine.waiting == 1)
     stream.abort()
     with pytest.raises(EngineDead):
         await waiting
@@ -142,7 +142,7 @@ async def test_who_waits_hears_that_there_will_be_none(
     closing = engine_factory(scripted(script({"pieces": ["ok"]}, slots=1)), isolation="thread")
     slot = await closing.reserve(Priority.JOB)
     last = asyncio.create_task(closing.reserve(Priority.JOB))
-    await until(lambda: closing.waiting == 1)
+    await wait_until(lambda: closing.waiting == 1)
     await closing.close()
     with pytest.raises(EngineClosed):
         await last

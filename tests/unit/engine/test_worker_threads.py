@@ -9,13 +9,13 @@ from functools import partial
 
 import pytest
 
-from engine.worker_threads import Threads
+from engine.worker_threads import WorkerThreads
 from tests.waiting import WAIT_S
 
 
 def test_one_thread_does_one_thing_after_the_other() -> None:
     done: list[int] = []
-    threads = Threads(1, "one")
+    threads = WorkerThreads(1, "one")
     for number in range(100):
         threads.put(partial(done.append, number))
     threads.close()
@@ -24,7 +24,7 @@ def test_one_thread_does_one_thing_after_the_other() -> None:
 
 def test_no_threads_would_never_do_anything() -> None:
     with pytest.raises(ValueError, match="at least one thread, got 0"):
-        Threads(0, "none")
+        WorkerThreads(0, "none")
 
 
 def test_several_threads_work_side_by_side() -> None:
@@ -36,7 +36,7 @@ def test_several_threads_work_side_by_side() -> None:
         together.wait(WAIT_S)
         names.add(threading.current_thread().name)
 
-    threads = Threads(3, "run")
+    threads = WorkerThreads(3, "run")
     for _ in range(3):
         threads.put(meet)
     threads.close()
@@ -51,7 +51,7 @@ def test_what_raises_is_logged_and_costs_nobody_else_anything(
         raise error
 
     done: list[str] = []
-    threads = Threads(1, "one")
+    threads = WorkerThreads(1, "one")
     threads.put(fail)
     threads.put(lambda: done.append("next"))
     threads.close()
@@ -68,7 +68,7 @@ def test_the_end_waits_for_what_was_put_before() -> None:
         assert may.wait(WAIT_S)
         done.set()
 
-    threads = Threads(1, "one")
+    threads = WorkerThreads(1, "one")
     threads.put(work)
     closing = threading.Thread(target=threads.close)
     closing.start()
@@ -93,7 +93,7 @@ def test_nothing_is_held_while_nothing_is_done() -> None:
             self.gone.set()
 
     gone = threading.Event()
-    threads = Threads(1, "one")
+    threads = WorkerThreads(1, "one")
     threads.put(Held(gone))
     assert gone.wait(WAIT_S)
     threads.close()

@@ -12,7 +12,7 @@ from openai.types import Batch
 
 from tests.integration.batch.runs import call
 from tests.integration.emulator.serving import Server
-from tests.waiting import until_told
+from tests.waiting import poll_until
 
 ENDPOINT = "/v1/completions"
 HANG = {"when": "hang", "pieces": ["a", {"hang_s": 3600}]}
@@ -51,7 +51,7 @@ class Client:
             found = await self.openai.batches.retrieve(batch.id)
             return found if true(found) else None
 
-        return await until_told(ask)
+        return await poll_until(ask)
 
     async def ended(self, batch: Batch) -> Batch:
         return await self.until(batch, lambda found: found.status in FINAL)

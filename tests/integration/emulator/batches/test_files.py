@@ -12,7 +12,7 @@ import pytest
 from tests.integration.batch.runs import call, chat
 from tests.integration.emulator.batches.support import GOOD, Clients, calls, counts, jsonl
 from tests.integration.emulator.conftest import Serve
-from tests.waiting import until
+from tests.waiting import wait_until
 
 BOM = b"\xef\xbb\xbf"
 BAD_FILES = {
@@ -174,4 +174,4 @@ async def test_a_disk_that_fails_is_told_and_left_as_it_was(
     files.unlink()
     aside.rename(files)
     await client.upload(GOOD)
-    await until(lambda: not [each for each in files.iterdir() if each.name.startswith(".")])
+    await wait_until(lambda: not [each for each in files.iterdir() if each.name.startswith(".")])

@@ -24,7 +24,7 @@ from tests.conftest import ScriptFactory
 from tests.integration.emulator.batches.support import HANG, Clients, calls, client_of, counts, ids
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import serving
-from tests.waiting import until
+from tests.waiting import wait_until
 
 
 def settings(folder: Path, model: Path, **options: Any) -> EmulatorSettings:
@@ -79,7 +79,7 @@ async def test_damaged_record_of_a_journal_costs_that_line_alone(
     async with serving(given) as server, client_of(server) as client:
         await client.until(made, lambda batch: counts(batch)[1] == 6)
         # The damaged one and the one that hangs.
-        await until(lambda: len(server.events.of(RequestStarted)) == 2)
+        await wait_until(lambda: len(server.events.of(RequestStarted)) == 2)
         await client.openai.batches.cancel(made.id)
         done = await client.ended(made)
         assert counts(done) == (7, 6, 0)
@@ -142,7 +142,7 @@ async def test_a_server_that_ends_while_a_journal_is_opened_lets_go_of_it(
         slow.setattr(executor, "Journal", partial(_SlowToOpen, opening=opening))
         async with serving(given) as server, client_of(server) as client:
             made = await client.create(calls(1))
-            await until(opening.is_set)
+            await wait_until(opening.is_set)
     async with serving(given) as server, client_of(server) as client:
         assert (await client.ended(made)).status == "completed"
 

@@ -22,7 +22,7 @@ from tests.integration.engine.rkllm.driver import (
     RunningThread,
 )
 from tests.integration.engine.rkllm.processes import Forker
-from tests.waiting import look_until
+from tests.waiting import wait_until_blocking
 
 # Far above what it takes, for machines that have other things to do.
 BOUND_MS = 8000
@@ -118,7 +118,7 @@ def test_late_callbacks_come_after_the_run(driver: DriverFactory) -> None:
     d = driver('answer\n  thread caller\n  say "a"\n  late 3 ms=60 finish\n')
     d.run(userdata=5)
     assert d.states == [NORMAL, FINISH]
-    look_until(lambda: len(d.results) >= 5)
+    wait_until_blocking(lambda: len(d.results) >= 5)
     assert [r.state for r in d.results[2:]] == [NORMAL, NORMAL, FINISH]
     assert {r.userdata for r in d.results} == {5}
     assert d.results[2].thread != d.results[0].thread

@@ -24,7 +24,7 @@ from tests.fake_rkllm import quoted, read_log
 from tests.fake_rkllm.tokenizer import id_of, tokenizer
 from tests.integration.engine.rkllm.conftest import DriverFactory
 from tests.integration.engine.rkllm.driver import ERROR, FINISH, NORMAL, WAITING, Driver
-from tests.waiting import PATIENCE, look_until
+from tests.waiting import PATIENCE, wait_until_blocking
 
 EMOJI = "Grüße 👩‍🚀!"
 
@@ -397,7 +397,7 @@ def test_asynchronous_runs_return_at_once(driver: DriverFactory, abi: Abi, is_as
     assert d.functions.is_running(d.handle) == running
     assert d.first.wait(20)
     assert d.abort() == 0
-    look_until(lambda: d.functions.is_running(d.handle) == idle)
+    wait_until_blocking(lambda: d.functions.is_running(d.handle) == idle)
     assert d.text == b"a"
     assert {r.userdata for r in d.results} == {3}
 

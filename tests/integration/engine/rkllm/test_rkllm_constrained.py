@@ -17,13 +17,14 @@ from tokenizers import AddedToken, Tokenizer
 
 from engine import Engine, FinishReason
 from engine.errors import RequestRejected
-from handler.openai.service import OpenAIService, events
+from handler.openai.events import stream_events
+from handler.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 from tests.fake_rkllm import Call, read_log
 from tests.fake_rkllm.tokenizer import id_of, write_tokenizer
 from tests.integration.engine.rkllm.conftest import RkllmMaker
 from tests.integration.engine.support import ask, first_text, read, request
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("examined_once")
 only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
@@ -110,7 +111,7 @@ async def test_answers_of_clients_fit_what_they_ask_for(service: OpenAIService) 
     codec = service.codec(ROUTE, chat(response_format=FORMAT, seed=1, stream=True))
     streamed = ""
     async with await service.open(codec) as running:
-        async for block in events(codec, running):
+        async for block in stream_events(codec, running):
             for line in block.decode().splitlines():
                 if line.startswith("data: {"):
                     for choice in json.loads(line.removeprefix("data: "))["choices"]:
@@ -189,7 +190,7 @@ async def test_nothing_of_a_constraint_is_in_the_next_answer(
     free, _ = await ask(engine, seed=4, max_tokens=30)
     async with await engine.generate(request(grammar='root ::= "a"+', ignore_eos=True)) as stream:
         await first_text(stream)
-    await until(lambda: not engine.running)
+    await wait_until(lambda: not engine.running)
     with pytest.raises(
         RequestRejected, match=r"json_schema: answers cannot be held to it: .*null_"
     ):

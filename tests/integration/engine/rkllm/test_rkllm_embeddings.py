@@ -32,7 +32,7 @@ from tests.fake_rkllm import read_log
 from tests.fake_rkllm.tokenizer import write_tokenizer
 from tests.integration.engine.rkllm.conftest import RkllmMaker
 from tests.integration.engine.support import ask, first_text, read, request
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("examined_once")
 only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
@@ -65,7 +65,7 @@ async def leave_a_vector(engine: Engine, log: Path) -> None:
     """Ask for one and leave as soon as it runs: it keeps its slot, for it is still computed."""
     await engine.ready()
     left = asyncio.create_task(embed(engine, (1, 2, 3)))
-    await until(lambda: log.read_text().count(" rkllm_run ") == 1)
+    await wait_until(lambda: log.read_text().count(" rkllm_run ") == 1)
     left.cancel()
     await asyncio.gather(left, return_exceptions=True)
 
@@ -149,10 +149,10 @@ async def test_aborted_run_that_waits_leaves_a_vector_alone(
     engine = rkllm_of(f'answer when="1 2 3"\n  prefill_ms 300 hears\n{COUNT}')
     await leave_a_vector(engine, call_log)
     waits = asyncio.create_task(ask(engine))
-    await until(lambda: engine.waiting == 1)
+    await wait_until(lambda: engine.waiting == 1)
     waits.cancel()
     await asyncio.gather(waits, return_exceptions=True)
-    await until(lambda: " run_end run=1 " in call_log.read_text())
+    await wait_until(lambda: " run_end run=1 " in call_log.read_text())
     assert ended(call_log)[0]["end"] == "finished"
     assert not any(call.name == "rkllm_abort" for call in read_log(call_log))
 
@@ -163,7 +163,7 @@ async def test_slot_is_kept_until_the_vector_is_there(rkllm_of: RkllmMaker, call
     engine = rkllm_of(f'answer when="1 2 3"\n  prefill_ms 300 hears\n{COUNT}')
     await leave_a_vector(engine, call_log)
     assert (engine.running, ended(call_log)) == (1, [])
-    await until(lambda: engine.running == 0)
+    await wait_until(lambda: engine.running == 0)
     assert [each["end"] for each in ended(call_log)] == ["finished"]
 
 
@@ -190,7 +190,7 @@ async def test_vector_that_never_comes_and_nobody_waits_for(
     script = f'answer when="1 2 3"\n  prefill_ms 600000\n{COUNT}'
     engine = rkllm_of(script, n_batch=2, prefill_timeout_s=2.0)
     await leave_a_vector(engine, call_log)
-    await until(lambda: engine.restarts == 1)
+    await wait_until(lambda: engine.restarts == 1)
     assert (await ask(engine, (4, 5)))[0] == "0 1 2 "
     assert engine.running == 0
 

@@ -43,7 +43,7 @@ from tests.integration.engine.support import (
     read_into,
     request,
 )
-from tests.waiting import until
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -239,7 +239,7 @@ async def test_ignored_abort_in_a_thread_is_the_end_and_says_so(rkllm_of: RkllmM
         with pytest.raises(EngineDead, match="ENGINE_ISOLATION=thread cannot restart it"):
             await engine.generate(request("next"))
     runner = engine._host._runner  # type: ignore[attr-defined]
-    await until(lambda: not runner._generations)
+    await wait_until(lambda: not runner._generations)
 
 
 @only_processes
@@ -311,7 +311,7 @@ async def test_cancelled_prefill_is_waited_out_without_a_reload(
         f'{NEXT}\nanswer\n  prefill_ms 900\n  say "a"\n', prefill_timeout_s=30, abort_grace_s=0.2
     )
     async with await engine.generate(request("go")) as stream:
-        await until(lambda: call_log.exists() and calls(call_log, "rkllm_run"))
+        await wait_until(lambda: call_log.exists() and calls(call_log, "rkllm_run"))
         stream.abort()
         # Whoever left is free at once.
         with pytest.raises(GenerationCancelled):
@@ -342,7 +342,7 @@ async def test_prefill_that_takes_too_long_is_told_and_waited_out(rkllm_of: Rkll
 async def test_cancelling_during_a_reload(rkllm_of: RkllmMaker, call_log: Path) -> None:
     engine = rkllm_of(f"init ms=200\n{NEXT}{FOREVER}", sampling="reload", abort_grace_s=0.1)
     async with await engine.generate(request("go", temperature=1.9)) as stream:
-        await until(lambda: len(calls(call_log, "rkllm_init")) >= 1 and destroyed(call_log))
+        await wait_until(lambda: len(calls(call_log, "rkllm_init")) >= 1 and destroyed(call_log))
     async with asyncio.timeout(BOUND_S):
         await stream.wait_over()
     await assert_next_is_fine(engine)
@@ -455,7 +455,7 @@ async def test_late_callbacks_reach_nobody(
     # They did come, and in the middle of it.
     runs = calls(call_log, "rkllm_run", "run_end", "late")
     assert [call.name for call in runs][:3] == ["rkllm_run", "run_end", "rkllm_run"]
-    await until(lambda: calls(call_log, "late"))
+    await wait_until(lambda: calls(call_log, "late"))
     assert engine.restarts == 0
 
 
@@ -537,7 +537,7 @@ async def test_parent_killed_while_the_runtime_is_deaf(
     pid = int(line)
     assert not is_gone(pid)
     program.kill()
-    await until(lambda: is_gone(pid))
+    await wait_until(lambda: is_gone(pid))
 
 
 @pytest.mark.parametrize("isolation", ["process", "thread"])
@@ -546,10 +546,10 @@ async def test_parent_killed_while_a_library_is_looked_at(
 ) -> None:
     library = build_odd(tmp_path / "hangs", "AT_13", "HANGS")
     program = start(model("answer\n"), library, isolation)
-    await until(lambda: looking_at(library))
+    await wait_until(lambda: looking_at(library))
     program.kill()
     try:
-        await until(lambda: not looking_at(library))
+        await wait_until(lambda: not looking_at(library))
     finally:
         for pid in looking_at(library):
             os.kill(pid, signal.SIGKILL)
@@ -600,4 +600,4 @@ async def test_close_frees_the_handle_once(rkllm_of: RkllmMaker, call_log: Path,
         await engine.close()
     assert len(calls(call_log, "rkllm_destroy")) == 1
     assert read_log(call_log)[-1].name == "rkllm_destroy"
-    await until(lambda: engine.running == 0)
+    await wait_until(lambda: engine.running == 0)

@@ -31,7 +31,7 @@ from tests.fake_rkllm.oracle import logits_after
 from tests.fake_rkllm.tokenizer import id_of, tokenizer, write_tokenizer
 from tests.integration.engine.rkllm.conftest import RkllmMaker
 from tests.integration.engine.support import ask, first_text, read, request
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("examined_once")
 only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
@@ -199,7 +199,7 @@ async def test_nothing_of_one_answer_is_in_another(rkllm_of: RkllmMaker, call_lo
     forever: dict[str, Any] = {"logit_bias": {id_of("a"): 100.0}, "ignore_eos": True}
     async with await engine.generate(request("left", **forever)) as stream:
         await first_text(stream)
-    await until(lambda: not engine.running)
+    await wait_until(lambda: not engine.running)
     with pytest.raises(RequestRejected, match="logit_bias: there is no token 260"):
         await ask(engine, "a", logit_bias={SIZE: 1.0})
     assert await agrees(engine, "a", **sampling)
@@ -214,10 +214,10 @@ async def test_abort_is_heard_between_the_parts_of_a_prompt(
     engine = logits_engine(rkllm_of, f"vocabulary {SIZE}\nanswer\n  prefill_ms 100\n")
     await engine.ready()
     left = asyncio.create_task(ask(engine, "x" * (10 * CHUNK)))
-    await until(lambda: call_log.exists() and bool(calls(call_log, "rkllm_run")))
+    await wait_until(lambda: call_log.exists() and bool(calls(call_log, "rkllm_run")))
     left.cancel()
     await asyncio.gather(left, return_exceptions=True)
-    await until(lambda: not engine.running)
+    await wait_until(lambda: not engine.running)
     assert len(calls(call_log, "rkllm_run")) < 5
     assert await agrees(engine, **GREEDY, max_tokens=2)
 

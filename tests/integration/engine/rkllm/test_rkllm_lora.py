@@ -17,7 +17,7 @@ from handler.pipeline import Pipeline
 from tests.fake_rkllm import read_log
 from tests.integration.engine.rkllm.conftest import RkllmMaker
 from tests.integration.engine.support import ask, first_text, request
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("examined_once")
 only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
@@ -64,7 +64,7 @@ async def test_adapter_of_a_run_that_was_left_is_not_the_next_ones(
     )
     async with await engine.generate(request("long", lora="legal")) as stream:
         await first_text(stream)
-    await until(lambda: not engine.running)
+    await wait_until(lambda: not engine.running)
     assert await seen(engine) is None
 
 

@@ -30,7 +30,7 @@ from tests.fake_rkllm import Call, read_log
 from tests.fake_rkllm.tokenizer import write_tokenizer
 from tests.integration.engine.rkllm.conftest import RkllmMaker
 from tests.integration.engine.support import ask, first_text, read, request
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.usefixtures("examined_once", "tokenizer")]
 only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
@@ -104,7 +104,7 @@ async def test_those_who_wait_for_a_run_share_the_next_one(
     async with await engine.generate(request((1, 2, 3))) as first:
         await first_text(first)
         others = [asyncio.create_task(ask(engine, (n, 20))) for n in (50, 60, 70)]
-        await until(lambda: engine.running == 4)
+        await wait_until(lambda: engine.running == 4)
     for number, task in zip((50, 60, 70), others, strict=True):
         assert (await task)[0] == said((number, 20), 20)
     runs = runs_of(call_log)
@@ -183,7 +183,7 @@ async def test_who_leaves_is_free_at_once_and_the_others_go_on(rkllm_of: RkllmMa
         # Whether it shares that run or waits for the next one, its slot is free.
         async with await engine.generate(request((6, 1))):
             assert engine.running == 2
-        await until(lambda: engine.running == 1)
+        await wait_until(lambda: engine.running == 1)
         await goes_on(staying, (5, 1), got)
 
 
@@ -200,7 +200,7 @@ async def test_one_of_a_run_that_leaves_takes_nothing_from_the_others(
         got = await first_text(staying)
         await first_text(leaving)
         leaving.abort()
-        await until(lambda: engine.running == 1)
+        await wait_until(lambda: engine.running == 1)
         await goes_on(staying, (5, 1), got)
         assert not calls(call_log, "rkllm_abort")
     assert len(runs_of(call_log)) == 1
@@ -216,7 +216,7 @@ async def test_run_that_nobody_is_left_of_is_aborted(rkllm_of: RkllmMaker, call_
     ):
         await first_text(one)
         await first_text(other)
-    await until(lambda: not engine.running)
+    await wait_until(lambda: not engine.running)
     assert calls(call_log, "rkllm_abort")
     assert (await asyncio.gather(ask(engine, (7, 7)), ask(engine, (7, 7))))[1][0] == "0 1 2 "
 
@@ -318,7 +318,7 @@ async def test_runtime_that_is_deaf_to_an_abort_is_found_out(rkllm_of: RkllmMake
     # One that had come too late for that run is lost with the process.
     kinds = {type(each) for each in lost}
     assert EngineStalled in kinds <= {EngineStalled, EngineCrashed}
-    await until(lambda: engine.restarts == 1)
+    await wait_until(lambda: engine.restarts == 1)
     assert (await ask(engine, (5, 9)))[0] == said((5, 9), 9)
 
 
@@ -503,5 +503,5 @@ async def test_many_at_a_time_each_get_what_is_theirs(rkllm_of: RkllmMaker, scal
 
     async with asyncio.timeout(120 * PATIENCE):
         await asyncio.gather(*(client() for _ in range(6)))
-    await until(lambda: not engine.running)
+    await wait_until(lambda: not engine.running)
     assert engine.restarts == 0

@@ -18,7 +18,7 @@ from tests.conftest import EngineFactory
 from tests.fake_rkllm import read_log
 from tests.fake_rkllm.tokenizer import write_tokenizer
 from tests.integration.engine.support import ask, first_text, read, request
-from tests.waiting import until
+from tests.waiting import wait_until
 
 # Every answer tells what the runtime was initialised with; "on" has no end of its own.
 SCRIPT = r"""
@@ -48,7 +48,7 @@ async def pair(
     first, second = (backend(path, library, domain) for domain in (3, 4))
     engine = engine_factory(first, copies=(second,))
     await engine.ready()
-    await until(lambda: engine.slots == SLOTS)
+    await wait_until(lambda: engine.slots == SLOTS)
     return engine
 
 
@@ -70,7 +70,7 @@ async def test_copies_run_side_by_side_each_in_its_domain(pair: Engine, call_log
         assert [instance.running for instance in pair.instances] == [1, 0]
         # The first is busy, so it is the other's turn.
         assert await domain_of(pair) == 4
-    await until(lambda: pair.running == 0)
+    await wait_until(lambda: pair.running == 0)
     assert await domain_of(pair) == 3
 
 
@@ -87,13 +87,13 @@ async def test_admission_is_one_for_all_copies(pair: Engine) -> None:
         asyncio.create_task(wait(each))
         for each in (Priority.BATCH, Priority.JOB, Priority.INTERACTIVE)
     ]
-    await until(lambda: pair.waiting == 3)
+    await wait_until(lambda: pair.waiting == 3)
     assert [instance.running for instance in pair.instances] == [1, 1]
     streams[1].abort()
     await asyncio.gather(*waiting)
     assert order == sorted(Priority)
     streams[0].abort()
-    await until(lambda: pair.running == 0)
+    await wait_until(lambda: pair.running == 0)
 
 
 async def test_a_copy_that_is_killed_costs_its_own_request_alone(
@@ -112,7 +112,7 @@ async def test_a_copy_that_is_killed_costs_its_own_request_alone(
     assert [instance.state for instance in pair.instances] == ["restarting", "ready"]
     await first_text(second)
     second.abort()
-    await until(lambda: pair.slots == SLOTS)
+    await wait_until(lambda: pair.slots == SLOTS)
     assert pair.restarts == 1
     assert await domain_of(pair) == 3
 
@@ -134,7 +134,7 @@ async def test_a_model_that_is_killed_is_started_again(
     try:
         assert [await domain_of(engine) for engine in pool.engines.values()] == [0, 1]
         os.kill(pids(call_log, "rkllm_run")[1], signal.SIGKILL)
-        await until(lambda: pool.restarts == 1)
+        await wait_until(lambda: pool.restarts == 1)
         assert pool.engines["first"].restarts == 0
         assert await domain_of(pool.engines["second"]) == 1
     finally:
@@ -171,7 +171,7 @@ async def test_each_copy_has_as_many_places_as_a_run(
     )
     engine = engine_factory(first, copies=(second,))
     await engine.ready()
-    await until(lambda: engine.slots == 2 * 3)
+    await wait_until(lambda: engine.slots == 2 * 3)
     async with AsyncExitStack() as stack:
         streams = [
             await stack.enter_async_context(await engine.generate(request((number, 200))))

@@ -20,7 +20,7 @@ from emulator.runpod.job_response import worker_key
 from emulator.runpod.worker_registry import Fleet
 from jobs import Job, JobStatus, MemoryJobStore, NewJob
 from tests.integration.emulator.processes import ROOT
-from tests.waiting import until
+from tests.waiting import wait_until
 
 ENDPOINT = "here"
 URL = "http://127.0.0.1:1"
@@ -406,7 +406,7 @@ async def test_looking_after_them_goes_on_after_an_error(
 
     monkeypatch.setattr(world.store, "stats", stats)
     world.launcher.start(URL)
-    await until(lambda: world.processes)
+    await wait_until(lambda: world.processes)
     assert "could not be looked after" in caplog.text
     await world.launcher.drain(0)
 
@@ -508,7 +508,7 @@ def alive(pid: int) -> bool:
 
 
 async def gone(*pids: int) -> None:
-    await until(lambda: not any(map(alive, pids)))
+    await wait_until(lambda: not any(map(alive, pids)))
 
 
 @pytest.mark.parametrize(("how", "code"), [("terminate", 7), ("kill", 137), ("crash", 139)])
@@ -518,7 +518,7 @@ async def test_whatever_ends_a_worker_ends_its_children(
     caplog.set_level("INFO")
     command = [sys.executable, "-S", "-c", PARENT]
     process = await spawn_kept("w1", command, {"NAME": "its name"})
-    await until(lambda: "its name" in caplog.text)
+    await wait_until(lambda: "its name" in caplog.text)
     line = next(each for each in caplog.messages if "its name" in each)
     assert line.startswith("w1: ")
     child, worker = map(int, line.split()[1:3])

@@ -15,7 +15,7 @@ from emulator.batches.file import StoredFile
 from emulator.batches.file_storage import Folder
 from emulator.batches.repository import BatchStore, now
 from emulator.batches.retention import Sweeper
-from tests.waiting import until
+from tests.waiting import wait_until
 
 KEPT_S = 1_000
 
@@ -89,5 +89,5 @@ async def test_it_looks_by_itself(store: BatchStore) -> None:
     sweeper = Sweeper(store, KEPT_S, every_s=0.01)
     sweeper.start()
     await add(store, -1)
-    await until(lambda: store.files == [])
+    await wait_until(lambda: store.files == [])
     await sweeper.close()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from emulator.http.disconnect import DROP
+from emulator.http.shutdown_state import Drain
 from emulator.http.sse import FAREWELL, KEEP_ALIVE, SSEResponse
-from emulator.server.shutdown_state import Drain
-from tests.waiting import until
+from tests.waiting import wait_until
 
 Connect = Callable[..., Any]
 
@@ -284,7 +284,7 @@ async def test_stream_that_has_not_begun_leaves_the_answer_to_others(connection:
 async def test_silence_is_filled_with_comments(connection: Connect) -> None:  # R19
     source, peer = Source(b"a"), connection()
     task = await respond(source, peer, 0.01)
-    await until(lambda: peer.body == b"a" + 3 * KEEP_ALIVE)
+    await wait_until(lambda: peer.body == b"a" + 3 * KEEP_ALIVE)
     source.go.set()
     await task
     assert peer.body.removeprefix(b"a").replace(KEEP_ALIVE, b"") == b"last"
@@ -321,7 +321,7 @@ async def test_client_that_leaves_in_silence(connection: Connect, reads: bool) -
     task = await respond(source, peer, 0.01)
     await source.waiting.wait()
     if reads:
-        await until(lambda: KEEP_ALIVE in peer.body)
+        await wait_until(lambda: KEEP_ALIVE in peer.body)
     else:
         peer.reading.clear()
         await peer.blocked.wait()

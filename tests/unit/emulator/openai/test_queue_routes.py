@@ -12,15 +12,15 @@ import pytest
 from starlette.applications import Starlette
 
 from emulator.http.responses import on_error
-from emulator.openai.queue_routes import OpenAIQueue, on_call_failed
+from emulator.http.shutdown_state import Drain
+from emulator.openai.queue_routes import QueuedOpenAIRoutes, on_call_failed
 from emulator.openai.worker_output import CallFailed
-from emulator.server.shutdown_state import Drain
 from emulator.settings import EmulatorSettings
 from handler.errors import HandlerError
 from jobs import Job, JobStatus, Limits, MemoryJobStore
 from tests.unit.emulator.events import DEADLINE_S
 from tests.unit.emulator.streamed import comes, turns
-from tests.waiting import until
+from tests.waiting import wait_until
 
 Connect = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("no_tasks_left")
@@ -42,7 +42,7 @@ class Queue:
         self.drain = Drain()
         settings = EmulatorSettings(engine="scripted", local_worker=False)
         service: Any = None
-        self.queue = OpenAIQueue(self.store, service, self.drain, settings, keep_alive_s)
+        self.queue = QueuedOpenAIRoutes(self.store, service, self.drain, settings, keep_alive_s)
         self.app = Starlette(routes=self.queue.routes(), exception_handlers=ERRORS)
         self.job: Job
 
@@ -316,7 +316,7 @@ async def test_client_that_leaves_takes_its_job_with_it(
             await at.say(ONE)
             await comes(client, ONE.encode())
     else:
-        await until(lambda: at.store.available("e"))
+        await wait_until(lambda: at.store.available("e"))
     client.left.set()
     await asyncio.gather(asked, return_exceptions=True)
     await at.queue.close()
@@ -346,7 +346,7 @@ async def test_server_that_ends_says_so_to_who_waits(peer: Connect, body: dict[s
     at = Queue()
     client = peer(body)
     asked = at.ask(client)
-    await until(lambda: at.store.available("e"))
+    await wait_until(lambda: at.store.available("e"))
     at.drain.begin()
     await over(asked)
     assert status_of(client) == 503

@@ -41,7 +41,7 @@ from jobs import (
 from jobs.journal_port import NoJournal
 from tests.conftest import EngineFactory, ScriptFactory
 from tests.unit.emulator.events import DEADLINE_S, Events
-from tests.waiting import until
+from tests.waiting import wait_until
 
 HANG = {"hang_s": 3600}
 ENDPOINT = "here"
@@ -115,7 +115,7 @@ class Worker:
     async def quiet(self) -> None:
         """Wait until nothing runs, no slot is held and nobody waits for one."""
         engine = self.engine
-        await until(lambda: not (engine.running or engine.waiting or self.worker._running))
+        await wait_until(lambda: not (engine.running or engine.waiting or self.worker._running))
 
 
 @asynccontextmanager
@@ -224,7 +224,7 @@ async def test_no_job_is_taken_when_the_model_cannot_be_loaded(
 ) -> None:  # R69
     async with working(engine_factory, script({}, load_error="the file is broken")) as at:
         jobs = await at.enqueue(*(str(number) for number in range(200)))
-        await until(lambda: "no more jobs are taken" in caplog.text)
+        await wait_until(lambda: "no more jobs are taken" in caplog.text)
         assert {(await at.now(job)).status for job in jobs} == {JobStatus.IN_QUEUE}
         assert at.shown == {"idle": 0, "ready": 0, "running": 0, "unhealthy": at.engine.slots}
     assert "they stay in the queue: the file is broken" in caplog.text
@@ -239,10 +239,10 @@ async def test_waiting_jobs_stay_queued_when_the_engine_dies(
         deaf, *waiting = await at.enqueue("a", "b", "c")
         await at.events.wait(RequestStarted)
         await at.store.cancel(deaf.id)
-        await until(lambda: at.engine.state is EngineState.DEAD)
-        await until(lambda: "no more jobs are taken" in caplog.text)
+        await wait_until(lambda: at.engine.state is EngineState.DEAD)
+        await wait_until(lambda: "no more jobs are taken" in caplog.text)
         assert [(await at.now(job)).status for job in waiting] == [JobStatus.IN_QUEUE] * 2
-        await until(lambda: not at.worker._running)
+        await wait_until(lambda: not at.worker._running)
         assert at.shown == {"idle": 0, "ready": 0, "running": 0, "unhealthy": 1}
 
 
@@ -281,7 +281,7 @@ async def test_slot_is_given_back_when_its_job_is_gone(
     async with working(engine_factory, script({"pieces": ["a", HANG]}, slots=1)) as at:
         running, waiting = await at.enqueue("a", "b")
         await at.events.wait(RequestStarted)
-        await until(lambda: at.engine.waiting)
+        await wait_until(lambda: at.engine.waiting)
         await at.store.cancel(waiting.id)
         await at.store.cancel(running.id)
         await at.quiet()

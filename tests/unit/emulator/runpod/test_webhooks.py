@@ -14,7 +14,7 @@ from jobs import Job, MemoryJobStore, NewJob
 from tests.ports import free_port
 from tests.unit.emulator.events import DEADLINE_S
 from tests.unit.emulator.receiver import receiving
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_tasks_left")
 
@@ -104,7 +104,7 @@ async def test_refused_connection_is_tried_again() -> None:
     port = free_port()
     async with telling(tries=1_000_000) as at:
         job = await at.end(f"http://127.0.0.1:{port}/told")
-        await until(lambda: at.webhooks._client is not None and at.webhooks._client.done())
+        await wait_until(lambda: at.webhooks._client is not None and at.webhooks._client.done())
         async with receiving(port=port) as receiver:
             await at.settled()
             assert [post["id"] for post in receiver.posts] == [job.id]

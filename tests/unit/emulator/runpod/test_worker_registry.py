@@ -15,7 +15,7 @@ from emulator.runpod.dispatcher import Handout
 from emulator.runpod.remote_worker import Worker
 from emulator.runpod.worker_registry import Fleet
 from jobs import Job, JobStatus, MemoryJobStore, NewJob, StoreUnavailable
-from tests.waiting import until, until_told
+from tests.waiting import poll_until, wait_until
 
 TICK_S = 0.01
 GRACE_S = 0.1
@@ -154,7 +154,7 @@ async def test_what_the_pings_of_a_busy_worker_do_not_name_waits_again(
         with worker.poll("takes"):
             late = await lease(store, worker)
             fleet.ping("ep", "w", kept.id)
-            await until_told(lambda: has(store, lost, JobStatus.IN_QUEUE))
+            await poll_until(lambda: has(store, lost, JobStatus.IN_QUEUE))
         # It was not there yet at the first of them.
         assert await status(store, late) is JobStatus.IN_PROGRESS
         assert await status(store, kept) is JobStatus.IN_PROGRESS
@@ -336,5 +336,5 @@ async def test_a_server_without_workers_does_not_look_for_them(
     worker = fleet.worker("e", "w")
     break_off(worker)
     worker.seen_at -= 60
-    await until(lambda: not fleet.workers("e"))
+    await wait_until(lambda: not fleet.workers("e"))
     await fleet.close()

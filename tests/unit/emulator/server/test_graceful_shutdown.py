@@ -7,10 +7,10 @@ import logging
 
 import pytest
 
+from emulator.http.shutdown_state import Drain
 from emulator.server import graceful_shutdown as module
 from emulator.server.graceful_shutdown import Ending, UnderWay
-from emulator.server.shutdown_state import Drain
-from tests.waiting import until
+from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -52,9 +52,9 @@ async def test_end_says_what_it_waits_for_and_when_that_is_done(
 
     task = asyncio.create_task(Ending(Drain(), 60, idle, nothing, lambda: counts[-1]).wait())
     async with asyncio.timeout(5):
-        await until(lambda: caplog.messages)
+        await wait_until(lambda: caplog.messages)
         counts.append(UnderWay(jobs=1))
-        await until(lambda: len(caplog.messages) == 2)
+        await wait_until(lambda: len(caplog.messages) == 2)
         counts.append(UnderWay())
         done.set()
         await task

@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from emulator.http.shutdown_state import Drain
 from emulator.server import server as module
 from emulator.server.connection import ConnectionLimits
 from emulator.server.graceful_shutdown import Ending
 from emulator.server.server import Server, configured
-from emulator.server.shutdown_state import Drain
 from jobs import StoreUnavailable
-from tests.waiting import until
+from tests.waiting import wait_until
 
 
 class App:
@@ -63,7 +63,7 @@ async def test_kernel_asks_whether_who_is_connected_is_still_there(listening: Se
     """A worker's machine that loses its power says no goodbye, and its polls stay open."""
     address = listening.servers[0].sockets[0].getsockname()
     _, writer = await asyncio.open_connection(*address)
-    (connection,) = await until(lambda: list(listening.server_state.connections))
+    (connection,) = await wait_until(lambda: list(listening.server_state.connections))
     sock = connection.transport.get_extra_info("socket")
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     silent_s, every_s, times = (
@@ -104,7 +104,7 @@ async def test_what_nobody_expected_is_told_at_length(caplog: pytest.LogCaptureF
 async def test_signal_is_heard_at_once(listening: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TICK_S", 3600.0)
     running = asyncio.create_task(listening.main_loop())
-    await until(lambda: listening.server_state.default_headers)
+    await wait_until(lambda: listening.server_state.default_headers)
     listening.handle_exit(signal.SIGTERM, None)
     async with asyncio.timeout(5):
         await running
@@ -144,9 +144,9 @@ async def test_second_signal_hurries(listening: Server) -> None:
 async def test_date_goes_on(listening: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TICK_S", 0.01)
     running = asyncio.create_task(listening.main_loop())
-    first = await until(lambda: listening.server_state.default_headers)
+    first = await wait_until(lambda: listening.server_state.default_headers)
     assert dict(first)[b"date"].endswith(b"GMT")
-    await until(lambda: listening.server_state.default_headers is not first)
+    await wait_until(lambda: listening.server_state.default_headers is not first)
     listening.handle_exit(signal.SIGTERM, None)
     await running
 

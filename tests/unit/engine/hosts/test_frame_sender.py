@@ -16,7 +16,7 @@ import pytest
 import engine.hosts.frame_sender
 from engine.channel import DeltaChannel
 from engine.errors import BackendFailed
-from engine.hosts.frame_sender import Outbox
+from engine.hosts.frame_sender import FrameSender
 from engine.hosts.frames import FrameDecoder
 from engine.output import Delta, Finish, FinishReason, TokenLogprob, Usage
 from tests.waiting import WAIT_S
@@ -30,7 +30,7 @@ class Office:
     def __init__(self) -> None:
         self.ours, self.theirs = socket.socketpair()
         self.theirs.settimeout(WAIT_S)
-        self.outbox = Outbox(self.ours)
+        self.outbox = FrameSender(self.ours)
         self._decoder = FrameDecoder()
 
     def frames(self, size: int = 65536) -> Iterator[dict[str, Any]]:
@@ -135,7 +135,7 @@ def old_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]:
     """An outbox without a sender: what arrives was sent by the thread that brought it."""
-    monkeypatch.setattr(Outbox, "_send_forever", lambda outbox: None)
+    monkeypatch.setattr(FrameSender, "_send_forever", lambda outbox: None)
     office = Office()
     yield office
     office.close()

@@ -14,7 +14,7 @@ from engine.errors import EngineClosed, EngineDead, EngineError
 from engine.hosts.downtime import Downtime
 from engine.hosts.pool import PoolHost
 from engine.stream import TokenStream
-from tests.waiting import WAIT_S, until
+from tests.waiting import WAIT_S, wait_until
 
 
 class Copy:
@@ -190,7 +190,7 @@ async def test_one_that_does_not_load_is_told_and_waited_for_no_more(
     copies[0].becomes(failure=EngineDead("no memory"))
     copies[1].becomes(loaded=True)
     await waiting
-    await until(lambda: "copy 0 of a model is not there: no memory" in caplog.text)
+    await wait_until(lambda: "copy 0 of a model is not there: no memory" in caplog.text)
     await pool.close()
 
 
@@ -203,7 +203,7 @@ async def test_a_vector_holds_its_copy_and_other_calls_do_not(
         asyncio.create_task(pool.call("embed", 1)),
         asyncio.create_task(pool.call("render", 2)),
     ]
-    await until(lambda: [copy.told for copy in copies] == [["embed"], ["render"]])
+    await wait_until(lambda: [copy.told for copy in copies] == [["embed"], ["render"]])
     run(pool)
     assert [copy.running for copy in copies] == [0, 1]
     for copy in copies:

@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from handler.openai.call import Codec
+from handler.openai.call import OpenAICall
 from handler.openai.dialect import OPENAI, Dialect
-from handler.openai.parallel import Several
-from handler.openai.service import OpenAIService, events
+from handler.openai.events import stream_events
+from handler.openai.parallel import ParallelGenerations
+from handler.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 from tests.unit.handler.openai import reading
 from tests.unit.handler.openai.reading import Told
-from tests.waiting import until
+from tests.waiting import wait_until
 
 Tell = Callable[[OpenAIService, str, dict[str, Any]], Coroutine[Any, Any, Told]]
 
@@ -33,9 +34,9 @@ async def tell_streamed(
     return reading.streamed(await blocks_of(service, service.codec(route, streamed(body), dialect)))
 
 
-async def blocks_of(service: OpenAIService, codec: Codec) -> list[bytes]:
+async def blocks_of(service: OpenAIService, codec: OpenAICall) -> list[bytes]:
     async with await service.open(codec) as running:
-        return [block async for block in events(codec, running)]
+        return [block async for block in stream_events(codec, running)]
 
 
 def streamed(body: dict[str, Any]) -> dict[str, Any]:
@@ -45,10 +46,12 @@ def streamed(body: dict[str, Any]) -> dict[str, Any]:
 async def idle(pipeline: Pipeline) -> None:
     """Wait until every slot is free and nobody waits for one, and no task is left but this."""
     engine = pipeline.engine
-    await until(lambda: not (engine.running or engine.waiting) and len(asyncio.all_tasks()) == 1)
+    await wait_until(
+        lambda: not (engine.running or engine.waiting) and len(asyncio.all_tasks()) == 1
+    )
 
 
-async def open_several(service: OpenAIService, body: dict[str, Any]) -> Several:
+async def open_several(service: OpenAIService, body: dict[str, Any]) -> ParallelGenerations:
     running = await service.open(service.codec(COMPLETIONS, streamed(body)))
-    assert isinstance(running, Several)
+    assert isinstance(running, ParallelGenerations)
     return running

@@ -14,7 +14,7 @@ from handler.pipeline import Answer
 from tests.unit.handler.conftest import PipelineFactory
 from tests.unit.handler.openai.calls import COMPLETIONS, blocks_of, idle, open_several
 from tests.unit.handler.openai.reading import chunks_of, text_of
-from tests.waiting import until
+from tests.waiting import wait_until
 
 ENDLESS = {"pieces": ["x"], "repeat": -1, "delay_ms": 1}
 HANGING: dict[str, Any] = {"when": "hang", "pieces": [{"hang_s": 3600}]}
@@ -72,7 +72,7 @@ async def test_call_that_is_cancelled_ends_them_all(pipeline_of: PipelineFactory
     for body in ({"prompt": ["endless"] * 6}, {"prompt": ["hang"] * 6, "stream": True}):
         codec = service.codec(COMPLETIONS, body)
         call = asyncio.create_task(service.open(codec) if codec.streaming else service.whole(codec))
-        await until(lambda: pipeline.engine.running == 4)
+        await wait_until(lambda: pipeline.engine.running == 4)
         call.cancel()
         with suppress(asyncio.CancelledError):
             await call

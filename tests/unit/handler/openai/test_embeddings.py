@@ -22,7 +22,7 @@ from handler.openai.dialect import OVMS
 from handler.openai.embeddings import MAX_INPUTS
 from handler.openai.service import EMBEDDINGS, OpenAIService
 from tests.unit.handler.conftest import JobHandlerFactory, PipelineFactory
-from tests.waiting import until
+from tests.waiting import wait_until
 
 INPUT = (
     "input must be a non-empty string, an array of up to 2048 of them, an array of token ids or "
@@ -175,7 +175,7 @@ async def test_they_wait_for_a_slot_like_any_other_and_give_it_back(
     engine, service = pipeline.engine, OpenAIService(pipeline)
     running = await service.open(service.codec("/v1/completions", {"prompt": "a", "stream": True}))
     waiting = asyncio.create_task(asked(service, "a"))
-    await until(lambda: engine.waiting == 1)
+    await wait_until(lambda: engine.waiting == 1)
     with pytest.raises(QueueFull):
         await service.embeddings({"input": "b"})
     running.abort()
@@ -190,11 +190,11 @@ async def test_client_that_leaves_gives_its_place_back(pipeline_of: PipelineFact
     engine, service = pipeline.engine, OpenAIService(pipeline)
     running = await service.open(service.codec("/v1/completions", {"prompt": "a", "stream": True}))
     waiting = asyncio.create_task(asked(service, "a"))
-    await until(lambda: engine.waiting == 1)
+    await wait_until(lambda: engine.waiting == 1)
     waiting.cancel()
-    await until(lambda: engine.waiting == 0)
+    await wait_until(lambda: engine.waiting == 0)
     running.abort()
-    await until(lambda: engine.running == 0)
+    await wait_until(lambda: engine.running == 0)
     assert len(vectors(await asked(service, "a"))) == 1
 
 

@@ -13,10 +13,11 @@ from engine.errors import (
     GenerationTimeout,
     ModelLoadFailed,
 )
-from handler.openai.call import Codec
+from handler.openai.call import OpenAICall
 from handler.openai.completions import COMPLETIONS as COMPLETIONS_SHAPE
-from handler.openai.parallel import Several
-from handler.openai.service import OpenAIService, events
+from handler.openai.events import stream_events
+from handler.openai.parallel import ParallelGenerations
+from handler.openai.service import OpenAIService
 from handler.pipeline import Answer
 from tests.unit.handler.conftest import PipelineFactory
 from tests.unit.handler.openai import reading
@@ -30,7 +31,7 @@ from tests.unit.handler.openai.calls import (
     tell_streamed,
     tell_whole,
 )
-from tests.waiting import until
+from tests.waiting import wait_until
 
 HANGING: dict[str, Any] = {"when": "hang", "pieces": [{"hang_s": 3600}]}
 TURNS = [{"role": "user", "content": "hi"}]
@@ -40,7 +41,7 @@ TURNS = [{"role": "user", "content": "hi"}]
 
 
 def seeds(**body: Any) -> list[int | None]:
-    codec = Codec(COMPLETIONS_SHAPE, body, "tiny", None)
+    codec = OpenAICall(COMPLETIONS_SHAPE, body, "tiny", None)
     return [each.generation.sampling.seed for each in codec.requests]
 
 
@@ -56,7 +57,7 @@ def test_each_candidate_has_a_seed_of_its_own_and_the_first_the_given_one() -> N
 
 
 def test_each_request_has_an_id_that_tells_its_call() -> None:
-    codec = Codec(COMPLETIONS_SHAPE, {"prompt": ["a", "b"], "n": 2}, "tiny", None)
+    codec = OpenAICall(COMPLETIONS_SHAPE, {"prompt": ["a", "b"], "n": 2}, "tiny", None)
     ids = [each.generation.request_id for each in codec.requests]
     assert ids == [codec.id, *(f"{codec.id}-{number}" for number in (1, 2, 3))]
     assert {each.generation.priority for each in codec.requests} == {Priority.INTERACTIVE}
@@ -114,7 +115,7 @@ async def test_first_call_of_all_waits_to_know_how_many_slots_there_are(
     pipeline = pipeline_of(HANGING, slots=4, load_ms=50)
     service = OpenAIService(pipeline, stream_several=True)
     call = asyncio.create_task(tell(service, COMPLETIONS, {"prompt": ["hang"] * 4}))
-    await until(lambda: pipeline.engine.running == 4)
+    await wait_until(lambda: pipeline.engine.running == 4)
     call.cancel()
     with suppress(asyncio.CancelledError):
         await call
@@ -182,7 +183,7 @@ async def test_slot_that_is_brought_serves_them_all(pipeline_of: PipelineFactory
         slot = await pipeline.engine.reserve(Priority.JOB)
         codec = service.codec(COMPLETIONS, streamed(body))
         async with await service.open(codec, slot) as running:
-            assert isinstance(running, Several)
+            assert isinstance(running, ParallelGenerations)
             parts = [part async for parts in running.batches() for _, part in parts]
             found = [part for part in parts if isinstance(part, Answer)]
             assert [answer.text for answer in found] == ["x", "x"]
@@ -199,7 +200,7 @@ async def test_interval_holds_for_all_choices_together(
     loop = asyncio.get_running_loop()
     began = loop.time()
     async with asyncio.timeout(10), await service.open(codec) as running:
-        blocks = [block async for block in events(codec, running, 0.1)]
+        blocks = [block async for block in stream_events(codec, running, 0.1)]
     # However slow the machine is, an interval has passed between any two.
     assert (len(blocks) - 1) * 0.1 <= loop.time() - began
     told = reading.streamed(blocks)

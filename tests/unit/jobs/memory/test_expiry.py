@@ -14,7 +14,7 @@ import jobs.memory.store
 from jobs import JobStatus, MemoryJobStore, NewJob, Policy
 from jobs.limits import Limits
 from jobs.memory.expiry import Timekeeper
-from tests.waiting import WAIT_S, until, until_told
+from tests.waiting import WAIT_S, poll_until, wait_until
 
 LONG_MS = 3_600_000
 
@@ -79,7 +79,7 @@ async def test_retention_is_kept_while_nothing_else_happens() -> None:
     async def forgotten() -> bool:
         return await store.get(job.id) is None
 
-    await until_told(forgotten)
+    await poll_until(forgotten)
     await store.close()
 
 
@@ -90,5 +90,5 @@ async def test_stops_that_nobody_asks_for_are_dropped_though_nothing_is_due(
     monkeypatch.setattr(jobs.memory.expiry, "_LONGEST_S", 0.01)
     store = MemoryJobStore()
     await store.start()
-    await until(lambda: looks.call_count >= 3)
+    await wait_until(lambda: looks.call_count >= 3)
     await store.close()

@@ -14,7 +14,7 @@ import pytest
 from engine.backends.llamacpp.loaded import Loaded
 from engine.backends.llamacpp.server import Draft, Plan
 from engine.errors import BackendFailed, ModelLoadFailed
-from tests.waiting import look_until
+from tests.waiting import wait_until_blocking
 
 USUAL, FAR, NEAR = Draft(5, 0.0), Draft(16, 0.5), Draft(2, 0.0)
 PLAN = Plan(path=Path("m"), name="m", context=8, slots=2, threads=1, draft=USUAL)
@@ -114,7 +114,7 @@ def wait_in_line(servers: Loaded, count: int) -> None:
         with servers._changed:
             return len(servers._line) == count
 
-    look_until(so_many)
+    wait_until_blocking(so_many)
 
 
 def test_those_who_ask_for_nothing_share_what_there_is(load: Loader) -> None:

@@ -19,7 +19,7 @@ from engine.backends.rkllm.structs import RKLLMResult
 from engine.errors import BackendFailed
 from engine.output import FinishReason
 from engine.request import SamplingParams
-from tests.waiting import PATIENCE, look_until
+from tests.waiting import PATIENCE, wait_until_blocking
 
 NORMAL, WAITING, FINISH, ERROR = range(4)
 PLACES = 3
@@ -132,7 +132,7 @@ class Crowd:
 
 def wait_until(true: Callable[[], bool]) -> None:
     # A property comes here thousands of times.
-    look_until(true, BOUND_S, gap_s=0.001)
+    wait_until_blocking(true, BOUND_S, gap_s=0.001)
 
 
 @pytest.fixture
