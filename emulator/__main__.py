@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     }
 
     from emulator.autoscaling.worker_process import missing_sdk
-    from emulator.server.preflight import check_exposure, check_files, listening_sockets
+    from emulator.preflight import check_exposure, check_files, listening_sockets
     from emulator.settings import EmulatorSettings
     from handler.logs import configure_logging
     from handler.setting_error import SettingError, leave

@@ -27,6 +27,7 @@ from emulator.health import Health
 from emulator.http.disconnect import ClientDisconnected
 from emulator.http.operation_router import ByOperation
 from emulator.http.responses import error_response, on_error, on_http_error
+from emulator.http.shutdown_state import Drain, DrainGate, DrainingStore
 from emulator.metrics.definitions import Metrics
 from emulator.metrics.gauges import readings
 from emulator.metrics.instruments import Metric
@@ -37,10 +38,10 @@ from emulator.middleware.fault_injection import Faults
 from emulator.middleware.origin_check import OriginCheck
 from emulator.middleware.request_id import RequestIds
 from emulator.openai.performance import Performance
-from emulator.openai.queue_routes import OpenAIQueue, on_call_failed
+from emulator.openai.queue_routes import QueuedOpenAIRoutes, on_call_failed
 from emulator.openai.routes import OpenAIRoutes
 from emulator.openai.system_status import Oracle
-from emulator.openai.tokenize_routes import TokenRoutes
+from emulator.openai.tokenize_routes import TokenizeRoutes
 from emulator.openai.worker_output import CallFailed
 from emulator.openapi.routes import DocsRoutes
 from emulator.runpod.client_routes import JobRoutes
@@ -53,10 +54,9 @@ from emulator.runpod.worker_registry import Fleet
 from emulator.runpod.worker_routes import WorkerRoutes
 from emulator.server.engine_watch import EngineWatch
 from emulator.server.graceful_shutdown import Ending, UnderWay
-from emulator.server.shutdown_state import Drain, DrainGate, DrainingStore
 from emulator.settings import IN_MEMORY, EmulatorSettings
 from emulator.tracing.setup import Tracing, choose
-from engine import AnyEngine, by_model
+from engine import AnyEngine, engines_by_model
 from engine.errors import EngineError
 from handler.composition import build_checking, build_results, open_doors
 from handler.errors import HandlerError, Problem, Row
@@ -129,7 +129,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
     endpoint = settings.endpoint_id
     drain = Drain()
     sent = tracing.store(store)
-    queue = OpenAIQueue(sent, doors.openai, drain, settings)
+    queue = QueuedOpenAIRoutes(sent, doors.openai, drain, settings)
     worker = LocalWorker(
         store,
         doors.jobs,
@@ -165,7 +165,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
     openai = OpenAIRoutes(
         doors.openai,
         _oracle(settings, engine, performance, told),
-        TokenRoutes(doors.models, max_body_bytes),
+        TokenizeRoutes(doors.models, max_body_bytes),
         max_body_bytes,
         interval_s,
     )
@@ -173,9 +173,11 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
     jobs = JobRoutes(seen, fleet, settings)
     workers = WorkerRoutes(seen, fleet, settings, drain)
     health = Health(
-        engine, by_model(engine, settings.served_model), journal, drain, batches.set_aside
+        engine, engines_by_model(engine, settings.served_model), journal, drain, batches.set_aside
     )
-    console = ConsoleRoutes(seen, fleet, by_model(engine, settings.served_model), answers, settings)
+    console = ConsoleRoutes(
+        seen, fleet, engines_by_model(engine, settings.served_model), answers, settings
+    )
     local = worker_key(endpoint, LOCAL)
 
     async def give_back(limit_s: float) -> None:
@@ -278,7 +280,7 @@ def _oracle(
     told: Sequence[Metric],
 ) -> Oracle:
     try:
-        engines = by_model(engine, settings.served_model)
+        engines = engines_by_model(engine, settings.served_model)
         return Oracle(engines, performance, told, settings.rate_limit_chat)
     except ValueError as error:
         raise SettingError(

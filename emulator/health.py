@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from emulator.http.responses import JSON
-from emulator.server.shutdown_state import Drain
+from emulator.http.shutdown_state import Drain
 from engine import AnyEngine, Engine, EngineState
 from jobs import SqliteJournal
 

@@ -10,8 +10,8 @@ from pydantic import Field, field_validator
 
 from emulator.autoscaling.policy import Scaling
 from emulator.autoscaling.worker_process import worker_command
+from emulator.http.allowed_hosts import AllowedHosts, is_entry
 from emulator.http.request_target import METRICS, OPEN
-from emulator.middleware.allowed_hosts import AllowedHosts, is_entry
 from emulator.middleware.fault_injection import FaultRates
 from emulator.runpod.job_request import PolicyLimits
 from emulator.server.connection import ConnectionLimits

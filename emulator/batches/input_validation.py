@@ -8,9 +8,9 @@ from pathlib import Path
 from batch.input.line import BadLine, Line
 from batch.input.scan import MAX_TOLD, Manifest, look_over
 from batch.input.source import Source
-from handler.openai.service import EMBEDDINGS, SHAPES
+from handler.openai.service import EMBEDDINGS, ENDPOINT_SPECS
 
-ENDPOINTS = (*SHAPES, EMBEDDINGS)
+ENDPOINTS = (*ENDPOINT_SPECS, EMBEDDINGS)
 # OpenAI's, for all lines together.
 MAX_EMBEDDING_INPUTS = 50_000
 

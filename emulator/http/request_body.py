@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from starlette.requests import Request
 
-from emulator.server.body_budget import RECEIVED, ReceivedBody
+from emulator.http.body_budget import RECEIVED, ReceivedBody
 from handler.errors import InvalidRequest, PayloadTooLarge, UnsupportedMediaType
 from handler.json_values import MAX_JSON_VALUES, has_more_values, parse_json
 

@@ -11,7 +11,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import Receive, Scope, Send
 
 from emulator.http.disconnect import disconnected, hang_up
-from emulator.server.shutdown_state import STOPPED, stopped
+from emulator.http.shutdown_state import STOPPED, stopped
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),

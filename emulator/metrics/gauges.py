@@ -12,7 +12,7 @@ from emulator.metrics.definitions import PREFIX
 from emulator.metrics.instruments import Reading, Spec
 from emulator.runpod.worker_registry import Fleet
 from emulator.settings import EmulatorSettings
-from engine import AnyEngine, EngineState, by_model
+from engine import AnyEngine, EngineState, engines_by_model
 from jobs import JobStatus, MemoryJobStore, SqliteJournal
 
 _WORKERS = ("idle", "initializing", "running")
@@ -28,7 +28,7 @@ def readings(
 ) -> list[Reading]:
     """Return all readings. Reading one takes constant time, however many jobs there are."""
     endpoint = settings.endpoint_id
-    models = by_model(engine, settings.served_model)
+    models = engines_by_model(engine, settings.served_model)
 
     def oldest_s() -> float:
         queued_at = store.oldest_queued_at(endpoint)

@@ -6,9 +6,9 @@ import asyncio
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from emulator.http.allowed_hosts import AllowedHosts, is_loopback
 from emulator.http.request_target import OPEN, Plane, call_of, has_named_errors
 from emulator.http.responses import error_response
-from emulator.middleware.allowed_hosts import AllowedHosts, is_loopback
 from handler.errors import Problem, Row
 from handler.sampling import shown
 

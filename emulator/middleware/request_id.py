@@ -22,7 +22,7 @@ from emulator.http.request_target import (
     has_named_errors,
 )
 from emulator.http.responses import error_response
-from emulator.server.shutdown_state import stopped, unavailable
+from emulator.http.shutdown_state import stopped, unavailable
 from handler.errors import problem
 from handler.log_json import FIELDS
 from handler.log_reasons import error_message, loggable

@@ -19,22 +19,16 @@ from starlette.routing import Route
 from emulator.http.disconnect import while_connected
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON, error_response
+from emulator.http.shutdown_state import STOPPED, Drain
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
 from emulator.openai.queued_call import QueuedCall
-from emulator.openai.worker_output import CallFailed, body_of
+from emulator.openai.worker_output import CallFailed, read_body
 from emulator.runpod.client_routes import asked_wait_s
 from emulator.runpod.job_request import new_job
-from emulator.server.shutdown_state import STOPPED, Drain
 from emulator.settings import EmulatorSettings
 from handler.errors import ModelNotFound, problem
-from handler.openai.service import (
-    DONE,
-    EMBEDDINGS,
-    MODELS,
-    SHAPES,
-    OpenAIService,
-    error_event,
-)
+from handler.openai.events import DONE, error_event
+from handler.openai.service import EMBEDDINGS, ENDPOINT_SPECS, MODELS, OpenAIService
 from handler.sampling import shown
 from jobs import Job, JobStore, StoreUnavailable
 
@@ -43,7 +37,7 @@ logger = logging.getLogger(__name__)
 PREFIX = "/v2/{endpoint}/openai"
 
 
-class OpenAIQueue:
+class QueuedOpenAIRoutes:
     """Sends calls as jobs and answers with what becomes of them.
 
     Whatever is posted goes to the worker, known here or not, as on RunPod: it is the worker that
@@ -71,7 +65,7 @@ class OpenAIQueue:
     def routes(self) -> list[Route]:
         """Return the routes to mount."""
         models = PREFIX + MODELS
-        posted = [*SHAPES, EMBEDDINGS, "/v1/{route:path}"]
+        posted = [*ENDPOINT_SPECS, EMBEDDINGS, "/v1/{route:path}"]
         return [
             Route(models, self._models, methods=["GET"]),
             Route(f"{models}/{{model:path}}", self._model, methods=["GET"]),
@@ -99,7 +93,7 @@ class OpenAIQueue:
             # A name may have a slash in it, so this route takes the list's with one at its end too.
             return RedirectResponse(request.url.path.rstrip("/"))
         if request.path_params["endpoint"] == self._local:
-            return JSON(self._service.model(name))
+            return JSON(self._service.get_model(name))
         found = await self._list(request)
         models = [each for each in found.get("data") or () if isinstance(each, dict)]
         for model in models:
@@ -114,7 +108,7 @@ class OpenAIQueue:
 
     async def _list(self, request: Request) -> dict[str, Any]:
         if request.path_params["endpoint"] == self._local:
-            return self._service.models()
+            return self._service.list_models()
         # What asks is told from what is sent by there being nothing in it.
         return await self._whole(request, MODELS, {})
 
@@ -130,7 +124,7 @@ class OpenAIQueue:
             output = [
                 orjson.loads(chunk.value) for chunk in await self._store.read(job.id, (0, 0), 0)
             ]
-        return body_of(output)
+        return read_body(output)
 
     async def _streamed(self, request: Request, route: str, body: dict[str, Any]) -> SSEResponse:
         call = await self._send(request, route, body)

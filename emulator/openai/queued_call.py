@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import orjson
 
-from emulator.openai.worker_output import CallFailed, Events, failure_of
-from emulator.server.shutdown_state import STOPPED, Drain
+from emulator.http.shutdown_state import STOPPED, Drain
+from emulator.openai.worker_output import CallFailed, SSEReassembler, describe_job_failure
 from handler.errors import Problem, Row
 from jobs import Chunk, Job, JobStatus, JobStore
 
@@ -45,7 +45,7 @@ class QueuedCall:
         self._until = asyncio.get_running_loop().time() + wait_s
         # Of the last chunk that was read.
         self._place = (0, 0)
-        self._events = Events()
+        self._events = SSEReassembler()
         self._said = False
         self._over = False
         self._left = False
@@ -65,7 +65,7 @@ class QueuedCall:
                 break
         self._over = True
         if job.status is not JobStatus.COMPLETED:
-            raise CallFailed(failure_of(job))
+            raise CallFailed(describe_job_failure(job))
         return job
 
     async def events(self) -> bytes:
@@ -102,7 +102,7 @@ class QueuedCall:
     def _ended(self, job: Job) -> bytes:
         self._over = True
         if job.status is not JobStatus.COMPLETED:
-            raise CallFailed(failure_of(job))
+            raise CallFailed(describe_job_failure(job))
         if not self._place[0] and job.output is not None:
             # Of a worker that does not stream.
             return self._events.feed(orjson.loads(job.output)) + self._events.finish()
@@ -129,7 +129,7 @@ class QueuedCall:
         """Forget what a lost worker has said. Raises CallFailed where the client has some of it."""
         if self._said:
             raise CallFailed(Problem("the worker was lost in the middle of its answer", _LOST))
-        self._events = Events()
+        self._events = SSEReassembler()
         self._place = (0, 0)
 
     async def _undrained(self, work: Awaitable[T], otherwise: T) -> T:

@@ -12,21 +12,14 @@ from starlette.routing import Route
 from emulator.http.disconnect import while_connected
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON, error_response
+from emulator.http.shutdown_state import STOPPED
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
 from emulator.openai.system_status import Oracle
-from emulator.openai.tokenize_routes import TokenRoutes
-from emulator.server.shutdown_state import STOPPED
+from emulator.openai.tokenize_routes import TokenizeRoutes
 from handler.errors import problem
 from handler.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
-from handler.openai.service import (
-    DONE,
-    EMBEDDINGS,
-    MODELS,
-    SHAPES,
-    OpenAIService,
-    error_event,
-    events,
-)
+from handler.openai.events import DONE, error_event, stream_events
+from handler.openai.service import EMBEDDINGS, ENDPOINT_SPECS, MODELS, OpenAIService
 
 # Where the families of routes begin, instead of /v1.
 PREFIXES: Mapping[str, Dialect] = {"/v1": OPENAI, "/v3": OVMS, "": ORACLE}
@@ -45,7 +38,7 @@ class OpenAIRoutes:
         self,
         service: OpenAIService,
         oracle: Oracle,
-        tokens: TokenRoutes,
+        tokens: TokenizeRoutes,
         max_body_bytes: int,
         interval_s: float,
         keep_alive_s: float = KEEP_ALIVE_S,
@@ -61,7 +54,7 @@ class OpenAIRoutes:
         """Return the routes to mount."""
         found = []
         for prefix, dialect in PREFIXES.items():
-            for shape in SHAPES:
+            for shape in ENDPOINT_SPECS:
                 answer = self._generating(shape, dialect)
                 if dialect is ORACLE and shape.startswith("/v1/chat"):
                     answer = self._oracle.limited(answer)
@@ -79,25 +72,27 @@ class OpenAIRoutes:
         return [*found, *self._tokens.routes()]
 
     async def _models(self, request: Request) -> Response:
-        return JSON(self._service.models())
+        return JSON(self._service.list_models())
 
     async def _model(self, request: Request) -> Response:
         name = request.path_params["model"]
         if not name:
             # A name may have a slash in it, so this route takes the list's with one at its end too.
             return RedirectResponse(request.url.path.rstrip("/"))
-        return JSON(self._service.model(name))
+        return JSON(self._service.get_model(name))
 
     def _generating(self, shape: str, dialect: Dialect) -> _Answer:
         async def answer(request: Request) -> Response | SSEResponse:
             body = await read_json(request, self._max_body_bytes)
-            codec = await self._service.read(shape, body, dialect)
-            if not codec.streaming:
-                return JSON(await while_connected(request.receive, self._service.whole(codec)))
+            call = await self._service.parse_call_async(shape, body, dialect)
+            if not call.streaming:
+                return JSON(await while_connected(request.receive, self._service.complete(call)))
             running = await while_connected(
-                request.receive, self._service.open(codec), dispose=lambda running: running.abort()
+                request.receive,
+                self._service.open_stream(call),
+                dispose=lambda running: running.abort(),
             )
-            stream = events(codec, running, self._interval_s)
+            stream = stream_events(call, running, self._interval_s)
             farewell = error_event(STOPPED, dialect) + DONE
             return SSEResponse(stream, running.abort, farewell, self._keep_alive_s)
 
@@ -106,7 +101,7 @@ class OpenAIRoutes:
     def _embedding(self, dialect: Dialect) -> _Answer:
         async def answer(request: Request) -> Response:
             body = await read_json(request, self._max_body_bytes)
-            vectors = self._service.embeddings(body, dialect)
+            vectors = self._service.create_embeddings(body, dialect)
             return JSON(await while_connected(request.receive, vectors))
 
         return answer

@@ -23,7 +23,7 @@ from handler.sampling import check_token_count, read_token_ids, shown
 logger = logging.getLogger(__name__)
 
 
-class TokenRoutes:
+class TokenizeRoutes:
     """Asks a model's engine for tokens and text; holds nothing between calls."""
 
     def __init__(self, models: Models, max_body_bytes: int) -> None:

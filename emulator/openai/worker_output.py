@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from handler.errors import Problem, Row
-from handler.openai.service import DONE
+from handler.openai.events import DONE
 from handler.results import pointed_at
 from handler.sampling import shown
 from jobs import Job, JobStatus
@@ -31,7 +31,7 @@ class CallFailed(Exception):
         self.problem = problem
 
 
-class Events:
+class SSEReassembler:
     """Makes whole server-sent events of what a worker streams, however it was cut or wrapped.
 
     Workers send text that is cut anywhere, in the middle of an event or of its end; chunks as
@@ -98,7 +98,7 @@ class Events:
         return b"data: " + _on_one_line(data) + b"\n\n"
 
 
-def body_of(output: Any) -> dict[str, Any]:
+def read_body(output: Any) -> dict[str, Any]:
     """Return the body that a worker answered a call with which is not streamed.
 
     A worker may return it or yield it, as an object or as its text. Raises CallFailed.
@@ -120,7 +120,7 @@ def body_of(output: Any) -> dict[str, Any]:
     return found
 
 
-def failure_of(job: Job) -> Problem:
+def describe_job_failure(job: Job) -> Problem:
     """Return what the client of a call is told whose job has ended without an output."""
     if job.status is JobStatus.TIMED_OUT:
         seconds = job.policy.execution_timeout_ms / 1000

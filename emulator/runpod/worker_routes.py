@@ -16,13 +16,13 @@ from starlette.routing import Route
 from emulator.http.disconnect import ClientDisconnected, while_connected
 from emulator.http.request_body import json_bytes, read_object, require_json_label
 from emulator.http.responses import JSON
+from emulator.http.shutdown_state import Drain
 from emulator.runpod import job_response
 from emulator.runpod.dispatcher import Handout
 from emulator.runpod.job_response import worker_key
 from emulator.runpod.local_worker import NAME as LOCAL
 from emulator.runpod.remote_worker import Worker
 from emulator.runpod.worker_registry import Fleet
-from emulator.server.shutdown_state import Drain
 from emulator.settings import EmulatorSettings
 from handler.errors import InvalidRequest, PayloadTooLarge
 from handler.sampling import shown

@@ -14,9 +14,9 @@ import orjson
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from emulator.http.body_budget import RECEIVED, BodyBudget, ReceivedBody
 from emulator.http.disconnect import DROP
 from emulator.http.hangup_watch import HangupWatch
-from emulator.server.body_budget import RECEIVED, BodyBudget, ReceivedBody
 from emulator.server.chunked import ChunkedBody, ChunkedError
 from emulator.server.connection_counts import ConnectionCounts, counted_address
 from emulator.server.request_head import BadRequest, check_headers, check_length, split_target

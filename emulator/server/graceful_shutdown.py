@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from emulator.server.shutdown_state import Drain
+from emulator.http.shutdown_state import Drain
 
 logger = logging.getLogger(__name__)
 

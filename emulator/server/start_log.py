@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from emulator.middleware.allowed_hosts import is_loopback
+from emulator.http.allowed_hosts import is_loopback
 from emulator.settings import EmulatorSettings
 from handler.log_json import FIELDS
 

@@ -59,7 +59,7 @@ def import_s(folder: Path) -> float:
         [
             sys.executable,
             "-c",
-            "import emulator.server.preflight, emulator.autoscaling.worker_process, handler.logs",
+            "import emulator.preflight, emulator.autoscaling.worker_process, handler.logs",
         ],
         env=environment_of({}),
         cwd=folder,

@@ -8,10 +8,10 @@ import pytest
 from starlette.types import ASGIApp
 
 from emulator.http.request_target import Plane, call_of, has_named_errors
+from emulator.http.shutdown_state import Drain, DrainGate
 from emulator.middleware.auth import Keys
 from emulator.middleware.fault_injection import FaultRates, Faults
 from emulator.middleware.request_id import RequestIds
-from emulator.server.shutdown_state import Drain, DrainGate
 from jobs import JobStore
 from tests.unit.emulator.asgi import Inner, call
 

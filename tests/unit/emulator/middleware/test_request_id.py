@@ -14,8 +14,8 @@ from starlette.types import Receive, Scope, Send
 from structlog.contextvars import bind_contextvars
 
 from emulator.http.disconnect import DROP
+from emulator.http.shutdown_state import Drain
 from emulator.middleware.request_id import RequestIds
-from emulator.server.shutdown_state import Drain
 from engine.errors import EngineDead
 from handler.errors import InvalidRequest, NotFound
 from handler.log_json import fields_of

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from emulator.openai.worker_output import CallFailed, Events, body_of, failure_of
+from emulator.openai.worker_output import (
+    CallFailed,
+    SSEReassembler,
+    describe_job_failure,
+    read_body,
+)
 from handler.errors import UNAVAILABLE, Problem, Row
 from jobs import Job, JobStatus, Policy
 
@@ -28,7 +33,7 @@ TEXT = WHOLE.decode()
 
 def fed(*values: Any) -> bytes:
     """Return what comes of a worker's outputs, after checking that each block is whole events."""
-    events = Events()
+    events = SSEReassembler()
     blocks = [events.feed(value) for value in values]
     assert all(not block or block.endswith(b"\n\n") for block in blocks)
     said = b"".join(blocks) + events.finish()
@@ -87,12 +92,12 @@ def test_what_is_nested_too_deeply_to_be_written_goes_on_as_it_came() -> None:
         b"data: " + deep.replace("\n", "\ndata: ").encode() + b"\n\n" + DONE
     )
     with pytest.raises(CallFailed) as caught:
-        body_of(f'{{"error": {"[" * 300}{"]" * 300}}}')
+        read_body(f'{{"error": {"[" * 300}{"]" * 300}}}')
     assert caught.value.problem.message.endswith("an error that is nested too deeply")
 
 
 def test_events_go_out_as_soon_as_they_are_whole() -> None:
-    events = Events()
+    events = SSEReassembler()
     first = event(FIRST).decode()
     assert events.feed(first[:-1]) == b""
     assert events.feed("\n" + first[:10]) == event(FIRST)
@@ -114,7 +119,7 @@ def test_events_go_out_as_soon_as_they_are_whole() -> None:
 )
 def test_what_is_no_chunk_is_refused(value: Any, got: str) -> None:
     with pytest.raises(CallFailed) as failed:
-        Events().feed(value)
+        SSEReassembler().feed(value)
     assert failed.value.problem.row.status == 502
     said = f"the worker's output must be a stream of chunks, got {got}"
     assert failed.value.problem.message == said
@@ -122,7 +127,7 @@ def test_what_is_no_chunk_is_refused(value: Any, got: str) -> None:
 
 @pytest.mark.parametrize("values", [[], [None], [""], ["hello there"], ["a\n\nb\n\n"], [": x\n\n"]])
 def test_stream_without_an_event_is_no_answer(values: list[Any]) -> None:
-    events = Events()
+    events = SSEReassembler()
     assert b"".join([events.feed(value) for value in values]) == b""
     with pytest.raises(CallFailed, match="must be server-sent events") as failed:
         events.finish()
@@ -137,13 +142,13 @@ BODY = {"object": "text_completion", "choices": []}
     [BODY, [BODY], [[BODY]], json.dumps(BODY), [json.dumps(BODY)], list(json.dumps(BODY))],
 )
 def test_body_is_found_however_it_was_returned(output: Any) -> None:
-    assert body_of(output) == BODY
+    assert read_body(output) == BODY
 
 
 @pytest.mark.parametrize("output", [None, [], "", "hello", 5, [BODY, BODY], ["a", 1], TEXT, "[1]"])
 def test_what_is_no_body_is_a_bad_gateway(output: Any) -> None:
     with pytest.raises(CallFailed, match="must be one JSON body") as failed:
-        body_of(output)
+        read_body(output)
     assert failed.value.problem.row == Row(502, "worker_error")
 
 
@@ -172,10 +177,10 @@ OURS = {"error": {"message": "no", "type": "invalid_request_error", "param": "pr
 def test_error_that_was_returned_as_an_answer_is_one(output: Any, problem: Problem) -> None:
     for given in (output, [output], json.dumps(output)):
         with pytest.raises(CallFailed) as failed:
-            body_of(given)
+            read_body(given)
         assert failed.value.problem == problem
     with pytest.raises(CallFailed) as failed:
-        Events().feed(output)
+        SSEReassembler().feed(output)
     assert failed.value.problem == problem
 
 
@@ -213,21 +218,21 @@ def failed_job(error: str | None, status: JobStatus = JobStatus.FAILED) -> Job:
     ],
 )
 def test_failed_job_is_told_as_openai_does(error: str | None, problem: Problem) -> None:
-    assert failure_of(failed_job(error)) == problem
+    assert describe_job_failure(failed_job(error)) == problem
 
 
 def test_unavailable_worker_is_told_as_our_own_routes_do() -> None:
     ours = Problem("the model is not there", Row(503, "service_unavailable_error"))
-    told = failure_of(failed_job(ours.openai_job_error()))
+    told = describe_job_failure(failed_job(ours.openai_job_error()))
     assert told == ours
     assert told.openai_error()["error"]["message"] == UNAVAILABLE
 
 
 def test_other_ends_have_a_status_of_their_own() -> None:
-    late = failure_of(failed_job(None, JobStatus.TIMED_OUT))
+    late = describe_job_failure(failed_job(None, JobStatus.TIMED_OUT))
     assert (late.row.status, late.row.type) == (504, "timeout_error")
     assert late.message == "the call took the worker longer than 1.5 s"
-    cancelled = failure_of(failed_job(None, JobStatus.CANCELLED))
+    cancelled = describe_job_failure(failed_job(None, JobStatus.CANCELLED))
     assert (cancelled.row.status, cancelled.row.type) == (499, "cancelled_error")
 
 
@@ -238,7 +243,7 @@ def test_pointer_to_a_result_in_a_bucket_is_none_and_says_where_it_is() -> None:
         "the answer was put into a bucket: http://s3/b/k.json", Row(413, "result_too_large_error")
     )
     for output in (pointer, [pointer]):
-        for ask in (body_of, Events().feed):
+        for ask in (read_body, SSEReassembler().feed):
             with pytest.raises(CallFailed) as failed:
                 ask(output)
             assert failed.value.problem == told

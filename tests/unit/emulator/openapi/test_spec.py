@@ -188,7 +188,7 @@ def test_what_the_server_refuses_is_not_described(
     described = {"components": description["components"], "$ref": f"#/components/schemas/{schema}"}
     assert not jsonschema_rs.validator_for(described).is_valid(body)
     with pytest.raises(HandlerError):
-        service.codec(ROUTES[schema], body)
+        service.parse_call(ROUTES[schema], body)
 
 
 def test_every_operation_has_a_name_of_its_own(description: dict[str, Any]) -> None:

@@ -10,9 +10,9 @@ import pytest
 from starlette.requests import Request
 
 from emulator.http.disconnect import ClientDisconnected
+from emulator.http.shutdown_state import Drain, DrainingStore
 from emulator.runpod.worker_registry import Fleet
 from emulator.runpod.worker_routes import WorkerRoutes
-from emulator.server.shutdown_state import Drain, DrainingStore
 from emulator.settings import EmulatorSettings
 from jobs import JobStatus, JobStore, MemoryJobStore, NewJob
 from tests.unit.emulator.events import DEADLINE_S

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from emulator.server.body_budget import FREE_BYTES, BodyBudget, ReceivedBody
+from emulator.http.body_budget import FREE_BYTES, BodyBudget, ReceivedBody
 
 
 def budget(limit_bytes: int = 1_000, per_address: int = 600) -> BodyBudget:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.middleware.allowed_hosts import AllowedHosts, is_entry
+from emulator.http.allowed_hosts import AllowedHosts, is_entry
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - the address under test
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.server.preflight import check_files, listening_sockets
+from emulator.preflight import check_files, listening_sockets
 from emulator.settings import EmulatorSettings
 from handler.setting_error import SettingError
 
@@ -80,7 +80,7 @@ def test_privileged_port_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPa
     def bind(self: socket.socket, address: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("emulator.server.preflight.socket.socket.bind", bind)
+    monkeypatch.setattr("emulator.preflight.socket.socket.bind", bind)
     with pytest.raises(SettingError) as refused:
         listening_sockets("127.0.0.1", 80)
     assert str(refused.value) == (
@@ -139,7 +139,7 @@ def test_database_in_use_by_another_of_its_names_is_refused(tmp_path: Path) -> N
 def test_files_of_another_user_that_are_open_to_others_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("emulator.server.preflight.os.geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr("emulator.preflight.os.geteuid", lambda: os.getuid() + 1)
     database, folder = tmp_path / "jobs.sqlite3", tmp_path / "kept"
     folder.mkdir(mode=0o755)
     for path, changes in ((database, {}), (folder, {"job_db": ":memory:", "batch_dir": folder})):
@@ -166,7 +166,7 @@ def test_folders_that_are_not_writable_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Root may write anywhere, so the answer of the system stands in for it.
-    monkeypatch.setattr("emulator.server.preflight.os.access", lambda path, mode: False)
+    monkeypatch.setattr("emulator.preflight.os.access", lambda path, mode: False)
     assert f"the folder {tmp_path} is not writable" in refusal(tmp_path)
     said = refusal(tmp_path, job_db=":memory:", batch_dir=tmp_path / "b")
     assert f"the batch folder {tmp_path / 'b'} cannot be created in {tmp_path}" in said

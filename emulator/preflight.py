@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from emulator.batches.folder_layout import LOCK, why_refused
-from emulator.middleware.allowed_hosts import is_loopback
+from emulator.http.allowed_hosts import is_loopback
 from emulator.settings import IN_MEMORY, EmulatorSettings
 from handler.setting_error import SettingError
 from jobs.sqlite.database_file import is_locked, other_names, real_path, user_of

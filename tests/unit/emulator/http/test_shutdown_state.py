@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
+from emulator.http.shutdown_state import Drain, DrainGate, DrainingStore
 from emulator.server.graceful_shutdown import Ending
-from emulator.server.shutdown_state import Drain, DrainGate, DrainingStore
 from jobs import JobStatus, JobStore, MemoryJobStore, NewJob
 from tests.unit.emulator.asgi import Inner, call
 
