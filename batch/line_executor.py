@@ -20,12 +20,12 @@ from handler.composition import Doors
 from handler.errors import HandlerError, InvalidRequest, problem
 from handler.job import Interruption
 from handler.offload import checked
-from handler.openai.service import EMBEDDINGS, SHAPES
+from handler.openai.service import EMBEDDINGS, ENDPOINT_SPECS
 
 logger = logging.getLogger(__name__)
 
 # None is that of a job.
-ROUTES = (*SHAPES, EMBEDDINGS, None)
+ROUTES = (*ENDPOINT_SPECS, EMBEDDINGS, None)
 _COMPLETED, _FAILED = "COMPLETED", "FAILED"
 _STREAMS = "stream must be false: a batch has nobody to stream to"
 # Where other models are loaded, the engine is ready while the line's own model is restarted.
@@ -75,7 +75,7 @@ class Answerer:
             if line.route is None:
                 self._doors.jobs.check({"input": line.body})
             else:
-                self._doors.openai.check(line.route, line.body)
+                self._doors.openai.check_call(line.route, line.body)
         except HandlerError as error:
             raise BadLine(error.message) from None
         if line.route is not None and line.body.get("stream"):
@@ -172,13 +172,13 @@ class Answerer:
             raise InvalidRequest(_STREAMS, "stream")
         if self._priority is not None and slot is None:
             # A request that is refused needs no slot.
-            await checked(asked, partial(service.check, route, asked))
+            await checked(asked, partial(service.check_call, route, asked))
             slot = own_slot = await self._engine.reserve(priority)
         try:
-            body = await service.plain(route, asked, slot)
+            body = await service.answer_without_generation(route, asked, slot)
             if body is None:
-                body = await service.whole(
-                    await service.read(route, asked, priority=priority), slot
+                body = await service.complete(
+                    await service.parse_call_async(route, asked, priority=priority), slot
                 )
             return body
         finally:

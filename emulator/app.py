@@ -17,26 +17,26 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from emulator.autoscaling.autoscaler import Launcher, launched
+from emulator.autoscaling.autoscaler import Autoscaler, is_managed
 from emulator.batches.file_storage import NoRoom
 from emulator.batches.service import BatchPlane, on_no_room
-from emulator.console.generation_tracker import Answers
+from emulator.console.generation_tracker import GenerationTracker
 from emulator.console.pages import PageRoutes
 from emulator.console.routes import ConsoleRoutes
 from emulator.health import Health
 from emulator.http.disconnect import ClientDisconnected
 from emulator.http.operation_router import ByOperation
 from emulator.http.responses import error_response, on_error, on_http_error
-from emulator.http.shutdown_state import Drain, DrainGate, DrainingStore
+from emulator.http.shutdown_state import DrainGate, DrainingStore, ShutdownState
 from emulator.metrics.definitions import Metrics
-from emulator.metrics.gauges import readings
+from emulator.metrics.gauges import build_gauges
 from emulator.metrics.instruments import Metric
 from emulator.metrics.route import MetricsRoute
-from emulator.metrics.validator import CountedValidator
-from emulator.middleware.auth import Keys
-from emulator.middleware.fault_injection import Faults
-from emulator.middleware.origin_check import OriginCheck
-from emulator.middleware.request_id import RequestIds
+from emulator.metrics.validator import InstrumentedValidator
+from emulator.middleware.auth import ApiKeyMiddleware
+from emulator.middleware.fault_injection import FaultInjectionMiddleware
+from emulator.middleware.origin_check import OriginCheckMiddleware
+from emulator.middleware.request_id import RequestIdMiddleware
 from emulator.openai.performance import Performance
 from emulator.openai.queue_routes import QueuedOpenAIRoutes, on_call_failed
 from emulator.openai.routes import OpenAIRoutes
@@ -53,9 +53,9 @@ from emulator.runpod.webhooks import Webhooks
 from emulator.runpod.worker_registry import Fleet
 from emulator.runpod.worker_routes import WorkerRoutes
 from emulator.server.engine_watch import EngineWatch
-from emulator.server.graceful_shutdown import Ending, UnderWay
+from emulator.server.graceful_shutdown import GracefulShutdown, RunningWork
 from emulator.settings import IN_MEMORY, EmulatorSettings
-from emulator.tracing.setup import Tracing, choose
+from emulator.tracing.setup import Tracing, build_tracing
 from engine import AnyEngine, engines_by_model
 from engine.errors import EngineError
 from handler.composition import build_checking, build_results, open_doors
@@ -92,8 +92,8 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
     checking = build_checking(settings)
     metrics = Metrics(checking.validator.issue_rules, checking.validator.notice_rules)
     engine.subscribe(metrics)
-    tracing = choose(settings, engine)
-    answers = Answers()
+    tracing = build_tracing(settings, engine)
+    answers = GenerationTracker()
     interval_s = settings.stream_interval_ms / 1000
     doors = open_doors(
         settings,
@@ -102,7 +102,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         interval_s,
         stream_several=settings.stream_multi_prompt,
         results=build_results(settings, settings.result_sizes(), settings.targets()),
-        validator=CountedValidator(checking.validator, metrics.verdict),
+        validator=InstrumentedValidator(checking.validator, metrics.verdict),
         on_open=answers.add,
     )
     journal = None if settings.job_db == IN_MEMORY else SqliteJournal(Path(settings.job_db))
@@ -127,7 +127,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
     )
     fleet = Fleet(store, lease_s=settings.lease_s, grace_s=settings.worker_grace_s)
     endpoint = settings.endpoint_id
-    drain = Drain()
+    drain = ShutdownState()
     sent = tracing.store(store)
     queue = QueuedOpenAIRoutes(sent, doors.openai, drain, settings)
     worker = LocalWorker(
@@ -143,7 +143,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         max_losses=settings.store_limits().max_losses,
     )
     own_key = secrets.token_urlsafe(32) if settings.keys() else None
-    launcher = Launcher(
+    launcher = Autoscaler(
         store,
         fleet,
         endpoint,
@@ -160,7 +160,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
     batches = BatchPlane(settings, doors, engine, metrics.line)
     told = [
         *metrics.families,
-        *readings(settings, engine, store, fleet, journal, batches.batches),
+        *build_gauges(settings, engine, store, fleet, journal, batches.batches),
     ]
     openai = OpenAIRoutes(
         doors.openai,
@@ -183,14 +183,14 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
     async def give_back(limit_s: float) -> None:
         await asyncio.gather(worker.drain(limit_s), launcher.drain(limit_s), batches.drain(limit_s))
 
-    def under_way() -> UnderWay:
-        return UnderWay(
+    def under_way() -> RunningWork:
+        return RunningWork(
             jobs=store.totals()[JobStatus.IN_PROGRESS],
             requests=drain.answering,
             batches=sum(not each.status.final for each in batches.batches()),
         )
 
-    ending = Ending(drain, settings.drain_s, store.idle, give_back, under_way)
+    ending = GracefulShutdown(drain, settings.drain_s, store.idle, give_back, under_way)
 
     def has_other_workers() -> bool:
         return bool(settings.workers) or not settings.local_worker or fleet.has_workers
@@ -204,7 +204,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         try:
             engine.spawn()
             # A worker that is neither in this process nor its own may have lived through its end.
-            await store.start(lambda key: key != local and not launched(key), settings.lease_s)
+            await store.start(lambda key: key != local and not is_managed(key), settings.lease_s)
             begun = True
             await batches.start()
             fleet.start()
@@ -290,7 +290,7 @@ def _oracle(
 
 def _middleware(
     settings: EmulatorSettings,
-    drain: Drain,
+    drain: ShutdownState,
     store: JobStore,
     metrics: Metrics,
     tracing: Tracing,
@@ -298,11 +298,11 @@ def _middleware(
 ) -> list[Middleware]:
     """Return what every call passes through, the outermost first."""
     found = [
-        Middleware(RequestIds, on_over=metrics.request),
+        Middleware(RequestIdMiddleware, on_end=metrics.request),
         # Inside RequestIds, so that refused requests are logged and counted. Before everything
         # else, so that they are neither traced nor rate-limited, and the key is not looked at.
         Middleware(
-            OriginCheck,
+            OriginCheckMiddleware,
             hosts=settings.host_check(),
             origins=settings.origins(),
             has_keys=bool(settings.keys()),
@@ -316,14 +316,14 @@ def _middleware(
         found.insert(0, _cors(origins))
     if keys := settings.keys():
         opened = settings.open_paths()
-        found.append(Middleware(Keys, keys=keys, open_paths=opened, worker_key=own_key))
+        found.append(Middleware(ApiKeyMiddleware, keys=keys, open_paths=opened, worker_key=own_key))
     if settings.runpod_rate_limits:
         # Its package takes 0.1 s to import, and most do without.
-        from emulator.middleware.rate_limit import Rates
+        from emulator.middleware.rate_limit import RateLimitMiddleware
 
-        found.append(Middleware(Rates, default_endpoint=settings.endpoint_id))
+        found.append(Middleware(RateLimitMiddleware, default_endpoint=settings.endpoint_id))
     if rates := settings.fault_rates():
-        found.append(Middleware(Faults, rates=rates, store=store))
+        found.append(Middleware(FaultInjectionMiddleware, rates=rates, store=store))
     return found
 
 

@@ -19,7 +19,8 @@ from handler import limits
 from handler.errors import Problem, ResultTooLarge, problem
 from handler.models import Models
 from handler.offload import checked
-from handler.openai.service import OpenAIService, events
+from handler.openai.events import stream_events
+from handler.openai.service import OpenAIService
 from handler.options import PLAIN, OptionsReader
 from handler.pipeline import Pipeline
 from handler.request import OpenAIRequest, TextRequest, parse
@@ -202,7 +203,7 @@ class JobHandler:
         request = self._parse(job)
         self._delivery(job, request)
         if isinstance(request, OpenAIRequest):
-            self._openai.check(request.route, request.body)
+            self._openai.check_call(request.route, request.body)
         else:
             self._pipeline(request)
 
@@ -353,20 +354,20 @@ class JobHandler:
     async def _stream_openai(
         self, request: OpenAIRequest, slot: Slot | None
     ) -> AsyncGenerator[_Output, None]:
-        body = await self._openai.plain(request.route, request.body, slot)
+        body = await self._openai.answer_without_generation(request.route, request.body, slot)
         if body is not None:
             body = _with_warnings(body, request)
         else:
-            codec = await self._openai.read(request.route, request.body)
-            codec.warn(*request.warnings)
-            codec.timeout_s = request.timeout_s
-            if codec.streaming:
+            call = await self._openai.parse_call_async(request.route, request.body)
+            call.add_warnings(*request.warnings)
+            call.timeout_s = request.timeout_s
+            if call.streaming:
                 part_chars = self._results.sizes.partial_chars
-                async with await self._openai.open(codec, slot) as running:
-                    async for block in events(codec, running, self._interval_s, part_chars):
+                async with await self._openai.open_stream(call, slot) as running:
+                    async for block in stream_events(call, running, self._interval_s, part_chars):
                         yield _Output(block.decode())
                 return
-            body = await self._openai.whole(codec, slot)
+            body = await self._openai.complete(call, slot)
         yield _Output(body, body)
 
     def _interruption(self, error: Exception) -> Interruption | None:

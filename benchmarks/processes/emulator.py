@@ -18,23 +18,23 @@ import emulator.__main__
 import emulator.openai.routes
 from benchmarks.client import HOST
 from engine.hooks import EngineEvent, RequestEnded
-from engine.hosts.child import die_with_parent
+from engine.hosts.process_utils import die_with_parent
 from handler.active_generation import Running
-from handler.openai.call import Codec
-from handler.openai.service import DONE
+from handler.openai.call import OpenAICall
+from handler.openai.events import DONE
 
 _TELL_ABORTS = "--tell-aborts="
 
 
 async def event_per_token(
-    codec: Codec, running: Running, interval_s: float = 0.0
+    codec: OpenAICall, running: Running, interval_s: float = 0.0
 ) -> AsyncGenerator[bytes, None]:
-    """Yield what `handler.openai.service.events` does, with as many events as tokens."""
-    opening = codec.opening(running.created)
+    """Yield what `handler.openai.events.stream_events` yields, with one event per token."""
+    opening = codec.encode_opening(running.created)
     async for batch in running.batches(interval_s):
-        yield opening + b"".join([codec.delta([delta]) for delta in batch])
+        yield opening + b"".join([codec.encode_delta([delta]) for delta in batch])
         opening = b""
-    yield opening + codec.closing(await running.answer()) + DONE
+    yield opening + codec.encode_closing(await running.answer()) + DONE
 
 
 def tell_aborts(path: Path) -> None:
@@ -62,7 +62,7 @@ def main() -> int:
     die_with_parent(int(parent))
     if "--event-per-token" in flags:
         routes: Any = emulator.openai.routes
-        routes.events = event_per_token
+        routes.stream_events = event_per_token
     for flag in flags:
         if flag.startswith(_TELL_ABORTS):
             tell_aborts(Path(flag.removeprefix(_TELL_ABORTS)))

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from emulator.http.disconnect import while_connected
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON, error_response
-from emulator.http.shutdown_state import STOPPED, Drain
+from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR, ShutdownState
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
 from emulator.openai.queued_call import QueuedCall
 from emulator.openai.worker_output import CallFailed, read_body
@@ -49,7 +49,7 @@ class QueuedOpenAIRoutes:
         self,
         store: JobStore,
         service: OpenAIService,
-        drain: Drain,
+        drain: ShutdownState,
         settings: EmulatorSettings,
         keep_alive_s: float = KEEP_ALIVE_S,
     ) -> None:
@@ -134,7 +134,7 @@ class QueuedOpenAIRoutes:
         except BaseException:
             call.leave()
             raise
-        farewell = error_event(STOPPED) + DONE
+        farewell = error_event(SHUTTING_DOWN_ERROR) + DONE
         return SSEResponse(_events(call, first), call.leave, farewell, self._keep_alive_s)
 
     async def _send(self, request: Request, route: str, body: dict[str, Any]) -> QueuedCall:

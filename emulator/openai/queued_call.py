@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import orjson
 
-from emulator.http.shutdown_state import STOPPED, Drain
+from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR, ShutdownState
 from emulator.openai.worker_output import CallFailed, SSEReassembler, describe_job_failure
 from handler.errors import Problem, Row
 from jobs import Chunk, Job, JobStatus, JobStore
@@ -33,7 +33,7 @@ class QueuedCall:
         self,
         store: JobStore,
         job: Job,
-        drain: Drain,
+        drain: ShutdownState,
         wait_s: float,
         on_left: Callable[[Job, bool], None],
     ) -> None:
@@ -119,7 +119,7 @@ class QueuedCall:
             return job
         waits = job.status is JobStatus.IN_QUEUE
         if self._drain.over.is_set() or (waits and self._drain.begun.is_set()):
-            raise CallFailed(STOPPED)
+            raise CallFailed(SHUTTING_DOWN_ERROR)
         if waits and asyncio.get_running_loop().time() >= self._until:
             said = f"no worker of endpoint {job.endpoint} took the call within {self._wait_s:g} s"
             raise CallFailed(Problem(said, _TIMEOUT))

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from emulator.http.disconnect import while_connected
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON, error_response
-from emulator.http.shutdown_state import STOPPED
+from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
 from emulator.openai.system_status import Oracle
 from emulator.openai.tokenize_routes import TokenizeRoutes
@@ -93,7 +93,7 @@ class OpenAIRoutes:
                 dispose=lambda running: running.abort(),
             )
             stream = stream_events(call, running, self._interval_s)
-            farewell = error_event(STOPPED, dialect) + DONE
+            farewell = error_event(SHUTTING_DOWN_ERROR, dialect) + DONE
             return SSEResponse(stream, running.abort, farewell, self._keep_alive_s)
 
         return answer

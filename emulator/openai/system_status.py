@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from emulator.http.responses import JSON, error_response
 from emulator.metrics.instruments import Metric
-from emulator.metrics.snapshot import described
+from emulator.metrics.snapshot import metrics_as_json
 from emulator.openai.performance import Performance
 from engine import Engine, EngineState
 from handler.errors import Problem, Row
@@ -95,7 +95,7 @@ class Oracle:
                 "models": [{"id": name, "status": each.value} for name, each in states.items()],
                 "uptime": round(self._performance.uptime_s, 3),
                 "performance": self._performance.describe(),
-                "metrics": described(self._metrics),
+                "metrics": metrics_as_json(self._metrics),
             }
         )
 

@@ -17,7 +17,7 @@ from handler.request import TextRequest
 MAX_GENERATIONS = 2048
 
 
-def check_count(prompts: Sequence[Prompt], parameters: Parameters) -> None:
+def check_generation_count(prompts: Sequence[Prompt], parameters: Parameters) -> None:
     """Find whether a call asks for more answers than one may. Raises InvalidRequest."""
     wanted = len(prompts) * parameters.candidates
     if wanted > MAX_GENERATIONS:
@@ -28,7 +28,7 @@ def check_count(prompts: Sequence[Prompt], parameters: Parameters) -> None:
         )
 
 
-def requests_of(
+def build_requests(
     call_id: str,
     of_call: Callable[..., TextRequest],
     prompts: Sequence[Prompt],
@@ -62,7 +62,7 @@ def _seeded(sampling: SamplingParams, candidate: int) -> SamplingParams:
     return replace(sampling, seed=(sampling.seed + candidate) % 2**63)
 
 
-def best(answers: Sequence[Answer], parameters: Parameters) -> list[Answer]:
+def select_best(answers: Sequence[Answer], parameters: Parameters) -> list[Answer]:
     """Return the choices among the candidates, the likeliest first where there is a choice."""
     n, candidates = parameters.n, parameters.candidates
     if candidates == n:

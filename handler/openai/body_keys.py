@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from handler.openai.parameters import OF_CHAT, ChatInput, CompletionInput, OpenAIInput
+from handler.openai.parameters import CHAT_ONLY_PARAMETERS, ChatInput, CompletionInput, OpenAIInput
 from handler.parameter_names import IGNORED, LABELS
 from handler.unknown_keys import KnownKeys
 
@@ -22,12 +22,12 @@ BODY_KEYS: Mapping[type[OpenAIInput], KnownKeys] = {
     CompletionInput: KnownKeys(
         "",
         CompletionInput.model_fields.keys() | _BOTH | {"prompt"},
-        ignored=IGNORED | set(OF_CHAT),
+        ignored=IGNORED | set(CHAT_ONLY_PARAMETERS),
         notes=_NOTES | {"messages": "is only for chats and was ignored"},
     ),
     ChatInput: KnownKeys(
         "",
-        ChatInput.model_fields.keys() | _BOTH | set(OF_CHAT) | {"messages"},
+        ChatInput.model_fields.keys() | _BOTH | set(CHAT_ONLY_PARAMETERS) | {"messages"},
         ignored=IGNORED,
         notes=_NOTES | {"prompt": "is only for completions and was ignored"},
     ),
@@ -35,7 +35,7 @@ BODY_KEYS: Mapping[type[OpenAIInput], KnownKeys] = {
 TOKENIZE_KEYS = KnownKeys(
     "",
     LABELS | {"messages", "model", "prompt"},
-    notes=dict.fromkeys((*OF_CHAT, "return_token_strs"), _UNSUPPORTED) | _NOTES,
+    notes=dict.fromkeys((*CHAT_ONLY_PARAMETERS, "return_token_strs"), _UNSUPPORTED) | _NOTES,
 )
 DETOKENIZE_KEYS = KnownKeys("", LABELS | {"model", "tokens"}, notes=_NOTES)
 # A line of a batch, around its body.
@@ -45,7 +45,7 @@ CALL_LINE_KEYS = KnownKeys(
     elsewhere=dict.fromkeys(
         CompletionInput.model_fields.keys()
         | ChatInput.model_fields.keys()
-        | set(OF_CHAT)
+        | set(CHAT_ONLY_PARAMETERS)
         | {"messages", "model", "prompt", "response_format"},
         "body.",
     ),

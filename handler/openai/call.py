@@ -11,27 +11,29 @@ from typing import Any
 from engine import Capabilities, Delta, Priority, SamplingParams
 from handler.completed_answer import Answer
 from handler.errors import InvalidRequest
-from handler.openai.best_of import MAX_GENERATIONS, best, check_count, requests_of
+from handler.openai.best_of import (
+    build_requests,
+    check_generation_count,
+    select_best,
+)
 from handler.openai.body_keys import BODY_KEYS
-from handler.openai.choice_encoder import whole_choice
-from handler.openai.chunks import Chunks
-from handler.openai.content_check import Judged
+from handler.openai.choice_encoder import encode_choice
+from handler.openai.chunks import ChunkEncoder
+from handler.openai.content_check import ContentCheck
 from handler.openai.dialect import OPENAI, Dialect
 from handler.openai.echo import NO_ECHO, Echo
-from handler.openai.endpoint_spec import Shape
+from handler.openai.endpoint_spec import EndpointSpec
 from handler.openai.models import read_model
 from handler.openai.parameters import read_parameters
 from handler.openai.structured import format_warnings
-from handler.openai.usage import read_include_usage, totals
+from handler.openai.usage import read_include_usage, total_usage
 from handler.options import PLAIN, OptionsReader
 from handler.request import TextRequest, read_flag
 from handler.response import encode_verdict
 from validation import Options
 
-__all__ = ["MAX_GENERATIONS", "Codec", "Echo", "Shape"]
 
-
-class Codec:
+class OpenAICall:
     """Holds one call from its body to its answers, whole or as server-sent events.
 
     There are `requests` for all candidates of all prompts, in order, and a choice for each of the
@@ -45,7 +47,7 @@ class Codec:
 
     def __init__(
         self,
-        shape: Shape,
+        spec: EndpointSpec,
         body: Mapping[str, Any],
         served: str,
         max_tokens: int | None,
@@ -57,13 +59,13 @@ class Codec:
         adapters: Sequence[str] = (),
         aliases: Sequence[str] = (),
     ) -> None:
-        self.shape = shape
+        self.spec = spec
         self.dialect = dialect
         self._model = read_model(body, served, dialect, adapters, aliases)
-        self.prompts = shape.prompts(body)
-        self.manner = shape.manner(body)
+        self.prompts = spec.read_prompts(body)
+        self.response_mode = spec.read_response_mode(body)
         self.parameters = read_parameters(
-            shape.parameters, body, dialect, max_tokens, self.manner.schema
+            spec.input_model, body, dialect, max_tokens, self.response_mode.schema
         )
         if self._model != served:
             sampling = replace(self.parameters.sampling, lora=self._model)
@@ -71,7 +73,7 @@ class Codec:
         self.streaming = self.parameters.streaming
         if self.streaming and len(self.prompts) > 1 and not stream_several:
             raise InvalidRequest("Streaming is only supported for single prompts", "prompt")  # R28
-        self.id = f"{shape.id_prefix}-{os.urandom(16).hex()}"
+        self.id = f"{spec.id_prefix}-{os.urandom(16).hex()}"
         self._options = options
         self._validation = body.get("validation")
         wanted, missing = self._wanted(self._validation)
@@ -82,7 +84,7 @@ class Codec:
             validation=read_flag(body, "enable_validation", default=False),
             options=wanted,
             warnings=(
-                *BODY_KEYS[shape.parameters].warnings(body),
+                *BODY_KEYS[spec.input_model].warnings(body),
                 *self.parameters.warnings,
                 *format_warnings(body),
                 *missing,
@@ -93,7 +95,7 @@ class Codec:
         # Of each generation; None is the engine's own.
         self.timeout_s: float | None = None
         self._requests: tuple[TextRequest, ...] | None = None
-        check_count(self.prompts, self.parameters)
+        check_generation_count(self.prompts, self.parameters)
         self._include_usage = read_include_usage(body, dialect, streaming=self.streaming)
         # One for each prompt, once it is known how its text is written.
         self.echoes: Sequence[Echo] = [NO_ECHO] * len(self.prompts)
@@ -102,7 +104,7 @@ class Codec:
     def requests(self) -> tuple[TextRequest, ...]:
         """One for each candidate of each prompt; not made of a call that is only looked over."""
         if self._requests is None:
-            self._requests = requests_of(
+            self._requests = build_requests(
                 self.id,
                 self._of_call,
                 self.prompts,
@@ -123,17 +125,17 @@ class Codec:
         return self.requests[0]
 
     @property
-    def particular(self) -> bool:
+    def needs_capabilities(self) -> bool:
         """Whether it depends on the engine how the call is to be put: see `suit`."""
         parameters = self.parameters
         return (
-            self.manner.schema is not None
+            self.response_mode.schema is not None
             or parameters.candidates > parameters.n
             or bool(parameters.suffix)
             or self._refused_draft is not None
         )
 
-    def suit(self, capabilities: Capabilities, unheld: str | None = None) -> None:
+    def adapt_to(self, capabilities: Capabilities, unheld: str | None = None) -> None:
         """Ask no more than the engine can do, and have the client told what became of the rest.
 
         `unheld` is why no answer can be held to the schema of this call, if that is so.
@@ -147,7 +149,7 @@ class Codec:
             self._change(
                 _unchanged, f"suffix is not supported by {capabilities.model} and was ignored"
             )
-        if self.manner.schema is not None:
+        if self.response_mode.schema is not None:
             if not capabilities.json_schema:
                 self._unconstrain("to a schema")
             elif unheld is not None:
@@ -168,12 +170,12 @@ class Codec:
             return "num_assistant_tokens"
         return "assistant_confidence_threshold" if sampling.draft_threshold is not None else None
 
-    def warn(self, *warnings: str) -> None:
+    def add_warnings(self, *warnings: str) -> None:
         """Add sentences to the warnings of the answer."""
         if warnings:
             self._change(_unchanged, *warnings)
 
-    def fill(self, prompts: Sequence[str]) -> None:
+    def replace_prompts(self, prompts: Sequence[str]) -> None:
         """Have these fed to the model instead of the prompts, which answers still echo."""
         each = self.parameters.candidates
         self._requests = tuple(
@@ -187,7 +189,7 @@ class Codec:
         One that does not fit is generated once more, where it has not been streamed.
         """
         given = dict(self._validation or {})
-        given |= {"json_schema": dict(self.manner.schema or {}), "regenerate": True}
+        given |= {"json_schema": dict(self.response_mode.schema or {}), "regenerate": True}
         wanted, missing = self._wanted(given)
         warning = f"the engine cannot constrain its answers {what}: they are checked against it"
         self._change(_without_schema, *missing, warning)
@@ -198,9 +200,9 @@ class Codec:
     def _wanted(self, given: Any) -> tuple[Options, tuple[str, ...]]:
         """Return what answers are checked for, and what of it cannot be. Raises InvalidRequest."""
         wanted, missing = self._options.read(given)
-        if wanted.checks and self.manner.reads:
-            tools = self.manner.tools
-            checks = {name: Judged(check, tools) for name, check in wanted.checks.items()}
+        if wanted.checks and self.response_mode.reads:
+            tools = self.response_mode.tools
+            checks = {name: ContentCheck(check, tools) for name, check in wanted.checks.items()}
             wanted = replace(wanted, checks=checks)
         return wanted, missing
 
@@ -218,52 +220,52 @@ class Codec:
             for request in self.requests
         )
 
-    def whole(self, *answers: Answer) -> dict[str, Any]:
+    def encode_response(self, *answers: Answer) -> dict[str, Any]:
         """Return the body of a call that is not streamed, from the answers to all its requests."""
-        chosen = best(answers, self.parameters)
+        chosen = select_best(answers, self.parameters)
         # Of several, each tells its own verdict.
         verdicts = [encode_verdict(answer) for answer in chosen]
         alone = len(chosen) == 1
         body: dict[str, Any] = {
-            **self._envelope(self.shape.object, answers[0].created),
+            **self._envelope(self.spec.object, answers[0].created),
             "choices": [
                 {"index": index, **self._choice(index, answer), **({} if alone else verdict)}
                 for index, (answer, verdict) in enumerate(zip(chosen, verdicts, strict=True))
             ],
-            "usage": totals(answers, len(self.prompts)),
+            "usage": total_usage(answers, len(self.prompts)),
         }
         warnings = [*dict.fromkeys(warning for answer in answers for warning in answer.warnings)]
         if warnings:
             body["warnings"] = warnings
         return body | verdicts[0] if alone else body
 
-    def opening(self, created: int, index: int = 0) -> bytes:
+    def encode_opening(self, created: int, index: int = 0) -> bytes:
         """Return what comes before a choice's first text, perhaps nothing; first of its events."""
-        return self._chunks.opening(self._envelope(self.shape.chunk_object, created), index)
+        return self._chunks.encode_opening(self._envelope(self.spec.chunk_object, created), index)
 
-    def delta(self, batch: list[Delta], index: int = 0) -> bytes:
+    def encode_delta(self, batch: list[Delta], index: int = 0) -> bytes:
         """Return one event with the new text of a batch."""
-        return self._chunks.delta(batch, index)
+        return self._chunks.encode_delta(batch, index)
 
-    def closing(self, answer: Answer, index: int = 0) -> bytes:
+    def encode_closing(self, answer: Answer, index: int = 0) -> bytes:
         """Return a choice's last event, without text, and after the last choice's the usage."""
-        return self._chunks.closing(answer, index)
+        return self._chunks.encode_closing(answer, index)
 
     @cached_property
-    def _chunks(self) -> Chunks:
+    def _chunks(self) -> ChunkEncoder:
         """Made when the first event is: by then the call is known in full."""
-        return Chunks(
-            self.shape,
+        return ChunkEncoder(
+            self.spec,
             self.dialect,
             self.parameters,
-            self.manner,
+            self.response_mode,
             self.echoes,
             include_usage=self._include_usage,
         )
 
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
         echo = self.echoes[index // self.parameters.n]
-        return whole_choice(answer, echo, self.shape, self.parameters, self.manner)
+        return encode_choice(answer, echo, self.spec, self.parameters, self.response_mode)
 
     def _envelope(self, kind: str, created: int) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": created, "model": self._model}

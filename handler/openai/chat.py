@@ -12,9 +12,9 @@ from handler.errors import InvalidRequest
 from handler.json_size import exceeds
 from handler.messages import read_messages
 from handler.openai import logprobs
-from handler.openai.endpoint_spec import Shape
+from handler.openai.endpoint_spec import EndpointSpec
 from handler.openai.parameters import ChatInput
-from handler.openai.response_mode import Manner
+from handler.openai.response_mode import ResponseMode
 from handler.openai.structured import read_response_format
 from handler.openai.tools import read_tools
 from handler.request import read_flag
@@ -45,10 +45,10 @@ def _chat(body: Mapping[str, Any]) -> tuple[Chat]:
     return (Chat(read_messages(body.get("messages")), template, read_tools(body).told),)
 
 
-def _manner(body: Mapping[str, Any]) -> Manner:
+def _manner(body: Mapping[str, Any]) -> ResponseMode:
     tools = read_tools(body)
     schema = tools.schema or read_response_format(body)
-    return Manner(reads=True, tools=tools, schema=schema)
+    return ResponseMode(reads=True, tools=tools, schema=schema)
 
 
 def _is_plain(template: dict[str, Any]) -> bool:
@@ -60,17 +60,17 @@ def _is_plain(template: dict[str, Any]) -> bool:
     return True
 
 
-CHAT = Shape(
+CHAT = EndpointSpec(
     id_prefix="chatcmpl",
     object="chat.completion",
     chunk_object="chat.completion.chunk",
-    parameters=ChatInput,
-    prompts=_chat,
-    text=lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
-    chunk=lambda text: b'"delta":{"content":' + text + b"}",
-    chunk_with_role=lambda text: b'"delta":{"role":"assistant","content":' + text + b"}",
-    manner=_manner,
-    logprobs=logprobs.chat,
+    input_model=ChatInput,
+    read_prompts=_chat,
+    encode_text=lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
+    encode_chunk=lambda text: b'"delta":{"content":' + text + b"}",
+    encode_chunk_with_role=lambda text: b'"delta":{"role":"assistant","content":' + text + b"}",
+    read_response_mode=_manner,
+    encode_logprobs=logprobs.encode_chat_logprobs,
     opening_choice={"delta": {"role": "assistant", "content": ""}},
     last_choice={"delta": {}},
 )

@@ -11,19 +11,19 @@ import orjson
 from engine import Delta, TokenLogprob
 from handler.completed_answer import Answer
 from handler.limits import logprob_size, split_told
-from handler.openai.choice_encoder import ending
+from handler.openai.choice_encoder import encode_finish
 from handler.openai.dialect import Dialect
 from handler.openai.echo import Echo
-from handler.openai.endpoint_spec import Shape
-from handler.openai.logprobs import within
+from handler.openai.endpoint_spec import EndpointSpec
+from handler.openai.logprobs import logprobs_within
 from handler.openai.parameters import Parameters
-from handler.openai.reply import Reply
-from handler.openai.response_mode import Manner
-from handler.openai.usage import totals
+from handler.openai.reply import ReplyParser
+from handler.openai.response_mode import ResponseMode
+from handler.openai.usage import total_usage
 from handler.response import encode_verdict
 
 
-class Chunks:
+class ChunkEncoder:
     """Writes the events of one call, for all its choices.
 
     What all chunks of a choice share is rendered once, so an event costs the encoding of its text.
@@ -34,53 +34,53 @@ class Chunks:
 
     def __init__(
         self,
-        shape: Shape,
+        spec: EndpointSpec,
         dialect: Dialect,
         parameters: Parameters,
-        manner: Manner,
+        response_mode: ResponseMode,
         echoes: Sequence[Echo],
         *,
         include_usage: bool | None,
     ) -> None:
-        self._shape = shape
+        self._spec = spec
         self._parameters = parameters
-        self._manner = manner
+        self._manner = response_mode
         self._echoes = echoes
         self._include_usage = include_usage
         self._roles = dialect.role_in_every_delta
-        self._chunk = shape.chunk_with_role if self._roles else shape.chunk
+        self._chunk = spec.encode_chunk_with_role if self._roles else spec.encode_chunk
         # With include_usage every chunk but the last carries the key, as null (OpenAI).
         usage = b',"usage":null' if include_usage else b""
         self._tail = b',"finish_reason":null}]' + usage + b"}\n\n"
         self._plain_tail = b',"logprobs":null' + self._tail
         self._constant = b""
-        self._told: dict[int, _Told] = {}
+        self._told: dict[int, _ChoiceState] = {}
         # By index: they end in any order.
         self._answers: dict[int, Answer] = {}
         self._warned: set[str] = set()
 
-    def opening(self, envelope: dict[str, Any], index: int) -> bytes:
+    def encode_opening(self, envelope: dict[str, Any], index: int) -> bytes:
         """Return what comes before a choice's first text, perhaps nothing; first of its events.
 
         All of a call's chunks have the same `envelope`.
         """
         self._constant = self._constant or orjson.dumps(envelope)[:-1]
         head = b"data: " + self._constant + b',"choices":[{"index":%d,' % index
-        self._told[index] = _Told(head, undecided=self._manner.reads)
+        self._told[index] = _ChoiceState(head, undecided=self._manner.reads)
         opening = b""
-        if (first := self._shape.opening_choice) is not None:
+        if (first := self._spec.opening_choice) is not None:
             opening = head + orjson.dumps(first)[1:-1] + self._plain_tail
         shift = 0
         for part in self._echo(index).parts():
             shift += len(part.text)
             logprobs: dict[str, Any] | None = None
             if (most := self._parameters.logprobs) is not None and part.pieces:
-                logprobs = self._shape.logprobs((), most, shift, part.pieces)
+                logprobs = self._spec.encode_logprobs((), most, shift, part.pieces)
             opening += head + self._chunk(orjson.dumps(part.text))
             opening += b',"logprobs":' + orjson.dumps(logprobs) + self._tail
         return opening
 
-    def delta(self, batch: list[Delta], index: int) -> bytes:
+    def encode_delta(self, batch: list[Delta], index: int) -> bytes:
         """Return one event with the new text of a batch."""
         text = batch[0].text if len(batch) == 1 else "".join([delta.text for delta in batch])
         told = self._told[index]
@@ -99,7 +99,7 @@ class Chunks:
         found = told.take(batch, len(text))
         return self._said(index, text, found) if text or found else b""
 
-    def closing(self, answer: Answer, index: int) -> bytes:
+    def encode_closing(self, answer: Answer, index: int) -> bytes:
         """Return a choice's finish reason, without text (R21); after the last choice's the usage.
 
         Without stream_options the usage is on the last such chunk (S0); with include_usage it has a
@@ -113,7 +113,11 @@ class Chunks:
             before = self._said(index, told.held, told.take((), len(told.held)))
         elif told.reply is not None:
             before = self._parts(index, told.reply.close(), [])
-        last = {**self._shape.last_choice, "logprobs": None, **ending(answer.finish, told.reply)}
+        last = {
+            **self._spec.last_choice,
+            "logprobs": None,
+            **encode_finish(answer.finish, told.reply),
+        }
         chunk: dict[str, Any] = {"choices": [{"index": index, **last}]}
         if new := [warning for warning in answer.warnings if warning not in self._warned]:
             self._warned.update(new)
@@ -125,7 +129,7 @@ class Chunks:
         choices = prompts * self._parameters.n
         if len(self._answers) < choices or self._include_usage is False:
             return before + self._event(chunk)
-        usage = totals([self._answers[each] for each in range(choices)], prompts)
+        usage = total_usage([self._answers[each] for each in range(choices)], prompts)
         if self._include_usage is None:
             return before + self._event(chunk | {"usage": usage})
         return before + self._event(chunk) + self._event({"choices": [], "usage": usage})
@@ -159,14 +163,14 @@ class Chunks:
         if not found or self._parameters.logprobs is None:
             return None
         shift = len(self._echo(index).text)
-        return self._shape.logprobs(found, self._parameters.logprobs, shift, ())
+        return self._spec.encode_logprobs(found, self._parameters.logprobs, shift, ())
 
     def _echo(self, index: int) -> Echo:
         return self._echoes[index // self._parameters.n]
 
 
 @dataclass(slots=True)
-class _Told:
+class _ChoiceState:
     """What was streamed of one choice: a token is told of when its text is, not before."""
 
     # What its chunks begin with.
@@ -174,7 +178,7 @@ class _Told:
     # Whether it is not known yet if the text has to be taken apart, and what came until then.
     undecided: bool
     held: str = ""
-    reply: Reply | None = None
+    reply: ReplyParser | None = None
     _chars: int = 0
     _waiting: list[TokenLogprob] = field(default_factory=list)
 
@@ -182,6 +186,6 @@ class _Told:
         """Take a batch with so much text; return the tokens that begin in what is out by now."""
         self._chars += chars
         self._waiting += [delta.logprob for delta in batch if delta.logprob is not None]
-        found = within(self._waiting, self._chars)
+        found = logprobs_within(self._waiting, self._chars)
         del self._waiting[: len(found)]
         return found

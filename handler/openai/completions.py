@@ -9,15 +9,15 @@ from engine.request import RenderedPrompt
 from handler.errors import InvalidRequest
 from handler.messages import check_text
 from handler.openai import logprobs
-from handler.openai.endpoint_spec import Shape
+from handler.openai.endpoint_spec import EndpointSpec
 from handler.openai.parameters import CompletionInput
-from handler.openai.response_mode import Manner
+from handler.openai.response_mode import ResponseMode
 from handler.openai.structured import read_response_format
 from handler.sampling import check_token_count, read_token_ids
 
 # As many as OpenAI takes; each one is a generation.
 MAX_PROMPTS = 2048
-_PLAIN = Manner()
+_PLAIN = ResponseMode()
 
 
 def _prompts(body: Mapping[str, Any]) -> tuple[RenderedPrompt, ...]:
@@ -44,22 +44,22 @@ def _prompt(given: Any) -> RenderedPrompt:
     raise InvalidRequest("Invalid prompt format", "prompt")
 
 
-def _manner(body: Mapping[str, Any]) -> Manner:
+def _manner(body: Mapping[str, Any]) -> ResponseMode:
     schema = read_response_format(body)
-    return _PLAIN if schema is None else Manner(schema=schema)
+    return _PLAIN if schema is None else ResponseMode(schema=schema)
 
 
-COMPLETIONS = Shape(
+COMPLETIONS = EndpointSpec(
     id_prefix="cmpl",
     object="text_completion",
     chunk_object="text_completion",
-    parameters=CompletionInput,
-    prompts=_prompts,
-    text=lambda text: {"text": text},
-    chunk=lambda text: b'"text":' + text,
-    chunk_with_role=lambda text: b'"text":' + text,
-    manner=_manner,
-    logprobs=logprobs.legacy,
+    input_model=CompletionInput,
+    read_prompts=_prompts,
+    encode_text=lambda text: {"text": text},
+    encode_chunk=lambda text: b'"text":' + text,
+    encode_chunk_with_role=lambda text: b'"text":' + text,
+    read_response_mode=_manner,
+    encode_logprobs=logprobs.encode_completion_logprobs,
     opening_choice=None,
     last_choice={"text": ""},
 )

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 import orjson
 
-from engine.reasoning import THOUGHT
-from handler.openai.reply import Reply
+from engine.reasoning import THINK_CLOSE
+from handler.openai.reply import ReplyParser
 from handler.openai.tools import Tools
 from validation.findings import Issue
 from validation.verdict import AnswerCheck
 
 
-class Judged:
+class ContentCheck:
     """A check of answers whose text may have thoughts or the marks of a call around it.
 
     Models write both in their own ways, so without this an answer that is right would be generated
@@ -29,7 +29,7 @@ class Judged:
         if not self._check.issues(text):
             return ()
         # Where it has an end of thoughts, whether or not the template began them.
-        reply = Reply(self._tools, thinking=THOUGHT in text)
+        reply = ReplyParser(self._tools, thinking=THINK_CLOSE in text)
         reply.push(text)
         reply.close()
         message = reply.message()

@@ -31,7 +31,7 @@ class Echo:
 NO_ECHO = Echo()
 
 
-async def echo_of(prompt: Prompt, engine: Engine, *, pieces: bool) -> Echo:
+async def create_echo(prompt: Prompt, engine: Engine, *, pieces: bool) -> Echo:
     """Return a prompt as its answers repeat it, in the engine's tokens where `pieces` are wanted.
 
     Raises:
@@ -39,7 +39,7 @@ async def echo_of(prompt: Prompt, engine: Engine, *, pieces: bool) -> Echo:
     """
     if isinstance(prompt, Chat):
         return NO_ECHO
-    text = await text_of(prompt, engine)
+    text = await prompt_text(prompt, engine)
     if not pieces:
         return Echo(text)
     try:
@@ -50,7 +50,7 @@ async def echo_of(prompt: Prompt, engine: Engine, *, pieces: bool) -> Echo:
     return Echo(text, found if "".join(found) == text else (text,))
 
 
-async def text_of(prompt: Prompt, engine: Engine) -> str:
+async def prompt_text(prompt: Prompt, engine: Engine) -> str:
     """Return a prompt as text. Raises EngineError where token ids cannot be told as that."""
     if isinstance(prompt, Chat):
         return await engine.render(prompt)

@@ -9,11 +9,11 @@ from typing import Any
 from engine import TokenLogprob
 from engine.request import Prompt
 from handler.openai.parameters import OpenAIInput
-from handler.openai.response_mode import Manner
+from handler.openai.response_mode import ResponseMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class EndpointSpec:
     """How a family of routes differs from the others: what it reads and what its bodies look like.
 
     `text` and `chunk` make the part of a choice that holds text, whole and streamed;
@@ -24,12 +24,12 @@ class Shape:
     id_prefix: str
     object: str
     chunk_object: str
-    parameters: type[OpenAIInput]
-    prompts: Callable[[Mapping[str, Any]], Sequence[Prompt]]
-    text: Callable[[str], dict[str, Any]]
-    chunk: Callable[[bytes], bytes]
-    chunk_with_role: Callable[[bytes], bytes]
-    manner: Callable[[Mapping[str, Any]], Manner]
-    logprobs: Callable[[Sequence[TokenLogprob], int, int, Sequence[str]], dict[str, Any]]
+    input_model: type[OpenAIInput]
+    read_prompts: Callable[[Mapping[str, Any]], Sequence[Prompt]]
+    encode_text: Callable[[str], dict[str, Any]]
+    encode_chunk: Callable[[bytes], bytes]
+    encode_chunk_with_role: Callable[[bytes], bytes]
+    read_response_mode: Callable[[Mapping[str, Any]], ResponseMode]
+    encode_logprobs: Callable[[Sequence[TokenLogprob], int, int, Sequence[str]], dict[str, Any]]
     opening_choice: dict[str, Any] | None
     last_choice: dict[str, Any]

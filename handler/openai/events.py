@@ -11,9 +11,9 @@ from handler.active_generation import Running
 from handler.completed_answer import Answer
 from handler.errors import Problem, problem
 from handler.limits import PARTIAL_CHARS, split, split_events
-from handler.openai.call import Codec
+from handler.openai.call import OpenAICall
 from handler.openai.dialect import OPENAI, Dialect
-from handler.openai.parallel import Finished, Part, Several
+from handler.openai.parallel import CompletedGenerations, ParallelGenerations, Part
 
 DONE = b"data: [DONE]\n\n"
 # Unicode ends lines with them, and so do clients that read by `str.splitlines`, as httpx does: raw,
@@ -21,9 +21,9 @@ DONE = b"data: [DONE]\n\n"
 _LINE_ENDS = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\u0085\u2028\u2029"}
 
 
-async def events(
-    codec: Codec,
-    running: Running | Several | Finished,
+async def stream_events(
+    call: OpenAICall,
+    running: Running | ParallelGenerations | CompletedGenerations,
     interval_s: float = 0.0,
     part_chars: int = PARTIAL_CHARS,
 ) -> AsyncGenerator[bytes, None]:
@@ -36,26 +36,26 @@ async def events(
     block = b""
     try:
         if isinstance(running, Running):
-            block = codec.opening(running.created)
+            block = call.encode_opening(running.created)
             async for batch in running.batches(interval_s):
                 for deltas in split(batch, part_chars):
-                    for part in _blocks(block + codec.delta(deltas)):
+                    for part in _blocks(block + call.encode_delta(deltas)):
                         yield part
                     block = b""
-            block += codec.closing(await running.answer())
+            block += call.encode_closing(await running.answer())
         else:
-            opened, left = set[int](), len(codec.requests)
+            opened, left = set[int](), len(call.requests)
             async for parts in running.batches(interval_s):
                 for index, come in _gathered(parts):
                     if index not in opened:
                         opened.add(index)
-                        block += codec.opening(running.created, index)
+                        block += call.encode_opening(running.created, index)
                     if isinstance(come, Answer):
-                        block += codec.closing(come, index)
+                        block += call.encode_closing(come, index)
                         left -= 1
                     else:
                         parts_of = split(come, part_chars)
-                        block += b"".join([codec.delta(each, index) for each in parts_of])
+                        block += b"".join([call.encode_delta(each, index) for each in parts_of])
                 if left:
                     for part in _blocks(block):
                         yield part
@@ -64,7 +64,7 @@ async def events(
             yield part
     except Exception as error:
         # Whatever it was: a stream that just stops would look like a whole answer to some clients.
-        for part in _blocks(block + error_event(problem(error), codec.dialect) + DONE):
+        for part in _blocks(block + error_event(problem(error), call.dialect) + DONE):
             yield part
 
 

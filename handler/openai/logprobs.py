@@ -10,7 +10,7 @@ from engine import TokenLogprob
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
-def legacy(
+def encode_completion_logprobs(
     found: Sequence[TokenLogprob], alternatives: int, shift: int, prompt: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return completions' four arrays of equal length.
@@ -31,7 +31,7 @@ def legacy(
     }
 
 
-def chat(
+def encode_chat_logprobs(
     found: Sequence[TokenLogprob], alternatives: int, shift: int = 0, prompt: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return a chat's list of tokens, each with its alternatives."""
@@ -65,6 +65,6 @@ def _bytes(token: str) -> list[int] | None:
     return None if REPLACEMENT in token else list(token.encode())
 
 
-def within(found: Sequence[TokenLogprob], chars: int) -> list[TokenLogprob]:
+def logprobs_within(found: Sequence[TokenLogprob], chars: int) -> list[TokenLogprob]:
     """Return the tokens that begin in so much of a text: those of a stop string do not."""
     return [each for each in found if each.offset < chars]

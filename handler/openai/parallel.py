@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Self
 
 from engine import Delta, Engine
-from engine.abortable import AbortedOnExit
+from engine.abortable import Abortable
 from engine.errors import GenerationCancelled, GenerationTimeout
 from handler.completed_answer import Answer
 from handler.pipeline import Pipeline
@@ -38,7 +38,7 @@ async def run_all(pipeline: Pipeline, requests: Sequence[TextRequest]) -> list[A
         await _end(tasks)
 
 
-class Several(AbortedOnExit):
+class ParallelGenerations(Abortable):
     """The streams of a call with several choices, as one stream of parts by index.
 
     Its first part has been waited for when `open` returns, so an error before any text is raised
@@ -125,7 +125,7 @@ class Several(AbortedOnExit):
         await _end(self._tasks)
 
 
-class Finished(AbortedOnExit):
+class CompletedGenerations(Abortable):
     """Answers that needed no generation, in the form of a stream: nothing comes before them."""
 
     def __init__(self, answers: Sequence[Answer]) -> None:

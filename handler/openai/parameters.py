@@ -27,7 +27,7 @@ from handler.sampling import (
 MAX_N = 128
 MAX_BEST_OF = 20
 # A prompt has no template and calls no functions.
-OF_CHAT = (
+CHAT_ONLY_PARAMETERS = (
     "chat_template_kwargs",
     "enable_thinking",
     "parallel_tool_calls",
@@ -65,7 +65,7 @@ OpenAIInput = CompletionInput | ChatInput
 
 # All that is looked at here.
 _MATTERS: Mapping[type[OpenAIInput], frozenset[str]] = {
-    CompletionInput: IGNORED | CompletionInput.model_fields.keys() | set(OF_CHAT),
+    CompletionInput: IGNORED | CompletionInput.model_fields.keys() | set(CHAT_ONLY_PARAMETERS),
     ChatInput: IGNORED | ChatInput.model_fields.keys(),
 }
 
@@ -137,7 +137,9 @@ def _read(
         candidates = _candidates(given, n, dialect, streaming=streaming)
         length_penalty = 1.0 if given.length_penalty is None else given.length_penalty
         warnings += tuple(
-            f"{name} is only for chats and was ignored" for name in OF_CHAT if body.get(name)
+            f"{name} is only for chats and was ignored"
+            for name in CHAT_ONLY_PARAMETERS
+            if body.get(name)
         )
     logprobs = _logprobs(given, dialect, streaming=streaming)
     if logprobs is not None or candidates > n:

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from engine.reasoning import THINK, THOUGHT
+from engine.reasoning import THINK_CLOSE, THINK_OPEN
 from handler.openai.tools import Tools
 
 # How models begin a call: Hermes' and Qwen's, and Mistral's.
@@ -18,7 +18,7 @@ _CALLS = "[TOOL_CALLS]"
 Delta = dict[str, Any]
 
 
-class Reply:
+class ReplyParser:
     """Reads a text piece by piece; the same text gives the same parts however it was cut.
 
     What may be the beginning of a mark is held back until it is clear. Functions are told of when a
@@ -94,10 +94,10 @@ class Reply:
             self._held = text
         if not self._held:
             return {}
-        if not last and (not text or (THINK.startswith(text) and text != THINK)):
+        if not last and (not text or (THINK_OPEN.startswith(text) and text != THINK_OPEN)):
             return None
-        if text.startswith(THINK) and not self._reasoning:
-            self._held = text[len(THINK) :]
+        if text.startswith(THINK_OPEN) and not self._reasoning:
+            self._held = text[len(THINK_OPEN) :]
             self._thinking = True
             return {}
         if self._names and text[:1] == "{":
@@ -110,12 +110,12 @@ class Reply:
     def _think(self, *, last: bool) -> Delta | None:
         if not self._reasoning:
             self._held = self._held.lstrip("\n")
-        text, mark, rest = self._held.partition(THOUGHT)
+        text, mark, rest = self._held.partition(THINK_CLOSE)
         if mark:
             self._thinking = False
             self._held = rest
         else:
-            text, self._held = self._clear_of((THOUGHT,), last=last)
+            text, self._held = self._clear_of((THINK_CLOSE,), last=last)
             if not text:
                 return None
         if not text:

@@ -13,33 +13,33 @@ from typing import Any
 
 from engine import Finish, FinishReason, Priority, Slot, Usage
 from engine.errors import UnsupportedParameter
-from engine.reasoning import are_opened
+from engine.reasoning import starts_in_reasoning
 from engine.request import Chat
-from engine.schema_grammar import why_not
+from engine.schema_grammar import find_schema_violation
 from handler.active_generation import Running, log_warnings
 from handler.completed_answer import Answer
 from handler.errors import NotFound
 from handler.models import Models
 from handler.offload import checked
-from handler.openai.call import Codec
+from handler.openai.call import OpenAICall
 from handler.openai.chat import CHAT
 from handler.openai.completions import COMPLETIONS
 from handler.openai.dialect import OPENAI, Dialect
-from handler.openai.echo import echo_of, text_of
+from handler.openai.echo import create_echo, prompt_text
 from handler.openai.embeddings import EmbeddingsCall
-from handler.openai.endpoint_spec import Shape
-from handler.openai.events import DONE, error_event, events
+from handler.openai.endpoint_spec import EndpointSpec
 from handler.openai.models import describe_model
-from handler.openai.parallel import Finished, Several, run_all
+from handler.openai.parallel import CompletedGenerations, ParallelGenerations, run_all
 from handler.options import PLAIN, OptionsReader
 from handler.pipeline import Pipeline
 from handler.sampling import shown
 
-__all__ = ["DONE", "EMBEDDINGS", "MODELS", "SHAPES", "OpenAIService", "error_event", "events"]
-
 logger = logging.getLogger(__name__)
 
-SHAPES: Mapping[str, Shape] = {"/v1/completions": COMPLETIONS, "/v1/chat/completions": CHAT}
+ENDPOINT_SPECS: Mapping[str, EndpointSpec] = {
+    "/v1/completions": COMPLETIONS,
+    "/v1/chat/completions": CHAT,
+}
 EMBEDDINGS = "/v1/embeddings"
 MODELS = "/v1/models"
 
@@ -65,21 +65,21 @@ class OpenAIService:
         self._stream_several = stream_several
         self._created = int(time.time())
 
-    def codec(
+    def parse_call(
         self,
         route: str,
         body: Mapping[str, Any],
         dialect: Dialect = OPENAI,
         priority: Priority = Priority.INTERACTIVE,
-    ) -> Codec:
+    ) -> OpenAICall:
         """Return what a call to a route asks for. Raises InvalidRequest or NotFound."""
-        shape = SHAPES.get(route)
-        if shape is None:
-            known = ", ".join([*SHAPES, EMBEDDINGS, MODELS])
+        spec = ENDPOINT_SPECS.get(route)
+        if spec is None:
+            known = ", ".join([*ENDPOINT_SPECS, EMBEDDINGS, MODELS])
             raise NotFound(f"there is no route {shown(route)}, there are: {known}", "openai_route")
         pipeline = self._models.asked(body)
-        return Codec(
-            shape,
+        return OpenAICall(
+            spec,
             body,
             pipeline.model_name,
             self._max_tokens,
@@ -91,17 +91,17 @@ class OpenAIService:
             aliases=pipeline.aliases,
         )
 
-    async def read(
+    async def parse_call_async(
         self,
         route: str,
         body: Mapping[str, Any],
         dialect: Dialect = OPENAI,
         priority: Priority = Priority.INTERACTIVE,
-    ) -> Codec:
+    ) -> OpenAICall:
         """Return what `codec` does, without holding up the event loop for a large body."""
-        return await checked(body, partial(self.codec, route, body, dialect, priority))
+        return await checked(body, partial(self.parse_call, route, body, dialect, priority))
 
-    def check(self, route: str, body: Mapping[str, Any]) -> None:
+    def check_call(self, route: str, body: Mapping[str, Any]) -> None:
         """Find what is wrong with a call that nobody answers yet.
 
         Raises:
@@ -111,9 +111,9 @@ class OpenAIService:
         if route == EMBEDDINGS:
             self._embeddings(body, self._models.asked(body), OPENAI)
         elif route != MODELS:
-            self.codec(route, body)
+            self.parse_call(route, body)
 
-    async def plain(
+    async def answer_without_generation(
         self, route: str, body: Mapping[str, Any], slot: Slot | None = None
     ) -> dict[str, Any] | None:
         """Return the body of a call that generates no text, None of one to another route.
@@ -123,10 +123,10 @@ class OpenAIService:
             EngineError: what kept it from being answered.
         """
         if route == EMBEDDINGS:
-            return await self.embeddings(body, slot=slot)
-        return self.models() if route == MODELS else None
+            return await self.create_embeddings(body, slot=slot)
+        return self.list_models() if route == MODELS else None
 
-    async def embeddings(
+    async def create_embeddings(
         self, body: Mapping[str, Any], dialect: Dialect = OPENAI, slot: Slot | None = None
     ) -> dict[str, Any]:
         """Return the vectors of texts. Raises InvalidRequest, ModelNotFound or EngineError."""
@@ -146,103 +146,105 @@ class OpenAIService:
             body, pipeline.model_name, dialect, pipeline.adapters, pipeline.aliases
         )
 
-    def models(self) -> dict[str, Any]:
+    def list_models(self) -> dict[str, Any]:
         """Return the list of all names of models, the default's first, and of adapters."""
-        return {"object": "list", "data": [self.model(name) for name in self._models.names]}
+        return {"object": "list", "data": [self.get_model(name) for name in self._models.names]}
 
-    def model(self, name: str) -> dict[str, Any]:
+    def get_model(self, name: str) -> dict[str, Any]:
         """Return one model. Raises ModelNotFound."""
         return describe_model(name, self._models.find(name), self._created)
 
-    async def whole(self, codec: Codec, slot: Slot | None = None) -> dict[str, Any]:
+    async def complete(self, call: OpenAICall, slot: Slot | None = None) -> dict[str, Any]:
         """Return the body of a call that is not streamed. Raises EngineError."""
-        await self._prepare(codec)
-        if codec.parameters.sampling.max_tokens == 0:
-            return codec.whole(*await self._nothing(codec))
-        if len(codec.requests) == 1:
-            answers = [await self._pipeline(codec).run(codec.request, slot)]
+        await self._prepare(call)
+        if call.parameters.sampling.max_tokens == 0:
+            return call.encode_response(*await self._nothing(call))
+        if len(call.requests) == 1:
+            answers = [await self._pipeline(call).run(call.request, slot)]
         else:
             if slot is not None:
                 # They take one each, as they come.
                 slot.release()
-            answers = await run_all(self._pipeline(codec), codec.requests)
-        self._see_thoughts(codec)
-        return codec.whole(*answers)
+            answers = await run_all(self._pipeline(call), call.requests)
+        self._see_thoughts(call)
+        return call.encode_response(*answers)
 
-    async def open(self, codec: Codec, slot: Slot | None = None) -> Running | Several | Finished:
+    async def open_stream(
+        self, call: OpenAICall, slot: Slot | None = None
+    ) -> Running | ParallelGenerations | CompletedGenerations:
         """Start a streamed call and wait for its first text. Raises EngineError."""
-        await self._prepare(codec)
-        if codec.parameters.sampling.max_tokens == 0:
-            return Finished(await self._nothing(codec))
-        opened: Running | Several
-        if len(codec.requests) == 1:
-            opened = await self._pipeline(codec).open(codec.request, slot)
+        await self._prepare(call)
+        if call.parameters.sampling.max_tokens == 0:
+            return CompletedGenerations(await self._nothing(call))
+        opened: Running | ParallelGenerations
+        if len(call.requests) == 1:
+            opened = await self._pipeline(call).open(call.request, slot)
         else:
             if slot is not None:
                 slot.release()
-            opened = await Several(self._pipeline(codec), codec.requests).open()
-        self._see_thoughts(codec)
+            opened = await ParallelGenerations(self._pipeline(call), call.requests).open()
+        self._see_thoughts(call)
         return opened
 
-    def _pipeline(self, codec: Codec) -> Pipeline:
-        return self._models.find(codec.model)
+    def _pipeline(self, call: OpenAICall) -> Pipeline:
+        return self._models.find(call.model)
 
-    async def _prepare(self, codec: Codec) -> None:
+    async def _prepare(self, call: OpenAICall) -> None:
         """Find out what only the engine knows and the answer depends on. Raises EngineError."""
-        manner, engine = codec.manner, self._pipeline(codec).engine
-        if codec.particular:
+        response_mode, engine = call.response_mode, self._pipeline(call).engine
+        if call.needs_capabilities:
             capabilities = await engine.ready()
             unheld = None
-            if (schema := codec.manner.schema) is not None and capabilities.json_schema:
+            if (schema := call.response_mode.schema) is not None and capabilities.json_schema:
                 # A large one takes a while, in which others are answered.
-                unheld = await asyncio.to_thread(why_not, schema)
-            codec.suit(capabilities, unheld)
-            if capabilities.infill and (suffix := codec.parameters.suffix):
-                texts = [await text_of(prompt, engine) for prompt in codec.prompts]
-                codec.fill([await engine.infill(text, suffix) for text in texts])
-        [first, *_] = codec.prompts
+                unheld = await asyncio.to_thread(find_schema_violation, schema)
+            call.adapt_to(capabilities, unheld)
+            if capabilities.infill and (suffix := call.parameters.suffix):
+                texts = [await prompt_text(prompt, engine) for prompt in call.prompts]
+                call.replace_prompts([await engine.infill(text, suffix) for text in texts])
+        [first, *_] = call.prompts
         if isinstance(first, Chat) and first.template_kwargs:
             with suppress(UnsupportedParameter):
                 rendered = await engine.render(first)
-                codec.manner = replace(manner, thinking=are_opened(rendered))
-        if codec.parameters.echo:
-            codec.echoes = [
-                await echo_of(prompt, engine, pieces=codec.parameters.logprobs is not None)
-                for prompt in codec.prompts
+                call.response_mode = replace(response_mode, thinking=starts_in_reasoning(rendered))
+        if call.parameters.echo:
+            call.echoes = [
+                await create_echo(prompt, engine, pieces=call.parameters.logprobs is not None)
+                for prompt in call.prompts
             ]
 
-    def _see_thoughts(self, codec: Codec) -> None:
+    def _see_thoughts(self, call: OpenAICall) -> None:
         """Read answers as begun in the model's thoughts where its template always does that.
 
         After they have been started, for then the engine has told what it can do. Where a call has
         words of its own for the template, `_prepare` has looked at what it makes of them.
         """
-        able = self._pipeline(codec).engine.capabilities
-        [first, *_] = codec.prompts
+        able = self._pipeline(call).engine.capabilities
+        [first, *_] = call.prompts
         if able is None or not able.opens_thoughts or not isinstance(first, Chat):
             return
         if not first.template_kwargs:
-            codec.manner = replace(codec.manner, thinking=True)
+            call.response_mode = replace(call.response_mode, thinking=True)
 
-    async def _nothing(self, codec: Codec) -> list[Answer]:
+    async def _nothing(self, call: OpenAICall) -> list[Answer]:
         """Return the answers of no tokens, which only count their prompts' (R8)."""
-        log_warnings(codec.request, codec.request.warnings)
+        log_warnings(call.request, call.request.warnings)
         answers = []
-        for prompt in codec.prompts:
+        for prompt in call.prompts:
             tokens = 0
             if isinstance(prompt, tuple):
                 tokens = len(prompt)
             elif isinstance(prompt, str):
-                tokens = len(await self._pipeline(codec).engine.tokenize(prompt))
+                tokens = len(await self._pipeline(call).engine.tokenize(prompt))
             answer = Answer(
-                id=codec.id,
-                model=codec.model,
+                id=call.id,
+                model=call.model,
                 created=int(time.time()),
                 text="",
                 deltas=(),
                 finish=Finish(reason=FinishReason.LENGTH, usage=Usage(tokens, 0)),
-                streaming=codec.streaming,
-                warnings=codec.request.warnings,
+                streaming=call.streaming,
+                warnings=call.request.warnings,
             )
-            answers += [answer] * codec.parameters.candidates
+            answers += [answer] * call.parameters.candidates
         return answers

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from engine.schema_cost import why_too_costly
+from engine.schema_cost import find_cost_violation
 from handler.errors import InvalidRequest
 from handler.json_size import exceeds
 from handler.sampling import shown
@@ -88,5 +88,5 @@ def check_cost(schema: Mapping[str, Any], path: str, param: str) -> None:
     Raises:
         InvalidRequest: naming the field within the schema, or the size of the whole.
     """
-    if (why := why_too_costly(schema)) is not None:
+    if (why := find_cost_violation(schema)) is not None:
         raise InvalidRequest(f"{path} asks for too much: {why}", param)

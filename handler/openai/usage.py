@@ -39,7 +39,7 @@ def read_include_usage(
     return wanted
 
 
-def totals(answers: Sequence[Answer], prompts: int) -> dict[str, Any]:
+def total_usage(answers: Sequence[Answer], prompts: int) -> dict[str, Any]:
     """Return the tokens of all answers together: each prompt once, every candidate's own (R5).
 
     Of a prompt's, those count as cached that its first candidate found in the engine's cache.

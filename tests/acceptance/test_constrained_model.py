@@ -19,7 +19,8 @@ import pytest_asyncio
 from openai.types.chat import ChatCompletion
 
 from engine import BackendConfig, Engine, EngineConfig
-from handler.openai.service import OpenAIService, events
+from handler.openai.events import stream_events
+from handler.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -66,7 +67,7 @@ async def whole(service: OpenAIService, content: str, **given: Any) -> ChatCompl
         **given,
     }
     async with asyncio.timeout(50):
-        answer = await service.whole(service.codec(ROUTE, body))
+        answer = await service.complete(service.parse_call(ROUTE, body))
     assert "warnings" not in answer
     return ChatCompletion.model_validate(answer)
 
@@ -132,11 +133,11 @@ async def test_streamed_call_is_whole_in_the_end(
         "max_tokens": MAX_TOKENS,
         **manner,
     }
-    codec = service.codec(ROUTE, body)
+    codec = service.parse_call(ROUTE, body)
     name, arguments = "", ""
     reasons: set[str | None] = set()
-    async with asyncio.timeout(50), await service.open(codec) as running:
-        async for block in events(codec, running):
+    async with asyncio.timeout(50), await service.open_stream(codec) as running:
+        async for block in stream_events(codec, running):
             for line in block.decode().splitlines():
                 if not line.startswith("data: {"):
                     continue

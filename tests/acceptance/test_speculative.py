@@ -78,7 +78,7 @@ async def test_length_and_threshold_are_those_of_the_request(
         {"num_assistant_tokens": 64},
     ):
         body = {"model": "tiny", "prompt": "Once", "max_tokens": 4, "temperature": 0, **asked}
-        codec = service.codec(COMPLETIONS, body, OVMS)
+        codec = service.parse_call(COMPLETIONS, body, OVMS)
         answer = await service._models.default.run(codec.request)
         assert answer.finish.usage.completion_tokens == 4
         assert answer.warnings == ()

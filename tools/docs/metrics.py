@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from emulator.metrics.definitions import Metrics
-from emulator.metrics.gauges import readings
+from emulator.metrics.gauges import build_gauges
 from emulator.metrics.instruments import Metric, Spec
 from emulator.runpod.worker_registry import Fleet
 from emulator.settings import EmulatorSettings
@@ -35,7 +35,7 @@ def specs() -> tuple[Spec, ...]:
     validator = V3.from_file()
     metrics: list[Metric] = [
         *Metrics(validator.issue_rules, validator.notice_rules).families,
-        *readings(settings, Engine(settings.engine_config()), store, fleet, None, list),
+        *build_gauges(settings, Engine(settings.engine_config()), store, fleet, None, list),
     ]
     return tuple(metric.spec for metric in metrics)
 

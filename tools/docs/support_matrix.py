@@ -9,16 +9,16 @@ from engine import Capabilities
 from engine.errors import UnsupportedParameter
 from handler.errors import InvalidRequest, ModelNotFound
 from handler.openai import chat, completions
-from handler.openai.call import Codec
+from handler.openai.call import OpenAICall
 from handler.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
-from handler.openai.endpoint_spec import Shape
+from handler.openai.endpoint_spec import EndpointSpec
 from tools.docs.support_probes import CHAT, COMPLETIONS, PROBES, Probe
 
 # An engine, each way to set it up that makes a difference, the usual one first and without a name.
 Engines = Mapping[str, Mapping[str, Capabilities]]
 
 DIALECTS = (OPENAI, ORACLE, OVMS)
-SHAPES: Mapping[str, tuple[Shape, Mapping[str, Any]]] = {
+ENDPOINTS: Mapping[str, tuple[EndpointSpec, Mapping[str, Any]]] = {
     COMPLETIONS: (completions.COMPLETIONS, {"model": "m", "prompt": "hi"}),
     CHAT: (chat.CHAT, {"model": "m", "messages": [{"role": "user", "content": "hi"}]}),
 }
@@ -27,16 +27,18 @@ _YES = "yes"
 ADAPTERS = ("an-adapter",)
 
 
-def codec_of(
+def create_call(
     route: str,
     body: Mapping[str, Any],
     dialect: Dialect = OPENAI,
     adapters: Sequence[str] = ADAPTERS,
-) -> Codec:
+) -> OpenAICall:
     """Return the codec of a route for a body plus the required parameters."""
-    shape, least = SHAPES[route]
+    spec, least = ENDPOINTS[route]
     given = {**least, **body}
-    return Codec(shape, given, "m", None, dialect=dialect, stream_several=True, adapters=adapters)
+    return OpenAICall(
+        spec, given, "m", None, dialect=dialect, stream_several=True, adapters=adapters
+    )
 
 
 class Matrix:
@@ -68,14 +70,14 @@ class Matrix:
 
     def _ignored(self, route: str, body: Mapping[str, Any]) -> bool:
         try:
-            warnings = codec_of(route, body).request.warnings
+            warnings = create_call(route, body).request.warnings
         except InvalidRequest:
             return False
         return any("was ignored" in warning for warning in warnings)
 
     def _row(self, route: str, probe: Probe) -> list[str]:
-        shape, _ = SHAPES[route]
-        field = shape.parameters.model_fields.get(probe.name)
+        spec, _ = ENDPOINTS[route]
+        field = spec.input_model.model_fields.get(probe.name)
         takes = probe.takes or (field.description or "" if field is not None else "")
         name = f"`{probe.name}`{f' ({probe.kind})' if probe.kind else ''}"
         return [
@@ -90,7 +92,7 @@ class Matrix:
         refused = []
         for body in probe.bodies:
             try:
-                codec_of(route, body, dialect)
+                create_call(route, body, dialect)
             except InvalidRequest as error:
                 refused.append(f"400: {error.message}")
         if len(refused) == len(probe.bodies):
@@ -104,7 +106,7 @@ class Matrix:
 
     def _of_way(self, route: str, probe: Probe, capabilities: Capabilities) -> str:
         try:
-            codec = codec_of(route, probe.bodies[0], adapters=capabilities.adapters)
+            codec = create_call(route, probe.bodies[0], adapters=capabilities.adapters)
             said = _said(codec, capabilities)
         except ModelNotFound as error:
             return f"404 {self._noted([f'404: {error.message}'])}"
@@ -114,7 +116,7 @@ class Matrix:
             # Required parameters are in every request, so count only warnings about themselves.
             said = [sentence for sentence in said if sentence.startswith(probe.name)]
         else:
-            usual = _said(codec_of(route, {}), capabilities)
+            usual = _said(create_call(route, {}), capabilities)
             said = [sentence for sentence in said if sentence not in usual]
         cell = f"warns {self._noted(said)}" if said else _YES
         for dialect in DIALECTS:
@@ -127,9 +129,9 @@ class Matrix:
         return f"({', '.join(map(str, sorted(numbers)))})" if numbers else ""
 
 
-def _said(codec: Codec, capabilities: Capabilities) -> list[str]:
+def _said(codec: OpenAICall, capabilities: Capabilities) -> list[str]:
     """Return the warnings that a request gets on an engine. Raises UnsupportedParameter."""
-    codec.suit(capabilities)
+    codec.adapt_to(capabilities)
     asked = codec.request.generation
     said = (*codec.request.warnings, *capabilities.check(asked.prompt, asked.sampling))
     # Replace the engine's name, so that the same sentence of two engines is one note.
@@ -139,11 +141,11 @@ def _said(codec: Codec, capabilities: Capabilities) -> list[str]:
 def _unsuited(route: str, probe: Probe, dialect: Dialect, capabilities: Capabilities) -> str | None:
     """Return why a dialect refuses a parameter on this engine only; None if it does not."""
     try:
-        codec = codec_of(route, probe.bodies[0], dialect)
+        codec = create_call(route, probe.bodies[0], dialect)
     except InvalidRequest:
         return None
     try:
-        codec.suit(capabilities)
+        codec.adapt_to(capabilities)
     except InvalidRequest as error:
         return f"400: {error.message}"
     return None
@@ -151,7 +153,7 @@ def _unsuited(route: str, probe: Probe, dialect: Dialect, capabilities: Capabili
 
 def _default(route: str, name: str) -> str:
     """Return the default of a parameter if it is a plain value, otherwise an empty string."""
-    parameters = codec_of(route, {}).parameters
+    parameters = create_call(route, {}).parameters
     for holder in (parameters, parameters.sampling):
         value = getattr(holder, name, None)
         if isinstance(value, bool):

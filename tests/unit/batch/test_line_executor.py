@@ -51,10 +51,12 @@ class FakeService:
         self.tries = 0
         self.held: list[int] = []
 
-    def check(self, route: str, body: object) -> None:
+    def check_call(self, route: str, body: object) -> None:
         """Accept everything."""
 
-    async def plain(self, route: str, body: object, slot: Slot | None) -> dict[str, Any]:
+    async def answer_without_generation(
+        self, route: str, body: object, slot: Slot | None
+    ) -> dict[str, Any]:
         self.tries += 1
         self.held.append(self._engine.held)
         if self._errors:

@@ -57,8 +57,8 @@ async def run(doors: Doors, prompt: str = "hi", **given: Any) -> dict[str, Any]:
 
 async def call(doors: Doors, prompt: str = "hi", **body: Any) -> dict[str, Any]:
     """The body of an OpenAI call."""
-    codec = doors.openai.codec("/v1/completions", {"prompt": prompt, **body})
-    return await doors.openai.whole(codec)
+    codec = doors.openai.parse_call("/v1/completions", {"prompt": prompt, **body})
+    return await doors.openai.complete(codec)
 
 
 def rules(output: dict[str, Any]) -> list[str]:

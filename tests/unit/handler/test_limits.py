@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from engine import Delta, TokenLogprob
 from handler import limits
 from handler.errors import ResultTooLarge
-from handler.openai.call import Codec, Shape
+from handler.openai.call import OpenAICall
 from handler.openai.chat import CHAT
 from handler.openai.completions import COMPLETIONS
+from handler.openai.endpoint_spec import EndpointSpec
 from handler.response import encode_partial
 
 
@@ -60,7 +61,7 @@ TOPS = tuple((f'"\\{number}', -1.23456789) for number in range(20))
 
 @pytest.mark.parametrize("char", ["a", '"', "\\", "\0", "\x1f", "é", "\u2028", "😀"])
 @pytest.mark.parametrize("shape", [COMPLETIONS, CHAT], ids=["completions", "chat"])
-def test_each_event_fits_a_chunk_whatever_there_is_to_tell(shape: Shape, char: str) -> None:
+def test_each_event_fits_a_chunk_whatever_there_is_to_tell(shape: EndpointSpec, char: str) -> None:
     # Of twenty alternatives, in text that is text inside of JSON once more.
     text = char * 5
     told = [
@@ -68,12 +69,12 @@ def test_each_event_fits_a_chunk_whatever_there_is_to_tell(shape: Shape, char: s
     ]
     asked = {"logprobs": 5} if shape is COMPLETIONS else {"logprobs": True, "top_logprobs": 20}
     given = {"prompt": "x", "messages": [{"role": "user", "content": "x"}], "stream": True}
-    codec = Codec(shape, given | asked, "tiny", None)
-    codec.opening(0)
+    codec = OpenAICall(shape, given | asked, "tiny", None)
+    codec.encode_opening(0)
     parts = list(limits.split([Delta(text, each) for each in told]))
     assert [delta.logprob for part in parts for delta in part] == told
     for part in parts:
-        for block in limits.split_events(codec.delta(part)):
+        for block in limits.split_events(codec.encode_delta(part)):
             size = limits.wire_size({"output": block.decode()})
             assert size <= limits.STREAM_CHUNK_BYTES
     assert len(parts) > 5

@@ -30,7 +30,7 @@ def named(pipeline_of: PipelineFactory, name: str, **script: Any) -> Pipeline:
 
 
 async def told(service: OpenAIService, **body: Any) -> tuple[str, str]:
-    answer = await service.whole(service.codec(COMPLETIONS, {"prompt": "who?", **body}))
+    answer = await service.complete(service.parse_call(COMPLETIONS, {"prompt": "who?", **body}))
     return answer["model"], answer["choices"][0]["text"]
 
 
@@ -44,13 +44,13 @@ async def test_openai_calls_go_to_the_model_they_name(models: Models) -> None:
 
 async def test_streams_and_several_answers_go_there_too(models: Models) -> None:
     service = OpenAIService(models)
-    codec = service.codec(COMPLETIONS, {"prompt": "who?", "model": "small", "stream": True})
-    async with await service.open(codec) as running:
+    codec = service.parse_call(COMPLETIONS, {"prompt": "who?", "model": "small", "stream": True})
+    async with await service.open_stream(codec) as running:
         assert isinstance(running, Running)
         texts = [delta.text async for batch in running.batches() for delta in batch]
     assert "".join(texts) == "I am small."
     body = {"prompt": ["who?", "you?"], "model": "small"}
-    answer = await service.whole(service.codec(COMPLETIONS, body))
+    answer = await service.complete(service.parse_call(COMPLETIONS, body))
     assert [choice["text"] for choice in answer["choices"]] == ["I am small."] * 2
 
 
@@ -59,23 +59,23 @@ def test_an_unknown_model_is_told_which_there_are(models: Models, route: str) ->
     # R7
     service = OpenAIService(models)
     with pytest.raises(ModelNotFound, match="does not exist, there is: big, small") as caught:
-        service.check(route, {"prompt": "x", "input": "x", "model": "gpt"})
+        service.check_call(route, {"prompt": "x", "input": "x", "model": "gpt"})
     assert (caught.value.param, caught.value.details) == (
         "model",
         {"available_models": ["big", "small"]},
     )
     with pytest.raises(InvalidRequest, match="model must be a string, got 5"):
-        service.check(route, {"prompt": "x", "input": "x", "model": 5})
+        service.check_call(route, {"prompt": "x", "input": "x", "model": 5})
 
 
 async def test_all_are_listed_the_default_first(models: Models) -> None:
     service = OpenAIService(models)
-    listed = await service.plain(MODELS, {})
+    listed = await service.answer_without_generation(MODELS, {})
     assert listed is not None
     assert [model["id"] for model in listed["data"]] == ["big", "small"]
-    assert service.model("small")["id"] == "small"
+    assert service.get_model("small")["id"] == "small"
     with pytest.raises(ModelNotFound, match="there is: big, small"):
-        service.model("gpt")
+        service.get_model("gpt")
 
 
 async def test_jobs_go_to_the_model_they_name(models: Models) -> None:

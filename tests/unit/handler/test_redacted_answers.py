@@ -13,7 +13,8 @@ import pytest
 from engine import Chat, GenerationRequest, Message, SamplingParams
 from engine.errors import BackendFailed
 from handler.job import JobHandler
-from handler.openai.service import OpenAIService, events
+from handler.openai.events import stream_events
+from handler.openai.service import OpenAIService
 from handler.options import OptionsInput, OptionsReader
 from handler.pipeline import Pipeline
 from handler.request import TextRequest
@@ -266,9 +267,9 @@ async def test_error_in_mid_stream_lets_no_half_datum_out(
     pieces = ["Write to bob@example", {"error": "out of luck", "delay_ms": 20}]
     options = OptionsReader(OptionsInput(redact_pii=True))
     service = OpenAIService(pipeline_of({"pieces": pieces}), options)
-    codec = service.codec(route, call(route, stream=True)["input"]["openai_input"])
-    async with await service.open(codec) as running:
-        sent = b"".join([block async for block in events(codec, running)]).decode()
+    codec = service.parse_call(route, call(route, stream=True)["input"]["openai_input"])
+    async with await service.open_stream(codec) as running:
+        sent = b"".join([block async for block in stream_events(codec, running)]).decode()
     assert chunks(sent)[-1]["error"]["message"] == "out of luck"
     assert "bob" not in sent
 

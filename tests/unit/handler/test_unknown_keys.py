@@ -14,7 +14,7 @@ from handler.openai.parameters import ChatInput, CompletionInput
 from handler.parameter_names import IGNORED, NEUTRAL
 from handler.request import OpenAIRequest, TextRequest, parse
 from handler.unknown_keys import MAX_COMPARED, MAX_LOOKED_AT, KnownKeys
-from tools.docs.support_matrix import codec_of
+from tools.docs.support_matrix import create_call
 
 KNOWN = KnownKeys(
     "box.",
@@ -169,7 +169,7 @@ def test_every_dialect_warns_about_parameters_that_only_other_servers_have(name:
     [warning] = parsed({"prompt": "x", "sampling_params": {name: 5}})
     assert warning == f"input.sampling_params.{name} is not supported and was ignored"
     for shape in ("completions", "chat"):
-        [warning] = codec_of(shape, {name: 5}).request.warnings
+        [warning] = create_call(shape, {name: 5}).request.warnings
         assert warning == f"{name} is not supported and was ignored"
 
 
@@ -186,7 +186,7 @@ def test_response_format_warns_about_a_schema_beside_json_object() -> None:
         assert (
             "response_format.schema is not supported and was ignored: use type json_schema with "
             "json_schema"
-        ) in codec_of(shape, body).request.warnings
+        ) in create_call(shape, body).request.warnings
 
 
 def test_warnings_are_not_lost_when_the_parameters_were_read_before() -> None:
@@ -195,8 +195,8 @@ def test_warnings_are_not_lost_when_the_parameters_were_read_before() -> None:
         assert parsed({"prompt": "x", "sampling_params": {"top_p": 0.5}}) == ()
         found = parsed({"prompt": "x", "sampling_params": {"top_p": 0.5, "max_token": 1}})
         assert len(found) == 1
-        assert codec_of("completions", {"top_p": 0.5}).request.warnings == ()
-        assert len(codec_of("completions", {"top_p": 0.5, "max_token": 1}).request.warnings) == 1
+        assert create_call("completions", {"top_p": 0.5}).request.warnings == ()
+        assert len(create_call("completions", {"top_p": 0.5, "max_token": 1}).request.warnings) == 1
 
 
 def test_labels_that_change_no_answer_are_accepted_in_silence() -> None:
@@ -222,7 +222,7 @@ def test_job_warnings_leave_a_whole_job_alone() -> None:
 def test_unknown_keys_never_fail_a_request() -> None:
     # R16; a known one that is wrong still does.
     body = {f"key{index}": object() for index in range(100)}
-    assert COMPLETIONS.parameters is CompletionInput
+    assert COMPLETIONS.input_model is CompletionInput
     parsed({"prompt": "x", "sampling_params": dict(body)})
     with pytest.raises(InvalidRequest):
         parsed({"prompt": "x", "sampling_params": {"top_p": 5}})

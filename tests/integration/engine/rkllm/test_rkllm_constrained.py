@@ -103,14 +103,14 @@ async def test_answer_is_of_the_grammar(engine: Engine) -> None:
 @only_processes
 async def test_answers_of_clients_fit_what_they_ask_for(service: OpenAIService) -> None:
     # R39: whole and streamed, without a look afterwards.
-    whole = await service.whole(service.codec(ROUTE, chat(response_format=FORMAT, seed=1)))
+    whole = await service.complete(service.parse_call(ROUTE, chat(response_format=FORMAT, seed=1)))
     assert "warnings" not in whole
     content = whole["choices"][0]["message"]["content"]
     jsonschema_rs.validate(COLOUR, json.loads(content))
 
-    codec = service.codec(ROUTE, chat(response_format=FORMAT, seed=1, stream=True))
+    codec = service.parse_call(ROUTE, chat(response_format=FORMAT, seed=1, stream=True))
     streamed = ""
-    async with await service.open(codec) as running:
+    async with await service.open_stream(codec) as running:
         async for block in stream_events(codec, running):
             for line in block.decode().splitlines():
                 if line.startswith("data: {"):
@@ -124,7 +124,7 @@ async def test_function_is_called_with_arguments_that_parse(service: OpenAIServi
     # R39
     for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
         body = chat(tools=[WEATHER], tool_choice=choice)
-        answer = await service.whole(service.codec(ROUTE, body))
+        answer = await service.complete(service.parse_call(ROUTE, body))
         assert "warnings" not in answer
         [told] = answer["choices"]
         [call] = told["message"]["tool_calls"]
@@ -207,7 +207,7 @@ async def test_schema_that_cannot_be_held_to_is_compared(service: OpenAIService)
     schema = {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True}
     wanted = {"type": "json_schema", "json_schema": {"schema": schema}}
     body = chat(response_format=wanted, max_tokens=3)
-    answer = await service.whole(service.codec(ROUTE, body))
+    answer = await service.complete(service.parse_call(ROUTE, body))
     assert any("cannot constrain its answers to this schema" in each for each in answer["warnings"])
 
 
@@ -226,7 +226,7 @@ async def test_model_that_thinks_first_is_held_to_the_schema_from_there(
     engine = rkllm_of(MODEL.replace("260", "261"), mode="logits")
     service = OpenAIService(Pipeline(engine, "fake"))
     body = chat(response_format=FORMAT, seed=2, logit_bias={"260": 3.0})
-    [choice] = (await service.whole(service.codec(ROUTE, body)))["choices"]
+    [choice] = (await service.complete(service.parse_call(ROUTE, body)))["choices"]
     assert choice["finish_reason"] == "stop"
     assert len(choice["message"]["reasoning_content"]) > 5
     jsonschema_rs.validate(COLOUR, json.loads(choice["message"]["content"]))

@@ -234,7 +234,9 @@ async def test_failure_of_the_runtime_is_told(rkllm_of: RkllmMaker) -> None:
 @pytest.mark.usefixtures("tokenizer")
 async def test_openai_call_is_counted_and_answered(rkllm_of: RkllmMaker) -> None:
     service = OpenAIService(Pipeline(rkllm_of(COUNT), "fake", adapters=("legal",)))
-    body = await service.embeddings({"model": "fake", "input": ["ab", "c"], "dimensions": WIDTH})
+    body = await service.create_embeddings(
+        {"model": "fake", "input": ["ab", "c"], "dimensions": WIDTH}
+    )
     assert [len(each["embedding"]) for each in body["data"]] == [WIDTH] * 2
     assert body["usage"] == {"prompt_tokens": 5, "total_tokens": 5}
     for bad, said in (
@@ -242,9 +244,9 @@ async def test_openai_call_is_counted_and_answered(rkllm_of: RkllmMaker) -> None
         ({"model": "legal"}, "model must be fake for vectors, which adapters do not make"),
     ):
         with pytest.raises(InvalidRequest, match=said):
-            await service.embeddings({"input": "a", **bad})
+            await service.create_embeddings({"input": "a", **bad})
     with pytest.raises(ModelNotFound, match="there is: fake, legal"):
-        await service.embeddings({"input": "a", "model": "other"})
+        await service.create_embeddings({"input": "a", "model": "other"})
 
 
 @only_threads

@@ -235,7 +235,7 @@ async def test_ignored_abort_in_a_thread_is_the_end_and_says_so(rkllm_of: RkllmM
     async with await engine.generate(request("go")) as stream:
         await first_text(stream)
     async with asyncio.timeout(BOUND_S):
-        await stream.wait_over()
+        await stream.wait_ended()
         with pytest.raises(EngineDead, match="ENGINE_ISOLATION=thread cannot restart it"):
             await engine.generate(request("next"))
     runner = engine._host._runner  # type: ignore[attr-defined]
@@ -251,7 +251,7 @@ async def test_ignored_abort_of_a_client_that_left(rkllm_of: RkllmMaker) -> None
         await first_text(stream)
         pid = child_pid(engine)
     async with asyncio.timeout(BOUND_S):
-        await stream.wait_over()
+        await stream.wait_ended()
     await assert_next_is_fine(engine)
     assert engine.restarts == 1
     assert is_gone(pid)
@@ -297,7 +297,7 @@ async def test_abort_before_the_run_has_begun(rkllm_of: RkllmMaker) -> None:
             async with await engine.generate(request("go")) as stream:
                 for _ in range(turns % 6):
                     await asyncio.sleep(0)
-            await stream.wait_over()
+            await stream.wait_ended()
             assert isinstance(stream.error, GenerationCancelled)
     await assert_next_is_fine(engine)
     assert engine.restarts == 0
@@ -344,7 +344,7 @@ async def test_cancelling_during_a_reload(rkllm_of: RkllmMaker, call_log: Path) 
     async with await engine.generate(request("go", temperature=1.9)) as stream:
         await wait_until(lambda: len(calls(call_log, "rkllm_init")) >= 1 and destroyed(call_log))
     async with asyncio.timeout(BOUND_S):
-        await stream.wait_over()
+        await stream.wait_ended()
     await assert_next_is_fine(engine)
     assert engine.restarts == 0
     # The run that nobody waits for was never begun.

@@ -128,10 +128,10 @@ async def test_openai_calls_name_an_adapter_as_their_model(
 ) -> None:
     service = OpenAIService(Pipeline(rkllm_of(SEEN, lora=lora), "fake", adapters=NAMES))
     for model, adapter in (("legal", "legal"), ("fake", None), (None, None), ("french", "french")):
-        body = await service.whole(service.codec(route, {**prompt, "model": model}))
+        body = await service.complete(service.parse_call(route, {**prompt, "model": model}))
         choice = body["choices"][0]
         text = choice["text"] if "text" in choice else choice["message"]["content"]
         assert json.loads(text)["lora"] == adapter
         assert body["model"] == (model or "fake")
     with pytest.raises(ModelNotFound, match='"german" does not exist, there is: fake, french, le'):
-        service.codec(route, {**prompt, "model": "german"})
+        service.parse_call(route, {**prompt, "model": "german"})

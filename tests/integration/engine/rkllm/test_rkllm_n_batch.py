@@ -383,8 +383,10 @@ async def test_messages_take_a_template(rkllm_of: RkllmMaker, tmp_path: Path) ->
     engine = rkllm_of(COUNT, n_batch=2)
     service = OpenAIService(Pipeline(engine, "fake"))
     with pytest.raises(UnsupportedParameter, match="no chat template"):
-        await service.whole(
-            service.codec("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})
+        await service.complete(
+            service.parse_call(
+                "/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}
+            )
         )
 
 
@@ -399,7 +401,7 @@ async def test_arrays_of_prompts_are_packed(
     rkllm_of: RkllmMaker, call_log: Path, body: dict[str, Any]
 ) -> None:
     service = OpenAIService(Pipeline(rkllm_of(COUNT, n_batch=4), "fake"))
-    answer = await service.whole(service.codec("/v1/completions", body))
+    answer = await service.complete(service.parse_call("/v1/completions", body))
     prompts = body["prompt"] if "n" not in body else [body["prompt"]] * 4
     assert [choice["text"] for choice in answer["choices"]] == [
         said(tuple(prompt), 9) for prompt in prompts

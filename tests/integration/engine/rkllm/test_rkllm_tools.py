@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion
 
-from handler.openai.service import OpenAIService, events
+from handler.openai.events import stream_events
+from handler.openai.service import OpenAIService
 from handler.options import PLAIN
 from handler.pipeline import Pipeline
 from tests.fake_rkllm import quoted
@@ -86,7 +87,7 @@ def service_of(engine: Any) -> OpenAIService:
 
 
 async def whole(service: OpenAIService, body: dict[str, Any]) -> dict[str, Any]:
-    told = await service.whole(service.codec(ROUTE, body))
+    told = await service.complete(service.parse_call(ROUTE, body))
     ChatCompletion.model_validate(told, strict=True)
     return told
 
@@ -98,9 +99,9 @@ async def message(service: OpenAIService, body: dict[str, Any]) -> dict[str, Any
 
 
 async def deltas(service: OpenAIService, body: dict[str, Any]) -> list[dict[str, Any]]:
-    codec = service.codec(ROUTE, body | {"stream": True})
-    async with await service.open(codec) as running:
-        said = b"".join([block async for block in events(codec, running)])
+    codec = service.parse_call(ROUTE, body | {"stream": True})
+    async with await service.open_stream(codec) as running:
+        said = b"".join([block async for block in stream_events(codec, running)])
     lines = [line.removeprefix("data: ") for line in said.decode().split("\n\n") if line]
     return [json.loads(line)["choices"][0] for line in lines[:-1]]
 

@@ -12,7 +12,7 @@ import pytest
 from starlette.applications import Starlette
 
 from emulator.http.responses import on_error
-from emulator.http.shutdown_state import Drain
+from emulator.http.shutdown_state import ShutdownState
 from emulator.openai.queue_routes import QueuedOpenAIRoutes, on_call_failed
 from emulator.openai.worker_output import CallFailed
 from emulator.settings import EmulatorSettings
@@ -39,7 +39,7 @@ class Queue:
 
     def __init__(self, keep_alive_s: float = 3600) -> None:
         self.store = MemoryJobStore(Limits(max_losses=9))
-        self.drain = Drain()
+        self.drain = ShutdownState()
         settings = EmulatorSettings(engine="scripted", local_worker=False)
         service: Any = None
         self.queue = QueuedOpenAIRoutes(self.store, service, self.drain, settings, keep_alive_s)

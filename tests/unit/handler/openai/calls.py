@@ -25,17 +25,19 @@ CHAT = "/v1/chat/completions"
 async def tell_whole(
     service: OpenAIService, route: str, body: dict[str, Any], dialect: Dialect = OPENAI
 ) -> Told:
-    return reading.whole(await service.whole(service.codec(route, body, dialect)))
+    return reading.whole(await service.complete(service.parse_call(route, body, dialect)))
 
 
 async def tell_streamed(
     service: OpenAIService, route: str, body: dict[str, Any], dialect: Dialect = OPENAI
 ) -> Told:
-    return reading.streamed(await blocks_of(service, service.codec(route, streamed(body), dialect)))
+    return reading.streamed(
+        await blocks_of(service, service.parse_call(route, streamed(body), dialect))
+    )
 
 
 async def blocks_of(service: OpenAIService, codec: OpenAICall) -> list[bytes]:
-    async with await service.open(codec) as running:
+    async with await service.open_stream(codec) as running:
         return [block async for block in stream_events(codec, running)]
 
 
@@ -52,6 +54,6 @@ async def idle(pipeline: Pipeline) -> None:
 
 
 async def open_several(service: OpenAIService, body: dict[str, Any]) -> ParallelGenerations:
-    running = await service.open(service.codec(COMPLETIONS, streamed(body)))
+    running = await service.open_stream(service.parse_call(COMPLETIONS, streamed(body)))
     assert isinstance(running, ParallelGenerations)
     return running

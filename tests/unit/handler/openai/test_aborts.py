@@ -37,7 +37,7 @@ async def test_one_that_fails_ends_the_others(
     service = OpenAIService(pipeline)
     prompts = [bad, "endless", "hang", "endless", "endless"]
     with pytest.raises(BackendFailed, match="out of luck"):
-        await service.whole(service.codec(COMPLETIONS, {"prompt": prompts}))
+        await service.complete(service.parse_call(COMPLETIONS, {"prompt": prompts}))
     await idle(pipeline)
 
 
@@ -46,7 +46,7 @@ async def test_one_that_fails_in_mid_stream_is_the_end_of_all(pipeline_of: Pipel
     pipeline = pipeline_of(*FAULTS)
     service = OpenAIService(pipeline, stream_several=True)
     body = {"prompt": ["endless", "late", "hang"], "stream": True}
-    *chunks, last = chunks_of(await blocks_of(service, service.codec(COMPLETIONS, body)))
+    *chunks, last = chunks_of(await blocks_of(service, service.parse_call(COMPLETIONS, body)))
     assert last["error"]["message"] == "out of luck"
     texts = [text_of(each["choices"][0]) for each in chunks if each["choices"][0]["index"] == 1]
     assert texts == ["one"]
@@ -59,8 +59,8 @@ async def test_one_that_fails_before_any_text_is_no_stream(pipeline_of: Pipeline
     pipeline = pipeline_of(*FAULTS)
     service = OpenAIService(pipeline, stream_several=True)
     with pytest.raises(BackendFailed):
-        await service.open(
-            service.codec(COMPLETIONS, {"prompt": ["hang", "early"], "stream": True})
+        await service.open_stream(
+            service.parse_call(COMPLETIONS, {"prompt": ["hang", "early"], "stream": True})
         )
     await idle(pipeline)
 
@@ -70,8 +70,10 @@ async def test_call_that_is_cancelled_ends_them_all(pipeline_of: PipelineFactory
     pipeline = pipeline_of(*FAULTS)
     service = OpenAIService(pipeline, stream_several=True)
     for body in ({"prompt": ["endless"] * 6}, {"prompt": ["hang"] * 6, "stream": True}):
-        codec = service.codec(COMPLETIONS, body)
-        call = asyncio.create_task(service.open(codec) if codec.streaming else service.whole(codec))
+        codec = service.parse_call(COMPLETIONS, body)
+        call = asyncio.create_task(
+            service.open_stream(codec) if codec.streaming else service.complete(codec)
+        )
         await wait_until(lambda: pipeline.engine.running == 4)
         call.cancel()
         with suppress(asyncio.CancelledError):

@@ -9,7 +9,7 @@ import pytest
 
 from engine import FinishReason, TokenLogprob, Usage
 from engine.output import Finish
-from handler.openai.call import Codec
+from handler.openai.call import OpenAICall
 from handler.openai.completions import COMPLETIONS as SHAPE
 from handler.openai.service import OpenAIService
 from handler.pipeline import Answer
@@ -89,10 +89,12 @@ async def test_verdict_is_that_of_the_best(pipeline_of: PipelineFactory) -> None
     # R47
     service = service_of(pipeline_of)
     body = {"prompt": "hi", "best_of": 3, "enable_validation": True}
-    whole = await service.whole(service.codec(COMPLETIONS, body))
+    whole = await service.complete(service.parse_call(COMPLETIONS, body))
     assert whole["choices"][0]["text"] == "two"
     assert whole["validation"]["issues"] == ["somebody shouted"]
-    several = await service_of(pipeline_of).whole(service.codec(COMPLETIONS, body | {"n": 2}))
+    several = await service_of(pipeline_of).complete(
+        service.parse_call(COMPLETIONS, body | {"n": 2})
+    )
     assert "validation" not in several
     assert [choice["validation"]["valid"] for choice in several["choices"]] == [False, True]
 
@@ -112,8 +114,8 @@ def answer(text: str, *logprobs: float, warnings: tuple[str, ...] = ()) -> Answe
 
 
 def best(*answers: Answer, **body: Any) -> dict[str, Any]:
-    codec = Codec(SHAPE, {"prompt": "hi", "best_of": len(answers), **body}, "tiny", None)
-    return codec.whole(*answers)
+    codec = OpenAICall(SHAPE, {"prompt": "hi", "best_of": len(answers), **body}, "tiny", None)
+    return codec.encode_response(*answers)
 
 
 def test_candidate_without_a_token_comes_last_and_a_certain_one_first() -> None:

@@ -14,9 +14,10 @@ from openai.types.chat import ChatCompletion
 
 from engine import Chat, Delta, Finish, FinishReason, Message, Priority, Usage
 from handler.errors import InvalidRequest
-from handler.openai.call import Codec, Shape
+from handler.openai.call import OpenAICall
 from handler.openai.chat import CHAT
 from handler.openai.completions import COMPLETIONS
+from handler.openai.endpoint_spec import EndpointSpec
 from handler.pipeline import Answer
 from tests.unit.handler.openai.reading import check_chunk, text_of
 from tests.usage import usage
@@ -33,11 +34,11 @@ FINISH = Finish(reason=FinishReason.STOP, usage=Usage(7, 3))
 USAGE = usage(7, 3)
 
 
-def codec(shape: Shape, body: dict[str, Any], max_tokens: int | None = None) -> Codec:
-    return Codec(shape, body, "tiny", max_tokens)
+def codec(shape: EndpointSpec, body: dict[str, Any], max_tokens: int | None = None) -> OpenAICall:
+    return OpenAICall(shape, body, "tiny", max_tokens)
 
 
-def answer(of: Codec, *deltas: str, finish: Finish = FINISH, **fields: Any) -> Answer:
+def answer(of: OpenAICall, *deltas: str, finish: Finish = FINISH, **fields: Any) -> Answer:
     return Answer(
         id=of.request.generation.request_id,
         model="tiny",
@@ -50,13 +51,13 @@ def answer(of: Codec, *deltas: str, finish: Finish = FINISH, **fields: Any) -> A
     )
 
 
-def stream(of: Codec, *batches: Sequence[str], **fields: Any) -> list[dict[str, Any]]:
+def stream(of: OpenAICall, *batches: Sequence[str], **fields: Any) -> list[dict[str, Any]]:
     """All chunks of a streamed answer; each method must have returned whole events."""
     deltas = [text for batch in batches for text in batch]
     blocks = [
-        of.opening(1_700_000_000),
-        *[of.delta([Delta(text) for text in batch]) for batch in batches],
-        of.closing(answer(of, *deltas, **fields)),
+        of.encode_opening(1_700_000_000),
+        *[of.encode_delta([Delta(text) for text in batch]) for batch in batches],
+        of.encode_closing(answer(of, *deltas, **fields)),
     ]
     chunks = []
     for block in filter(None, blocks):
@@ -74,7 +75,7 @@ def stream(of: Codec, *batches: Sequence[str], **fields: Any) -> list[dict[str, 
 def test_whole_completion() -> None:
     # R1-R3
     of = codec(COMPLETIONS, TEXT_BODY)
-    body = of.whole(answer(of, "Hello", " world"))
+    body = of.encode_response(answer(of, "Hello", " world"))
     assert body == {
         "id": of.request.generation.request_id,
         "object": "text_completion",
@@ -90,7 +91,7 @@ def test_whole_completion() -> None:
 def test_whole_chat() -> None:
     # R35
     of = codec(CHAT, CHAT_BODY)
-    body = of.whole(answer(of, "Hello", " world"))
+    body = of.encode_response(answer(of, "Hello", " world"))
     assert body == {
         "id": of.request.generation.request_id,
         "object": "chat.completion",
@@ -111,31 +112,31 @@ def test_whole_chat() -> None:
 
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
-def test_endings(shape: Shape, body: dict[str, Any]) -> None:
+def test_endings(shape: EndpointSpec, body: dict[str, Any]) -> None:
     # R3, R11
     length = Finish(reason=FinishReason.LENGTH, usage=Usage(1, 1))
     stopped = Finish(reason=FinishReason.STOP, usage=Usage(1, 1), stop_reason="five")
     for finish, expected in ((length, ("length", None)), (stopped, ("stop", "five"))):
         of = codec(shape, {**body, "stream": True})
-        choice = of.whole(answer(of, "x", finish=finish))["choices"][0]
+        choice = of.encode_response(answer(of, "x", finish=finish))["choices"][0]
         last = stream(of, ["x"], finish=finish)[-1]["choices"][0]
         for each in (choice, last):
             assert (each["finish_reason"], each.get("stop_reason")) == expected
 
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
-def test_warnings_are_in_the_answer(shape: Shape, body: dict[str, Any]) -> None:
+def test_warnings_are_in_the_answer(shape: EndpointSpec, body: dict[str, Any]) -> None:
     # R16
     of = codec(shape, {**body, "stream": True})
-    assert of.whole(answer(of, "x", warnings=("one",)))["warnings"] == ["one"]
-    assert "warnings" not in of.whole(answer(of, "x"))
+    assert of.encode_response(answer(of, "x", warnings=("one",)))["warnings"] == ["one"]
+    assert "warnings" not in of.encode_response(answer(of, "x"))
     chunks = stream(of, ["x"], warnings=("one",))
     assert [chunk.get("warnings") for chunk in chunks if "warnings" in chunk] == [["one"]]
     assert all("warnings" not in chunk for chunk in stream(of, ["x"]))
 
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
-def test_each_call_has_an_id_of_its_own(shape: Shape, body: dict[str, Any]) -> None:
+def test_each_call_has_an_id_of_its_own(shape: EndpointSpec, body: dict[str, Any]) -> None:
     ids = {codec(shape, body).request.generation.request_id for _ in range(50)}
     assert len(ids) == 50
 
@@ -146,7 +147,7 @@ def test_each_call_has_an_id_of_its_own(shape: Shape, body: dict[str, Any]) -> N
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
 @pytest.mark.parametrize("options", [None, {"include_usage": True}, {"include_usage": False}, {}])
 def test_every_chunk_is_one_of_openai(
-    shape: Shape, body: dict[str, Any], options: dict[str, Any] | None
+    shape: EndpointSpec, body: dict[str, Any], options: dict[str, Any] | None
 ) -> None:
     # R20, R36
     of = codec(shape, {**body, "stream": True, "stream_options": options})
@@ -167,7 +168,9 @@ def test_every_chunk_is_one_of_openai(
 
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
-def test_exactly_one_chunk_finishes_and_it_has_no_text(shape: Shape, body: dict[str, Any]) -> None:
+def test_exactly_one_chunk_finishes_and_it_has_no_text(
+    shape: EndpointSpec, body: dict[str, Any]
+) -> None:
     # R21
     of = codec(shape, {**body, "stream": True})
     *others, last = stream(of, ["Hello"], [" world"])
@@ -197,7 +200,7 @@ def test_completion_begins_with_its_text() -> None:
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
 def test_usage_is_on_the_finish_chunk_where_nothing_is_said(
-    shape: Shape, body: dict[str, Any]
+    shape: EndpointSpec, body: dict[str, Any]
 ) -> None:
     # R22
     chunks = stream(codec(shape, {**body, "stream": True}), ["Hello"])
@@ -208,7 +211,7 @@ def test_usage_is_on_the_finish_chunk_where_nothing_is_said(
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
 def test_usage_has_a_chunk_of_its_own_where_it_is_asked_for(
-    shape: Shape, body: dict[str, Any]
+    shape: EndpointSpec, body: dict[str, Any]
 ) -> None:
     # R22
     options = {"stream": True, "stream_options": {"include_usage": True}}
@@ -224,7 +227,7 @@ def test_usage_has_a_chunk_of_its_own_where_it_is_asked_for(
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
 @pytest.mark.parametrize("options", [{}, {"include_usage": False}])
 def test_usage_is_nowhere_where_it_is_not_wanted(
-    shape: Shape, body: dict[str, Any], options: dict[str, Any]
+    shape: EndpointSpec, body: dict[str, Any], options: dict[str, Any]
 ) -> None:
     # R22
     of = codec(shape, {**body, "stream": True, "stream_options": options})
@@ -236,7 +239,7 @@ def test_usage_is_nowhere_where_it_is_not_wanted(
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
 @given(batches=st.lists(st.lists(st.text(min_size=1), min_size=1)))
 def test_joined_text_is_the_whole_text(
-    shape: Shape, body: dict[str, Any], batches: list[list[str]]
+    shape: EndpointSpec, body: dict[str, Any], batches: list[list[str]]
 ) -> None:
     # R24; quotes, line ends and control characters included.
     of = codec(shape, {**body, "stream": True})
@@ -292,10 +295,10 @@ def test_template_arguments_that_cannot_reach_the_engine_are_refused(value: Any)
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
 @pytest.mark.parametrize("model", [None, "tiny"])
-def test_model_is_optional(shape: Shape, body: dict[str, Any], model: str | None) -> None:
+def test_model_is_optional(shape: EndpointSpec, body: dict[str, Any], model: str | None) -> None:
     # R7
     of = codec(shape, {**body, "model": model})
-    assert of.whole(answer(of, "x"))["model"] == "tiny"
+    assert of.encode_response(answer(of, "x"))["model"] == "tiny"
 
 
 def test_call_goes_first_and_has_the_defaults_of_openai() -> None:
@@ -319,7 +322,7 @@ def test_max_tokens_or_the_default(asked: dict[str, int], limit: int) -> None:
 
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
-def test_validation_is_asked_for_or_not_done(shape: Shape, body: dict[str, Any]) -> None:
+def test_validation_is_asked_for_or_not_done(shape: EndpointSpec, body: dict[str, Any]) -> None:
     # R47: OpenAI's clients know nothing of it.
     assert codec(shape, body).request.validation is False
     assert codec(shape, {**body, "enable_validation": None}).request.validation is False
@@ -328,14 +331,14 @@ def test_validation_is_asked_for_or_not_done(shape: Shape, body: dict[str, Any])
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
 def test_verdict_is_on_the_body_and_on_the_chunk_that_finishes(
-    shape: Shape, body: dict[str, Any]
+    shape: EndpointSpec, body: dict[str, Any]
 ) -> None:
     # R21, R22
     verdict = Verdict(text="x", intent="general")
     for options in (None, {"include_usage": True}):
         of = codec(shape, {**body, "stream": True, "stream_options": options})
         told: dict[str, Any] = {"verdict": verdict, "redacted": {"card": 1}}
-        whole = of.whole(answer(of, "x", **told))
+        whole = of.encode_response(answer(of, "x", **told))
         chunks = stream(of, ["x"], **told)
         (last,) = [
             chunk
@@ -350,7 +353,7 @@ def test_verdict_is_on_the_body_and_on_the_chunk_that_finishes(
 
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
-def test_wrong_option_is_refused_by_its_path(shape: Shape, body: dict[str, Any]) -> None:
+def test_wrong_option_is_refused_by_its_path(shape: EndpointSpec, body: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as raised:
         codec(shape, {**body, "validation": {"language": 5}})
     assert raised.value.param == "validation.language"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from handler.openai.content_check import Judged
+from handler.openai.content_check import ContentCheck
 from handler.openai.service import OpenAIService
 from handler.openai.tools import Tools, read_tools
 from tests.unit.handler.conftest import PipelineFactory
@@ -44,12 +44,12 @@ DOES_NOT = [
 
 @pytest.mark.parametrize("text", FITS)
 def test_what_is_said_fits(text: str) -> None:
-    assert Judged(SchemaCheck(NUMBER), Tools()).issues(text) == ()
+    assert ContentCheck(SchemaCheck(NUMBER), Tools()).issues(text) == ()
 
 
 @pytest.mark.parametrize("text", DOES_NOT)
 def test_what_is_said_does_not_fit(text: str) -> None:
-    assert Judged(SchemaCheck(NUMBER), Tools()).issues(text)
+    assert ContentCheck(SchemaCheck(NUMBER), Tools()).issues(text)
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_calls_fit_what_has_to_be_called(text: str, fits: bool) -> None:
     # R39
     schema = TOOLS.schema
     assert schema is not None
-    assert (Judged(SchemaCheck(schema), TOOLS).issues(text) == ()) is fits
+    assert (ContentCheck(SchemaCheck(schema), TOOLS).issues(text) == ()) is fits
 
 
 def test_what_is_wrong_with_several_calls_is_told_once() -> None:
     schema = TOOLS.schema
     assert schema is not None
-    judged = Judged(SchemaCheck(schema), TOOLS)
+    judged = ContentCheck(SchemaCheck(schema), TOOLS)
     assert judged.issues(f"{ODD_CALL}\n{ODD_CALL}") == judged.issues(ODD_CALL)
 
 
@@ -90,7 +90,7 @@ async def test_texts_that_nobody_takes_apart_are_judged_as_they_are(
     )
     asked = {"prompt": "x", "enable_validation": True, "validation": {"json_schema": NUMBER}}
     service = OpenAIService(pipeline)
-    whole = await service.whole(service.codec("/v1/completions", asked))
+    whole = await service.complete(service.parse_call("/v1/completions", asked))
     assert not whole["validation"]["valid"]
 
 
@@ -113,7 +113,7 @@ async def test_answer_that_is_right_is_not_generated_again(
     )
     service = OpenAIService(pipeline)
     body = {"messages": MESSAGES, "temperature": 1, "enable_validation": True, **asked}
-    whole = await service.whole(service.codec(ROUTE, body))
+    whole = await service.complete(service.parse_call(ROUTE, body))
     assert whole["validation"]["valid"]
     assert "regenerated" not in whole
     message = whole["choices"][0]["message"]
@@ -133,7 +133,7 @@ async def test_answer_that_is_held_to_a_schema_comes_after_its_thoughts(
         pipeline_of({"pieces": ["Hm.</think>\n\n", '{"a": 1}']}, capabilities=able)
     )
     body = {"messages": MESSAGES, "response_format": FORMAT, **asked}
-    whole = await service.whole(service.codec(ROUTE, body))
+    whole = await service.complete(service.parse_call(ROUTE, body))
     assert "warnings" not in whole
     assert whole["choices"][0]["message"]["content"] == '{"a": 1}'
     assert whole["choices"][0]["message"]["reasoning_content"] == "Hm."
@@ -153,7 +153,7 @@ async def test_schema_that_nothing_can_be_held_to_is_compared(
     service = OpenAIService(pipeline)
     wanted = {"type": "json_schema", "json_schema": {"schema": unique}}
     body = {"messages": MESSAGES, "temperature": 1, "response_format": wanted}
-    whole = await service.whole(service.codec(ROUTE, body))
+    whole = await service.complete(service.parse_call(ROUTE, body))
     assert whole["warnings"] == [
         "the engine cannot constrain its answers to this schema "
         '(Unimplemented keys: ["uniqueItems"]): '

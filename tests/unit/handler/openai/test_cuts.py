@@ -14,10 +14,12 @@ from engine import Delta, Finish, SamplingParams, TokenLogprob
 from engine.backends.base import RunEnd
 from engine.generation import Generation
 from handler.limits import split
-from handler.openai.call import Codec, Echo, Shape
+from handler.openai.call import OpenAICall
 from handler.openai.chat import CHAT
 from handler.openai.completions import COMPLETIONS
-from handler.openai.service import DONE
+from handler.openai.echo import Echo
+from handler.openai.endpoint_spec import EndpointSpec
+from handler.openai.events import DONE
 from handler.pipeline import Answer
 from tests.unit.handler.openai import reading
 
@@ -73,7 +75,7 @@ def ended(text: str, stops: list[str], *, include: bool) -> str:
     echo=st.sampled_from([Echo(), Echo("é😀 b"), Echo("é😀 b", ("é😀", " b"))]),
 )
 def test_streamed_is_whole(
-    shape: Shape,
+    shape: EndpointSpec,
     pieces: list[bytes],
     stops: list[str],
     include: bool,
@@ -95,7 +97,7 @@ def test_streamed_is_whole(
     else:
         echo = Echo()
         body |= {"messages": TURNS, "logprobs": asked is not None, "top_logprobs": asked}
-    codec = Codec(shape, body, "tiny", None)
+    codec = OpenAICall(shape, body, "tiny", None)
     codec.echoes = [echo]
     deltas, finish = said(pieces, codec.parameters.sampling)
     answer = Answer(
@@ -109,13 +111,13 @@ def test_streamed_is_whole(
         logprobs=tuple(delta.logprob for delta in deltas if delta.logprob is not None),
     )
 
-    blocks = [codec.opening(answer.created)]
+    blocks = [codec.encode_opening(answer.created)]
     places = sorted(min(place, len(deltas)) for place in batches)
     for one, other in pairwise([0, *places, len(deltas)]):
-        blocks += [codec.delta(part) for part in split(deltas[one:other], most)]
-    blocks += [codec.closing(answer), DONE]
+        blocks += [codec.encode_delta(part) for part in split(deltas[one:other], most)]
+    blocks += [codec.encode_closing(answer), DONE]
     streamed = reading.streamed([block for block in blocks if block])
-    whole = reading.whole(codec.whole(answer))
+    whole = reading.whole(codec.encode_response(answer))
     if whole.choices[0].logprobs is not None and not any(whole.choices[0].logprobs.values()):
         # Nothing was said, so no event was there to say that of it.
         whole.choices[0].logprobs = None

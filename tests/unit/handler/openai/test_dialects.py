@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from handler.openai.call import Codec
+from handler.openai.call import OpenAICall
 from handler.openai.completions import COMPLETIONS as SHAPE
 from handler.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.openai.service import OpenAIService
@@ -93,7 +93,7 @@ async def test_stop_string(
 
 
 def limit(dialect: Dialect, default: int | None = None, **body: Any) -> int | None:
-    codec = Codec(SHAPE, {"prompt": "hi"} | MODEL | body, "scripted", default, dialect=dialect)
+    codec = OpenAICall(SHAPE, {"prompt": "hi"} | MODEL | body, "scripted", default, dialect=dialect)
     return codec.request.generation.sampling.max_tokens
 
 

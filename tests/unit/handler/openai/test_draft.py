@@ -28,11 +28,13 @@ async def test_model_server_refuses_them_without_one(
     pipeline_of: PipelineFactory, route: str, body: dict[str, Any], name: str
 ) -> None:
     service = OpenAIService(pipeline_of(SAID))
-    codec = service.codec(route, {**body, name: NAMES[name]}, OVMS)
+    codec = service.parse_call(route, {**body, name: NAMES[name]}, OVMS)
     with pytest.raises(InvalidRequest) as whole:
-        await service.whole(codec)
+        await service.complete(codec)
     with pytest.raises(InvalidRequest) as opened:
-        await service.open(service.codec(route, streamed({**body, name: NAMES[name]}), OVMS))
+        await service.open_stream(
+            service.parse_call(route, streamed({**body, name: NAMES[name]}), OVMS)
+        )
     for raised in (whole, opened):
         assert problem(raised.value).openai_error()["error"] == {
             "message": f"{name} needs a draft model, and none is loaded",
@@ -65,7 +67,7 @@ async def test_with_one_they_are_passed_on(
     for tell in (tell_whole, tell_streamed):
         told = await tell(service, route, {**body, name: NAMES[name]}, dialect)
         assert told.warnings == []
-    sampling = service.codec(route, {**body, name: NAMES[name]}, dialect).parameters.sampling
+    sampling = service.parse_call(route, {**body, name: NAMES[name]}, dialect).parameters.sampling
     asked = {
         "num_assistant_tokens": sampling.draft_tokens,
         "assistant_confidence_threshold": sampling.draft_threshold,

@@ -32,7 +32,7 @@ SIZE = 32
 
 
 async def asked(service: OpenAIService, given: Any, **body: Any) -> dict[str, Any]:
-    answer = await service.embeddings({"input": given, **body})
+    answer = await service.create_embeddings({"input": given, **body})
     CreateEmbeddingResponse.model_validate(answer, strict=True)
     return answer
 
@@ -79,7 +79,7 @@ async def test_text_has_the_same_vector_alone_and_among_others(
 async def test_base64_is_the_same_numbers_in_32_bits(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of())
     [plain] = vectors(await asked(service, "a red cat", encoding_format="float"))
-    answer = await service.embeddings({"input": "a red cat", "encoding_format": "base64"})
+    answer = await service.create_embeddings({"input": "a red cat", "encoding_format": "base64"})
     raw = base64.b64decode(answer["data"][0]["embedding"], validate=True)
     assert list(struct.unpack(f"<{SIZE}f", raw)) == pytest.approx(plain, abs=1e-7)
 
@@ -133,14 +133,14 @@ async def test_models(pipeline_of: PipelineFactory) -> None:
     # R7
     service = OpenAIService(pipeline_of())
     with pytest.raises(NotFound, match="there is: scripted"):
-        await service.embeddings({"input": "a", "model": "text-embedding-3-small"})
+        await service.create_embeddings({"input": "a", "model": "text-embedding-3-small"})
     with pytest.raises(InvalidRequest, match="model must be given"):
-        await service.embeddings({"input": "a"}, OVMS)
+        await service.create_embeddings({"input": "a"}, OVMS)
 
 
 async def told(service: OpenAIService, given: Any) -> dict[str, Any]:
     with pytest.raises((EngineError, HandlerError)) as raised:
-        await service.embeddings({"input": given})
+        await service.create_embeddings({"input": given})
     error: dict[str, Any] = problem(raised.value).openai_error()["error"]
     return error
 
@@ -173,11 +173,13 @@ async def test_they_wait_for_a_slot_like_any_other_and_give_it_back(
     # R54
     pipeline = pipeline_of(BUSY, slots=1, max_queue=1)
     engine, service = pipeline.engine, OpenAIService(pipeline)
-    running = await service.open(service.codec("/v1/completions", {"prompt": "a", "stream": True}))
+    running = await service.open_stream(
+        service.parse_call("/v1/completions", {"prompt": "a", "stream": True})
+    )
     waiting = asyncio.create_task(asked(service, "a"))
     await wait_until(lambda: engine.waiting == 1)
     with pytest.raises(QueueFull):
-        await service.embeddings({"input": "b"})
+        await service.create_embeddings({"input": "b"})
     running.abort()
     async with asyncio.timeout(10):
         assert len(vectors(await waiting)) == 1
@@ -188,7 +190,9 @@ async def test_client_that_leaves_gives_its_place_back(pipeline_of: PipelineFact
     # R31
     pipeline = pipeline_of(BUSY, slots=1)
     engine, service = pipeline.engine, OpenAIService(pipeline)
-    running = await service.open(service.codec("/v1/completions", {"prompt": "a", "stream": True}))
+    running = await service.open_stream(
+        service.parse_call("/v1/completions", {"prompt": "a", "stream": True})
+    )
     waiting = asyncio.create_task(asked(service, "a"))
     await wait_until(lambda: engine.waiting == 1)
     waiting.cancel()
@@ -205,7 +209,7 @@ async def test_time_limit_is_theirs_too(pipeline_of: PipelineFactory) -> None:
     await pipeline.engine.ready()
     held = await pipeline.engine.reserve(Priority.JOB)
     with pytest.raises(GenerationTimeout, match="REQUEST_TIMEOUT_S"):
-        await service.embeddings({"input": "a"})
+        await service.create_embeddings({"input": "a"})
     held.release()
 
 
@@ -213,7 +217,9 @@ async def test_slot_that_was_reserved_is_used(pipeline_of: PipelineFactory) -> N
     pipeline = pipeline_of(slots=1)
     slot: Slot = await pipeline.engine.reserve(Priority.JOB)
     async with asyncio.timeout(10):
-        answer = await OpenAIService(pipeline).plain(EMBEDDINGS, {"input": "a"}, slot)
+        answer = await OpenAIService(pipeline).answer_without_generation(
+            EMBEDDINGS, {"input": "a"}, slot
+        )
     assert answer is not None
     assert not slot.take()
     assert pipeline.engine.running == 0
@@ -250,7 +256,7 @@ async def test_adapters_are_listed_with_the_model_they_are_for(
     pipeline = pipeline_of()
     pipeline.adapters = ("french",)
     service = OpenAIService(pipeline)
-    base, adapter = service.models()["data"]
+    base, adapter = service.list_models()["data"]
     assert (adapter["id"], adapter["parent"]) == ("french", base["id"])
     assert "parent" not in base
-    assert service.model("french") == adapter
+    assert service.get_model("french") == adapter

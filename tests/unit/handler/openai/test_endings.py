@@ -9,9 +9,9 @@ import pytest
 from openai.types import CompletionUsage
 
 from engine import Finish, FinishReason, Usage
-from handler.openai.call import Codec
+from handler.openai.call import OpenAICall
 from handler.openai.completions import COMPLETIONS
-from handler.openai.service import DONE
+from handler.openai.events import DONE
 from handler.pipeline import Answer
 from tests.unit.handler.openai import reading
 from tests.usage import usage
@@ -22,9 +22,9 @@ TOTAL = usage(110, 15, cached=36)
 OPTIONS: list[dict[str, Any] | None] = [None, {"include_usage": True}, {"include_usage": False}]
 
 
-def codec(options: dict[str, Any] | None = None) -> Codec:
+def codec(options: dict[str, Any] | None = None) -> OpenAICall:
     body = {"prompt": ["a", "b"], "n": 2, "stream": True, "stream_options": options}
-    return Codec(COMPLETIONS, body, "tiny", None, stream_several=True)
+    return OpenAICall(COMPLETIONS, body, "tiny", None, stream_several=True)
 
 
 def answer(index: int, *warnings: str) -> Answer:
@@ -40,9 +40,9 @@ def answer(index: int, *warnings: str) -> Answer:
     )
 
 
-def ended(of: Codec, *answers: tuple[int, Answer]) -> reading.Told:
-    blocks = [of.opening(0, index) for index in range(4)]
-    blocks += [of.closing(each, index) for index, each in answers]
+def ended(of: OpenAICall, *answers: tuple[int, Answer]) -> reading.Told:
+    blocks = [of.encode_opening(0, index) for index in range(4)]
+    blocks += [of.encode_closing(each, index) for index, each in answers]
     return reading.streamed([block for block in [*blocks, DONE] if block])
 
 
@@ -53,7 +53,7 @@ def test_usage_is_the_same_whatever_the_order(options: dict[str, Any] | None) ->
         assert list(told.choices) == list(order)
         assert told.usage == (TOTAL if options != {"include_usage": False} else None)
         assert len(told.sent) == 4 + (options == {"include_usage": True})
-    assert codec().whole(*map(answer, range(4)))["usage"] == TOTAL
+    assert codec().encode_response(*map(answer, range(4)))["usage"] == TOTAL
     told_by_client = CompletionUsage.model_validate(TOTAL, strict=True).prompt_tokens_details
     assert told_by_client is not None
     assert told_by_client.cached_tokens == 36

@@ -10,16 +10,16 @@ from engine import Delta, FinishReason, TokenLogprob, Usage
 from engine.output import Finish
 from handler import limits
 from handler.completed_answer import Answer
-from handler.openai.call import Codec
+from handler.openai.call import OpenAICall
 from handler.openai.completions import COMPLETIONS
-from handler.openai.events import events
-from handler.openai.parallel import Finished, Part
+from handler.openai.events import stream_events
+from handler.openai.parallel import CompletedGenerations, Part
 from tests.unit.handler.openai import reading
 
 TOPS = tuple((f"other {number}", -2.0) for number in range(5))
 
 
-class Ready(Finished):
+class Ready(CompletedGenerations):
     """Choices that have all come when they are asked for, as for a reader that was away long."""
 
     def __init__(self, answers: list[Answer], deltas: list[list[Delta]]) -> None:
@@ -37,7 +37,7 @@ class Ready(Finished):
 async def test_no_block_is_larger_than_a_chunk(text: str) -> None:
     # R5, R29: however many choices there are in it, and however much there is to tell of tokens.
     body = {"prompt": "hi", "n": 3, "stream": True, "logprobs": 5}
-    codec = Codec(COMPLETIONS, body, "tiny", None)
+    codec = OpenAICall(COMPLETIONS, body, "tiny", None)
     said = [Delta(text, TokenLogprob(text, -1.5, TOPS, b"", len(text) * at)) for at in range(2000)]
     told = [*said[::2], *said[1::2]]
     answers = [
@@ -51,7 +51,7 @@ async def test_no_block_is_larger_than_a_chunk(text: str) -> None:
             streaming=True,
         )
     ] * 3
-    blocks = [block async for block in events(codec, Ready(answers, [said] * 3))]
+    blocks = [block async for block in stream_events(codec, Ready(answers, [said] * 3))]
     assert len(blocks) > 1
     for block in blocks:
         assert limits.wire_size({"output": block.decode()}) <= limits.STREAM_CHUNK_BYTES
@@ -61,7 +61,7 @@ async def test_no_block_is_larger_than_a_chunk(text: str) -> None:
 
 async def test_batches_of_a_choice_are_one_event() -> None:
     # R29
-    codec = Codec(COMPLETIONS, {"prompt": "hi", "n": 2, "stream": True}, "tiny", None)
+    codec = OpenAICall(COMPLETIONS, {"prompt": "hi", "n": 2, "stream": True}, "tiny", None)
     answer = Answer(
         id=codec.id,
         model="tiny",
@@ -72,7 +72,7 @@ async def test_batches_of_a_choice_are_one_event() -> None:
         streaming=True,
     )
     said = [Delta("a"), Delta("b")]
-    blocks = [block async for block in events(codec, Ready([answer] * 2, [said] * 2))]
+    blocks = [block async for block in stream_events(codec, Ready([answer] * 2, [said] * 2))]
     assert len(blocks) == 1
     texts = [chunk["choices"][0]["text"] for chunk in reading.chunks_of(blocks)]
     assert texts == ["ab", "ab", "", ""]
@@ -81,7 +81,7 @@ async def test_batches_of_a_choice_are_one_event() -> None:
 async def test_an_event_is_one_line_however_lines_are_told_apart() -> None:
     # R29: httpx, for one, splits text as `str.splitlines` does.
     said = 'a\u2028data: {"made": "up"}\u2029b\u0085c\nd\x1ce'
-    codec = Codec(COMPLETIONS, {"prompt": "hi", "stream": True}, "tiny", None)
+    codec = OpenAICall(COMPLETIONS, {"prompt": "hi", "stream": True}, "tiny", None)
     answer = Answer(
         id=codec.id,
         model="tiny",
@@ -91,7 +91,7 @@ async def test_an_event_is_one_line_however_lines_are_told_apart() -> None:
         finish=Finish(reason=FinishReason.STOP, usage=Usage(1, 1)),
         streaming=True,
     )
-    blocks = [block async for block in events(codec, Ready([answer], [[Delta(said)]]))]
+    blocks = [block async for block in stream_events(codec, Ready([answer], [[Delta(said)]]))]
     lines = b"".join(blocks).decode().splitlines()
     assert all(line.startswith("data: ") for line in lines if line)
     assert len([line for line in lines if line]) == b"".join(blocks).count(b"\n\n")

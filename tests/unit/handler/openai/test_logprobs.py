@@ -8,11 +8,18 @@ import pytest
 
 from engine import Delta, Finish, FinishReason, TokenLogprob, Usage
 from handler.limits import BLOCK_BYTES
-from handler.openai.call import Codec, Echo, Shape
+from handler.openai.call import OpenAICall
 from handler.openai.chat import CHAT
 from handler.openai.completions import COMPLETIONS
-from handler.openai.logprobs import chat, legacy, within
-from handler.openai.service import DONE, OpenAIService
+from handler.openai.echo import Echo
+from handler.openai.endpoint_spec import EndpointSpec
+from handler.openai.events import DONE
+from handler.openai.logprobs import (
+    encode_chat_logprobs,
+    encode_completion_logprobs,
+    logprobs_within,
+)
+from handler.openai.service import OpenAIService
 from handler.pipeline import Answer
 from tests.unit.handler.conftest import PipelineFactory
 from tests.unit.handler.openai import calls, reading
@@ -45,30 +52,32 @@ def likely(token: str, logprob: float, offset: int = 0, raw: bytes | None = None
 def test_legacy_tells_the_sampled_token_beside_the_likeliest(
     alternatives: int, tops: dict[str, float]
 ) -> None:
-    found = legacy([likely("b", -1.0)], alternatives, 0)
+    found = encode_completion_logprobs([likely("b", -1.0)], alternatives, 0)
     assert found["top_logprobs"] == [tops]
 
 
 def test_legacy_tells_the_likelier_of_two_that_look_alike() -> None:
     top = (("\ufffd", -0.5), ("\ufffd", -1.5), ("a", -2.0))
-    found = legacy([TokenLogprob("\ufffd", -1.5, top)], 3, 0)
+    found = encode_completion_logprobs([TokenLogprob("\ufffd", -1.5, top)], 3, 0)
     assert found["top_logprobs"] == [{"\ufffd": -0.5, "a": -2.0}]
 
 
 def test_legacy_arrays() -> None:
-    found = legacy([likely("x", -1.0), likely("yz", -2.0, 1)], 0, 4, ("hi", " 😀"))
+    found = encode_completion_logprobs(
+        [likely("x", -1.0), likely("yz", -2.0, 1)], 0, 4, ("hi", " 😀")
+    )
     assert found == {
         "tokens": ["hi", " 😀", "x", "yz"],
         "token_logprobs": [None, None, -1.0, -2.0],
         "top_logprobs": [None, None, {"x": -1.0}, {"yz": -2.0}],
         "text_offset": [0, 2, 4, 5],
     }
-    assert legacy((), 5, 0) == {key: [] for key in found}
+    assert encode_completion_logprobs((), 5, 0) == {key: [] for key in found}
 
 
 def test_chat_content() -> None:
     half = TokenLogprob("\ufffd", -1.0, (("\ufffd", -1.0), ("é", -2.0)), b"\xf0\x9f", 0)
-    assert chat([half], 1) == {
+    assert encode_chat_logprobs([half], 1) == {
         "content": [
             {
                 "token": "\ufffd",
@@ -80,27 +89,27 @@ def test_chat_content() -> None:
         ],
         "refusal": None,
     }
-    tops = chat([half], 20)["content"][0]["top_logprobs"]
+    tops = encode_chat_logprobs([half], 20)["content"][0]["top_logprobs"]
     assert tops[1] == {"token": "é", "logprob": -2.0, "bytes": [0xC3, 0xA9]}
-    assert chat([half], 0)["content"][0]["top_logprobs"] == []
-    assert chat((), 0) == {"content": [], "refusal": None}
+    assert encode_chat_logprobs([half], 0)["content"][0]["top_logprobs"] == []
+    assert encode_chat_logprobs((), 0) == {"content": [], "refusal": None}
 
 
 def test_tokens_of_a_text() -> None:
     tokens = [likely("a", -1.0, 0), likely("", -1.0, 1), likely("b", -1.0, 1), likely("c", -1.0, 2)]
     for chars, count in ((0, 0), (1, 1), (2, 3), (3, 4)):
-        assert within(tokens, chars) == tokens[:count]
+        assert logprobs_within(tokens, chars) == tokens[:count]
 
 
 # -- streamed -----------------------------------------------------------------------------------
 
 
-def parts_of(codec: Codec, *batches: list[Delta]) -> list[list[str]]:
+def parts_of(codec: OpenAICall, *batches: list[Delta]) -> list[list[str]]:
     """The tokens each event tells of; its text is what it has beside them."""
-    codec.opening(0)
+    codec.encode_opening(0)
     found: list[list[str]] = []
     for batch in batches:
-        if block := codec.delta(batch):
+        if block := codec.encode_delta(batch):
             (chunk,) = reading.chunks_of([block + DONE])
             logprobs = chunk["choices"][0]["logprobs"]
             if logprobs is None:
@@ -113,9 +122,11 @@ def parts_of(codec: Codec, *batches: list[Delta]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("shape", "body"), BODIES)
-def test_token_is_told_of_with_its_text_and_not_before(shape: Shape, body: dict[str, Any]) -> None:
+def test_token_is_told_of_with_its_text_and_not_before(
+    shape: EndpointSpec, body: dict[str, Any]
+) -> None:
     # R26: what is held back as a possible stop string must not be told by its tokens.
-    codec = Codec(shape, {**body, "stream": True}, "tiny", None)
+    codec = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
     told = parts_of(
         codec,
         [Delta("one ", likely("one ", -1.0, 0))],
@@ -129,23 +140,26 @@ def test_token_is_told_of_with_its_text_and_not_before(shape: Shape, body: dict[
 
 
 @pytest.mark.parametrize(("shape", "body"), BODIES)
-def test_text_without_tokens_is_told_with_null(shape: Shape, body: dict[str, Any]) -> None:
+def test_text_without_tokens_is_told_with_null(shape: EndpointSpec, body: dict[str, Any]) -> None:
     # What is left at the end of what was held back has no token of its own.
-    codec = Codec(shape, {**body, "stream": True}, "tiny", None)
+    codec = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
     told = parts_of(codec, [Delta("a", likely("abc", -1.0, 0))], [Delta("bc")])
     assert told == [["abc"], []]
 
 
 @pytest.mark.parametrize(("shape", "body"), BODIES)
 def test_more_tokens_than_an_event_holds_are_told_in_several(
-    shape: Shape, body: dict[str, Any]
+    shape: EndpointSpec, body: dict[str, Any]
 ) -> None:
     # White space is held back until it is clear what follows; so are the tokens it is made of.
-    codec = Codec(shape, {**body, "stream": True}, "tiny", None)
+    codec = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
     tops = tuple((f"{number}", -1.0) for number in range(20))
     found = [TokenLogprob("\n", -1.0, tops, b"\n", at) for at in range(1000)]
-    blocks = [codec.opening(0), codec.delta([Delta("\n", each) for each in found])]
-    blocks += [codec.delta([Delta("x", likely("x", -1.0, 1000))]), codec.closing(ended(codec))]
+    blocks = [codec.encode_opening(0), codec.encode_delta([Delta("\n", each) for each in found])]
+    blocks += [
+        codec.encode_delta([Delta("x", likely("x", -1.0, 1000))]),
+        codec.encode_closing(ended(codec)),
+    ]
     told = reading.streamed([*filter(None, blocks), DONE])
     assert told.choices[0].text == "\n" * 1000 + "x"
     logprobs = told.choices[0].logprobs or {}
@@ -157,20 +171,20 @@ def test_more_tokens_than_an_event_holds_are_told_in_several(
 @pytest.mark.parametrize("pieces", [True, False], ids=["by token", "as text"])
 def test_long_echo_is_told_in_several_events(pieces: bool) -> None:
     # R14
-    codec = Codec(
+    codec = OpenAICall(
         COMPLETIONS, {"prompt": "hi", "echo": True, "logprobs": 1, "stream": True}, "t", 1
     )
     words = tuple(f" {number}" for number in range(20_000))
     codec.echoes = [Echo("".join(words), words if pieces else ())]
-    blocks = [codec.opening(0), codec.closing(ended(codec)), DONE]
+    blocks = [codec.encode_opening(0), codec.encode_closing(ended(codec)), DONE]
     (choice,) = reading.streamed(blocks).choices.values()
     assert choice.text == "".join(words)
     if pieces:
-        assert choice.logprobs == legacy((), 1, len(choice.text), words)
+        assert choice.logprobs == encode_completion_logprobs((), 1, len(choice.text), words)
     assert max(map(len, b"".join(blocks).split(b"\n\n"))) < BLOCK_BYTES
 
 
-def ended(codec: Codec) -> Answer:
+def ended(codec: OpenAICall) -> Answer:
     return Answer(
         id=codec.id,
         model="tiny",
@@ -186,9 +200,11 @@ def ended(codec: Codec) -> Answer:
 
 
 @pytest.mark.parametrize(("shape", "body"), BODIES)
-def test_engine_without_logprobs_is_told_with_null(shape: Shape, body: dict[str, Any]) -> None:
+def test_engine_without_logprobs_is_told_with_null(
+    shape: EndpointSpec, body: dict[str, Any]
+) -> None:
     # R13, R16: empty arrays would say that there were no tokens.
-    codec = Codec(shape, {**body, "stream": True}, "tiny", None)
+    codec = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
     answer = Answer(
         id=codec.id,
         model="tiny",
@@ -199,8 +215,13 @@ def test_engine_without_logprobs_is_told_with_null(shape: Shape, body: dict[str,
         streaming=True,
         warnings=("logprobs are not known",),
     )
-    whole = reading.whole(codec.whole(answer))
-    blocks = [codec.opening(0), codec.delta([Delta("text")]), codec.closing(answer), DONE]
+    whole = reading.whole(codec.encode_response(answer))
+    blocks = [
+        codec.encode_opening(0),
+        codec.encode_delta([Delta("text")]),
+        codec.encode_closing(answer),
+        DONE,
+    ]
     streamed = reading.streamed([block for block in blocks if block])
     assert whole.choices[0].logprobs is None
     assert streamed.choices == whole.choices
@@ -209,7 +230,7 @@ def test_engine_without_logprobs_is_told_with_null(shape: Shape, body: dict[str,
 
 @pytest.mark.parametrize(("shape", "body"), BODIES)
 async def test_engine_says_that_it_has_none(
-    shape: Shape, body: dict[str, Any], pipeline_of: PipelineFactory
+    shape: EndpointSpec, body: dict[str, Any], pipeline_of: PipelineFactory
 ) -> None:
     # R16
     route = calls.COMPLETIONS if shape is COMPLETIONS else calls.CHAT
@@ -226,22 +247,26 @@ async def test_engine_says_that_it_has_fewer(most: int, pipeline_of: PipelineFac
     warning = (
         f"logprobs were limited to {most} alternatives by the scripted engine, and 2 were requested"
     )
-    chat = {"messages": [{"role": "user", "content": "hi"}], "logprobs": True, "top_logprobs": 2}
+    encode_chat_logprobs = {
+        "messages": [{"role": "user", "content": "hi"}],
+        "logprobs": True,
+        "top_logprobs": 2,
+    }
     for tell in (calls.tell_whole, calls.tell_streamed):
         for route, body in (
             (calls.COMPLETIONS, {"prompt": "hi", "logprobs": 2}),
-            (calls.CHAT, chat),
+            (calls.CHAT, encode_chat_logprobs),
         ):
             assert (await tell(service, route, body)).warnings == ([warning] if most < 2 else [])
 
 
 @pytest.mark.parametrize(("shape", "body"), BODIES)
 async def test_nothing_said_is_no_token(
-    shape: Shape, body: dict[str, Any], pipeline_of: PipelineFactory
+    shape: EndpointSpec, body: dict[str, Any], pipeline_of: PipelineFactory
 ) -> None:
     route = calls.COMPLETIONS if shape is COMPLETIONS else calls.CHAT
     service = OpenAIService(pipeline_of({"pieces": []}))
     whole = await calls.tell_whole(service, route, body)
     found = whole.choices[0].logprobs
-    assert found in (legacy((), 0, 0), chat((), 0))
+    assert found in (encode_completion_logprobs((), 0, 0), encode_chat_logprobs((), 0))
     assert (await calls.tell_streamed(service, route, body)).choices[0].logprobs is None

@@ -178,11 +178,11 @@ async def test_slot_that_is_brought_serves_them_all(pipeline_of: PipelineFactory
     async with asyncio.timeout(5):
         slot = await pipeline.engine.reserve(Priority.JOB)
         body = {"prompt": "hi", "n": 2}
-        whole = await service.whole(service.codec(COMPLETIONS, body), slot)
+        whole = await service.complete(service.parse_call(COMPLETIONS, body), slot)
         assert [choice["text"] for choice in whole["choices"]] == ["x", "x"]
         slot = await pipeline.engine.reserve(Priority.JOB)
-        codec = service.codec(COMPLETIONS, streamed(body))
-        async with await service.open(codec, slot) as running:
+        codec = service.parse_call(COMPLETIONS, streamed(body))
+        async with await service.open_stream(codec, slot) as running:
             assert isinstance(running, ParallelGenerations)
             parts = [part async for parts in running.batches() for _, part in parts]
             found = [part for part in parts if isinstance(part, Answer)]
@@ -196,10 +196,10 @@ async def test_interval_holds_for_all_choices_together(
 ) -> None:
     # R29: one choice or several, a block at once and then one an interval, with all that came.
     service = OpenAIService(pipeline_of({"pieces": ["x"], "repeat": 60, "delay_ms": 5}))
-    codec = service.codec(COMPLETIONS, streamed({"prompt": "hi", "n": n}))
+    codec = service.parse_call(COMPLETIONS, streamed({"prompt": "hi", "n": n}))
     loop = asyncio.get_running_loop()
     began = loop.time()
-    async with asyncio.timeout(10), await service.open(codec) as running:
+    async with asyncio.timeout(10), await service.open_stream(codec) as running:
         blocks = [block async for block in stream_events(codec, running, 0.1)]
     # However slow the machine is, an interval has passed between any two.
     assert (len(blocks) - 1) * 0.1 <= loop.time() - began

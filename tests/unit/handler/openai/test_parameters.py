@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 
 from engine import Capabilities
 from handler.errors import InvalidRequest, NotFound, problem
-from handler.openai.call import MAX_GENERATIONS, Codec, Shape
+from handler.openai.best_of import MAX_GENERATIONS
+from handler.openai.call import OpenAICall
 from handler.openai.chat import CHAT
 from handler.openai.completions import COMPLETIONS
 from handler.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
+from handler.openai.endpoint_spec import EndpointSpec
 from handler.openai.parameters import ChatInput, CompletionInput, _read, read_parameters
 from handler.sampling import MAX_INT32
 from tests.unit.handler.openai.refusals import MISSING, REFUSALS, Refusal, refusals
 
-SHAPES: dict[str, tuple[Shape, dict[str, Any]]] = {
+SHAPES: dict[str, tuple[EndpointSpec, dict[str, Any]]] = {
     "completions": (COMPLETIONS, {"model": "tiny", "prompt": "hi"}),
     "chat": (CHAT, {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}),
 }
@@ -30,10 +32,12 @@ DIALECTS = (OPENAI, ORACLE, OVMS)
 UNABLE = Capabilities(backend="tiny", model="tiny", context_length=10)
 
 
-def codec(dialect: Dialect, shape: str, body: dict[str, Any], default: int | None = None) -> Codec:
+def codec(
+    dialect: Dialect, shape: str, body: dict[str, Any], default: int | None = None
+) -> OpenAICall:
     of, least = SHAPES[shape]
     sent = {name: value for name, value in (least | body).items() if value is not MISSING}
-    return Codec(of, sent, "tiny", default, dialect=dialect)
+    return OpenAICall(of, sent, "tiny", default, dialect=dialect)
 
 
 def test_requirements_have_their_refusals() -> None:
@@ -46,7 +50,7 @@ def test_requirements_have_their_refusals() -> None:
 def test_refused(refusal: Refusal) -> None:
     # R6-R17, R19, R23, R25, R28, R34: the name of each case begins with its own.
     with pytest.raises(InvalidRequest) as raised:
-        codec(refusal.dialect, refusal.route, refusal.body).suit(UNABLE)
+        codec(refusal.dialect, refusal.route, refusal.body).adapt_to(UNABLE)
     told = problem(raised.value)
     message, param = refusal.message, refusal.param
     assert told.openai_error() == {
@@ -201,13 +205,13 @@ def test_draft_model_is_only_warned_of_where_nothing_says_otherwise(shape: str) 
     able = replace(UNABLE, chat_template=True)
     for dialect in (OPENAI, ORACLE):
         call = codec(dialect, shape, body)
-        call.suit(able)
+        call.adapt_to(able)
         asked = call.request.generation
         assert able.check(asked.prompt, asked.sampling) == tuple(
             f"{name} is not supported by the tiny engine and was ignored" for name in body
         )
-    codec(OVMS, shape, dict.fromkeys(body)).suit(able)
-    codec(OVMS, shape, {"num_assistant_tokens": 5}).suit(replace(able, draft=True))
+    codec(OVMS, shape, dict.fromkeys(body)).adapt_to(able)
+    codec(OVMS, shape, {"num_assistant_tokens": 5}).adapt_to(replace(able, draft=True))
 
 
 _WORTHS = st.sampled_from([None, True, False, 0, 1, 2, 1.0, 0.5, "x", [], ["x"], {"1": 2}])

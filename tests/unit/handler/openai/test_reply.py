@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handler.openai.reply import Reply
+from handler.openai.reply import ReplyParser
 from handler.openai.tools import Tools, read_tools
 
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
@@ -21,7 +21,7 @@ TIME_CALL = '<tool_call>{"name": "time", "parameters": {}}</tool_call>'
 
 def read(*texts: str, tools: Tools = TOOLS, thinking: bool = False) -> dict[str, Any]:
     """The message of a text, its calls without their random ids; deltas must add up to it."""
-    reply = Reply(tools, thinking=thinking)
+    reply = ReplyParser(tools, thinking=thinking)
     deltas = [delta for text in texts for delta in reply.push(text)] + reply.close()
     message = reply.message()
     for key in ("content", "reasoning_content"):
@@ -110,7 +110,7 @@ def test_thoughts_that_never_end() -> None:
 
 
 def test_text_goes_out_as_it_comes() -> None:
-    reply = Reply(TOOLS)
+    reply = ReplyParser(TOOLS)
     assert reply.push("Hello") == [{"content": "Hello"}]
     assert reply.push(" there <tool") == [{"content": " there"}]
     assert reply.push("s>") == [{"content": " <tools>"}]

@@ -11,8 +11,9 @@ from openai._streaming import SSEDecoder
 from engine.errors import BackendFailed
 from handler import limits
 from handler.errors import InvalidRequest, NotFound
-from handler.openai.call import Codec
-from handler.openai.service import OpenAIService, events
+from handler.openai.call import OpenAICall
+from handler.openai.events import stream_events
+from handler.openai.service import OpenAIService
 from tests.unit.handler.conftest import PipelineFactory
 
 TURNS = [{"role": "user", "content": "hi"}]
@@ -25,9 +26,9 @@ CALLS = [
 async def blocks_of(
     service: OpenAIService, route: str, body: dict[str, Any], interval_s: float = 0.0
 ) -> list[bytes]:
-    codec = service.codec(route, {**body, "stream": True})
-    async with await service.open(codec) as running:
-        return [block async for block in events(codec, running, interval_s)]
+    codec = service.parse_call(route, {**body, "stream": True})
+    async with await service.open_stream(codec) as running:
+        return [block async for block in stream_events(codec, running, interval_s)]
 
 
 def chunks_of(blocks: list[bytes]) -> list[dict[str, Any]]:
@@ -57,7 +58,7 @@ async def test_joined_text_equals_the_whole_text(
     # R24, R29
     pieces = ["Hé", {"hex": "f09f"}, {"hex": "9880"}, ' "quoted"', "\n\ndata: x\n\n", "\0", " end"]
     service = OpenAIService(pipeline_of({"pieces": pieces, "delay_ms": 2}))
-    whole = await service.whole(service.codec(route, body))
+    whole = await service.complete(service.parse_call(route, body))
     choice = whole["choices"][0]
     said = choice["text"] if "text" in choice else choice["message"]["content"]
     assert said == 'Hé😀 "quoted"\n\ndata: x\n\n\0 end'
@@ -79,7 +80,7 @@ async def test_stop_string_streamed_and_whole(
     service = OpenAIService(pipeline_of({"pieces": ["one f", "iv", "e six", " seven"]}))
     body = {**body, "stop": ["five"], "include_stop_str_in_output": include}
     expected = "one five" if include else "one "
-    whole = (await service.whole(service.codec(route, body)))["choices"][0]
+    whole = (await service.complete(service.parse_call(route, body)))["choices"][0]
     assert (whole["text"] if "text" in whole else whole["message"]["content"]) == expected
     chunks = chunks_of(await blocks_of(service, route, body))
     assert "".join(map(text_of, chunks)) == expected
@@ -116,7 +117,7 @@ async def test_error_before_text_is_raised_before_the_stream(
     # R30
     service = OpenAIService(pipeline_of({"pieces": [{"error": "out of luck"}]}))
     with pytest.raises(BackendFailed):
-        await service.open(service.codec(route, {**body, "stream": True}))
+        await service.open_stream(service.parse_call(route, {**body, "stream": True}))
 
 
 @pytest.mark.parametrize(("route", "body"), CALLS)
@@ -158,7 +159,7 @@ async def test_long_text_goes_out_in_bounded_events(pipeline_of: PipelineFactory
 async def test_default_of_max_tokens(pipeline_of: PipelineFactory) -> None:
     # R8
     service = OpenAIService(pipeline_of({"pieces": ["x"], "repeat": 50}), max_tokens=7)
-    whole = await service.whole(service.codec("/v1/completions", {"prompt": "hi"}))
+    whole = await service.complete(service.parse_call("/v1/completions", {"prompt": "hi"}))
     assert whole["usage"]["completion_tokens"] == 7
     assert whole["choices"][0]["finish_reason"] == "length"
 
@@ -166,22 +167,22 @@ async def test_default_of_max_tokens(pipeline_of: PipelineFactory) -> None:
 @pytest.mark.parametrize("route", ["", "/v1/responses", "v1/completions", "/v1/completions/"])
 def test_unknown_route(route: str, pipeline_of: PipelineFactory) -> None:
     with pytest.raises(NotFound, match=r"there are: /v1/completions, /v1/chat/completions, /v1/em"):
-        OpenAIService(pipeline_of()).codec(route, {})
+        OpenAIService(pipeline_of()).parse_call(route, {})
 
 
 def test_absurd_route_is_told_briefly(pipeline_of: PipelineFactory) -> None:
     for route in ("x" * 100_000, "\ud800"):
         with pytest.raises(NotFound) as raised:
-            OpenAIService(pipeline_of()).codec(route, {})
+            OpenAIService(pipeline_of()).parse_call(route, {})
         assert len(raised.value.message.encode()) < 250
 
 
 def test_route_reads_the_body_of_its_kind(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of())
     with pytest.raises(InvalidRequest, match="Invalid prompt format"):
-        service.codec("/v1/completions", {"messages": TURNS})
+        service.parse_call("/v1/completions", {"messages": TURNS})
     with pytest.raises(InvalidRequest, match="messages must be"):
-        service.codec("/v1/chat/completions", {"prompt": "hi"})
+        service.parse_call("/v1/chat/completions", {"prompt": "hi"})
 
 
 async def test_fault_of_our_own_in_mid_stream_is_told_too(
@@ -191,7 +192,7 @@ async def test_fault_of_our_own_in_mid_stream_is_told_too(
     def fault(*args: object) -> bytes:
         raise RuntimeError("a secret")
 
-    monkeypatch.setattr(Codec, "closing", fault)
+    monkeypatch.setattr(OpenAICall, "closing", fault)
     service = OpenAIService(pipeline_of({"pieces": ["a"]}))
     chunks = chunks_of(await blocks_of(service, "/v1/completions", {"prompt": "hi"}))
     assert [text_of(chunk) for chunk in chunks[:-1]] == ["a"]

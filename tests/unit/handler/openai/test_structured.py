@@ -54,7 +54,7 @@ async def test_without_a_grammar_the_answer_is_compared(
 ) -> None:
     service = OpenAIService(pipeline_of({"pieces": [said]}, validator=V3.from_file(DEFAULT_RULES)))
     body = {"prompt": "hi", **of(SCHEMA)}
-    whole = await service.whole(service.codec("/v1/completions", body))
+    whole = await service.complete(service.parse_call("/v1/completions", body))
     assert whole["choices"][0]["text"] == said
     assert whole["validation"]["valid"] is valid
     assert ("regenerated" in whole) is not valid
@@ -63,8 +63,8 @@ async def test_without_a_grammar_the_answer_is_compared(
 
 async def test_with_a_grammar_the_engine_is_given_the_schema(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of({"pieces": ["{}"]}, capabilities={"json_schema": True}))
-    codec = service.codec("/v1/completions", {"prompt": "hi", **of(SCHEMA)})
-    whole = await service.whole(codec)
+    codec = service.parse_call("/v1/completions", {"prompt": "hi", **of(SCHEMA)})
+    whole = await service.complete(codec)
     assert codec.request.generation.sampling.json_schema == SCHEMA
     assert "validation" not in whole
     assert "warnings" not in whole

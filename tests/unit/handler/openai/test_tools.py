@@ -9,7 +9,8 @@ import pytest
 from openai.types.chat import ChatCompletion
 
 from handler.errors import InvalidRequest
-from handler.openai.service import OpenAIService, events
+from handler.openai.events import stream_events
+from handler.openai.service import OpenAIService
 from handler.openai.tools import read_tools
 from tests.unit.handler.conftest import PipelineFactory
 from validation.rules import DEFAULT_RULES
@@ -73,9 +74,9 @@ def test_what_must_be_called_is_a_schema() -> None:
 
 
 async def chunks_of(service: OpenAIService, body: dict[str, Any]) -> list[dict[str, Any]]:
-    codec = service.codec(ROUTE, body | {"stream": True})
-    async with await service.open(codec) as running:
-        said = b"".join([block async for block in events(codec, running)])
+    codec = service.parse_call(ROUTE, body | {"stream": True})
+    async with await service.open_stream(codec) as running:
+        said = b"".join([block async for block in stream_events(codec, running)])
     lines = [line.removeprefix("data: ") for line in said.decode().split("\n\n") if line]
     assert lines[-1] == "[DONE]"
     return [json.loads(line) for line in lines[:-1]]
@@ -83,7 +84,7 @@ async def chunks_of(service: OpenAIService, body: dict[str, Any]) -> list[dict[s
 
 async def test_a_call_whole_and_streamed(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of({"pieces": ["Let me see. ", *CALL], "delay_ms": 1}))
-    whole = await service.whole(service.codec(ROUTE, BODY))
+    whole = await service.complete(service.parse_call(ROUTE, BODY))
     ChatCompletion.model_validate(whole, strict=True)
     [choice] = whole["choices"]
     assert choice["finish_reason"] == "tool_calls"
@@ -100,9 +101,11 @@ async def test_a_call_whole_and_streamed(pipeline_of: PipelineFactory) -> None:
 
 async def test_the_model_is_told_of_functions(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of())
-    said = (await service.whole(service.codec(ROUTE, BODY)))["choices"][0]["message"]["content"]
+    said = (await service.complete(service.parse_call(ROUTE, BODY)))["choices"][0]["message"][
+        "content"
+    ]
     assert '"name": "weather"' in said
-    said = await service.whole(service.codec(ROUTE, BODY | {"tool_choice": "none"}))
+    said = await service.complete(service.parse_call(ROUTE, BODY | {"tool_choice": "none"}))
     assert "weather" not in said["choices"][0]["message"]["content"]
 
 
@@ -112,7 +115,7 @@ async def test_an_engine_that_cannot_be_held_to_a_call_is_looked_at(
 ) -> None:
     service = OpenAIService(pipeline_of({"pieces": [piece]}, validator=V3.from_file(DEFAULT_RULES)))
     body = BODY | {"tool_choice": "required", "temperature": 1}
-    whole = await service.whole(service.codec(ROUTE, body))
+    whole = await service.complete(service.parse_call(ROUTE, body))
     [choice] = whole["choices"]
     assert whole["warnings"] == [
         "the engine cannot constrain its answers to a schema: they are checked against it"
@@ -127,7 +130,7 @@ async def test_an_engine_that_cannot_be_held_to_a_call_is_looked_at(
 async def test_thoughts_are_a_part_of_their_own(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of({"pieces": ["<think>", "Hm", ".</th", "ink>\n\nYes"]}))
     body = {"messages": BODY["messages"]}
-    [choice] = (await service.whole(service.codec(ROUTE, body)))["choices"]
+    [choice] = (await service.complete(service.parse_call(ROUTE, body)))["choices"]
     assert choice["message"]["reasoning_content"] == "Hm."
     assert choice["message"]["content"] == "Yes"
     deltas = [chunk["choices"][0]["delta"] for chunk in await chunks_of(service, body)]

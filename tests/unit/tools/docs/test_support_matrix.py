@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 
 from engine import Capabilities
-from handler.openai.call import Codec
+from handler.openai.call import OpenAICall
 from handler.openai.dialect import OVMS, Dialect
 from handler.parameter_names import IGNORED
 from tools.docs.openai import DIALECT_WORDS, engines
-from tools.docs.support_matrix import SHAPES, Matrix, codec_of, dialect_table
+from tools.docs.support_matrix import ENDPOINTS, Matrix, create_call, dialect_table
 from tools.docs.support_probes import BOTH, CHAT, COMPLETIONS, PROBES, Probe
 
 ROUTES = pytest.mark.parametrize("route", BOTH)
 OF = [(probe, route) for probe in PROBES for route in probe.routes]
 
 
-def state(codec: Codec) -> list[Any]:
+def state(codec: OpenAICall) -> list[Any]:
     """All that a body decides, and a name that is made up is not."""
     request = codec.request
     return [
         codec.prompts,
-        codec.manner,
+        codec.response_mode,
         codec.parameters,
         codec.streaming,
         codec._include_usage,
@@ -36,12 +36,12 @@ def state(codec: Codec) -> list[Any]:
 @ROUTES
 def test_every_parameter_is_asked_about(route: str) -> None:
     # R16
-    shape, _ = SHAPES[route]
+    spec, _ = ENDPOINTS[route]
     asked = {probe.name for probe in PROBES if route in probe.routes}
     ignored = set(Matrix({}).ignored(route, sorted(IGNORED)))
-    assert shape.parameters.model_fields.keys() <= asked
+    assert spec.input_model.model_fields.keys() <= asked
     # What is ignored on one route may be honoured on the other.
-    assert IGNORED - shape.parameters.model_fields.keys() == ignored
+    assert IGNORED - spec.input_model.model_fields.keys() == ignored
     assert not ignored & asked
 
 
@@ -72,7 +72,7 @@ def test_no_parameter_is_dropped_without_a_word(probe: Probe, route: str) -> Non
         return
     # What comes with a parameter, because it must, is no merit of its own.
     company = {name: value for name, value in probe.bodies[0].items() if name != probe.name}
-    assert state(codec_of(route, probe.bodies[0])) != state(codec_of(route, company))
+    assert state(create_call(route, probe.bodies[0])) != state(create_call(route, company))
 
 
 def able(**more: Any) -> Capabilities:
