@@ -1,4 +1,4 @@
-"""What every test may use: the real model, scripts, engines that are closed again, and `--long`."""
+"""Fixtures for all tests (the model, scripts, engines) and the option `--long`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import pytest
 from hypothesis import HealthCheck, settings
 
-from engine import BackendConfig, Clocks, Engine, EngineConfig
+from engine import BackendConfig, Engine, EngineConfig, Timeouts
 from engine.default_model import DEFAULT_MODEL_PATH
 from engine.hooks import Hook
 
-# One intent, `weather`, beside `general`; a token and a label that are taken out; one check.
+# Two intents, `weather` and `general`; one token and one label to remove; one check.
 SMALL_RULES = Path(__file__).with_name("data") / "small_rules.yaml"
 LONG_SCALE = 5
 LONG_TIMEOUT_S = 900
@@ -35,7 +35,7 @@ settings.register_profile("long", settings.get_profile("default"), max_examples=
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="the long forms: more of everything")
+    parser.addoption("--long", action="store_true", help="run the long forms of tests")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collect without looking for garbage: thousands of tests are made, and all of them stay."""
+    """Collect without garbage collection: thousands of test objects are made, and all are kept."""
     gc.disable()
     try:
         return (yield)
@@ -60,9 +60,9 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out, of files with a long form in them, what has none: the suite has run it.
+    """With `--long`, keep only tests that have a long form; `make test` has run the others.
 
-    What takes longest comes first, or all workers but one would wait for it in the end.
+    The slowest folders come first: otherwise all workers but one would wait at the end.
     """
     if config.getoption("--long"):
         items[:] = [item for item in items if _has_long_form(item)]
@@ -78,52 +78,52 @@ def _folder(item: pytest.Item) -> str:
 
 
 class EveryTestRuns:
-    """Fails a session in which a test was passed over: on CI that must not look like success."""
+    """Fails a session in which a test was skipped or deselected, on CI."""
 
     def __init__(self) -> None:
-        self.passed_over: list[str] = []
+        self.not_run: list[str] = []
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        self.passed_over += [f"deselected: {item.nodeid}" for item in items]
+        self.not_run += [f"deselected: {item.nodeid}" for item in items]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.skipped:
-            self.passed_over.append(f"skipped: {report.nodeid}")
+            self.not_run.append(f"skipped: {report.nodeid}")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.skipped:
             how = "expected to fail" if hasattr(report, "wasxfail") else "skipped"
-            self.passed_over.append(f"{how}: {report.nodeid}")
+            self.not_run.append(f"{how}: {report.nodeid}")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        # What a worker of xdist deselected it alone knows, as all of them do.
-        told = getattr(node, "workeroutput", {}).get("passed_over", ())
-        self.passed_over += [each for each in told if each not in self.passed_over]
+        # Each worker of xdist collects and deselects by itself.
+        reported = getattr(node, "workeroutput", {}).get("not_run", ())
+        self.not_run += [each for each in reported if each not in self.not_run]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput["passed_over"] = self.passed_over
-        if self.passed_over and session.exitstatus == pytest.ExitCode.OK:
+            session.config.workeroutput["not_run"] = self.not_run
+        if self.not_run and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self.passed_over:
+        if self.not_run:
             terminalreporter.section("CI: every test must run, and these did not", red=True)
-            for line in self.passed_over:
+            for line in self.not_run:
                 terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")
 def scale(pytestconfig: pytest.Config) -> int:
-    """How many times as much as usual to do."""
+    """The factor for the amount of work in a test: 1, or more with `--long`."""
     return LONG_SCALE if pytestconfig.getoption("--long") else 1
 
 
 @pytest.fixture(scope="session")
 def model_path() -> Path:
-    """The default model; its absence fails the tests that need it, it skips none."""
+    """The path of the default model; tests that need it fail without it."""
     if not DEFAULT_MODEL_PATH.is_file():
         pytest.fail(
             "the default model is not there: `python -m engine.default_model` fetches it",
@@ -134,7 +134,7 @@ def model_path() -> Path:
 
 @pytest.fixture(scope="session")
 def fake_rkllm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where stand-ins for librkllmrt.so are built, each once for all workers: it takes seconds."""
+    """The folder for builds of the fake librkllmrt.so, shared by all workers."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
@@ -149,7 +149,7 @@ class ScriptFactory(Protocol):
 
 @pytest.fixture
 def script(tmp_path: Path) -> ScriptFactory:
-    """Writes a file for the scripted backend: its answers, and the other fields by their names."""
+    """A factory of files for the scripted backend: answers, and other fields by name."""
     numbers = itertools.count(1)
 
     def write(*answers: dict[str, Any], **fields: Any) -> Path:
@@ -168,14 +168,14 @@ class EngineFactory(Protocol):
 
 @pytest.fixture
 async def engine_factory() -> AsyncIterator[EngineFactory]:
-    """Builds engines from keywords of `EngineConfig` and `Clocks` together, and closes them."""
+    """A factory of engines from keywords of `EngineConfig` and `Timeouts`; closes them."""
     engines: list[Engine] = []
     before = engine_hosts(os.getpid())
-    of_clocks = {field.name for field in fields(Clocks)}
+    of_clocks = {field.name for field in fields(Timeouts)}
 
     def build(backend: BackendConfig, hooks: Sequence[Hook] = (), **config: Any) -> Engine:
         clocks = {name: config.pop(name) for name in of_clocks & config.keys()}
-        engine = Engine(EngineConfig(backend=backend, clocks=Clocks(**clocks), **config), hooks)
+        engine = Engine(EngineConfig(backend=backend, timeouts=Timeouts(**clocks), **config), hooks)
         engines.append(engine)
         return engine
 
@@ -187,17 +187,17 @@ async def engine_factory() -> AsyncIterator[EngineFactory]:
 
 @pytest.fixture(scope="session")
 def hosts_of() -> Callable[[int], list[int]]:
-    """Finds the engine host processes that a process has started and that still live."""
+    """A function that returns the running engine host processes of a process."""
     return engine_hosts
 
 
 def engine_hosts(parent: int) -> list[int]:
-    found = []
+    hosts = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             arguments = entry.read_bytes().rstrip(b"\0").split(b"\0")
         except OSError:
             continue
         if b"engine.hosts.child" in arguments and arguments[-1] == str(parent).encode():
-            found.append(int(entry.parent.name))
-    return found
+            hosts.append(int(entry.parent.name))
+    return hosts

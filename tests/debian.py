@@ -72,14 +72,14 @@ def package_index() -> Mapping[str, str]:
         check=True,
         timeout=60,
     ).stdout
-    given = {
+    configured = {
         name.rpartition(".")[2].upper().replace("-", "_"): value
         for name, value in re.findall(r"^([\w.:-]+)='(.*)'$", listed, re.M)
     }
-    found = {
-        f"PIP_{name}": " ".join(each for each in given[name].split() if each.startswith("http"))
+    variables = {
+        f"PIP_{name}": " ".join(url for url in configured[name].split() if url.startswith("http"))
         for name in _INDEX_OPTIONS
-        if name in given
+        if name in configured
     }
     passed_on = {
         name: value
@@ -89,7 +89,7 @@ def package_index() -> Mapping[str, str]:
     }
     return {
         **passed_on,
-        **{name: value for name, value in found.items() if value},
+        **{name: value for name, value in variables.items() if value},
         "PIP_CERT": str(_CERTIFICATES),
         "SSL_CERT_FILE": str(_CERTIFICATES),
         "NODE_EXTRA_CA_CERTS": str(_CERTIFICATES),
@@ -97,5 +97,5 @@ def package_index() -> Mapping[str, str]:
 
 
 def mounts(folder: Path) -> list[str]:
-    """Return the lines of /proc/mounts about what is mounted inside a folder."""
+    """Return the lines of /proc/mounts for mounts inside a folder."""
     return [line for line in Path("/proc/mounts").read_text().splitlines() if str(folder) in line]

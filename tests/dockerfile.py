@@ -1,4 +1,4 @@
-"""A Dockerfile as a list of instructions, for tests that do what it says without a daemon."""
+"""A parser of Dockerfiles, for tests that follow the instructions without a daemon."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _STAGE = re.compile(r"FROM\s+(?:--platform=\S+\s+)?(\S+)(?:\s+AS\s+(\S+))?", re.
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction, its lines joined: `RUN` and what is run."""
+    """One instruction with its lines joined, such as `RUN` and its command."""
 
     name: str
     text: str
 
     def words(self) -> list[str]:
-        """Return the words of a form that is written as JSON."""
-        found: list[str] = json.loads(self.text)
-        return found
+        """Return the words of an instruction in JSON form."""
+        words: list[str] = json.loads(self.text)
+        return words
 
 
 @dataclass(slots=True)
 class Stage:
-    """What follows a FROM: the image or stage that it begins with, and its instructions."""
+    """One build stage: the image or stage that it starts from, and its instructions."""
 
     base: str
     name: str | None
@@ -34,7 +34,7 @@ class Stage:
 
 
 def default_build(path: Path) -> Sequence[Instruction]:
-    """Return what `docker build` does without --target: the last stage, and those it stands on."""
+    """Return what `docker build` does without --target: the last stage and its base stages."""
     before: list[Instruction] = []
     stages: list[Stage] = []
     for each in _instructions(path.read_text(encoding="utf-8")):
@@ -66,7 +66,7 @@ def outside_bases(path: Path) -> Sequence[str]:
         elif each.name == "FROM":
             match = _STAGE.fullmatch(f"FROM {each.text}")
             assert match is not None, each
-            base = re.sub(r"\$\{?(\w+)\}?", lambda found: defaults[found[1]], match[1])
+            base = re.sub(r"\$\{?(\w+)\}?", lambda variable: defaults[variable[1]], match[1])
             if base not in stages:
                 bases.append(base)
             stages.add(match[2])
@@ -76,8 +76,8 @@ def outside_bases(path: Path) -> Sequence[str]:
 def _instructions(text: str) -> list[Instruction]:
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     joined = re.sub(r"\\\n", "", "\n".join(lines))
-    found = []
+    instructions = []
     for line in joined.splitlines():
         name, _, rest = line.strip().partition(" ")
-        found.append(Instruction(name.upper(), rest.strip()))
-    return found
+        instructions.append(Instruction(name.upper(), rest.strip()))
+    return instructions

@@ -81,9 +81,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._fail(401, "RepoNotFound")
         if repository.token and self.headers["Authorization"] != f"Bearer {repository.token}":
             return self._fail(403, "GatedRepo")
-        if (found := repository.at(revision)) is None:
+        if (snapshot := repository.at(revision)) is None:
             return self._fail(404, "RevisionNotFound")
-        commit, files = found
+        commit, files = snapshot
         if file is None:
             siblings = [{"rfilename": each} for each in files]
             body = json.dumps({"id": name, "sha": commit, "siblings": siblings}).encode()

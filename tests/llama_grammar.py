@@ -11,7 +11,7 @@ from typing import Any
 
 import xllamacpp
 
-from engine.schema_grammar import constraint_text
+from engine.schema_grammar import format_grammar
 
 # The limit with which llama.cpp makes a grammar; above it, it drops the grammar without an error.
 LIMIT_OF_LLAMA_CPP = 500_000
@@ -87,9 +87,9 @@ def _tokenizer() -> int:
         use_approximate_greedy_tokenize_fn=True,
     )
     message = ctypes.create_string_buffer(_MESSAGE_BYTES)
-    found = _library().llg_new_tokenizer(ctypes.byref(init), message, _MESSAGE_BYTES)
-    assert found, message.value
-    return int(found)
+    tokenizer = _library().llg_new_tokenizer(ctypes.byref(init), message, _MESSAGE_BYTES)
+    assert tokenizer, message.value
+    return int(tokenizer)
 
 
 def _init(max_symbols: int) -> _Init:
@@ -110,7 +110,7 @@ def why_not_made(schema: Mapping[str, Any], max_symbols: int = LIMIT_OF_LLAMA_CP
     result = _library().llg_validate_grammar(
         ctypes.byref(_init(max_symbols)),
         b"lark",
-        constraint_text(schema).encode(),
+        format_grammar(schema).encode(),
         message,
         _MESSAGE_BYTES,
     )
@@ -138,7 +138,7 @@ class Held:
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._matcher = _library().llg_new_matcher(
-            ctypes.byref(_init(LIMIT_OF_LLAMA_CPP)), b"lark", constraint_text(schema).encode()
+            ctypes.byref(_init(LIMIT_OF_LLAMA_CPP)), b"lark", format_grammar(schema).encode()
         )
 
     @property

@@ -1,4 +1,4 @@
-"""A server for SQS that checks receipt handles and keys as a mock does not: MiniStack."""
+"""MiniStack, an SQS server that checks receipt handles and keys, which a mock does not."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.ports import free_port
 from tests.seaweed import KEY, SECRET
 from tests.waiting import wait_for_server
 
-# It wants another botocore than the rest, so it lives by itself.
+# It needs another version of botocore, so it has its own environment.
 PROGRAM = Path(__file__).with_name("servers") / ".venv" / "bin" / "ministack"
 _START_S = 60.0
 
 
 class MiniStack:
-    """One server with no queue yet; it knows the same key as the server of buckets."""
+    """A server without queues; it accepts the same key as the S3 server."""
 
     def __init__(self, url: str, pid: int) -> None:
         self.url = url
@@ -42,7 +42,7 @@ class MiniStack:
 
 
 def make_queue(client: Any, name: str, max_receives: int = 0, **attributes: str) -> str:
-    """Return the URL of a new queue, with a dead-letter queue where `max_receives` says so."""
+    """Return the URL of a new queue, with a dead-letter queue if `max_receives` is not 0."""
     if name.endswith(".fifo"):
         attributes["FifoQueue"] = "true"
     if max_receives:
@@ -60,14 +60,14 @@ def make_queue(client: Any, name: str, max_receives: int = 0, **attributes: str)
 
 @contextmanager
 def ministack(folder: Path) -> Iterator[MiniStack]:
-    """Run a server in a folder for as long as this lasts."""
+    """Run a server that keeps its files in a folder."""
     if not PROGRAM.exists():
         pytest.fail("MiniStack is not installed: `make test` does it", pytrace=False)
     port = free_port()
     variables = {
         **os.environ,
         "GATEWAY_PORT": str(port),
-        # It would listen to everybody, and for three services more.
+        # The default is all addresses and three more services.
         "BIND_HOST": "127.0.0.1",
         "SERVICES": "sqs",
         "SFTP_ENABLED": "0",
@@ -84,9 +84,9 @@ def ministack(folder: Path) -> Iterator[MiniStack]:
         subprocess.Popen([PROGRAM], stdout=log, stderr=log, cwd=folder, env=variables) as server,
     ):
         try:
-            found = MiniStack(f"http://127.0.0.1:{port}", server.pid)
-            wait_for_server(server, partial(_answers, found.client()), log_path, _START_S)
-            yield found
+            started = MiniStack(f"http://127.0.0.1:{port}", server.pid)
+            wait_for_server(server, partial(_answers, started.client()), log_path, _START_S)
+            yield started
         finally:
             server.kill()
 

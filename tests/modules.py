@@ -1,4 +1,4 @@
-"""What a process has imported by the time it has imported a module of ours."""
+"""The modules that an import loads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def loaded_with(module: str) -> set[str]:
-    """Import a module in a process of its own; return the names of all that are there then."""
+    """Import a module in a new process and return the names of all modules loaded in it."""
     done = subprocess.run(
         [sys.executable, "-c", f"import sys, {module}; print(*sys.modules)"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Ports for servers that must know theirs before they start."""
+"""Free ports for servers that need a port number before they start."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import random
 import socket
 from contextlib import suppress
 
-# Below those that a kernel gives to connections and to whoever asks for any: some servers take
-# theirs only seconds after they have begun, and by then it would have given one of them away.
+# Below the range of ephemeral ports: some servers bind only seconds after their start, and the
+# kernel could give an ephemeral port to another connection before that.
 _FIRST, _LAST = 15_000, 32_000
-_TRIES = 100
+_MAX_ATTEMPTS = 100
 
-# Not the one that is seeded anew, and alike in all processes, before each test.
-_dice = random.SystemRandom()
+# The default generator is seeded before each test, with the same seed in all processes.
+_random = random.SystemRandom()
 
 
 def free_port() -> int:
-    """Return a port on which nobody listens.
+    """Return a port that no server uses.
 
     Raises:
-        RuntimeError: there seems to be none.
+        RuntimeError: no free port was found.
     """
-    for _ in range(_TRIES):
-        port = _dice.randint(_FIRST, _LAST)
+    for _ in range(_MAX_ATTEMPTS):
+        port = _random.randint(_FIRST, _LAST)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
     raise RuntimeError(f"no port from {_FIRST} to {_LAST} is free")

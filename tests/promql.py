@@ -1,4 +1,4 @@
-"""PromQL, as far as one must understand it to say which metrics and labels an expression names."""
+"""A parser for the part of PromQL that dashboards and alerts here use."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _RANGE = re.compile(r"\[(?:\d+[smhdwy]|\$__(?:rate_interval|interval|range))\]")
 _GROUPING = {"by", "without", "on", "ignoring", "group_left", "group_right"}
 _WORDS = {"and", "or", "unless", "bool"}
 _AGGREGATIONS = {"sum", "min", "max", "avg", "count", "topk"}
-# Those whose argument is a counter.
+# Functions whose argument is a counter.
 COUNTING = {"rate", "irate", "increase"}
 _FUNCTIONS = {*COUNTING, "histogram_quantile", "clamp_min", "vector", "absent", "label_values"}
 
 
 @dataclass(frozen=True)
 class Selector:
-    """A metric, its conditions as (label, operator, value), and the function it stands in."""
+    """A metric, its conditions as (label, operator, value), and the function around it."""
 
     name: str
     conditions: Sequence[tuple[str, str, str]]
@@ -37,16 +37,16 @@ class Selector:
 
 @dataclass
 class Expression:
-    """What an expression names: metrics, and labels by which it groups or joins."""
+    """The metrics that an expression reads, and the labels by which it groups or joins."""
 
     selectors: list[Selector] = field(default_factory=list)
     labels: set[str] = field(default_factory=set)
 
 
 def read(text: str) -> Expression:
-    """Take an expression apart. Raises ValueError for what is none."""
+    """Parse an expression. Raises ValueError."""
     tokens = _tokens(text)
-    found = Expression()
+    expression = Expression()
     opened: list[str] = []
     at = 0
     while at < len(tokens):
@@ -55,7 +55,7 @@ def read(text: str) -> Expression:
         at += 1
         if kind == "name" and token in _GROUPING:
             at, labels = _listed(tokens, at)
-            found.labels |= labels
+            expression.labels |= labels
         elif kind == "name" and following == "(":
             if token not in _FUNCTIONS | _AGGREGATIONS:
                 raise ValueError(f"there is no function {token}: {text}")
@@ -63,7 +63,7 @@ def read(text: str) -> Expression:
             at += 1
         elif kind == "name" and token in _AGGREGATIONS and following in _GROUPING:
             at, labels = _listed(tokens, at + 1)
-            found.labels |= labels
+            expression.labels |= labels
             if at >= len(tokens) or tokens[at][1] != "(":
                 raise ValueError(f"nothing is aggregated: {text}")
             opened.append(token)
@@ -74,7 +74,7 @@ def read(text: str) -> Expression:
                 at, conditions = _conditions(tokens, at + 1)
             ranged = at < len(tokens) and tokens[at][0] == "range"
             function = opened[-1] if opened else ""
-            found.selectors.append(Selector(token, conditions, function, ranged))
+            expression.selectors.append(Selector(token, conditions, function, ranged))
             at += ranged
         elif token == "(":
             opened.append("")
@@ -84,11 +84,11 @@ def read(text: str) -> Expression:
             opened.pop()
     if opened:
         raise ValueError(f"a bracket is left open: {text}")
-    return found
+    return expression
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    found, at = [], 0
+    tokens, at = [], 0
     text = text.rstrip()
     while at < len(text):
         match = _TOKEN.match(text, at)
@@ -97,13 +97,13 @@ def _tokens(text: str) -> list[tuple[str, str]]:
         kind = match.lastgroup or ""
         if kind == "range" and not _RANGE.fullmatch(match[kind]):
             raise ValueError(f"no time: {match[kind]}")
-        found.append((kind, match[kind]))
+        tokens.append((kind, match[kind]))
         at = match.end()
-    return found
+    return tokens
 
 
 def _listed(tokens: Sequence[tuple[str, str]], at: int) -> tuple[int, set[str]]:
-    """Read `(a, b)`; return where it ends."""
+    """Read `(a, b)`; return the index after it and the labels."""
     labels = set()
     if tokens[at][1] != "(":
         raise ValueError("labels stand in brackets")
@@ -118,13 +118,13 @@ def _listed(tokens: Sequence[tuple[str, str]], at: int) -> tuple[int, set[str]]:
 def _conditions(
     tokens: Sequence[tuple[str, str]], at: int
 ) -> tuple[int, list[tuple[str, str, str]]]:
-    """Read `a="b", c=~"d"}`; return where it ends."""
-    found = []
+    """Read `a="b", c=~"d"}`; return the index after it and the conditions."""
+    conditions = []
     while tokens[at][1] != "}":
         (kind, label), (_, operator), (quoted, value) = tokens[at : at + 3]
         if kind != "name" or operator not in ("=", "!=", "=~", "!~") or quoted != "string":
             raise ValueError(f"no condition: {label} {operator} {value}")
-        found.append((label, operator, value[1:-1]))
+        conditions.append((label, operator, value[1:-1]))
         at += 3
         at += tokens[at][1] == ","
-    return at + 1, found
+    return at + 1, conditions

@@ -1,4 +1,4 @@
-"""A real S3: SeaweedFS, which checks credentials, checksums and expiry as a mock does not."""
+"""SeaweedFS, an S3 server that checks credentials, checksums and expiry, which a mock does not."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from handler.blobs.s3 import s3_client
 from tests.ports import free_port
 from tests.waiting import wait_for_server
 
-# The second is one that MiniStack lets in as well.
+# MiniStack accepts READER too.
 KEY, READER, SECRET = "a-key", "test", "a-secret"
 _ALLOWED = {KEY: ["Admin", "Read", "Write", "List", "Tagging"], READER: ["Read", "List"]}
 _START_S = 60.0
 
 
 class Seaweed:
-    """One server with no bucket yet."""
+    """A server without buckets."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -42,7 +42,7 @@ class Seaweed:
 
 @contextmanager
 def seaweed(folder: Path) -> Iterator[Seaweed]:
-    """Run a server in a folder for as long as this lasts."""
+    """Run a server that keeps its files in a folder."""
     identities = [
         {
             "name": key,
@@ -54,7 +54,7 @@ def seaweed(folder: Path) -> Iterator[Seaweed]:
     config = folder / "s3.json"
     config.write_text(json.dumps({"identities": identities}))
     port = free_port()
-    # The other two have fixed ports, and two servers at a time would both want them.
+    # Iceberg and Lance have fixed ports, which would collide between two servers.
     ports = [f"-s3.port={port}", f"-s3.port.grpc={free_port()}"]
     ports += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
     for part in ("master", "volume", "filer"):
@@ -78,9 +78,9 @@ def seaweed(folder: Path) -> Iterator[Seaweed]:
         ) as server,
     ):
         try:
-            found = Seaweed(f"http://127.0.0.1:{port}")
-            wait_for_server(server, partial(_answers, found.client()), folder / "log", _START_S)
-            yield found
+            started = Seaweed(f"http://127.0.0.1:{port}")
+            wait_for_server(server, partial(_answers, started.client()), folder / "log", _START_S)
+            yield started
         finally:
             server.kill()
 

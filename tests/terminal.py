@@ -1,4 +1,4 @@
-"""A terminal for a program's stderr, and what the program writes to it."""
+"""Run a program with a terminal as its stderr."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from collections.abc import Mapping, Sequence
 def run_on_terminal(
     command: Sequence[str], *, cwd: os.PathLike[str], environment: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
-    """Run a command with a terminal as its stderr; return its exit code and what that showed."""
+    """Run a command with a terminal as its stderr; return its exit code and the output."""
     ours, theirs = pty.openpty()
-    # A new one has no size, and progress bars no room in it.
+    # A new terminal has no size, so progress bars would have no room.
     termios.tcsetwinsize(theirs, (24, 120))
-    shown = bytearray()
+    output = bytearray()
 
     def read() -> None:
         try:
             while chunk := os.read(ours, 65536):
-                shown.extend(chunk)
+                output.extend(chunk)
         except OSError:
             # Linux reports the end of the output as an error once the other side is closed.
             pass
@@ -43,4 +43,4 @@ def run_on_terminal(
         os.close(theirs)
         reader.join()
         os.close(ours)
-    return done.returncode, shown.decode()
+    return done.returncode, output.decode()

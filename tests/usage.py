@@ -1,4 +1,4 @@
-"""What answers of OpenAI's routes tell of their tokens."""
+"""The `usage` object of OpenAI's answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def usage(prompt: int, completion: int, cached: int = 0) -> dict[str, Any]:
-    """Return a call's `usage`."""
+    """Return the `usage` object for these numbers of tokens."""
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,

@@ -16,13 +16,13 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from jobs.failpoints import MARK, VARIABLE
+from jobs.failpoints import MARKER_VARIABLE, NAME_VARIABLE
 from tests.conftest import ScriptFactory
 from tests.crashes.server import Server
 from tests.crashes.template import ROOT, Template
 from tests.integration.batch.runs import call
+from tests.prompt_counter import PromptCounter
 from tests.waiting import poll_until, wait_until
-from tests.witness import Witness
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
@@ -179,7 +179,7 @@ async def test_killed_at(
     hang = {"when": "p 0" if doing == "cancel" else "never", "pieces": [{"hang_s": 3600}]}
     server = server_of(tmp_path, script(hang, {}), template, ENGINE_ISOLATION="thread")
     try:
-        await server.start(**{VARIABLE: name, MARK: str(tmp_path / "mark")})
+        await server.start(**{NAME_VARIABLE: name, MARKER_VARIABLE: str(tmp_path / "mark")})
         async with server.client() as http:
             person = Person(http)
             file_id = await person.upload(lines(5)) if doing != "upload" else ""
@@ -206,9 +206,9 @@ async def test_killed_at_random_and_each_line_answered_once(
     template: Template, script: ScriptFactory, tmp_path: Path, scale: int
 ) -> None:
     count, kills = (200, 3) if scale == 1 else (2_000, 20)
-    witness = Witness(tmp_path / "witness")
+    counter = PromptCounter(tmp_path / "prompts")
     model = script({"delay_ms": 2}, slots=SLOTS)
-    server = server_of(tmp_path, model, template, **witness.variables)
+    server = server_of(tmp_path, model, template, **counter.variables)
     chance = random.Random(count)
     try:
         await server.start()
@@ -216,10 +216,10 @@ async def test_killed_at_random_and_each_line_answered_once(
             person = Person(http)
             batch_id = await person.create(await person.upload(lines(count)))
         for _ in range(kills):
-            await asyncio.to_thread(witness.wait_for, chance.randrange(5, count // kills // 2))
+            await asyncio.to_thread(counter.wait_for, chance.randrange(5, count // kills // 2))
             await server.kill()
             assert await server.orphans() == []
-            witness.drain()
+            counter.drain()
             await server.start()
         async with server.client() as http:
             person = Person(http)
@@ -232,12 +232,12 @@ async def test_killed_at_random_and_each_line_answered_once(
             }
             assert texts == {f"id {each}": f"p {each}" for each in range(count - 1)}
             await nothing_is_left_over(person, tmp_path)
-        witness.drain()
-        assert witness.seen.keys() == {f"p {each}" for each in range(count - 1)}
-        assert 0 <= witness.seen.total() - (count - 1) <= kills * SLOTS
+        counter.drain()
+        assert counter.counts.keys() == {f"p {each}" for each in range(count - 1)}
+        assert 0 <= counter.counts.total() - (count - 1) <= kills * SLOTS
     finally:
         await server.close()
-        witness.close()
+        counter.close()
 
 
 async def test_a_disk_that_fills_up_costs_nothing(

@@ -18,7 +18,7 @@ import pytest
 
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import ROOT, call, command, environment, read, run, text, write
-from tests.witness import Witness
+from tests.prompt_counter import PromptCounter
 
 PEAK = Path(__file__).with_name("peak")
 JUMPS = Path(__file__).with_name("jumps")
@@ -28,21 +28,21 @@ LIMIT_S = 120
 
 
 @pytest.fixture
-def witness(tmp_path: Path) -> Iterator[Witness]:
-    found = Witness(tmp_path / "witness")
-    yield found
-    found.close()
+def counter(tmp_path: Path) -> Iterator[PromptCounter]:
+    started = PromptCounter(tmp_path / "prompts")
+    yield started
+    started.close()
 
 
 @contextmanager
 def begun(
-    model: Path, witness: Witness, *arguments: str | Path, at_once: int = AT_ONCE
+    model: Path, counter: PromptCounter, *arguments: str | Path, at_once: int = AT_ONCE
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start the command, its engine told to report to the witness; kill it if it is left behind."""
+    """Start the command, its engine reports to the counter; kill it if it is left behind."""
     variables = environment(
         model,
         BATCH_AT_ONCE=str(at_once),
-        **witness.variables,
+        **counter.variables,
     )
     with subprocess.Popen(
         command(*arguments), env=variables, cwd=ROOT, stderr=subprocess.PIPE, text=True
@@ -56,7 +56,7 @@ def begun(
 
 @pytest.mark.timeout(600)
 def test_killed_at_ten_points_and_answered_once(
-    script: ScriptFactory, tmp_path: Path, witness: Witness, scale: int
+    script: ScriptFactory, tmp_path: Path, counter: PromptCounter, scale: int
 ) -> None:
     lines = 2_000 if scale == 1 else 50_000
     model = script({"delay_ms": 0.2}, slots=4)
@@ -65,44 +65,44 @@ def test_killed_at_ten_points_and_answered_once(
     chance = random.Random(lines)
     left = lines
     for _ in range(KILLS):
-        with begun(model, witness, "-i", given, "-o", out) as process:
+        with begun(model, counter, "-i", given, "-o", out) as process:
             wait_for = chance.randrange(1, left // KILLS)
-            witness.wait_for(wait_for)
+            counter.wait_for(wait_for)
             process.send_signal(signal.SIGKILL)
             process.wait(LIMIT_S)
-        witness.drain()
+        counter.drain()
         left -= wait_for
         assert not out.exists()
-    with begun(model, witness, "-i", given, "-o", out) as process:
+    with begun(model, counter, "-i", given, "-o", out) as process:
         # Read while it runs: a pipe that nobody reads would hold the engine up.
-        witness.wait_for(lines - len(witness.seen))
+        counter.wait_for(lines - len(counter.counts))
         _, said = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, said
-    witness.drain()
+    counter.drain()
     found = read(out)
     assert [line["custom_id"] for line in found] == [f"id {n}" for n in range(lines)]
     assert [text(line) for line in found] == [f"p {n}" for n in range(lines)]
-    assert witness.seen.keys() == {f"p {n}" for n in range(lines)}
+    assert counter.counts.keys() == {f"p {n}" for n in range(lines)}
     # Before the process, its engine: each may have begun what was under way, and no more.
-    redone = witness.seen.total() - lines
+    redone = counter.counts.total() - lines
     assert 0 <= redone <= KILLS * AT_ONCE
     assert not out.with_name("out.jsonl.partial").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_what_is_under_way_finish(
-    script: ScriptFactory, tmp_path: Path, witness: Witness, number: signal.Signals
+    script: ScriptFactory, tmp_path: Path, counter: PromptCounter, number: signal.Signals
 ) -> None:
     model = script({"delay_ms": 5}, slots=4)
     given = write(tmp_path / "in.jsonl", (call(f"id {n}", f"p {n}") for n in range(200)))
     out = tmp_path / "out.jsonl"
-    with begun(model, witness, "-i", given, "-o", out) as process:
-        witness.wait_for(30)
+    with begun(model, counter, "-i", given, "-o", out) as process:
+        counter.wait_for(30)
         process.send_signal(number)
         _, said = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 3
-    witness.drain()
-    done = witness.seen.total()
+    counter.drain()
+    done = counter.counts.total()
     assert (
         f"stopped by {number.name}; {done} of 200 lines are answered; run the same command" in said
     )
@@ -115,14 +115,14 @@ def test_a_signal_lets_what_is_under_way_finish(
 
 @pytest.mark.parametrize(("at_once", "under_way"), [(0, 2), (5, 5)])
 def test_as_many_lines_are_under_way_as_are_to_be(
-    script: ScriptFactory, tmp_path: Path, witness: Witness, at_once: int, under_way: int
+    script: ScriptFactory, tmp_path: Path, counter: PromptCounter, at_once: int, under_way: int
 ) -> None:
     """As many as the engine has slots, where nobody says how many: more would wait for nothing."""
     model = script({"delay_ms": 1_000}, slots=2)
     given = write(tmp_path / "in.jsonl", (call(f"id {n}", "word") for n in range(20)))
     out = tmp_path / "out.jsonl"
-    with begun(model, witness, "-i", given, "-o", out, at_once=at_once) as process:
-        witness.wait_for(1)
+    with begun(model, counter, "-i", given, "-o", out, at_once=at_once) as process:
+        counter.wait_for(1)
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=LIMIT_S)
     waits = f"stopping: waiting for {under_way} lines under way, up to 600 s (REQUEST_TIMEOUT_S)"
@@ -131,13 +131,13 @@ def test_as_many_lines_are_under_way_as_are_to_be(
 
 
 def test_a_journal_of_another_input_is_not_gone_on_with(
-    script: ScriptFactory, tmp_path: Path, witness: Witness
+    script: ScriptFactory, tmp_path: Path, counter: PromptCounter
 ) -> None:
     model = script({"delay_ms": 5}, slots=4)
     given = write(tmp_path / "in.jsonl", (call(f"id {n}") for n in range(200)))
     out = tmp_path / "out.jsonl"
-    with begun(model, witness, "-i", given, "-o", out) as process:
-        witness.wait_for(20)
+    with begun(model, counter, "-i", given, "-o", out) as process:
+        counter.wait_for(20)
         process.kill()
     write(given, [call("another")])
     ran = run(model, "-i", given, "-o", out)
@@ -152,13 +152,13 @@ def test_a_journal_of_another_input_is_not_gone_on_with(
 
 
 def test_two_commands_do_not_share_an_output(
-    script: ScriptFactory, tmp_path: Path, witness: Witness
+    script: ScriptFactory, tmp_path: Path, counter: PromptCounter
 ) -> None:
     model = script({"delay_ms": 5}, slots=4)
     given = write(tmp_path / "in.jsonl", (call(f"id {n}") for n in range(2_000)))
     out = tmp_path / "out.jsonl"
-    with begun(model, witness, "-i", given, "-o", out) as process:
-        witness.wait_for(20)
+    with begun(model, counter, "-i", given, "-o", out) as process:
+        counter.wait_for(20)
         ran = run(model, "-i", given, "-o", out)
         assert ran.returncode == 2
         assert b"another run is using" in ran.stderr
