@@ -16,10 +16,10 @@ import orjson
 from batch.input.line import BadLine, Line
 from engine import AnyEngine, EngineState, Priority, Slot
 from engine.errors import EngineCrashed, EngineError, EngineReplaced, EngineRestarting
-from handler.composition import Doors
-from handler.errors import HandlerError, InvalidRequest, problem
+from handler.composition import Services
+from handler.errors import HandlerError, InvalidRequest, error_info
 from handler.job import Interruption
-from handler.offload import checked
+from handler.offload import check_body
 from handler.openai.service import EMBEDDINGS, ENDPOINT_SPECS
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,9 @@ class Answerer:
     engine that others use as well.
     """
 
-    def __init__(self, doors: Doors, engine: AnyEngine, priority: Priority | None = None) -> None:
+    def __init__(
+        self, doors: Services, engine: AnyEngine, priority: Priority | None = None
+    ) -> None:
         self._doors = doors
         self._engine = engine
         self._priority = priority
@@ -107,7 +109,7 @@ class Answerer:
         """Wait until nothing else runs; None if the engine is dead, which the try then reports."""
         with suppress(EngineError):
             priority = Priority.BATCH if self._priority is None else self._priority
-            return await self._engine.reserve(priority, alone=True)
+            return await self._engine.reserve(priority, exclusive=True)
         return None
 
     async def _try(self, line: Line, slot: Slot | None) -> Outcome:
@@ -139,14 +141,14 @@ class Answerer:
             status = 200
             tokens = body["usage"].get("completion_tokens", 0)
         except Exception as error:
-            failure = problem(error)
+            failure = error_info(error)
             replaced = isinstance(error, EngineReplaced | EngineRestarting)
             waits = replaced and self._may_come_back
             crashed = isinstance(error, EngineCrashed) and not replaced
             body, status, retryable = (
                 failure.openai_error(),
-                failure.row.status,
-                failure.row.retryable,
+                failure.mapping.status,
+                failure.mapping.retryable,
             )
         request_id = os.urandom(16).hex()
         told = {
@@ -172,7 +174,7 @@ class Answerer:
             raise InvalidRequest(_STREAMS, "stream")
         if self._priority is not None and slot is None:
             # A request that is refused needs no slot.
-            await checked(asked, partial(service.check_call, route, asked))
+            await check_body(asked, partial(service.check_call, route, asked))
             slot = own_slot = await self._engine.reserve(priority)
         try:
             body = await service.answer_without_generation(route, asked, slot)

@@ -19,21 +19,21 @@ from typing import cast
 from benchmarks.measure import Table, at_most
 from benchmarks.options import Options, say
 from engine import (
-    Clocks,
     Delta,
     Finish,
     FinishReason,
     GenerationRequest,
     SamplingParams,
+    Timeouts,
     TokenStream,
     Usage,
 )
 from engine.errors import EngineError
 from engine.generation import Generation
 from engine.hooks import Hooks
-from handler.active_generation import Running
+from handler.active_generation import ActiveGeneration
 from handler.request import TextRequest
-from handler.response import encode
+from handler.response import encode_answer
 
 NAME = "deltas"
 _STOPS = ("\n\nUser:", "<|im_end|>", "###", "</s>")
@@ -100,7 +100,7 @@ class _NoHost:
     def abort(self, run_id: int) -> None:
         """Nothing runs."""
 
-    def wedged(self, run_id: int, error: EngineError) -> None:
+    def kill_stuck_run(self, run_id: int, error: EngineError) -> None:
         """Nothing runs."""
 
 
@@ -129,10 +129,10 @@ async def _aggregate_us(count: int, size: int) -> float:
 
 async def _collect(stream: TokenStream) -> dict[str, object]:
     first: list[Delta] = await anext(stream, [])
-    running = Running(_request(), stream, first, "bench", None)
+    running = ActiveGeneration(_request(), stream, first, "bench", None)
     async for _ in running.batches():
         pass
-    return encode(await running.answer())
+    return encode_answer(await running.answer())
 
 
 async def _chain_us(count: int, size: int, stops: tuple[str, ...]) -> float:
@@ -146,7 +146,7 @@ async def _chain_us(count: int, size: int, stops: tuple[str, ...]) -> float:
             for number, piece in enumerate(pieces[start : start + size], start):
                 generation.on_piece(piece, number, None)
             await asyncio.sleep(0)
-        stream.over(_finish(count), None)
+        stream.end(_finish(count), None)
 
     started = perf_counter()
     producer = asyncio.create_task(produce())
@@ -163,13 +163,13 @@ def _stream(sampling: SamplingParams) -> TokenStream:
         1,
         GenerationRequest(prompt="prompt", sampling=sampling),
         _NoHost(),
-        Clocks(),
+        Timeouts(),
         abort_in_prefill=True,
         threaded=False,
         queued_s=0.0,
         deadline=loop.time() + _LIMIT_S,
         warnings=(),
-        on_over=lambda stream: None,
+        on_end=lambda stream: None,
         hooks=Hooks(),
     )
 
@@ -190,7 +190,7 @@ async def _bytes_per_delta(count: int) -> float:
             generation.on_piece(piece, number, None)
             if number % 64 == 0:
                 await asyncio.sleep(0)
-        stream.over(_finish(count), None)
+        stream.end(_finish(count), None)
 
     tracemalloc.start()
     try:

@@ -70,7 +70,7 @@ def consumer_latencies_ms(engine: Engine, tokens: int) -> Callable[[], Awaitable
                     for delta in batch
                     for stamp in TEXT_STAMP.findall(delta.text)
                 ]
-            await stream.wait_over()
+            await stream.wait_ended()
         assert len(found) == tokens, "a token was lost"
         return found
 

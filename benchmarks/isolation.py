@@ -88,7 +88,7 @@ def _burst(engine: Engine, tokens: int, streams: int) -> Callable[[], Awaitable[
     async def text() -> str:
         async with await engine.generate(request(tokens)) as stream:
             texts = [delta.text async for batch in stream for delta in batch]
-            await stream.wait_over()
+            await stream.wait_ended()
         return "".join(texts)
 
     async def once() -> float:
@@ -109,7 +109,7 @@ def _first_token(engine: Engine, asks: int) -> Callable[[], Awaitable[float]]:
             async with await engine.generate(request(1)) as stream:
                 await anext(stream)
                 waits.append(time.perf_counter() - started)
-                await stream.wait_over()
+                await stream.wait_ended()
         return percentile(waits, 50) * 1000
 
     return once

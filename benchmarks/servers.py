@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.client import WrongAnswer, ask
-from engine.hosts.child_process import waiting_threads
+from engine.hosts.child_process import thread_wait_env
 from tests.ports import free_port
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -56,7 +56,7 @@ def serving(
             [*command, *args],
             cwd=_ROOT,
             # As our engine host has them: whoever is measured next needs the cores.
-            env={**waiting_threads({}), **inherited, **(env or {})},
+            env={**thread_wait_env({}), **inherited, **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

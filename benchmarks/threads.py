@@ -121,7 +121,7 @@ def _rate(engine: Engine, tokens: int) -> Callable[[], Awaitable[float]]:
         ) as answer:
             async for _ in answer:
                 pass
-            await answer.wait_over()
+            await answer.wait_ended()
         assert answer.result is not None, answer.error
         assert answer.result.usage.completion_tokens == tokens, "a token was lost"
         return tokens / (time.perf_counter() - started)

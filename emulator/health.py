@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from emulator.http.responses import JSON
-from emulator.http.shutdown_state import Drain
+from emulator.http.shutdown_state import ShutdownState
 from engine import AnyEngine, Engine, EngineState
 from jobs import SqliteJournal
 
@@ -36,13 +36,13 @@ class Health:
         engine: AnyEngine,
         models: Mapping[str, Engine],
         journal: SqliteJournal | None,
-        drain: Drain,
+        shutdown: ShutdownState,
         set_aside: Callable[[], list[str]] = list,
     ) -> None:
         self._engine = engine
         self._models = models
         self._journal = journal
-        self._drain = drain
+        self._shutdown = shutdown
         # Ids of files and batches whose records are damaged.
         self._set_aside = set_aside
 
@@ -52,9 +52,9 @@ class Health:
 
     async def _answer(self, request: Request) -> Response:
         engine = self._engine
-        trouble = self._journal.trouble if self._journal is not None else None
+        trouble = self._journal.write_error if self._journal is not None else None
         word = _WORDS[engine.state]
-        if self._drain.begun.is_set():
+        if self._shutdown.draining.is_set():
             word = "draining"
         elif word not in ("restarting", "unavailable") and trouble is not None:
             # While the model loads as well: jobs are taken then, where the disk does.
@@ -80,8 +80,8 @@ class Health:
             },
             "batches": {"set_aside": self._set_aside()},
         }
-        refuses = engine.state is EngineState.DEAD or engine.refuses
-        return JSON(body, 503 if refuses or self._drain.begun.is_set() else 200)
+        refuses = engine.state is EngineState.DEAD or engine.rejects_interactive
+        return JSON(body, 503 if refuses or self._shutdown.draining.is_set() else 200)
 
     def _part_is_missing(self) -> bool:
         return any(

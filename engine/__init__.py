@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from engine.engine import Engine
     from engine.instance import EngineState, Instance
     from engine.output import Delta, Embedding, Finish, FinishReason, Timings, TokenLogprob, Usage
-    from engine.pool import AnyEngine, EnginePool, by_model
+    from engine.pool import AnyEngine, EnginePool, engines_by_model
     from engine.request import Chat, GenerationRequest, Message, Priority, SamplingParams
     from engine.stream import TokenStream
-    from engine.timeouts import Clocks
+    from engine.timeouts import Timeouts
 
 _NAMES = {
     "admission": ("Slot",),
     "capabilities": ("Capabilities",),
-    "timeouts": ("Clocks",),
+    "timeouts": ("Timeouts",),
     "config": ("BackendConfig", "EngineConfig"),
     "engine": ("Engine",),
     "instance": ("EngineState", "Instance"),
     "output": (
         *("Delta", "Embedding", "Finish", "FinishReason", "Timings", "TokenLogprob", "Usage"),
     ),
-    "pool": ("AnyEngine", "EnginePool", "by_model"),
+    "pool": ("AnyEngine", "EnginePool", "engines_by_model"),
     "request": ("Chat", "GenerationRequest", "Message", "Priority", "SamplingParams"),
     "stream": ("TokenStream",),
 }
@@ -41,7 +41,6 @@ __all__ = [
     "BackendConfig",
     "Capabilities",
     "Chat",
-    "Clocks",
     "Delta",
     "Embedding",
     "Engine",
@@ -56,11 +55,12 @@ __all__ = [
     "Priority",
     "SamplingParams",
     "Slot",
+    "Timeouts",
     "Timings",
     "TokenLogprob",
     "TokenStream",
     "Usage",
-    "by_model",
+    "engines_by_model",
 ]
 
 

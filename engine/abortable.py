@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Self
 
 
-class AbortedOnExit(ABC):
+class Abortable(ABC):
     """A stream that runs on its own: leaving its `async with` block, in any way, stops it."""
 
     @abstractmethod

@@ -18,7 +18,7 @@ class _Waiting(NamedTuple):
     rank: Priority
     arrival: int
     granted: asyncio.Future[None]
-    alone: bool
+    exclusive: bool
     priority: Priority
 
 
@@ -61,18 +61,18 @@ class Admission:
         """How many wait for a slot."""
         return len(self._waiting)
 
-    def free(self) -> bool:
+    def has_free_slot(self) -> bool:
         """Whether a request that came now would run at once."""
         return self._used < self._slots and not self._waiting and not self._is_exclusive
 
-    def enter(self) -> bool:
+    def try_acquire(self) -> bool:
         """Take a slot if one is free; the caller then owes one `release`."""
-        free = self.free()
+        free = self.has_free_slot()
         self._used += free
         return free
 
     async def acquire(
-        self, priority: Priority, deadline: float | None = None, *, alone: bool = False
+        self, priority: Priority, deadline: float | None = None, *, exclusive: bool = False
     ) -> None:
         """Wait for a slot, till `deadline` by the loop's clock; the caller owes one `release`.
 
@@ -82,7 +82,7 @@ class Admission:
             QueueFull: it is interactive, and `max_queue` of them wait already.
             TimeoutError: there was none by then.
         """
-        if not alone and self.enter():
+        if not exclusive and self.try_acquire():
             return
         if priority is Priority.INTERACTIVE:
             ahead = sum(each.priority is Priority.INTERACTIVE for each in self._waiting)
@@ -92,8 +92,8 @@ class Admission:
                 )
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        rank = Priority.INTERACTIVE if alone else priority
-        entry = _Waiting(rank, next(self._order), future, alone, priority)
+        rank = Priority.INTERACTIVE if exclusive else priority
+        entry = _Waiting(rank, next(self._order), future, exclusive, priority)
         heapq.heappush(self._waiting, entry)
         if self._used < self._slots:
             # One that has to run alone waits, this one or the first in line.
@@ -122,7 +122,7 @@ class Admission:
     def _leave(self, entry: _Waiting) -> None:
         self._waiting.remove(entry)
         heapq.heapify(self._waiting)
-        if entry.alone:
+        if entry.exclusive:
             # Others may have waited behind it though there were slots.
             self._grant()
 
@@ -151,12 +151,12 @@ class Admission:
     def _grant(self) -> None:
         while self._waiting and not self._is_exclusive:
             first = self._waiting[0]
-            if self._used >= (1 if first.alone else self._slots):
+            if self._used >= (1 if first.exclusive else self._slots):
                 return
             heapq.heappop(self._waiting)
             if not first.granted.done():
                 self._used += 1
-                self._is_exclusive = first.alone
+                self._is_exclusive = first.exclusive
                 first.granted.set_result(None)
 
 

@@ -104,7 +104,7 @@ class Capabilities:
                 "grammar: an answer is held to it or to json_schema, not to both", param="grammar"
             )
         warnings = (*self._of_prompt(prompt), *self._of_fixed(sampling))
-        if _OPTIONAL_FIELDS.isdisjoint(sampling.asked):
+        if _OPTIONAL_FIELDS.isdisjoint(sampling.non_defaults):
             return warnings
         return (*warnings, *self._of_optional(sampling), *self._of_logprobs(sampling))
 
@@ -139,7 +139,7 @@ class Capabilities:
         return (
             f"{name} is not supported by the {self.backend} engine and was ignored"
             for name, field_name, able in _OPTIONAL
-            if field_name in sampling.asked and not able(self)
+            if field_name in sampling.non_defaults and not able(self)
         )
 
     def _of_logprobs(self, sampling: SamplingParams) -> Iterator[str]:

@@ -36,18 +36,18 @@ class DeltaChannel(Generic[T]):
             self._armed = True
             self._wake()
 
-    def put_quietly(self, item: T) -> None:
+    def append_without_wake(self, item: T) -> None:
         """Append one item for whoever drains next, and wake nobody; producer side."""
         self.pending.append(item)
 
-    def put_many(self, items: Sequence[T]) -> None:
+    def extend(self, items: Sequence[T]) -> None:
         """Append several items with one wake-up at the most; producer side."""
         self.pending.extend(items)
         if not self._armed:
             self._armed = True
             self._wake()
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         """Wake nobody any more; what is pending stays."""
         self._wake = _nobody
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from engine.timeouts import Clocks
+from engine.timeouts import Timeouts
 
 BackendName = Literal["llamacpp", "rkllm", "scripted"]
 Isolation = Literal["process", "thread"]
@@ -39,4 +39,4 @@ class EngineConfig:
     isolation: Isolation = "process"
     slots: int = 1
     max_queue: int = 256
-    clocks: Clocks = field(default_factory=Clocks)
+    timeouts: Timeouts = field(default_factory=Timeouts)

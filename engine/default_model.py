@@ -169,7 +169,7 @@ def main(
     return 1
 
 
-def why_missing(path: Path = DEFAULT_MODEL_PATH) -> str | None:
+def explain_missing_model(path: Path = DEFAULT_MODEL_PATH) -> str | None:
     """Return a sentence that says how to fetch a missing default model, None if it exists."""
     if path.is_file():
         return None

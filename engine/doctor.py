@@ -24,10 +24,9 @@ from engine.backends.base import Backend
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, EngineError
 from engine.fingerprint import sha256_of_ends
-from engine.hosts.child import die_with_parent, ignore_signals
-from engine.hosts.frame_sender import exit_now
+from engine.hosts.process_utils import die_with_parent, exit_now, ignore_signals
 from engine.request import Chat, Message, Prompt
-from engine.run_trace import Watched, watch
+from engine.run_trace import RunTrace, trace_run
 
 # The names of a step's first finding and of its last, where it fails.
 BEGINS = "begins"
@@ -78,13 +77,13 @@ class Doctor:
                     return
 
     def _steps(self) -> Iterator[tuple[str, Callable[[], Findings]]]:
-        yield "machine", machine_info.described
+        yield "machine", machine_info.describe_machine
         yield "model", self._model
         if self._name == "rkllm":
             from engine.backends.rkllm import library_findings
 
-            yield "driver", library_findings.of_driver
-            yield "library", lambda: library_findings.of_library(self._options)
+            yield "driver", library_findings.report_driver
+            yield "library", lambda: library_findings.report_library(self._options)
         yield "loading", self._loading
         yield "first run", self._first_run
         yield f"limit of {_LIMIT} tokens", self._limit
@@ -217,12 +216,12 @@ class Doctor:
         max_tokens: int,
         abort_at_token: int | None = None,
         abort_after_s: float | None = None,
-    ) -> Watched:
+    ) -> RunTrace:
         self._runs += 1
         given: Prompt = prompt
         if isinstance(prompt, str) and self._loaded.chat_template:
             given = Chat((Message("user", prompt),))
-        return watch(
+        return trace_run(
             self._backend,
             self._runs,
             given,

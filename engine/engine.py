@@ -25,11 +25,11 @@ from engine.hosts.base import Host
 from engine.hosts.pool import PoolHost
 from engine.hosts.process import ProcessHost
 from engine.hosts.thread import ThreadHost
-from engine.instance import EngineState, Instance, state_of
+from engine.instance import EngineState, Instance, host_state
 from engine.output import Embedding
 from engine.prompt_size import check_size
 from engine.request import Chat, GenerationRequest, Priority, Prompt, RenderedPrompt
-from engine.stream import TokenStream, timed_out
+from engine.stream import TokenStream, timeout_error
 
 # Interactive requests wait for a restart for so long, or for as long as two loads take.
 SHORT_RESTART_S = 10.0
@@ -46,11 +46,11 @@ class Engine:
     """
 
     def __init__(self, config: EngineConfig, hooks: Sequence[Hook] = ()) -> None:
-        self._clocks = config.clocks
+        self._timeouts = config.timeouts
         self._hooks = Hooks(hooks)
         host = ProcessHost if config.isolation == "process" else ThreadHost
         self._hosts: tuple[Host, ...] = tuple(
-            host(each, config.clocks, self._hooks) for each in (config.backend, *config.copies)
+            host(each, config.timeouts, self._hooks) for each in (config.backend, *config.copies)
         )
         self._host = self._hosts[0] if len(self._hosts) == 1 else PoolHost(self._hosts)
         self._host.on_change(self._on_host_change)
@@ -61,7 +61,7 @@ class Engine:
         self._unloaded_before_s = 0.0
         self._unloaded_since: float | None = time.monotonic()
         # Interactive requests are refused, because the restart takes long; until then a timer.
-        self._refuses = False
+        self._rejects_interactive = False
         self._refusal_timer: asyncio.TimerHandle | None = None
         # Of those that wait for the host, to be done when they are refused.
         self._refusal: asyncio.Future[None] | None = None
@@ -70,7 +70,7 @@ class Engine:
     @property
     def state(self) -> EngineState:
         """Ready, on the way there (`trouble` says why), or dead (`failure` says why)."""
-        return state_of(self._host)
+        return host_state(self._host)
 
     @property
     def trouble(self) -> str | None:
@@ -79,9 +79,9 @@ class Engine:
         return None if downtime is None else downtime.sentence
 
     @property
-    def refuses(self) -> bool:
+    def rejects_interactive(self) -> bool:
         """Whether interactive requests get EngineRestarting, because a restart takes long."""
-        return self._refuses
+        return self._rejects_interactive
 
     @property
     def failure(self) -> EngineError | None:
@@ -96,7 +96,7 @@ class Engine:
     @property
     def request_timeout_s(self) -> float:
         """How long a request may take, waiting included, that sets no time of its own."""
-        return self._clocks.request_timeout_s
+        return self._timeouts.request_timeout_s
 
     @property
     def slots(self) -> int:
@@ -139,7 +139,7 @@ class Engine:
         """Wait until the model is loaded. Raises EngineUnavailable."""
         return await self._host.ready()
 
-    async def failed(self) -> EngineError:
+    async def wait_until_dead(self) -> EngineError:
         """Wait until the engine is dead or closed; return the reason."""
         await self._has_failed.wait()
         assert self._host.failure is not None  # noqa: S101 - set with the event
@@ -149,7 +149,7 @@ class Engine:
         """Let another event loop own the engine; only while nothing runs and nothing waits."""
         self._host.detach()
 
-    async def reserve(self, priority: Priority, *, alone: bool = False) -> Slot:
+    async def reserve(self, priority: Priority, *, exclusive: bool = False) -> Slot:
         """Wait for a slot on a loaded engine and hold it for a `generate` to come.
 
         With `alone` nothing else runs while the slot is held.
@@ -161,13 +161,13 @@ class Engine:
             # The host first: slots that were held while a crashed one is started again would keep
             # out the interactive requests that come meanwhile.
             await self._host.ready()
-            await self._admission.acquire(priority, alone=alone)
+            await self._admission.acquire(priority, exclusive=exclusive)
             if self._host.loaded and self._host.failure is None:
                 return Slot(self._admission.release)
             self._admission.release()
 
     async def generate(
-        self, request: GenerationRequest, slot: Slot | None = None, *, whole: bool = False
+        self, request: GenerationRequest, slot: Slot | None = None, *, buffered: bool = False
     ) -> TokenStream:
         """Wait for a slot, if none is brought, and start; iterate the stream inside `async with`.
 
@@ -182,14 +182,16 @@ class Engine:
             GenerationTimeout: the request's time was up before it got a slot.
         """
         loop = asyncio.get_running_loop()
-        limit_s = self._clocks.request_timeout_s if request.timeout_s is None else request.timeout_s
+        limit_s = (
+            self._timeouts.request_timeout_s if request.timeout_s is None else request.timeout_s
+        )
         asked, unloaded_s = loop.time(), self._unloaded_s()
         deadline = asked + limit_s
         if not self._enter(slot):
             try:
                 await self._admit(request, slot, deadline)
             except TimeoutError as error:
-                raise timed_out(request, self._clocks) from error
+                raise timeout_error(request, self._timeouts) from error
         try:
             # Nothing is waited for any more; a host that dies now is found out by its stream.
             capabilities = await self._host.ready()
@@ -206,19 +208,19 @@ class Engine:
             next(self._run_ids),
             request,
             self._host,
-            self._clocks,
+            self._timeouts,
             abort_in_prefill=capabilities.abort_in_prefill,
             threaded=self._host.threaded,
             queued_s=queued_s,
             load_s=load_s,
             deadline=deadline,
             warnings=warnings,
-            on_over=self._on_over,
+            on_end=self._on_stream_end,
             hooks=self._hooks,
-            whole=whole,
+            buffered=buffered,
         )
         self._streams.add(stream)
-        self._host.run(stream)
+        self._host.start_run(stream)
         return stream
 
     def _enter(self, slot: Slot | None) -> bool:
@@ -227,14 +229,14 @@ class Engine:
             raise self._host.failure.with_traceback(None)
         if not self._host.loaded:
             return False
-        return (slot is not None and slot.take()) or self._admission.enter()
+        return (slot is not None and slot.take()) or self._admission.try_acquire()
 
     async def _admit(self, request: GenerationRequest, slot: Slot | None, deadline: float) -> None:
         """Wait for a slot and for the model. Raises TimeoutError at the deadline."""
-        if self._refuses and request.priority is Priority.INTERACTIVE:
+        if self._rejects_interactive and request.priority is Priority.INTERACTIVE:
             raise self._restarting()
         if slot is None or not slot.take():
-            if not self._admission.free():
+            if not self._admission.has_free_slot():
                 waiting = self._admission.waiting + 1
                 self._hooks(RequestQueued(request.request_id, request.priority, waiting))
             await self._admission.acquire(request.priority, deadline)
@@ -252,7 +254,7 @@ class Engine:
         host = self._host
         if host.loaded or host.failure is not None or priority is not Priority.INTERACTIVE:
             return await host.ready()
-        if self._refuses:
+        if self._rejects_interactive:
             raise self._restarting()
         refusal = self._refusal = self._refusal or asyncio.get_running_loop().create_future()
         ready = asyncio.ensure_future(host.ready())
@@ -312,7 +314,7 @@ class Engine:
             GenerationTimeout: they took longer than a request may, waiting in the queue included.
             RequestRejected: one of them is too long.
         """
-        limit_s = self._clocks.request_timeout_s
+        limit_s = self._timeouts.request_timeout_s
         try:
             async with asyncio.timeout(limit_s):
                 capabilities = await self._ready(priority)
@@ -363,7 +365,7 @@ class Engine:
             stream.abort(EngineClosed("the engine is shutting down"))
         await self._host.close()
 
-    def _on_over(self, stream: TokenStream) -> None:
+    def _on_stream_end(self, stream: TokenStream) -> None:
         self._streams.discard(stream)
         self._admission.release()
 
@@ -393,7 +395,7 @@ class Engine:
         """Refuse interactive requests when a restart takes long, until the model is loaded."""
         downtime = self._host.downtime
         if downtime is None:
-            self._refuses = False
+            self._rejects_interactive = False
             if self._refusal_timer is not None:
                 self._refusal_timer.cancel()
                 self._refusal_timer = None
@@ -403,7 +405,7 @@ class Engine:
             self._refusal_timer = asyncio.get_running_loop().call_later(wait_s, self._refuse)
 
     def _refuse(self) -> None:
-        self._refuses = True
+        self._rejects_interactive = True
         self._admission.fail_waiting(self._restarting(), Priority.INTERACTIVE)
         refusal, self._refusal = self._refusal, None
         if refusal is not None and not refusal.done():

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from engine.backends.base import RunEnd
+from engine.backends.base import RunResult
 from engine.output import Delta, Finish, FinishReason, Timings, TokenLogprob, Usage, new_delta
 from engine.request import SamplingParams
 from engine.stops import StopMatcher
@@ -92,7 +92,7 @@ class Generation:
         """Whether it was cancelled before it had an end of its own; asked before `finish`."""
         return self._done and self.reason is None
 
-    def finish(self, end: RunEnd) -> Finish:
+    def finish(self, end: RunResult) -> Finish:
         """Return the answer's end, after `Backend.run` has returned.
 
         Where this side ended the run, its own count stands: the backend may have gone on for a

@@ -17,7 +17,7 @@ class EngineState(StrEnum):
     DEAD = "dead"
 
 
-def state_of(host: Host) -> EngineState:
+def host_state(host: Host) -> EngineState:
     """Return what has become of a host."""
     if host.failure is not None:
         return EngineState.DEAD
@@ -44,7 +44,7 @@ class Instance:
         """Return how a host is doing."""
         failure, downtime = host.failure, host.downtime
         return cls(
-            state_of(host),
+            host_state(host),
             host.running,
             host.restarts,
             failure.message if failure else None,

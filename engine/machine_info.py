@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 
-def described() -> Iterator[tuple[str, Any]]:
+def describe_machine() -> Iterator[tuple[str, Any]]:
     """Yield what there is, by name, for whoever reads a report; None for what cannot be told."""
     yield "system", f"{platform.system()} {platform.release()} {platform.machine()}"
     yield "python", platform.python_version()

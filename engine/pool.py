@@ -16,7 +16,7 @@ from engine.instance import EngineState
 from engine.request import Priority
 
 
-class Place(Slot):
+class PoolReservation(Slot):
     """A place among the jobs of all models: whoever has it waits for a slot of its model."""
 
     def take(self) -> bool:
@@ -72,10 +72,10 @@ class EnginePool:
         return next(filter(None, (engine.trouble for engine in self.engines.values())), None)
 
     @property
-    def refuses(self) -> bool:
+    def rejects_interactive(self) -> bool:
         """Whether every engine refuses interactive requests or is dead, and one is not dead."""
         alive = [engine for engine in self.engines.values() if engine.failure is None]
-        return bool(alive) and all(engine.refuses for engine in alive)
+        return bool(alive) and all(engine.rejects_interactive for engine in alive)
 
     @property
     def slots(self) -> int:
@@ -132,9 +132,11 @@ class EnginePool:
         # None is ready, and each says why: the default's word is passed on.
         return await next(iter(self.engines.values())).ready()
 
-    async def failed(self) -> EngineError:
+    async def wait_until_dead(self) -> EngineError:
         """Wait until all engines are dead or closed; return the first one's reason."""
-        return (await asyncio.gather(*(each.failed() for each in self.engines.values())))[0]
+        return (await asyncio.gather(*(each.wait_until_dead() for each in self.engines.values())))[
+            0
+        ]
 
     def detach(self) -> None:
         """Let another event loop own the engines; only while nothing runs and nothing waits."""
@@ -142,7 +144,7 @@ class EnginePool:
         for engine in self.engines.values():
             engine.detach()
 
-    async def reserve(self, priority: Priority, *, alone: bool = False) -> Slot:
+    async def reserve(self, priority: Priority, *, exclusive: bool = False) -> Slot:
         """Wait for a place for a job that has yet to be read, whatever its model will be.
 
         With `alone` no other job has a place while it is held.
@@ -152,8 +154,8 @@ class EnginePool:
         """
         await self.ready()
         self._places.resize(self.slots)
-        await self._places.acquire(priority, alone=alone)
-        return Place(self._places.release)
+        await self._places.acquire(priority, exclusive=exclusive)
+        return PoolReservation(self._places.release)
 
     async def close(self) -> None:
         """Abort what runs, refuse what waits, unload everything; bounded by the clocks."""
@@ -176,6 +178,6 @@ class EnginePool:
 AnyEngine = Engine | EnginePool
 
 
-def by_model(engine: AnyEngine, name: str) -> Mapping[str, Engine]:
+def engines_by_model(engine: AnyEngine, name: str) -> Mapping[str, Engine]:
     """Return the engines by their models' names; `name` is the one's where there is no pool."""
     return engine.engines if isinstance(engine, EnginePool) else {name: engine}

@@ -33,12 +33,14 @@ def check_size(prompt: Prompt, context_length: int, param: str | None = None) ->
     if isinstance(prompt, tuple):
         tokens = len(prompt)
         if tokens > context_length:
-            raise too_long(f"{tokens}", tokens, context_length, param)
+            raise prompt_too_long_error(f"{tokens}", tokens, context_length, param)
         return
     chars = len(prompt) if isinstance(prompt, str) else _chars_of(prompt)
     if chars > context_length * MAX_TOKEN_BYTES:
         least = chars // MAX_TOKEN_BYTES
-        raise too_long(f"{chars} characters, at least {least}", least, context_length, param)
+        raise prompt_too_long_error(
+            f"{chars} characters, at least {least}", least, context_length, param
+        )
 
 
 def check_tokens(
@@ -60,10 +62,12 @@ def check_tokens(
     for start in range(0, len(text), _PIECE_CHARS):
         tokens += len(tokenize(text[start : start + _PIECE_CHARS])) - _MERGED_AT_A_CUT
         if tokens > context_length:
-            raise too_long(f"more than {tokens}", tokens, context_length, param)
+            raise prompt_too_long_error(f"more than {tokens}", tokens, context_length, param)
 
 
-def too_long(size: str, tokens: int, context_length: int, param: str | None) -> PromptTooLong:
+def prompt_too_long_error(
+    size: str, tokens: int, context_length: int, param: str | None
+) -> PromptTooLong:
     """Return the error of a prompt that does not fit; `param` names what is no prompt."""
     message = (
         f"{param or 'prompt'}: {size} tokens do not fit the context of {context_length} tokens"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from engine.request import Chat, Message
 
-THINK, THOUGHT = "<think>", "</think>"
+THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 # What a template is tried with: the least that every chat has.
-QUESTION = Chat((Message("user", "a"),))
+PROBE_CHAT = Chat((Message("user", "a"),))
 
 
-def are_opened(prompt: str) -> bool:
+def starts_in_reasoning(prompt: str) -> bool:
     """Whether a rendered prompt ends where thoughts begin: only their end is then in the answer."""
-    return prompt.rstrip().endswith(THINK)
+    return prompt.rstrip().endswith(THINK_OPEN)

@@ -96,32 +96,34 @@ class SamplingParams:
     draft_threshold: float | None = None
     lora: str | None = None
     prompt_cache: str | None = None
-    _asked: Mapping[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
+    _non_defaults: Mapping[str, Any] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
 
     def to_wire(self) -> dict[str, Any]:
         """Return what is not as it is by default as JSON-ready values, the inverse of `from_wire`.
 
         Most requests set a few of these, and each takes its time on either side.
         """
-        wire = dict(self.asked)
+        wire = dict(self.non_defaults)
         if self.logit_bias:
             wire["logit_bias"] = [[token, bias] for token, bias in self.logit_bias.items()]
         return wire
 
     @property
-    def asked(self) -> Mapping[str, Any]:
+    def non_defaults(self) -> Mapping[str, Any]:
         """What is not as it is by default; looked up once, for many requests share one of these."""
-        if self._asked is None:
-            asked = {
+        if self._non_defaults is None:
+            non_defaults = {
                 name: value
                 for name, value, default in zip(
                     _SAMPLING_FIELDS, _sampling_values(self), _SAMPLING_DEFAULTS, strict=True
                 )
                 if value != default
             }
-            object.__setattr__(self, "_asked", asked)
-            return asked
-        return self._asked
+            object.__setattr__(self, "_non_defaults", non_defaults)
+            return non_defaults
+        return self._non_defaults
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> SamplingParams:

@@ -6,14 +6,14 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from engine.backends.base import Backend, RunEnd
+from engine.backends.base import Backend, RunResult
 from engine.generation import Generation
 from engine.output import TokenLogprob
 from engine.request import Prompt, SamplingParams
 
 
 @dataclass(slots=True)
-class Watched:
+class RunTrace:
     """What was seen of a run; `stamps` is when each callback came."""
 
     started: float
@@ -23,7 +23,7 @@ class Watched:
     threads: set[int] = field(default_factory=set)
     text: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
-    end: RunEnd = field(default_factory=RunEnd)
+    end: RunResult = field(default_factory=RunResult)
 
     @property
     def first_s(self) -> float | None:
@@ -49,7 +49,7 @@ class Watched:
         return self.returned - self.aborted
 
 
-def watch(
+def trace_run(
     backend: Backend,
     run_id: int,
     prompt: Prompt,
@@ -57,9 +57,9 @@ def watch(
     max_tokens: int,
     abort_at_token: int | None = None,
     abort_after_s: float | None = None,
-) -> Watched:
+) -> RunTrace:
     """Run a prompt as the engine does, on this thread; return what was seen."""
-    watched = Watched(time.monotonic())
+    watched = RunTrace(time.monotonic())
     sampling = SamplingParams(max_tokens=max_tokens, temperature=0.7, top_p=0.9, top_k=50)
     generation = Generation(sampling, lambda delta: watched.text.append(delta.text))
 

@@ -14,7 +14,7 @@ from engine.errors import BackendFailed, EngineError, RequestRejected
 from engine.generation import Generation
 from engine.output import Delta, Finish
 from engine.request import Prompt, SamplingParams
-from engine.worker_threads import Threads
+from engine.worker_threads import WorkerThreads
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +53,9 @@ class Runner:
     def load(self) -> Capabilities:
         """Load the backend on the calling thread. Raises ModelLoadFailed."""
         capabilities = self._backend.load()
-        self._runs = Threads(capabilities.slots, "run")
-        self._calls = Threads(1, "call")
-        self._embeds = Threads(1, "embed")
+        self._runs = WorkerThreads(capabilities.slots, "run")
+        self._calls = WorkerThreads(1, "call")
+        self._embeds = WorkerThreads(1, "embed")
         return capabilities
 
     def start(self, run_id: int, prompt: Prompt, sampling: SamplingParams) -> None:
@@ -123,7 +123,7 @@ class Runner:
 
         (self._embeds if op == "embed" else self._calls).put(work)
 
-    def leave(self) -> None:
+    def release_threads(self) -> None:
         """Let the threads go that are not stuck; the backend is left as it is."""
         for threads in (self._runs, self._calls, self._embeds):
             threads.end()

@@ -59,7 +59,7 @@ _Parts = tuple[Mapping[str, Any], ...]
 _Groups = tuple[Sequence[Any], ...]
 
 
-def why_too_costly(schema: Mapping[str, Any]) -> str | None:
+def find_cost_violation(schema: Mapping[str, Any]) -> str | None:
     """Return why a schema must not reach an engine, as the rest of a sentence about it.
 
     Takes time in proportion to the schema, some 5 µs for each part of it.
@@ -87,7 +87,7 @@ def why_too_costly(schema: Mapping[str, Any]) -> str | None:
     return None
 
 
-def estimated_symbols(schema: Mapping[str, Any]) -> int:
+def estimate_symbols(schema: Mapping[str, Any]) -> int:
     """Return how many symbols the grammar of a schema has at most.
 
     Raises:
@@ -133,7 +133,7 @@ class _Estimate:
         symbols = self._of((self._root,), 0)
         # Grows while the rules are looked at.
         for ref in self._refs:
-            target = find_target(self._root, ref)
+            target = resolve_ref(self._root, ref)
             if isinstance(target, Mapping):
                 symbols += self._of((target,), 0)
         return symbols
@@ -186,7 +186,7 @@ class _Estimate:
                     return _SYMBOLS_OF_SCHEMA
                 if ref not in inlined:
                     inlined.add(ref)
-                    pending.append(find_target(self._root, ref))
+                    pending.append(resolve_ref(self._root, ref))
             alternatives += [part[name] for name in ("anyOf", "oneOf") if _is_list(part.get(name))]
             if isinstance(every := part.get("allOf"), list):
                 self._spend(len(every))
@@ -315,7 +315,7 @@ class _OptionalParts:
                 values = [*inner.values()] if isinstance(inner, Mapping) else inner
                 nested += [self.of(each, depth + 1) for each in values]
         if isinstance(ref := part.get("$ref"), str):
-            merged += self.of(find_target(self._root, ref), depth + 1)
+            merged += self.of(resolve_ref(self._root, ref), depth + 1)
         # Each alternative is combined with what stands beside them.
         if "maxItems" in part:
             merged *= ways
@@ -359,7 +359,7 @@ def _items(part: Mapping[str, Any]) -> tuple[int, int]:
     return required, max(most - required, 0)
 
 
-def find_target(schema: Mapping[str, Any], ref: str) -> Any:
+def resolve_ref(schema: Mapping[str, Any], ref: str) -> Any:
     """Return what a reference within a schema leads to (RFC 6901), None where that is nothing."""
     part: Any = schema
     for step in unquote(ref).split("/")[1:]:
@@ -419,7 +419,7 @@ def _why_part_too_costly(path: tuple[str, ...], part: Mapping[str, Any]) -> str 
     if isinstance(named := part.get("patternProperties"), Mapping):
         patterns += [("patternProperties", pattern) for pattern in named]
     for name, pattern in patterns:
-        if (count := repetitions(pattern)) > MAX_REPETITIONS:
+        if (count := count_repetitions(pattern)) > MAX_REPETITIONS:
             return (
                 f"{_at(path, name)} must repeat its parts at most {MAX_REPETITIONS} times, nested "
                 f"counts multiplied, got {count}"
@@ -431,7 +431,7 @@ def _why_part_too_costly(path: tuple[str, ...], part: Mapping[str, Any]) -> str 
 _REPEATED = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]?|[()]|\{(\d*)(?:,(\d*))?\}?", re.DOTALL)
 
 
-def repetitions(pattern: str) -> int:
+def count_repetitions(pattern: str) -> int:
     """Return how often a regular expression repeats its parts, nested counts multiplied.
 
     Of each group the repetitions within it are added and multiplied by its own.

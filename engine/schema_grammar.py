@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import RequestRejected
-from engine.reasoning import THOUGHT
-from engine.schema_cost import MAX_REPETITIONS, find_target, repetitions, why_too_costly
+from engine.reasoning import THINK_CLOSE
+from engine.schema_cost import MAX_REPETITIONS, count_repetitions, find_cost_violation, resolve_ref
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -36,10 +36,10 @@ _OPTIONS: JsonCompileOptions = {
 _AT_ONCE = "start: answer"
 # To the first mark, for which nothing is forbidden.
 _AFTER_THOUGHTS = rf"""start: thoughts /\s{{0,4}}/ answer
-thoughts[suffix="{THOUGHT}"]: /(.|\n)*/"""
+thoughts[suffix="{THINK_CLOSE}"]: /(.|\n)*/"""
 
 
-def grammar_of(schema: Mapping[str, Any], *, thinking: bool = False) -> str:
+def build_grammar(schema: Mapping[str, Any], *, thinking: bool = False) -> str:
     """Return the grammar of an answer that is JSON of a schema.
 
     With `thinking` the model has been left in its thoughts, and the answer begins where it ends
@@ -48,14 +48,14 @@ def grammar_of(schema: Mapping[str, Any], *, thinking: bool = False) -> str:
     Raises:
         RequestRejected: no answer can be held to it.
     """
-    if (why := why_not(schema)) is not None:
+    if (why := find_schema_violation(schema)) is not None:
         raise RequestRejected(
             f"json_schema: answers cannot be held to it: {why}", param="json_schema"
         )
-    return constraint_text(schema, thinking=thinking)
+    return format_grammar(schema, thinking=thinking)
 
 
-def constraint_text(schema: Mapping[str, Any], *, thinking: bool = False) -> str:
+def format_grammar(schema: Mapping[str, Any], *, thinking: bool = False) -> str:
     """Return the grammar of a schema as text, without looking at the schema."""
     with_options = json.dumps({**schema, "x-guidance": _OPTIONS})
     start = _AFTER_THOUGHTS if thinking else _AT_ONCE
@@ -73,7 +73,7 @@ def check_grammar(grammar: str) -> None:
             f"grammar: it must have at most {MAX_GRAMMAR_CHARS} characters, got {len(grammar)}",
             param="grammar",
         )
-    if (count := repetitions(grammar)) > MAX_REPETITIONS:
+    if (count := count_repetitions(grammar)) > MAX_REPETITIONS:
         raise RequestRejected(
             f"grammar: it must repeat its parts at most {MAX_REPETITIONS} times, nested counts "
             f"multiplied, got {count}",
@@ -91,14 +91,14 @@ def check_grammar(grammar: str) -> None:
         )
 
 
-def why_not(schema: Mapping[str, Any]) -> str | None:
+def find_schema_violation(schema: Mapping[str, Any]) -> str | None:
     """Return why no answer can be held to a schema, None where it can.
 
     The first time it takes a millisecond, and a second for a schema that is just too large, without
     the interpreter's lock.
     """
     # In this order: only a schema that is not too deep and not too costly may reach the library.
-    return _too_deep(schema) or why_too_costly(schema) or _why_not(json.dumps(schema))
+    return _too_deep(schema) or find_cost_violation(schema) or _why_not(json.dumps(schema))
 
 
 # A batch has the same one in every line.
@@ -128,7 +128,7 @@ def _too_deep(schema: Mapping[str, Any]) -> str | None:
     for ref in pending:
         if not re.match("#(/|$)", ref):
             return f"a $ref must be within the schema, as #/$defs/…, not {_short(ref, 60)}"
-        height, refs = _height(find_target(schema, ref))
+        height, refs = _height(resolve_ref(schema, ref))
         levels += height
         if levels > MAX_LEVELS:
             return f"it has more than {MAX_LEVELS} levels, with what it refers to"

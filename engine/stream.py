@@ -8,7 +8,7 @@ from copy import copy
 from functools import partial
 from typing import Protocol, Self
 
-from engine.abortable import AbortedOnExit
+from engine.abortable import Abortable
 from engine.channel import DeltaChannel
 from engine.errors import (
     ConsumerTooSlow,
@@ -20,7 +20,7 @@ from engine.errors import (
 from engine.hooks import FirstToken, Hooks, RequestEnded
 from engine.output import Delta, Finish, Timings
 from engine.request import GenerationRequest
-from engine.timeouts import Clocks
+from engine.timeouts import Timeouts
 
 # One stream's undelivered text, in characters: past it the reader has stopped reading.
 MAX_PENDING_CHARS = 8_000_000
@@ -32,11 +32,11 @@ class RunControl(Protocol):
     def abort(self, run_id: int) -> None:
         """Stop the run as soon as the backend can."""
 
-    def wedged(self, run_id: int, error: EngineError) -> None:
+    def kill_stuck_run(self, run_id: int, error: EngineError) -> None:
         """The run did not end in time after an abort: the host must go."""
 
 
-class TokenStream(AbortedOnExit):
+class TokenStream(Abortable):
     """Yields batches of deltas as they come, then has `result`; it owns the abort of its run.
 
     Leaving the `async with` block or calling `abort` stops the run at once, whatever the consumer
@@ -53,7 +53,7 @@ class TokenStream(AbortedOnExit):
         run_id: int,
         request: GenerationRequest,
         control: RunControl,
-        clocks: Clocks,
+        timeouts: Timeouts,
         *,
         abort_in_prefill: bool,
         threaded: bool,
@@ -61,23 +61,23 @@ class TokenStream(AbortedOnExit):
         load_s: float = 0.0,
         deadline: float,
         warnings: tuple[str, ...],
-        on_over: Callable[[TokenStream], None],
+        on_end: Callable[[TokenStream], None],
         hooks: Hooks,
-        whole: bool = False,
+        buffered: bool = False,
     ) -> None:
         self.run_id = run_id
         self.request = request
         self.warnings = warnings
         # Nobody reads along: its deltas may come together, in a few parts.
-        self.whole = whole
+        self.buffered = buffered
         self.result: Finish | None = None
         self.error: EngineError | None = None
         self._control = control
-        self._clocks = clocks
+        self._timeouts = timeouts
         self._abort_in_prefill = abort_in_prefill
         self._queued_s = queued_s
         self._load_s = load_s
-        self._on_over = on_over
+        self._on_end = on_end
         self._hooks = hooks
         self._loop = asyncio.get_running_loop()
         # Made anew for each wait: an Event does the same with more steps, each of them per token.
@@ -101,7 +101,7 @@ class TokenStream(AbortedOnExit):
         self._too_slow = False
         self._deadline = deadline
         # No later than a token that comes at once could be missed: later ones re-arm no timer.
-        silence_s = min(clocks.prefill_timeout_s, clocks.stall_timeout_s)
+        silence_s = min(timeouts.prefill_timeout_s, timeouts.stall_timeout_s)
         self._timer = self._loop.call_at(min(self._started + silence_s, deadline), self._tick)
 
     # -- the host's side ------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class TokenStream(AbortedOnExit):
             self._first_token = now
             if self._threaded:
                 self._loop.call_soon_threadsafe(self._tell_first_token)
-            elif not self.whole:
+            elif not self.buffered:
                 # What comes together here did not there, and the end says when it was.
                 self._tell_first_token()
         if self._aborted is not None or self._too_slow:
@@ -125,9 +125,9 @@ class TokenStream(AbortedOnExit):
             self._too_slow = True
             self._loop.call_soon_threadsafe(self._abort_too_slow)
             return
-        self._channel.put_many(deltas)
+        self._channel.extend(deltas)
 
-    def over(self, finish: Finish | None, error: EngineError | None) -> None:
+    def end(self, finish: Finish | None, error: EngineError | None) -> None:
         """The run has returned (`finish`), failed or was lost (`error`); loop side, once."""
         if self._over:
             return
@@ -139,7 +139,7 @@ class TokenStream(AbortedOnExit):
             self._parted.set_result(None)
         self._timer.cancel()
         # It refers back to here, and what goes in a circle stays until the collector comes by.
-        self._channel.leave()
+        self._channel.detach()
         if self._aborted is None:
             self.error = error
             if finish is not None:
@@ -161,10 +161,10 @@ class TokenStream(AbortedOnExit):
             )
         )
         self._wake()
-        self._on_over(self)
+        self._on_end(self)
 
     def _end_with(self, finish: Finish) -> None:
-        if self.whole and self._first_token is not None:
+        if self.buffered and self._first_token is not None:
             there = self._started + finish.timings.first_token_ms / 1000
             self._first_token = min(self._first_token, there)
         timings = self._timings(finish)
@@ -233,7 +233,7 @@ class TokenStream(AbortedOnExit):
             self._timer.cancel()
             self._timer = self._loop.call_at(self._due(), self._tick)
 
-    async def wait_over(self) -> None:
+    async def wait_ended(self) -> None:
         """Wait until the run has returned and its slot is free; bounded by the clocks."""
         if not self._over:
             self._parted = self._parted or self._loop.create_future()
@@ -244,16 +244,16 @@ class TokenStream(AbortedOnExit):
 
     def _due(self) -> float:
         """Return when a clock will have run out, as far as is known by now."""
-        clocks = self._clocks
+        timeouts = self._timeouts
         if self._aborted is not None:
             since = self._aborted
             if self._first_token is None and not self._abort_in_prefill:
                 # A prefill that cannot be interrupted gets its own time before it counts as deaf.
-                since = max(since, self._started + clocks.prefill_timeout_s)
-            return since + clocks.abort_grace_s
+                since = max(since, self._started + timeouts.prefill_timeout_s)
+            return since + timeouts.abort_grace_s
         if self._first_token is None:
-            return min(self._deadline, self._started + clocks.prefill_timeout_s)
-        return min(self._deadline, self._last_token + clocks.stall_timeout_s)
+            return min(self._deadline, self._started + timeouts.prefill_timeout_s)
+        return min(self._deadline, self._last_token + timeouts.stall_timeout_s)
 
     def _tick(self) -> None:
         """Look whether a clock has run out; tokens only put it off."""
@@ -263,19 +263,19 @@ class TokenStream(AbortedOnExit):
         elif self._aborted is None:
             self.abort(self._overdue(due))
         else:
-            grace_s = self._clocks.abort_grace_s
+            grace_s = self._timeouts.abort_grace_s
             error = EngineStalled(f"the engine did not stop within {grace_s:g} s of an abort")
-            self._control.wedged(self.run_id, error)
+            self._control.kill_stuck_run(self.run_id, error)
 
     def _overdue(self, due: float) -> EngineError:
-        clocks = self._clocks
+        timeouts = self._timeouts
         if due == self._deadline:
-            return timed_out(self.request, clocks)
+            return timeout_error(self.request, timeouts)
         if self._first_token is None:
             return EngineStalled(
-                f"no first token came within {clocks.prefill_timeout_s:g} s (PREFILL_TIMEOUT_S)"
+                f"no first token came within {timeouts.prefill_timeout_s:g} s (PREFILL_TIMEOUT_S)"
             )
-        return EngineStalled(f"no token came for {clocks.stall_timeout_s:g} s (STALL_TIMEOUT_S)")
+        return EngineStalled(f"no token came for {timeouts.stall_timeout_s:g} s (STALL_TIMEOUT_S)")
 
     def _abort_too_slow(self) -> None:
         self.abort(
@@ -304,7 +304,7 @@ class TokenStream(AbortedOnExit):
         )
 
 
-def timed_out(request: GenerationRequest, clocks: Clocks) -> GenerationTimeout:
+def timeout_error(request: GenerationRequest, timeouts: Timeouts) -> GenerationTimeout:
     """The error of a request whose own time is up, waiting in the queue included."""
-    limit_s = clocks.request_timeout_s if request.timeout_s is None else request.timeout_s
+    limit_s = timeouts.request_timeout_s if request.timeout_s is None else request.timeout_s
     return GenerationTimeout(f"the request took longer than {limit_s:g} s (REQUEST_TIMEOUT_S)")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clocks:
+class Timeouts:
     """Limits in seconds, each for a different kind of silence.
 
     Three of them, because a silent engine means different things: prefill is silent by nature and

@@ -19,18 +19,18 @@ _HOW = (
 )
 
 
-def rendered(chat: Chat, render: Callable[[Chat], str]) -> str:
+def render_with_tools(chat: Chat, render: Callable[[Chat], str]) -> str:
     """Return what a template makes of a chat, its functions told as text if it drops them."""
     prompt = render(chat)
-    return prompt if is_told(chat, prompt) else render(told_as_text(chat))
+    return prompt if names_all_tools(chat, prompt) else render(tools_as_text(chat))
 
 
-def is_told(chat: Chat, rendered: str) -> bool:
+def names_all_tools(chat: Chat, render_with_tools: str) -> bool:
     """Whether a rendered prompt names every function: a template without a place for them drops."""
-    return all(json.dumps(tool["function"]["name"]) in rendered for tool in chat.tools)
+    return all(json.dumps(tool["function"]["name"]) in render_with_tools for tool in chat.tools)
 
 
-def told_as_text(chat: Chat) -> Chat:
+def tools_as_text(chat: Chat) -> Chat:
     """Return a chat that tells of its functions, and of calls and their results, as plain text.
 
     The words are those that models of the Hermes and Qwen families were trained with.
@@ -46,7 +46,7 @@ def told_as_text(chat: Chat) -> Chat:
     return replace(chat, messages=tuple(messages), tools=())
 
 
-def calls_as_text(chat: Chat) -> Chat:
+def tool_calls_as_text(chat: Chat) -> Chat:
     """Return a chat whose calls and their results are plain text, functions told of or not."""
     return replace(chat, messages=tuple(_plain(chat.messages)))
 

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 logger = logging.getLogger(__name__)
 
 
-class Threads:
+class WorkerThreads:
     """So many threads that share one queue of things to do.
 
     `concurrent.futures` makes a future of each, with a lock and a condition, and here nobody asks

@@ -9,18 +9,18 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Self
 
 from engine import Delta, Finish, FinishReason, TokenLogprob, TokenStream, Usage
-from engine.abortable import AbortedOnExit
-from handler.completed_answer import Answer
+from engine.abortable import Abortable
+from handler.completed_answer import CompletedAnswer
 from handler.content_log import log_answer
-from handler.offload import in_thread
-from handler.redaction import redacted
+from handler.offload import run_in_thread
+from handler.redaction import redact_deltas
 from handler.request import TextRequest
 from validation import Removal, Subject, Validator, Verdict
 
 logger = logging.getLogger(__name__)
 
 
-class Running(AbortedOnExit):
+class ActiveGeneration(Abortable):
     """One answer on its way: iterate the batches, then take the `answer`.
 
     The first batch has been waited for when it is made, so an error that comes before any text is
@@ -31,7 +31,7 @@ class Running(AbortedOnExit):
     def __init__(
         self,
         request: TextRequest,
-        stream: TokenStream | Refusal,
+        stream: TokenStream | BlockedStream,
         first: list[Delta],
         model: str,
         validator: Validator | None,
@@ -65,7 +65,7 @@ class Running(AbortedOnExit):
         deltas = [delta async for batch in arriving for delta in batch]
         _, removals = await self._redact("".join(self._texts))
         if removals:
-            self._texts = redacted(self._texts, removals)
+            self._texts = redact_deltas(self._texts, removals)
             deltas = [Delta(text) for text in self._texts]
             # They would spell it out again.
             self._hidden, self._logprobs = [each.logprob for each in self._logprobs], []
@@ -78,7 +78,7 @@ class Running(AbortedOnExit):
         redactor = self.request.options.redactor
         if redactor is None:
             return text, ()
-        text, removals = await in_thread(len(text), lambda: redactor.redact(text))
+        text, removals = await run_in_thread(len(text), lambda: redactor.redact(text))
         for removal in removals:
             kind = removal.rule.removeprefix("pii_")
             self._redacted[kind] = self._redacted.get(kind, 0) + 1
@@ -95,7 +95,7 @@ class Running(AbortedOnExit):
                 await asyncio.sleep(rest)
             batch = await anext(self._stream, [])
 
-    async def whole(self) -> Answer:
+    async def whole(self) -> CompletedAnswer:
         """Return the finished answer, of which nothing was read before. Raises EngineError."""
         if self.request.options.redactor is not None:
             async for _ in self.batches():
@@ -113,7 +113,7 @@ class Running(AbortedOnExit):
             if logprob is not None:
                 self._logprobs.append(logprob)
 
-    async def answer(self) -> Answer:
+    async def answer(self) -> CompletedAnswer:
         """Return the finished answer, validated; only after `batches` has ended."""
         finish = self._stream.result
         if finish is None:
@@ -124,7 +124,7 @@ class Running(AbortedOnExit):
         if verdict is not None and verdict.text != raw:
             # What the sanitiser took out may have stood in the middle of something personal.
             text, _ = await self._redact(verdict.text)
-        answer = Answer(
+        answer = CompletedAnswer(
             id=request.generation.request_id,
             model=self.model,
             created=self.created,
@@ -158,14 +158,14 @@ class Running(AbortedOnExit):
 
         # Checks that are asked for may have a model to load first.
         chars = None if options.checks else len(prompt) + len(system) + len(text)
-        return await in_thread(chars, look)
+        return await run_in_thread(chars, look)
 
     def _warn(self, warning: str) -> None:
         """Have the client and the log told of something that became of the request."""
         self.warnings += (warning,)
         log_warnings(self.request, (warning,))
 
-    def said(self, after: int) -> list[str]:
+    def deltas_after(self, after: int) -> list[str]:
         """Return what has come behind the first `after` deltas, for somebody who only looks.
 
         Nothing where something is to be redacted: only a whole text tells what it is.
@@ -177,7 +177,7 @@ class Running(AbortedOnExit):
         self._stream.abort()
 
 
-class Refusal:
+class BlockedStream:
     """The stream of a request that is not answered: at its end from the start."""
 
     result: Finish | None = Finish(reason=FinishReason.CONTENT_FILTER, usage=Usage(0, 0))

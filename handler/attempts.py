@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from engine import AnyEngine, Priority, Slot
 from engine.errors import EngineError
-from handler.job import Interruption, Result
+from handler.job import Interruption, JobResult
 
 # A job that was running at so many crashes is taken for their reason.
 MAX_CRASHES = 3
@@ -28,7 +28,7 @@ class Attempts:
         """Wait until the engine is ready, or dead; return a reserved slot for a last try."""
         with suppress(EngineError):
             if self._crashes == MAX_CRASHES - 1:
-                return await self._engine.reserve(Priority.JOB, alone=True)
+                return await self._engine.reserve(Priority.JOB, exclusive=True)
             await self._engine.ready()
         return None
 
@@ -37,9 +37,9 @@ class Attempts:
         self._crashes += kind is Interruption.CRASH
         return self._crashes < MAX_CRASHES
 
-    def failure(self, reason: str) -> Result:
+    def failure(self, reason: str) -> JobResult:
         """Return the result of a job that runs no more, which names it as the likely cause."""
-        return Result(
+        return JobResult(
             error=f"the job was running at {self._crashes} crashes of the engine in a row and is "
             f"not tried again; the last time: {reason}"
         )

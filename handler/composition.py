@@ -12,19 +12,19 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from engine import AnyEngine, by_model
-from handler.active_generation import Running
+from engine import AnyEngine, engines_by_model
+from handler.active_generation import ActiveGeneration
 from handler.bucket import Bucket, check_name, check_secret, check_url
 from handler.errors import InvalidRequest
 from handler.job import JobHandler
-from handler.limits import Sizes
-from handler.models import Models
+from handler.limits import PayloadLimits
+from handler.models import ModelRegistry
 from handler.openai.service import OpenAIService
 from handler.options import PII_KINDS, OptionsInput, OptionsReader
-from handler.outbound_targets import Targets
+from handler.outbound_targets import OutboundPolicy
 from handler.pipeline import Pipeline
-from handler.results import Results
-from handler.sampling import shown
+from handler.results import ResultStore
+from handler.sampling import describe_value
 from handler.setting_error import SettingError
 from handler.settings import Settings
 from handler.unused_settings import ineffective_settings, misspelled_settings
@@ -36,11 +36,11 @@ from validation.v3 import V3
 
 logger = logging.getLogger(__name__)
 
-_ANY_TARGET = Targets()
+_ANY_TARGET = OutboundPolicy()
 
 
 @dataclass(frozen=True, slots=True)
-class Checking:
+class ValidationSetup:
     """The validator and what is looked at beyond its rules; built before an engine is."""
 
     validator: V3
@@ -48,15 +48,15 @@ class Checking:
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class Services:
     """What entry points hand requests to; both share a pipeline for each model."""
 
     jobs: JobHandler
     openai: OpenAIService
-    models: Models
+    models: ModelRegistry
 
 
-def build_checking(settings: Settings) -> Checking:
+def build_validation(settings: Settings) -> ValidationSetup:
     """Load rules, schema and models that the settings name. Raises SettingError."""
     try:
         validator = V3.from_file(settings.validation_rules or DEFAULT_RULES)
@@ -77,7 +77,7 @@ def build_checking(settings: Settings) -> Checking:
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0])
         allowed = OptionsInput.model_fields[name].description
-        got = shown(first["input"])
+        got = describe_value(first["input"])
         raise SettingError(f"{_SETTINGS[name]} must be {allowed}, got {got}") from None
     except InvalidRequest as error:
         name = str(error.param)
@@ -93,12 +93,14 @@ def build_checking(settings: Settings) -> Checking:
     for check in options.defaults.checks.values():
         if isinstance(check, LanguageCheck):
             check.preload()
-    return Checking(validator, options)
+    return ValidationSetup(validator, options)
 
 
-def build_results(
-    settings: ResultSettings, sizes: Sizes | None = None, targets: Targets = _ANY_TARGET
-) -> Results:
+def build_result_store(
+    settings: ResultSettings,
+    sizes: PayloadLimits | None = None,
+    targets: OutboundPolicy = _ANY_TARGET,
+) -> ResultStore:
     """Return where results go that are too large to be sent, by `sizes`. Raises SettingError."""
     endpoint, name = settings.bucket_endpoint_url, settings.bucket_name
     key, hidden = settings.bucket_access_key_id, settings.bucket_secret_access_key
@@ -111,7 +113,7 @@ def build_results(
         for variable, value in (("BUCKET_ACCESS_KEY_ID", key), ("RESULT_MAX_MB", max_mb)):
             if value is not None:
                 raise SettingError(f"{variable} needs BUCKET_ENDPOINT_URL or BUCKET_NAME")
-        return Results(sizes=sizes, targets=targets)
+        return ResultStore(sizes=sizes, targets=targets)
     try:
         bucket = Bucket(
             name=_checked(check_name, name, "BUCKET_NAME") or "",
@@ -122,26 +124,26 @@ def build_results(
     except InvalidRequest as error:
         raise SettingError(error.message) from None
     max_bytes = None if max_mb is None else int(max_mb * 1e6)
-    return Results(bucket, max_bytes, sizes=sizes, targets=targets)
+    return ResultStore(bucket, max_bytes, sizes=sizes, targets=targets)
 
 
-def open_doors(
+def build_services(
     settings: Settings,
     engine: AnyEngine,
-    checking: Checking,
+    checking: ValidationSetup,
     interval_s: float = 0.05,
     *,
     stream_several: bool = False,
-    results: Results | None = None,
+    results: ResultStore | None = None,
     validator: Validator | None = None,
-    on_open: Callable[[Running], object] = lambda running: None,
-) -> Doors:
+    on_open: Callable[[ActiveGeneration], object] = lambda running: None,
+) -> Services:
     """Return what answers jobs and OpenAI calls with an engine; `on_open` hears of each answer.
 
     A `validator` takes the place of the one in `checking`, as for whoever counts its verdicts.
     """
     judge = validator or checking.validator
-    models = Models(
+    models = ModelRegistry(
         *(
             Pipeline(
                 each,
@@ -151,7 +153,7 @@ def open_doors(
                 on_open,
                 settings.aliases.get(name, ()),
             )
-            for name, each in by_model(engine, settings.served_model).items()
+            for name, each in engines_by_model(engine, settings.served_model).items()
         )
     )
     openai = OpenAIService(
@@ -169,7 +171,7 @@ def open_doors(
         openai=openai,
         results=results,
     )
-    return Doors(jobs, openai, models)
+    return Services(jobs, openai, models)
 
 
 def _checked(check: Callable[[str, str], str], value: str | None, name: str) -> str | None:
@@ -197,7 +199,9 @@ def _schema(path: Path | None) -> dict[str, Any] | None:
         raise SettingError(f"VALIDATION_SCHEMA: {path} is not JSON: {error}") from None
     if not isinstance(schema, dict):
         allowed = OptionsInput.model_fields["json_schema"].description
-        raise SettingError(f"VALIDATION_SCHEMA: {path} must be {allowed}, got {shown(schema)}")
+        raise SettingError(
+            f"VALIDATION_SCHEMA: {path} must be {allowed}, got {describe_value(schema)}"
+        )
     return schema
 
 

@@ -17,9 +17,9 @@ from typing import BinaryIO
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from engine import BackendConfig, Clocks, EngineConfig
+from engine import BackendConfig, EngineConfig, Timeouts
 from engine.doctor import BEGINS
-from engine.hosts.child_process import death, start
+from engine.hosts.child_process import describe_exit, start_process
 from engine.temporary_folders import ScratchFolder
 from handler.doctor_report import Examination, Finding, report
 
@@ -36,11 +36,11 @@ def main(configs: Sequence[EngineConfig]) -> int:
     whole = True
     for config in configs:
         for backend in (config.backend, *config.copies):
-            whole &= _examine_one(backend, config.clocks)
+            whole &= _examine_one(backend, config.timeouts)
     return 0 if whole else 1
 
 
-def _examine_one(backend: BackendConfig, clocks: Clocks) -> bool:
+def _examine_one(backend: BackendConfig, timeouts: Timeouts) -> bool:
     progress = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -51,14 +51,16 @@ def _examine_one(backend: BackendConfig, clocks: Clocks) -> bool:
     )
     task = progress.add_task("starting", total=None)
     with progress:
-        examination = examine(backend, clocks, lambda step: progress.reset(task, description=step))
+        examination = examine(
+            backend, timeouts, lambda step: progress.reset(task, description=step)
+        )
     # Only now, for what is written while it spins would go to stderr with it.
     sys.stdout.write(report(backend, examination))
     return examination.whole
 
 
 def examine(
-    backend: BackendConfig, clocks: Clocks, on_step: Callable[[str], object]
+    backend: BackendConfig, timeouts: Timeouts, on_step: Callable[[str], object]
 ) -> Examination:
     """Return what a process of its own finds, or found before it crashed, hung or was interrupted.
 
@@ -74,7 +76,7 @@ def examine(
             reader = threading.Thread(target=_read, args=(process, lines), name="findings")
             reader.start()
             try:
-                examination.ended = _listen(lines, clocks, examination.findings, on_step)
+                examination.ended = _listen(lines, timeouts, examination.findings, on_step)
                 examination.ended = examination.ended or _death(process.wait())
             except KeyboardInterrupt:
                 examination.ended = "it was interrupted"
@@ -88,7 +90,7 @@ def examine(
 
 def _start(backend: BackendConfig, folder: str, printed: BinaryIO) -> subprocess.Popen[bytes]:
     # As a host is started: what is examined is what will be used.
-    process = start(
+    process = start_process(
         "engine.doctor",
         folder=folder,
         stdin=subprocess.PIPE,
@@ -104,13 +106,16 @@ def _start(backend: BackendConfig, folder: str, printed: BinaryIO) -> subprocess
 
 def _listen(
     lines: queue.SimpleQueue[bytes],
-    clocks: Clocks,
+    timeouts: Timeouts,
     findings: list[Finding],
     on_step: Callable[[str], object],
 ) -> str:
     """Collect findings until there are no more; return which clock ran out before that, or ""."""
-    load = (clocks.load_timeout_s, "LOAD_TIMEOUT_S")
-    run = (clocks.prefill_timeout_s + clocks.stall_timeout_s, "PREFILL_TIMEOUT_S + STALL_TIMEOUT_S")
+    load = (timeouts.load_timeout_s, "LOAD_TIMEOUT_S")
+    run = (
+        timeouts.prefill_timeout_s + timeouts.stall_timeout_s,
+        "PREFILL_TIMEOUT_S + STALL_TIMEOUT_S",
+    )
     limit_s, clock = load
     began = time.monotonic()
     while True:
@@ -144,7 +149,7 @@ def _read(process: subprocess.Popen[bytes], lines: queue.SimpleQueue[bytes]) -> 
 def _death(code: int) -> str:
     # Nobody else kills like that, and `dmesg` knows.
     hint = ", as the kernel does when memory runs out" if code == -signal.SIGKILL else ""
-    return f"the process {death(code)}{hint}" if code else ""
+    return f"the process {describe_exit(code)}{hint}" if code else ""
 
 
 def _ends(file: BinaryIO) -> list[str]:

@@ -72,7 +72,7 @@ class ResultNotKept(HandlerError):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ErrorMapping:
     """How one kind of failure is told: HTTP status, OpenAI's error type, whether to try again.
 
     `name` is its code where codes are names (R53); the type's own name where there is no other.
@@ -84,43 +84,45 @@ class Row:
     name: str | None = None
 
 
-TABLE: dict[type[Exception], Row] = {
-    HandlerError: Row(400, "invalid_request_error"),
-    InvalidRequest: Row(400, "invalid_request_error"),
-    NotFound: Row(404, "not_found_error", name="not_found"),
-    ModelNotFound: Row(404, "not_found_error", name="model_not_found"),
-    UnsupportedMediaType: Row(415, "invalid_request_error"),
-    PayloadTooLarge: Row(413, "invalid_request_error"),
-    ResultTooLarge: Row(413, "result_too_large_error"),
-    ResultNotKept: Row(502, "result_not_kept_error"),
-    engine.EngineError: Row(500, "engine_error"),
-    engine.RequestRejected: Row(400, "invalid_request_error"),
-    engine.PromptTooLong: Row(400, "invalid_request_error"),
-    engine.UnsupportedParameter: Row(400, "invalid_request_error"),
-    engine.QueueFull: Row(429, "rate_limit_error", retryable=True, name="rate_limit_exceeded"),
-    engine.EngineUnavailable: Row(503, "service_unavailable_error", retryable=True),
-    engine.ModelLoadFailed: Row(503, "service_unavailable_error"),
-    engine.EngineDead: Row(503, "service_unavailable_error"),
-    engine.EngineRestarting: Row(503, "service_unavailable_error", retryable=True),
-    engine.EngineClosed: Row(503, "service_unavailable_error", retryable=True),
-    engine.GenerationFailed: Row(500, "engine_error"),
-    engine.BackendFailed: Row(500, "engine_error"),
-    engine.EngineCrashed: Row(500, "engine_error", retryable=True),
-    engine.EngineReplaced: Row(500, "engine_error", retryable=True),
-    engine.EngineStalled: Row(504, "timeout_error", retryable=True),
-    engine.ConsumerTooSlow: Row(500, "engine_error"),
-    engine.GenerationTimeout: Row(504, "timeout_error", retryable=True),
-    engine.GenerationCancelled: Row(499, "cancelled_error"),
+ERROR_MAPPING: dict[type[Exception], ErrorMapping] = {
+    HandlerError: ErrorMapping(400, "invalid_request_error"),
+    InvalidRequest: ErrorMapping(400, "invalid_request_error"),
+    NotFound: ErrorMapping(404, "not_found_error", name="not_found"),
+    ModelNotFound: ErrorMapping(404, "not_found_error", name="model_not_found"),
+    UnsupportedMediaType: ErrorMapping(415, "invalid_request_error"),
+    PayloadTooLarge: ErrorMapping(413, "invalid_request_error"),
+    ResultTooLarge: ErrorMapping(413, "result_too_large_error"),
+    ResultNotKept: ErrorMapping(502, "result_not_kept_error"),
+    engine.EngineError: ErrorMapping(500, "engine_error"),
+    engine.RequestRejected: ErrorMapping(400, "invalid_request_error"),
+    engine.PromptTooLong: ErrorMapping(400, "invalid_request_error"),
+    engine.UnsupportedParameter: ErrorMapping(400, "invalid_request_error"),
+    engine.QueueFull: ErrorMapping(
+        429, "rate_limit_error", retryable=True, name="rate_limit_exceeded"
+    ),
+    engine.EngineUnavailable: ErrorMapping(503, "service_unavailable_error", retryable=True),
+    engine.ModelLoadFailed: ErrorMapping(503, "service_unavailable_error"),
+    engine.EngineDead: ErrorMapping(503, "service_unavailable_error"),
+    engine.EngineRestarting: ErrorMapping(503, "service_unavailable_error", retryable=True),
+    engine.EngineClosed: ErrorMapping(503, "service_unavailable_error", retryable=True),
+    engine.GenerationFailed: ErrorMapping(500, "engine_error"),
+    engine.BackendFailed: ErrorMapping(500, "engine_error"),
+    engine.EngineCrashed: ErrorMapping(500, "engine_error", retryable=True),
+    engine.EngineReplaced: ErrorMapping(500, "engine_error", retryable=True),
+    engine.EngineStalled: ErrorMapping(504, "timeout_error", retryable=True),
+    engine.ConsumerTooSlow: ErrorMapping(500, "engine_error"),
+    engine.GenerationTimeout: ErrorMapping(504, "timeout_error", retryable=True),
+    engine.GenerationCancelled: ErrorMapping(499, "cancelled_error"),
 }
-INTERNAL = Row(500, "internal_error")
+INTERNAL_ERROR = ErrorMapping(500, "internal_error")
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ErrorInfo:
     """One failure, ready to be told in any of the dialects."""
 
     message: str
-    row: Row
+    mapping: ErrorMapping
     param: str | None = None
     retry_after_s: int | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -133,24 +135,24 @@ class Problem:
         """Return OpenAI's error object, its code the HTTP status (R53)."""
         error: dict[str, Any] = {
             "message": self.message,
-            "type": self.row.type,
+            "type": self.mapping.type,
             "param": self.param,
-            "code": self.row.status,
+            "code": self.mapping.status,
         }
-        if self.row.status == 503:
+        if self.mapping.status == 503:
             error |= {"message": UNAVAILABLE, "details": {"reason": self.message}}
         return {"error": error}
 
     def named_error(self) -> dict[str, Any]:
         """Return the oracle's error object, its code a name (R53)."""
         error: dict[str, Any] = {
-            "code": self.row.name or self.row.type.removesuffix("_error"),
+            "code": self.mapping.name or self.mapping.type.removesuffix("_error"),
             "message": self.message,
         }
         if self.param is not None:
             error["param"] = self.param
         details = dict(self.details)
-        if self.row.status == 429:
+        if self.mapping.status == 429:
             # Its clients wait for as long as it says here (S1).
             details.setdefault("retry_after", self.retry_after_s or 1)
         if details:
@@ -162,25 +164,27 @@ class Problem:
         return orjson.dumps(self.openai_error()).decode()
 
 
-def problem(error: BaseException) -> Problem:
+def error_info(error: BaseException) -> ErrorInfo:
     """Return how an exception is to be told; an unknown one is logged and stays anonymous."""
     for cls in type(error).__mro__:
-        row = TABLE.get(cls)
+        row = ERROR_MAPPING.get(cls)
         if row is None:
             continue
         if isinstance(error, HandlerError):
-            return Problem(error.message, row, error.param, details=error.details)
+            return ErrorInfo(error.message, row, error.param, details=error.details)
         if isinstance(error, engine.EngineError):
             details = error.details
             param = details.get("param")
             if param is None and isinstance(error, engine.PromptTooLong):
                 param = "prompt"
             retry_after = details.get("retry_after_s")
-            return Problem(
+            return ErrorInfo(
                 error.message,
                 row,
                 str(param) if param is not None else None,
                 retry_after if isinstance(retry_after, int) else None,
             )
     logger.error("an unexpected error ended a request", exc_info=error)
-    return Problem("an internal error ended this request; the log has the details", INTERNAL)
+    return ErrorInfo(
+        "an internal error ended this request; the log has the details", INTERNAL_ERROR
+    )

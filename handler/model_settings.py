@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from engine.default_model import why_missing
+from engine.default_model import explain_missing_model
 from handler.hub import Hub
 from handler.model_list import check_models
 from handler.model_source import ModelSourceError, find_model, find_tokenizer
@@ -42,7 +42,7 @@ def _resolve(settings: S, hub: Hub) -> S:
     if (model := settings.model_path) is not None:
         engine = settings.engine
         changes["model_path"] = _checked("MODEL_PATH", lambda: find_model(model, engine, hub))
-    elif settings.backend == "llamacpp" and (reason := why_missing()) is not None:
+    elif settings.backend == "llamacpp" and (reason := explain_missing_model()) is not None:
         raise SettingError(reason)
     resolved = settings.model_copy(update=changes)
     # The other engines ignore a draft model.

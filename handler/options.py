@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from engine.schema_cost import repetitions
+from engine.schema_cost import count_repetitions
 from handler.errors import InvalidRequest
 from handler.json_size import exceeds
-from handler.sampling import shown
+from handler.sampling import describe_value
 from handler.unknown_keys import KnownKeys
 from validation import Options
 from validation.options import MissingPart
@@ -79,7 +79,7 @@ class OptionsReader:
         if given is None:
             return self.defaults, self.warnings
         if not isinstance(given, Mapping):
-            raise InvalidRequest(f"{path} must be an object, got {shown(given)}", path)
+            raise InvalidRequest(f"{path} must be an object, got {describe_value(given)}", path)
         options, warnings = self._join(_checked(given, path), f"{path}.")
         return options, (*_keys(path).warnings(given), *warnings)
 
@@ -122,7 +122,7 @@ class OptionsReader:
         for intent in intents or ():
             if intent not in self._intents:
                 raise InvalidRequest(
-                    f"{path}blocked_intents: there is no intent {shown(intent)}, "
+                    f"{path}blocked_intents: there is no intent {describe_value(intent)}, "
                     f"there are: {', '.join(self._intents)}",
                     f"{path}blocked_intents",
                 )
@@ -136,7 +136,7 @@ def _checked(given: Mapping[str, Any], path: str) -> OptionsInput:
     except ValidationError as error:
         name = str(error.errors(include_url=False)[0]["loc"][0])
         raise InvalidRequest(
-            f"{path}.{name} must be {fields[name].description}, got {shown(given[name])}",
+            f"{path}.{name} must be {fields[name].description}, got {describe_value(given[name])}",
             f"{path}.{name}",
         ) from None
 
@@ -169,7 +169,7 @@ def _kinds(*asked: bool | list[PiiKind] | None) -> frozenset[str] | None:
 def _schema(schema: dict[str, Any]) -> AnswerCheck:
     if exceeds(schema, MAX_SCHEMA_CHARS):
         raise ValueError(f"The JSON schema must have at most {MAX_SCHEMA_CHARS} characters.")
-    if (count := sum(map(repetitions, _patterns(schema)))) > MAX_REPETITIONS:
+    if (count := sum(map(count_repetitions, _patterns(schema)))) > MAX_REPETITIONS:
         raise ValueError(
             f"The patterns of the JSON schema must repeat their parts at most {MAX_REPETITIONS} "
             f"times in all, nested counts multiplied, and they do so {count} times."
@@ -224,4 +224,4 @@ def _blocklist(**blocked: tuple[str, ...]) -> Blocker:
     return Blocklist(**blocked)
 
 
-PLAIN = OptionsReader(OptionsInput())
+NO_DEFAULTS = OptionsReader(OptionsInput())

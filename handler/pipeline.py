@@ -8,15 +8,13 @@ from dataclasses import replace
 
 from engine import Delta, Engine, GenerationRequest, Slot
 from engine.errors import EngineError
-from handler.active_generation import Refusal, Running
-from handler.completed_answer import Answer
+from handler.active_generation import ActiveGeneration, BlockedStream
+from handler.completed_answer import CompletedAnswer
 from handler.content_log import log_prompt
 from handler.errors import InvalidRequest
-from handler.offload import in_thread
+from handler.offload import run_in_thread
 from handler.request import TextRequest
 from validation import Issue, Validator, Verdict
-
-__all__ = ["Answer", "Pipeline", "Running"]
 
 
 class Pipeline:
@@ -34,7 +32,7 @@ class Pipeline:
         model_name: str,
         validator: Validator | None = None,
         adapters: Sequence[str] = (),
-        on_open: Callable[[Running], object] = lambda running: None,
+        on_open: Callable[[ActiveGeneration], object] = lambda running: None,
         aliases: Sequence[str] = (),
     ) -> None:
         self.engine = engine
@@ -45,11 +43,12 @@ class Pipeline:
         self._on_open = on_open
 
     async def open(
-        self, request: TextRequest, slot: Slot | None = None, *, whole: bool = False
-    ) -> Running:
+        self, request: TextRequest, slot: Slot | None = None, *, buffered: bool = False
+    ) -> ActiveGeneration:
         """Start a request, on a slot of its own or one it brings, and wait for its first text.
 
-        `whole` says that nobody will read before its end.
+        With `buffered`, the engine may deliver the text in one piece when the answer is complete:
+        the caller does not read it earlier.
 
         Raises:
             EngineError: what kept it from starting.
@@ -58,14 +57,14 @@ class Pipeline:
         log_prompt(request)
         name = request.generation.sampling.lora or self.model_name
         if request.options.blockers and (refusal := await self._refuse(request)) is not None:
-            return Running(request, Refusal(), [], name, self._validator, refusal)
-        stream = await self.engine.generate(request.generation, slot, whole=whole)
+            return ActiveGeneration(request, BlockedStream(), [], name, self._validator, refusal)
+        stream = await self.engine.generate(request.generation, slot, buffered=buffered)
         try:
             first: list[Delta] = await anext(stream, [])
         except BaseException:
             stream.abort()
             raise
-        running = Running(request, stream, first, name, self._validator)
+        running = ActiveGeneration(request, stream, first, name, self._validator)
         self._on_open(running)
         return running
 
@@ -79,9 +78,9 @@ class Pipeline:
                 "prompt must be text where intents or terms are blocked, got token ids", "prompt"
             )
         prompt, said = request.prompt_text, request.user_text
-        return await in_thread(len(said), lambda: validator.refuse(prompt, said, options))
+        return await run_in_thread(len(said), lambda: validator.refuse(prompt, said, options))
 
-    async def run(self, request: TextRequest, slot: Slot | None = None) -> Answer:
+    async def run(self, request: TextRequest, slot: Slot | None = None) -> CompletedAnswer:
         """Return the whole answer to a request, the better one of two where a verdict asks for it.
 
         Raises:
@@ -108,12 +107,12 @@ class Pipeline:
             return replace(answer, discarded=second)
         return replace(second, discarded=answer)
 
-    async def _whole(self, request: TextRequest, slot: Slot | None = None) -> Answer:
-        async with await self.open(request, slot, whole=True) as running:
+    async def _whole(self, request: TextRequest, slot: Slot | None = None) -> CompletedAnswer:
+        async with await self.open(request, slot, buffered=True) as running:
             return await running.whole()
 
 
-def _issues(answer: Answer) -> tuple[Issue, ...]:
+def _issues(answer: CompletedAnswer) -> tuple[Issue, ...]:
     return answer.verdict.issues if answer.verdict is not None else ()
 
 

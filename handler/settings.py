@@ -10,12 +10,19 @@ from typing import Annotated, Literal, NoReturn, Self, TypeVar
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from engine import BackendConfig, Clocks, EngineConfig
-from engine.backends.rkllm.lora_adapters import read_adapters
+from engine import BackendConfig, EngineConfig, Timeouts
+from engine.backends.rkllm.lora_adapters import parse_adapters
 from engine.config import BackendName
 from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
 from engine.hosts.memory_limit import default_limit_mb
-from handler.model_list import ModelEntry, check_models, domains, name_of, read_models, split_names
+from handler.model_list import (
+    ModelEntry,
+    assign_domains,
+    check_models,
+    model_name_from_path,
+    read_models,
+    split_names,
+)
 from handler.rkllm_settings import RkllmSettings
 
 DEFAULT_SLOTS = 4
@@ -249,7 +256,7 @@ class Settings(RkllmSettings):
         if self.model_name is not None:
             return split_names(self.model_name)[0]
         if self.model_path is not None:
-            return name_of(self.model_path)
+            return model_name_from_path(self.model_path)
         return "scripted" if self.backend == "scripted" else DEFAULT_MODEL_NAME
 
     @property
@@ -270,7 +277,7 @@ class Settings(RkllmSettings):
     @property
     def served_adapters(self) -> tuple[str, ...]:
         """The names of the one model's adapters."""
-        adapters = read_adapters(self.rkllm_lora) if self.backend == "rkllm" else ()
+        adapters = parse_adapters(self.rkllm_lora) if self.backend == "rkllm" else ()
         return tuple(adapter.name for adapter in adapters)
 
     @property
@@ -292,7 +299,7 @@ class Settings(RkllmSettings):
     def npu_domains(self) -> Mapping[str, Sequence[int]]:
         """Return the `base_domain_id` of each copy of the list's models that run on an NPU."""
         on_npu = [each for each in self.models if self._backend_of(each.path) == "rkllm"]
-        return domains(on_npu, self.rkllm_base_domain_id)
+        return assign_domains(on_npu, self.rkllm_base_domain_id)
 
     @property
     def memory_mb(self) -> int:
@@ -341,7 +348,7 @@ class Settings(RkllmSettings):
             isolation=self.engine_isolation,
             slots=1 if self.deterministic else slots,
             max_queue=self.max_queue,
-            clocks=Clocks(
+            timeouts=Timeouts(
                 prefill_timeout_s=self.prefill_timeout_s,
                 stall_timeout_s=self.stall_timeout_s,
                 abort_grace_s=self.abort_grace_s,

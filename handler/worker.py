@@ -17,7 +17,7 @@ from structlog.contextvars import bind_contextvars
 from engine import AnyEngine, EngineState
 from engine.errors import EngineError
 from handler.attempts import Attempts
-from handler.job import Interruption, JobHandler, Result
+from handler.job import Interruption, JobHandler, JobResult
 from handler.limits import wire_size
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class DeadEngineExit:
             self._held -= 1
 
     async def _watch(self) -> None:
-        failure = await self._engine.failed()
+        failure = await self._engine.wait_until_dead()
         logger.error("the worker ends with exit code 1: %s", failure.message)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _LAST_POSTS_S
@@ -97,7 +97,7 @@ def make_handler(jobs: JobHandler, engine: AnyEngine, end: DeadEngineExit | None
                     slot.release()
             if result.interruption is None:
                 return jobs.sdk_output(result)
-            if jobs.dead:
+            if jobs.is_dead:
                 if end is None:
                     return jobs.sdk_output(result)
                 await end.hold()
@@ -146,11 +146,11 @@ def make_generator_handler(
                     slot.release()
             if reason is None:
                 return
-            if jobs.dead and end is not None:
+            if jobs.is_dead and end is not None:
                 await end.hold()
-            if jobs.dead or not runs_again:
+            if jobs.is_dead or not runs_again:
                 keep(True)
-                failure = Result(error=reason) if jobs.dead else attempts.failure(reason)
+                failure = JobResult(error=reason) if jobs.is_dead else attempts.failure(reason)
                 yield {"error": failure.error}
                 return
             logger.warning("the job runs again: %s", reason)

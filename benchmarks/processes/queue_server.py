@@ -19,7 +19,7 @@ from benchmarks.client import HOST
 from benchmarks.queues import Source, completion_events
 from benchmarks.stamping import build
 from engine import SamplingParams
-from engine.hosts.child import die_with_parent
+from engine.hosts.process_utils import die_with_parent
 from engine.output import TokenLogprob
 
 

@@ -10,15 +10,15 @@ import orjson
 
 from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR, ShutdownState
 from emulator.openai.worker_output import CallFailed, SSEReassembler, describe_job_failure
-from handler.errors import Problem, Row
+from handler.errors import ErrorInfo, ErrorMapping
 from jobs import Chunk, Job, JobStatus, JobStore
 
 T = TypeVar("T")
 
 # How long what nothing wakes a reader for may stay unnoticed: a worker that is lost.
 _LOOK_S = 0.5
-_TIMEOUT = Row(504, "timeout_error", retryable=True)
-_LOST = Row(502, "worker_error", retryable=True)
+_TIMEOUT = ErrorMapping(504, "timeout_error", retryable=True)
+_LOST = ErrorMapping(502, "worker_error", retryable=True)
 
 
 class QueuedCall:
@@ -33,13 +33,13 @@ class QueuedCall:
         self,
         store: JobStore,
         job: Job,
-        drain: ShutdownState,
+        shutdown: ShutdownState,
         wait_s: float,
         on_left: Callable[[Job, bool], None],
     ) -> None:
         self._store = store
         self._job = job
-        self._drain = drain
+        self._shutdown = shutdown
         self._wait_s = wait_s
         self._on_left = on_left
         self._until = asyncio.get_running_loop().time() + wait_s
@@ -57,9 +57,9 @@ class QueuedCall:
 
     async def end(self) -> Job:
         """Wait for the job's end. Raises CallFailed."""
-        while not (job := await self._look()).status.final:
+        while not (job := await self._look()).status.is_final:
             ended = await self._undrained(self._store.wait(job.id, _LOOK_S), None)
-            if ended is not None and ended.status.final:
+            if ended is not None and ended.status.is_final:
                 # It may have been forgotten since.
                 job = ended
                 break
@@ -77,10 +77,10 @@ class QueuedCall:
         while not block:
             # Before its chunks: an end that is known before them is behind all of them.
             job = await self._look()
-            read = self._store.read(job.id, self._place, _LOOK_S)
+            read = self._store.read_chunks(job.id, self._place, _LOOK_S)
             if chunks := await self._undrained(read, []):
                 block = self._heard(chunks)
-            elif job.status.final:
+            elif job.status.is_final:
                 block = self._ended(job)
         self._said = True
         # A job that has said all that it will say is left alone to end.
@@ -112,28 +112,32 @@ class QueuedCall:
         """Return the job as it is now. Raises CallFailed where it is not worth waiting for."""
         job = await self._store.get(self._job.id)
         if job is None:
-            raise CallFailed(Problem("the call's job is not kept any more", _TIMEOUT))
+            raise CallFailed(ErrorInfo("the call's job is not kept any more", _TIMEOUT))
         if self._place[0] and (self._place[0] != job.attempt or job.status is JobStatus.IN_QUEUE):
             self._begin_anew()
-        if job.status.final:
+        if job.status.is_final:
             return job
         waits = job.status is JobStatus.IN_QUEUE
-        if self._drain.over.is_set() or (waits and self._drain.begun.is_set()):
+        if self._shutdown.deadline_passed.is_set() or (waits and self._shutdown.draining.is_set()):
             raise CallFailed(SHUTTING_DOWN_ERROR)
         if waits and asyncio.get_running_loop().time() >= self._until:
             said = f"no worker of endpoint {job.endpoint} took the call within {self._wait_s:g} s"
-            raise CallFailed(Problem(said, _TIMEOUT))
+            raise CallFailed(ErrorInfo(said, _TIMEOUT))
         return job
 
     def _begin_anew(self) -> None:
         """Forget what a lost worker has said. Raises CallFailed where the client has some of it."""
         if self._said:
-            raise CallFailed(Problem("the worker was lost in the middle of its answer", _LOST))
+            raise CallFailed(ErrorInfo("the worker was lost in the middle of its answer", _LOST))
         self._events = SSEReassembler()
         self._place = (0, 0)
 
     async def _undrained(self, work: Awaitable[T], otherwise: T) -> T:
         """Return what `work` returns, or the other thing as soon as the server's end goes on."""
-        drain = self._drain
-        until = drain.until_over if drain.begun.is_set() else drain.until_begun
+        shutdown = self._shutdown
+        until = (
+            shutdown.wait_until_deadline
+            if shutdown.draining.is_set()
+            else shutdown.wait_until_draining
+        )
         return await until(work, otherwise)

@@ -8,17 +8,17 @@ from typing import Any
 
 import orjson
 
-from handler.errors import Problem, Row
+from handler.errors import ErrorInfo, ErrorMapping
 from handler.openai.events import DONE
-from handler.results import pointed_at
-from handler.sampling import shown
+from handler.results import result_pointer
+from handler.sampling import describe_value
 from jobs import Job, JobStatus
 
 _FAILED = 500
-_NO_ANSWER = Row(502, "worker_error")
-_IN_BUCKET = Row(413, "result_too_large_error")
-_TIMEOUT = Row(504, "timeout_error", retryable=True)
-_CANCELLED = Row(499, "cancelled_error")
+_NO_ANSWER = ErrorMapping(502, "worker_error")
+_IN_BUCKET = ErrorMapping(413, "result_too_large_error")
+_TIMEOUT = ErrorMapping(504, "timeout_error", retryable=True)
+_CANCELLED = ErrorMapping(499, "cancelled_error")
 # More than any worker's sentence about a failure has.
 _LONGEST_REPR = 100_000
 
@@ -26,7 +26,7 @@ _LONGEST_REPR = 100_000
 class CallFailed(Exception):
     """A call has no answer; `problem` is what its client is told instead."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: ErrorInfo) -> None:
         super().__init__(problem.message)
         self.problem = problem
 
@@ -120,19 +120,19 @@ def read_body(output: Any) -> dict[str, Any]:
     return found
 
 
-def describe_job_failure(job: Job) -> Problem:
+def describe_job_failure(job: Job) -> ErrorInfo:
     """Return what the client of a call is told whose job has ended without an output."""
     if job.status is JobStatus.TIMED_OUT:
         seconds = job.policy.execution_timeout_ms / 1000
-        return Problem(f"the call took the worker longer than {seconds:g} s", _TIMEOUT)
+        return ErrorInfo(f"the call took the worker longer than {seconds:g} s", _TIMEOUT)
     if job.status is JobStatus.CANCELLED:
-        return Problem("the job of this call was cancelled", _CANCELLED)
+        return ErrorInfo("the job of this call was cancelled", _CANCELLED)
     told = job.error or "the worker failed and said nothing"
     said = _read(told)
     if not isinstance(said, Mapping):
         # The SDK's word for what a generator raised; a traceback is not for clients (R53).
         message = told.partition("\ntraceback:")[0].strip()
-        return Problem(message, Row(_FAILED, "worker_error"))
+        return ErrorInfo(message, ErrorMapping(_FAILED, "worker_error"))
     # What else a handler raised, as the SDK tells it.
     return _problem({"message": said.get("error_message")} | dict(said), told)
 
@@ -152,13 +152,13 @@ def _read(told: str) -> Any:
         return None
 
 
-def _failure(value: Any) -> Problem | None:
+def _failure(value: Any) -> ErrorInfo | None:
     """Return what is wrong where an output is an error, which some workers return as an answer.
 
     Where it is a pointer to a result in a bucket, too: no OpenAI client would follow it.
     """
-    if (place := pointed_at(value)) is not None:
-        return Problem(f"the answer was put into a bucket: {place['url']}", _IN_BUCKET)
+    if (place := result_pointer(value)) is not None:
+        return ErrorInfo(f"the answer was put into a bucket: {place['url']}", _IN_BUCKET)
     if not isinstance(value, dict) or not (value.get("error") or value.get("object") == "error"):
         return None
     try:
@@ -167,7 +167,7 @@ def _failure(value: Any) -> Problem | None:
         return _problem(value, "the worker answered with an error that is nested too deeply")
 
 
-def _problem(said: Mapping[str, Any], whole: str) -> Problem:
+def _problem(said: Mapping[str, Any], whole: str) -> ErrorInfo:
     """Return an error object of a worker as ours; `whole` is its text."""
     inner = said.get("error")
     if isinstance(inner, str):
@@ -182,15 +182,15 @@ def _problem(said: Mapping[str, Any], whole: str) -> Problem:
         # Our own worker's: the message will be what it was.
         message = details.get("reason", message)
     kind, param = error.get("type"), error.get("param")
-    return Problem(
+    return ErrorInfo(
         message if isinstance(message, str) and message else whole,
-        Row(status, kind if isinstance(kind, str) else "worker_error"),
+        ErrorMapping(status, kind if isinstance(kind, str) else "worker_error"),
         param if isinstance(param, str) else None,
     )
 
 
-def _no_answer(wanted: str, got: Any) -> Problem:
-    return Problem(f"the worker's output must be {wanted}, got {shown(got)}", _NO_ANSWER)
+def _no_answer(wanted: str, got: Any) -> ErrorInfo:
+    return ErrorInfo(f"the worker's output must be {wanted}, got {describe_value(got)}", _NO_ANSWER)
 
 
 def _is_chunk(value: Any) -> bool:

@@ -16,9 +16,9 @@ from emulator.runpod.worker_registry import Fleet
 from engine import AnyEngine, EngineState, Priority, Slot
 from engine.errors import EngineError
 from handler.errors import ResultTooLarge
-from handler.job import Interruption, JobHandler, Result
+from handler.job import Interruption, JobHandler, JobResult
 from jobs import Job, JobStore, StoreFull, StoreUnavailable
-from jobs.failpoints import hit
+from jobs.failpoints import failpoint
 
 logger = logging.getLogger(__name__)
 
@@ -101,12 +101,12 @@ class LocalWorker:
         """Wait for a job and a slot, and start the job. Raises EngineUnavailable."""
         # First of all, so that an engine that cannot load its model is noticed without a job.
         await self._engine.ready()
-        await self._store.wait_available(self._endpoint)
+        await self._store.wait_for_job(self._endpoint)
         while len(self._running) >= self._engine.slots + _MOST_UNSAVED:
             self._room.clear()
             await self._room.wait()
         alone = self._runs_alone()
-        slot = await self._engine.reserve(Priority.JOB, alone=alone)
+        slot = await self._engine.reserve(Priority.JOB, exclusive=alone)
         jobs: list[Job] = []
         try:
             # Meanwhile one may have come back to the front of the queue.
@@ -124,8 +124,8 @@ class LocalWorker:
 
     def _runs_alone(self) -> bool:
         """Return whether the next job fails if it is lost once more: it may be what kills."""
-        job = self._store.next_job(self._endpoint)
-        return job is not None and 0 < job.losses == self._max_losses - 1
+        job = self._store.peek_job(self._endpoint)
+        return job is not None and 0 < job.lost_attempts == self._max_losses - 1
 
     async def _run(self, job: Job, slot: Slot) -> None:
         # All that is logged of it from here on says so: the task is its own.
@@ -146,7 +146,7 @@ class LocalWorker:
     async def _give_back(self, job: Job) -> None:
         await self._store.nack(job.id, job.attempt)
 
-    async def _result(self, job: Job, slot: Slot) -> Result:
+    async def _result(self, job: Job, slot: Slot) -> JobResult:
         try:
             extra = orjson.loads(job.extra) if job.extra else {}
             limit_s = None
@@ -156,20 +156,20 @@ class LocalWorker:
 
             async def put(chunk: bytes) -> None:
                 try:
-                    await self._store.append(job.id, job.attempt, [chunk])
+                    await self._store.append_chunks(job.id, job.attempt, [chunk])
                 except StoreFull as error:
                     raise ResultTooLarge(str(error)) from None
 
             return await self._jobs.result(told, slot, limit_s, put, as_list=self._as_list)
         except Exception:
             logger.exception("the local worker failed on job %s", job.id)
-            return Result(error="the worker failed; see its log")
+            return JobResult(error="the worker failed; see its log")
         finally:
             # A job that was refused has not used it, and need not keep it until it is saved.
             slot.release()
 
-    async def _end(self, job: Job, result: Result) -> None:
-        hit("local-ran")
+    async def _end(self, job: Job, result: JobResult) -> None:
+        failpoint("local-ran")
         if result.interruption is Interruption.NO_ENGINE and self._engine.failure is None:
             # It would be leased again at once where other models are loaded.
             await asyncio.sleep(_AGAIN_S)
@@ -181,7 +181,7 @@ class LocalWorker:
                 else:
                     crashed = result.interruption is Interruption.CRASH
                     await self._store.nack(job.id, job.attempt, result.reason if crashed else None)
-                hit("local-ended")
+                failpoint("local-ended")
                 return
             except StoreUnavailable as unavailable:
                 logger.error("the result of job %s has to wait: %s", job.id, unavailable)
@@ -192,7 +192,7 @@ class LocalWorker:
     async def _stop_told(self) -> None:
         """Stop what is cancelled or has run for too long."""
         while True:
-            told = await self._store.stops(self._key, _STOP_POLL_S)
+            told = await self._store.receive_stops(self._key, _STOP_POLL_S)
             for task, job in self._running.items():
                 if job.id in told:
                     task.cancel()

@@ -14,9 +14,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from emulator.http.disconnect import ClientDisconnected, while_connected
-from emulator.http.request_body import json_bytes, read_object, require_json_label
+from emulator.http.request_body import encode_json, read_object, require_json_content_type
 from emulator.http.responses import JSON
-from emulator.http.shutdown_state import Drain
+from emulator.http.shutdown_state import ShutdownState
 from emulator.runpod import job_response
 from emulator.runpod.dispatcher import Handout
 from emulator.runpod.job_response import worker_key
@@ -25,9 +25,9 @@ from emulator.runpod.remote_worker import Worker
 from emulator.runpod.worker_registry import Fleet
 from emulator.settings import EmulatorSettings
 from handler.errors import InvalidRequest, PayloadTooLarge
-from handler.sampling import shown
+from handler.sampling import describe_value
 from jobs import Job, JobStore, StoreFull
-from jobs.failpoints import hit
+from jobs.failpoints import failpoint
 
 logger = logging.getLogger(__name__)
 
@@ -54,11 +54,11 @@ class WorkerRoutes:
     """
 
     def __init__(
-        self, store: JobStore, fleet: Fleet, settings: EmulatorSettings, drain: Drain
+        self, store: JobStore, fleet: Fleet, settings: EmulatorSettings, shutdown: ShutdownState
     ) -> None:
         self._store = store
         self._fleet = fleet
-        self._drain = drain
+        self._shutdown = shutdown
         self._handout = Handout(store, hold_s=settings.poll_hold_s, lease_s=settings.lease_s)
         self._run_result = int(settings.max_run_mb * 1e6)
         self._runsync_result = int(settings.max_runsync_mb * 1e6)
@@ -86,7 +86,7 @@ class WorkerRoutes:
 
     async def _take(self, request: Request) -> Response:
         jobs = await self._leased(request, 1)
-        hit("handed-out")
+        failpoint("handed-out")
         return JSON(job_response.handed_out(jobs[0])) if jobs else Response(status_code=204)
 
     async def _take_batch(self, request: Request) -> Response:
@@ -94,7 +94,8 @@ class WorkerRoutes:
         count = int(raw) if raw.isascii() and raw.isdigit() and len(raw) < 10 else 0
         if not 1 <= count <= _MOST_JOBS:
             raise InvalidRequest(
-                f"batch_size must be from 1 to {_MOST_JOBS}, got {shown(raw)}", "batch_size"
+                f"batch_size must be from 1 to {_MOST_JOBS}, got {describe_value(raw)}",
+                "batch_size",
             )
         jobs = await self._leased(request, count)
         if not jobs:
@@ -120,10 +121,10 @@ class WorkerRoutes:
 
         def give_back(stops: list[str]) -> None:
             for job_id in stops:
-                self._store.stop(worker.key, job_id)
+                self._store.request_stop(worker.key, job_id)
 
         with worker.poll("stops"):
-            told = self._drain.until_over(self._stops(worker), list[str]())
+            told = self._shutdown.wait_until_deadline(self._stops(worker), list[str]())
             stops = await _held_open(request, told, give_back)
         return JSON({"jobsToStop": stops}) if stops else Response(status_code=204)
 
@@ -132,7 +133,7 @@ class WorkerRoutes:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _LONGEST_HOLD_S
         while True:
-            stops = await self._store.stops(worker.key, _STEP_S)
+            stops = await self._store.receive_stops(worker.key, _STEP_S)
             if stops:
                 return stops
             over = worker.leaving(time.monotonic()) or loop.time() > deadline
@@ -142,39 +143,39 @@ class WorkerRoutes:
     # -- posts ----------------------------------------------------------------------------------
 
     async def _stream(self, request: Request) -> Response:
-        require_json_label(request)
+        require_json_content_type(request)
         job = await self._own(request)
         if job is None:
             return JSON({"ok": True, "ignored": True})
         try:
             body = await read_object(request, self._chunk, "it", max_values=_MAX_RESULT_VALUES)
-            chunk = json_bytes(body.get("output"), "it")
-            taken = await self._store.append(job.id, job.attempt, [chunk])
-            hit("chunk-kept")
+            chunk = encode_json(body.get("output"), "it")
+            taken = await self._store.append_chunks(job.id, job.attempt, [chunk])
+            failpoint("chunk-kept")
         except (InvalidRequest, PayloadTooLarge, StoreFull) as error:
             raise await self._fail(request, job, "stream", error) from None
         return JSON({"ok": True} if taken else {"ok": True, "ignored": True})
 
     async def _done(self, request: Request) -> Response:
-        require_json_label(request)
+        require_json_content_type(request)
         job = await self._own(request)
         if job is None:
             return JSON({"ok": True, "ignored": True})
         try:
             limit = self._runsync_result if job.sync else self._run_result
             body = await read_object(request, limit, "it", max_values=_MAX_RESULT_VALUES)
-            output = json_bytes(body["output"], "it") if "output" in body else None
+            output = encode_json(body["output"], "it") if "output" in body else None
             error_ = _text(body.get("error"))
         except (InvalidRequest, PayloadTooLarge) as error:
             raise await self._fail(request, job, "result", error) from None
-        hit("result-come")
+        failpoint("result-come")
         if body.get("status") == "IN_PROGRESS":
-            taken = await self._store.progress(job.id, job.attempt, output or b"null")
+            taken = await self._store.save_progress(job.id, job.attempt, output or b"null")
         else:
             if body.get("stopPod"):
                 self._worker(request).refresh = True
             taken = await self._store.ack(job.id, job.attempt, output=output, error=error_)
-        hit("result-kept")
+        failpoint("result-kept")
         return JSON({"ok": True} if taken else {"ok": True, "ignored": True})
 
     async def _fail(
@@ -189,7 +190,7 @@ class WorkerRoutes:
         logger.warning("job %s: %s", job.id, said, extra={"job_id": job.id})
         if await self._store.ack(job.id, job.attempt, error=said):
             # It may have hours of it left.
-            self._store.stop(self._worker(request).key, job.id)
+            self._store.request_stop(self._worker(request).key, job.id)
         return InvalidRequest(said)
 
     async def _ping(self, request: Request) -> Response:
@@ -224,7 +225,7 @@ class WorkerRoutes:
         """Return the job that a worker speaks of, if it is still its own."""
         endpoint, name = request.path_params["endpoint"], request.path_params["worker"]
         job = await self._store.get(request.path_params["job_id"])
-        if job is None or job.status.final or job.worker_id != worker_key(endpoint, name):
+        if job is None or job.status.is_final or job.worker_id != worker_key(endpoint, name):
             return None
         self._worker(request).posted()
         return job
@@ -246,4 +247,4 @@ def _text(error: Any) -> str | None:
     """Return a worker's word for its failure, if there is any. Raises InvalidRequest."""
     if not error:
         return None
-    return error if isinstance(error, str) else json_bytes(error, "its error").decode()
+    return error if isinstance(error, str) else encode_json(error, "its error").decode()

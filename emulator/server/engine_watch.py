@@ -44,7 +44,7 @@ class EngineWatch:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _watch(self) -> None:
-        failure = await self._engine.failed()
+        failure = await self._engine.wait_until_dead()
         if self._has_other_workers():
             logger.error(
                 "the server goes on without its engine, for its SDK workers: %s", failure.message

@@ -20,7 +20,7 @@ SideCall = Literal["render", "tokenize", "detokenize", "pieces", "infill", "embe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunEnd:
+class RunResult:
     """How a run ended, as the backend counted it.
 
     `completion_tokens` is None where the backend does not count; the pieces it delivered are
@@ -79,7 +79,7 @@ class Backend(Protocol):
         prompt: Prompt,
         sampling: SamplingParams,
         on_piece: OnPiece,
-    ) -> RunEnd:
+    ) -> RunResult:
         """Generate until done, calling `on_piece` once a token; return only when all has stopped.
 
         A chat is put into the model's template here, since not every runtime lets that be done

@@ -13,26 +13,26 @@ from engine.errors import ModelLoadFailed
 
 _MAGIC = b"GGUF"
 # Format of GGUF's scalar value types by their number (ggml's GGUF specification, version 3).
-_SCALARS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
+_SCALAR_FORMATS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-_DEFAULT_CONTEXT = 4096
+_DEFAULT_CONTEXT_TOKENS = 4096
 # The largest vocabularies take some 20 MB.
 _MAX_HEADER_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class GgufHeader:
     """What a model says of itself.
 
     `context_length` is the one it was trained for; `pooling` is how it makes one vector of all its
     tokens' (llama.cpp's number), 0 for a model that was not made for vectors.
     """
 
-    context_length: int = _DEFAULT_CONTEXT
+    context_length: int = _DEFAULT_CONTEXT_TOKENS
     pooling: int = 0
 
 
-def read_header(path: Path, setting: str = "MODEL_PATH") -> Header:
+def read_header(path: Path, setting: str = "MODEL_PATH") -> GgufHeader:
     """Return what a GGUF says of itself, having checked that it is one.
 
     Raises:
@@ -51,7 +51,7 @@ def read_header(path: Path, setting: str = "MODEL_PATH") -> Header:
                     raise ValueError("cut short")
                 return data
 
-            return _header(read)
+            return _parse_header(read)
     except FileNotFoundError as error:
         raise ModelLoadFailed(f"{setting}: there is no file {path}") from error
     except OSError as error:
@@ -60,7 +60,7 @@ def read_header(path: Path, setting: str = "MODEL_PATH") -> Header:
         raise ModelLoadFailed(f"{setting}: {path} is damaged or cut short") from error
 
 
-def _header(read: Callable[[int], bytes]) -> Header:
+def _parse_header(read: Callable[[int], bytes]) -> GgufHeader:
     def scalar(form: str) -> Any:
         return struct.unpack("<" + form, read(struct.calcsize("<" + form)))[0]
 
@@ -69,13 +69,13 @@ def _header(read: Callable[[int], bytes]) -> Header:
             return read(scalar("Q"))
         if kind == _ARRAY:
             element, count = scalar("I"), scalar("Q")
-            if element in _SCALARS:
-                read(struct.calcsize("<" + _SCALARS[element]) * count)
+            if element in _SCALAR_FORMATS:
+                read(struct.calcsize("<" + _SCALAR_FORMATS[element]) * count)
             else:
                 for _ in range(count):
                     value(element)
             return None
-        return scalar(_SCALARS[kind])
+        return scalar(_SCALAR_FORMATS[kind])
 
     _version, _tensors, pairs = scalar("I"), scalar("Q"), scalar("Q")
     found: dict[str, int] = {}
@@ -90,7 +90,9 @@ def _header(read: Callable[[int], bytes]) -> Header:
                 if not isinstance(said, int) or said < least:
                     raise ValueError(f"no {name}")
                 found[name] = said
-    return Header(found.get("context_length", _DEFAULT_CONTEXT), found.get("pooling_type", 0))
+    return GgufHeader(
+        found.get("context_length", _DEFAULT_CONTEXT_TOKENS), found.get("pooling_type", 0)
+    )
 
 
 def has_chat_template(path: Path) -> bool:

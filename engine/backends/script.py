@@ -10,7 +10,7 @@ from engine.output import FinishReason
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ScriptedPiece:
     """One step of an answer: bytes to say, or a fault to commit.
 
     In the file a string, or an object with one of `text`, `hex` (bytes, so that a character can be
@@ -28,7 +28,7 @@ class Piece:
     deaf: bool = False
 
     @classmethod
-    def parse(cls, raw: Any) -> Piece:
+    def parse(cls, raw: Any) -> ScriptedPiece:
         """Read one piece of the file. Raises TypeError or ValueError for what it cannot be."""
         if isinstance(raw, str):
             return cls(raw.encode())
@@ -38,14 +38,14 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ScriptedAnswer:
     """What to say to prompts that match `when` (a regular expression; None matches all).
 
     `pieces` None says the prompt's own words back. `repeat` says the pieces that many times, -1
     for ever; `prefill_ms` is spent in silence first, in which `deaf_prefill` hears no abort.
     """
 
-    pieces: tuple[Piece, ...] | None = None
+    pieces: tuple[ScriptedPiece, ...] | None = None
     when: re.Pattern[str] | None = None
     repeat: int = 1
     delay_ms: float = 0.0
@@ -54,11 +54,11 @@ class Answer:
     reason: FinishReason = FinishReason.STOP
 
     @classmethod
-    def parse(cls, raw: dict[str, Any]) -> Answer:
+    def parse(cls, raw: dict[str, Any]) -> ScriptedAnswer:
         """Read one answer of the file. Raises TypeError or ValueError for what it cannot be."""
         fields = dict(raw)
         if "pieces" in fields:
-            fields["pieces"] = tuple(Piece.parse(piece) for piece in fields["pieces"])
+            fields["pieces"] = tuple(ScriptedPiece.parse(piece) for piece in fields["pieces"])
         if "when" in fields:
             fields["when"] = re.compile(fields["when"])
         if "reason" in fields:
@@ -73,7 +73,7 @@ class Script:
     `load_error` fails the load; `load_ms` delays it.
     """
 
-    answers: tuple[Answer, ...] = (Answer(),)
+    answers: tuple[ScriptedAnswer, ...] = (ScriptedAnswer(),)
     slots: int = 4
     context_length: int = 4096
     load_ms: float = 0.0
@@ -86,5 +86,5 @@ class Script:
         """Read a file's JSON. Raises TypeError or ValueError for what it cannot be."""
         fields = dict(raw)
         if "answers" in fields:
-            fields["answers"] = tuple(Answer.parse(answer) for answer in fields["answers"])
+            fields["answers"] = tuple(ScriptedAnswer.parse(answer) for answer in fields["answers"])
         return cls(**fields)

@@ -16,13 +16,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.backends.base import OnPiece, RunEnd
-from engine.backends.script import Answer, Piece, Script
+from engine.backends.base import OnPiece, RunResult
+from engine.backends.script import Script, ScriptedAnswer, ScriptedPiece
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, ModelLoadFailed, PromptTooLong
 from engine.output import FinishReason, TokenLogprob
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
-from engine.tool_prompt import told_as_text
+from engine.tool_prompt import tools_as_text
 
 _TOKEN = re.compile(r"\s*\S+|\s+")
 _VECTOR_SIZE = 32
@@ -52,7 +52,7 @@ class ScriptedBackend:
         except (OSError, ValueError, TypeError, AttributeError, KeyError, re.error) as error:
             raise ModelLoadFailed(f"MODEL_PATH: {self._path} is not a script: {error}") from error
         time.sleep(script.load_ms / 1000)
-        _die_of(fatal)
+        _kill_self(fatal)
         if script.load_error is not None:
             raise ModelLoadFailed(script.load_error)
         return capabilities
@@ -81,7 +81,7 @@ class ScriptedBackend:
     def render(self, chat: Chat) -> str:
         """Return one line a turn, the assistant's left open."""
         if chat.tools:
-            chat = told_as_text(chat)
+            chat = tools_as_text(chat)
         turns = [f"{message.role}: {message.content}" for message in chat.messages]
         return "\n".join([*turns, "assistant:"])
 
@@ -131,7 +131,7 @@ class ScriptedBackend:
         prompt: Prompt,
         sampling: SamplingParams,
         on_piece: OnPiece,
-    ) -> RunEnd:
+    ) -> RunResult:
         """Say the first answer that matches the prompt."""
         if isinstance(prompt, Chat):
             prompt = self.render(prompt)
@@ -146,7 +146,7 @@ class ScriptedBackend:
         finally:
             with self._lock:
                 del self._aborts[run_id]
-        return RunEnd(
+        return RunResult(
             reason=FinishReason.LENGTH if cut else answer.reason,
             prompt_tokens=len(words),
             completion_tokens=said,
@@ -155,7 +155,7 @@ class ScriptedBackend:
 
     def _say(
         self,
-        answer: Answer,
+        answer: ScriptedAnswer,
         words: list[str],
         aborted: threading.Event,
         sampling: SamplingParams,
@@ -165,13 +165,13 @@ class ScriptedBackend:
         said = 0
         pieces = answer.pieces
         if pieces is None:
-            pieces = tuple(Piece(word.encode()) for word in words)
-        for piece in _times(answer.repeat, pieces):
+            pieces = tuple(ScriptedPiece(word.encode()) for word in words)
+        for piece in _repeat_pieces(answer.repeat, pieces):
             if delay_ms := piece.delay_ms or answer.delay_ms:
                 aborted.wait(delay_ms / 1000)
             if piece.hang_s:
                 _wait(piece.hang_s, aborted, deaf=piece.deaf)
-            _die_of(piece.signal)
+            _kill_self(piece.signal)
             if piece.error is not None:
                 raise BackendFailed(piece.error)
             if aborted.is_set():
@@ -187,7 +187,7 @@ class ScriptedBackend:
                 break
         return said, False
 
-    def _pick(self, text: str) -> Answer:
+    def _pick(self, text: str) -> ScriptedAnswer:
         for answer in self._script.answers:
             if answer.when is None or answer.when.search(text):
                 return answer
@@ -202,7 +202,7 @@ class ScriptedBackend:
         """Nothing is held."""
 
 
-def _times(repeat: int, pieces: tuple[Piece, ...]) -> Iterator[Piece]:
+def _repeat_pieces(repeat: int, pieces: tuple[ScriptedPiece, ...]) -> Iterator[ScriptedPiece]:
     rounds: Iterable[object] = itertools.count() if repeat < 0 else range(repeat)
     for _ in rounds:
         yield from pieces
@@ -215,7 +215,7 @@ def _wait(seconds: float, aborted: threading.Event, *, deaf: bool) -> None:
         aborted.wait(seconds)
 
 
-def _die_of(name: str | None) -> None:
+def _kill_self(name: str | None) -> None:
     if name is not None:
         os.kill(os.getpid(), signal.Signals[name])
         # The signal may be delivered to another thread a moment later.

@@ -57,13 +57,13 @@ class Host(Protocol):
     async def ready(self) -> Capabilities:
         """Wait until the model is loaded. Raises ModelLoadFailed, EngineDead or EngineClosed."""
 
-    def run(self, stream: TokenStream) -> None:
+    def start_run(self, stream: TokenStream) -> None:
         """Start the stream's run; its slot is free."""
 
     def abort(self, run_id: int) -> None:
         """Stop a run as soon as the backend can."""
 
-    def wedged(self, run_id: int, error: EngineError) -> None:
+    def kill_stuck_run(self, run_id: int, error: EngineError) -> None:
         """A run did not end in time after an abort: get rid of the backend that it holds.
 
         The other runs get time to end before that, and no new ones are taken meanwhile.

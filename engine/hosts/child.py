@@ -7,10 +7,7 @@ It ends when told to, when the socket closes, or when its parent dies, whatever 
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
-import os
-import signal
 import socket
 import sys
 import threading
@@ -21,32 +18,15 @@ from typing import Any
 
 from engine.backends import build
 from engine.errors import EngineError, ModelLoadFailed
-from engine.hosts.frame_sender import Outbox, exit_now
+from engine.hosts.frame_sender import FrameSender
 from engine.hosts.frames import FrameDecoder
 from engine.hosts.memory_limit import limit_memory
+from engine.hosts.process_utils import die_with_parent, exit_now, ignore_signals
 from engine.request import SamplingParams, prompt_from_wire
 from engine.runner import Runner
 
 # How long unloading may take once the parent is gone or has asked for it.
 UNLOAD_S = 5.0
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent dies, even if it is wedged by then."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        exit_now(0)
-
-
-def ignore_signals() -> None:
-    """Leave Ctrl-C and SIGTERM, which reach the whole group, to the parent: it drains first.
-
-    Called again after loading, because llama.cpp's server installs handlers of its own.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _orders(sock: socket.socket) -> Iterator[Any]:
@@ -59,40 +39,40 @@ def _orders(sock: socket.socket) -> Iterator[Any]:
 
 def serve(sock: socket.socket) -> None:
     """Load the backend that the first frame describes, then carry out orders until told to stop."""
-    outbox = Outbox(sock)
+    frame_sender = FrameSender(sock)
     orders = _orders(sock)
     config = next(orders)
     try:
         limit_memory(config["memory_mb"])
-        runner = Runner(build(config["backend"], config["options"]), outbox)
+        runner = Runner(build(config["backend"], config["options"]), frame_sender)
         capabilities = runner.load()
     except Exception as error:
         failure: Exception = error
         if not isinstance(failure, EngineError):
             traceback.print_exc()
             failure = ModelLoadFailed(f"the engine did not load: {error}")
-        outbox.message({"load_failed": failure.to_wire()})
+        frame_sender.message({"load_failed": failure.to_wire()})
         ignore_signals()
         # Until the parent, who must get to read this, has done so and asks for the end.
         next(orders, None)
         return
-    outbox.message({"loaded": capabilities.to_wire()})
+    frame_sender.message({"loaded": capabilities.to_wire()})
     ignore_signals()
     for order in orders:
         match order:
-            case {"run": run_id, "prompt": prompt, "sampling": sampling, "whole": whole}:
-                if whole:
-                    outbox.gather(run_id)
+            case {"run": run_id, "prompt": prompt, "sampling": sampling, "buffered": buffered}:
+                if buffered:
+                    frame_sender.buffer_run(run_id)
                 runner.start(run_id, prompt_from_wire(prompt), SamplingParams.from_wire(sampling))
             case {"abort": run_id}:
                 runner.abort(run_id)
-                outbox.stir()
+                frame_sender.wake_producers()
             case {"call": call_id, "op": op, "payload": payload}:
                 argument = prompt_from_wire(payload)
 
                 def answer(result: Any, error: EngineError | None, call_id: int = call_id) -> None:
                     wire = error and error.to_wire()
-                    outbox.message({"answer": call_id, "result": result, "error": wire})
+                    frame_sender.message({"answer": call_id, "result": result, "error": wire})
 
                 runner.call(op, argument, answer)
             case {"close": _}:

@@ -16,7 +16,7 @@ _POLICY = "OMP_WAIT_POLICY"
 _WAITING = {_POLICY: "PASSIVE", "GOMP_SPINCOUNT": "300"}
 
 
-def waiting_threads(known: Mapping[str, str]) -> dict[str, str]:
+def thread_wait_env(known: Mapping[str, str]) -> dict[str, str]:
     """Return the variables for how llama.cpp's threads wait that `known` leaves open.
 
     They do so hundreds of times a token. To sleep each time costs a quarter of the tokens, and to
@@ -26,17 +26,19 @@ def waiting_threads(known: Mapping[str, str]) -> dict[str, str]:
     return {} if _POLICY in known else {n: _WAITING[n] for n in _WAITING.keys() - known.keys()}
 
 
-def start(module: str, *arguments: str, folder: str, **options: Any) -> subprocess.Popen[bytes]:
+def start_process(
+    module: str, *arguments: str, folder: str, **options: Any
+) -> subprocess.Popen[bytes]:
     """Start a module that is told its parent's process id last. Raises OSError."""
     path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     # Without the working folder on the path (-P): its packages are not ours.
     command = [sys.executable, "-P", "-m", module, *arguments, str(os.getpid())]
     own = {"PYTHONPATH": path, "TMPDIR": folder}
-    environment = {**os.environ, **waiting_threads(os.environ), **own}
+    environment = {**os.environ, **thread_wait_env(os.environ), **own}
     return subprocess.Popen(command, env=environment, **options)
 
 
-def death(code: int) -> str:
+def describe_exit(code: int) -> str:
     """Return how a process ended, as the rest of a sentence about it."""
     if code >= 0:
         return f"exited with code {code}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
@@ -13,7 +12,8 @@ import orjson
 
 from engine.channel import DeltaChannel
 from engine.errors import EngineError
-from engine.hosts.frames import encode, framed
+from engine.hosts.frames import add_header, encode
+from engine.hosts.process_utils import exit_now
 from engine.output import Delta, Finish
 
 # Deltas that may wait for the parent to read. All that is said waits in one line, ends too, but for
@@ -47,7 +47,7 @@ _NEVER_S = threading.TIMEOUT_MAX
 _ALONE = b'{"deltas":[[%d,[%b],null]]}'
 
 
-class Outbox:
+class FrameSender:
     """Sends what the runs produce, as much as has gathered in one frame.
 
     Threads of the runner put, one sender thread drains: under a burst the frames grow instead of
@@ -85,7 +85,7 @@ class Outbox:
         self._channel: DeltaChannel[tuple[int, Any]] = DeltaChannel(self._awake.set)
         threading.Thread(target=self._send_forever, name="outbox", daemon=True).start()
 
-    def gather(self, run_id: int) -> None:
+    def buffer_run(self, run_id: int) -> None:
         """Send the tokens of a run in few frames, for its answer is wanted whole."""
         self._whole.add(run_id)
 
@@ -132,14 +132,14 @@ class Outbox:
         if len(self._channel.pending) >= MOST_GATHERED:
             self._channel.put(item)
             return
-        self._channel.put_quietly(item)
+        self._channel.append_without_wake(item)
         if self._asked_s > late_s:
             self._asked_s = late_s
         if self._tick_s > late_s:
             self._tick_s = late_s
             self._awake.set()
 
-    def stir(self) -> None:
+    def wake_producers(self) -> None:
         """Wake the producers that wait for room: the run of one of them has been aborted."""
         self._room.set()
 
@@ -150,7 +150,7 @@ class Outbox:
     def aborted(self, run_id: int, end: Finish | EngineError) -> None:
         """The run has ended after an abort."""
         self._forget(run_id)
-        self._first.put_quietly((run_id, end))
+        self._first.append_without_wake((run_id, end))
         self._send_now()
 
     def failed(self, run_id: int, error: EngineError) -> None:
@@ -181,7 +181,7 @@ class Outbox:
                 frame = encode(_frame([*self._first.drain(), *self._drain(), *said]))
             else:
                 # Alone it finds all caches cold, and each step takes ten times as long.
-                frame = framed(_ALONE % (last[0], orjson.dumps(last[1].text)))
+                frame = add_header(_ALONE % (last[0], orjson.dumps(last[1].text)))
             self._rest = frame
             sent = self._sock.send(frame, socket.MSG_DONTWAIT)
             self._rest = frame[sent:]
@@ -297,8 +297,3 @@ def _fail() -> NoReturn:
     """End a host that cannot tell what it does: it is of no use, and the parent starts another."""
     traceback.print_exc()
     exit_now(1)
-
-
-def exit_now(code: int) -> NoReturn:
-    """End the process at once: threads that are stuck in a native library cannot be joined."""
-    os._exit(code)

@@ -13,7 +13,7 @@ from engine.hosts.frames import FrameDecoder, encode
 _READ_BYTES = 16 * 1024
 
 
-class Link:
+class FrameSocket:
     """Reads frames as the loop finds them and writes without ever blocking it.
 
     Reading on the loop itself, instead of in a thread, saves the hop that costs most between a

@@ -18,10 +18,10 @@ def encode(message: Any) -> bytes:
 
     Raises TypeError for what JSON cannot carry.
     """
-    return framed(orjson.dumps(message))
+    return add_header(orjson.dumps(message))
 
 
-def framed(body: bytes) -> bytes:
+def add_header(body: bytes) -> bytes:
     """Return a message that is JSON already as a frame."""
     return _HEADER.pack(len(body)) + body
 

@@ -13,7 +13,7 @@ from engine.output import Delta, Finish, TokenLogprob, new_delta
 from engine.stream import TokenStream
 
 
-class Underway:
+class InflightRequests:
     """Asks the child for runs and side calls, and hands what it says to whoever waits for it.
 
     Each of them ends here once: by what the child says, or all together when it is lost. Owned by
@@ -49,7 +49,7 @@ class Underway:
         """Whether a run that was not aborted, or a side call, has not ended."""
         return bool(self._calls) or not all(each.aborted for each in self._streams.values())
 
-    def run(self, stream: TokenStream) -> None:
+    def start_run(self, stream: TokenStream) -> None:
         """Ask for the stream's run."""
         self._streams[stream.run_id] = stream
         try:
@@ -58,12 +58,12 @@ class Underway:
                     "run": stream.run_id,
                     "prompt": stream.request.prompt,
                     "sampling": stream.request.sampling.to_wire(),
-                    "whole": stream.whole,
+                    "buffered": stream.buffered,
                 }
             )
         except TypeError as error:
             del self._streams[stream.run_id]
-            stream.over(None, _not_sendable(error))
+            stream.end(None, _not_sendable(error))
 
     async def call(self, op: SideCall, payload: Any, within_s: float) -> Any:
         """Ask one of the backend's side calls; a child that does not answer is deaf.
@@ -100,7 +100,7 @@ class Underway:
         said = [at for each in self._streams.values() if (at := each.last_token_s) is not None]
         return max([self._ended_s, *said])
 
-    def take(self, frame: dict[str, Any]) -> None:
+    def handle_frame(self, frame: dict[str, Any]) -> None:
         """Take what the child says of its runs."""
         streams = self._streams
         for run_id, texts, logprobs in frame.get("deltas", ()):
@@ -112,14 +112,14 @@ class Underway:
                 )
         for run_id, wire in frame.get("finished", ()):
             if (stream := streams.pop(run_id, None)) is not None:
-                stream.over(Finish.from_wire(wire), None)
+                stream.end(Finish.from_wire(wire), None)
                 if stream.result is not None:
                     self._ended_s = asyncio.get_running_loop().time()
         for run_id, wire in frame.get("failed", ()):
             if (stream := streams.pop(run_id, None)) is not None:
-                stream.over(None, from_wire(wire))
+                stream.end(None, from_wire(wire))
 
-    def answer(self, call_id: int, result: Any, error: EngineError | None) -> None:
+    def resolve_call(self, call_id: int, result: Any, error: EngineError | None) -> None:
         """Take the child's answer to a side call, which may have been given up."""
         future = self._calls.get(call_id)
         if future is None or future.done():
@@ -129,13 +129,13 @@ class Underway:
         else:
             future.set_exception(error)
 
-    def end(self, error: EngineError) -> None:
+    def fail_all(self, error: EngineError) -> None:
         """End all of them with this error: the child is no more."""
         streams, self._streams = self._streams, {}
         for stream in streams.values():
-            stream.over(None, error)
+            stream.end(None, error)
         for call_id in list(self._calls):
-            self.answer(call_id, None, error)
+            self.resolve_call(call_id, None, error)
 
 
 def _join(texts: list[str], logprobs: list[list[Any]]) -> list[Delta]:

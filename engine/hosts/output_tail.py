@@ -15,7 +15,7 @@ _LONGEST = 300
 _TRACES = ("Fatal Python error: ", "stack backtrace:", "Stack backtrace:")
 
 
-class LastWords:
+class OutputTail:
     """The last lines of the current process; each process is listened to on a thread."""
 
     def __init__(self) -> None:

@@ -114,19 +114,19 @@ class PoolHost:
         except EngineError as error:
             logger.error("copy %d of a model is not there: %s", self._hosts.index(host), error)
 
-    def run(self, stream: TokenStream) -> None:
+    def start_run(self, stream: TokenStream) -> None:
         """Start the stream's run on the least busy copy."""
-        self._least_busy().run(stream)
+        self._least_busy().start_run(stream)
 
     def abort(self, run_id: int) -> None:
         """Stop a run as soon as its backend can."""
         for host in self._hosts:
             host.abort(run_id)
 
-    def wedged(self, run_id: int, error: EngineError) -> None:
+    def kill_stuck_run(self, run_id: int, error: EngineError) -> None:
         """Get rid of the process that holds the run, and of no other."""
         for host in self._hosts:
-            host.wedged(run_id, error)
+            host.kill_stuck_run(run_id, error)
 
     async def call(self, op: SideCall, payload: Any) -> Any:
         """Ask one of the backend's side calls of the least busy copy. Raises EngineError."""

@@ -27,18 +27,18 @@ from engine.errors import (
     from_wire,
 )
 from engine.hooks import Hooks, HostLoaded, HostLost
-from engine.hosts.child_process import death, start
+from engine.hosts.child_process import describe_exit, start_process
 from engine.hosts.downtime import Downtime
-from engine.hosts.frame_socket import Link
+from engine.hosts.frame_socket import FrameSocket
 from engine.hosts.frames import encode
-from engine.hosts.inflight import Underway
+from engine.hosts.inflight import InflightRequests
 from engine.hosts.memory_limit import memory_note
-from engine.hosts.output_tail import LastWords
-from engine.hosts.restart_policy import MAX_FIRST_CRASHES, Crashes
+from engine.hosts.output_tail import OutputTail
+from engine.hosts.restart_policy import MAX_FIRST_CRASHES, RestartPolicy
 from engine.hosts.retirement import Retirement
 from engine.stream import TokenStream
 from engine.temporary_folders import ScratchFolder
-from engine.timeouts import Clocks
+from engine.timeouts import Timeouts
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class ProcessHost:
     A segfault, an abort in C or a hang ends the requests running on it with EngineCrashed, and the
     next one waits for the restart. Restarts have growing pauses and go on until a model is loaded.
     `failure` is set, and no process is started any more, when the model cannot be loaded the first
-    time, or when the engine had no loaded model for `Clocks.down_limit_s` after a crash.
+    time, or when the engine had no loaded model for `Timeouts.down_limit_s` after a crash.
 
     The process is also killed when a run does not stop after an abort, but only after a
     `Retirement`, in which the other runs get time to finish. Runs that do not finish in time, and
@@ -70,26 +70,26 @@ class ProcessHost:
 
     threaded = False
 
-    def __init__(self, config: BackendConfig, clocks: Clocks, hooks: Hooks) -> None:
+    def __init__(self, config: BackendConfig, timeouts: Timeouts, hooks: Hooks) -> None:
         self._config = config
-        self._clocks = clocks
+        self._timeouts = timeouts
         self._hooks = hooks
         self.failure: EngineError | None = None
         self.capabilities: Capabilities | None = None
         self.restarts = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._sock: socket.socket | None = None
-        self._link: Link | None = None
+        self._frame_socket: FrameSocket | None = None
         self.loaded = False
         self._changed: asyncio.Event | None = None
-        self._underway = Underway(self._send, self._retire)
-        self._crashes = Crashes()
+        self._inflight = InflightRequests(self._send, self._retire)
+        self._restart_policy = RestartPolicy()
         # Why this side has killed the child.
         self._reason: EngineError | None = None
         self._retirement = Retirement(
-            clocks.neighbour_grace_s,
-            self._underway.__contains__,
-            lambda: not self._underway.has_healthy,
+            timeouts.neighbour_grace_s,
+            self._inflight.__contains__,
+            lambda: not self._inflight.has_healthy,
             self._give_up,
             self._resume,
         )
@@ -97,7 +97,7 @@ class ProcessHost:
         self._start_error: OSError | RuntimeError | None = None
         self._lost: Downtime | None = None
         self._load_s = 0.0
-        self._last_words = LastWords()
+        self._output_tail = OutputTail()
         self._spawned_at = 0.0
         self._restarting: asyncio.Task[None] | None = None
         self._load_timer: asyncio.TimerHandle | None = None
@@ -115,7 +115,7 @@ class ProcessHost:
     @property
     def running(self) -> int:
         """How many runs are under way on it."""
-        return len(self._underway)
+        return len(self._inflight)
 
     @property
     def downtime(self) -> Downtime | None:
@@ -172,7 +172,7 @@ class ProcessHost:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                self._process = process = start(
+                self._process = process = start_process(
                     "engine.hosts.child",
                     str(theirs.fileno()),
                     folder=self._folder.name,
@@ -182,7 +182,7 @@ class ProcessHost:
                     stderr=subprocess.STDOUT,
                 )
             assert process.stdout is not None  # noqa: S101 - opened as a pipe above
-            self._last_words.listen(process.stdout)
+            self._output_tail.listen(process.stdout)
         except BaseException:
             ours.close()
             raise
@@ -218,19 +218,19 @@ class ProcessHost:
                 self._begin()
             await self._changed.wait()
 
-    def run(self, stream: TokenStream) -> None:
+    def start_run(self, stream: TokenStream) -> None:
         """Start the stream's run."""
-        self._underway.run(stream)
+        self._inflight.start_run(stream)
 
     def abort(self, run_id: int) -> None:
         """Stop a run as soon as the backend can."""
-        if run_id in self._underway:
+        if run_id in self._inflight:
             self._send({"abort": run_id})
             self._retirement.check()
 
-    def wedged(self, run_id: int, error: EngineError) -> None:
+    def kill_stuck_run(self, run_id: int, error: EngineError) -> None:
         """Take no more runs and kill the child as soon as its other runs have ended."""
-        if run_id in self._underway:
+        if run_id in self._inflight:
             self._retire(error, run_id)
 
     def _retire(self, error: EngineError, run_id: int | None = None) -> None:
@@ -238,12 +238,12 @@ class ProcessHost:
             return
         if self._retirement.begin(error, run_id):
             self.loaded = False
-            if self._underway.has_healthy:
+            if self._inflight.has_healthy:
                 logger.error(
                     "%s; the other requests get up to %g s (ENGINE_DRAIN_S) to finish before its "
                     "process is ended",
                     error.message,
-                    self._clocks.neighbour_grace_s,
+                    self._timeouts.neighbour_grace_s,
                 )
             self._notify()
         self._retirement.check()
@@ -258,7 +258,7 @@ class ProcessHost:
         """Ask one of the backend's side calls. Raises EngineError."""
         await self.ready()
         try:
-            return await self._underway.call(op, payload, self._clocks.prefill_timeout_s)
+            return await self._inflight.call(op, payload, self._timeouts.prefill_timeout_s)
         finally:
             # It may have been the last one that the process was kept for.
             self._retirement.check()
@@ -275,15 +275,15 @@ class ProcessHost:
             self._attach()
             self._send({"close": True})
             try:
-                await asyncio.to_thread(process.wait, self._clocks.abort_grace_s)
+                await asyncio.to_thread(process.wait, self._timeouts.abort_grace_s)
             except subprocess.TimeoutExpired:
                 self._kill()
                 with suppress(subprocess.TimeoutExpired):
                     await asyncio.to_thread(process.wait, _KILL_TIMEOUT_S)
         self._stop_load_timer()
-        if self._link is not None:
-            self._link.close()
-        self._underway.end(EngineClosed("the engine was shut down"))
+        if self._frame_socket is not None:
+            self._frame_socket.close()
+        self._inflight.fail_all(EngineClosed("the engine was shut down"))
         self._folder.close()
         atexit.unregister(self._part)
 
@@ -296,9 +296,9 @@ class ProcessHost:
             self._restarting = None
             self._kill()
             self._process = self._reason = None
-        elif self._link is not None:
-            self._sock = self._link.detach()
-        self._link = None
+        elif self._frame_socket is not None:
+            self._sock = self._frame_socket.detach()
+        self._frame_socket = None
         self._changed = None
 
     # -- the child's messages -------------------------------------------------------------------
@@ -313,19 +313,19 @@ class ProcessHost:
     def _attach(self) -> None:
         if self._sock is None:
             return
-        self._link = Link(self._sock, self._on_message, self._on_lost)
+        self._frame_socket = FrameSocket(self._sock, self._on_message, self._on_lost)
         self._sock = None
         self._stop_load_timer()
         if self.loaded:
             return
         self._load_timer = asyncio.get_running_loop().call_later(
-            self._clocks.load_timeout_s, self._on_load_timeout
+            self._timeouts.load_timeout_s, self._on_load_timeout
         )
 
     def _on_message(self, frame: dict[str, Any]) -> None:
-        self._underway.take(frame)
+        self._inflight.handle_frame(frame)
         if "finished" in frame:
-            self._crashes.answered()
+            self._restart_policy.reset()
         if self._retirement.error is not None:
             self._retirement.check()
         for message in frame.get("messages", ()):
@@ -350,12 +350,12 @@ class ProcessHost:
                     self._give_up(from_wire(wire))
             case {"answer": call_id, "result": result, "error": wire}:
                 if wire is None:
-                    self._crashes.answered()
-                self._underway.answer(call_id, result, wire and from_wire(wire))
+                    self._restart_policy.reset()
+                self._inflight.resolve_call(call_id, result, wire and from_wire(wire))
 
     def _send(self, message: dict[str, Any]) -> None:
-        if self._link is not None:
-            self._link.send(message)
+        if self._frame_socket is not None:
+            self._frame_socket.send(message)
 
     # -- life and death -------------------------------------------------------------------------
 
@@ -367,7 +367,7 @@ class ProcessHost:
         if not self.loaded:
             self._give_up(
                 EngineStalled(
-                    f"the model did not load within {self._clocks.load_timeout_s:g} s "
+                    f"the model did not load within {self._timeouts.load_timeout_s:g} s "
                     "(LOAD_TIMEOUT_S)"
                 )
             )
@@ -404,28 +404,28 @@ class ProcessHost:
             death_of_child = await self._death()
             reason = self._reason.message if self._reason else death_of_child
             exit_code = self._process.poll() if self._process else None
-            reason += memory_note(exit_code, self._last_words.lines(), self._config.memory_mb)
+            reason += memory_note(exit_code, self._output_tail.lines(), self._config.memory_mb)
             lived_s = 0.0 if self._reason else time.monotonic() - self._spawned_at
-        aborted = self._underway.aborted
+        aborted = self._inflight.aborted
         # An abort may crash the library, or not be heeded: that says nothing about the engine.
         # A run that a clock has aborted had stalled before, which does.
         counts = not aborted or any(isinstance(each.error, EngineStalled) for each in aborted)
         if counts:
-            self._crashes.add(lived_s)
+            self._restart_policy.record_crash(lived_s)
         ended_by_other = bool(aborted) or self._reason is not None
         self._reason = self._process = None
         self._retirement.stop()
         since = self._lost.since if self._lost else time.monotonic()
         failure = self._past_helping(reason, time.monotonic() - since)
-        pause_s = self._crashes.pause_s
+        pause_s = self._restart_policy.pause_s
         self._lost = Downtime(
             since,
             reason,
-            crashes=self._crashes.in_a_row,
+            crashes=self._restart_policy.in_a_row,
             next_start=time.monotonic() + pause_s,
             load_s=self._load_s,
         )
-        self._underway.end(
+        self._inflight.fail_all(
             EngineReplaced(f"{reason} while the request was running beside another one")
             if ended_by_other
             else EngineCrashed(f"{reason} while the request was running on it")
@@ -440,10 +440,10 @@ class ProcessHost:
         logger.error(
             "%s%s; restarting in %.1f s, at %s; its last words: %s",
             reason,
-            f" (crash {self._crashes.in_a_row} in a row)" if counts else "",
+            f" (crash {self._restart_policy.in_a_row} in a row)" if counts else "",
             pause_s,
             time.strftime("%H:%M:%S", time.localtime(time.time() + pause_s)),
-            self._last_words.all(),
+            self._output_tail.all(),
         )
         self.restarts += 1
         # Those who wait can be told now when that will be.
@@ -472,25 +472,25 @@ class ProcessHost:
                 self._kill()
             await asyncio.sleep(_DEATH_POLL_S)
         leave_at = time.monotonic() + _LAST_WORDS_TIMEOUT_S
-        while not self._last_words.is_complete:
+        while not self._output_tail.is_complete:
             if time.monotonic() > leave_at:
                 break
             await asyncio.sleep(_DEATH_POLL_S)
-        return f"the engine process {death(code)}"
+        return f"the engine process {describe_exit(code)}"
 
     def _past_helping(self, reason: str, down_s: float) -> EngineError | None:
         """Return why there will be no other start, if that is so."""
-        count = self._crashes.in_a_row
-        last_words = self._last_words.last()
+        count = self._restart_policy.in_a_row
+        last_words = self._output_tail.last()
         if self.capabilities is None and self._start_error is None and count >= MAX_FIRST_CRASHES:
             return EngineDead(
                 f"the engine crashed {count} times in a row while it loaded the model for the "
                 f"first time, and is not started again: {reason}; last words: {last_words}"
             )
-        if down_s < self._clocks.down_limit_s:
+        if down_s < self._timeouts.down_limit_s:
             return None
         return EngineDead(
-            f"the engine could not be started again within {self._clocks.down_limit_s:g} s "
+            f"the engine could not be started again within {self._timeouts.down_limit_s:g} s "
             f"(ENGINE_DOWN_EXIT_S), after {count} crashes in a row: {reason}; "
             f"last words: {last_words}"
         )
@@ -508,13 +508,13 @@ class ProcessHost:
 
     def _part(self) -> None:
         """At the interpreter's end, without a loop: hang up, wait for the child to unload, kill."""
-        if self._link is not None:
-            self._link.hang_up()
+        if self._frame_socket is not None:
+            self._frame_socket.hang_up()
         if self._sock is not None:
             self._sock.close()
         if self._process is not None:
             try:
-                self._process.wait(self._clocks.abort_grace_s)
+                self._process.wait(self._timeouts.abort_grace_s)
             except subprocess.TimeoutExpired:
                 self._kill()
 
@@ -526,11 +526,13 @@ class ProcessHost:
         self._begin_downtime(reason.message)
         self._notify()
         self._kill()
-        asyncio.get_running_loop().call_later(_KILL_TIMEOUT_S, self._leave_behind, self._link)
+        asyncio.get_running_loop().call_later(
+            _KILL_TIMEOUT_S, self._leave_behind, self._frame_socket
+        )
 
-    def _leave_behind(self, link: Link | None) -> None:
+    def _leave_behind(self, link: FrameSocket | None) -> None:
         """Take a child that was killed for dead if it still holds its socket open."""
-        if link is not None and link is self._link and self._restarting is None:
+        if link is not None and link is self._frame_socket and self._restarting is None:
             link.close()
             self._on_lost()
 

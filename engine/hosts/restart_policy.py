@@ -10,7 +10,7 @@ STEADY_S = 600.0
 MAX_FIRST_CRASHES = 5
 
 
-class Crashes:
+class RestartPolicy:
     """Counts crashes until something is answered in between. Owned by the host's event loop."""
 
     __slots__ = ("in_a_row",)
@@ -18,11 +18,11 @@ class Crashes:
     def __init__(self) -> None:
         self.in_a_row = 0
 
-    def answered(self) -> None:
+    def reset(self) -> None:
         """End the row: the host works."""
         self.in_a_row = 0
 
-    def add(self, lived_s: float) -> None:
+    def record_crash(self, lived_s: float) -> None:
         """Count a crash of a host that had lived for so long; 0 if it had to be killed."""
         if lived_s > STEADY_S:
             self.in_a_row = 0

@@ -17,13 +17,13 @@ from engine.capabilities import Capabilities
 from engine.config import BackendConfig
 from engine.errors import EngineClosed, EngineDead, EngineError, ModelLoadFailed
 from engine.hooks import Hooks, HostLoaded, HostLost
-from engine.hosts.child_process import waiting_threads
+from engine.hosts.child_process import thread_wait_env
 from engine.hosts.downtime import Downtime
 from engine.hosts.retirement import Retirement
 from engine.output import Delta, Finish
 from engine.runner import Runner
 from engine.stream import TokenStream
-from engine.timeouts import Clocks
+from engine.timeouts import Timeouts
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +39,9 @@ class ThreadHost:
 
     threaded = True
 
-    def __init__(self, config: BackendConfig, clocks: Clocks, hooks: Hooks) -> None:
+    def __init__(self, config: BackendConfig, timeouts: Timeouts, hooks: Hooks) -> None:
         self._config = config
-        self._clocks = clocks
+        self._timeouts = timeouts
         self._hooks = hooks
         self.failure: EngineError | None = None
         self.capabilities: Capabilities | None = None
@@ -55,7 +55,7 @@ class ThreadHost:
         self._changed: asyncio.Event | None = None
         self._callbacks: list[Callable[[], None]] = []
         self._retirement = Retirement(
-            clocks.neighbour_grace_s,
+            timeouts.neighbour_grace_s,
             self._streams.__contains__,
             lambda: all(each.aborted for each in self._streams.values()),
             self._give_up,
@@ -106,19 +106,19 @@ class ThreadHost:
         return self.capabilities
 
     async def _load(self) -> None:
-        os.environ |= waiting_threads(os.environ)
+        os.environ |= thread_wait_env(os.environ)
         started = asyncio.get_running_loop().time()
         handlers = _signal_handlers()
         try:
             runner = Runner(build(self._config.backend, self._config.options), self)
-            async with asyncio.timeout(self._clocks.load_timeout_s):
+            async with asyncio.timeout(self._timeouts.load_timeout_s):
                 self.capabilities = await asyncio.to_thread(runner.load)
             self._runner = runner
         except EngineError as error:
             self.failure = error
         except TimeoutError:
             self.failure = EngineDead(
-                f"the model did not load within {self._clocks.load_timeout_s:g} s (LOAD_TIMEOUT_S)"
+                f"the model did not load within {self._timeouts.load_timeout_s:g} s (LOAD_TIMEOUT_S)"
             )
         except Exception as error:
             logger.exception("the backend raised while loading")
@@ -130,10 +130,10 @@ class ThreadHost:
             self._hooks(HostLoaded(asyncio.get_running_loop().time() - started, 0))
         self._notify()
 
-    def run(self, stream: TokenStream) -> None:
+    def start_run(self, stream: TokenStream) -> None:
         """Start the stream's run."""
         if self._runner is None:
-            stream.over(None, EngineClosed("the engine is not loaded"))
+            stream.end(None, EngineClosed("the engine is not loaded"))
             return
         self._streams[stream.run_id] = stream
         self._runner.start(stream.run_id, stream.request.prompt, stream.request.sampling)
@@ -144,7 +144,7 @@ class ThreadHost:
             self._runner.abort(run_id)
             self._retirement.check()
 
-    def wedged(self, run_id: int, error: EngineError) -> None:
+    def kill_stuck_run(self, run_id: int, error: EngineError) -> None:
         """Take no more runs, and give the engine up when the others have ended or had their time.
 
         A thread cannot be killed.
@@ -178,7 +178,7 @@ class ThreadHost:
         for stream in streams:
             # The runs that still react must not go on without a reader.
             self.abort(stream.run_id)
-            stream.over(None, error)
+            stream.end(None, error)
 
     async def call(self, op: SideCall, payload: Any) -> Any:
         """Ask one of the backend's side calls. Raises EngineError."""
@@ -210,12 +210,12 @@ class ThreadHost:
             self._changed.set()
         if self._loading is not None and not self._loading.done() and not gave_up:
             # A load cannot be interrupted, and what it brings has to be unloaded again.
-            await asyncio.wait({self._loading}, timeout=self._clocks.abort_grace_s)
+            await asyncio.wait({self._loading}, timeout=self._timeouts.abort_grace_s)
         if self._runner is not None and gave_up:
-            self._runner.leave()
+            self._runner.release_threads()
         elif self._runner is not None:
             closing = asyncio.create_task(asyncio.to_thread(self._runner.close))
-            await asyncio.wait({closing}, timeout=self._clocks.abort_grace_s)
+            await asyncio.wait({closing}, timeout=self._timeouts.abort_grace_s)
             if not closing.done():
                 logger.error("the engine did not unload within ABORT_GRACE_S")
         self._runner = None
@@ -248,16 +248,16 @@ class ThreadHost:
         self._over(run_id, None, error)
 
     def _over(self, run_id: int, finish: Finish | None, error: EngineError | None) -> None:
-        def over() -> None:
+        def end() -> None:
             stream = self._streams.pop(run_id, None)
             if stream is not None:
-                stream.over(finish, error)
+                stream.end(finish, error)
             self._retirement.check()
 
         assert self._loop is not None  # noqa: S101 - runs start after `ready`
         # A run that was given up may end when the loop has gone, and then nobody wants to know.
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(over)
+            self._loop.call_soon_threadsafe(end)
 
     def _notify(self) -> None:
         for callback in self._callbacks:

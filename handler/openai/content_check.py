@@ -1,4 +1,4 @@
-"""What of an answer has to fit a schema: what is said or called, not what was thought before."""
+"""Check the content or the tool calls of an answer against a schema, without its reasoning."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Mapping
 import orjson
 
 from engine.reasoning import THINK_CLOSE
-from handler.openai.reply import ReplyParser
+from handler.openai.reply_parser import ReplyParser
 from handler.openai.tools import Tools
 from validation.findings import Issue
 from validation.verdict import AnswerCheck
 
 
 class ContentCheck:
-    """A check of answers whose text may have thoughts or the marks of a call around it.
+    """Applies a check to the content of an answer, or to each of its tool calls.
 
-    Models write both in their own ways, so without this an answer that is right would be generated
-    a second time. A text that fits as it stands is taken so. Any thread may use it.
+    Models write reasoning and tool-call markers around the JSON in different ways. Without this
+    class a correct answer with such markers would fail the check and be regenerated. A text that
+    passes unparsed is accepted. Thread-safe.
     """
 
     def __init__(self, check: AnswerCheck, tools: Tools) -> None:
@@ -25,21 +26,21 @@ class ContentCheck:
         self._tools = tools
 
     def issues(self, text: str) -> tuple[Issue, ...]:
-        """Return what is wrong with what an answer says, or with any of its calls."""
+        """Return the issues of the content, or of all tool calls if there are any."""
         if not self._check.issues(text):
             return ()
-        # Where it has an end of thoughts, whether or not the template began them.
-        reply = ReplyParser(self._tools, thinking=THINK_CLOSE in text)
-        reply.push(text)
-        reply.close()
-        message = reply.message()
+        # A closing tag implies reasoning before it, whether the model or the template opened it.
+        parser = ReplyParser(self._tools, starts_in_reasoning=THINK_CLOSE in text)
+        parser.push(text)
+        parser.close()
+        message = parser.message()
         parts = [message["content"] or ""]
-        if reply.calls:
-            parts = [_as_json(call["function"]) for call in reply.calls]
+        if parser.calls:
+            parts = [_encode_call(call["function"]) for call in parser.calls]
         return tuple(dict.fromkeys(issue for part in parts for issue in self._check.issues(part)))
 
 
-def _as_json(called: Mapping[str, str]) -> str:
-    """Return a call as the schemas of calls have it, its arguments no text any more."""
-    name = orjson.dumps(called["name"]).decode()
-    return f'{{"name": {name}, "arguments": {called["arguments"]}}}'
+def _encode_call(function: Mapping[str, str]) -> str:
+    """Return a tool call as JSON text in the form of its schema: arguments as an object."""
+    name = orjson.dumps(function["name"]).decode()
+    return f'{{"name": {name}, "arguments": {function["arguments"]}}}'

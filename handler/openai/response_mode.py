@@ -1,4 +1,4 @@
-"""The manner of an answer: in JSON, by calling functions, with its thoughts apart."""
+"""How to read the text of an answer: as plain content, JSON, reasoning or tool calls."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.reasoning import THINK_OPEN
-from handler.openai.reply import ReplyParser
+from handler.openai.reply_parser import ReplyParser
 from handler.openai.tools import Tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseMode:
-    """What a call says of its answers beyond their length and sampling.
+    """The structure of a call's answers.
 
-    `reads` says whether texts may have more in them than what is said; `thinking` that the template
-    opens the model's thoughts, `schema` what the text must fit.
+    `parses_reply` means that a text may contain reasoning or tool calls besides its content.
+    `starts_in_reasoning` means that the chat template opens the model's reasoning itself. `schema`
+    is the JSON Schema that the text must match.
     """
 
-    reads: bool = False
+    parses_reply: bool = False
     tools: Tools = field(default_factory=Tools)
-    thinking: bool = False
+    starts_in_reasoning: bool = False
     schema: Mapping[str, Any] | None = None
 
-    def reply(self, beginning: str) -> ReplyParser | None:
-        """Return a reader for a text that begins so; None where it is all content."""
-        if not self.reads:
+    def create_parser(self, text_start: str) -> ReplyParser | None:
+        """Return a parser for a text with this start; None if the text is all content."""
+        if not self.parses_reply:
             return None
-        if self.tools.told or self.thinking:
-            return ReplyParser(self.tools, thinking=self.thinking)
-        begun = beginning.lstrip()
-        thinks = begun.startswith(THINK_OPEN) or (begun and THINK_OPEN.startswith(begun))
-        return ReplyParser(self.tools) if thinks else None
+        if self.tools.definitions or self.starts_in_reasoning:
+            return ReplyParser(self.tools, starts_in_reasoning=self.starts_in_reasoning)
+        start = text_start.lstrip()
+        may_be_reasoning = start.startswith(THINK_OPEN) or (start and THINK_OPEN.startswith(start))
+        return ReplyParser(self.tools) if may_be_reasoning else None

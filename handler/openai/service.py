@@ -16,11 +16,11 @@ from engine.errors import UnsupportedParameter
 from engine.reasoning import starts_in_reasoning
 from engine.request import Chat
 from engine.schema_grammar import find_schema_violation
-from handler.active_generation import Running, log_warnings
-from handler.completed_answer import Answer
+from handler.active_generation import ActiveGeneration, log_warnings
+from handler.completed_answer import CompletedAnswer
 from handler.errors import NotFound
-from handler.models import Models
-from handler.offload import checked
+from handler.models import ModelRegistry
+from handler.offload import check_body
 from handler.openai.call import OpenAICall
 from handler.openai.chat import CHAT
 from handler.openai.completions import COMPLETIONS
@@ -30,9 +30,9 @@ from handler.openai.embeddings import EmbeddingsCall
 from handler.openai.endpoint_spec import EndpointSpec
 from handler.openai.models import describe_model
 from handler.openai.parallel import CompletedGenerations, ParallelGenerations, run_all
-from handler.options import PLAIN, OptionsReader
+from handler.options import NO_DEFAULTS, OptionsReader
 from handler.pipeline import Pipeline
-from handler.sampling import shown
+from handler.sampling import describe_value
 
 logger = logging.getLogger(__name__)
 
@@ -53,13 +53,13 @@ class OpenAIService:
 
     def __init__(
         self,
-        models: Pipeline | Models,
-        options: OptionsReader = PLAIN,
+        models: Pipeline | ModelRegistry,
+        options: OptionsReader = NO_DEFAULTS,
         *,
         max_tokens: int | None = None,
         stream_several: bool = False,
     ) -> None:
-        self._models = models if isinstance(models, Models) else Models(models)
+        self._models = models if isinstance(models, ModelRegistry) else ModelRegistry(models)
         self._options = options
         self._max_tokens = max_tokens
         self._stream_several = stream_several
@@ -76,8 +76,10 @@ class OpenAIService:
         spec = ENDPOINT_SPECS.get(route)
         if spec is None:
             known = ", ".join([*ENDPOINT_SPECS, EMBEDDINGS, MODELS])
-            raise NotFound(f"there is no route {shown(route)}, there are: {known}", "openai_route")
-        pipeline = self._models.asked(body)
+            raise NotFound(
+                f"there is no route {describe_value(route)}, there are: {known}", "openai_route"
+            )
+        pipeline = self._models.find_for_body(body)
         return OpenAICall(
             spec,
             body,
@@ -99,7 +101,7 @@ class OpenAIService:
         priority: Priority = Priority.INTERACTIVE,
     ) -> OpenAICall:
         """Return what `codec` does, without holding up the event loop for a large body."""
-        return await checked(body, partial(self.parse_call, route, body, dialect, priority))
+        return await check_body(body, partial(self.parse_call, route, body, dialect, priority))
 
     def check_call(self, route: str, body: Mapping[str, Any]) -> None:
         """Find what is wrong with a call that nobody answers yet.
@@ -109,7 +111,7 @@ class OpenAIService:
             NotFound: there is no such route, or no such model.
         """
         if route == EMBEDDINGS:
-            self._embeddings(body, self._models.asked(body), OPENAI)
+            self._embeddings(body, self._models.find_for_body(body), OPENAI)
         elif route != MODELS:
             self.parse_call(route, body)
 
@@ -130,8 +132,8 @@ class OpenAIService:
         self, body: Mapping[str, Any], dialect: Dialect = OPENAI, slot: Slot | None = None
     ) -> dict[str, Any]:
         """Return the vectors of texts. Raises InvalidRequest, ModelNotFound or EngineError."""
-        pipeline = self._models.asked(body)
-        call = await checked(body, partial(self._embeddings, body, pipeline, dialect))
+        pipeline = self._models.find_for_body(body)
+        call = await check_body(body, partial(self._embeddings, body, pipeline, dialect))
         for warning in call.warnings:
             logger.warning("embeddings: %s", warning)
         engine = pipeline.engine
@@ -171,12 +173,12 @@ class OpenAIService:
 
     async def open_stream(
         self, call: OpenAICall, slot: Slot | None = None
-    ) -> Running | ParallelGenerations | CompletedGenerations:
+    ) -> ActiveGeneration | ParallelGenerations | CompletedGenerations:
         """Start a streamed call and wait for its first text. Raises EngineError."""
         await self._prepare(call)
         if call.parameters.sampling.max_tokens == 0:
             return CompletedGenerations(await self._nothing(call))
-        opened: Running | ParallelGenerations
+        opened: ActiveGeneration | ParallelGenerations
         if len(call.requests) == 1:
             opened = await self._pipeline(call).open(call.request, slot)
         else:
@@ -206,7 +208,9 @@ class OpenAIService:
         if isinstance(first, Chat) and first.template_kwargs:
             with suppress(UnsupportedParameter):
                 rendered = await engine.render(first)
-                call.response_mode = replace(response_mode, thinking=starts_in_reasoning(rendered))
+                call.response_mode = replace(
+                    response_mode, starts_in_reasoning=starts_in_reasoning(rendered)
+                )
         if call.parameters.echo:
             call.echoes = [
                 await create_echo(prompt, engine, pieces=call.parameters.logprobs is not None)
@@ -224,9 +228,9 @@ class OpenAIService:
         if able is None or not able.opens_thoughts or not isinstance(first, Chat):
             return
         if not first.template_kwargs:
-            call.response_mode = replace(call.response_mode, thinking=True)
+            call.response_mode = replace(call.response_mode, starts_in_reasoning=True)
 
-    async def _nothing(self, call: OpenAICall) -> list[Answer]:
+    async def _nothing(self, call: OpenAICall) -> list[CompletedAnswer]:
         """Return the answers of no tokens, which only count their prompts' (R8)."""
         log_warnings(call.request, call.request.warnings)
         answers = []
@@ -236,7 +240,7 @@ class OpenAIService:
                 tokens = len(prompt)
             elif isinstance(prompt, str):
                 tokens = len(await self._pipeline(call).engine.tokenize(prompt))
-            answer = Answer(
+            answer = CompletedAnswer(
                 id=call.id,
                 model=call.model,
                 created=int(time.time()),

@@ -96,7 +96,7 @@ async def test_use_leaves_nothing_behind(engine: Engine, scale: int) -> None:
         for number in range(40 * scale):
             async with await engine.generate(request(own_words(number, dice))) as stream:
                 await read_some(stream, dice)
-            await stream.wait_over()
+            await stream.wait_ended()
             await engine.tokenize("some words")
 
     def counts() -> dict[str, int]:

@@ -126,7 +126,7 @@ def test_any_number_of_steps_in_one_turn_loses_no_slot_and_forgets_nobody(
             interactive = [each for each in world.waiting if not world.priorities[each]]
             assert len(interactive) <= MAX_QUEUE
             assert not (admission.waiting and admission.running < admission.slots)
-            assert admission.free() == (admission.running < admission.slots)
+            assert admission.has_free_slot() == (admission.running < admission.slots)
         for task in world.tasks.values():
             task.cancel()
         await world.settle()

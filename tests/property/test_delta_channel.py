@@ -31,7 +31,7 @@ def produce(channel: DeltaChannel[int], count: int) -> None:
             channel.put(at)
             at += 1
         else:
-            channel.put_many(range(at, min(at + size, count)))
+            channel.extend(range(at, min(at + size, count)))
             at += size
 
 
@@ -88,7 +88,7 @@ def test_what_is_pending_has_been_announced_exactly_once(steps: list[int | str])
             pending.append(item)
             item += 1
         else:
-            channel.put_many(range(item, item + step))
+            channel.extend(range(item, item + step))
             pending += range(item, item + step)
             item += step
         assert announced == bool(pending)

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from engine.schema_cost import MAX_SYMBOLS, estimated_symbols, why_too_costly
+from engine.schema_cost import MAX_SYMBOLS, estimate_symbols, find_cost_violation
 from tests.llama_grammar import MIN_SYMBOLS, symbols_of, why_not_made
 
 _NAMES = st.sampled_from(["a", "b", "c", "d"])
@@ -84,10 +84,10 @@ def test_estimate_is_at_least_the_size_of_the_real_grammar(
 ) -> None:
     schema = {**root, "$defs": {"one": one, "two": two}}
     # What is refused never reaches the library.
-    assume(why_too_costly(schema) is None)
+    assume(find_cost_violation(schema) is None)
     # Schemas that the library cannot hold to, or that allow nothing, have no size.
     assume(not why_not_made(schema))
-    estimate = estimated_symbols(schema)
+    estimate = estimate_symbols(schema)
     assert estimate <= MAX_SYMBOLS
     # The measure begins at the size of any JSON value.
     assert symbols_of(schema) <= max(estimate + MIN_SYMBOLS, MIN_SYMBOLS)
@@ -103,5 +103,5 @@ def test_accepted_schema_is_never_too_large_for_the_library(
     root: dict[str, Any], one: dict[str, Any]
 ) -> None:
     schema = {**root, "$defs": {"one": one, "two": {"type": "null"}}}
-    assume(why_too_costly(schema) is None)
+    assume(find_cost_violation(schema) is None)
     assert "too big" not in why_not_made(schema)

@@ -16,7 +16,7 @@ import pytest
 from engine import BackendConfig, Engine
 from engine.errors import EngineCrashed, RequestRejected
 from engine.request import GenerationRequest, SamplingParams
-from engine.schema_cost import MAX_ITEMS, MAX_LENGTH, MAX_OPTIONAL_PARTS, why_too_costly
+from engine.schema_cost import MAX_ITEMS, MAX_LENGTH, MAX_OPTIONAL_PARTS, find_cost_violation
 from tests.conftest import EngineFactory
 from tests.integration.emulator.conftest import Serve
 from tests.llama_grammar import allows
@@ -230,7 +230,7 @@ HELD: list[tuple[dict[str, Any], Any, list[Any]]] = [
 def test_accepted_counts_are_held_by_llama_cpp_and_by_validation(
     schema: dict[str, Any], valid: Any, invalid: list[Any]
 ) -> None:
-    assert why_too_costly(schema) is None
+    assert find_cost_violation(schema) is None
     issues = SchemaCheck(schema).issues
     assert allows(schema, valid)
     assert not issues(json.dumps(valid))

@@ -11,30 +11,30 @@ from pathlib import Path
 from typing import Any
 
 from engine import reasoning
-from engine.backends.base import OnPiece, RunEnd
+from engine.backends.base import OnPiece, RunResult
 from engine.backends.gguf import has_chat_template, read_header
-from engine.backends.llamacpp.body import completion_body
-from engine.backends.llamacpp.infill import frame_of, framed
-from engine.backends.llamacpp.loaded import Loaded
-from engine.backends.llamacpp.run import Run
-from engine.backends.llamacpp.server import Draft, LlamaServer, Plan
+from engine.backends.llamacpp.body import build_completion_request
+from engine.backends.llamacpp.infill import fill_infill_template, read_infill_template
+from engine.backends.llamacpp.loaded import ReloadableServer
+from engine.backends.llamacpp.run import CompletionRun
+from engine.backends.llamacpp.server import DraftConfig, LlamaServer, ServerConfig
 from engine.capabilities import Capabilities
 from engine.chat_template import template_markers
 from engine.errors import EngineError, PromptTooLong, RequestRejected, UnsupportedParameter
 from engine.prompt_size import check_tokens
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
-from engine.tool_prompt import rendered
+from engine.tool_prompt import render_with_tools
 from engine.utf8 import Utf8Decoder
 
 _MAX_LOGPROBS = 20
 # llama.cpp's number for a model that ranks texts instead of making vectors of them.
-_RANKS = 4
+_RANKING_POOLING = 4
 # Of one text: all of it is computed in one batch, whose buffers grow with it.
-_MAX_VECTOR_TOKENS = 2048
+_MAX_EMBEDDING_TOKENS = 2048
 # The form of special tokens in every vocabulary that is known.
-_BRACKETED = re.compile(r"<\S+>|\[\S+\]")
+_BRACKETED_TOKEN = re.compile(r"<\S+>|\[\S+\]")
 # How far to draft at most where a request only says how sure each guess must be.
-_MOST_DRAFTED = 16
+_MAX_DRAFT_TOKENS = 16
 
 
 class LlamaCppBackend:
@@ -69,8 +69,8 @@ class LlamaCppBackend:
         self._draft_path = Path(draft_path) if draft_path is not None else None
         self._lock = threading.Lock()
         self._aborted: dict[int, threading.Event] = {}
-        self._plan: Plan
-        self._loaded: Loaded
+        self._plan: ServerConfig
+        self._loaded: ReloadableServer
         self._vectors: LlamaServer | None = None
         self._frame: tuple[str, ...] = ()
         self._vocabulary_size = 0
@@ -82,7 +82,7 @@ class LlamaCppBackend:
             read_header(self._draft_path, "DRAFT_MODEL_PATH")
         trained = header.context_length
         context = min(self._context_length, trained) if self._context_length else trained
-        self._plan = Plan(
+        self._plan = ServerConfig(
             path=self._path,
             name=self._name,
             context=context,
@@ -91,29 +91,29 @@ class LlamaCppBackend:
             draft_path=self._draft_path,
             pooled=header.pooling > 0,
         )
-        self._loaded = Loaded(self._plan)
+        self._loaded = ReloadableServer(self._plan)
         with self._loaded.side() as server:
-            self._frame = frame_of(server)
+            self._frame = read_infill_template(server)
             [told] = server.ask("/v1/models")["data"]
         self._vocabulary_size = told["meta"]["n_vocab"]
         rendered = self._rendered_question()
         own_template = rendered is not None and has_chat_template(self._path)
-        return claims(
+        return build_capabilities(
             self._name,
             context,
             self._slots,
             template_markers=self._markers(rendered) if rendered and own_template else None,
-            embedding_size=told["meta"]["n_embd"] if header.pooling != _RANKS else 0,
+            embedding_size=told["meta"]["n_embd"] if header.pooling != _RANKING_POOLING else 0,
             infill=bool(self._frame),
             draft=self._draft_path is not None,
-            opens_thoughts=rendered is not None and reasoning.are_opened(rendered),
+            opens_thoughts=rendered is not None and reasoning.starts_in_reasoning(rendered),
             prefix_reuse=not self._deterministic,
         )
 
     def _rendered_question(self) -> str | None:
         """Return a chat of one user turn, rendered; None for a template that refuses it."""
         try:
-            return self.render(reasoning.QUESTION)
+            return self.render(reasoning.PROBE_CHAT)
         except EngineError:
             return None
 
@@ -125,7 +125,7 @@ class LlamaCppBackend:
         special = [
             piece
             for piece, number in pieces.items()
-            if _BRACKETED.fullmatch(piece) and number not in self._plain_tokens(piece)
+            if _BRACKETED_TOKEN.fullmatch(piece) and number not in self._plain_tokens(piece)
         ]
         return template_markers(rendered, special)
 
@@ -137,7 +137,7 @@ class LlamaCppBackend:
         """Return the prompt that the GGUF's own chat template makes. Raises RequestRejected."""
         # llama.cpp has words of its own for templates without a place for functions, which ask for
         # answers that only it can read: the template is asked without them instead.
-        return rendered(chat, self._rendered)
+        return render_with_tools(chat, self._rendered)
 
     def _rendered(self, chat: Chat) -> str:
         body: dict[str, Any] = {"messages": [each.to_template() for each in chat.messages]}
@@ -193,11 +193,11 @@ class LlamaCppBackend:
         """Return the prompt for what is missing between two texts. Raises UnsupportedParameter."""
         if not self._frame:
             raise UnsupportedParameter(f"suffix: {self._name} cannot fill gaps", param="suffix")
-        return framed(self._frame, *around)
+        return fill_infill_template(self._frame, *around)
 
     def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
         """Return a text's vector and how many tokens it has; always on one and the same thread."""
-        most = min(self._plan.context, _MAX_VECTOR_TOKENS)
+        most = min(self._plan.context, _MAX_EMBEDDING_TOKENS)
         if isinstance(text, tuple):
             self._check_ids(text, "input")
         else:
@@ -223,11 +223,11 @@ class LlamaCppBackend:
         prompt: Prompt,
         sampling: SamplingParams,
         on_piece: OnPiece,
-    ) -> RunEnd:
+    ) -> RunResult:
         """Generate; blocks without holding the interpreter's lock. Raises as `Backend.run` says."""
         with self._lock:
             aborted = self._aborted.setdefault(run_id, threading.Event())
-        run = Run(on_piece, aborted, sampling)
+        run = CompletionRun(on_piece, aborted, sampling)
         try:
             text = self.render(prompt) if isinstance(prompt, Chat) else prompt
             if isinstance(text, tuple):
@@ -236,7 +236,7 @@ class LlamaCppBackend:
                 self._check_tokens(text)
             # llama.cpp looks for an unknown one among all tokens, for each token of an answer.
             self._check_ids(sampling.logit_bias, "logit_bias")
-            body = completion_body(text, sampling, cache_prompt=not self._deterministic)
+            body = build_completion_request(text, sampling, cache_prompt=not self._deterministic)
             with (
                 self._loaded.use(self._draft(sampling), aborted) as (server, reload_ms),
                 server.slots.take(text) as slot,
@@ -249,12 +249,12 @@ class LlamaCppBackend:
                 del self._aborted[run_id]
         return replace(end, reload_ms=reload_ms)
 
-    def _draft(self, sampling: SamplingParams) -> Draft | None:
+    def _draft(self, sampling: SamplingParams) -> DraftConfig | None:
         """Return how far to draft; None to leave it as it is."""
         tokens, threshold = sampling.draft_tokens, sampling.draft_threshold
         if self._draft_path is None or (tokens is None and threshold is None):
             return None
-        return Draft(_MOST_DRAFTED if tokens is None else tokens, threshold or 0.0)
+        return DraftConfig(_MAX_DRAFT_TOKENS if tokens is None else tokens, threshold or 0.0)
 
     def abort(self, run_id: int) -> None:
         """Make the run's next callback answer that no more is wanted."""
@@ -269,7 +269,7 @@ class LlamaCppBackend:
             self._vectors.close()
 
 
-def claims(
+def build_capabilities(
     model: str,
     context_length: int,
     slots: int,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.reasoning import are_opened
+from engine.reasoning import starts_in_reasoning
 from engine.request import RenderedPrompt, SamplingParams
-from engine.schema_grammar import check_grammar, grammar_of
+from engine.schema_grammar import build_grammar, check_grammar
 
 
-def completion_body(
+def build_completion_request(
     prompt: RenderedPrompt, sampling: SamplingParams, *, cache_prompt: bool
 ) -> dict[str, Any]:
     """Return what llama.cpp is to be asked for. Raises RequestRejected."""
@@ -45,6 +45,6 @@ def completion_body(
         body["grammar"] = sampling.grammar
     if sampling.json_schema is not None:
         # Not as a schema: one that llama.cpp cannot hold to it passes over in silence.
-        thinking = isinstance(prompt, str) and are_opened(prompt)
-        body["grammar"] = grammar_of(sampling.json_schema, thinking=thinking)
+        thinking = isinstance(prompt, str) and starts_in_reasoning(prompt)
+        body["grammar"] = build_grammar(sampling.json_schema, thinking=thinking)
     return body

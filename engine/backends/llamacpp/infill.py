@@ -9,17 +9,22 @@ from engine.backends.llamacpp.server import LlamaServer
 from engine.errors import BackendFailed, UnsupportedParameter
 
 # Words that no model's marks are made of.
-_PREFIX, _SUFFIX = "alpha", "omega"
+_PREFIX_PLACEHOLDER, _SUFFIX = "alpha", "omega"
 
 
-def frame_of(server: LlamaServer) -> tuple[str, ...]:
+def read_infill_template(server: LlamaServer) -> tuple[str, ...]:
     """Return the parts of such a prompt, nothing for a model that was not trained for it.
 
     llama.cpp knows the marks of many models, and the order they want, but generates from such a
     prompt only over HTTP, and cuts both texts to a part of its batch. So it is asked once how it
     would do it.
     """
-    body = {"input_prefix": _PREFIX, "input_suffix": _SUFFIX, "prompt": "", "n_predict": 0}
+    body = {
+        "input_prefix": _PREFIX_PLACEHOLDER,
+        "input_suffix": _SUFFIX_PLACEHOLDER,
+        "prompt": "",
+        "n_predict": 0,
+    }
     try:
         prompt = str(server.ask("/infill", body)["prompt"])
     except UnsupportedParameter:
@@ -29,12 +34,12 @@ def frame_of(server: LlamaServer) -> tuple[str, ...]:
         # It begins with the mark of a text's beginning, which every prompt is given.
         prompt = prompt.removeprefix(server.ask("/detokenize", {"tokens": [first]})["content"])
     parts = tuple(re.split(f"({_PREFIX}|{_SUFFIX})", prompt))
-    if sorted(parts[1::2]) != [_PREFIX, _SUFFIX]:
+    if sorted(parts[1::2]) != [_PREFIX_PLACEHOLDER, _SUFFIX_PLACEHOLDER]:
         raise BackendFailed(f"llama.cpp made a prompt of its own of two texts: {prompt}")
     return parts
 
 
-def framed(frame: tuple[str, ...], prefix: str, suffix: str) -> str:
+def fill_infill_template(frame: tuple[str, ...], prefix: str, suffix: str) -> str:
     """Return the prompt for two texts."""
-    texts: Mapping[str, str] = {_PREFIX: prefix, _SUFFIX: suffix}
+    texts: Mapping[str, str] = {_PREFIX_PLACEHOLDER: prefix, _SUFFIX_PLACEHOLDER: suffix}
     return "".join([texts.get(part, part) for part in frame])

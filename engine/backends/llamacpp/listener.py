@@ -20,11 +20,11 @@ from engine.errors import (
 from engine.temporary_folders import ScratchFolder
 
 # The ending is what makes llama.cpp take a host name for a socket path.
-_SOCKET = "listener.sock"
-_MAX_SOCKET_PATH = 107
+_SOCKET_NAME = "listener.sock"
+_MAX_SOCKET_PATH_BYTES = 107
 
 
-class Listener:
+class ListenerClient:
     """A socket in a private folder, with a key that nobody else has.
 
     llama.cpp refuses a socket path that exists already, so each load gets a new one.
@@ -37,8 +37,8 @@ class Listener:
         self.key = secrets.token_hex(16)
         self._folder = ScratchFolder()
         folder = self._folder.open()
-        self.path = str(folder / _SOCKET)
-        if len(os.fsencode(self.path)) > _MAX_SOCKET_PATH:
+        self.path = str(folder / _SOCKET_NAME)
+        if len(os.fsencode(self.path)) > _MAX_SOCKET_PATH_BYTES:
             self._folder.close()
             raise ModelLoadFailed(f"TMPDIR: {folder} is too long for the path of a socket")
 
@@ -58,7 +58,7 @@ class Listener:
         finally:
             connection.close()
         if response.status != 200:
-            raise rejection(answer.get("error") or {})
+            raise to_engine_error(answer.get("error") or {})
         return answer
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def rejection(error: dict[str, Any]) -> EngineError:
+def to_engine_error(error: dict[str, Any]) -> EngineError:
     """Return an error of llama.cpp's as ours."""
     message = str(error.get("message", "no reason given"))
     if error.get("type") == "exceed_context_size_error":

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from engine.backends.llamacpp.server import Draft, LlamaServer, Plan
+from engine.backends.llamacpp.server import DraftConfig, LlamaServer, ServerConfig
 from engine.errors import BackendFailed, ModelLoadFailed
 
 
-class Loaded:
+class ReloadableServer:
     """One server, for any number of users at a time who draft in the same manner.
 
     llama.cpp reads how far to draft at its load alone (R17). So whoever asks for another manner
@@ -22,7 +22,9 @@ class Loaded:
     Any thread may use it.
     """
 
-    def __init__(self, plan: Plan, load: Callable[[Plan], LlamaServer] = LlamaServer) -> None:
+    def __init__(
+        self, plan: ServerConfig, load: Callable[[ServerConfig], LlamaServer] = LlamaServer
+    ) -> None:
         self._load = load
         self._plan = plan
         # None while it is loaded again, and then where that failed.
@@ -45,7 +47,7 @@ class Loaded:
 
     @contextmanager
     def use(
-        self, draft: Draft | None, aborted: threading.Event
+        self, draft: DraftConfig | None, aborted: threading.Event
     ) -> Iterator[tuple[LlamaServer, float]]:
         """Use it, drafting in this manner; tell how long loading it took, in ms.
 
@@ -91,10 +93,10 @@ class Loaded:
         if self._server is not None:
             self._server.close()
 
-    def _is_turn(self, place: object, draft: Draft | None) -> bool:
+    def _is_turn(self, place: object, draft: DraftConfig | None) -> bool:
         return self._line[0] is place and (self._suits(draft) or not self._users)
 
-    def _suits(self, draft: Draft | None) -> bool:
+    def _suits(self, draft: DraftConfig | None) -> bool:
         return self._server is not None and draft in (None, self._plan.draft)
 
     def _taken(self) -> LlamaServer:
@@ -108,7 +110,7 @@ class Loaded:
             self._users -= 1
             self._changed.notify_all()
 
-    def _reload(self, old: LlamaServer | None, plan: Plan) -> None:
+    def _reload(self, old: LlamaServer | None, plan: ServerConfig) -> None:
         """Load it again, without the lock: an abort must not have to wait for that."""
         try:
             if old is not None:

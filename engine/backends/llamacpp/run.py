@@ -6,8 +6,8 @@ import logging
 import threading
 from typing import Any
 
-from engine.backends.base import OnPiece, RunEnd
-from engine.backends.llamacpp.listener import rejection
+from engine.backends.base import OnPiece, RunResult
+from engine.backends.llamacpp.listener import to_engine_error
 from engine.errors import BackendFailed, EngineError
 from engine.output import FinishReason, TokenLogprob
 from engine.request import SamplingParams
@@ -15,7 +15,7 @@ from engine.request import SamplingParams
 logger = logging.getLogger(__name__)
 
 
-class Run:
+class CompletionRun:
     """Turns one run's chunks into pieces; every method is called on the run's own thread."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Run:
 
     def _take(self, chunk: dict[str, Any]) -> bool:
         if (error := chunk.get("error")) is not None:
-            self._error = rejection(error)
+            self._error = to_engine_error(error)
             return True
         verbose = chunk["__verbose"]
         if (progress := verbose.get("prompt_progress")) is not None:
@@ -66,7 +66,7 @@ class Run:
         token = tokens[-1] if tokens else -1
         logprob = None
         if logprobs := choice.get("logprobs"):
-            logprob = _logprob(logprobs["content"][0], self._alternatives)
+            logprob = _parse_logprob(logprobs["content"][0], self._alternatives)
         if text := choice["text"]:
             self._said.append(text)
             done = self._on_piece(text.encode("utf-8", "surrogatepass"), token, logprob)
@@ -86,7 +86,7 @@ class Run:
         """What was generated."""
         return "".join(self._said)
 
-    def end(self) -> RunEnd:
+    def end(self) -> RunResult:
         """Return how it ended. Raises what went wrong."""
         if self._error is not None:
             raise self._error
@@ -94,14 +94,14 @@ class Run:
         if final is None:
             if not progress:
                 raise BackendFailed("llama.cpp ended the run without a word")
-            return RunEnd(
+            return RunResult(
                 prompt_tokens=progress["total"],
                 cached_tokens=progress["cache"],
                 prefill_ms=progress["time_ms"],
             )
         limit = final["stop_type"] == "limit"
         timings = final["timings"]
-        return RunEnd(
+        return RunResult(
             reason=FinishReason.LENGTH if limit else FinishReason.STOP,
             prompt_tokens=final["tokens_evaluated"],
             completion_tokens=final["tokens_predicted"],
@@ -110,7 +110,7 @@ class Run:
         )
 
 
-def _logprob(entry: dict[str, Any], alternatives: int) -> TokenLogprob:
+def _parse_logprob(entry: dict[str, Any], alternatives: int) -> TokenLogprob:
     # llama.cpp says -inf for what cannot be chosen; JSON has no such number, OpenAI says -9999.
     top = tuple((each["token"], max(each["logprob"], -9999.0)) for each in entry["top_logprobs"])
     return TokenLogprob(entry["token"], max(entry["logprob"], -9999.0), top[:alternatives])

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.backends.llamacpp.listener import Listener, rejection
-from engine.backends.llamacpp.slots import Slots
+from engine.backends.llamacpp.listener import ListenerClient, to_engine_error
+from engine.backends.llamacpp.slots import CacheSlots
 from engine.errors import ModelLoadFailed
 from engine.request import RenderedPrompt
 
@@ -18,7 +18,7 @@ _BATCH_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class DraftConfig:
     """How far a draft model guesses ahead, and how sure it must be of each token."""
 
     tokens: int
@@ -26,7 +26,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ServerConfig:
     """What a server is loaded with; `context` is per slot, in tokens.
 
     With a `draft_path` that model guesses ahead as `draft` says. `vectors` makes a server of
@@ -39,7 +39,7 @@ class Plan:
     slots: int
     threads: int
     draft_path: Path | None = None
-    draft: Draft = Draft(tokens=5, threshold=0.0)
+    draft: DraftConfig = DraftConfig(tokens=5, threshold=0.0)
     vectors: bool = False
     pooled: bool = False
 
@@ -61,15 +61,15 @@ class LlamaServer:
         ModelLoadFailed: with what a person can act on.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ServerConfig) -> None:
         try:
             import xllamacpp
         except ImportError as error:
             raise ModelLoadFailed(f"the llamacpp engine needs xllamacpp: {error}") from error
         library: Any = xllamacpp
-        listener = Listener()
+        listener = ListenerClient()
         try:
-            self._server = library.Server(_params(library, plan, listener))
+            self._server = library.Server(_build_params(library, plan, listener))
         except RuntimeError as error:
             listener.close()
             named, paths = "MODEL_PATH", str(plan.path)
@@ -80,7 +80,7 @@ class LlamaServer:
                 "architecture is not supported, or memory ran out (ENGINE_MEMORY_MB)"
             ) from error
         self._listener = listener
-        self.slots = Slots(plan.slots)
+        self.slots = CacheSlots(plan.slots)
         # Answered by the server's own loop. Before that has begun, closing it would wait for ever,
         # and with the interpreter's lock held.
         slots = self.ask("/slots")
@@ -101,7 +101,7 @@ class LlamaServer:
             {"input": text if isinstance(text, str) else [list(text)]}
         )
         if (error := answer.get("error")) is not None:
-            failure = rejection(error)
+            failure = to_engine_error(error)
             failure.details.setdefault("param", "input")
             raise failure
         return answer["data"][0]["embedding"], answer["usage"]["prompt_tokens"]
@@ -116,7 +116,7 @@ class LlamaServer:
         self._listener.close()
 
 
-def _params(library: Any, plan: Plan, listener: Listener) -> Any:
+def _build_params(library: Any, plan: ServerConfig, listener: ListenerClient) -> Any:
     params = library.CommonParams()
     params.model.path = str(plan.path)
     params.model_alias = {plan.name}

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from engine.request import RenderedPrompt
 
 # What a slot loses, somebody may come back for: it is worth so many times what is saved at once.
-_LOST = 4
+_EVICTION_WEIGHT = 4
 
 
 @dataclass(slots=True)
-class Slot:
+class CacheSlot:
     """A part of the cache: the prompt it was used for last, and all that is in it by now."""
 
     number: int
@@ -27,7 +27,7 @@ class Slot:
         self.content = prompt + answer if isinstance(prompt, str) else prompt
 
 
-class Slots:
+class CacheSlots:
     """Finds each prompt the slot from which most can be reused at the least loss.
 
     llama.cpp's own choice is the slot whose beginning is the most alike, so two chats with one
@@ -40,11 +40,11 @@ class Slots:
 
     def __init__(self, count: int) -> None:
         # The one that was used the longest ago comes first.
-        self._free = [Slot(number) for number in range(count)]
+        self._free = [CacheSlot(number) for number in range(count)]
         self._lock = threading.Lock()
 
     @contextmanager
-    def take(self, prompt: RenderedPrompt) -> Iterator[Slot]:
+    def take(self, prompt: RenderedPrompt) -> Iterator[CacheSlot]:
         """Hold a slot for a prompt; whoever holds it says what it `holds` in the end.
 
         Raises:
@@ -61,17 +61,17 @@ class Slots:
     def _best(self, prompt: RenderedPrompt) -> int:
         chosen, least = 0, float("inf")
         for at, slot in enumerate(self._free):
-            same = common(prompt, slot.content)
+            same = common_prefix_length(prompt, slot.content)
             lost = len(slot.content) - same
             if at == 0 or (slot.content and same >= len(slot.prompt)):
                 # Its turn has come to be lost; or it is this chat's own.
                 lost = 0
-            if (price := len(prompt) - same + _LOST * lost) < least:
+            if (price := len(prompt) - same + _EVICTION_WEIGHT * lost) < least:
                 chosen, least = at, price
         return chosen
 
 
-def common(one: RenderedPrompt, other: RenderedPrompt) -> int:
+def common_prefix_length(one: RenderedPrompt, other: RenderedPrompt) -> int:
     """Return for how long two prompts are the same; text and token ids never are."""
     if type(one) is not type(other):
         return 0

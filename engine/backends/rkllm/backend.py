@@ -10,19 +10,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from engine.backends.base import OnPiece, RunEnd
+from engine.backends.base import OnPiece, RunResult
 from engine.backends.rkllm import detect, driver, library
 from engine.backends.rkllm.abi import MissingSymbols, bind
-from engine.backends.rkllm.batch import Batch, Member
-from engine.backends.rkllm.batched_requests import Batches
+from engine.backends.rkllm.batch import Batch, BatchedRequest
+from engine.backends.rkllm.batched_requests import BatchScheduler
 from engine.backends.rkllm.checks import check_batch, check_context, check_model
 from engine.backends.rkllm.embeddings import HiddenStates, Pooling
-from engine.backends.rkllm.history import History
-from engine.backends.rkllm.inputs import Input, input_for, input_to_embed, tokens_of
-from engine.backends.rkllm.logits_mode import stepwise_for
-from engine.backends.rkllm.lora_adapters import Adapter, check_adapters, read_adapters
-from engine.backends.rkllm.model import Model
-from engine.backends.rkllm.model_capabilities import FIXED, claims
+from engine.backends.rkllm.history import KvReuse
+from engine.backends.rkllm.inputs import (
+    RuntimeInput,
+    build_embedding_input,
+    build_input,
+    require_tokens,
+)
+from engine.backends.rkllm.logits_mode import build_token_loop
+from engine.backends.rkllm.lora_adapters import LoraAdapter, check_adapters, parse_adapters
+from engine.backends.rkllm.model import ReloadableModel
+from engine.backends.rkllm.model_capabilities import DEFAULT_SAMPLING, build_capabilities
 from engine.backends.rkllm.prompt_caches import PromptCaches
 from engine.backends.rkllm.prompts import ChatTokenizer, folder_for, known
 from engine.backends.rkllm.run_result import check_end, end_of
@@ -81,11 +86,11 @@ class RkllmBackend:
         self._tokenizer_path = tokenizer
         self._caches = PromptCaches(prompt_caches, Path(model_path))
         # What a batch leaves in the cache of each place is written nowhere.
-        self._history = History(self._caches, on=kv_reuse and n_batch == 1)
+        self._history = KvReuse(self._caches, on=kv_reuse and n_batch == 1)
         self._setup = Setup(
             model=Path(model_path),
             context_length=context_length or _DEFAULT_CONTEXT,
-            sampling=FIXED,
+            sampling=DEFAULT_SAMPLING,
             cpu_mask=cpu_mask,
             base_domain_id=base_domain_id,
             n_batch=n_batch,
@@ -94,7 +99,7 @@ class RkllmBackend:
         self._pooling = pooling
         self._mode = mode
         self._stepwise: Stepwise | None = None
-        self._adapters: tuple[Adapter, ...] = ()
+        self._adapters: tuple[LoraAdapter, ...] = ()
         # Around whatever runs on the handle: a vector is asked for beside the runs.
         self._running = threading.Lock()
         self._lock = threading.Lock()
@@ -102,8 +107,8 @@ class RkllmBackend:
         self._current: int | None = None
         self._tokenizer: ChatTokenizer | None = None
         self._runtime: Runtime | None = None
-        self._model: Model | None = None
-        self._batches: Batches | None = None
+        self._model: ReloadableModel | None = None
+        self._batches: BatchScheduler | None = None
 
     def load(self) -> Capabilities:
         """Find and examine the library, load the model. Raises ModelLoadFailed."""
@@ -111,7 +116,7 @@ class RkllmBackend:
         check_model(setup.model)
         check_context(setup.context_length)
         try:
-            self._adapters = read_adapters(self._lora)
+            self._adapters = parse_adapters(self._lora)
         except ValueError as error:
             raise ModelLoadFailed(f"RKLLM_LORA: {error}") from error
         check_adapters(self._adapters, self._name)
@@ -119,23 +124,23 @@ class RkllmBackend:
         if folder is not None:
             self._tokenizer = ChatTokenizer(folder)
         check_batch(setup.n_batch, self._mode, self._caches.on, self._tokenizer is not None)
-        path = library.find(self._lib_path)
-        driver.check()
-        evidence = detect.examine(path)
-        abi = detect.choose(evidence, self._asked_abi)
+        path = library.find_library(self._lib_path)
+        driver.check_driver()
+        evidence = detect.inspect_library(path)
+        abi = detect.choose_abi(evidence, self._asked_abi)
         self._caches.open(abi.name, self._adapters)
         try:
-            functions = bind(library.load(path), abi)
+            functions = bind(library.load_library(path), abi)
         except MissingSymbols as error:
             raise ModelLoadFailed(f"RKLLM_LIB_PATH: {path}: {error}") from error
         self._runtime = Runtime(functions, abi)
         found = f"{path}, ABI {abi.name} ({abi.versions}): {evidence.told()}"
         logger.info("%s", found)
         if self._mode == "logits":
-            self._stepwise = stepwise_for(
+            self._stepwise = build_token_loop(
                 self._runtime, self._tokenizer, folder, setup.context_length
             )
-        self._model = Model(
+        self._model = ReloadableModel(
             self._runtime,
             abi,
             setup,
@@ -145,9 +150,9 @@ class RkllmBackend:
         )
         self._model.load()
         if setup.n_batch > 1:
-            self._batches = Batches(setup.n_batch, self._run_batch, self._runtime.abort)
+            self._batches = BatchScheduler(setup.n_batch, self._run_batch, self._runtime.abort)
         tokenizer = self._tokenizer
-        return claims(
+        return build_capabilities(
             self._name,
             setup.context_length,
             abi,
@@ -167,7 +172,7 @@ class RkllmBackend:
         )
 
     @property
-    def _loaded(self) -> Model:
+    def _loaded(self) -> ReloadableModel:
         if self._model is None:
             raise BackendFailed("no model is loaded")
         return self._model
@@ -208,7 +213,9 @@ class RkllmBackend:
         Waits for a run that is under way. Raises UnsupportedParameter, RequestRejected or
         BackendFailed.
         """
-        tokens = input_to_embed(text, known(self._tokenizer, "input"), self._setup.context_length)
+        tokens = build_embedding_input(
+            text, known(self._tokenizer, "input"), self._setup.context_length
+        )
         states = HiddenStates(self._pooling)
         if self._batches is not None:
             self._batches.alone(lambda: self._compute(tokens, states))
@@ -226,29 +233,35 @@ class RkllmBackend:
 
     def run(
         self, run_id: int, prompt: Prompt, sampling: SamplingParams, on_piece: OnPiece
-    ) -> RunEnd:
+    ) -> RunResult:
         """Generate; loads the model again first where that is what the sampling takes."""
         model, context = self._loaded, self._setup.context_length
         with self._lock:
             aborted = self._aborted.setdefault(run_id, threading.Event())
         try:
-            given = input_for(prompt, self._tokenizer, context)
+            given = build_input(prompt, self._tokenizer, context)
             if self._batches is not None:
                 shares = model.shares(sampling)
                 return self._batches.run(
-                    Member(tokens_of(given), sampling, context, on_piece, aborted, shares)
+                    BatchedRequest(
+                        require_tokens(given), sampling, context, on_piece, aborted, shares
+                    )
                 )
             with self._running, self._abortable(run_id):
                 if self._stepwise is not None:
-                    return self._stepwise.run(tokens_of(given), sampling, on_piece, aborted)
+                    return self._stepwise.run(require_tokens(given), sampling, on_piece, aborted)
                 return self._run_alone(given, sampling, on_piece, aborted)
         finally:
             with self._lock:
                 del self._aborted[run_id]
 
     def _run_alone(
-        self, given: Input, sampling: SamplingParams, on_piece: OnPiece, aborted: threading.Event
-    ) -> RunEnd:
+        self,
+        given: RuntimeInput,
+        sampling: SamplingParams,
+        on_piece: OnPiece,
+        aborted: threading.Event,
+    ) -> RunResult:
         model, runtime, context = self._loaded, self._loaded.runtime, self._setup.context_length
         reload_ms = model.load_for(sampling)
         # The runtime would shift its window and go on (R8). How long a text is, only it knows.

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.backends.base import OnPiece, RunEnd
+from engine.backends.base import OnPiece, RunResult
 from engine.backends.rkllm.structs import LLMCallState
 from engine.output import FinishReason
 from engine.request import SamplingParams
@@ -19,7 +19,7 @@ _FINISH = int(LLMCallState.RKLLM_RUN_FINISH)
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class BatchedRequest:
     """One request of those that may run together, those whose `shares` are equal.
 
     `woken` is set when it is aborted, by any thread, and when its answer has ended: the thread of
@@ -50,18 +50,18 @@ class Member:
         if token_id < 0:
             return True
         piece = text or b""
-        if waiting and not _is_whole(piece):
+        if waiting and not _is_valid_utf8(piece):
             # The state is of all places. Of this one the bytes come with a later token.
             piece = b""
         self.tokens += 1
         enough = self.on_piece(piece, token_id, None)
         return enough or self.tokens >= self.limit
 
-    def end(self) -> RunEnd:
+    def end(self) -> RunResult:
         """Return what it was; what the runtime says of a run is about all of them."""
         full = len(self.prompt) + self.tokens >= self.context_length
         batch = self.batch
-        return RunEnd(
+        return RunResult(
             reason=FinishReason.LENGTH if full else FinishReason.STOP,
             prompt_tokens=len(self.prompt),
             completion_tokens=self.tokens,
@@ -83,7 +83,7 @@ class Batch:
     # What a run for numbers has: batches have none.
     take = None
 
-    def __init__(self, members: Sequence[Member], places: int) -> None:
+    def __init__(self, members: Sequence[BatchedRequest], places: int) -> None:
         self.number = 0
         self.code = 0
         self.stopped = False
@@ -146,7 +146,7 @@ class Batch:
         member.last = not self._living
         member.woken.set()
 
-    def leave(self, member: Member) -> bool:
+    def leave(self, member: BatchedRequest) -> bool:
         """Drop what is yet to come for a member; return whether it has to see to the run's end."""
         with self._lock:
             for place, living in tuple(self._living.items()):
@@ -166,7 +166,7 @@ class Batch:
             member.woken.set()
 
 
-def _is_whole(piece: bytes) -> bool:
+def _is_valid_utf8(piece: bytes) -> bool:
     try:
         piece.decode()
     except UnicodeDecodeError:

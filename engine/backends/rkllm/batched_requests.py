@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from engine.backends.base import RunEnd
-from engine.backends.rkllm.batch import Batch, Member
+from engine.backends.base import RunResult
+from engine.backends.rkllm.batch import Batch, BatchedRequest
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ GATHER_S = 0.002
 
 
 @dataclass(slots=True, eq=False)
-class _Alone:
+class _ExclusiveTask:
     """Something to do on the handle while no batch runs."""
 
     work: Callable[[], None]
@@ -30,7 +30,7 @@ class _Alone:
     shares: object = field(default_factory=object)
 
 
-class Batches:
+class BatchScheduler:
     """Forms batches out of those who wait, and has them run.
 
     The oldest leads; those that may share its run go with it, oldest first, up to `most`. What is
@@ -51,12 +51,12 @@ class Batches:
         self._run = run
         self._abort = abort
         self._changed = threading.Condition()
-        self._waiting: list[Member | _Alone] = []
+        self._waiting: list[BatchedRequest | _ExclusiveTask] = []
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="rkllm-batches", daemon=True)
         self._thread.start()
 
-    def run(self, member: Member) -> RunEnd:
+    def run(self, member: BatchedRequest) -> RunResult:
         """Have a request run, and return at its end or after its abort, whatever the others do.
 
         Raises:
@@ -87,7 +87,7 @@ class Batches:
             except BaseException as error:
                 done.set_exception(error)
 
-        self._put(_Alone(step))
+        self._put(_ExclusiveTask(step))
         return done.result()
 
     def close(self) -> None:
@@ -97,14 +97,14 @@ class Batches:
             self._changed.notify_all()
         self._thread.join()
 
-    def _put(self, one: Member | _Alone) -> None:
+    def _put(self, one: BatchedRequest | _ExclusiveTask) -> None:
         with self._changed:
             self._waiting.append(one)
             self._changed.notify_all()
 
     def _work(self) -> None:
         while (chosen := self._next()) is not None:
-            if isinstance(chosen, _Alone):
+            if isinstance(chosen, _ExclusiveTask):
                 chosen.work()
                 continue
             error: Exception | None = None
@@ -115,7 +115,7 @@ class Batches:
                 error = raised
             chosen.close(error)
 
-    def _next(self) -> Batch | _Alone | None:
+    def _next(self) -> Batch | _ExclusiveTask | None:
         """Wait for what is to be done next, None at the end."""
         with self._changed:
             while not (there := self._gathered()):
@@ -124,27 +124,27 @@ class Batches:
                 self._changed.wait()
             for one in there:
                 self._waiting.remove(one)
-            if isinstance(there[0], _Alone):
+            if isinstance(there[0], _ExclusiveTask):
                 return there[0]
             # Under the same lock: whoever is not waiting any more has a batch.
-            batch = Batch([one for one in there if isinstance(one, Member)], self._most)
+            batch = Batch([one for one in there if isinstance(one, BatchedRequest)], self._most)
         logger.debug("a batch of %d begins", len(batch))
         return batch
 
-    def _gathered(self) -> list[Member | _Alone]:
+    def _gathered(self) -> list[BatchedRequest | _ExclusiveTask]:
         """Return the oldest with those that go with it, after a moment for more to come."""
         now = time.monotonic()
         latest, until = now + self._most * GATHER_S, now + GATHER_S
         # There are no more slots than places: when so many wait, nobody else can come.
         while (there := self._together()) and len(self._waiting) < self._most:
             count, left = len(self._waiting), min(until, latest) - time.monotonic()
-            if left <= 0 or isinstance(there[0], _Alone):
+            if left <= 0 or isinstance(there[0], _ExclusiveTask):
                 break
             self._changed.wait(left)
             if len(self._waiting) > count:
                 until = time.monotonic() + GATHER_S
         return there
 
-    def _together(self) -> list[Member | _Alone]:
+    def _together(self) -> list[BatchedRequest | _ExclusiveTask]:
         ready = [one for one in self._waiting if not one.woken.is_set()]
         return [one for one in ready if one.shares == ready[0].shares][: self._most]

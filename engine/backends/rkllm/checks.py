@@ -8,8 +8,8 @@ from pathlib import Path
 from engine.errors import ModelLoadFailed
 
 # The SDK's manual: a context of up to 16384 tokens, a multiple of 32.
-_MAX_CONTEXT = 16_384
-_CONTEXT_STEP = 32
+_MAX_CONTEXT_TOKENS = 16_384
+_CONTEXT_STEP_TOKENS = 32
 
 
 def check_model(path: Path) -> None:
@@ -30,14 +30,14 @@ def check_model(path: Path) -> None:
 
 def check_context(tokens: int) -> None:
     """Refuse a length that no model of this runtime has. Raises ModelLoadFailed."""
-    if tokens % _CONTEXT_STEP or tokens > _MAX_CONTEXT:
+    if tokens % _CONTEXT_STEP_TOKENS or tokens > _MAX_CONTEXT_TOKENS:
         raise ModelLoadFailed(
             f"CONTEXT_LENGTH must be a multiple of {_CONTEXT_STEP} and at most {_MAX_CONTEXT} for "
             f"the RKLLM runtime, got {tokens}"
         )
 
 
-def why_no_batch(mode: str, *, prompt_caches: bool) -> str | None:
+def batch_conflict(mode: str, *, prompt_caches: bool) -> str | None:
     """Return what does not go with RKLLM_N_BATCH above 1, None where all does."""
     if mode == "logits":
         return "RKLLM_N_BATCH must be 1 where RKLLM_MODE is logits: the runtime has none of batches"
@@ -50,7 +50,7 @@ def check_batch(n_batch: int, mode: str, prompt_caches: bool, tokenizes: bool) -
     """Refuse a batch of what cannot be in one. Raises ModelLoadFailed."""
     if n_batch == 1:
         return
-    why = why_no_batch(mode, prompt_caches=prompt_caches)
+    why = batch_conflict(mode, prompt_caches=prompt_caches)
     if why is None and not tokenizes:
         # A text that is too long would fail the run of all, and how long one is nobody would tell.
         why = (

@@ -23,14 +23,14 @@ from engine.backends.rkllm.abi import ABI_12, ABIS, CREATE_DEFAULT_PARAM, Abi
 from engine.errors import ModelLoadFailed
 
 # Room for a struct larger than any that is known: an unknown version must not write beyond it.
-_ROOM_BYTES = 4096
+_BUFFER_BYTES = 4096
 _TIMEOUT_S = 60.0
 _MODULE = "engine.backends.rkllm.detect"
 # Before the report, for the library itself may print what it likes where it likes.
-_REPORT = "evidence: "
+_REPORT_PREFIX = "evidence: "
 # Like "rkllm-runtime version: 1.2.3"; what else is in the binary may say anything.
 _VERSION = re.compile(rb"rkllm[\w .-]{0,24}?version:? ?v?(\d+\.\d+\.\d+)", re.IGNORECASE)
-_UPGRADE = "install librkllmrt.so 1.2.3 or 1.3.0"
+_UPGRADE_HINT = "install librkllmrt.so 1.2.3 or 1.3.0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Evidence:
         return "; ".join([f"default parameters fit {' and '.join(fits) or 'none'}", *against, hint])
 
 
-def choose(evidence: Evidence, asked: str = "auto") -> Abi:
+def choose_abi(evidence: Evidence, asked: str = "auto") -> Abi:
     """Return the ABI to use with a library; `asked` is RKLLM_ABI.
 
     Raises:
@@ -87,7 +87,7 @@ def choose(evidence: Evidence, asked: str = "auto") -> Abi:
             f"it cannot be told which ABI {evidence.path} has: {evidence.told()}. {_UPGRADE}, or "
             f"set RKLLM_ABI to one of {', '.join(ABIS)} if you know it"
         )
-    hinted = _abi_of(evidence.version)
+    hinted = _abi_name(evidence.version)
     if hinted is not None and hinted != fits[0]:
         raise ModelLoadFailed(
             f"{evidence.path} contradicts itself: {evidence.told()}. "
@@ -96,14 +96,14 @@ def choose(evidence: Evidence, asked: str = "auto") -> Abi:
     return ABIS[fits[0]]
 
 
-def _abi_of(version: str | None) -> str | None:
+def _abi_name(version: str | None) -> str | None:
     if version is None:
         return None
     name = ".".join(version.split(".")[:2])
     return name if name in ABIS else None
 
 
-def examine(path: Path) -> Evidence:
+def inspect_library(path: Path) -> Evidence:
     """Look at a library in a process of its own.
 
     Raises:
@@ -126,14 +126,14 @@ def examine(path: Path) -> Evidence:
         raise ModelLoadFailed(
             f"{path} did not give its default parameters within {_TIMEOUT_S:g} s: {_UPGRADE}"
         ) from None
-    reports = [line for line in done.stdout.splitlines() if line.startswith(_REPORT)]
+    reports = [line for line in done.stdout.splitlines() if line.startswith(_REPORT_PREFIX)]
     if not reports:
         words = " | ".join(done.stderr.splitlines()[-3:])
         raise ModelLoadFailed(
             f"{path} does not even give its default parameters, whoever asks {_death(done)}: "
             f"{words or 'it said nothing'}. {_UPGRADE.capitalize()}"
         )
-    found = json.loads(reports[-1].removeprefix(_REPORT))
+    found = json.loads(reports[-1].removeprefix(_REPORT_PREFIX))
     if "error" in found:
         raise ModelLoadFailed(found["error"])
     return Evidence(
@@ -145,22 +145,22 @@ def examine(path: Path) -> Evidence:
     )
 
 
-def _death(done: subprocess.CompletedProcess[str]) -> str:
+def _describe_exit(done: subprocess.CompletedProcess[str]) -> str:
     if done.returncode < 0:
         return f"is killed by {signal.Signals(-done.returncode).name}"
     return f"exits with code {done.returncode}"
 
 
-def look(path: Path) -> Evidence:
+def inspect_in_process(path: Path) -> Evidence:
     """Look at a library in this process, which it may kill."""
-    loaded = library.load(path)
+    loaded = library.load_library(path)
     missing = tuple(symbol for symbol in ABI_12.functions if not hasattr(loaded, symbol))
-    version = _version(path)
+    version = _find_version(path)
     if missing:
         return Evidence(path=str(path), missing=missing, version=version)
 
     class Room(ctypes.Structure):
-        _fields_ = (("bytes", ctypes.c_uint8 * _ROOM_BYTES),)
+        _fields_ = (("bytes", ctypes.c_uint8 * _BUFFER_BYTES),)
 
     create = loaded[CREATE_DEFAULT_PARAM]
     create.restype, create.argtypes = Room, ()
@@ -168,13 +168,13 @@ def look(path: Path) -> Evidence:
     params = {name: abi.param.from_buffer_copy(room) for name, abi in ABIS.items()}
     return Evidence(
         path=str(path),
-        objections={name: tuple(_objections(param)) for name, param in params.items()},
-        fields={name: _fields(param) for name, param in params.items()},
+        objections={name: tuple(_find_objections(param)) for name, param in params.items()},
+        fields={name: _read_fields(param) for name, param in params.items()},
         version=version,
     )
 
 
-def _objections(param: Any) -> list[str]:
+def _find_objections(param: Any) -> list[str]:
     """Return what cannot be a default in these fields.
 
     Both layouts share the first 57 bytes; what tells them apart is where the extended parameters
@@ -198,7 +198,7 @@ def _objections(param: Any) -> list[str]:
     return [f"{name} would be {value}" for name, fine, value in looks if not fine]
 
 
-def _fields(param: Any) -> dict[str, Any]:
+def _read_fields(param: Any) -> dict[str, Any]:
     extend = param.extend_param
     names = ("max_context_len", "max_new_tokens", "top_k", "top_p", "temperature", "repeat_penalty")
     found = {name: getattr(param, name) for name in names}
@@ -214,19 +214,19 @@ def _fields(param: Any) -> dict[str, Any]:
     return {name: value if value == value else None for name, value in found.items()}
 
 
-def _version(path: Path) -> str | None:
+def _find_version(path: Path) -> str | None:
     found = _VERSION.search(path.read_bytes())
     return found.group(1).decode() if found else None
 
 
 def main() -> None:
     """Print the evidence about a library as JSON on one line; arguments: its path, our parent."""
-    from engine.hosts.child import die_with_parent
+    from engine.hosts.process_utils import die_with_parent
 
     # A library that hangs must not outlive whoever wanted to know.
     die_with_parent(int(sys.argv[2]))
     try:
-        report = asdict(look(Path(sys.argv[1])))
+        report = asdict(inspect_in_process(Path(sys.argv[1])))
     except ModelLoadFailed as error:
         report = {"error": error.message}
     sys.stdout.write(f"\n{_REPORT}{json.dumps(report)}\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 from engine.errors import ModelLoadFailed
 
 # Since 0.9.6 the runtime needs what older drivers lack; the SDK's manual of 1.3.0 asks for 0.9.8.
-_ASKED_FOR = (0, 9, 8)
+_RECOMMENDED_VERSION = (0, 9, 8)
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 _ROOT = Path("/")
 
@@ -23,7 +23,7 @@ class Driver:
     present: bool
 
 
-def find(root: Path = _ROOT) -> Driver:
+def read_driver(root: Path = _ROOT) -> Driver:
     """Return what there is to see; most of it only to root, where debugfs is mounted."""
     compatible = _read(root / "proc/device-tree/compatible")
     board = None
@@ -41,12 +41,12 @@ def find(root: Path = _ROOT) -> Driver:
     return Driver(board, ".".join(found.groups()) if found else None, present)
 
 
-def check(root: Path = _ROOT) -> None:
+def check_driver(root: Path = _ROOT) -> None:
     """Raise ModelLoadFailed on a Rockchip board whose kernel has no NPU driver.
 
     There the runtime does not fail but waits, so nothing else would say it.
     """
-    found = find(root)
+    found = read_driver(root)
     if found.board is not None and not found.present:
         raise ModelLoadFailed(
             f"{found.board} runs a kernel without the NPU driver (rknpu): install a vendor image "
@@ -54,14 +54,14 @@ def check(root: Path = _ROOT) -> None:
         )
 
 
-def told(root: Path = _ROOT) -> str:
+def describe_driver(root: Path = _ROOT) -> str:
     """Return the driver in words, for messages and reports."""
-    found = find(root)
+    found = read_driver(root)
     if not found.present:
         return "no NPU driver was found on this machine"
     if found.version is None:
         return "the NPU driver is there, its version only root may see"
-    old = tuple(map(int, found.version.split("."))) < _ASKED_FOR
+    old = tuple(map(int, found.version.split("."))) < _RECOMMENDED_VERSION
     return f"the NPU driver is {found.version}" + (", 0.9.8 is asked for" if old else "")
 
 

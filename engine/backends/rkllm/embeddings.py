@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from engine.backends.rkllm.logits_rows import Rows
+from engine.backends.rkllm.logits_rows import FloatRows
 from engine.errors import BackendFailed
 
 Pooling = Literal["last", "mean", "cls"]
@@ -28,7 +28,7 @@ class HiddenStates:
     def take(self, result: Any) -> None:
         """Copy what a callback brings; a long text may come in several."""
         layer = result.last_hidden_layer
-        rows = Rows.at(layer.hidden_states, layer.num_tokens, layer.embd_size)
+        rows = FloatRows.at(layer.hidden_states, layer.num_tokens, layer.embd_size)
         if rows is None:
             return
         self._width = rows.width

@@ -15,17 +15,17 @@ from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.backends.rkllm.vocabulary import Vocabulary
 from engine.errors import RequestRejected
 from engine.request import SamplingParams
-from engine.schema_grammar import MAX_SYMBOLS, check_grammar, grammar_of
+from engine.schema_grammar import MAX_SYMBOLS, build_grammar, check_grammar
 
 Mask: TypeAlias = NDArray[np.bool_]
 
-_BITS = 32
-_MAX_WHY = 300
+_MASK_WORD_BITS = 32
+_MAX_REASON_CHARS = 300
 # Before a text that a tokenizer would begin with a space of its own.
-_BEFORE = "\n"
+_CONTEXT_BEFORE = "\n"
 
 
-class Grammars:
+class GrammarCompiler:
     """What a model's tokens are to llguidance, made once: a second and some 75 MB for 150,000.
 
     Only read after it is built; any thread may use it.
@@ -34,7 +34,7 @@ class Grammars:
     def __init__(self, vocabulary: Vocabulary, tokenizer: ChatTokenizer) -> None:
         self._size = vocabulary.size
         self._ends = sorted(vocabulary.ends)
-        words = TokenizerWrapper(_Words(vocabulary, tokenizer))
+        words = TokenizerWrapper(_TokenizerAdapter(vocabulary, tokenizer))
         self._tokens = LLTokenizer(words, n_vocab=vocabulary.size, eos_token=self._ends)
 
     def constraint(self, sampling: SamplingParams, *, thinking: bool = False) -> Constraint | None:
@@ -46,10 +46,10 @@ class Grammars:
             RequestRejected: the grammar or the schema is none, or asks for what cannot be held.
         """
         if sampling.grammar is not None:
-            param, grammar = "grammar", _of_gbnf(sampling.grammar)
+            param, grammar = "grammar", _convert_gbnf(sampling.grammar)
         elif sampling.json_schema is not None:
             param = "json_schema"
-            grammar = grammar_of(sampling.json_schema, thinking=thinking)
+            grammar = build_grammar(sampling.json_schema, thinking=thinking)
         else:
             return None
         without = self._ends if sampling.ignore_eos else ()
@@ -73,7 +73,7 @@ class Constraint:
         limits = LLParserLimits(verbose_errors=False, max_grammar_size=MAX_SYMBOLS)
         self._matcher = LLMatcher(tokens, grammar, log_level=0, limits=limits)
         self._check("cannot be followed")
-        self._bits = np.zeros(-(-size // _BITS), np.uint32)
+        self._bits = np.zeros(-(-size // _MASK_WORD_BITS), np.uint32)
 
     def allowed(self) -> Mask:
         """Return for every token whether it may come next. Raises RequestRejected."""
@@ -105,11 +105,13 @@ class Constraint:
     def _check(self, what: str) -> None:
         if self._matcher.is_error():
             # Of several lines, some with what stands in for what it was told not to tell.
-            why = shorten(self._matcher.get_error().replace("<non-verbose/>", ""), _MAX_WHY)
+            why = shorten(
+                self._matcher.get_error().replace("<non-verbose/>", ""), _MAX_REASON_CHARS
+            )
             raise RequestRejected(f"{self._param}: it {what}: {why}", param=self._param)
 
 
-class _Words:
+class _TokenizerAdapter:
     """A vocabulary as llguidance asks for one."""
 
     bos_token_id = None
@@ -138,15 +140,15 @@ class _Words:
         return [self._bytes[byte] for byte in given if byte in self._bytes]
 
     def _within(self, text: str) -> list[int]:
-        before = self._encode(_BEFORE, special=False)
-        return self._encode(_BEFORE + text, special=False)[len(before) :]
+        before = self._encode(_CONTEXT_BEFORE, special=False)
+        return self._encode(_CONTEXT_BEFORE + text, special=False)[len(before) :]
 
 
-def _of_gbnf(grammar: str) -> str:
+def _convert_gbnf(grammar: str) -> str:
     check_grammar(grammar)
     try:
         return gbnf_to_lark(grammar)
     except Exception as error:
         # It raises nothing more exact for a rule that is missing.
-        why = shorten(str(error), _MAX_WHY)
+        why = shorten(str(error), _MAX_REASON_CHARS)
         raise RequestRejected(f"grammar: it is no GBNF: {why}", param="grammar") from error

@@ -6,23 +6,23 @@ import logging
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.backends.rkllm.inputs import Input
+from engine.backends.rkllm.inputs import RuntimeInput
 from engine.backends.rkllm.prompt_caches import PromptCaches
 from engine.backends.rkllm.runtime import Run, Runtime
 
 logger = logging.getLogger(__name__)
 
 
-class Part(NamedTuple):
+class PromptPart(NamedTuple):
     """What of a prompt to send, how much of it need not be read, and what to do with it then."""
 
-    send: Input
+    send: RuntimeInput
     reused: int = 0
     keep: bool = False
     save_to: Path | None = None
 
 
-class History:
+class KvReuse:
     """Says how much of a prompt a handle has read already, and has it forget what is of another.
 
     An answer about somebody else's conversation is worse than one that comes late, so nothing is
@@ -48,12 +48,12 @@ class History:
     def begin(
         self,
         runtime: Runtime,
-        prompt: Input,
+        prompt: RuntimeInput,
         *,
         lora: str | None = None,
         cache: Path | None = None,
         alone: bool = False,
-    ) -> Part | None:
+    ) -> PromptPart | None:
         """Return what to send of a prompt, all else being cleared from the key-value cache.
 
         `lora` is the adapter it is run with, `cache` the file of a prompt that begins like it;
@@ -68,26 +68,26 @@ class History:
         part = self._in_history(runtime, prompt, lora, alone=alone or cache is not None)
         if part is None or cache is None:
             return part
-        reused, save_to = self._caches.use(runtime, cache, _tokens(prompt))
+        reused, save_to = self._caches.use(runtime, cache, _tokens_or_empty(prompt))
         return part._replace(reused=reused, save_to=save_to)
 
     def _in_history(
-        self, runtime: Runtime, prompt: Input, lora: str | None, *, alone: bool
-    ) -> Part | None:
+        self, runtime: Runtime, prompt: RuntimeInput, lora: str | None, *, alone: bool
+    ) -> PromptPart | None:
         known, self._known = self._known, []
         kept, self._kept = self._kept, False
         if not self.on:
-            return Part(prompt)
+            return PromptPart(prompt)
         if isinstance(prompt, list) and not alone:
             self._kept = True
             same, self._lora = lora == self._lora, lora
             if same and (held := self._held(runtime, known, prompt)) > 0:
-                return Part(prompt[held:], held, keep=True)
+                return PromptPart(prompt[held:], held, keep=True)
         elif not kept:
             # A run without history leaves nothing that another one would go on from.
-            return Part(prompt)
+            return PromptPart(prompt)
         if runtime.clear_cache():
-            return Part(prompt, keep=self._kept)
+            return PromptPart(prompt, keep=self._kept)
         logger.warning(
             "the key-value cache was not empty after rkllm_clear_kv_cache, so the model is loaded "
             "again and every prompt read whole from here on (RKLLM_KV_REUSE)"
@@ -107,18 +107,18 @@ class History:
             return 0
         return held if prompt[:held] == known[:held] else 0
 
-    def end(self, prompt: Input, cache: Path | None, run: Run, context_length: int) -> None:
+    def end(self, prompt: RuntimeInput, cache: Path | None, run: Run, context_length: int) -> None:
         """Take in what a run has left in the cache, and in the file of the one it names."""
         failed = run.failed or run.code or not (run.finished or run.stopped)
         if failed:
             return
         # Whoever has begun to speak has read the prompt, also if it was cut off then.
         if cache is not None and run.tokens:
-            self._caches.saved(cache, _tokens(prompt))
+            self._caches.saved(cache, _tokens_or_empty(prompt))
         # Beyond the context the runtime drops tokens from the middle, and does not say which.
-        if self._kept and len(_tokens(prompt)) + run.tokens < context_length:
-            self._known = [*_tokens(prompt), *run.ids, *_end_of(run)]
-            self._given = len(_tokens(prompt))
+        if self._kept and len(_tokens_or_empty(prompt)) + run.tokens < context_length:
+            self._known = [*_tokens_or_empty(prompt), *run.ids, *_end_token_of(run)]
+            self._given = len(_tokens_or_empty(prompt))
 
     def forget(self) -> None:
         """Count the handle as new."""
@@ -126,7 +126,7 @@ class History:
         self._caches.forget()
 
 
-def _end_of(run: Run) -> list[int]:
+def _end_token_of(run: Run) -> list[int]:
     """Return the token that an answer ended with, if it was told.
 
     What stands beside an end is written nowhere: the last token once more is no news of it.
@@ -135,6 +135,6 @@ def _end_of(run: Run) -> list[int]:
     return [run.end_id] if told else []
 
 
-def _tokens(prompt: Input) -> list[int]:
+def _tokens_or_empty(prompt: RuntimeInput) -> list[int]:
     """Return a prompt's tokens, none of a text, which only the runtime can split."""
     return prompt if isinstance(prompt, list) else []

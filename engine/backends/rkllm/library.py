@@ -12,11 +12,11 @@ from pathlib import Path
 
 from engine.errors import ModelLoadFailed
 
-NAME = "librkllmrt.so"
+LIBRARY_NAME = "librkllmrt.so"
 # Lists what the loader finds by name; ctypes.util.find_library gives the name alone.
 _LDCONFIG = "/sbin/ldconfig"
 # Where Rockchip's packages, board images and the documentation's own commands put it.
-_USUAL = (
+_USUAL_FOLDERS = (
     "/usr/lib",
     "/usr/local/lib",
     "/usr/lib/aarch64-linux-gnu",
@@ -24,11 +24,11 @@ _USUAL = (
     "/opt/rkllm/lib",
     "/oem/usr/lib",
 )
-_WHERE_FROM = (
+_SOURCE_HINT = (
     "it comes with github.com/airockchip/rknn-llm, in rkllm-runtime/Linux/librkllm_api/aarch64"
 )
 # e_machine of the ELF header (System V ABI; the processor supplements) for uname's names.
-_MACHINES = {
+_MACHINE_NAMES = {
     0x03: "i686",
     0x28: "armv7l",
     0x3E: "x86_64",
@@ -37,7 +37,7 @@ _MACHINES = {
 }
 
 
-def find(given: str | None) -> Path:
+def find_library(given: str | None) -> Path:
     """Return the library's path: RKLLM_LIB_PATH, else the loader's path, else the usual places.
 
     Raises:
@@ -47,7 +47,7 @@ def find(given: str | None) -> Path:
         path = Path(given)
         # Not by Path's own methods, which raise where a folder may not be entered.
         if os.path.isdir(path):
-            path = path / NAME
+            path = path / LIBRARY_NAME
         if not os.path.isfile(path):
             raise ModelLoadFailed(f"RKLLM_LIB_PATH: {_why_not(path)}; {_WHERE_FROM}")
     else:
@@ -62,7 +62,7 @@ def find(given: str | None) -> Path:
     return path.resolve()
 
 
-def _why_not(path: Path) -> str:
+def _describe_missing(path: Path) -> str:
     try:
         path.stat()
     except FileNotFoundError:
@@ -75,13 +75,13 @@ def _why_not(path: Path) -> str:
 def _candidates() -> Iterator[Path]:
     for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
         if folder:
-            yield Path(folder, NAME)
-    yield from _known_to_the_loader()
-    for folder in _USUAL:
-        yield Path(folder, NAME)
+            yield Path(folder, LIBRARY_NAME)
+    yield from _loader_candidates()
+    for folder in _USUAL_FOLDERS:
+        yield Path(folder, LIBRARY_NAME)
 
 
-def _known_to_the_loader() -> Iterator[Path]:
+def _loader_candidates() -> Iterator[Path]:
     try:
         listed = subprocess.run([_LDCONFIG, "-p"], capture_output=True, text=True, check=False)
     except OSError:
@@ -104,7 +104,7 @@ def check_machine(path: Path) -> None:
         raise ModelLoadFailed(f"RKLLM_LIB_PATH: {path} is not a shared library{hint}")
     # Byte 5 is the file's byte order.
     number = int.from_bytes(head[18:20], "little" if head[5] == 1 else "big")
-    machine = _MACHINES.get(number, f"machine {number:#x}")
+    machine = _MACHINE_NAMES.get(number, f"machine {number:#x}")
     if machine != platform.machine():
         raise ModelLoadFailed(
             f"RKLLM_LIB_PATH: {path} is for {machine} and this machine is {platform.machine()}: "
@@ -112,7 +112,7 @@ def check_machine(path: Path) -> None:
         )
 
 
-def load(path: Path) -> ctypes.CDLL:
+def load_library(path: Path) -> ctypes.CDLL:
     """Return the loaded library. Raises ModelLoadFailed with what the loader says."""
     try:
         return ctypes.CDLL(str(path))

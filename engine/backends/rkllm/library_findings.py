@@ -9,20 +9,20 @@ from typing import Any
 from engine.backends.rkllm import detect, driver, library
 
 
-def of_driver() -> Iterator[tuple[str, Any]]:
+def report_driver() -> Iterator[tuple[str, Any]]:
     """Yield what the kernel says of the board and its NPU."""
-    yield "board", driver.find().board or "not a Rockchip board"
-    yield "NPU", driver.told()
+    yield "board", driver.read_driver().board or "not a Rockchip board"
+    yield "NPU", driver.describe_driver()
 
 
-def of_library(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def report_library(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield which library it is, and what shows which ABI it has. Raises ModelLoadFailed."""
-    path = library.find(options.get("lib_path"))
+    path = library.find_library(options.get("lib_path"))
     yield "path", str(path)
     yield "sha256", hashlib.sha256(path.read_bytes()).hexdigest()
-    evidence = detect.examine(path)
+    evidence = detect.inspect_library(path)
     yield "evidence", evidence.told()
     for name, fields in evidence.fields.items():
         yield f"defaults read as {name}", dict(fields)
-    abi = detect.choose(evidence, options.get("abi", "auto"))
+    abi = detect.choose_abi(evidence, options.get("abi", "auto"))
     yield "ABI", f"{abi.name} ({abi.versions})"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from engine.backends.rkllm.token_loop import Stepwise
 
 
-def stepwise_for(
+def build_token_loop(
     runtime: Runtime, tokenizer: ChatTokenizer | None, folder: Path | None, context_length: int
 ) -> Stepwise:
     """Return what generates out of logits.
@@ -28,7 +28,7 @@ def stepwise_for(
         )
     try:
         # Not with the backend, which does without numpy in its other mode.
-        from engine.backends.rkllm.grammar import Grammars
+        from engine.backends.rkllm.grammar import GrammarCompiler
         from engine.backends.rkllm.token_loop import Stepwise
     except ImportError as error:
         raise ModelLoadFailed(
@@ -37,4 +37,4 @@ def stepwise_for(
     from engine.backends.rkllm.vocabulary import Vocabulary
 
     vocabulary = Vocabulary(tokenizer, folder)
-    return Stepwise(runtime, vocabulary, context_length, Grammars(vocabulary, tokenizer))
+    return Stepwise(runtime, vocabulary, context_length, GrammarCompiler(vocabulary, tokenizer))

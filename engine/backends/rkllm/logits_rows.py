@@ -10,7 +10,7 @@ _FLOAT_BYTES = ctypes.sizeof(ctypes.c_float)
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class FloatRows:
     """Where they are, how many, and how many floats each of them has."""
 
     address: int
@@ -18,7 +18,7 @@ class Rows:
     width: int
 
     @classmethod
-    def at(cls, floats: Any, count: int, width: int) -> Rows | None:
+    def at(cls, floats: Any, count: int, width: int) -> FloatRows | None:
         """Return the rows that a pointer leads to, None where a callback brings none."""
         if not floats or count <= 0 or width <= 0:
             return None

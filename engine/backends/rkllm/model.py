@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from engine.backends.rkllm import driver
 from engine.backends.rkllm.abi import Abi
-from engine.backends.rkllm.lora_adapters import Adapter
-from engine.backends.rkllm.model_capabilities import SAMPLING
+from engine.backends.rkllm.lora_adapters import LoraAdapter
+from engine.backends.rkllm.model_capabilities import SAMPLING_PARAMETERS
 from engine.backends.rkllm.runtime import Runtime, Setup
 from engine.errors import ModelLoadFailed
 from engine.request import SamplingParams
@@ -18,7 +18,7 @@ from engine.request import SamplingParams
 logger = logging.getLogger(__name__)
 
 
-class Model:
+class ReloadableModel:
     """Loads a model with its adapters, and again where a request's sampling takes that.
 
     `reloads` says whether it may; `on_load` is told of every load, for what was in the handle is
@@ -30,7 +30,7 @@ class Model:
         runtime: Runtime,
         abi: Abi,
         setup: Setup,
-        adapters: tuple[Adapter, ...],
+        adapters: tuple[LoraAdapter, ...],
         *,
         reloads: bool,
         on_load: Callable[[], None],
@@ -41,8 +41,8 @@ class Model:
         self._on_load = on_load
         own = abi.sampling_per_run
         # What a load decides for all requests until the next one, and what all of a run have alike.
-        self._at_load = () if not reloads else ("ignore_eos",) if own else SAMPLING
-        self._at_run = SAMPLING if own else ()
+        self._at_load = () if not reloads else ("ignore_eos",) if own else SAMPLING_PARAMETERS
+        self._at_run = SAMPLING_PARAMETERS if own else ()
 
     def load(self) -> float:
         """Load it, in place of what is loaded; return how long that took, in ms.

@@ -11,8 +11,8 @@ from engine.request import SamplingParams
 
 _MAX_LOGPROBS = 20
 # Sampling that is fixed at the load (R49's defaults, so that plain jobs get what they ask for).
-FIXED = SamplingParams(temperature=0.7, top_p=0.9, top_k=50)
-SAMPLING = (
+DEFAULT_SAMPLING = SamplingParams(temperature=0.7, top_p=0.9, top_k=50)
+SAMPLING_PARAMETERS = (
     "temperature",
     "top_p",
     "top_k",
@@ -22,7 +22,7 @@ SAMPLING = (
 )
 
 
-def claims(
+def build_capabilities(
     model: str,
     context_length: int,
     abi: Abi,
@@ -58,7 +58,9 @@ def claims(
         model=model,
         context_length=context_length,
         slots=slots,
-        fixed_sampling={} if per_run else {name: getattr(FIXED, name) for name in SAMPLING},
+        fixed_sampling={}
+        if per_run
+        else {name: getattr(DEFAULT_SAMPLING, name) for name in SAMPLING_PARAMETERS},
         min_p=logits,
         seed=logits,
         ignore_eos=logits or (abi.sampling_per_run and reloads),

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.backends.rkllm.lora_adapters import Adapter
+from engine.backends.rkllm.lora_adapters import LoraAdapter
 from engine.backends.rkllm.runtime import Runtime
 from engine.errors import RequestRejected
 from engine.fingerprint import sha256_of_ends
@@ -53,7 +53,7 @@ class PromptCaches:
         """Whether there is a folder for them."""
         return self._root is not None
 
-    def open(self, abi: str, adapters: Sequence[Adapter] = ()) -> None:
+    def open(self, abi: str, adapters: Sequence[LoraAdapter] = ()) -> None:
         """Find the folders of this model and its adapters, once the library is known."""
         if self._root is None:
             return

@@ -15,7 +15,7 @@ from engine.backends.rkllm.time_limit import TookTooLongError, within
 from engine.chat_template import template_markers
 from engine.errors import ModelLoadFailed, RequestRejected, UnsupportedParameter
 from engine.request import Chat, Message
-from engine.tool_prompt import rendered
+from engine.tool_prompt import render_with_tools
 
 _TOKENIZER = "tokenizer.json"
 _CONFIG = "tokenizer_config.json"
@@ -99,7 +99,7 @@ class ChatTokenizer:
         if not self.has_template:
             return None
         try:
-            return within(_TRY_S, lambda: self.render(reasoning.QUESTION))
+            return within(_TRY_S, lambda: self.render(reasoning.PROBE_CHAT))
         except (RequestRejected, TookTooLongError):
             return None
 
@@ -107,7 +107,7 @@ class ChatTokenizer:
     def opens_thoughts(self) -> bool:
         """Whether the template itself begins the thoughts of every answer, asked for or not."""
         rendered = self.rendered_question
-        return rendered is not None and reasoning.are_opened(rendered)
+        return rendered is not None and reasoning.starts_in_reasoning(rendered)
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ class ChatTokenizer:
         Raises:
             RequestRejected: the template refuses these messages; its own words say why.
         """
-        return rendered(chat, self._rendered)
+        return render_with_tools(chat, self._rendered)
 
     def _rendered(self, chat: Chat) -> str:
         # Templates are written for a caller that passes these two always.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from engine.backends.base import RunEnd
+from engine.backends.base import RunResult
 from engine.backends.rkllm.batch import Batch
-from engine.backends.rkllm.inputs import Input
+from engine.backends.rkllm.inputs import RuntimeInput
 from engine.backends.rkllm.runs import Run
 from engine.errors import BackendFailed
 from engine.output import FinishReason
@@ -31,8 +31,8 @@ def check_end(run: Run | Batch, context_length: int) -> None:
 
 
 def end_of(
-    run: Run, given: Input, context_length: int, cache_size: Callable[[], int | None]
-) -> RunEnd:
+    run: Run, given: RuntimeInput, context_length: int, cache_size: Callable[[], int | None]
+) -> RunResult:
     """Return what a run was, checked against what the runtime says of it.
 
     `cache_size` is asked where nothing else tells how long a text was.
@@ -56,7 +56,7 @@ def end_of(
         )
     tokens = min(run.tokens, run.limit)
     full = prompt_tokens + tokens >= context_length
-    return RunEnd(
+    return RunResult(
         reason=FinishReason.LENGTH if full else FinishReason.STOP,
         prompt_tokens=prompt_tokens,
         completion_tokens=tokens,

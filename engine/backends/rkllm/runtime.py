@@ -12,7 +12,7 @@ from typing import Any
 from engine.backends.base import OnPiece
 from engine.backends.rkllm.abi import Abi, Functions
 from engine.backends.rkllm.batch import Batch
-from engine.backends.rkllm.lora_adapters import Adapter
+from engine.backends.rkllm.lora_adapters import LoraAdapter
 from engine.backends.rkllm.runs import (
     ALL_TOKENS,
     Run,
@@ -104,7 +104,7 @@ class Runtime:
             raise ModelLoadFailed(f"rkllm_init failed with {code}")
         self._handle = handle
 
-    def load_adapters(self, adapters: tuple[Adapter, ...]) -> None:
+    def load_adapters(self, adapters: tuple[LoraAdapter, ...]) -> None:
         """Load the LoRAs that runs may name, once after each `init`. Raises ModelLoadFailed."""
         handle = self._loaded
         self._adapters = [

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.backends.base import OnPiece, RunEnd
-from engine.backends.rkllm.logits_rows import Rows
+from engine.backends.base import OnPiece, RunResult
+from engine.backends.rkllm.logits_rows import FloatRows
 from engine.backends.rkllm.runtime import Runtime
 from engine.backends.rkllm.sampled_generation import Answer
 from engine.backends.rkllm.sampler import Floats
 from engine.backends.rkllm.structs import RKLLMInferMode
 from engine.backends.rkllm.vocabulary import Vocabulary
 from engine.errors import BackendFailed
-from engine.reasoning import are_opened
+from engine.reasoning import starts_in_reasoning
 from engine.request import SamplingParams
 
 if TYPE_CHECKING:
     # Its library need not be there.
-    from engine.backends.rkllm.grammar import Grammars
+    from engine.backends.rkllm.grammar import GrammarCompiler
 
 # Tokens of a prompt in one run. The runtime has a row of logits for each of them, of which the last
 # is wanted: with a vocabulary of 150,000 that is 77 MB, and gigabytes of a whole long prompt.
@@ -40,7 +40,7 @@ class LastRow:
     def take(self, result: Any) -> None:
         """Copy what a callback brings."""
         logits = result.logits
-        rows = Rows.at(logits.logits, logits.num_tokens, logits.vocab_size)
+        rows = FloatRows.at(logits.logits, logits.num_tokens, logits.vocab_size)
         if rows is not None:
             self._copied = rows.copied(rows.count - 1, 1)
             self._rows += rows.count
@@ -75,7 +75,7 @@ class Stepwise:
         runtime: Runtime,
         vocabulary: Vocabulary,
         context_length: int,
-        grammars: Grammars,
+        grammars: GrammarCompiler,
     ) -> None:
         self._runtime = runtime
         self._vocabulary = vocabulary
@@ -88,7 +88,7 @@ class Stepwise:
         sampling: SamplingParams,
         on_piece: OnPiece,
         aborted: threading.Event,
-    ) -> RunEnd:
+    ) -> RunResult:
         """Generate until the end, the context's end, or until no more is wanted.
 
         Raises:
@@ -106,7 +106,7 @@ class Stepwise:
                 row = self._computed(tokens, sampling.lora, aborted)
         finally:
             self._forget()
-        return RunEnd(
+        return RunResult(
             reason=answer.reason,
             prompt_tokens=len(prompt),
             completion_tokens=answer.tokens,
@@ -122,7 +122,7 @@ class Stepwise:
 
     def _answer(self, prompt: list[int], sampling: SamplingParams, on_piece: OnPiece) -> Answer:
         end = "".join(map(self._vocabulary.text, prompt[-_LAST:]))
-        constraint = self._grammars.constraint(sampling, thinking=are_opened(end))
+        constraint = self._grammars.constraint(sampling, thinking=starts_in_reasoning(end))
         room = self._context_length - len(prompt)
         return Answer(prompt, sampling, self._vocabulary, constraint, room, on_piece)
 

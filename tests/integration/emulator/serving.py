@@ -19,8 +19,8 @@ import uvicorn
 from starlette.applications import Starlette
 
 from emulator.app import build_app
-from emulator.server.graceful_shutdown import Ending
-from emulator.server.server import configured
+from emulator.server.graceful_shutdown import GracefulShutdown
+from emulator.server.server import build_uvicorn_config
 from emulator.settings import EmulatorSettings
 from engine import Engine
 from handler.engine_configs import build_engine
@@ -45,9 +45,9 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def ending(self) -> Ending:
+    def ending(self) -> GracefulShutdown:
         """Its end, which nothing but a test begins here."""
-        ending: Ending = self.app.state.ending
+        ending: GracefulShutdown = self.app.state.ending
         return ending
 
     @property
@@ -79,7 +79,7 @@ class Server:
         """Wait until no request is answered and no slot is held."""
         async with asyncio.timeout(DEADLINE_S):
             for stream in list(self.engine._streams):
-                await stream.wait_over()
+                await stream.wait_ended()
         await self.quiet()
         assert (self.engine.running, self.engine.waiting) == (0, 0)
 
@@ -123,7 +123,7 @@ async def serving(settings: EmulatorSettings) -> AsyncIterator[Server]:
     engine.subscribe(events)
     with patch.object(V3, "from_file", _read_once):
         app = build_app(settings, engine)
-    server = _Uvicorn(configured(app, settings.connection_limits()))
+    server = _Uvicorn(build_uvicorn_config(app, settings.connection_limits()))
     # TCP by name: asyncio turns Nagle's delay off only where it knows that it is.
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.bind(("127.0.0.1", 0))

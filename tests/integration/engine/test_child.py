@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.witness import PromptCounter
 
 from engine.hosts.frames import FrameDecoder, encode
 from tests.conftest import ScriptFactory
 from tests.waiting import WAIT_S, wait_until_blocking
-from tests.witness import Witness
 
 
 class Child:
     """A process of the engine, the parent's end of its socket, and who sees what it is asked."""
 
-    def __init__(self, model: Path, witness: Witness) -> None:
+    def __init__(self, model: Path, witness: PromptCounter) -> None:
         self.witness = witness
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(WAIT_S)
@@ -37,7 +37,7 @@ class Child:
         self.socket.sendall(encode(message))
 
     def run(self, run_id: int) -> None:
-        self.send({"run": run_id, "prompt": f"p {run_id}", "sampling": {}, "whole": False})
+        self.send({"run": run_id, "prompt": f"p {run_id}", "sampling": {}, "buffered": False})
 
     def _frames(self) -> Iterator[dict[str, Any]]:
         decoder = FrameDecoder()
@@ -64,7 +64,7 @@ class Child:
 @pytest.fixture
 def child(script: ScriptFactory, tmp_path: Path) -> Iterator[Child]:
     model = script({"pieces": ["bla "], "repeat": -1}, slots=2, context_length=2**31)
-    found = Child(model, Witness(tmp_path / "witness"))
+    found = Child(model, PromptCounter(tmp_path / "witness"))
     yield found
     assert found.close() == 0
 

@@ -59,7 +59,7 @@ async def test_tokens_that_wait_for_others_are_no_stall(engine_of: EngineMaker) 
     """Not even with the least that STALL_TIMEOUT_S may be."""
     steady = {"when": "steady", "pieces": ["on "], "repeat": 100, "delay_ms": 20}
     engine = engine_of(steady, slots=1, stall_timeout_s=0.5)
-    async with await engine.generate(request("steady"), whole=True) as stream:
+    async with await engine.generate(request("steady"), buffered=True) as stream:
         assert len(await read(stream)) == 100
 
 
@@ -207,7 +207,7 @@ async def test_deaf_prefill_gets_its_own_time_before_it_costs_the_host(
     async with await engine.generate(request("slow")) as stream:
         pass
     async with asyncio.timeout(10):
-        await stream.wait_over()
+        await stream.wait_ended()
     assert engine.restarts == 0
     assert (await ask(engine, "next"))[0] == "next"
 
@@ -266,7 +266,7 @@ async def test_close_is_bounded_though_a_run_is_deaf(engine_of: EngineMaker) -> 
     await engine.close()
     assert loop.time() - started < 1.2
     async with asyncio.timeout(1):
-        await stream.wait_over()
+        await stream.wait_ended()
     assert engine.running == 0
 
 
@@ -309,7 +309,7 @@ def test_a_run_that_outlives_the_loop_troubles_nobody(
     """A thread cannot be killed: what it says in the end has nobody to hear it."""
     backend = BackendConfig("scripted", {"model_path": str(script(deaf(0.5)))})
     clocks = Timeouts(abort_grace_s=0.05, prefill_timeout_s=0.05)
-    engine = Engine(EngineConfig(backend=backend, isolation="thread", clocks=clocks))
+    engine = Engine(EngineConfig(backend=backend, isolation="thread", timeouts=clocks))
 
     async def give_up() -> None:
         async with await engine.generate(request("deaf")):

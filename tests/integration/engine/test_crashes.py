@@ -355,7 +355,7 @@ async def test_engine_is_dead_when_no_restart_succeeds_within_the_limit(
 ) -> None:
     path = script(ECHO)
     engine = engine_factory(scripted(path), isolation="process", down_limit_s=0.5)
-    failed = asyncio.create_task(engine.failed())
+    failed = asyncio.create_task(engine.wait_until_dead())
     await engine.ready()
     path.write_bytes(script(ECHO, load_signal="SIGSEGV").read_bytes())
     os.kill(child_pid(engine), signal.SIGKILL)
@@ -387,7 +387,7 @@ async def test_interactive_requests_are_refused_when_a_restart_takes_long_and_jo
         assert 1 <= no.value.details["retry_after_s"] <= 31
         with pytest.raises(EngineRestarting):
             await engine.tokenize("now")
-    assert engine.refuses
+    assert engine.rejects_interactive
     assert not job.done()
     job.cancel()
 

@@ -133,7 +133,7 @@ async def test_abort_in_prefill_frees_the_slot(engine_of: EngineMaker) -> None:
     async with await engine.generate(request("silent")) as stream:
         pass
     async with asyncio.timeout(5):
-        await stream.wait_over()
+        await stream.wait_ended()
         assert (await ask(engine, "next"))[0] == "next"
 
 
@@ -179,7 +179,7 @@ async def test_cancelled_while_waiting_leaks_no_slot(engine_of: EngineMaker) -> 
         assert engine.waiting == 1
         # One more is cancelled in the very turn in which it would be given the slot.
         stream.abort()
-        await stream.wait_over()
+        await stream.wait_ended()
         tasks[0].cancel()
         await asyncio.gather(tasks[0], return_exceptions=True)
     if not tasks[0].cancelled():
@@ -349,7 +349,7 @@ async def test_reader_that_stopped_reading_costs_nobody_else(
         async with await subject.generate(request("forever")) as neighbour:
             await first_text(neighbour)
             async with asyncio.timeout(20):
-                await lazy.wait_over()
+                await lazy.wait_ended()
             assert await first_text(neighbour)
         with pytest.raises(ConsumerTooSlow):
             await read(lazy)
@@ -417,7 +417,7 @@ async def test_close_ends_what_runs_and_what_waits(engine_of: EngineMaker) -> No
         for stream in (speaking, silent):
             with pytest.raises(EngineClosed):
                 await anext(stream)
-            await stream.wait_over()
+            await stream.wait_ended()
     assert engine.running == 0
     assert engine.state is EngineState.DEAD
     with pytest.raises(EngineClosed):

@@ -344,7 +344,7 @@ async def test_abort_in_a_long_prefill_is_heard_soon(engine: Engine) -> None:
         assert engine.running == 1
         left = loop.time()
     async with asyncio.timeout(20):
-        await stream.wait_over()
+        await stream.wait_ended()
     assert loop.time() - left < 3
     assert (await ask(engine, PROMPT, temperature=0, max_tokens=2))[0]
 
@@ -355,7 +355,7 @@ async def test_abort_while_decoding_frees_the_slot(engine: Engine) -> None:
         async with await engine.generate(request(PROMPT, ignore_eos=True)) as stream:
             await anext(stream)
         async with asyncio.timeout(5):
-            await stream.wait_over()
+            await stream.wait_ended()
     assert engine.running == 0
 
 

@@ -12,8 +12,8 @@ from batch.input.line import Line, read_line
 from batch.line_executor import Answerer, Outcome
 from engine import AnyEngine, EngineState, Priority, Slot
 from engine.errors import EngineCrashed, EngineReplaced, EngineRestarting
-from handler.composition import Doors
-from handler.job import Interruption, Result
+from handler.composition import Services
+from handler.job import Interruption, JobResult
 
 LINE = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}
 BODY: dict[str, Any] = {"choices": [], "usage": {"completion_tokens": 2}}
@@ -33,8 +33,8 @@ class FakeEngine:
     async def ready(self) -> None:
         """Return at once."""
 
-    async def reserve(self, priority: Priority, *, alone: bool = False) -> Slot:
-        self.reserved.append((priority, alone))
+    async def reserve(self, priority: Priority, *, exclusive: bool = False) -> Slot:
+        self.reserved.append((priority, exclusive))
         self.held += 1
         return Slot(self._release)
 
@@ -67,10 +67,10 @@ class FakeService:
 class FakeJobs:
     """Ends each job with the same result."""
 
-    def __init__(self, result: Result) -> None:
+    def __init__(self, result: JobResult) -> None:
         self._result = result
 
-    async def result(self, job: object, slot: Slot | None) -> Result:
+    async def result(self, job: object, slot: Slot | None) -> JobResult:
         return self._result
 
 
@@ -83,7 +83,7 @@ def answerer_of(
 ) -> tuple[Answerer, FakeService, FakeEngine]:
     engine = FakeEngine()
     service = FakeService(engine, *errors)
-    doors = Doors(cast("Any", None), cast("Any", service), cast("Any", None))
+    doors = Services(cast("Any", None), cast("Any", service), cast("Any", None))
     return Answerer(doors, cast("AnyEngine", engine), priority), service, engine
 
 
@@ -128,8 +128,8 @@ async def test_line_that_is_not_alone_runs_beside_others() -> None:
 async def test_job_tells_whether_the_engine_crashed_under_it(
     interruption: Interruption | None, crashed: bool
 ) -> None:
-    result = Result(error="no", retryable=True, interruption=interruption, reason="no")
-    doors = Doors(cast("Any", FakeJobs(result)), cast("Any", None), cast("Any", None))
+    result = JobResult(error="no", retryable=True, interruption=interruption, reason="no")
+    doors = Services(cast("Any", FakeJobs(result)), cast("Any", None), cast("Any", None))
     answerer = Answerer(doors, cast("AnyEngine", FakeEngine()))
     line = read_line(b'{"id": "a", "input": {"prompt": "x"}}', 1)
     outcome: Outcome = await answerer.answer(line)

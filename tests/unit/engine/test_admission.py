@@ -30,10 +30,10 @@ def enter(
 
 async def test_free_slots_are_taken_at_once() -> None:
     admission = Admission(slots=2, max_queue=0)
-    assert admission.free()
+    assert admission.has_free_slot()
     await admission.acquire(Priority.BATCH)
     await admission.acquire(Priority.BATCH)
-    assert not admission.free()
+    assert not admission.has_free_slot()
     assert (admission.running, admission.waiting) == (2, 0)
 
 
@@ -64,7 +64,7 @@ async def test_newcomer_does_not_overtake_one_who_was_granted_but_has_not_run_ye
     enter(admission, order, "first", Priority.BATCH)
     await turns()
     admission.release()
-    assert not admission.free()
+    assert not admission.has_free_slot()
     enter(admission, order, "second", Priority.INTERACTIVE)
     await turns()
     assert order == ["first"]
@@ -179,7 +179,7 @@ async def test_everyone_in_line_gets_the_error_and_the_door_still_works() -> Non
     assert [type(result) for result in results] == [EngineClosed] * 3
     assert admission.waiting == 0
     admission.release()
-    assert admission.free()
+    assert admission.has_free_slot()
 
 
 @pytest.mark.parametrize("cancelled_first", [True, False])
@@ -196,7 +196,7 @@ async def test_cancel_in_the_turn_of_the_error_is_counted_once(cancelled_first: 
     assert task.cancelled()
     assert (admission.waiting, admission.running) == (0, 1)
     admission.release()
-    assert admission.free()
+    assert admission.has_free_slot()
 
 
 async def test_cancelled_waiters_leave_nothing_behind_while_the_slot_is_held() -> None:
@@ -260,7 +260,7 @@ async def test_a_free_slot_needs_no_time() -> None:
 
 
 async def acquire_alone(admission: Admission, order: list[str]) -> None:
-    await admission.acquire(Priority.JOB, alone=True)
+    await admission.acquire(Priority.JOB, exclusive=True)
     order.append("alone")
 
 
@@ -275,15 +275,15 @@ async def test_one_that_runs_alone_waits_for_the_others_and_keeps_out_later_ones
     enter(admission, order, "job", Priority.JOB)
     admission.release()
     await turns()
-    assert (order, admission.free()) == ([], False)
+    assert (order, admission.has_free_slot()) == ([], False)
     admission.release()
     await waiting
     await turns()
-    assert (order, admission.running, admission.free()) == (["alone"], 1, False)
+    assert (order, admission.running, admission.has_free_slot()) == (["alone"], 1, False)
     admission.release()
     await turns()
     assert order == ["alone", "chat", "job"]
-    assert admission.free()
+    assert admission.has_free_slot()
 
 
 async def test_one_that_runs_alone_is_not_refused_with_interactive_requests() -> None:

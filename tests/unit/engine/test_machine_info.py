@@ -12,7 +12,7 @@ from engine import machine_info
 
 
 def test_a_report_says_what_there_is() -> None:
-    found = dict(machine_info.described())
+    found = dict(machine_info.describe_machine())
     assert found["CPUs"] == os.cpu_count()
     assert found["python"] == sys.version.split()[0]
     assert found["memory, MB"] >= found["available, MB"] > 0
@@ -35,7 +35,7 @@ def test_memory_that_is_held_is_counted() -> None:
 def test_a_machine_without_proc_is_described_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pathlib.Path.read_text", _refuse)
     assert machine_info.resident_mb() is None
-    assert dict(machine_info.described())["memory, MB"] is None
+    assert dict(machine_info.describe_machine())["memory, MB"] is None
 
 
 def _refuse(*args: object, **options: object) -> str:

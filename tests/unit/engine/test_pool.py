@@ -46,7 +46,7 @@ async def pool_of(script: ScriptFactory) -> AsyncIterator[PoolMaker]:
             name: EngineConfig(
                 backend=BackendConfig("scripted", {"model_path": str(path)}),
                 isolation="thread",
-                clocks=Timeouts(abort_grace_s=0.2),
+                timeouts=Timeouts(abort_grace_s=0.2),
             )
             for name, path in paths.items()
         }

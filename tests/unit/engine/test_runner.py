@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from engine.backends.base import OnPiece, RunEnd
+from engine.backends.base import OnPiece, RunResult
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, EngineError, RequestRejected
 from engine.output import Delta, Finish
 from engine.request import Chat, Message, Prompt, RenderedPrompt, SamplingParams
 from engine.runner import Runner
 
-Body = Callable[[RenderedPrompt, OnPiece, threading.Event], RunEnd]
+Body = Callable[[RenderedPrompt, OnPiece, threading.Event], RunResult]
 
 
 class TinyBackend:
@@ -58,7 +58,7 @@ class TinyBackend:
 
     def run(
         self, run_id: int, prompt: Prompt, sampling: SamplingParams, on_piece: OnPiece
-    ) -> RunEnd:
+    ) -> RunResult:
         aborted = self.aborts.setdefault(run_id, threading.Event())
         try:
             text = self.render(prompt) if isinstance(prompt, Chat) else prompt
@@ -120,9 +120,9 @@ def running(body: Body) -> Iterator[tuple[Runner, Results, TinyBackend]]:
     assert backend.closed_with == []
 
 
-def echo(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunEnd:
+def echo(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunResult:
     on_piece(str(prompt).encode(), 1, None)
-    return RunEnd(prompt_tokens=1)
+    return RunResult(prompt_tokens=1)
 
 
 def test_run_gives_its_deltas_and_its_finish() -> None:
@@ -153,7 +153,7 @@ def test_chat_that_cannot_be_rendered_fails_its_request_only() -> None:
 
 
 def test_exception_of_a_backend_is_that_requests_failure(caplog: pytest.LogCaptureFixture) -> None:
-    def body(*_: object) -> RunEnd:
+    def body(*_: object) -> RunResult:
         raise ZeroDivisionError("by nothing")
 
     with running(body) as (runner, results, _):
@@ -176,11 +176,11 @@ def test_abort_ends_a_silent_run_and_hides_what_it_says_late() -> None:
     # R31
     begun = threading.Event()
 
-    def body(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunEnd:
+    def body(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunResult:
         begun.set()
         assert aborted.wait(10)
         assert on_piece(b"late", 1, None)
-        return RunEnd()
+        return RunResult()
 
     with running(body) as (runner, results, _):
         runner.start(1, "x", SamplingParams())
@@ -197,7 +197,7 @@ def test_a_run_that_fails_after_its_abort_is_told_as_aborted(error: Exception) -
     """Its slot is wanted as much as that of one that ends well."""
     begun = threading.Event()
 
-    def body(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunEnd:
+    def body(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunResult:
         begun.set()
         assert aborted.wait(10)
         raise error
@@ -216,9 +216,9 @@ def test_abort_that_comes_while_the_prompt_is_rendered_is_heard_by_the_run() -> 
     rendering, rendered = threading.Event(), threading.Event()
     heard: list[bool] = []
 
-    def body(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunEnd:
+    def body(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunResult:
         heard.append(aborted.is_set())
-        return RunEnd()
+        return RunResult()
 
     with running(body) as (runner, results, backend):
 
@@ -249,9 +249,9 @@ def test_abort_of_what_is_over_or_unknown_is_nothing() -> None:
 def test_side_calls_do_not_wait_behind_runs() -> None:
     release = threading.Event()
 
-    def body(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunEnd:
+    def body(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunResult:
         assert release.wait(10)
-        return RunEnd()
+        return RunResult()
 
     with running(body) as (runner, results, _):
         runner.start(1, "x", SamplingParams())
@@ -287,10 +287,10 @@ def test_side_call_that_raises_answers_with_an_error() -> None:
 def test_close_ends_what_runs_first() -> None:
     begun = threading.Event()
 
-    def body(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunEnd:
+    def body(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunResult:
         begun.set()
         assert aborted.wait(10)
-        return RunEnd()
+        return RunResult()
 
     with running(body) as (runner, results, _):
         runner.start(1, "x", SamplingParams())

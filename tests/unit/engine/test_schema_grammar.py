@@ -8,7 +8,13 @@ import pytest
 from llguidance import LLMatcher
 
 from engine.errors import RequestRejected
-from engine.schema_grammar import MAX_GRAMMAR_CHARS, MAX_LEVELS, check_grammar, grammar_of, why_not
+from engine.schema_grammar import (
+    MAX_GRAMMAR_CHARS,
+    MAX_LEVELS,
+    build_grammar,
+    check_grammar,
+    find_schema_violation,
+)
 
 
 def chain(length: int) -> dict[str, Any]:
@@ -76,9 +82,9 @@ NOT_HELD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("schema", HELD, ids=str)
 def test_schema_is_a_grammar(schema: dict[str, Any]) -> None:
-    assert why_not(schema) is None
+    assert find_schema_violation(schema) is None
     for thinking in (False, True):
-        grammar = grammar_of(schema, thinking=thinking)
+        grammar = build_grammar(schema, thinking=thinking)
         assert LLMatcher.validate_grammar(grammar) == ""
         assert grammar.startswith("%llguidance {}\nstart: ")
         assert ("thoughts" in grammar) is thinking
@@ -89,13 +95,13 @@ def test_schema_is_a_grammar(schema: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("schema", "why"), NOT_HELD, ids=[why for _, why in NOT_HELD])
 def test_what_cannot_be_held_to_is_told_in_a_sentence(schema: dict[str, Any], why: str) -> None:
-    told = why_not(schema)
+    told = find_schema_violation(schema)
     assert told is not None
     assert why in told
     assert "\n" not in told
     assert len(told) <= 300
     with pytest.raises(RequestRejected, match="json_schema: answers cannot be held to it: ") as no:
-        grammar_of(schema)
+        build_grammar(schema)
     assert no.value.details["param"] == "json_schema"
 
 

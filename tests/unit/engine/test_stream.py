@@ -25,7 +25,7 @@ from engine.hooks import EngineEvent, FirstToken, Hooks, RequestEnded
 from engine.output import Delta, Finish, FinishReason, Timings, Usage
 from engine.request import GenerationRequest
 from engine.stream import TokenStream
-from engine.timeouts import Clocks
+from engine.timeouts import Timeouts
 
 FINISH = Finish(
     reason=FinishReason.STOP, usage=Usage(4, 11, 3), timings=Timings(prefill_ms=3), stop_reason="x"
@@ -33,7 +33,7 @@ FINISH = Finish(
 
 
 @dataclass
-class Desk:
+class StreamHarness:
     """The host's side of one stream, and all it was asked."""
 
     aborted: list[int] = field(default_factory=list)
@@ -45,11 +45,11 @@ class Desk:
     def abort(self, run_id: int) -> None:
         self.aborted.append(run_id)
 
-    def wedged(self, run_id: int, error: EngineError) -> None:
+    def kill_stuck_run(self, run_id: int, error: EngineError) -> None:
         self.killed.append(error)
         self.killing.set()
 
-    def on_over(self, stream: TokenStream) -> None:
+    def on_end(self, stream: TokenStream) -> None:
         self.overs += 1
 
     def open(
@@ -59,7 +59,7 @@ class Desk:
         abort_in_prefill: bool = True,
         deadline_s: float = 100,
         timeout_s: float | None = None,
-        whole: bool = False,
+        buffered: bool = False,
         **clocks: float,
     ) -> TokenStream:
         request = GenerationRequest(prompt="x", request_id="r", timeout_s=timeout_s)
@@ -67,21 +67,21 @@ class Desk:
             7,
             request,
             self,
-            Clocks(**clocks),
+            Timeouts(**clocks),
             abort_in_prefill=abort_in_prefill,
             threaded=threaded,
             queued_s=0.25,
             deadline=asyncio.get_running_loop().time() + deadline_s,
             warnings=("seed was ignored",),
-            on_over=self.on_over,
+            on_end=self.on_end,
             hooks=Hooks([self.events.append]),
-            whole=whole,
+            buffered=buffered,
         )
 
 
 @pytest.fixture
-async def desk() -> Desk:
-    return Desk()
+async def harness() -> StreamHarness:
+    return StreamHarness()
 
 
 def deltas(*texts: str) -> list[Delta]:
@@ -93,22 +93,22 @@ async def read(stream: TokenStream) -> list[list[str]]:
         return [[delta.text for delta in batch] async for batch in stream]
 
 
-async def test_batches_come_as_they_were_fed_and_then_the_result(desk: Desk) -> None:
-    stream = desk.open()
+async def test_batches_come_as_they_were_fed_and_then_the_result(harness: StreamHarness) -> None:
+    stream = harness.open()
     stream.feed(deltas("a", "b"))
     assert [delta.text for delta in await anext(stream)] == ["a", "b"]
     stream.feed(deltas("c"))
-    stream.over(FINISH, None)
+    stream.end(FINISH, None)
     assert await read(stream) == [["c"]]
     assert stream.result is not None
     assert (stream.result.usage, stream.result.stop_reason) == (Usage(4, 11, 3), "x")
     assert stream.warnings == ("seed was ignored",)
-    assert desk.overs == 1
+    assert harness.overs == 1
 
 
-async def test_consumer_that_waits_is_woken(desk: Desk) -> None:
+async def test_consumer_that_waits_is_woken(harness: StreamHarness) -> None:
     # R29
-    stream = desk.open()
+    stream = harness.open()
     reader = asyncio.create_task(read(stream))
     await asyncio.sleep(0)
     stream.feed(deltas("a"))
@@ -116,97 +116,99 @@ async def test_consumer_that_waits_is_woken(desk: Desk) -> None:
     await asyncio.sleep(0)
     stream.feed(deltas("b"))
     await asyncio.sleep(0)
-    stream.over(FINISH, None)
+    stream.end(FINISH, None)
     assert await reader == [["a"], ["b"]]
 
 
-async def test_held_back_text_wakes_nobody_up_for_nothing(desk: Desk) -> None:
-    stream = desk.open()
+async def test_held_back_text_wakes_nobody_up_for_nothing(harness: StreamHarness) -> None:
+    stream = harness.open()
     stream.feed(deltas("", ""))
     stream.feed(deltas("a", "", "b"))
-    stream.over(FINISH, None)
+    stream.end(FINISH, None)
     assert await read(stream) == [["a", "b"]]
 
 
-async def test_failure_is_raised_after_the_deltas_before_it(desk: Desk) -> None:
+async def test_failure_is_raised_after_the_deltas_before_it(harness: StreamHarness) -> None:
     # R30
-    stream = desk.open()
+    stream = harness.open()
     stream.feed(deltas("a"))
-    stream.over(None, BackendFailed("broken"))
+    stream.end(None, BackendFailed("broken"))
     assert [delta.text for delta in await anext(stream)] == ["a"]
     with pytest.raises(BackendFailed, match="broken"):
         await anext(stream)
     assert stream.result is None
 
 
-async def test_abort_asks_the_host_once_and_hides_the_rest(desk: Desk) -> None:
+async def test_abort_asks_the_host_once_and_hides_the_rest(harness: StreamHarness) -> None:
     # R31
-    stream = desk.open()
+    stream = harness.open()
     stream.feed(deltas("unread"))
     stream.abort()
     stream.abort()
     stream.feed(deltas("late"))
-    assert desk.aborted == [7]
+    assert harness.aborted == [7]
     with pytest.raises(GenerationCancelled):
         await anext(stream)
-    assert desk.overs == 0
-    stream.over(FINISH, None)
-    assert (desk.overs, stream.result) == (1, None)
+    assert harness.overs == 0
+    stream.end(FINISH, None)
+    assert (harness.overs, stream.result) == (1, None)
     with pytest.raises(GenerationCancelled):
         await anext(stream)
 
 
-async def test_abort_wakes_a_waiting_consumer_with_its_reason(desk: Desk) -> None:
-    stream = desk.open()
+async def test_abort_wakes_a_waiting_consumer_with_its_reason(harness: StreamHarness) -> None:
+    stream = harness.open()
     reader = asyncio.create_task(read(stream))
     await asyncio.sleep(0)
     stream.abort(GenerationTimeout("too late"))
     with pytest.raises(GenerationTimeout, match="too late"):
         await reader
-    stream.over(None, None)
+    stream.end(None, None)
 
 
-async def test_leaving_the_block_aborts(desk: Desk) -> None:
+async def test_leaving_the_block_aborts(harness: StreamHarness) -> None:
     # R31
-    async with desk.open() as stream:
+    async with harness.open() as stream:
         stream.feed(deltas("a"))
-    assert desk.aborted == [7]
-    stream.over(None, None)
-    async with desk.open() as finished:
-        finished.over(FINISH, None)
-    assert desk.aborted == [7]
+    assert harness.aborted == [7]
+    stream.end(None, None)
+    async with harness.open() as finished:
+        finished.end(FINISH, None)
+    assert harness.aborted == [7]
 
 
-async def test_all_who_wait_for_the_end_are_told_and_one_may_give_up(desk: Desk) -> None:
-    stream = desk.open()
-    waiting = [asyncio.create_task(stream.wait_over()) for _ in range(3)]
+async def test_all_who_wait_for_the_end_are_told_and_one_may_give_up(
+    harness: StreamHarness,
+) -> None:
+    stream = harness.open()
+    waiting = [asyncio.create_task(stream.wait_ended()) for _ in range(3)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     await asyncio.sleep(0)
     assert [each.done() for each in waiting] == [True, False, False]
-    stream.over(FINISH, None)
+    stream.end(FINISH, None)
     async with asyncio.timeout(1):
         await asyncio.gather(*waiting[1:])
 
 
-async def test_over_counts_once(desk: Desk) -> None:
-    stream = desk.open()
-    stream.over(FINISH, None)
-    stream.over(None, BackendFailed("again"))
-    assert desk.overs == 1
+async def test_over_counts_once(harness: StreamHarness) -> None:
+    stream = harness.open()
+    stream.end(FINISH, None)
+    stream.end(None, BackendFailed("again"))
+    assert harness.overs == 1
     assert stream.error is None
     async with asyncio.timeout(1):
-        await stream.wait_over()
+        await stream.wait_ended()
 
 
-async def test_feeding_thread_wakes_the_loop(desk: Desk) -> None:
-    stream = desk.open(threaded=True)
+async def test_feeding_thread_wakes_the_loop(harness: StreamHarness) -> None:
+    stream = harness.open(threaded=True)
     loop = asyncio.get_running_loop()
 
     def produce() -> None:
         for number in range(500):
             stream.feed(deltas(str(number)))
-        loop.call_soon_threadsafe(stream.over, FINISH, None)
+        loop.call_soon_threadsafe(stream.end, FINISH, None)
 
     reading = asyncio.create_task(read(stream))
     await asyncio.to_thread(produce)
@@ -219,113 +221,117 @@ def small_stream(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_stream")
-async def test_reader_that_stopped_reading_costs_its_own_request(desk: Desk) -> None:
-    stream = desk.open()
+async def test_reader_that_stopped_reading_costs_its_own_request(harness: StreamHarness) -> None:
+    stream = harness.open()
     stream.feed(deltas("12345", "67890"))
     stream.feed(deltas("!"))
     # The abort comes in the loop's next turn, for a thread may have fed.
     await asyncio.sleep(0)
     with pytest.raises(ConsumerTooSlow, match="more than 10 characters"):
         await read(stream)
-    assert desk.aborted == [7]
-    stream.over(FINISH, None)
+    assert harness.aborted == [7]
+    stream.end(FINISH, None)
     assert stream.result is None
 
 
 @pytest.mark.usefixtures("small_stream")
-async def test_reader_that_keeps_up_may_read_any_amount(desk: Desk) -> None:
-    stream = desk.open()
+async def test_reader_that_keeps_up_may_read_any_amount(harness: StreamHarness) -> None:
+    stream = harness.open()
     for _ in range(10):
         stream.feed(deltas("1234567890"))
         assert [delta.text for delta in await anext(stream)] == ["1234567890"]
-    stream.over(FINISH, None)
+    stream.end(FINISH, None)
     assert stream.result is not None
 
 
 @pytest.mark.usefixtures("small_stream")
 @pytest.mark.parametrize("threaded", [False, True])
-async def test_answer_that_lost_text_never_ends_well(desk: Desk, threaded: bool) -> None:
+async def test_answer_that_lost_text_never_ends_well(
+    harness: StreamHarness, threaded: bool
+) -> None:
     # The end of the run may be known in the same turn as the text that was one too many.
-    stream = desk.open(threaded=threaded)
+    stream = harness.open(threaded=threaded)
     stream.feed(deltas("12345678901"))
-    stream.over(FINISH, None)
+    stream.end(FINISH, None)
     with pytest.raises(ConsumerTooSlow):
         await read(stream)
     assert stream.result is None
-    assert desk.overs == 1
+    assert harness.overs == 1
 
 
-async def test_prefill_clock(desk: Desk) -> None:
-    stream = desk.open(prefill_timeout_s=0.02)
+async def test_prefill_clock(harness: StreamHarness) -> None:
+    stream = harness.open(prefill_timeout_s=0.02)
     with pytest.raises(EngineStalled, match=r"no first token came within 0\.02 s"):
         await read(stream)
-    assert desk.aborted == [7]
-    stream.over(None, None)
+    assert harness.aborted == [7]
+    stream.end(None, None)
 
 
-async def test_stall_clock_runs_from_the_last_token(desk: Desk) -> None:
-    stream = desk.open(prefill_timeout_s=60, stall_timeout_s=0.05)
+async def test_stall_clock_runs_from_the_last_token(harness: StreamHarness) -> None:
+    stream = harness.open(prefill_timeout_s=60, stall_timeout_s=0.05)
     stream.feed(deltas("a"))
     with pytest.raises(EngineStalled, match=r"no token came for 0\.05 s"):
         await read(stream)
-    stream.over(None, None)
+    stream.end(None, None)
 
 
-async def test_tokens_move_the_stall_clock(desk: Desk) -> None:
-    stream = desk.open(stall_timeout_s=0.2)
+async def test_tokens_move_the_stall_clock(harness: StreamHarness) -> None:
+    stream = harness.open(stall_timeout_s=0.2)
     for _ in range(8):
         # A token with no text is a token: text may be held back as a possible stop for long.
         stream.feed(deltas(""))
         await asyncio.sleep(0.05)
-    assert desk.aborted == []
-    stream.over(FINISH, None)
+    assert harness.aborted == []
+    stream.end(FINISH, None)
 
 
-async def test_deadline_of_the_request_comes_before_the_other_clocks(desk: Desk) -> None:
-    stream = desk.open(deadline_s=0.02, timeout_s=12, stall_timeout_s=60)
+async def test_deadline_of_the_request_comes_before_the_other_clocks(
+    harness: StreamHarness,
+) -> None:
+    stream = harness.open(deadline_s=0.02, timeout_s=12, stall_timeout_s=60)
     stream.feed(deltas("a"))
     with pytest.raises(GenerationTimeout, match="took longer than 12 s"):
         await read(stream)
-    stream.over(None, None)
+    stream.end(None, None)
 
 
-async def test_run_that_is_deaf_to_an_abort_is_reported_for_killing(desk: Desk) -> None:
-    stream = desk.open(abort_grace_s=0.02)
+async def test_run_that_is_deaf_to_an_abort_is_reported_for_killing(harness: StreamHarness) -> None:
+    stream = harness.open(abort_grace_s=0.02)
     stream.abort()
     async with asyncio.timeout(10):
-        await desk.killing.wait()
-    (error,) = desk.killed
+        await harness.killing.wait()
+    (error,) = harness.killed
     assert type(error) is EngineStalled
     assert "did not stop within 0.02 s" in error.message
-    stream.over(None, error)
+    stream.end(None, error)
     assert type(stream.error) is GenerationCancelled
 
 
-async def test_prefill_that_cannot_be_interrupted_gets_its_own_time(desk: Desk) -> None:
+async def test_prefill_that_cannot_be_interrupted_gets_its_own_time(harness: StreamHarness) -> None:
     # A cancelled long prompt must not cost a model reload.
     loop = asyncio.get_running_loop()
     started = loop.time()
-    stream = desk.open(abort_in_prefill=False, prefill_timeout_s=0.2, abort_grace_s=0.01)
+    stream = harness.open(abort_in_prefill=False, prefill_timeout_s=0.2, abort_grace_s=0.01)
     stream.abort()
     async with asyncio.timeout(10):
-        await desk.killing.wait()
+        await harness.killing.wait()
     assert loop.time() - started >= 0.2
-    stream.over(None, None)
+    stream.end(None, None)
 
 
-async def test_nothing_ticks_after_the_end(desk: Desk) -> None:
-    stream = desk.open(prefill_timeout_s=0.01, abort_grace_s=0.01)
-    stream.over(FINISH, None)
+async def test_nothing_ticks_after_the_end(harness: StreamHarness) -> None:
+    stream = harness.open(prefill_timeout_s=0.01, abort_grace_s=0.01)
+    stream.end(FINISH, None)
     await asyncio.sleep(0.05)
-    assert (desk.aborted, desk.killed) == ([], [])
+    assert (harness.aborted, harness.killed) == ([], [])
 
 
-async def test_timings_are_in_milliseconds_and_add_up(desk: Desk) -> None:
-    stream = desk.open()
+async def test_timings_are_in_milliseconds_and_add_up(harness: StreamHarness) -> None:
+    stream = harness.open()
     await asyncio.sleep(0.02)
     stream.feed(deltas("a"))
     await asyncio.sleep(0.02)
-    stream.over(FINISH, None)
+    stream.end(FINISH, None)
     assert stream.result is not None
     timings = stream.result.timings
     assert timings.queue_ms == 250
@@ -339,37 +345,39 @@ async def test_timings_are_in_milliseconds_and_add_up(desk: Desk) -> None:
     assert timings.tokens_per_second == pytest.approx(10_000 / timings.generate_ms, rel=0.01)
 
 
-async def test_end_brings_the_first_token_and_what_was_reused_over_the_wire(desk: Desk) -> None:
-    stream = desk.open(whole=True)
+async def test_end_brings_the_first_token_and_what_was_reused_over_the_wire(
+    harness: StreamHarness,
+) -> None:
+    stream = harness.open(buffered=True)
     await asyncio.sleep(0.02)
     stream.feed(deltas("a"))
     timings = Timings(prefill_ms=3, first_token_ms=4)
     said = Finish(reason=FinishReason.STOP, usage=Usage(9, 2, 5), timings=timings)
-    stream.over(Finish.from_wire(json.loads(json.dumps(said.to_wire()))), None)
+    stream.end(Finish.from_wire(json.loads(json.dumps(said.to_wire()))), None)
     assert stream.result is not None
     told = stream.result.timings
     assert told.first_token_ms == pytest.approx(4)
     assert (told.reused_tokens, told.prefilled_tokens) == (5, 4)
 
 
-async def test_answer_without_a_token_has_no_rate(desk: Desk) -> None:
-    stream = desk.open()
-    stream.over(Finish(reason=FinishReason.STOP, usage=Usage(4, 0)), None)
+async def test_answer_without_a_token_has_no_rate(harness: StreamHarness) -> None:
+    stream = harness.open()
+    stream.end(Finish(reason=FinishReason.STOP, usage=Usage(4, 0)), None)
     assert stream.result is not None
     assert stream.result.timings.tokens_per_second == 0
-    assert [type(event) for event in desk.events] == [RequestEnded]
+    assert [type(event) for event in harness.events] == [RequestEnded]
 
 
 @pytest.mark.parametrize(
     ("end", "aborted"), [((FINISH, None), False), ((None, BackendFailed("x")), False)]
 )
 async def test_end_is_told_with_what_it_was(
-    desk: Desk, end: tuple[Any, Any], aborted: bool
+    harness: StreamHarness, end: tuple[Any, Any], aborted: bool
 ) -> None:
-    stream = desk.open()
+    stream = harness.open()
     stream.feed(deltas("a"))
-    stream.over(*end)
-    first, ended = desk.events
+    stream.end(*end)
+    first, ended = harness.events
     assert isinstance(first, FirstToken)
     assert isinstance(ended, RequestEnded)
     assert (ended.request_id, ended.finish, ended.error, ended.aborted) == (
@@ -381,11 +389,11 @@ async def test_end_is_told_with_what_it_was(
     assert 0 <= first.after_s <= ended.duration_s
 
 
-async def test_end_of_an_aborted_request_is_told_as_one(desk: Desk) -> None:
-    stream = desk.open()
+async def test_end_of_an_aborted_request_is_told_as_one(harness: StreamHarness) -> None:
+    stream = harness.open()
     stream.abort()
-    stream.over(FINISH, None)
-    (ended,) = desk.events
+    stream.end(FINISH, None)
+    (ended,) = harness.events
     assert isinstance(ended, RequestEnded)
     assert ended.aborted
     assert ended.finish is None
@@ -393,25 +401,29 @@ async def test_end_of_an_aborted_request_is_told_as_one(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("threaded", [False, True])
-async def test_first_token_is_told_when_it_comes_and_once(desk: Desk, threaded: bool) -> None:
-    stream = desk.open(threaded=threaded)
+async def test_first_token_is_told_when_it_comes_and_once(
+    harness: StreamHarness, threaded: bool
+) -> None:
+    stream = harness.open(threaded=threaded)
     stream.feed(deltas("a"))
     await asyncio.sleep(0)
-    (first,) = desk.events
+    (first,) = harness.events
     assert isinstance(first, FirstToken)
     assert first.after_s >= 0
     stream.feed(deltas("b"))
     await asyncio.sleep(0)
-    assert desk.events == [first]
+    assert harness.events == [first]
 
 
-async def test_first_token_of_what_nobody_reads_along_came_when_the_host_says(desk: Desk) -> None:
-    stream = desk.open(whole=True)
+async def test_first_token_of_what_nobody_reads_along_came_when_the_host_says(
+    harness: StreamHarness,
+) -> None:
+    stream = harness.open(buffered=True)
     await asyncio.sleep(0.05)
     stream.feed(deltas("a"))
-    assert desk.events == []
-    stream.over(FINISH._replace(timings=Timings(first_token_ms=1.5)), None)
-    first, _ = desk.events
+    assert harness.events == []
+    stream.end(FINISH._replace(timings=Timings(first_token_ms=1.5)), None)
+    first, _ = harness.events
     assert isinstance(first, FirstToken)
     assert first.after_s == pytest.approx(0.0015)
     assert stream.result is not None
@@ -419,26 +431,26 @@ async def test_first_token_of_what_nobody_reads_along_came_when_the_host_says(de
     assert stream.result.timings.generate_ms > 40
 
 
-async def test_first_token_is_not_told_after_the_end(desk: Desk) -> None:
-    stream = desk.open(threaded=True)
+async def test_first_token_is_not_told_after_the_end(harness: StreamHarness) -> None:
+    stream = harness.open(threaded=True)
     stream.feed(deltas("a"))
     # Before the loop has heard of the token, as when a host is given up.
-    stream.over(None, EngineStalled("gone"))
+    stream.end(None, EngineStalled("gone"))
     await asyncio.sleep(0)
-    assert [type(event) for event in desk.events] == [FirstToken, RequestEnded]
+    assert [type(event) for event in harness.events] == [FirstToken, RequestEnded]
 
 
-async def test_end_tells_how_much_came_and_in_what_time(desk: Desk) -> None:
-    whole, cut, silent = desk.open(), desk.open(), desk.open()
+async def test_end_tells_how_much_came_and_in_what_time(harness: StreamHarness) -> None:
+    whole, cut, silent = harness.open(), harness.open(), harness.open()
     for stream in (whole, cut):
         stream.feed(deltas("a", "b"))
         await asyncio.sleep(0.01)
         stream.feed(deltas("c"))
-    whole.over(FINISH, None)
+    whole.end(FINISH, None)
     cut.abort()
-    cut.over(FINISH, None)
-    silent.over(None, BackendFailed("broken"))
-    ends = [event for event in desk.events if isinstance(event, RequestEnded)]
+    cut.end(FINISH, None)
+    silent.end(None, BackendFailed("broken"))
+    ends = [event for event in harness.events if isinstance(event, RequestEnded)]
     # The engine's count, where there is one: an aborted run's end overtakes what it had said.
     assert [end.tokens for end in ends] == [11, 11, 0]
     assert [end.decode_s >= 0.01 for end in ends] == [True, True, False]
@@ -449,11 +461,13 @@ async def test_end_tells_how_much_came_and_in_what_time(desk: Desk) -> None:
 @pytest.mark.parametrize(
     "how", ["read", "unread", "failed", "failed, read", "aborted", "cut, read"]
 )
-async def test_nothing_is_left_for_the_collector(desk: Desk, threaded: bool, how: str) -> None:
+async def test_nothing_is_left_for_the_collector(
+    harness: StreamHarness, threaded: bool, how: str
+) -> None:
     # What is left is kept by a server that sets aside what it has looked at, and each job has one.
     gc.disable()
     try:
-        stream = desk.open(threaded=threaded)
+        stream = harness.open(threaded=threaded)
         gone = weakref.ref(stream)
         stream.feed(deltas("a"))
         if how == "aborted":
@@ -461,7 +475,7 @@ async def test_nothing_is_left_for_the_collector(desk: Desk, threaded: bool, how
         elif how == "cut, read":
             stream.abort(BackendFailed("broken"))
         failed = BackendFailed("broken") if how.startswith("failed") else None
-        stream.over(None if failed else FINISH, failed)
+        stream.end(None if failed else FINISH, failed)
         if how == "read":
             assert await read(stream) == [["a"]]
         elif how.endswith(", read"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine import Chat, Message
 from engine.hosts.frames import FrameDecoder, encode
 from engine.request import prompt_from_wire
-from engine.tool_prompt import is_told, told_as_text
+from engine.tool_prompt import names_all_tools, tools_as_text
 
 TOOL = {"type": "function", "function": {"name": "time", "description": "", "parameters": {}}}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "time", "arguments": '{"a":1}'}}
@@ -20,7 +20,7 @@ CHAT = Chat(
 
 
 def test_functions_calls_and_results_are_in_the_text() -> None:
-    told = told_as_text(CHAT)
+    told = tools_as_text(CHAT)
     assert told.tools == ()
     system, question, called, result = told.messages
     assert system.role == "system"
@@ -34,14 +34,14 @@ def test_functions_calls_and_results_are_in_the_text() -> None:
 
 def test_a_system_prompt_is_kept() -> None:
     chat = Chat((Message("system", "Be brief."), Message("user", "hi")), tools=(TOOL,))
-    first, second = told_as_text(chat).messages
+    first, second = tools_as_text(chat).messages
     assert first.content.startswith("Be brief.\n\n")
     assert second == Message("user", "hi")
 
 
 def test_a_template_that_drops_functions_is_noticed() -> None:
-    assert is_told(CHAT, 'tools: [{"name": "time"}]')
-    assert not is_told(CHAT, "user: What time is it?")
+    assert names_all_tools(CHAT, 'tools: [{"name": "time"}]')
+    assert not names_all_tools(CHAT, "user: What time is it?")
 
 
 def test_a_chat_with_functions_crosses_the_wire() -> None:

@@ -102,6 +102,6 @@ def test_nothing_is_held_while_nothing_is_done() -> None:
 def test_a_stuck_thread_does_not_keep_the_process_from_ending() -> None:
     code = (
         "import threading, engine.worker_threads as t; "
-        "t.Threads(1, 'x').put(threading.Event().wait)"
+        "t.WorkerThreads(1, 'x').put(threading.Event().wait)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=WAIT_S)

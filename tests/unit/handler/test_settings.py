@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from engine import Clocks
+from engine import Timeouts
 from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
 from handler.model_list import ModelEntry
 from handler.settings import DEFAULT_SLOTS, Settings, read_settings
@@ -215,7 +215,7 @@ def test_engine_config_of_defaults() -> None:
     assert config.isolation == "process"
     assert config.slots == DEFAULT_SLOTS == config.backend.options["slots"]
     assert config.max_queue == 256
-    assert config.clocks == Clocks()
+    assert config.timeouts == Timeouts()
 
 
 def test_engine_config_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +231,7 @@ def test_engine_config_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     assert config.slots == 7
     assert config.isolation == "thread"
     assert config.max_queue == 0
-    assert config.clocks == Clocks(
+    assert config.timeouts == Timeouts(
         prefill_timeout_s=2.5,
         stall_timeout_s=3.5,
         abort_grace_s=4.5,

@@ -49,7 +49,7 @@ _BACKEND_OPTIONS = {
 }
 
 
-_examined = functools.cache(detect.examine)
+_examined = functools.cache(detect.inspect_library)
 
 
 @pytest.fixture

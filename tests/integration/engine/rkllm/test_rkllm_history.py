@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine import Chat, Engine, FinishReason, Message, Priority, SamplingParams
-from engine.backends.base import RunEnd
+from engine.backends.base import RunResult
 from engine.backends.rkllm.abi import ABI_12, ABI_13, Abi
 from engine.backends.rkllm.backend import RkllmBackend
 from engine.backends.rkllm.prompts import ChatTokenizer
@@ -173,7 +173,7 @@ class Caller:
 
     def ask(
         self, turns: list[Message], limit: int | None = None, enough: int = 0
-    ) -> tuple[str, RunEnd]:
+    ) -> tuple[str, RunResult]:
         """Ask; the answer is cut at so many tokens, by the caller or by the limit."""
         self._runs += 1
         said: list[bytes] = []

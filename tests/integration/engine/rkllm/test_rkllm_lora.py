@@ -11,7 +11,7 @@ import pytest
 from engine import Engine
 from engine.backends.rkllm.abi import Abi
 from engine.errors import ModelLoadFailed, UnsupportedParameter
-from handler.errors import ModelNotFound, problem
+from handler.errors import ModelNotFound, error_info
 from handler.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 from tests.fake_rkllm import read_log
@@ -78,7 +78,10 @@ async def test_unknown_adapter_is_refused_with_those_that_there_are(
     assert caught.value.message == (
         "lora: the rkllm engine has no adapter 'german', there are: french, legal"
     )
-    assert (problem(caught.value).row.status, problem(caught.value).param) == (400, "lora")
+    assert (error_info(caught.value).mapping.status, error_info(caught.value).param) == (
+        400,
+        "lora",
+    )
     assert not any(call.name == "rkllm_run" for call in read_log(call_log))
     with pytest.raises(UnsupportedParameter, match="there are none"):
         await ask(rkllm_of(SEEN), lora="german")

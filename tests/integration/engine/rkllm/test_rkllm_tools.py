@@ -16,7 +16,7 @@ from openai.types.chat import ChatCompletion
 
 from handler.openai.events import stream_events
 from handler.openai.service import OpenAIService
-from handler.options import PLAIN
+from handler.options import NO_DEFAULTS
 from handler.pipeline import Pipeline
 from tests.fake_rkllm import quoted
 from tests.fake_rkllm.tokenizer import CHATML, text_of, write_tokenizer
@@ -83,7 +83,7 @@ def in_turn(*answers: list[str]) -> str:
 
 
 def service_of(engine: Any) -> OpenAIService:
-    return OpenAIService(Pipeline(engine, "fake", V3.from_file(DEFAULT_RULES)), PLAIN)
+    return OpenAIService(Pipeline(engine, "fake", V3.from_file(DEFAULT_RULES)), NO_DEFAULTS)
 
 
 async def whole(service: OpenAIService, body: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from emulator.openai.worker_output import (
     describe_job_failure,
     read_body,
 )
-from handler.errors import UNAVAILABLE, Problem, Row
+from handler.errors import UNAVAILABLE, ErrorInfo, ErrorMapping
 from jobs import Job, JobStatus, Policy
 
 FIRST = {"object": "text_completion", "choices": [{"index": 0, "text": "grün 😀\n\n"}]}
@@ -120,7 +120,7 @@ def test_events_go_out_as_soon_as_they_are_whole() -> None:
 def test_what_is_no_chunk_is_refused(value: Any, got: str) -> None:
     with pytest.raises(CallFailed) as failed:
         SSEReassembler().feed(value)
-    assert failed.value.problem.row.status == 502
+    assert failed.value.problem.mapping.status == 502
     said = f"the worker's output must be a stream of chunks, got {got}"
     assert failed.value.problem.message == said
 
@@ -131,7 +131,7 @@ def test_stream_without_an_event_is_no_answer(values: list[Any]) -> None:
     assert b"".join([events.feed(value) for value in values]) == b""
     with pytest.raises(CallFailed, match="must be server-sent events") as failed:
         events.finish()
-    assert failed.value.problem.row == Row(502, "worker_error")
+    assert failed.value.problem.mapping == ErrorMapping(502, "worker_error")
 
 
 BODY = {"object": "text_completion", "choices": []}
@@ -149,7 +149,7 @@ def test_body_is_found_however_it_was_returned(output: Any) -> None:
 def test_what_is_no_body_is_a_bad_gateway(output: Any) -> None:
     with pytest.raises(CallFailed, match="must be one JSON body") as failed:
         read_body(output)
-    assert failed.value.problem.row == Row(502, "worker_error")
+    assert failed.value.problem.mapping == ErrorMapping(502, "worker_error")
 
 
 OURS = {"error": {"message": "no", "type": "invalid_request_error", "param": "prompt", "code": 400}}
@@ -158,23 +158,29 @@ OURS = {"error": {"message": "no", "type": "invalid_request_error", "param": "pr
 @pytest.mark.parametrize(
     ("output", "problem"),
     [
-        (OURS, Problem("no", Row(400, "invalid_request_error"), "prompt")),
+        (OURS, ErrorInfo("no", ErrorMapping(400, "invalid_request_error"), "prompt")),
         (
             # vLLM's and SGLang's, which workers hand on as an answer.
             {"object": "error", "message": "too long", "type": "BadRequestError", "code": 400},
-            Problem("too long", Row(400, "BadRequestError")),
+            ErrorInfo("too long", ErrorMapping(400, "BadRequestError")),
         ),
         (
             {"error": {"message": "oh", "type": "worker_error", "code": None}},
-            Problem("oh", Row(500, "worker_error")),
+            ErrorInfo("oh", ErrorMapping(500, "worker_error")),
         ),
-        ({"error": "oh", "code": 404}, Problem("oh", Row(404, "worker_error"))),
-        ({"error": [1]}, Problem('{"error":[1]}', Row(500, "worker_error"))),
-        ({"error": {"message": "x", "code": 200}}, Problem("x", Row(500, "worker_error"))),
-        ({"error": {"message": "x", "code": True}}, Problem("x", Row(500, "worker_error"))),
+        ({"error": "oh", "code": 404}, ErrorInfo("oh", ErrorMapping(404, "worker_error"))),
+        ({"error": [1]}, ErrorInfo('{"error":[1]}', ErrorMapping(500, "worker_error"))),
+        (
+            {"error": {"message": "x", "code": 200}},
+            ErrorInfo("x", ErrorMapping(500, "worker_error")),
+        ),
+        (
+            {"error": {"message": "x", "code": True}},
+            ErrorInfo("x", ErrorMapping(500, "worker_error")),
+        ),
     ],
 )
-def test_error_that_was_returned_as_an_answer_is_one(output: Any, problem: Problem) -> None:
+def test_error_that_was_returned_as_an_answer_is_one(output: Any, problem: ErrorInfo) -> None:
     for given in (output, [output], json.dumps(output)):
         with pytest.raises(CallFailed) as failed:
             read_body(given)
@@ -194,9 +200,9 @@ def failed_job(error: str | None, status: JobStatus = JobStatus.FAILED) -> Job:
 @pytest.mark.parametrize(
     ("error", "problem"),
     [
-        (json.dumps(OURS), Problem("no", Row(400, "invalid_request_error"), "prompt")),
+        (json.dumps(OURS), ErrorInfo("no", ErrorMapping(400, "invalid_request_error"), "prompt")),
         # worker-vllm yields an object, and the SDK writes it as Python does.
-        (str(OURS["error"]), Problem("no", Row(400, "invalid_request_error"), "prompt")),
+        (str(OURS["error"]), ErrorInfo("no", ErrorMapping(400, "invalid_request_error"), "prompt")),
         (
             json.dumps(
                 {
@@ -205,24 +211,24 @@ def failed_job(error: str | None, status: JobStatus = JobStatus.FAILED) -> Job:
                     "error_traceback": "File secret.py",
                 }
             ),
-            Problem("out of luck", Row(500, "worker_error")),
+            ErrorInfo("out of luck", ErrorMapping(500, "worker_error")),
         ),
         (
             "handler: out of luck \ntraceback: File secret.py",
-            Problem("handler: out of luck", Row(500, "worker_error")),
+            ErrorInfo("handler: out of luck", ErrorMapping(500, "worker_error")),
         ),
-        ("just words", Problem("just words", Row(500, "worker_error"))),
-        ("{'not': really", Problem("{'not': really", Row(500, "worker_error"))),
-        ("5", Problem("5", Row(500, "worker_error"))),
-        (None, Problem("the worker failed and said nothing", Row(500, "worker_error"))),
+        ("just words", ErrorInfo("just words", ErrorMapping(500, "worker_error"))),
+        ("{'not': really", ErrorInfo("{'not': really", ErrorMapping(500, "worker_error"))),
+        ("5", ErrorInfo("5", ErrorMapping(500, "worker_error"))),
+        (None, ErrorInfo("the worker failed and said nothing", ErrorMapping(500, "worker_error"))),
     ],
 )
-def test_failed_job_is_told_as_openai_does(error: str | None, problem: Problem) -> None:
+def test_failed_job_is_told_as_openai_does(error: str | None, problem: ErrorInfo) -> None:
     assert describe_job_failure(failed_job(error)) == problem
 
 
 def test_unavailable_worker_is_told_as_our_own_routes_do() -> None:
-    ours = Problem("the model is not there", Row(503, "service_unavailable_error"))
+    ours = ErrorInfo("the model is not there", ErrorMapping(503, "service_unavailable_error"))
     told = describe_job_failure(failed_job(ours.openai_job_error()))
     assert told == ours
     assert told.openai_error()["error"]["message"] == UNAVAILABLE
@@ -230,17 +236,18 @@ def test_unavailable_worker_is_told_as_our_own_routes_do() -> None:
 
 def test_other_ends_have_a_status_of_their_own() -> None:
     late = describe_job_failure(failed_job(None, JobStatus.TIMED_OUT))
-    assert (late.row.status, late.row.type) == (504, "timeout_error")
+    assert (late.mapping.status, late.mapping.type) == (504, "timeout_error")
     assert late.message == "the call took the worker longer than 1.5 s"
     cancelled = describe_job_failure(failed_job(None, JobStatus.CANCELLED))
-    assert (cancelled.row.status, cancelled.row.type) == (499, "cancelled_error")
+    assert (cancelled.mapping.status, cancelled.mapping.type) == (499, "cancelled_error")
 
 
 def test_pointer_to_a_result_in_a_bucket_is_none_and_says_where_it_is() -> None:
     place = {"url": "http://s3/b/k.json", "bucket": "b", "key": "k.json", "bytes": 1}
     pointer = {"result": place, "choices": [{"index": 0, "finish_reason": "stop"}]}
-    told = Problem(
-        "the answer was put into a bucket: http://s3/b/k.json", Row(413, "result_too_large_error")
+    told = ErrorInfo(
+        "the answer was put into a bucket: http://s3/b/k.json",
+        ErrorMapping(413, "result_too_large_error"),
     )
     for output in (pointer, [pointer]):
         for ask in (read_body, SSEReassembler().feed):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.backends.gguf import Header, has_chat_template, read_header
+from engine.backends.gguf import GgufHeader, has_chat_template, read_header
 from engine.errors import ModelLoadFailed
 
 UINT32, STRING, ARRAY = 4, 8, 9
@@ -42,7 +42,7 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_length_is_found_behind_strings_and_arrays(gguf: Path) -> None:
     gguf.write_bytes(WHOLE)
-    assert read_header(gguf) == Header(8192)
+    assert read_header(gguf) == GgufHeader(8192)
 
 
 @pytest.mark.parametrize("vocabulary", ["before", "between", "after"])
@@ -51,12 +51,12 @@ def test_pooling_is_found_wherever_it_is(gguf: Path, vocabulary: str) -> None:
     parts.insert({"before": 0, "between": 1, "after": 2}[vocabulary], TOKENS)
     gguf.write_bytes(header(NAME, *parts))
     # It is said with the model's other numbers, before the vocabulary, which takes long to read.
-    assert read_header(gguf) == Header(8192, 0 if vocabulary == "between" else 3)
+    assert read_header(gguf) == GgufHeader(8192, 0 if vocabulary == "between" else 3)
 
 
 def test_vocabulary_is_not_read_once_all_is_known(gguf: Path) -> None:
     gguf.write_bytes(header(NAME, CONTEXT, POOLING, TOKENS)[: -len(TOKENS) + 40])
-    assert read_header(gguf) == Header(8192, 3)
+    assert read_header(gguf) == GgufHeader(8192, 3)
 
 
 def test_setting_is_named(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_setting_is_named(tmp_path: Path) -> None:
 
 def test_default_where_it_is_not_said(gguf: Path) -> None:
     gguf.write_bytes(header(NAME))
-    assert read_header(gguf) == Header(4096)
+    assert read_header(gguf) == GgufHeader(4096)
 
 
 @pytest.mark.parametrize("cut", range(len(WHOLE)))

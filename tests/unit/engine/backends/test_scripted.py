@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine.backends.base import RunEnd
+from engine.backends.base import RunResult
 from engine.backends.scripted import ScriptedBackend
 from engine.errors import BackendFailed, ModelLoadFailed, PromptTooLong
 from engine.output import FinishReason, TokenLogprob
@@ -35,7 +35,7 @@ class Loaded:
         enough: Callable[[int], bool] = lambda _: False,
         run_id: int = 1,
         **sampling: Any,
-    ) -> RunEnd:
+    ) -> RunResult:
         def on_piece(piece: bytes, token_id: int, logprob: TokenLogprob | None) -> bool:
             self.pieces.append(piece)
             self.logprobs.append(logprob)

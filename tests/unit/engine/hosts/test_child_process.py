@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.hosts.child_process import death, start, waiting_threads
+from engine.hosts.child_process import describe_exit, start_process, thread_wait_env
 
 
 def test_threads_wait_as_somebody_said_or_else_for_a_moment() -> None:
     passive = {"OMP_WAIT_POLICY": "PASSIVE"}
-    assert waiting_threads({"PATH": "/bin"}) == passive | {"GOMP_SPINCOUNT": "300"}
-    assert waiting_threads({"GOMP_SPINCOUNT": "7"}) == passive
-    assert waiting_threads({"OMP_WAIT_POLICY": "ACTIVE"}) == {}
+    assert thread_wait_env({"PATH": "/bin"}) == passive | {"GOMP_SPINCOUNT": "300"}
+    assert thread_wait_env({"GOMP_SPINCOUNT": "7"}) == passive
+    assert thread_wait_env({"OMP_WAIT_POLICY": "ACTIVE"}) == {}
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_engine_process_is_told_how_its_threads_wait(
     tells = "import os; print(os.environ['OMP_WAIT_POLICY'], os.environ['GOMP_SPINCOUNT'])"
     (tmp_path / "telling.py").write_text(tells)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with start("telling", folder=str(tmp_path), stdout=subprocess.PIPE) as process:
+    with start_process("telling", folder=str(tmp_path), stdout=subprocess.PIPE) as process:
         assert process.communicate(timeout=20)[0].decode().strip() == found
 
 
@@ -44,4 +44,4 @@ def test_engine_process_is_told_how_its_threads_wait(
     ],
 )
 def test_how_it_ended(code: int, said: str) -> None:
-    assert death(code) == said
+    assert describe_exit(code) == said

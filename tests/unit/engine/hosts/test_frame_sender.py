@@ -24,13 +24,13 @@ from tests.waiting import WAIT_S
 FINISH = Finish(reason=FinishReason.STOP, usage=Usage(1, 2))
 
 
-class Office:
+class SenderHarness:
     """An outbox and the reader of its socket."""
 
     def __init__(self) -> None:
         self.ours, self.theirs = socket.socketpair()
         self.theirs.settimeout(WAIT_S)
-        self.outbox = FrameSender(self.ours)
+        self.sender = FrameSender(self.ours)
         self._decoder = FrameDecoder()
 
     def frames(self, size: int = 65536) -> Iterator[dict[str, Any]]:
@@ -40,10 +40,10 @@ class Office:
     def say_whole(self, run_id: int, count: int) -> list[str]:
         """Say so many tokens of an answer that nobody reads along, and its end; return them."""
         said = [str(number) for number in range(count)]
-        self.outbox.gather(run_id)
+        self.sender.buffer_run(run_id)
         for text in said:
-            self.outbox.delta(run_id, Delta(text))
-        self.outbox.finished(run_id, FINISH)
+            self.sender.delta(run_id, Delta(text))
+        self.sender.finished(run_id, FINISH)
         return said
 
     def parts(self) -> list[list[str]]:
@@ -65,17 +65,17 @@ class Played:
     It stands for the module `time` and for the event that wakes the sender.
     """
 
-    def __init__(self, office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, harness: SenderHarness, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 1000.0
-        self._office = office
+        self._office = harness
         self._told: list[tuple[float, int, str]] = []
         self._frames: list[dict[str, Any]] = []
         self._came: dict[str, float] = {}
         self._awake = False
         monkeypatch.setattr(engine.hosts.frame_sender, "time", self)
-        monkeypatch.setattr(office.outbox, "_awake", self)
-        monkeypatch.setattr(office.outbox, "_channel", DeltaChannel(self.set))
-        office.theirs.setblocking(False)
+        monkeypatch.setattr(harness.sender, "_awake", self)
+        monkeypatch.setattr(harness.sender, "_channel", DeltaChannel(self.set))
+        harness.theirs.setblocking(False)
 
     def came(self) -> dict[str, float]:
         """Return when each token that was said was here, by its text."""
@@ -89,10 +89,10 @@ class Played:
 
     def frames(self) -> list[dict[str, Any]]:
         """Return what is sent until nothing more will be."""
-        outbox = self._office.outbox
-        while self._told or outbox._channel.pending or outbox._tick_s < threading.TIMEOUT_MAX:
-            outbox._wait()
-            outbox._send_all()
+        sender = self._office.sender
+        while self._told or sender._channel.pending or sender._tick_s < threading.TIMEOUT_MAX:
+            sender._wait()
+            sender._send_all()
             self._read()
         return self._frames
 
@@ -116,7 +116,7 @@ class Played:
         until_s = self.now_s + timeout
         while self._told and not self._awake and self._told[0][0] <= until_s:
             self.now_s, run_id, text = self._told.pop(0)
-            self._office.outbox.delta(run_id, Delta(text))
+            self._office.sender.delta(run_id, Delta(text))
             self._read()
         if timeout == threading.TIMEOUT_MAX and not self._told:
             # There is nothing left to wait for.
@@ -133,37 +133,37 @@ def old_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]:
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[SenderHarness]:
     """An outbox without a sender: what arrives was sent by the thread that brought it."""
-    monkeypatch.setattr(FrameSender, "_send_forever", lambda outbox: None)
-    office = Office()
-    yield office
-    office.close()
-    office.ours.close()
+    monkeypatch.setattr(FrameSender, "_send_forever", lambda sender: None)
+    harness = SenderHarness()
+    yield harness
+    harness.close()
+    harness.ours.close()
 
 
 @pytest.fixture
-def office() -> Iterator[Office]:
-    office = Office()
-    yield office
-    office.close()
+def harness() -> Iterator[SenderHarness]:
+    harness = SenderHarness()
+    yield harness
+    harness.close()
     # The sender finds the socket gone and ends.
-    office.outbox.message({"to": "nobody"})
+    harness.sender.message({"to": "nobody"})
     for thread in threading.enumerate():
         if thread.name == "outbox":
             thread.join(10)
-    office.ours.close()
+    harness.ours.close()
 
 
-def test_end_of_a_run_comes_after_its_text(office: Office) -> None:
+def test_end_of_a_run_comes_after_its_text(harness: SenderHarness) -> None:
     for number in range(3000):
-        office.outbox.delta(number % 3, Delta(str(number)))
+        harness.sender.delta(number % 3, Delta(str(number)))
     for run_id in range(3):
-        office.outbox.finished(run_id, FINISH)
-    office.outbox.failed(3, BackendFailed("x"))
+        harness.sender.finished(run_id, FINISH)
+    harness.sender.failed(3, BackendFailed("x"))
     texts: dict[int, list[str]] = {0: [], 1: [], 2: []}
     ended: list[int] = []
-    for frame in office.frames():
+    for frame in harness.frames():
         for run_id, of_run, logprobs in frame.get("deltas", ()):
             assert run_id not in ended
             assert logprobs is None
@@ -178,7 +178,7 @@ def test_end_of_a_run_comes_after_its_text(office: Office) -> None:
     }
 
 
-def test_logprobs_travel_with_the_index_of_their_delta(office: Office) -> None:
+def test_logprobs_travel_with_the_index_of_their_delta(harness: SenderHarness) -> None:
     logprob = TokenLogprob("b", -0.5, (("b", -0.5), ("c", -1.5)), b"\xff", 1)
     batch = [(4, Delta("a")), (4, Delta("b", logprob)), (5, Delta("x"))]
     assert engine.hosts.frame_sender._frame(batch) == {
@@ -192,22 +192,26 @@ def test_logprobs_travel_with_the_index_of_their_delta(office: Office) -> None:
 @pytest.mark.parametrize("pace_s", [0.0, 1000.0])
 @pytest.mark.parametrize("quiet_s", [-1.0, 0.0, 1000.0])
 def test_producers_wait_for_a_slow_reader_and_nothing_is_lost(
-    office: Office, monkeypatch: pytest.MonkeyPatch, scale: int, quiet_s: float, pace_s: float
+    harness: SenderHarness,
+    monkeypatch: pytest.MonkeyPatch,
+    scale: int,
+    quiet_s: float,
+    pace_s: float,
 ) -> None:
     # Below zero every token is sent by its own thread if that can be done without waiting, unless
     # all but the first are left to another frame.
     monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", quiet_s)
     monkeypatch.setattr(engine.hosts.frame_sender, "PACE_S", pace_s)
     monkeypatch.setattr(engine.hosts.frame_sender, "MAX_PENDING", 3)
-    office.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    harness.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     count = 5000 * scale
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
 
     def produce(run_id: int) -> None:
         for number in range(count):
-            office.outbox.delta(run_id, Delta(str(number)))
-        office.outbox.finished(run_id, FINISH)
+            harness.sender.delta(run_id, Delta(str(number)))
+        harness.sender.finished(run_id, FINISH)
 
     producers = [threading.Thread(target=produce, args=(run_id,), daemon=True) for run_id in (1, 2)]
     try:
@@ -215,7 +219,7 @@ def test_producers_wait_for_a_slow_reader_and_nothing_is_lost(
             producer.start()
         texts: dict[int, list[str]] = {1: [], 2: []}
         ended = 0
-        for frame in office.frames(997):
+        for frame in harness.frames(997):
             for run_id, of_run, _ in frame.get("deltas", ()):
                 texts[run_id] += of_run
             ended += len(frame.get("finished", ()))
@@ -227,29 +231,29 @@ def test_producers_wait_for_a_slow_reader_and_nothing_is_lost(
 
 
 def test_reader_that_went_away_holds_no_producer_up(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "MAX_PENDING", 3)
 
     def produce() -> None:
         for _ in range(100_000):
-            office.outbox.delta(1, Delta("x"))
+            harness.sender.delta(1, Delta("x"))
 
     producer = threading.Thread(target=produce, daemon=True)
     producer.start()
-    next(office.frames())
-    office.close()
+    next(harness.frames())
+    harness.close()
     producer.join(WAIT_S)
     assert not producer.is_alive()
 
 
 def test_room_that_is_made_at_the_last_moment_is_noticed(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "MAX_PENDING", 0)
     # Otherwise the producer sends it itself, and there is no pile.
     monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", math.inf)
-    outbox = office.outbox
+    sender = harness.sender
 
     looked = threading.Event()
 
@@ -257,67 +261,69 @@ def test_room_that_is_made_at_the_last_moment_is_noticed(
         def clear(self) -> None:
             looked.set()
             # The sender takes everything between the look at the pile and the decision to wait.
-            for _ in office.frames():
-                if not outbox._channel.pending:
+            for _ in harness.frames():
+                if not sender._channel.pending:
                     break
             super().clear()
 
-    outbox._room = Room()
-    producer = threading.Thread(target=outbox.delta, args=(1, Delta("x")), daemon=True)
-    with outbox._sending:
+    sender._room = Room()
+    producer = threading.Thread(target=sender.delta, args=(1, Delta("x")), daemon=True)
+    with sender._sending:
         producer.start()
         assert looked.wait(WAIT_S)
     producer.join(WAIT_S)
     assert not producer.is_alive()
     # Other producers that wait are not left to the next frame.
-    assert outbox._room.is_set()
+    assert sender._room.is_set()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_sender_that_cannot_go_on_ends_the_process(
-    office: Office, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    harness: SenderHarness, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # Otherwise the host would go on deaf and its requests would wait for the clocks.
     ended = threading.Event()
 
-    def leave(code: int) -> None:
+    def fake_exit(code: int) -> None:
         ended.set()
         raise SystemExit(code)
 
-    monkeypatch.setattr(engine.hosts.frame_sender, "exit_now", leave)
-    office.outbox.message({"what": object()})
+    monkeypatch.setattr(engine.hosts.frame_sender, "exit_now", fake_exit)
+    harness.sender.message({"what": object()})
     assert ended.wait(10)
     assert "TypeError" in capfd.readouterr().err
 
 
-def test_a_lone_token_is_sent_by_the_thread_that_brings_it(alone: Office) -> None:
-    alone.outbox.delta(1, Delta("one"))
+def test_a_lone_token_is_sent_by_the_thread_that_brings_it(alone: SenderHarness) -> None:
+    alone.sender.delta(1, Delta("one"))
     assert next(alone.frames()) == {"deltas": [[1, ["one"], None]]}
 
 
-def test_a_token_with_its_logprobs_is_left_to_the_sender(alone: Office) -> None:
+def test_a_token_with_its_logprobs_is_left_to_the_sender(alone: SenderHarness) -> None:
     """A model waits for what its thread writes."""
     alone.theirs.setblocking(False)
-    alone.outbox.delta(1, Delta("one", TokenLogprob("one", -0.5, ())))
+    alone.sender.delta(1, Delta("one", TokenLogprob("one", -0.5, ())))
     with pytest.raises(BlockingIOError):
         next(alone.frames())
-    assert len(alone.outbox._channel.pending) == 1
-    assert alone.outbox._awake.is_set()
+    assert len(alone.sender._channel.pending) == 1
+    assert alone.sender._awake.is_set()
 
 
 @pytest.mark.usefixtures("old_runs")
-def test_tokens_of_a_fast_run_share_frames(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_of_a_fast_run_share_frames(
+    harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", -1.0)
     monkeypatch.setattr(engine.hosts.frame_sender, "PACE_S", 1000.0)
     monkeypatch.setattr(engine.hosts.frame_sender, "LATE_S", 1000.0)
-    frames = office.frames()
+    frames = harness.frames()
     for text in ("first", "second"):
         # The second wakes the sender, which has to know after how long to look by itself.
-        office.outbox.delta(1, Delta(text))
+        harness.sender.delta(1, Delta(text))
         assert next(frames) == {"deltas": [[1, [text], None]]}
     for text in ("third", "fourth"):
-        office.outbox.delta(1, Delta(text))
-    office.outbox.finished(1, FINISH)
+        harness.sender.delta(1, Delta(text))
+    harness.sender.finished(1, FINISH)
     assert next(frames) == {
         "deltas": [[1, ["third", "fourth"], None]],
         "finished": [[1, FINISH.to_wire()]],
@@ -328,7 +334,7 @@ def test_tokens_of_a_fast_run_share_frames(office: Office, monkeypatch: pytest.M
     ("gap_s", "shared"), [(0.006, 6), (0.0085, 4), (0.0125, 3), (0.021, 2), (0.034, 1)]
 )
 def test_a_run_sends_no_more_frames_than_anybody_sees(
-    alone: Office, monkeypatch: pytest.MonkeyPatch, gap_s: float, shared: int
+    alone: SenderHarness, monkeypatch: pytest.MonkeyPatch, gap_s: float, shared: int
 ) -> None:
     """At each rate the sender looks now and then, finds nothing overdue, and wakes for nothing."""
     played = Played(alone, monkeypatch)
@@ -347,7 +353,7 @@ def test_a_run_sends_no_more_frames_than_anybody_sees(
 
 @pytest.mark.parametrize("tokens_per_second", [50, 200, 400, 1_000])
 def test_young_run_sends_a_short_answer_in_many_frames(
-    alone: Office, monkeypatch: pytest.MonkeyPatch, tokens_per_second: int
+    alone: SenderHarness, monkeypatch: pytest.MonkeyPatch, tokens_per_second: int
 ) -> None:  # R59
     played = Played(alone, monkeypatch)
     played.says(1, 1 / tokens_per_second, [str(number) for number in range(40)])
@@ -358,7 +364,7 @@ def test_young_run_sends_a_short_answer_in_many_frames(
 
 
 def test_a_token_waits_for_others_a_moment_at_the_most(
-    alone: Office, monkeypatch: pytest.MonkeyPatch
+    alone: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of a draft model come several together, with a pause after them."""
     played = Played(alone, monkeypatch)
@@ -377,79 +383,85 @@ def test_a_token_waits_for_others_a_moment_at_the_most(
 
 
 def test_an_answer_that_is_wanted_whole_comes_in_five_parts_a_second(
-    alone: Office, monkeypatch: pytest.MonkeyPatch
+    alone: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played = Played(alone, monkeypatch)
-    alone.outbox.gather(1)
+    alone.sender.buffer_run(1)
     played.says(1, 0.02, [str(number) for number in range(200)])
     assert len(played.frames()) <= 4 / 0.2 + 3
 
 
-def test_the_sender_sleeps_when_all_is_said(alone: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sender_sleeps_when_all_is_said(
+    alone: SenderHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     played = Played(alone, monkeypatch)
-    alone.outbox.gather(2)
+    alone.sender.buffer_run(2)
     played.says(1, 0.008, ["one", "two", "three"])
     played.says(2, 0.008, ["whole"] * 100)
     played.frames()
     # After all of it was sent, and soon.
-    assert alone.outbox._tick_s == threading.TIMEOUT_MAX
+    assert alone.sender._tick_s == threading.TIMEOUT_MAX
     assert played.now_s - 1000.8 < 1.0
 
 
 @pytest.mark.usefixtures("old_runs")
 def test_a_token_of_a_fast_run_waits_for_no_other_for_long(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", -1.0)
     monkeypatch.setattr(engine.hosts.frame_sender, "PACE_S", 1000.0)
     # What answers that nobody reads along wait for does not decide.
     monkeypatch.setattr(engine.hosts.frame_sender, "WHOLE_S", 1000.0)
-    frames = office.frames()
-    office.outbox.gather(2)
-    office.outbox.delta(2, Delta("whole"))
+    frames = harness.frames()
+    harness.sender.buffer_run(2)
+    harness.sender.delta(2, Delta("whole"))
     assert next(frames) == {"deltas": [[2, ["whole"], None]]}
     for text in ("first", "second", "third", "fourth"):
-        office.outbox.delta(1, Delta(text))
+        harness.sender.delta(1, Delta(text))
         assert next(frames) == {"deltas": [[1, [text], None]]}
 
 
 @pytest.mark.usefixtures("old_runs")
-def test_a_fast_run_holds_no_other_up(alone: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fast_run_holds_no_other_up(
+    alone: SenderHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", -1.0)
     monkeypatch.setattr(engine.hosts.frame_sender, "PACE_S", 1000.0)
     frames = alone.frames()
-    alone.outbox.delta(1, Delta("fast"))
+    alone.sender.delta(1, Delta("fast"))
     assert next(frames) == {"deltas": [[1, ["fast"], None]]}
-    alone.outbox.delta(1, Delta("faster"))
-    alone.outbox.delta(2, Delta("slow"))
+    alone.sender.delta(1, Delta("faster"))
+    alone.sender.delta(2, Delta("slow"))
     assert next(frames) == {"deltas": [[1, ["faster"], None], [2, ["slow"], None]]}
 
 
-def test_a_run_that_has_ended_is_forgotten(alone: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_has_ended_is_forgotten(
+    alone: SenderHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", -1.0)
-    outbox = alone.outbox
-    outbox.gather(1)
-    outbox.aborted(1, FINISH)
-    for run_id, end in enumerate((outbox.finished, outbox.aborted), start=2):
-        outbox.delta(run_id, Delta("x"))
-        assert run_id in outbox._told_s
+    sender = alone.sender
+    sender.buffer_run(1)
+    sender.aborted(1, FINISH)
+    for run_id, end in enumerate((sender.finished, sender.aborted), start=2):
+        sender.delta(run_id, Delta("x"))
+        assert run_id in sender._told_s
         end(run_id, FINISH)
-    assert not outbox._told_s
-    assert not outbox._begun_s
-    assert not outbox._whole
+    assert not sender._told_s
+    assert not sender._begun_s
+    assert not sender._whole
 
 
 def test_a_token_does_not_overtake_what_is_being_sent(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", -1.0)
     monkeypatch.setattr(engine.hosts.frame_sender, "PACE_S", 0.0)
-    with office.outbox._sending:
-        office.outbox.delta(1, Delta("one"))
-        office.outbox.delta(1, Delta("two"))
-    office.outbox.delta(1, Delta("three"))
+    with harness.sender._sending:
+        harness.sender.delta(1, Delta("one"))
+        harness.sender.delta(1, Delta("two"))
+    harness.sender.delta(1, Delta("three"))
     texts: list[str] = []
-    for frame in office.frames():
+    for frame in harness.frames():
         texts += frame["deltas"][0][1]
         if len(texts) == 3:
             break
@@ -457,72 +469,72 @@ def test_a_token_does_not_overtake_what_is_being_sent(
 
 
 def test_an_end_is_sent_with_all_before_it_by_the_thread_that_brings_it(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The sender is kept from doing it.
-    monkeypatch.setattr(office.outbox._awake, "set", lambda: None)
-    office.outbox.gather(1)
+    monkeypatch.setattr(harness.sender._awake, "set", lambda: None)
+    harness.sender.buffer_run(1)
     for text in ("one", "two"):
-        office.outbox.delta(1, Delta(text))
-    office.outbox.finished(1, FINISH)
-    assert next(office.frames()) == {
+        harness.sender.delta(1, Delta(text))
+    harness.sender.finished(1, FINISH)
+    assert next(harness.frames()) == {
         "deltas": [[1, ["one", "two"], None]],
         "finished": [[1, FINISH.to_wire()]],
     }
 
 
 def test_what_nobody_reads_along_comes_in_few_frames(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "WHOLE_S", 20.0)
-    said = office.say_whole(1, 500)
-    parts = office.parts()
+    said = harness.say_whole(1, 500)
+    parts = harness.parts()
     assert [*chain.from_iterable(parts)] == said
     # The first token, which wakes the sender, what had come by then, and the rest.
     assert len(parts) <= 3
 
 
-def test_what_nobody_reads_along_is_told_of_before_its_end(office: Office) -> None:
+def test_what_nobody_reads_along_is_told_of_before_its_end(harness: SenderHarness) -> None:
     # The clocks of the other side count from the last token.
-    office.outbox.gather(1)
-    frames = office.frames()
+    harness.sender.buffer_run(1)
+    frames = harness.frames()
     for text in ("one", "two", "three"):
-        office.outbox.delta(1, Delta(text))
+        harness.sender.delta(1, Delta(text))
         assert next(frames) == {"deltas": [[1, [text], None]]}
 
 
 def test_more_than_should_gather_is_sent_at_once(
-    alone: Office, monkeypatch: pytest.MonkeyPatch
+    alone: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "MOST_GATHERED", 10)
-    outbox = alone.outbox
-    outbox.gather(1)
-    outbox.delta(1, Delta("x"))
+    sender = alone.sender
+    sender.buffer_run(1)
+    sender.delta(1, Delta("x"))
     # From here on the sender knows when to look.
-    outbox._awake.clear()
+    sender._awake.clear()
     for _ in range(9):
-        outbox.delta(1, Delta("x"))
-    assert not outbox._awake.is_set()
-    outbox.delta(1, Delta("x"))
-    assert outbox._awake.is_set()
+        sender.delta(1, Delta("x"))
+    assert not sender._awake.is_set()
+    sender.delta(1, Delta("x"))
+    assert sender._awake.is_set()
 
 
 def test_the_end_of_an_aborted_run_comes_before_what_others_said_before_it(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A slot that was taken back does not wait behind the chatter of others.
     monkeypatch.setattr(engine.hosts.frame_sender, "MAX_FRAME", 100)
-    outbox = office.outbox
+    sender = harness.sender
     count = 7_000
-    with outbox._sending:
+    with sender._sending:
         # Nobody can send meanwhile.
         for number in range(count):
-            outbox.delta(number % 2, Delta(str(number)))
-        outbox.aborted(1, FINISH)
-        outbox.finished(0, FINISH)
+            sender.delta(number % 2, Delta(str(number)))
+        sender.aborted(1, FINISH)
+        sender.finished(0, FINISH)
     texts: list[str] = []
     said_before = -1
-    for frame in office.frames():
+    for frame in harness.frames():
         for run_id, of_run, _ in frame.get("deltas", ()):
             texts += of_run if run_id == 0 else []
         ended = [run_id for run_id, _ in frame.get("finished", ())]
@@ -535,20 +547,20 @@ def test_the_end_of_an_aborted_run_comes_before_what_others_said_before_it(
 
 
 def test_a_frame_under_way_is_all_that_an_aborted_run_waits_for(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "MAX_FRAME", 10)
-    office.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-    outbox = office.outbox
-    with outbox._sending:
+    harness.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    sender = harness.sender
+    with sender._sending:
         for number in range(5_000):
-            outbox.delta(0, Delta(str(number)))
-        outbox._awake.set()
+            sender.delta(0, Delta(str(number)))
+        sender._awake.set()
     # The sender has begun with them and is stuck for a reader.
-    frames = office.frames(64)
+    frames = harness.frames(64)
     texts = list(next(frames)["deltas"][0][1])
-    outbox.aborted(1, FINISH)
-    outbox.finished(0, FINISH)
+    sender.aborted(1, FINISH)
+    sender.finished(0, FINISH)
     said_before = -1
     for frame in frames:
         for _, of_run, _ in frame.get("deltas", ()):
@@ -563,54 +575,54 @@ def test_a_frame_under_way_is_all_that_an_aborted_run_waits_for(
     assert texts == [str(number) for number in range(5_000)]
 
 
-def test_an_aborted_run_that_finds_the_sender_busy_is_sent_by_it(office: Office) -> None:
+def test_an_aborted_run_that_finds_the_sender_busy_is_sent_by_it(harness: SenderHarness) -> None:
     """Nothing else waits that would have it look again."""
-    with office.outbox._sending:
-        office.outbox.aborted(1, FINISH)
-    assert next(office.frames()) == {"finished": [[1, FINISH.to_wire()]]}
+    with harness.sender._sending:
+        harness.sender.aborted(1, FINISH)
+    assert next(harness.frames()) == {"finished": [[1, FINISH.to_wire()]]}
 
 
 def test_what_one_end_has_gathered_is_still_sent_in_several_frames(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An end of an aborted run could come between them."""
     monkeypatch.setattr(engine.hosts.frame_sender, "MAX_FRAME", 10)
-    said = office.say_whole(0, 95)
-    parts = office.parts()
+    said = harness.say_whole(0, 95)
+    parts = harness.parts()
     assert [*chain.from_iterable(parts)] == said
     assert max(map(len, parts)) <= 10
 
 
-def test_the_kernel_holds_little_of_what_nobody_has_read(office: Office) -> None:
+def test_the_kernel_holds_little_of_what_nobody_has_read(harness: SenderHarness) -> None:
     """Linux keeps twice of what it is told, for its own book-keeping."""
-    held = office.ours.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    held = harness.ours.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
     assert held == 2 * engine.hosts.frame_sender._KERNEL_BYTES
 
 
 def test_a_producer_without_room_is_woken_by_an_abort(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "MAX_PENDING", 3)
     waiting = threading.Event()
-    outbox = office.outbox
+    sender = harness.sender
 
     class Room(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             waiting.set()
             return super().wait(timeout)
 
-    outbox._room = Room()
-    with outbox._sending:
+    sender._room = Room()
+    with sender._sending:
 
         def produce() -> None:
             for _ in range(5):
-                outbox.delta(1, Delta("x"))
+                sender.delta(1, Delta("x"))
 
         producer = threading.Thread(target=produce, daemon=True)
         producer.start()
         assert waiting.wait(WAIT_S)
         for _ in range(10):
-            outbox.stir()
+            sender.wake_producers()
             producer.join(0.05)
             if not producer.is_alive():
                 break

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from engine.hosts.frame_socket import Link
+from engine.hosts.frame_socket import FrameSocket
 from engine.hosts.frames import FrameDecoder, encode
 
 
@@ -21,7 +21,7 @@ class Peer:
         self.closed = asyncio.Event()
         self.closed_calls = 0
         ours, self.theirs = socket.socketpair()
-        self.link = Link(ours, self._on_message, self._on_closed)
+        self.link = FrameSocket(ours, self._on_message, self._on_closed)
 
     def _on_message(self, message: Any) -> None:
         self.messages.append(message)

@@ -67,13 +67,13 @@ class Copy:
         assert self.capabilities is not None
         return self.capabilities
 
-    def run(self, stream: TokenStream) -> None:
+    def start_run(self, stream: TokenStream) -> None:
         self.runs.append(stream)
 
     def abort(self, run_id: int) -> None:
         self.told.append(f"abort {run_id}")
 
-    def wedged(self, run_id: int, error: EngineError) -> None:
+    def kill_stuck_run(self, run_id: int, error: EngineError) -> None:
         self.told.append(f"wedged {run_id}")
 
     async def call(self, op: SideCall, payload: Any) -> Any:
@@ -100,7 +100,7 @@ def pool(copies: list[Copy]) -> PoolHost:
 
 
 def run(pool: PoolHost) -> None:
-    pool.run(cast("TokenStream", object()))
+    pool.start_run(cast("TokenStream", object()))
 
 
 async def test_ready_as_soon_as_one_copy_is(pool: PoolHost, copies: list[Copy]) -> None:
@@ -219,7 +219,7 @@ async def test_a_vector_holds_its_copy_and_other_calls_do_not(
 async def test_all_are_begun_asked_and_closed(pool: PoolHost, copies: list[Copy]) -> None:
     pool.spawn()
     pool.abort(7)
-    pool.wedged(8, EngineDead("deaf"))
+    pool.kill_stuck_run(8, EngineDead("deaf"))
     copies[0].restarts = 2
     assert pool.restarts == 2
     await pool.close()

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import itertools
 
-from engine.hosts.restart_policy import FIRST_BACKOFF_S, MAX_BACKOFF_S, Crashes
+from engine.hosts.restart_policy import FIRST_BACKOFF_S, MAX_BACKOFF_S, RestartPolicy
 
 
 def test_pause_doubles_with_each_crash_in_a_row_up_to_a_limit() -> None:
     # R54
-    crashes, pauses = Crashes(), list[float]()
+    crashes, pauses = RestartPolicy(), list[float]()
     for _ in range(20):
-        crashes.add(0.0)
+        crashes.record_crash(0.0)
         pauses.append(crashes.pause_s)
     assert pauses[0] == FIRST_BACKOFF_S
     for before, after in itertools.pairwise(pauses):
         assert after == min(2 * before, MAX_BACKOFF_S)
     assert pauses[-1] == MAX_BACKOFF_S
-    crashes.answered()
-    crashes.add(0.0)
+    crashes.reset()
+    crashes.record_crash(0.0)
     assert crashes.pause_s == FIRST_BACKOFF_S
 
 
 def test_pause_stays_at_its_limit_after_any_number_of_crashes() -> None:
-    crashes = Crashes()
+    crashes = RestartPolicy()
     crashes.in_a_row = 1_000_000
     assert crashes.pause_s == MAX_BACKOFF_S
 
 
 def test_a_crash_that_is_not_counted_is_followed_by_the_shortest_pause() -> None:
-    assert Crashes().pause_s == FIRST_BACKOFF_S
+    assert RestartPolicy().pause_s == FIRST_BACKOFF_S

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.backends.llamacpp.infill import frame_of, framed
+from engine.backends.llamacpp.infill import fill_infill_template, read_infill_template
 from engine.errors import BackendFailed, UnsupportedParameter
 
 
@@ -33,7 +33,7 @@ class Server:
 
 def frame(prompt: str | None, *, begins: bool = False) -> tuple[str, ...]:
     server: Any = Server(prompt, begins=begins)
-    return frame_of(server)
+    return read_infill_template(server)
 
 
 @pytest.mark.parametrize(
@@ -44,16 +44,19 @@ def frame(prompt: str | None, *, begins: bool = False) -> tuple[str, ...]:
     ],
 )
 def test_order_is_the_models(prompt: str, expected: str) -> None:
-    assert framed(frame(prompt), "one", "two") == expected
+    assert fill_infill_template(frame(prompt), "one", "two") == expected
 
 
 def test_texts_stand_in_their_places_whatever_they_are() -> None:
-    found = framed(frame("<S>omega<P>alpha<M>"), "my omega", "an alpha")
+    found = fill_infill_template(frame("<S>omega<P>alpha<M>"), "my omega", "an alpha")
     assert found == "<S>an alpha<P>my omega<M>"
 
 
 def test_mark_of_the_beginning_is_left_to_those_who_tokenise() -> None:
-    assert framed(frame("<s><P>alpha<S>omega<M>", begins=True), "a", "b") == "<P>a<S>b<M>"
+    assert (
+        fill_infill_template(frame("<s><P>alpha<S>omega<M>", begins=True), "a", "b")
+        == "<P>a<S>b<M>"
+    )
 
 
 def test_model_without_marks_has_no_frame() -> None:

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from engine.backends.llamacpp.loaded import Loaded
-from engine.backends.llamacpp.server import Draft, Plan
+from engine.backends.llamacpp.loaded import ReloadableServer
+from engine.backends.llamacpp.server import DraftConfig, ServerConfig
 from engine.errors import BackendFailed, ModelLoadFailed
 from tests.waiting import wait_until_blocking
 
-USUAL, FAR, NEAR = Draft(5, 0.0), Draft(16, 0.5), Draft(2, 0.0)
-PLAN = Plan(path=Path("m"), name="m", context=8, slots=2, threads=1, draft=USUAL)
+USUAL, FAR, NEAR = DraftConfig(5, 0.0), DraftConfig(16, 0.5), DraftConfig(2, 0.0)
+PLAN = ServerConfig(path=Path("m"), name="m", context=8, slots=2, threads=1, draft=USUAL)
 NEVER = threading.Event()
 
 
@@ -25,7 +25,7 @@ NEVER = threading.Event()
 class Tiny:
     """A server that knows how it was loaded, and whether it is there."""
 
-    draft: Draft
+    draft: DraftConfig
     closed: bool = False
 
     def close(self) -> None:
@@ -37,10 +37,10 @@ class Loader:
     """Loads servers, one at a time, unless it is told to fail or to wait."""
 
     loaded: list[Tiny] = field(default_factory=list)
-    failures: list[Draft] = field(default_factory=list)
+    failures: list[DraftConfig] = field(default_factory=list)
     may_load: threading.Event = field(default_factory=threading.Event)
 
-    def __call__(self, plan: Plan) -> Any:
+    def __call__(self, plan: ServerConfig) -> Any:
         assert all(each.closed for each in self.loaded), "there may be no room for two"
         assert self.may_load.wait(10)
         if plan.draft in self.failures:
@@ -60,7 +60,7 @@ def load() -> Loader:
 class User(threading.Thread):
     """Uses a server until it is told to leave."""
 
-    def __init__(self, servers: Loaded, draft: Draft | None = None) -> None:
+    def __init__(self, servers: ReloadableServer, draft: DraftConfig | None = None) -> None:
         super().__init__(daemon=True)
         self.servers = servers
         self.draft = draft
@@ -93,7 +93,7 @@ class User(threading.Thread):
 
 
 @contextmanager
-def using(servers: Loaded, draft: Draft | None = None) -> Iterator[Tiny]:
+def using(servers: ReloadableServer, draft: DraftConfig | None = None) -> Iterator[Tiny]:
     user = User(servers, draft)
     try:
         yield user.begins()
@@ -102,12 +102,12 @@ def using(servers: Loaded, draft: Draft | None = None) -> Iterator[Tiny]:
 
 
 @contextmanager
-def aside(servers: Loaded) -> Iterator[Any]:
+def aside(servers: ReloadableServer) -> Iterator[Any]:
     with servers.side() as server:
         yield server
 
 
-def wait_in_line(servers: Loaded, count: int) -> None:
+def wait_in_line(servers: ReloadableServer, count: int) -> None:
     """Wait until so many stand in line; nobody is told of that."""
 
     def so_many() -> bool:
@@ -118,14 +118,14 @@ def wait_in_line(servers: Loaded, count: int) -> None:
 
 
 def test_those_who_ask_for_nothing_share_what_there_is(load: Loader) -> None:
-    servers = Loaded(PLAN, load)
+    servers = ReloadableServer(PLAN, load)
     with using(servers) as one, using(servers, USUAL) as other, aside(servers) as third:
         assert one is other is third
     assert [each.draft for each in load.loaded] == [USUAL]
 
 
 def test_another_manner_is_loaded_once_and_stays(load: Loader) -> None:
-    servers = Loaded(PLAN, load)
+    servers = ReloadableServer(PLAN, load)
     for draft in (FAR, FAR, None):
         with using(servers, draft) as server:
             assert server.draft == FAR
@@ -133,14 +133,14 @@ def test_another_manner_is_loaded_once_and_stays(load: Loader) -> None:
 
 
 def test_time_of_a_load_is_told(load: Loader) -> None:
-    servers = Loaded(PLAN, load)
+    servers = ReloadableServer(PLAN, load)
     for draft, loads in ((USUAL, False), (FAR, True), (FAR, False)):
         with servers.use(draft, NEVER) as (_, reload_ms):
             assert (reload_ms > 0) is loads
 
 
 def test_load_waits_for_those_who_use_it_and_is_not_overtaken(load: Loader) -> None:
-    servers = Loaded(PLAN, load)
+    servers = ReloadableServer(PLAN, load)
     first = User(servers)
     first.begins()
     second = User(servers, FAR)
@@ -162,7 +162,7 @@ def test_load_waits_for_those_who_use_it_and_is_not_overtaken(load: Loader) -> N
 
 
 def test_two_manners_take_turns(load: Loader) -> None:
-    servers = Loaded(PLAN, load)
+    servers = ReloadableServer(PLAN, load)
     users = [User(servers, draft) for draft in (FAR, NEAR) * 5]
     for user in users:
         user.leave.set()
@@ -173,7 +173,7 @@ def test_two_manners_take_turns(load: Loader) -> None:
 
 
 def test_abort_ends_the_waiting(load: Loader) -> None:
-    servers = Loaded(PLAN, load)
+    servers = ReloadableServer(PLAN, load)
     with using(servers) as server:
         waiting = User(servers, FAR)
         wait_in_line(servers, 1)
@@ -186,7 +186,7 @@ def test_abort_ends_the_waiting(load: Loader) -> None:
 
 
 def test_abort_need_not_wait_for_a_load(load: Loader) -> None:
-    servers = Loaded(PLAN, load)
+    servers = ReloadableServer(PLAN, load)
     load.may_load.clear()
     loading = User(servers, FAR)
     wait_in_line(servers, 1)
@@ -202,7 +202,7 @@ def test_abort_need_not_wait_for_a_load(load: Loader) -> None:
 
 
 def test_what_cannot_be_loaded_leaves_what_was_there(load: Loader) -> None:
-    servers = Loaded(PLAN, load)
+    servers = ReloadableServer(PLAN, load)
     load.failures.append(FAR)
     with pytest.raises(ModelLoadFailed), servers.use(FAR, NEVER):
         pytest.fail("it was not loaded")
@@ -211,7 +211,7 @@ def test_what_cannot_be_loaded_leaves_what_was_there(load: Loader) -> None:
 
 
 def test_after_two_failures_the_next_one_tries_again(load: Loader) -> None:
-    servers = Loaded(PLAN, load)
+    servers = ReloadableServer(PLAN, load)
     load.failures += [FAR, USUAL]
     with pytest.raises(ModelLoadFailed), servers.use(FAR, NEVER):
         pytest.fail("it was not loaded")

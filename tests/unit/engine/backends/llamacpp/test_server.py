@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from engine.backends.llamacpp.server import Draft, Plan
+from engine.backends.llamacpp.server import DraftConfig, ServerConfig
 
-PLAN = Plan(path=Path("m"), name="m", context=4096, slots=4, threads=1)
+PLAN = ServerConfig(path=Path("m"), name="m", context=4096, slots=4, threads=1)
 
 
 def test_batches_are_small_so_that_an_abort_is_heard() -> None:
@@ -19,8 +19,8 @@ def test_guesses_of_all_slots_fit_one_batch() -> None:
     # R17: llama.cpp ends the process where they do not.
     drafted = replace(PLAN, draft_path=Path("d"))
     assert drafted.batch == 64
-    assert replace(drafted, draft=Draft(64, 0.0)).batch == 4 * 65
-    assert replace(PLAN, draft=Draft(64, 0.0)).batch == 64
+    assert replace(drafted, draft=DraftConfig(64, 0.0)).batch == 4 * 65
+    assert replace(PLAN, draft=DraftConfig(64, 0.0)).batch == 64
 
 
 def test_text_of_a_vector_is_one_batch() -> None:

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.backends.llamacpp.slots import Slots, common
+from engine.backends.llamacpp.slots import CacheSlots, common_prefix_length
 from engine.request import RenderedPrompt
 
 SYSTEM = "You are helpful. "
 
 
-def used(slots: Slots, prompt: RenderedPrompt, answer: str = "") -> int:
+def used(slots: CacheSlots, prompt: RenderedPrompt, answer: str = "") -> int:
     """Use a slot for a prompt that is answered so, and return which one."""
     with slots.take(prompt) as slot:
         slot.holds(prompt, answer)
@@ -30,20 +30,20 @@ def turns(name: str, count: int) -> str:
 
 
 def test_chat_goes_on_where_it_was() -> None:
-    slots = Slots(4)
+    slots = CacheSlots(4)
     [first, *rest] = [used(slots, turns("a", turn), "yes ") for turn in range(1, 11)]
     assert rest == [first] * 9
 
 
 def test_chats_with_one_system_prompt_keep_apart() -> None:
-    slots = Slots(4)
+    slots = CacheSlots(4)
     found = [[used(slots, turns(name, turn), "yes ") for name in "abcd"] for turn in range(1, 11)]
     assert len(set(found[0])) == 4
     assert found == [found[0]] * 10
 
 
 def test_new_chat_takes_what_was_used_the_longest_ago() -> None:
-    slots = Slots(2)
+    slots = CacheSlots(2)
     a, b = used(slots, turns("a", 3)), used(slots, turns("b", 3))
     assert used(slots, turns("c", 1)) == a
     assert used(slots, turns("d", 1)) == b
@@ -51,14 +51,14 @@ def test_new_chat_takes_what_was_used_the_longest_ago() -> None:
 
 
 def test_same_prompt_again_loses_its_answer_alone() -> None:
-    slots = Slots(3)
+    slots = CacheSlots(3)
     prompt = turns("a", 1)
     first = used(slots, prompt, "a long answer " * 100)
     assert used(slots, prompt, "another") == first
 
 
 def test_long_beginning_in_common_is_worth_a_short_end() -> None:
-    slots = Slots(3)
+    slots = CacheSlots(3)
     long = "Read this: " + "word " * 1000
     first = used(slots, long + "What is it?", "A lot.")
     assert used(slots, long + "Who wrote it?") == first
@@ -68,7 +68,7 @@ def test_long_beginning_in_common_is_worth_a_short_end() -> None:
 
 
 def test_token_ids_are_compared_with_token_ids() -> None:
-    slots = Slots(3)
+    slots = CacheSlots(3)
     ids = tuple(range(50))
     first, text = used(slots, ids), used(slots, "0 1 2")
     assert used(slots, (*ids, 7, 8)) == first
@@ -76,7 +76,7 @@ def test_token_ids_are_compared_with_token_ids() -> None:
 
 
 def test_run_that_failed_has_changed_nothing() -> None:
-    slots = Slots(2)
+    slots = CacheSlots(2)
     first = used(slots, turns("a", 3))
     with slots.take("refused"):
         pass
@@ -84,7 +84,7 @@ def test_run_that_failed_has_changed_nothing() -> None:
 
 
 def test_those_at_a_time_have_each_their_own() -> None:
-    slots = Slots(3)
+    slots = CacheSlots(3)
     with slots.take("x") as one, slots.take("x") as two, slots.take("x") as three:
         assert {one.number, two.number, three.number} == {0, 1, 2}
         with pytest.raises(IndexError), slots.take("x"):
@@ -93,7 +93,7 @@ def test_those_at_a_time_have_each_their_own() -> None:
 
 
 def test_any_thread_may_take_one() -> None:
-    slots = Slots(4)
+    slots = CacheSlots(4)
     held: set[int] = set()
     twice: list[int] = []
 
@@ -118,6 +118,8 @@ def test_any_thread_may_take_one() -> None:
 def test_common_is_the_length_of_the_common_beginning(start: str, one: str, other: str) -> None:
     first, second = start + one, start + other
     same = itertools.takewhile(bool, map(operator.eq, first, second))
-    assert common(first, second) == len(list(same))
-    assert common(tuple(map(ord, first)), tuple(map(ord, second))) == common(first, second)
-    assert common(first, tuple(map(ord, first))) == 0
+    assert common_prefix_length(first, second) == len(list(same))
+    assert common_prefix_length(
+        tuple(map(ord, first)), tuple(map(ord, second))
+    ) == common_prefix_length(first, second)
+    assert common_prefix_length(first, tuple(map(ord, first))) == 0

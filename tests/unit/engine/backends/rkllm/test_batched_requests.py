@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.backends.base import RunEnd
+from engine.backends.base import RunResult
 from engine.backends.rkllm import batched_requests as module
-from engine.backends.rkllm.batch import Batch, Member
-from engine.backends.rkllm.batched_requests import Batches
+from engine.backends.rkllm.batch import Batch, BatchedRequest
+from engine.backends.rkllm.batched_requests import BatchScheduler
 from engine.backends.rkllm.structs import RKLLMResult
 from engine.errors import BackendFailed
 from engine.output import FinishReason
@@ -87,8 +87,8 @@ def library() -> Library:
 
 
 @pytest.fixture
-def batches(library: Library) -> Iterator[Batches]:
-    made = Batches(PLACES, library.run, library.abort)
+def batches(library: Library) -> Iterator[BatchScheduler]:
+    made = BatchScheduler(PLACES, library.run, library.abort)
     yield made
     made.close()
 
@@ -105,23 +105,23 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GATHER_S", 0.05 * PATIENCE)
 
 
-def member(name: int, answer: Answer, *, shares: object = None, **sampling: Any) -> Member:
-    return Member([name, 1], SamplingParams(**sampling), CONTEXT, answer, shares=shares)
+def member(name: int, answer: Answer, *, shares: object = None, **sampling: Any) -> BatchedRequest:
+    return BatchedRequest([name, 1], SamplingParams(**sampling), CONTEXT, answer, shares=shares)
 
 
 class Crowd:
     """Lets requests come one after the other while the first run is held."""
 
-    def __init__(self, batches: Batches, library: Library, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, batches: BatchScheduler, library: Library, pool: ThreadPoolExecutor) -> None:
         self.batches = batches
         self.library = library
         self.pool = pool
-        self.members: dict[int, Member] = {}
+        self.members: dict[int, BatchedRequest] = {}
         self.answers: dict[int, Answer] = {}
 
     def come(
         self, name: int, tokens: int, *, shares: object = None, **options: Any
-    ) -> Future[RunEnd]:
+    ) -> Future[RunResult]:
         self.library.lengths[name] = tokens
         answer = self.answers[name] = Answer(options.pop("enough", None))
         one = self.members[name] = member(name, answer, shares=shares, **options)
@@ -136,7 +136,9 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def crowd(patient: None, batches: Batches, library: Library, pool: ThreadPoolExecutor) -> Crowd:
+def crowd(
+    patient: None, batches: BatchScheduler, library: Library, pool: ThreadPoolExecutor
+) -> Crowd:
     return Crowd(batches, library, pool)
 
 
@@ -168,7 +170,7 @@ def test_oldest_leads_and_takes_those_along_that_may(crowd: Crowd, library: Libr
 
 
 def test_what_is_no_generation_takes_its_turn(
-    crowd: Crowd, library: Library, batches: Batches, pool: ThreadPoolExecutor
+    crowd: Crowd, library: Library, batches: BatchScheduler, pool: ThreadPoolExecutor
 ) -> None:
     library.held = True
     futures = [crowd.come(1, 2)]
@@ -192,7 +194,7 @@ def test_what_is_no_generation_takes_its_turn(
     assert (library.runs, seen) == ([[1], [2], [3]], [2])
 
 
-def test_failure_of_what_is_done_alone_is_its_own(batches: Batches) -> None:
+def test_failure_of_what_is_done_alone_is_its_own(batches: BatchScheduler) -> None:
     def work() -> None:
         raise BackendFailed("no vector")
 
@@ -216,7 +218,7 @@ def test_who_leaves_before_the_run_is_not_in_it(crowd: Crowd, library: Library) 
 
 
 def test_who_has_left_is_left_out_however_slow_its_thread(
-    batches: Batches, library: Library
+    batches: BatchScheduler, library: Library
 ) -> None:
     gone = member(1, Answer())
     gone.woken.set()
@@ -346,9 +348,9 @@ def test_whatever_comes_each_gets_its_own(
     comers: list[tuple[int, int | None, int | None, str, int | None]],
 ) -> None:
     library = Library()
-    made = Batches(PLACES, library.run, library.abort)
+    made = BatchScheduler(PLACES, library.run, library.abort)
     answers: list[Answer] = []
-    members: list[Member] = []
+    members: list[BatchedRequest] = []
     for name, (tokens, limit, enough, shares, leaves) in enumerate(comers):
         library.lengths[name] = tokens
         answer = Answer(enough)
@@ -374,7 +376,9 @@ def test_whatever_comes_each_gets_its_own(
     assert len(ran) == len(set(ran))
 
 
-def leaving(answer: Answer, one: Member, after: int) -> Callable[[bytes, int, object], bool]:
+def leaving(
+    answer: Answer, one: BatchedRequest, after: int
+) -> Callable[[bytes, int, object], bool]:
     def on_piece(piece: bytes, token_id: int, logprob: object) -> bool:
         enough = answer(piece, token_id, logprob)
         if len(answer) == after:

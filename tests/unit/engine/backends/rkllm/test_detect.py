@@ -11,7 +11,7 @@ import pytest
 
 from engine.backends.rkllm import detect
 from engine.backends.rkllm.abi import ABI_12, ABI_13, Abi
-from engine.backends.rkllm.detect import Evidence, choose, examine
+from engine.backends.rkllm.detect import Evidence, choose_abi, inspect_library
 from engine.errors import ModelLoadFailed
 from tests.fake_rkllm import run
 from tests.fake_rkllm.odd import build_odd
@@ -23,7 +23,7 @@ UPGRADE = "install librkllmrt.so 1.2.3 or 1.3.0"
 
 def refusal(path: Path, asked: str = "auto") -> str:
     with pytest.raises(ModelLoadFailed) as caught:
-        choose(examine(path), asked)
+        choose_abi(inspect_library(path), asked)
     assert "\n" not in caught.value.message
     assert str(path) in caught.value.message or asked != "auto"
     return caught.value.message
@@ -34,8 +34,8 @@ def refusal(path: Path, asked: str = "auto") -> str:
 
 @pytest.mark.parametrize(("abi", "version"), [(ABI_12, "1.2.3"), (ABI_13, "1.3.0")])
 def test_versions_that_are_known(fake_library: Builder, abi: Any, version: str) -> None:
-    evidence = examine(fake_library(abi.name))
-    assert choose(evidence) is abi
+    evidence = inspect_library(fake_library(abi.name))
+    assert choose_abi(evidence) is abi
     assert evidence.missing == ()
     assert evidence.version == version
     assert evidence.fields[abi.name]["max_context_len"] == 512
@@ -52,8 +52,8 @@ def test_other_versions_of_a_layout(tmp_path: Path, version: str | None) -> None
     abi = ABI_12 if version is not None and version.startswith("1.2") else ABI_13
     defines = [] if version is None else [f'VERSION="{version}"']
     path = build_odd(tmp_path, "AT_12" if abi is ABI_12 else "AT_13", *defines)
-    evidence = examine(path)
-    assert choose(evidence) is abi
+    evidence = inspect_library(path)
+    assert choose_abi(evidence) is abi
     assert evidence.version == version
     hint = "no version string" if version is None else f"version string {version}"
     assert evidence.told().endswith(f"; {hint}")
@@ -77,7 +77,7 @@ def test_older_versions_are_refused_by_their_symbols(
 
 @pytest.mark.parametrize("name", ["1.2", "1.3"])
 def test_right_one_was_asked_for(fake_library: Builder, name: str) -> None:
-    assert choose(examine(fake_library(name)), name).name == name
+    assert choose_abi(inspect_library(fake_library(name)), name).name == name
 
 
 @pytest.mark.parametrize(("name", "asked"), [("1.2", "1.3"), ("1.3", "1.2")])
@@ -98,18 +98,18 @@ def test_version_string_that_says_otherwise(tmp_path: Path, name: str, said: str
     assert message.startswith(f"{path} contradicts itself: default parameters fit {name}; ")
     assert f"version string {said}. Set RKLLM_ABI to {name} or {said[:3]} if you" in message
     # The fields go before the string once somebody has said so.
-    assert choose(examine(path), name).name == name
+    assert choose_abi(inspect_library(path), name).name == name
     assert refusal(path, said[:3]).startswith(f"RKLLM_ABI is {said[:3]}, and the library is {name}")
 
 
 def test_version_string_of_no_known_line_is_no_contradiction(tmp_path: Path) -> None:
-    assert choose(examine(build_odd(tmp_path, "AT_13", 'VERSION="2.0.0"'))) is ABI_13
+    assert choose_abi(inspect_library(build_odd(tmp_path, "AT_13", 'VERSION="2.0.0"'))) is ABI_13
 
 
 @pytest.mark.parametrize(("at", "abi"), [("AT_12", ABI_12), ("AT_13", ABI_13)])
 def test_mask_that_leaves_the_choice_to_the_runtime(tmp_path: Path, at: str, abi: Abi) -> None:
     # No board has told yet what the library's own default is.
-    assert choose(examine(build_odd(tmp_path, at, "NO_MASK"))) is abi
+    assert choose_abi(inspect_library(build_odd(tmp_path, at, "NO_MASK"))) is abi
 
 
 def test_neither_layout_fits(tmp_path: Path) -> None:
@@ -122,11 +122,11 @@ def test_neither_layout_fits(tmp_path: Path) -> None:
     assert "not 1.3 (" in message
     assert f". {UPGRADE}, or set RKLLM_ABI to one of 1.2, 1.3 if you know it" in message
     # Nothing speaks for another one.
-    assert choose(examine(path), "1.3") is ABI_13
+    assert choose_abi(inspect_library(path), "1.3") is ABI_13
 
 
 def test_nothing_but_nonsense_fits_neither(tmp_path: Path) -> None:
-    evidence = examine(build_odd(tmp_path))
+    evidence = inspect_library(build_odd(tmp_path))
     assert [bool(each) for each in evidence.objections.values()] == [True, True]
 
 
@@ -136,13 +136,13 @@ def test_both_layouts_fit(tmp_path: Path) -> None:
     assert "default parameters fit 1.2 and 1.3; no version string" in message
     assert "or set RKLLM_ABI to one of 1.2, 1.3 if you know it" in message
     for asked in ("1.2", "1.3"):
-        assert choose(examine(path), asked).name == asked
+        assert choose_abi(inspect_library(path), asked).name == asked
 
 
 def test_choice_needs_no_library() -> None:
     fits: dict[str, tuple[str, ...]] = {"1.2": ("top_p would be 5",), "1.3": ()}
     evidence = Evidence(path="lib", objections=fits, version="1.3.0")
-    assert choose(evidence) is ABI_13
+    assert choose_abi(evidence) is ABI_13
     assert evidence.told() == (
         "default parameters fit 1.3; not 1.2 (top_p would be 5); version string 1.3.0"
     )
@@ -154,7 +154,7 @@ def test_choice_needs_no_library() -> None:
 @pytest.mark.parametrize("what", ["PRINTS", "PRINTS_AT_END", "DIES_AT_END"])
 def test_library_that_prints_or_dies_at_the_end(tmp_path: Path, what: str) -> None:
     # It knows nothing of our report, and its own output comes out when it pleases.
-    assert choose(examine(build_odd(tmp_path, "AT_13", what))) is ABI_13
+    assert choose_abi(inspect_library(build_odd(tmp_path, "AT_13", what))) is ABI_13
 
 
 def test_library_that_kills_whoever_asks(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_packages_in_the_working_folder_are_not_ours(
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('somebody else')")
     monkeypatch.chdir(tmp_path)
-    assert choose(examine(fake_library("1.3"))) is ABI_13
+    assert choose_abi(inspect_library(fake_library("1.3"))) is ABI_13
 
 
 def test_nothing_is_called_but_the_question(
@@ -211,7 +211,7 @@ def test_nothing_is_called_but_the_question(
 ) -> None:
     log = tmp_path / "calls.log"
     monkeypatch.setenv("FAKE_RKLLM_LOG", str(log))
-    examine(fake_library("1.2"))
+    inspect_library(fake_library("1.2"))
     assert [line.split()[3] for line in log.read_text().splitlines()] == [
         "rkllm_createDefaultParam"
     ]

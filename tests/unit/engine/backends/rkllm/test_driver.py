@@ -27,9 +27,9 @@ def root_of(folder: Path, *parts: dict[str, str]) -> Path:
 
 def test_board_with_a_driver(tmp_path: Path) -> None:
     root = root_of(tmp_path, BOARD, VERSION)
-    assert driver.find(root) == Driver("Radxa ROCK 5B", "0.9.8", True)
-    driver.check(root)
-    assert driver.told(root) == "the NPU driver is 0.9.8"
+    assert driver.read_driver(root) == Driver("Radxa ROCK 5B", "0.9.8", True)
+    driver.check_driver(root)
+    assert driver.describe_driver(root) == "the NPU driver is 0.9.8"
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_board_with_a_driver(tmp_path: Path) -> None:
 def test_version_may_stand_in_three_places(
     tmp_path: Path, name: str, content: str, version: str
 ) -> None:
-    found = driver.find(root_of(tmp_path, BOARD, {name: content}))
+    found = driver.read_driver(root_of(tmp_path, BOARD, {name: content}))
     assert (found.version, found.present) == (version, True)
 
 
@@ -53,11 +53,11 @@ def test_version_may_stand_in_three_places(
 )
 def test_old_driver_is_said_to_be_old(tmp_path: Path, version: str, old: bool) -> None:
     root = root_of(tmp_path, BOARD, {"sys/module/rknpu/version": version})
-    told = driver.told(root)
+    told = driver.describe_driver(root)
     assert told.startswith(f"the NPU driver is {version}")
     assert told.endswith(", 0.9.8 is asked for") == old
     # No reason not to try.
-    driver.check(root)
+    driver.check_driver(root)
 
 
 @pytest.mark.parametrize(
@@ -65,32 +65,32 @@ def test_old_driver_is_said_to_be_old(tmp_path: Path, version: str, old: bool) -
 )
 def test_driver_whose_version_only_root_may_see(tmp_path: Path, name: str) -> None:
     root = root_of(tmp_path, BOARD, {name: ""})
-    assert driver.find(root) == Driver("Radxa ROCK 5B", None, True)
-    driver.check(root)
-    assert driver.told(root) == "the NPU driver is there, its version only root may see"
+    assert driver.read_driver(root) == Driver("Radxa ROCK 5B", None, True)
+    driver.check_driver(root)
+    assert driver.describe_driver(root) == "the NPU driver is there, its version only root may see"
 
 
 def test_version_that_is_none(tmp_path: Path) -> None:
     root = root_of(tmp_path, {"sys/module/rknpu/version": "unknown\n"})
-    assert driver.find(root) == Driver(None, None, True)
+    assert driver.read_driver(root) == Driver(None, None, True)
 
 
 def test_board_without_a_driver_is_refused(tmp_path: Path) -> None:
     # rkllama#27: the runtime would only wait.
     root = root_of(tmp_path, BOARD)
     with pytest.raises(ModelLoadFailed) as caught:
-        driver.check(root)
+        driver.check_driver(root)
     assert caught.value.message == (
         "Radxa ROCK 5B runs a kernel without the NPU driver (rknpu): install a vendor image or "
         "kernel that has it, 0.9.8 or newer"
     )
-    assert driver.told(root) == "no NPU driver was found on this machine"
+    assert driver.describe_driver(root) == "no NPU driver was found on this machine"
 
 
 def test_board_without_a_name(tmp_path: Path) -> None:
     root = root_of(tmp_path, {"proc/device-tree/compatible": "rockchip,rk3576\0"})
     with pytest.raises(ModelLoadFailed, match=r"^a Rockchip board runs a kernel without"):
-        driver.check(root)
+        driver.check_driver(root)
 
 
 @pytest.mark.parametrize("compatible", [None, "raspberrypi,5-model-b\0brcm,bcm2712\0"])
@@ -98,12 +98,12 @@ def test_another_machine_is_not_refused(tmp_path: Path, compatible: str | None) 
     # A library for it would be some stand-in, which is the user's business.
     if compatible is not None:
         root_of(tmp_path, {"proc/device-tree/compatible": compatible})
-    assert driver.find(tmp_path) == Driver(None, None, False)
-    driver.check(tmp_path)
-    assert driver.told(tmp_path) == "no NPU driver was found on this machine"
+    assert driver.read_driver(tmp_path) == Driver(None, None, False)
+    driver.check_driver(tmp_path)
+    assert driver.describe_driver(tmp_path) == "no NPU driver was found on this machine"
 
 
 def test_names_that_are_no_text(tmp_path: Path) -> None:
     root = root_of(tmp_path, BOARD, VERSION)
     (root / "proc/device-tree/model").write_bytes(b"\xff\xfeboard\0")
-    assert driver.find(root).board == "��board"
+    assert driver.read_driver(root).board == "��board"

@@ -13,7 +13,7 @@ from llguidance import LLParserLimits
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from engine.backends.rkllm import grammar
-from engine.backends.rkllm.grammar import Constraint, Grammars
+from engine.backends.rkllm.grammar import Constraint, GrammarCompiler
 from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.backends.rkllm.vocabulary import Vocabulary
 from engine.errors import RequestRejected
@@ -40,7 +40,7 @@ class Speaker:
     def __init__(self, folder: Path) -> None:
         self.tokenizer = ChatTokenizer(folder)
         self.vocabulary = Vocabulary(self.tokenizer, folder)
-        self.grammars = Grammars(self.vocabulary, self.tokenizer)
+        self.grammars = GrammarCompiler(self.vocabulary, self.tokenizer)
 
     def held(self, **sampling: Any) -> Constraint:
         constraint = self.grammars.constraint(SamplingParams(**sampling))

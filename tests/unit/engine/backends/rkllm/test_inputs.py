@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.backends.rkllm.inputs import in_one_turn
+from engine.backends.rkllm.inputs import join_turns
 from engine.request import Chat, Message
 
 
@@ -20,7 +20,7 @@ from engine.request import Chat, Message
 )
 def test_conversation_as_one_turn(turns: list[tuple[str, str]], text: str) -> None:
     # R38: nothing is dropped.
-    assert in_one_turn(Chat(tuple(Message(*turn) for turn in turns))) == text
+    assert join_turns(Chat(tuple(Message(*turn) for turn in turns))) == text
 
 
 def test_calls_and_results_are_told_without_functions() -> None:
@@ -33,7 +33,7 @@ def test_calls_and_results_are_told_without_functions() -> None:
             Message("tool", "3 degrees"),
         )
     )
-    text = in_one_turn(chat)
+    text = join_turns(chat)
     assert '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>' in text
     assert "<tool_response>\n3 degrees\n</tool_response>" in text
     assert "<tools>" not in text

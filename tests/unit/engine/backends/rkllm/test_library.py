@@ -14,7 +14,7 @@ from engine.backends.rkllm import library
 from engine.errors import ModelLoadFailed
 from tests.fake_rkllm import run
 
-NAME = library.NAME
+NAME = library.LIBRARY_NAME
 NUMBERS = {"x86_64": 0x3E, "aarch64": 0xB7}
 
 
@@ -51,7 +51,7 @@ def loader_knows(places: Path, *paths: Path) -> None:
 
 def refusal(path: Path | str | None) -> str:
     with pytest.raises(ModelLoadFailed) as caught:
-        library.find(None if path is None else str(path))
+        library.find_library(None if path is None else str(path))
     assert "\n" not in caught.value.message
     return caught.value.message
 
@@ -65,48 +65,48 @@ def test_path_that_is_given_goes_first(
     put(places / "lib")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(put(places / "path").parent))
     given = put(tmp_path / "given")
-    assert library.find(str(given)) == given
+    assert library.find_library(str(given)) == given
     other = given.rename(given.with_name("renamed.so.1"))
-    assert library.find(str(other)) == other
+    assert library.find_library(str(other)) == other
 
 
 def test_folder_that_is_given(places: Path) -> None:
     given = put(places / "given")
-    assert library.find(str(given.parent)) == given
+    assert library.find_library(str(given.parent)) == given
 
 
 def test_order_of_the_search(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opt = put(places / "opt")
-    assert library.find(None) == opt
+    assert library.find_library(None) == opt
     lib = put(places / "lib")
-    assert library.find(None) == lib
+    assert library.find_library(None) == lib
     cached = put(places / "cached")
     loader_knows(places, cached)
-    assert library.find(None) == cached
+    assert library.find_library(None) == cached
     second = put(places / "second")
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{places / 'none'}::{second.parent}:{places / 'lib'}")
-    assert library.find(None) == second
+    assert library.find_library(None) == second
 
 
 def test_what_the_loader_remembers_may_be_gone(places: Path) -> None:
     loader_knows(places, places / "gone" / NAME, places / "librknnrt.so")
     lib = put(places / "lib")
-    assert library.find(None) == lib
+    assert library.find_library(None) == lib
 
 
 def test_link_is_followed(places: Path) -> None:
     real = put(places / "versions" / "1.3.0")
     (places / "lib").mkdir()
     (places / "lib" / NAME).symlink_to(real)
-    assert library.find(None) == real
+    assert library.find_library(None) == real
 
 
 def test_path_below_the_working_folder(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The loader would look for a bare name elsewhere.
     given = put(places / "here")
     monkeypatch.chdir(given.parent)
-    assert library.find(NAME) == given
-    assert library.find(".") == given
+    assert library.find_library(NAME) == given
+    assert library.find_library(".") == given
 
 
 def test_none_anywhere_says_where_it_may_be_and_comes_from(places: Path) -> None:
@@ -117,8 +117,8 @@ def test_none_anywhere_says_where_it_may_be_and_comes_from(places: Path) -> None
 
 
 def test_usual_places_are_real_ones() -> None:
-    assert "/usr/lib" in library._USUAL
-    assert all(os.path.isabs(place) for place in library._USUAL)
+    assert "/usr/lib" in library._USUAL_FOLDERS
+    assert all(os.path.isabs(place) for place in library._USUAL_FOLDERS)
 
 
 # As a folder that may not be entered, which for root there is not: it cannot even be looked at.
@@ -130,7 +130,7 @@ def test_folder_that_cannot_be_looked_into_is_passed_over(
 ) -> None:
     found = put(places / "opt")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(places / UNREADABLE))
-    assert library.find(None) == found
+    assert library.find_library(None) == found
 
 
 def test_given_path_that_cannot_be_looked_at_says_why(places: Path) -> None:
@@ -186,12 +186,12 @@ def test_wrong_architecture_names_both(
 def test_wrong_architecture_of_what_the_compiler_makes_is_none(
     fake_library: Callable[[str], Path],
 ) -> None:
-    assert library.find(str(fake_library("1.3"))) == fake_library("1.3")
+    assert library.find_library(str(fake_library("1.3"))) == fake_library("1.3")
 
 
 def load_error(path: Path) -> str:
     with pytest.raises(ModelLoadFailed) as caught:
-        library.load(path)
+        library.load_library(path)
     assert "\n" not in caught.value.message
     assert caught.value.message.startswith(f"RKLLM_LIB_PATH: {path} does not load: ")
     return caught.value.message
@@ -246,4 +246,4 @@ def test_cut_off_library(tmp_path: Path, fake_library: Callable[[str], Path]) ->
 
 
 def test_library_that_is_fine(fake_library: Callable[[str], Path]) -> None:
-    assert library.load(fake_library("1.2")).rkllm_run
+    assert library.load_library(fake_library("1.2")).rkllm_run

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.backends.rkllm.logits_rows import Rows
+from engine.backends.rkllm.logits_rows import FloatRows
 
 
 def pointer(*numbers: float) -> Any:
@@ -21,7 +21,7 @@ def pointer(*numbers: float) -> Any:
     [(0, 3, [1, 2, 3, 4, 5, 6]), (2, 1, [5, 6]), (0, 1, [1, 2]), (1, 2, [3, 4, 5, 6])],
 )
 def test_those_that_are_asked_for_are_copied(first: int, count: int, found: list[float]) -> None:
-    rows = Rows.at(pointer(1, 2, 3, 4, 5, 6), 3, 2)
+    rows = FloatRows.at(pointer(1, 2, 3, 4, 5, 6), 3, 2)
     assert rows is not None
     assert (rows.count, rows.width) == (3, 2)
     assert array("f", rows.copied(first, count)).tolist() == found
@@ -29,8 +29,8 @@ def test_those_that_are_asked_for_are_copied(first: int, count: int, found: list
 
 @pytest.mark.parametrize(("count", "width"), [(0, 2), (3, 0), (-1, 2), (3, -2)])
 def test_what_is_no_rows_is_none(count: int, width: int) -> None:
-    assert Rows.at(pointer(1, 2), count, width) is None
+    assert FloatRows.at(pointer(1, 2), count, width) is None
 
 
 def test_a_pointer_to_nothing_is_none() -> None:
-    assert Rows.at(ctypes.POINTER(ctypes.c_float)(), 1, 1) is None
+    assert FloatRows.at(ctypes.POINTER(ctypes.c_float)(), 1, 1) is None

@@ -6,41 +6,41 @@ from pathlib import Path
 
 import pytest
 
-from engine.backends.rkllm.lora_adapters import Adapter, check_adapters, read_adapters
+from engine.backends.rkllm.lora_adapters import LoraAdapter, check_adapters, parse_adapters
 from engine.errors import ModelLoadFailed
 
 
 def test_adapters_are_read_in_order() -> None:
-    assert read_adapters("one=a/b.rkllm, two = /c:d.rkllm:0.5 ,three=x=y,") == (
-        Adapter("one", Path("a/b.rkllm"), 1.0),
-        Adapter("two", Path("/c:d.rkllm"), 0.5),
-        Adapter("three", Path("x=y"), 1.0),
+    assert parse_adapters("one=a/b.rkllm, two = /c:d.rkllm:0.5 ,three=x=y,") == (
+        LoraAdapter("one", Path("a/b.rkllm"), 1.0),
+        LoraAdapter("two", Path("/c:d.rkllm"), 0.5),
+        LoraAdapter("three", Path("x=y"), 1.0),
     )
-    assert read_adapters("") == read_adapters(" , ") == ()
+    assert parse_adapters("") == parse_adapters(" , ") == ()
 
 
 @pytest.mark.parametrize("bad", ["one", "=a.rkllm", "one=", "o\tne=a.rkllm", "one=a,two"])
 def test_what_is_no_adapter_is_named(bad: str) -> None:
     with pytest.raises(ValueError, match="an adapter is name=path or name=path:scale, not"):
-        read_adapters(bad)
+        parse_adapters(bad)
 
 
 def test_names_are_their_own() -> None:
     with pytest.raises(ValueError, match="two adapters are named one"):
-        read_adapters("one=a,two=b,one=c")
+        parse_adapters("one=a,two=b,one=c")
 
 
 def test_scale_has_a_limit() -> None:
-    assert read_adapters("one=a:100")[0].scale == 100
+    assert parse_adapters("one=a:100")[0].scale == 100
     with pytest.raises(ValueError, match=r"from 0 to 100, not 100\.5"):
-        read_adapters("one=a:100.5")
+        parse_adapters("one=a:100.5")
 
 
 def test_adapter_needs_a_file_and_a_name_that_is_not_the_models(tmp_path: Path) -> None:
     path = tmp_path / "one.rkllm"
     with pytest.raises(ModelLoadFailed, match=r"RKLLM_LORA: there is no file .*one\.rkllm"):
-        check_adapters((Adapter("one", path),), "tiny")
+        check_adapters((LoraAdapter("one", path),), "tiny")
     path.touch()
-    check_adapters((Adapter("one", path),), "tiny")
+    check_adapters((LoraAdapter("one", path),), "tiny")
     with pytest.raises(ModelLoadFailed, match="RKLLM_LORA: one is the model's own name"):
-        check_adapters((Adapter("one", path),), "one")
+        check_adapters((LoraAdapter("one", path),), "one")

@@ -13,7 +13,7 @@ from typing import cast
 
 import pytest
 
-from engine.backends.rkllm.lora_adapters import Adapter
+from engine.backends.rkllm.lora_adapters import LoraAdapter
 from engine.backends.rkllm.prompt_caches import MAX_CACHES, PromptCaches
 from engine.backends.rkllm.runtime import Runtime
 from engine.errors import RequestRejected
@@ -46,7 +46,7 @@ def handle() -> Handle:
     return Handle()
 
 
-def caches_of(model: Path, abi: str = "1.3", adapters: Sequence[Adapter] = ()) -> PromptCaches:
+def caches_of(model: Path, abi: str = "1.3", adapters: Sequence[LoraAdapter] = ()) -> PromptCaches:
     made = PromptCaches(str(model.parent / "caches"), model)
     made.open(abi, adapters)
     return made
@@ -138,7 +138,7 @@ def test_another_model_has_files_of_its_own(model: Path, handle: Handle, change:
 def test_adapters_have_files_of_their_own(model: Path, handle: Handle, change: str) -> None:
     path = model.with_name("french.lora")
     path.write_text("weights")
-    adapters = [Adapter("french", path), Adapter("legal", model)]
+    adapters = [LoraAdapter("french", path), LoraAdapter("legal", model)]
     caches = caches_of(model, adapters=adapters)
     for lora in (None, "french", "legal"):
         assert use(caches, handle, "bot", [1, 2], lora) == (0, True)
@@ -149,7 +149,7 @@ def test_adapters_have_files_of_their_own(model: Path, handle: Handle, change: s
     if change == "file":
         path.write_text("Weights")
     else:
-        adapters[0] = Adapter("french", path, 0.5)
+        adapters[0] = LoraAdapter("french", path, 0.5)
     caches = caches_of(model, adapters=adapters)
     assert use(caches, handle, "bot", [1, 2], "french") == (0, True)
     assert use(caches, handle, "bot", [1, 2], "legal") == (1, False)

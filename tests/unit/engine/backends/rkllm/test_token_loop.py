@@ -12,8 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from engine.backends.base import RunEnd
-from engine.backends.rkllm.grammar import Grammars
+from engine.backends.base import RunResult
 from engine.backends.rkllm.runtime import Runtime
 from engine.backends.rkllm.structs import RKLLMResult, RKLLMResultLogits
 from engine.backends.rkllm.token_loop import CHUNK, LastRow, Stepwise
@@ -106,7 +105,7 @@ def run(
     aborted: threading.Event | None = None,
     held: Held | None = None,
     context_length: int = 1024,
-    ended: Callable[[RunEnd], None] = lambda end: None,
+    ended: Callable[[RunResult], None] = lambda end: None,
 ) -> list[bytes]:
     pieces: list[bytes] = []
 
@@ -200,7 +199,7 @@ def test_answer_ends_in_the_middle_of_a_word_where_no_more_is_wanted() -> None:
 def test_words_end_with_the_context(
     words: list[list[int]], said: int, reason: FinishReason
 ) -> None:
-    ends: list[RunEnd] = []
+    ends: list[RunResult] = []
     held = Held(*words)
     pieces = run(Fed([5, 0, 0]), held=held, context_length=5, ended=ends.append)
     assert len(pieces) == said

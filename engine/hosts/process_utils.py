@@ -1,0 +1,34 @@
+"""What every process with a native library in it needs: signals, and an end that cannot hang."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from typing import NoReturn
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent dies, even if a library call hangs."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The parent may have died before the call above.
+    if os.getppid() != parent_pid:
+        exit_now(0)
+
+
+def ignore_signals() -> None:
+    """Ignore SIGINT and SIGTERM: the whole process group gets them, and the parent drains first.
+
+    Call it again after loading, because llama.cpp's server installs handlers of its own.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def exit_now(code: int) -> NoReturn:
+    """End the process without cleanup: threads stuck in a native library cannot be joined."""
+    os._exit(code)

@@ -1,0 +1,129 @@
+"""An assistant's text taken apart: the same parts however the text was cut (R24, R39)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from handler.openai.reply_parser import ReplyParser
+from handler.openai.tools import Tools, read_tools
+
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+TIME = {"type": "function", "function": {"name": "time"}}
+TOOLS = read_tools({"tools": [WEATHER, TIME]})
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
+TIME_CALL = '<tool_call>{"name": "time", "parameters": {}}</tool_call>'
+
+
+def read(*texts: str, tools: Tools = TOOLS, thinking: bool = False) -> dict[str, Any]:
+    """The message of a text, its calls without their random ids; deltas must add up to it."""
+    reply = ReplyParser(tools, starts_in_reasoning=thinking)
+    deltas = [delta for text in texts for delta in reply.push(text)] + reply.close()
+    message = reply.message()
+    for key in ("content", "reasoning_content"):
+        assert "".join(delta.get(key, "") for delta in deltas) == (message.get(key) or "")
+    streamed = [call for delta in deltas for call in delta.get("tool_calls", ())]
+    assert [call["index"] for call in streamed] == list(range(len(streamed)))
+    for call, of_stream in zip(message.get("tool_calls", ()), streamed, strict=True):
+        assert of_stream == call | {"index": of_stream["index"]}
+        assert call.pop("id").startswith("call_")
+    return message
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    said = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
+    return {"type": "function", "function": {"name": name, "arguments": said}}
+
+
+def test_plain_text_is_content() -> None:
+    assert read(" a {b} <c>\n") == {
+        "role": "assistant",
+        "content": " a {b} <c>\n",
+        "refusal": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        pytest.param(CALL, None, [call("weather", city="Köln")], id="hermes"),
+        pytest.param(f"{CALL}\n{TIME_CALL}\n", None, [call("weather", city="Köln"), call("time")]),
+        pytest.param(f"Let me see.\n\n{CALL}", "Let me see.", [call("weather", city="Köln")]),
+        pytest.param('{"name": "time", "arguments": {}}', None, [call("time")], id="bare"),
+        pytest.param(
+            '[TOOL_CALLS][{"name": "time", "arguments": {}}]', None, [call("time")], id="mistral"
+        ),
+        pytest.param(
+            '{"function": {"name": "time", "arguments": "{\\"a\\": 1}"}}', None, [call("time", a=1)]
+        ),
+    ],
+)
+def test_calls_are_told_of(text: str, content: str | None, calls: list[dict[str, Any]]) -> None:
+    message = read(text)
+    assert (message["content"], message["tool_calls"]) == (content, calls)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>{broken}</tool_call> and more",
+        '<tool_call>{"name": "unknown", "arguments": {}}</tool_call>',
+        "<tool_call> never closed",
+        '{"answer": 42}',
+        "{not json",
+        "[TOOL_CALLS] nothing",
+    ],
+)
+def test_what_is_no_call_is_said(text: str) -> None:
+    message = read(text)
+    assert message["content"] == text
+    assert "tool_calls" not in message
+
+
+def test_without_tools_nothing_is_a_call() -> None:
+    assert read(CALL, tools=Tools())["content"] == CALL
+
+
+def test_one_call_where_parallel_ones_are_not_wanted() -> None:
+    tools = read_tools({"tools": [WEATHER, TIME], "parallel_tool_calls": False})
+    message = read(f"{CALL}{TIME_CALL}", tools=tools)
+    assert message["tool_calls"] == [call("weather", city="Köln")]
+
+
+def test_thoughts_are_apart() -> None:
+    message = read("<think>\nHm, <b>\n</think>\n\nYes.")
+    assert (message["reasoning_content"], message["content"]) == ("Hm, <b>\n", "Yes.")
+
+
+def test_thoughts_that_the_template_has_opened() -> None:
+    message = read("Hm.</think>Yes.", starts_in_reasoning=True)
+    assert (message["reasoning_content"], message["content"]) == ("Hm.", "Yes.")
+
+
+def test_thoughts_that_never_end() -> None:
+    message = read("<think>Hm.")
+    assert (message["reasoning_content"], message["content"]) == ("Hm.", "")
+
+
+def test_text_goes_out_as_it_comes() -> None:
+    reply = ReplyParser(TOOLS)
+    assert reply.push("Hello") == [{"content": "Hello"}]
+    assert reply.push(" there <tool") == [{"content": " there"}]
+    assert reply.push("s>") == [{"content": " <tools>"}]
+
+
+_PARTS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<", "\n", " ", "x"]
+_PARTS += ['{"name": "time", "arguments": {}}', "{", "}", "é😀"]
+
+
+@given(st.lists(st.sampled_from(_PARTS), max_size=12).map("".join), st.data())
+def test_parts_do_not_depend_on_the_cut(text: str, data: st.DataObject) -> None:
+    # R11, R24
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert read(*pieces) == read(text)
+    assert read(*text) == read(text)
