@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m batch") ->
 
     from batch.settings import BatchSettings
     from handler.logs import configure_logging
-    from handler.setting_error import SettingError, leave
+    from handler.setting_error import SettingError, exit_on_setting_error
     from handler.settings import read_settings
 
     settings = read_settings(BatchSettings)
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m batch") ->
     try:
         return int(given.run(given, settings, console))
     except SettingError as error:
-        leave(error)
+        exit_on_setting_error(error)
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:

@@ -26,7 +26,7 @@ from batch.queue.results import Results
 from batch.queue.worker import Terms, Worker
 from batch.queue.worker_terms import terms_of
 from batch.settings import BatchSettings
-from handler.composition import build_checking, open_doors
+from handler.composition import build_services, build_validation
 from handler.engine_configs import build_engine
 from handler.logs import configure_logging
 from handler.model_settings import resolve_models
@@ -67,7 +67,7 @@ class LambdaWorker:
         self._thread = threading.Thread(target=self._loop.run_forever, name="worker", daemon=True)
         self._thread.start()
         self._engine = build_engine(settings)
-        doors = open_doors(settings, self._engine, build_checking(settings))
+        doors = build_services(settings, self._engine, build_validation(settings))
         self._answerer = Answerer(doors, self._engine)
         self._terms = asyncio.run_coroutine_threadsafe(self._begin(), self._loop).result()
 

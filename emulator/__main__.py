@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     from emulator.preflight import check_exposure, check_files, listening_sockets
     from emulator.settings import EmulatorSettings
     from handler.logs import configure_logging
-    from handler.setting_error import SettingError, leave
+    from handler.setting_error import SettingError, exit_on_setting_error
     from handler.settings import read_settings
 
     settings = read_settings(EmulatorSettings).model_copy(update=given)
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
 
         # Imported only now, because it takes a second: a port in use is reported before that.
         from emulator.app import build_app
-        from emulator.server.server import Server, allow_files, configured
+        from emulator.server.server import Server, build_uvicorn_config, raise_open_files_limit
         from emulator.server.start_log import log_start
         from engine.temporary_folders import remove_abandoned
         from handler.engine_configs import build_engine
@@ -73,15 +73,15 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         engine = build_engine(settings)
         app = build_app(settings, engine)
     except SettingError as error:
-        leave(error)
-    allow_files()
+        exit_on_setting_error(error)
+    raise_open_files_limit()
     remove_abandoned()
 
     def listening(url: str) -> None:
         log_start(settings, engine.slots, url)
         app.state.listening(url)
 
-    config = configured(app, settings.connection_limits(), settings.host, settings.port)
+    config = build_uvicorn_config(app, settings.connection_limits(), settings.host, settings.port)
     Server(config, app.state.ending, listening).run(sockets)
     return int(app.state.ending.failure is not None)
 

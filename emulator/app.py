@@ -27,13 +27,14 @@ from emulator.health import Health
 from emulator.http.disconnect import ClientDisconnected
 from emulator.http.operation_router import ByOperation
 from emulator.http.responses import error_response, on_error, on_http_error
-from emulator.http.shutdown_state import DrainGate, DrainingStore, ShutdownState
+from emulator.http.shutdown_state import ShutdownState
 from emulator.metrics.definitions import Metrics
 from emulator.metrics.gauges import build_gauges
 from emulator.metrics.instruments import Metric
 from emulator.metrics.route import MetricsRoute
 from emulator.metrics.validator import InstrumentedValidator
 from emulator.middleware.auth import ApiKeyMiddleware
+from emulator.middleware.draining import DrainGate
 from emulator.middleware.fault_injection import FaultInjectionMiddleware
 from emulator.middleware.origin_check import OriginCheckMiddleware
 from emulator.middleware.request_id import RequestIdMiddleware
@@ -45,6 +46,7 @@ from emulator.openai.tokenize_routes import TokenizeRoutes
 from emulator.openai.worker_output import CallFailed
 from emulator.openapi.routes import DocsRoutes
 from emulator.runpod.client_routes import JobRoutes
+from emulator.runpod.draining_store import DrainingStore
 from emulator.runpod.job_log import log_ended, log_started
 from emulator.runpod.job_response import worker_key
 from emulator.runpod.local_worker import NAME as LOCAL
@@ -58,8 +60,8 @@ from emulator.settings import IN_MEMORY, EmulatorSettings
 from emulator.tracing.setup import Tracing, build_tracing
 from engine import AnyEngine, engines_by_model
 from engine.errors import EngineError
-from handler.composition import build_checking, build_results, open_doors
-from handler.errors import HandlerError, Problem, Row
+from handler.composition import build_result_store, build_services, build_validation
+from handler.errors import ErrorInfo, ErrorMapping, HandlerError
 from handler.setting_error import SettingError
 from jobs import (
     Job,
@@ -89,19 +91,19 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
     Raises:
         SettingError: what a setting names cannot be used.
     """
-    checking = build_checking(settings)
+    checking = build_validation(settings)
     metrics = Metrics(checking.validator.issue_rules, checking.validator.notice_rules)
     engine.subscribe(metrics)
     tracing = build_tracing(settings, engine)
     answers = GenerationTracker()
     interval_s = settings.stream_interval_ms / 1000
-    doors = open_doors(
+    doors = build_services(
         settings,
         engine,
         checking,
         interval_s,
         stream_several=settings.stream_multi_prompt,
-        results=build_results(settings, settings.result_sizes(), settings.targets()),
+        results=build_result_store(settings, settings.result_sizes(), settings.targets()),
         validator=InstrumentedValidator(checking.validator, metrics.verdict),
         on_open=answers.add,
     )
@@ -185,12 +187,12 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
 
     def under_way() -> RunningWork:
         return RunningWork(
-            jobs=store.totals()[JobStatus.IN_PROGRESS],
-            requests=drain.answering,
+            jobs=store.count_by_status()[JobStatus.IN_PROGRESS],
+            requests=drain.active_requests,
             batches=sum(not each.status.final for each in batches.batches()),
         )
 
-    ending = GracefulShutdown(drain, settings.drain_s, store.idle, give_back, under_way)
+    ending = GracefulShutdown(drain, settings.drain_s, store.wait_until_idle, give_back, under_way)
 
     def has_other_workers() -> bool:
         return bool(settings.workers) or not settings.local_worker or fleet.has_workers
@@ -216,7 +218,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
             yield
         finally:
             await watch.close()
-            await give_back(0 if drain.over.is_set() else settings.drain_s)
+            await give_back(0 if drain.deadline_passed.is_set() else settings.drain_s)
             await fleet.close()
             await webhooks.close()
             await queue.close()
@@ -340,12 +342,14 @@ def _cors(origins: tuple[str, ...]) -> Middleware:
 
 
 async def _on_full(request: Request, error: Exception) -> Response:
-    return error_response(Problem(str(error), Row(429, "rate_limit_error", retryable=True)))
+    return error_response(
+        ErrorInfo(str(error), ErrorMapping(429, "rate_limit_error", retryable=True))
+    )
 
 
 async def _on_unavailable(request: Request, error: Exception) -> Response:
     return error_response(
-        Problem(str(error), Row(503, "service_unavailable_error", retryable=True))
+        ErrorInfo(str(error), ErrorMapping(503, "service_unavailable_error", retryable=True))
     )
 
 

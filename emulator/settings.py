@@ -11,13 +11,13 @@ from pydantic import Field, field_validator
 from emulator.autoscaling.policy import Scaling
 from emulator.autoscaling.worker_process import worker_command
 from emulator.http.allowed_hosts import AllowedHosts, is_entry
-from emulator.http.request_target import METRICS, OPEN
+from emulator.http.open_paths import METRICS_PATH, OPEN_PATHS
 from emulator.middleware.fault_injection import FaultRates
 from emulator.runpod.job_request import PolicyLimits
 from emulator.server.connection import ConnectionLimits
 from handler.json_values import MAX_JSON_VALUES
-from handler.limits import Sizes
-from handler.outbound_targets import Targets, is_loopback
+from handler.limits import PayloadLimits
+from handler.outbound_targets import OutboundPolicy, is_loopback
 from handler.worker_settings import ResultSettings
 from jobs import Limits, Policy
 
@@ -407,13 +407,13 @@ class EmulatorSettings(ResultSettings):
         """Return the keys of `api_keys`."""
         return _split(self.api_keys)
 
-    def targets(self) -> Targets:
+    def targets(self) -> OutboundPolicy:
         """Return where webhooks and buckets of jobs may be."""
         return self.targets_of(is_local=is_loopback(self.host))
 
     def open_paths(self) -> frozenset[str]:
         """Return the paths that are open to all, whatever `api_keys` says."""
-        return OPEN | {METRICS} if self.metrics_open else OPEN
+        return OPEN_PATHS | {METRICS_PATH} if self.metrics_open else OPEN_PATHS
 
     def batch_folder(self) -> Path | None:
         """Return where files and batches are kept; None where they go with the server."""
@@ -421,9 +421,9 @@ class EmulatorSettings(ResultSettings):
             return self.batch_dir
         return None if self.job_db == IN_MEMORY else Path(f"{self.job_db}.batches")
 
-    def result_sizes(self) -> Sizes:
+    def result_sizes(self) -> PayloadLimits:
         """Return how much the local worker may hand over of what."""
-        return Sizes(
+        return PayloadLimits(
             run=int(self.max_run_mb * 1e6),
             runsync=int(self.max_runsync_mb * 1e6),
             chunk=int(self.max_chunk_mb * 1e6),

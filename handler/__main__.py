@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
 
     from handler.engine_configs import build_engine, engine_configs
     from handler.model_settings import resolve_models
-    from handler.setting_error import NO_SDK, SettingError, leave
+    from handler.setting_error import NO_SDK, SettingError, exit_on_setting_error
     from handler.settings import read_settings
     from handler.worker_settings import WorkerSettings
 
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
     try:
         settings = resolve_models(settings)
     except SettingError as error:
-        leave(error)
+        exit_on_setting_error(error)
     if examines:
         from handler import doctor
 
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
     engine = build_engine(settings)
     engine.spawn()
 
-    from handler.composition import build_checking, build_results, open_doors
+    from handler.composition import build_result_store, build_services, build_validation
     from handler.local import has_local_platform, is_local, run_local
     from handler.logs import configure_logging
 
@@ -60,24 +60,27 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
     configure_logging(level, settings.log_format, texts=settings.log_texts)
     try:
         targets = settings.targets_of(is_local=is_local() or has_local_platform())
-        checking, results = build_checking(settings), build_results(settings, targets=targets)
+        checking, results = (
+            build_validation(settings),
+            build_result_store(settings, targets=targets),
+        )
     except SettingError as error:
         engine.abandon()
-        leave(error)
+        exit_on_setting_error(error)
     interval_s = settings.stream_interval_ms / 1000
-    jobs = open_doors(settings, engine, checking, interval_s, results=results).jobs
+    jobs = build_services(settings, engine, checking, interval_s, results=results).jobs
 
     if is_local():
         return run_local(jobs, engine, settings.stream_mode)
 
     if find_spec("runpod") is None:
         engine.abandon()
-        leave(SettingError(NO_SDK))
+        exit_on_setting_error(SettingError(NO_SDK))
 
-    from handler.sdk_cpuinfo_patch import tell_sdk
+    from handler.sdk_cpuinfo_patch import patch_cpuinfo
 
     os.environ.setdefault("RUNPOD_LOG_LEVEL", _sdk_level(settings))
-    tell_sdk()
+    patch_cpuinfo()
 
     from handler import worker
 

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from handler.blobs import BlobStore
 from handler.errors import InvalidRequest
-from handler.outbound_targets import TargetRefused, Targets
-from handler.sampling import shown
+from handler.outbound_targets import OutboundPolicy, TargetRefused
+from handler.sampling import describe_value
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 # As keys and secrets are written; anything else could end up in a header, or in its error.
@@ -22,7 +22,7 @@ _RUNPOD_VOLUMES = re.compile(r"s3api-([a-z0-9-]+)\.runpod\.io")
 # Somebody waits for the job, and the end of a worker for its uploads.
 _TRIES, _ANSWER_S = 3, 20.0
 _NEEDED = ("accessId", "accessSecret", "bucketName", "endpointUrl")
-_ANY_TARGET = Targets()
+_ANY_TARGET = OutboundPolicy()
 _KINDS = {"NoneType": "none", "str": "a string", "bool": "true or false", "list": "an array"}
 
 
@@ -40,7 +40,7 @@ class Bucket:
     access_id: str | None = field(default=None, repr=False)
     access_secret: str | None = field(default=None, repr=False)
     folder: str = ""
-    targets: Targets | None = None
+    targets: OutboundPolicy | None = None
 
     def key(self, name: str) -> str:
         """Return the key of an object in the folder."""
@@ -54,7 +54,7 @@ class Bucket:
         return text
 
 
-def read_s3_config(given: Any, targets: Targets = _ANY_TARGET) -> Bucket:
+def read_s3_config(given: Any, targets: OutboundPolicy = _ANY_TARGET) -> Bucket:
     """Return the bucket of a job's `s3Config`, whose server must be one of the `targets`.
 
     Raises:
@@ -62,7 +62,8 @@ def read_s3_config(given: Any, targets: Targets = _ANY_TARGET) -> Bucket:
     """
     if not isinstance(given, Mapping):
         raise InvalidRequest(
-            f"s3Config must be an object with {', '.join(_NEEDED)}, got {kind(given)}", "s3Config"
+            f"s3Config must be an object with {', '.join(_NEEDED)}, got {describe_type(given)}",
+            "s3Config",
         )
     texts = {name: _text(given.get(name), f"s3Config.{name}") for name in _NEEDED}
     folder = given.get("objectPath")
@@ -84,7 +85,7 @@ def check_name(name: str, field: str) -> str:
     """Return a bucket's name. Raises InvalidRequest."""
     if not _NAME.fullmatch(name):
         raise InvalidRequest(
-            f"{field} must be a bucket's name (letters, digits, dots, hyphens), got {shown(name)}",
+            f"{field} must be a bucket's name (letters, digits, dots, hyphens), got {describe_value(name)}",
             field,
         )
     return name
@@ -104,11 +105,11 @@ def check_url(url: str, field: str) -> str:
             # There may be a secret in it.
             raise InvalidRequest(f"{wanted}, without user, query and fragment", field)
     if not whole or len(url) > _LONGEST_URL or not re.fullmatch(r"[!-~]+", url):
-        raise InvalidRequest(f"{wanted}, got {shown(url)}", field)
+        raise InvalidRequest(f"{wanted}, got {describe_value(url)}", field)
     return url.rstrip("/")
 
 
-def check_target(url: str, field: str, targets: Targets) -> str:
+def check_target(url: str, field: str, targets: OutboundPolicy) -> str:
     """Return a URL whose host is no private address, as far as the URL shows it.
 
     Raises:
@@ -128,7 +129,7 @@ def check_secret(secret: str, field: str) -> str:
     return secret
 
 
-def kind(value: Any) -> str:
+def describe_type(value: Any) -> str:
     """Return what a value is, in a word that tells nothing of it."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return "a number"
@@ -137,7 +138,7 @@ def kind(value: Any) -> str:
 
 def _text(value: Any, field: str) -> str:
     if not isinstance(value, str) or not value:
-        got = "an empty string" if value == "" else kind(value)
+        got = "an empty string" if value == "" else describe_type(value)
         raise InvalidRequest(f"{field} must be a non-empty string, got {got}", field)
     return value
 
@@ -153,13 +154,13 @@ def _folder(given: Any, field: str) -> str:
     if not whole:
         raise InvalidRequest(
             f"{field} must be a folder's path of up to {_LONGEST_FOLDER} printable characters, "
-            f"got {shown(given)}",
+            f"got {describe_value(given)}",
             field,
         )
     return str(folder)
 
 
-def region_of(endpoint_url: str) -> str | None:
+def find_region(endpoint_url: str) -> str | None:
     """Return the region that the name of a server tells; None where it tells none."""
     host = urlsplit(endpoint_url).hostname or ""
     if volume := _RUNPOD_VOLUMES.fullmatch(host):
@@ -182,7 +183,7 @@ def open_bucket(bucket: Bucket) -> BlobStore:
         given["aws_secret_access_key"] = bucket.access_secret
     url = bucket.endpoint_url
     if url is not None:
-        given["region_name"] = region_of(url)
+        given["region_name"] = find_region(url)
         url = _server(url, bucket.name)
     client = s3_client(url, _TRIES, _ANSWER_S, **given)
     if bucket.targets is None:

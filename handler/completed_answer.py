@@ -10,7 +10,7 @@ from validation import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class CompletedAnswer:
     """One finished answer.
 
     `text` is what the client gets, after sanitising; `deltas` are the model's own words as they
@@ -32,7 +32,7 @@ class Answer:
     warnings: tuple[str, ...] = ()
     verdict: Verdict | None = None
     redacted: Mapping[str, int] = field(default_factory=dict)
-    discarded: Answer | None = None
+    discarded: CompletedAnswer | None = None
 
     @property
     def raw_text(self) -> str:

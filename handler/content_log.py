@@ -6,7 +6,7 @@ import logging
 from dataclasses import asdict
 
 from engine import Chat
-from handler.completed_answer import Answer
+from handler.completed_answer import CompletedAnswer
 from handler.request import TextRequest
 
 # A logger of its own, so that no level of all the others switches it on.
@@ -24,7 +24,7 @@ def log_prompt(request: TextRequest) -> None:
         logger.info("asked", extra=fields)
 
 
-def log_answer(answer: Answer) -> None:
+def log_answer(answer: CompletedAnswer) -> None:
     """Write down what the client is answered, where that is wanted."""
     if logger.isEnabledFor(logging.INFO):
         logger.info("answered", extra={"generation_id": answer.id, "answer": answer.text})

@@ -16,17 +16,17 @@ from engine import Delta, Slot
 from engine.errors import EngineCrashed, EngineReplaced, EngineRestarting, EngineUnavailable
 from engine.request import TemplateMode
 from handler import limits
-from handler.errors import Problem, ResultTooLarge, problem
-from handler.models import Models
-from handler.offload import checked
+from handler.errors import ErrorInfo, ResultTooLarge, error_info
+from handler.models import ModelRegistry
+from handler.offload import check_body
 from handler.openai.events import stream_events
 from handler.openai.service import OpenAIService
-from handler.options import PLAIN, OptionsReader
+from handler.options import NO_DEFAULTS, OptionsReader
 from handler.pipeline import Pipeline
-from handler.request import OpenAIRequest, TextRequest, parse
-from handler.response import encode, encode_partial
-from handler.results import Delivery, Results
-from handler.sampling import shown
+from handler.request import OpenAIRequest, TextRequest, parse_job
+from handler.response import encode_answer, encode_partial
+from handler.results import ResultDelivery, ResultStore
+from handler.sampling import describe_value
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Interruption(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class JobResult:
     """How a job ended, for a queue that keeps JSON: its output, encoded, or the error alone.
 
     `retryable` says of an error that another try may end better; `interruption` that the engine
@@ -78,28 +78,28 @@ class JobHandler:
 
     def __init__(
         self,
-        models: Pipeline | Models,
-        options: OptionsReader = PLAIN,
+        models: Pipeline | ModelRegistry,
+        options: OptionsReader = NO_DEFAULTS,
         *,
         max_tokens: int | None = None,
         validation: bool = True,
         chat_template: TemplateMode = "auto",
         interval_s: float = 0.05,
         openai: OpenAIService | None = None,
-        results: Results | None = None,
+        results: ResultStore | None = None,
     ) -> None:
-        self._models = models if isinstance(models, Models) else Models(models)
+        self._models = models if isinstance(models, ModelRegistry) else ModelRegistry(models)
         self._options = options
         self._openai = openai or OpenAIService(self._models, options, max_tokens=max_tokens)
         self._validation = validation
         self._chat_template = chat_template
         self._interval_s = interval_s
-        self._results = results or Results()
+        self._results = results or ResultStore()
 
     @property
-    def dead(self) -> bool:
+    def is_dead(self) -> bool:
         """Whether no model will answer any more, so that the worker should be replaced."""
-        return self._models.dead
+        return self._models.is_dead
 
     async def run(self, job: Mapping[str, Any], slot: Slot | None = None) -> Any:
         """Return a job's one output for the SDK (STREAM_MODE=aggregate), or `{"error": …}`.
@@ -109,7 +109,7 @@ class JobHandler:
         """
         return self.sdk_output(await self.result(job, slot, size_of=limits.wire_size))
 
-    def sdk_output(self, result: Result) -> Any:
+    def sdk_output(self, result: JobResult) -> Any:
         """Return a result as the SDK takes it: the output, or `{"error": …}`."""
         if result.output is None:
             return self._failure(result.error)
@@ -124,7 +124,7 @@ class JobHandler:
         *,
         as_list: bool = False,
         size_of: Callable[[Any], int] | None = None,
-    ) -> Result:
+    ) -> JobResult:
         """Run a job and return its output, encoded once.
 
         A job that asks to stream passes its chunks to `put` as they come, the whole JSON last, and
@@ -135,10 +135,10 @@ class JobHandler:
         """
         request: TextRequest | OpenAIRequest | None = None
         try:
-            request = await checked(job.get("input"), partial(self._parse, job, timeout_s))
+            request = await check_body(job.get("input"), partial(self._parse, job, timeout_s))
             delivery = self._delivery(job, request)
             if put is not None and as_list:
-                return Result(output=await self._list(request, delivery, slot, put))
+                return JobResult(output=await self._list(request, delivery, slot, put))
             if put is not None and request.streaming:
                 output = await self._streamed(request, slot, put)
             else:
@@ -147,16 +147,16 @@ class JobHandler:
             size = len(body) if size_of is None else size_of({"output": output})
             delivered = await delivery.whole(output, size)
             if delivered is output:
-                return Result(output=body)
+                return JobResult(output=body)
             pointer = orjson.dumps(delivered)
             if put is not None and request.streaming:
                 await put(pointer)
-            return Result(output=pointer)
+            return JobResult(output=pointer)
         except Exception as error:
-            failure = problem(error)
-            return Result(
+            failure = error_info(error)
+            return JobResult(
                 error=_message(failure, request),
-                retryable=failure.row.retryable,
+                retryable=failure.mapping.retryable,
                 interruption=self._interruption(error),
                 reason=failure.message,
             )
@@ -184,7 +184,7 @@ class JobHandler:
         request: TextRequest | OpenAIRequest | None = None
         has_begun = False
         try:
-            request = await checked(job.get("input"), partial(self._parse, job))
+            request = await check_body(job.get("input"), partial(self._parse, job))
             delivery = self._delivery(job, request)
             async with aclosing(self._chunks(request, delivery, slot, _sdk_body)) as chunks:
                 async for output, _, is_kept in chunks:
@@ -192,7 +192,7 @@ class JobHandler:
                     keep(is_kept)
                     yield output
         except Exception as error:
-            failure, kind = problem(error), self._interruption(error)
+            failure, kind = error_info(error), self._interruption(error)
             if kind is not None and not has_begun and interrupted(kind, failure.message):
                 return
             keep(True)
@@ -210,8 +210,8 @@ class JobHandler:
     def _parse(
         self, job: Mapping[str, Any], timeout_s: float | None = None
     ) -> TextRequest | OpenAIRequest:
-        several = self._models.several
-        found = parse(
+        several = self._models.has_several
+        found = parse_job(
             job,
             self._options,
             validation=self._validation,
@@ -227,22 +227,30 @@ class JobHandler:
         names = self._models.names
         if model is None or model in names:
             return request
-        warning = f"input.model was ignored: {shown(model)} is not served, {names[0]} answers"
+        warning = (
+            f"input.model was ignored: {describe_value(model)} is not served, {names[0]} answers"
+        )
         return replace(request, warnings=(*request.warnings, warning))
 
     def _pipeline(self, request: TextRequest) -> Pipeline:
         return self._models.find(request.model, "input.model")
 
-    def _delivery(self, job: Mapping[str, Any], request: TextRequest | OpenAIRequest) -> Delivery:
+    def _delivery(
+        self, job: Mapping[str, Any], request: TextRequest | OpenAIRequest
+    ) -> ResultDelivery:
         return self._results.delivery(job, openai=isinstance(request, OpenAIRequest))
 
     async def _output(self, request: TextRequest | OpenAIRequest, slot: Slot | None) -> Any:
         if isinstance(request, TextRequest):
-            return encode(await self._pipeline(request).run(request, slot))
+            return encode_answer(await self._pipeline(request).run(request, slot))
         return await self._run_openai(request, slot)
 
     async def _list(
-        self, request: TextRequest | OpenAIRequest, delivery: Delivery, slot: Slot | None, put: Put
+        self,
+        request: TextRequest | OpenAIRequest,
+        delivery: ResultDelivery,
+        slot: Slot | None,
+        put: Put,
     ) -> bytes:
         """Pass each chunk to `put`; return the list of those that are the job's result."""
         kept: list[bytes] = []
@@ -256,18 +264,18 @@ class JobHandler:
     async def _chunks(
         self,
         request: TextRequest | OpenAIRequest,
-        delivery: Delivery,
+        delivery: ResultDelivery,
         slot: Slot | None,
-        encode: Callable[[Any], bytes],
+        encode_answer: Callable[[Any], bytes],
     ) -> AsyncGenerator[tuple[Any, bytes, bool], None]:
         """Yield each chunk, its encoding, and whether it is part of the result as it is sent."""
         async with aclosing(self._outputs(request, slot, may_hold_back=False)) as outputs:
             async for output, _ in outputs:
-                body = encode(output)
+                body = encode_answer(output)
                 self._results.sizes.check_chunk(len(body))
                 yield output, body, delivery.add(output, len(body))
         if (pointer := await delivery.end()) is not None:
-            yield pointer, encode(pointer), True
+            yield pointer, encode_answer(pointer), True
 
     async def _streamed(
         self, request: TextRequest | OpenAIRequest, slot: Slot | None, put: Put
@@ -331,18 +339,20 @@ class JobHandler:
         sizes = self._results.sizes
         pipeline = self._pipeline(request)
         if not request.streaming:
-            final = encode(await pipeline.run(request, slot))
+            final = encode_answer(await pipeline.run(request, slot))
         elif may_hold_back and request.options.regenerate:
             answer = await pipeline.run(request, slot)
-            for part in limits.split([Delta(text) for text in answer.deltas], sizes.partial_chars):
+            for part in limits.split_deltas(
+                [Delta(text) for text in answer.deltas], sizes.partial_chars
+            ):
                 yield _Output(encode_partial(part))
-            final = encode(answer)
+            final = encode_answer(answer)
         else:
             async with await pipeline.open(request, slot) as running:
                 async for batch in running.batches(self._interval_s):
-                    for part in limits.split(batch, sizes.partial_chars):
+                    for part in limits.split_deltas(batch, sizes.partial_chars):
                         yield _Output(encode_partial(part))
-                final = encode(await running.answer())
+                final = encode_answer(await running.answer())
         last = final
         if limits.wire_size({"output": last}) > sizes.chunk:
             last = _without(final, ("deltas", "tokens"), _REPEATED_NOTE.format(sizes.chunk / 1e6))
@@ -376,13 +386,13 @@ class JobHandler:
         if isinstance(error, EngineCrashed):
             return Interruption.CRASH
         # With several models the others go on, and this one's jobs have to end.
-        if isinstance(error, EngineUnavailable) and self.dead:
+        if isinstance(error, EngineUnavailable) and self.is_dead:
             return Interruption.NO_ENGINE
         return None
 
     def _failure(self, message: str | None) -> dict[str, Any]:
         output: dict[str, Any] = {"error": message}
-        if self.dead:
+        if self.is_dead:
             output["refresh_worker"] = True
         return output
 
@@ -404,7 +414,7 @@ def _with_warnings(body: dict[str, Any], request: OpenAIRequest) -> dict[str, An
     return body | {"warnings": [*body.get("warnings", ()), *request.warnings]}
 
 
-def _message(failure: Problem, request: TextRequest | OpenAIRequest | None) -> str:
+def _message(failure: ErrorInfo, request: TextRequest | OpenAIRequest | None) -> str:
     """Return the error message of a job, in the form its sender expects."""
     if isinstance(request, OpenAIRequest):
         return failure.openai_job_error()

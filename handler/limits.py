@@ -34,7 +34,7 @@ BLOCK_BYTES = 450_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class PayloadLimits:
     """How many bytes of what are taken, and by whom; RunPod unless something else is said.
 
     The local server has settings for them, so that those who try a worker there may try others.
@@ -97,7 +97,7 @@ def _mb(size: int) -> str:
     return f"{size / 1e6:.1f}" if size >= 100_000 else f"{size / 1e6:g}"
 
 
-def split(batch: list[Delta], max_chars: int = PARTIAL_CHARS) -> Iterable[list[Delta]]:
+def split_deltas(batch: list[Delta], max_chars: int = PARTIAL_CHARS) -> Iterable[list[Delta]]:
     """Return a batch in parts of at most `max_chars` characters, cutting a longer delta.
 
     No part has more to tell of its tokens than an event may.
@@ -120,7 +120,7 @@ def _cut(batch: list[Delta], max_chars: int) -> Iterator[list[Delta]]:
                 part, room, room_to_tell = [], max_chars, EVENT_LOGPROB_BYTES
             yield [Delta(delta.text[:max_chars])]
             delta = delta._replace(text=delta.text[max_chars:])
-        told = 0 if delta.logprob is None else logprob_size(delta.logprob)
+        told = 0 if delta.logprob is None else max_logprob_bytes(delta.logprob)
         if len(delta.text) > room or (part and told > room_to_tell):
             yield part
             part, room, room_to_tell = [], max_chars, EVENT_LOGPROB_BYTES
@@ -131,17 +131,17 @@ def _cut(batch: list[Delta], max_chars: int) -> Iterator[list[Delta]]:
         yield part
 
 
-def logprob_size(found: TokenLogprob) -> int:
+def max_logprob_bytes(found: TokenLogprob) -> int:
     """Return how many bytes a token with its alternatives takes at most, in either shape."""
-    return token_size(found.token) + sum(token_size(token) for token, _ in found.top)
+    return max_token_bytes(found.token) + sum(max_token_bytes(token) for token, _ in found.top)
 
 
-def token_size(token: str) -> int:
+def max_token_bytes(token: str) -> int:
     """Return how many bytes one token takes at most: its text, its bytes as numbers, the rest."""
     return 23 * len(token) + 120
 
 
-def split_told(tokens: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+def split_token_entries(tokens: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
     """Yield what is told of tokens in lists that each fit an event; an empty one for none."""
     part: list[T] = []
     room = EVENT_LOGPROB_BYTES

@@ -7,7 +7,7 @@ from typing import Any
 
 from engine import Message
 from handler.errors import InvalidRequest
-from handler.sampling import shown
+from handler.sampling import describe_value
 
 # OpenAI's newer and older names for the same turn; templates know the ones on the right.
 _ROLES = {
@@ -33,27 +33,31 @@ def read_messages(raw: Any, path: str = "") -> tuple[Message, ...]:
     """
     name = f"{path}messages"
     if not isinstance(raw, list) or not raw:
-        raise InvalidRequest(f"{name} must be a non-empty array, got {shown(raw)}", name)
+        raise InvalidRequest(f"{name} must be a non-empty array, got {describe_value(raw)}", name)
     _check_count(raw, MAX_MESSAGES, name, "messages")
     return tuple(_message(each, f"{name}[{index}]") for index, each in enumerate(raw))
 
 
 def _message(raw: Any, path: str) -> Message:
     if not isinstance(raw, Mapping):
-        raise InvalidRequest(f"{path} must be an object, got {shown(raw)}", path)
+        raise InvalidRequest(f"{path} must be an object, got {describe_value(raw)}", path)
     role = raw.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         raise InvalidRequest(
-            f"{path}.role must be one of {', '.join(_ROLES)}, got {shown(role)}", f"{path}.role"
+            f"{path}.role must be one of {', '.join(_ROLES)}, got {describe_value(role)}",
+            f"{path}.role",
         )
     name = raw.get("name")
     if name is not None and not isinstance(name, str):
-        raise InvalidRequest(f"{path}.name must be a string, got {shown(name)}", f"{path}.name")
+        raise InvalidRequest(
+            f"{path}.name must be a string, got {describe_value(name)}", f"{path}.name"
+        )
     check_text(name or "", f"{path}.name")
     call_id = raw.get("tool_call_id")
     if call_id is not None and not isinstance(call_id, str):
         raise InvalidRequest(
-            f"{path}.tool_call_id must be a string, got {shown(call_id)}", f"{path}.tool_call_id"
+            f"{path}.tool_call_id must be a string, got {describe_value(call_id)}",
+            f"{path}.tool_call_id",
         )
     check_text(call_id or "", f"{path}.tool_call_id")
     calls = _calls(raw.get("tool_calls"), f"{path}.tool_calls") if role == "assistant" else ()
@@ -66,7 +70,7 @@ def _calls(raw: Any, path: str) -> tuple[Mapping[str, Any], ...]:
     if raw is None:
         return ()
     if not isinstance(raw, list):
-        raise InvalidRequest(f"{path} must be an array, got {shown(raw)}", path)
+        raise InvalidRequest(f"{path} must be an array, got {describe_value(raw)}", path)
     _check_count(raw, MAX_CALLS, path, "calls")
     found = []
     for index, call in enumerate(raw):
@@ -76,7 +80,7 @@ def _calls(raw: Any, path: str) -> tuple[Mapping[str, Any], ...]:
         if not isinstance(name, str) or not isinstance(arguments, str):
             raise InvalidRequest(
                 f"{path}[{index}] must have a function with a name and arguments, both strings, "
-                f"got {shown(call)}",
+                f"got {describe_value(call)}",
                 path,
             )
         given_id = call.get("id")
@@ -101,7 +105,7 @@ def _content(raw: Any, role: str, path: str) -> str:
         return ""
     if not isinstance(raw, list):
         raise InvalidRequest(
-            f"{path} must be a string or an array of text parts, got {shown(raw)}", path
+            f"{path} must be a string or an array of text parts, got {describe_value(raw)}", path
         )
     _check_count(raw, MAX_PARTS, path, "parts")
     texts = []
@@ -109,7 +113,7 @@ def _content(raw: Any, role: str, path: str) -> str:
         text = part.get("text") if isinstance(part, Mapping) else None
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(text, str):
             raise InvalidRequest(
-                f'{path}[{index}] must be {{"type": "text", "text": …}}, got {shown(part)}',
+                f'{path}[{index}] must be {{"type": "text", "text": …}}, got {describe_value(part)}',
                 f"{path}[{index}]",
             )
         texts.append(_text(text, f"{path}[{index}]"))

@@ -42,7 +42,7 @@ class ModelEntry(BaseModel):
     @property
     def served_names(self) -> Sequence[str]:
         """All of the model's names in requests; answers have the first."""
-        return (name_of(self.path),) if self.name is None else split_names(self.name)
+        return (model_name_from_path(self.path),) if self.name is None else split_names(self.name)
 
     @property
     def size_bytes(self) -> int:
@@ -53,7 +53,7 @@ class ModelEntry(BaseModel):
             return 0
 
 
-def name_of(path: Path) -> str:
+def model_name_from_path(path: Path) -> str:
     """Return the name that a model has by its file, without the number of a split GGUF's part."""
     return _PART_NUMBER.sub("", path.stem)
 
@@ -96,7 +96,7 @@ def check_models(models: Sequence[ModelEntry], alone: Sequence[str], *, in_threa
         raise ValueError("MODELS must be one model with one copy where ENGINE_ISOLATION is thread")
 
 
-def domains(models: Sequence[ModelEntry], first: int) -> Mapping[str, Sequence[int]]:
+def assign_domains(models: Sequence[ModelEntry], first: int) -> Mapping[str, Sequence[int]]:
     """Return the `base_domain_id` of each copy of each model, by the model's name.
 
     They count up from `first` in the list's order; a model that names its own begins there. Each

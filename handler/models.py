@@ -9,10 +9,10 @@ from engine import EngineState
 from handler.errors import InvalidRequest
 from handler.openai.models import unknown_model
 from handler.pipeline import Pipeline
-from handler.sampling import shown
+from handler.sampling import describe_value
 
 
-class Models:
+class ModelRegistry:
     """Finds the pipeline of the model that a request names; the first one is the default's.
 
     An alias and an adapter's name find the model they are for. `several` tells whether there is a
@@ -29,7 +29,7 @@ class Models:
         names = sum(1 + len(each.aliases) for each in pipelines)
         if not pipelines or len(self._by_name) < names:
             raise ValueError("models must be one or more, with a name of its own each")
-        self.several = len(pipelines) > 1
+        self.has_several = len(pipelines) > 1
         self.default = pipelines[0]
         for each in pipelines:
             self._by_name |= dict.fromkeys(each.adapters, each)
@@ -40,7 +40,7 @@ class Models:
         return tuple(self._by_name)
 
     @property
-    def dead(self) -> bool:
+    def is_dead(self) -> bool:
         """Whether none of them will answer any more."""
         return all(each.engine.state is EngineState.DEAD for each in self._by_name.values())
 
@@ -52,7 +52,7 @@ class Models:
             raise unknown_model(name, self.names, param)
         return found
 
-    def asked(self, body: Mapping[str, Any], path: str = "") -> Pipeline:
+    def find_for_body(self, body: Mapping[str, Any], path: str = "") -> Pipeline:
         """Return the pipeline that a body is for, the only one where there is no choice.
 
         `path` comes before the field's name in messages. Where there is one model, its name is
@@ -62,9 +62,9 @@ class Models:
             InvalidRequest: the name is none.
             ModelNotFound: there is no such model.
         """
-        if not self.several:
+        if not self.has_several:
             return self.default
         name, param = body.get("model"), f"{path}model"
         if name is not None and not isinstance(name, str):
-            raise InvalidRequest(f"{param} must be a string, got {shown(name)}", param)
+            raise InvalidRequest(f"{param} must be a string, got {describe_value(name)}", param)
         return self.find(name, param)

@@ -22,26 +22,26 @@ _MAX_COMPILED_CHARS = 200
 _COMPILED = ("validation", "response_format", "tools")
 
 
-async def in_thread(chars: int | None, look: Callable[[], T]) -> T:
+async def run_in_thread(chars: int | None, look: Callable[[], T]) -> T:
     """Look at text of that many characters, in a thread if they are many or it may take long."""
     if chars is not None and chars < _LONG_CHARS:
         return look()
     return await asyncio.to_thread(look)
 
 
-async def checked(body: Any, check: Callable[[], T]) -> T:
+async def check_body(body: Any, check: Callable[[], T]) -> T:
     """Return what `check` makes of a request's body, checked in a thread if the body is large.
 
     There is one such thread: several would take the interpreter's lock from the event loop one
     after another. Raises what `check` raises.
     """
-    if not takes_long(body):
+    if not is_expensive_to_check(body):
         return check()
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_validator(), copy_context().run, check)
 
 
-def takes_long(body: Any) -> bool:
+def is_expensive_to_check(body: Any) -> bool:
     """Return whether checking a body could hold up the event loop for more than some 5 ms."""
     if has_more_members(body, _MAX_MEMBERS):
         return True

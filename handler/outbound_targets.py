@@ -26,7 +26,7 @@ class TargetRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Targets:
+class OutboundPolicy:
     """Which addresses the requests that a job asks for may go to.
 
     With `allows_private`, any. Otherwise public ones: `check_url` refuses what can be decided from

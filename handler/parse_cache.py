@@ -16,7 +16,7 @@ _MOST_CHARS = 2_000
 _MOST_FIELDS = 200
 
 
-class Memo(Generic[T]):
+class ParseCache(Generic[T]):
     """Remembers what the last few wordings were read as.
 
     Applications and files of prompts ask for the same parameters again and again, and to read them

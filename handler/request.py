@@ -11,8 +11,8 @@ from engine.request import Prompt, TemplateMode
 from handler.errors import InvalidRequest
 from handler.job_keys import CALL_KEYS, INPUT_KEYS, SAMPLING_KEYS, job_warnings
 from handler.messages import check_text, read_messages
-from handler.options import PLAIN, OptionsReader
-from handler.sampling import JOB_DEFAULTS, read_sampling, shown
+from handler.options import NO_DEFAULTS, OptionsReader
+from handler.sampling import JOB_DEFAULTS, describe_value, read_sampling
 from validation import NO_OPTIONS, Options
 
 _INPUT = "input."
@@ -90,9 +90,9 @@ class OpenAIRequest:
         return replace(self, timeout_s=timeout_s)
 
 
-def parse(
+def parse_job(
     job: Mapping[str, Any],
-    options: OptionsReader = PLAIN,
+    options: OptionsReader = NO_DEFAULTS,
     *,
     validation: bool = True,
     chat_template: TemplateMode = "auto",
@@ -109,7 +109,7 @@ def parse(
     given = job.get("input")
     if not isinstance(given, Mapping):
         raise InvalidRequest(
-            f"input must be an object with prompt, messages or openai_route, got {shown(given)}",
+            f"input must be an object with prompt, messages or openai_route, got {describe_value(given)}",
             "input",
         )
     about_job = job_warnings(job)
@@ -120,7 +120,8 @@ def parse(
         params = {}
     if not isinstance(params, Mapping):
         raise InvalidRequest(
-            f"input.sampling_params must be an object, got {shown(params)}", "input.sampling_params"
+            f"input.sampling_params must be an object, got {describe_value(params)}",
+            "input.sampling_params",
         )
     sampling, streaming, warnings = read_sampling(params, JOB_DEFAULTS, f"{_INPUT}sampling_params.")
     if (adapter := _adapter(given)) is not None:
@@ -152,7 +153,9 @@ def parse(
 def _model(given: Mapping[str, Any]) -> str | None:
     model = given.get("model")
     if model is not None and not isinstance(model, str):
-        raise InvalidRequest(f"input.model must be a string, got {shown(model)}", "input.model")
+        raise InvalidRequest(
+            f"input.model must be a string, got {describe_value(model)}", "input.model"
+        )
     return model
 
 
@@ -163,7 +166,7 @@ def _prompt(given: Mapping[str, Any]) -> Prompt:
         return Chat(read_messages(given["messages"], _INPUT))
     prompt = given.get("prompt")
     if not isinstance(prompt, str) or not prompt:
-        got = shown(prompt) if "prompt" in given else "none"
+        got = describe_value(prompt) if "prompt" in given else "none"
         raise InvalidRequest(f"input.prompt must be a non-empty string, got {got}", "input.prompt")
     check_text(prompt, "input.prompt")
     return prompt
@@ -183,7 +186,7 @@ def _adapter(given: Mapping[str, Any]) -> str | None:
         return None
     if not isinstance(name, str) or not name:
         raise InvalidRequest(
-            f"input.lora must be an adapter's name, got {shown(name)}", "input.lora"
+            f"input.lora must be an adapter's name, got {describe_value(name)}", "input.lora"
         )
     check_text(name, "input.lora")
     return name
@@ -196,7 +199,7 @@ def read_flag(given: Mapping[str, Any], name: str, *, default: bool, path: str =
         return default
     if not isinstance(value, bool):
         raise InvalidRequest(
-            f"{path}{name} must be true or false, got {shown(value)}", f"{path}{name}"
+            f"{path}{name} must be true or false, got {describe_value(value)}", f"{path}{name}"
         )
     return value
 
@@ -205,13 +208,15 @@ def _openai(given: Mapping[str, Any]) -> OpenAIRequest:
     route, body = given["openai_route"], given.get("openai_input")
     if not isinstance(route, str):
         raise InvalidRequest(
-            f"input.openai_route must be a string, got {shown(route)}", "input.openai_route"
+            f"input.openai_route must be a string, got {describe_value(route)}",
+            "input.openai_route",
         )
     if body is None:
         body = {}
     if not isinstance(body, Mapping):
         raise InvalidRequest(
-            f"input.openai_input must be an object, got {shown(body)}", "input.openai_input"
+            f"input.openai_input must be an object, got {describe_value(body)}",
+            "input.openai_input",
         )
     return OpenAIRequest(route, body)
 

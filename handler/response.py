@@ -7,14 +7,14 @@ from dataclasses import asdict
 from typing import Any
 
 from engine import Delta, Timings
-from handler.completed_answer import Answer
+from handler.completed_answer import CompletedAnswer
 
 # A text may have one in every few characters.
 MAX_REMOVALS = 100
 _TIMINGS_DIGITS = 3
 
 
-def encode(answer: Answer) -> dict[str, Any]:
+def encode_answer(answer: CompletedAnswer) -> dict[str, Any]:
     """Return a job's output (R45-R47); plain JSON values, every number finite.
 
     `deltas` is there only when streaming was asked for, and `tokens` mirrors it; otherwise `tokens`
@@ -52,7 +52,7 @@ def encode(answer: Answer) -> dict[str, Any]:
     return output
 
 
-def encode_verdict(answer: Answer) -> dict[str, Any]:
+def encode_verdict(answer: CompletedAnswer) -> dict[str, Any]:
     """Return the keys that report validation, the same in every dialect; none without validation.
 
     Issues and notices both have `rule` and `message`. Spans count characters of the model's own

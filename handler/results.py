@@ -17,15 +17,15 @@ from handler import limits
 from handler.blobs import BlobError, BlobStore, BlobUnsupported
 from handler.bucket import Bucket, open_bucket, read_s3_config
 from handler.errors import ResultNotKept
-from handler.outbound_targets import Targets
+from handler.outbound_targets import OutboundPolicy
 
 # As of RunPod's SDK, and the longest that a presigned address can be valid.
-LINK_S = 7 * 24 * 3600
+LINK_EXPIRY_S = 7 * 24 * 3600
 # Left free in what the platform takes: the pointer comes behind what was streamed before.
 POINTER_BYTES = 100_000
 # For an upload, its wait for a thread included.
 _LIMIT_S = 120.0
-_AT_ONCE = 8
+_UPLOAD_THREADS = 8
 # Longer than any result; the server of a job's bucket may send anything.
 _MAX_STORED_BYTES = 32_000_000
 # Clients kept for buckets that jobs have brought.
@@ -33,13 +33,13 @@ _MOST_OPEN = 8
 # How local jobs are called, one like the other; what counts is the last one's result.
 _LOCAL = {"", "local_test"}
 
-_ANY_TARGET = Targets()
+_ANY_TARGET = OutboundPolicy()
 _NO_KEY = re.compile(r"[^A-Za-z0-9._-]")
 _TOLD = ("id", "object", "model", "usage", "warnings")
 _TOLD_OF_CHOICES = ("index", "finish_reason", "stop_reason")
 
 
-class Results:
+class ResultStore:
     """Knows where results go, and takes them there on a few threads of its own.
 
     A job's own bucket takes any result of it; the `default` one takes those above `max_bytes`, or
@@ -53,22 +53,22 @@ class Results:
         default: Bucket | None = None,
         max_bytes: int | None = None,
         *,
-        sizes: limits.Sizes | None = None,
+        sizes: limits.PayloadLimits | None = None,
         look: Callable[[Bucket], BlobStore] = open_bucket,
         limit_s: float = _LIMIT_S,
-        targets: Targets = _ANY_TARGET,
+        targets: OutboundPolicy = _ANY_TARGET,
     ) -> None:
         self._default = default
         self._max_bytes = max_bytes
-        self.sizes = sizes or limits.Sizes()
+        self.sizes = sizes or limits.PayloadLimits()
         self._look = look
         self._limit_s = limit_s
         self._targets = targets
-        self._threads = ThreadPoolExecutor(_AT_ONCE, "result")
+        self._threads = ThreadPoolExecutor(_UPLOAD_THREADS, "result")
         self._lock = threading.Lock()
         self._open: dict[Bucket, BlobStore] = {}
 
-    def delivery(self, job: Mapping[str, Any], *, openai: bool = False) -> Delivery:
+    def delivery(self, job: Mapping[str, Any], *, openai: bool = False) -> ResultDelivery:
         """Return how a job's result is to be handed over.
 
         The client of an `openai` call would not follow a pointer, so that it gets one only where it
@@ -76,11 +76,11 @@ class Results:
         """
         job_id = str(job.get("id") or "")
         if (given := job.get("s3Config")) is not None:
-            return Delivery(self, job_id, read_s3_config(given, self._targets), -1)
+            return ResultDelivery(self, job_id, read_s3_config(given, self._targets), -1)
         limit = self.sizes.result(job_id) - POINTER_BYTES
         if self._max_bytes is not None and not openai:
             limit = min(limit, self._max_bytes)
-        return Delivery(self, job_id, self._default, limit)
+        return ResultDelivery(self, job_id, self._default, limit)
 
     async def put(self, job_id: str, bucket: Bucket, body: bytes, output: Any) -> dict[str, Any]:
         """Put a result into a bucket and return the pointer to it.
@@ -111,7 +111,7 @@ class Results:
             said = bucket.without_secrets(str(error))
         else:
             place = {"bucket": bucket.name, "key": key, "bytes": len(body)}
-            return {"result": {"url": url, **place, "expires_s": LINK_S}, **_summary(output)}
+            return {"result": {"url": url, **place, "expires_s": LINK_EXPIRY_S}, **_summary(output)}
         raise ResultNotKept(f"the result could not be put into the bucket: {said}")
 
     def _upload(
@@ -124,7 +124,7 @@ class Results:
         except BlobUnsupported:
             # Then a second attempt replaces what the first one has written.
             written = blobs.write(key, body)
-        return None if written else _bounded(blobs, key), blobs.link(key, LINK_S)
+        return None if written else _bounded(blobs, key), blobs.link(key, LINK_EXPIRY_S)
 
     def _blobs(self, bucket: Bucket) -> BlobStore:
         # Two clients cannot be made at the same time; boto3 keeps what they share in one place.
@@ -136,10 +136,12 @@ class Results:
         return blobs
 
 
-class Delivery:
+class ResultDelivery:
     """How one job's result is handed over; owned by the task that runs the job."""
 
-    def __init__(self, results: Results, job_id: str, bucket: Bucket | None, limit: int) -> None:
+    def __init__(
+        self, results: ResultStore, job_id: str, bucket: Bucket | None, limit: int
+    ) -> None:
         self._results = results
         self._job_id = job_id
         self._bucket = bucket
@@ -188,7 +190,7 @@ class Delivery:
         return await self._results.put(self._job_id, self._bucket, body, self._last)
 
 
-def pointed_at(output: Any) -> Mapping[str, Any] | None:
+def result_pointer(output: Any) -> Mapping[str, Any] | None:
     """Return where a result is, if an output is a pointer to it."""
     if not isinstance(output, Mapping):
         return None

@@ -14,7 +14,7 @@ from engine import SamplingParams
 from handler.errors import InvalidRequest
 from handler.json_size import exceeds
 from handler.parameter_names import IGNORED, asks_for_nothing
-from handler.parse_cache import Memo
+from handler.parse_cache import ParseCache
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -36,7 +36,7 @@ _TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 _Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
-def as_whole(value: Any) -> Any:
+def as_integer(value: Any) -> Any:
     """Return 16.0 as 16, in an array as well; everything else unchanged (R66).
 
     JSON has one kind of number, and some clients write every number with a decimal point. A float
@@ -45,7 +45,7 @@ def as_whole(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, list) and len(value) <= MAX_TOKEN_IDS:
-        return [as_whole(each) if isinstance(each, float) else each for each in value]
+        return [as_integer(each) if isinstance(each, float) else each for each in value]
     return value
 
 
@@ -53,14 +53,14 @@ def read_token_ids(value: Any) -> tuple[int, ...] | None:
     """Return an array of token ids; None if `value` is anything else, or too long."""
     if not isinstance(value, list) or len(value) > MAX_TOKEN_IDS:
         return None
-    ids = tuple(as_whole(value))
+    ids = tuple(as_integer(value))
     return ids if all(type(each) is int and 0 <= each <= MAX_TOKEN_ID for each in ids) else None
 
 
-def as_whole_parameter(value: Any) -> Any:
+def as_integer_parameter(value: Any) -> Any:
     """Return a parameter as `as_whole` does; an array that is too long for any is left alone."""
     is_long = isinstance(value, list) and len(value) > _MAX_LISTED
-    return value if is_long else as_whole(value)
+    return value if is_long else as_integer(value)
 
 
 def check_token_count(prompts: Any, name: str) -> None:
@@ -89,7 +89,7 @@ class SamplingInput(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
     # Of every field: those that take any number take a whole one too.
-    _whole = field_validator("*", mode="before")(as_whole_parameter)
+    _whole = field_validator("*", mode="before")(as_integer_parameter)
 
     max_tokens: int | None = Field(
         None, ge=1, le=MAX_INT32, description=f"a whole number from 1 to {MAX_INT32}"
@@ -144,7 +144,7 @@ class SamplingInput(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Defaults:
+class SamplingDefaults:
     """What a dialect assumes where a request says nothing."""
 
     max_tokens: int | None = None
@@ -154,15 +154,15 @@ class Defaults:
 
 
 # R49.
-JOB_DEFAULTS = Defaults(max_tokens=150, temperature=0.7, top_p=0.9, top_k=50)
+JOB_DEFAULTS = SamplingDefaults(max_tokens=150, temperature=0.7, top_p=0.9, top_k=50)
 
 _MATTERS = IGNORED | SamplingInput.model_fields.keys()
 _Sampling = tuple[SamplingParams, bool, tuple[str, ...]]
-_KNOWN: Memo[_Sampling] = Memo()
+_KNOWN: ParseCache[_Sampling] = ParseCache()
 
 
 def read_sampling(
-    body: Mapping[str, Any], defaults: Defaults, path: str = ""
+    body: Mapping[str, Any], defaults: SamplingDefaults, path: str = ""
 ) -> tuple[SamplingParams, bool, tuple[str, ...]]:
     """Return the parameters, whether to stream, and a warning for each one that is ignored.
 
@@ -175,8 +175,8 @@ def read_sampling(
     check_bias_count(body, path)
 
     def read() -> _Sampling:
-        given = validate(SamplingInput, body, path)
-        sampling, warnings = sampling_of(given, body, defaults, path)
+        given = validate_model(SamplingInput, body, path)
+        sampling, warnings = build_sampling(given, body, defaults, path)
         return sampling, bool(given.stream), warnings
 
     return _KNOWN.get(body, _MATTERS, read, (defaults, path))
@@ -192,8 +192,8 @@ def check_bias_count(body: Mapping[str, Any], path: str = "") -> None:
         )
 
 
-def sampling_of(
-    given: SamplingInput, body: Mapping[str, Any], defaults: Defaults, path: str = ""
+def build_sampling(
+    given: SamplingInput, body: Mapping[str, Any], defaults: SamplingDefaults, path: str = ""
 ) -> tuple[SamplingParams, tuple[str, ...]]:
     """Return the parameters of a body that was read, and a warning for each one that is ignored.
 
@@ -231,7 +231,7 @@ def _bias(given: Mapping[str, float], path: str) -> dict[int, float]:
         if not _is_token_id(key):
             raise InvalidRequest(
                 f"{path}logit_bias must be {_words(SamplingInput, 'logit_bias')}, "
-                f"got the key {shown(key)}",
+                f"got the key {describe_value(key)}",
                 f"{path}logit_bias",
             )
         bias[int(key)] = value
@@ -251,7 +251,7 @@ def _warnings(
     )
 
 
-def validate(model: type[M], body: Mapping[str, Any], path: str = "") -> M:
+def validate_model(model: type[M], body: Mapping[str, Any], path: str = "") -> M:
     """Return `body` as a boundary model whose fields' descriptions say what is allowed.
 
     Raises:
@@ -264,11 +264,12 @@ def validate(model: type[M], body: Mapping[str, Any], path: str = "") -> M:
         name = str(first["loc"][0])
         value = body.get(name)
         raise InvalidRequest(
-            f"{path}{name} must be {_words(model, name)}, got {shown(value)}", f"{path}{name}"
+            f"{path}{name} must be {_words(model, name)}, got {describe_value(value)}",
+            f"{path}{name}",
         ) from None
 
 
-def shown(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Return a value as short JSON, for error messages; always text that UTF-8 can carry."""
     if isinstance(value, list | dict) and exceeds(value, _MAX_SHOWN):
         return _counted(value)

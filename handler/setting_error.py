@@ -17,7 +17,7 @@ class SettingError(Exception):
     """A setting names something that cannot be used; the message begins with its name."""
 
 
-def leave(error: SettingError) -> NoReturn:
+def exit_on_setting_error(error: SettingError) -> NoReturn:
     """Write the error to stderr and end the process with code 2, as `read_settings` does."""
     sys.stderr.write(f"{escape_lines(str(error))}\n")
     raise SystemExit(2)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from handler.parameter_names import SYNONYMS, asks_for_nothing
-from handler.sampling import shown
+from handler.sampling import describe_value
 
 # Of one object. Comparing a key with the known ones takes about a millisecond the first time.
 MAX_COMPARED = 16
@@ -92,7 +92,7 @@ class KnownKeys:
 
     def _sentence(self, name: str, value: Any) -> str | None:
         readable = name.isascii() and name.isprintable() and len(name) <= MAX_CHARS
-        full = self._path + (name if readable else shown(name))
+        full = self._path + (name if readable else describe_value(name))
         if (at := self._elsewhere.get(name)) is not None:
             place = f"in {at.rstrip('.')}" if at else "beside input"
             return f"{full} was ignored: put it {place}"

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
-from handler.outbound_targets import Targets
+from handler.outbound_targets import OutboundPolicy
 from handler.settings import Settings
 
 
@@ -52,11 +52,11 @@ class ResultSettings(Settings):
         examples=["on"],
     )
 
-    def targets_of(self, *, is_local: bool) -> Targets:
+    def targets_of(self, *, is_local: bool) -> OutboundPolicy:
         """Return where requests may go that jobs ask for; `is_local`: all of them are sent here."""
         if self.private_targets == "auto":
-            return Targets(allows_private=is_local)
-        return Targets(allows_private=self.private_targets == "on")
+            return OutboundPolicy(allows_private=is_local)
+        return OutboundPolicy(allows_private=self.private_targets == "on")
 
 
 class WorkerSettings(ResultSettings):

@@ -25,7 +25,7 @@ from batch.settings import BatchSettings
 from engine.errors import EngineError
 from engine.temporary_folders import ScratchFolder
 from handler.blobs import BlobError
-from handler.composition import build_checking, open_doors
+from handler.composition import build_services, build_validation
 from handler.engine_configs import build_engine
 from handler.model_settings import resolve_models
 from handler.terminal_text import escape_controls
@@ -67,7 +67,7 @@ class Batch:
         self._settings = settings
         self._console = console
         self._engine = build_engine(settings)
-        doors = open_doors(settings, self._engine, build_checking(settings))
+        doors = build_services(settings, self._engine, build_validation(settings))
         self._answerer = Answerer(doors, self._engine)
         # Lines whose answers an earlier run had written and whose records are damaged.
         self._lost = 0

@@ -23,10 +23,10 @@ from batch.queue.message import batch_name, result_key, results_of, write_messag
 from batch.queue.result_bucket import Place
 from batch.settings import BatchSettings
 from engine.temporary_folders import ScratchFolder
-from handler.composition import build_checking, open_doors
+from handler.composition import build_services, build_validation
 from handler.engine_configs import build_engine
 from jobs import JobsError, Json, NewJob
-from jobs.failpoints import hit
+from jobs.failpoints import failpoint
 from jobs.sqs.calls import sqs_client
 from jobs.sqs.queue import SqsQueue
 
@@ -40,7 +40,7 @@ def run(given: argparse.Namespace, settings: BatchSettings, console: Console) ->
     """Send the lines that were not sent yet and return the exit code. Raises SettingError."""
     # The engine is built for its checks only; no model is loaded.
     engine = build_engine(settings)
-    answerer = Answerer(open_doors(settings, engine, build_checking(settings)), engine)
+    answerer = Answerer(build_services(settings, engine, build_validation(settings)), engine)
     with ScratchFolder() as scratch:
         submission = Submission(given, settings, console, answerer)
         try:
@@ -162,7 +162,7 @@ class Submission:
                         for message in lot:
                             group.create_task(send(message))
                     await asyncio.to_thread(manifest.note_sent, tally.done)
-                    hit("sent-noted")
+                    failpoint("sent-noted")
         except BaseExceptionGroup as failures:
             # The first failure cancelled the others.
             raise failures.exceptions[0] from None

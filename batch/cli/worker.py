@@ -21,7 +21,7 @@ from batch.queue.worker_terms import terms_of
 from batch.settings import BatchSettings
 from engine import AnyEngine
 from engine.errors import EngineError
-from handler.composition import build_checking, open_doors
+from handler.composition import build_services, build_validation
 from handler.engine_configs import build_engine
 from handler.model_settings import resolve_models
 from jobs import JobsError
@@ -33,7 +33,7 @@ def run(given: argparse.Namespace, settings: BatchSettings, console: Console) ->
     """Work until a stop signal and return the exit code. Raises SettingError."""
     settings = resolve_models(settings)
     engine = build_engine(settings)
-    doors = open_doors(settings, engine, build_checking(settings))
+    doors = build_services(settings, engine, build_validation(settings))
     return uvloop.run(
         WorkerCommand(given, settings, console, engine, Answerer(doors, engine)).run()
     )

@@ -11,7 +11,7 @@ import orjson
 from handler.job_keys import job_warnings
 from handler.json_values import MAX_JSON_VALUES, has_more_values, parse_json
 from handler.openai.body_keys import CALL_LINE_KEYS
-from handler.sampling import shown
+from handler.sampling import describe_value
 
 # OpenAI's bound for metadata; an id is copied into every answer and looked for in none.
 MAX_ID_CHARS = 512
@@ -59,7 +59,7 @@ def read_line(raw: bytes, number: int) -> Line:
     except orjson.JSONDecodeError as error:
         raise BadLine(f"the line is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise BadLine(f"the line must be a JSON object, got {shown(found)}")
+        raise BadLine(f"the line must be a JSON object, got {describe_value(found)}")
     if "input" in found and "body" not in found:
         body = _object(found, "input")
         return Line(number, _job_id(found, number), None, body, job_warnings(found))
@@ -67,10 +67,10 @@ def read_line(raw: bytes, number: int) -> Line:
         if name not in found:
             raise BadLine(f"{name} is missing")
     if found["method"] != "POST":
-        raise BadLine(f"method must be POST, got {shown(found['method'])}")
+        raise BadLine(f"method must be POST, got {describe_value(found['method'])}")
     url = found["url"]
     if not isinstance(url, str):
-        raise BadLine(f"url must be a string, got {shown(url)}")
+        raise BadLine(f"url must be a string, got {describe_value(url)}")
     custom_id, body = _id(found["custom_id"], "custom_id"), _object(found, "body")
     return Line(number, custom_id, url, body, CALL_LINE_KEYS.warnings(found))
 
@@ -78,7 +78,7 @@ def read_line(raw: bytes, number: int) -> Line:
 def _object(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = found[name]
     if not isinstance(value, dict):
-        raise BadLine(f"{name} must be a JSON object, got {shown(value)}")
+        raise BadLine(f"{name} must be a JSON object, got {describe_value(value)}")
     return value
 
 
@@ -89,6 +89,6 @@ def _job_id(found: Mapping[str, Any], number: int) -> str:
 def _id(value: object, name: str) -> str:
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_ID_CHARS:
         raise BadLine(
-            f"{name} must be a string of 1 to {MAX_ID_CHARS} characters, got {shown(value)}"
+            f"{name} must be a string of 1 to {MAX_ID_CHARS} characters, got {describe_value(value)}"
         )
     return value

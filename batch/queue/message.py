@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from batch.input.line import BadLine, Line, read_line
-from handler.sampling import shown
+from handler.sampling import describe_value
 from jobs import Json
 
 # Part of a key, and of commands.
@@ -38,7 +38,7 @@ def batch_name(given: object) -> str:
     if not isinstance(given, str) or _NAME.fullmatch(given) is None:
         raise ValueError(
             "batch must be a name of 1 to 64 letters, digits, points, dashes and underscores, "
-            f"got {shown(given)}"
+            f"got {describe_value(given)}"
         )
     return given
 

@@ -19,7 +19,7 @@ import emulator.openai.routes
 from benchmarks.client import HOST
 from engine.hooks import EngineEvent, RequestEnded
 from engine.hosts.process_utils import die_with_parent
-from handler.active_generation import Running
+from handler.active_generation import ActiveGeneration
 from handler.openai.call import OpenAICall
 from handler.openai.events import DONE
 
@@ -27,7 +27,7 @@ _TELL_ABORTS = "--tell-aborts="
 
 
 async def event_per_token(
-    codec: OpenAICall, running: Running, interval_s: float = 0.0
+    codec: OpenAICall, running: ActiveGeneration, interval_s: float = 0.0
 ) -> AsyncGenerator[bytes, None]:
     """Yield what `handler.openai.events.stream_events` yields, with one event per token."""
     opening = codec.encode_opening(running.created)

@@ -11,7 +11,7 @@ from emulator.batches.batch import WINDOW
 from emulator.batches.expiry import read_expiry
 from emulator.batches.input_validation import ENDPOINTS
 from handler.errors import InvalidRequest
-from handler.sampling import shown, validate
+from handler.sampling import describe_value, validate_model
 
 _Key = Annotated[str, Field(max_length=64)]
 _Value = Annotated[str, Field(max_length=512)]
@@ -41,11 +41,12 @@ def read_new_batch(body: Mapping[str, Any]) -> tuple[NewBatchInput, str, int | N
     Raises:
         InvalidRequest: a field is missing or wrong; the sentence names it.
     """
-    given = validate(NewBatchInput, body)
+    given = validate_model(NewBatchInput, body)
     endpoint = body.get("endpoint")
     if endpoint not in ENDPOINTS:
         raise InvalidRequest(
-            f"endpoint must be one of {', '.join(ENDPOINTS)}, got {shown(endpoint)}", "endpoint"
+            f"endpoint must be one of {', '.join(ENDPOINTS)}, got {describe_value(endpoint)}",
+            "endpoint",
         )
     expires_s = read_expiry(body.get("output_expires_after"), "output_expires_after")
     return given, endpoint, expires_s

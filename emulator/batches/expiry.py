@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from handler.errors import InvalidRequest
-from handler.sampling import shown
+from handler.sampling import describe_value
 
 ANCHOR = "created_at"
 LEAST_S, MOST_S = 3_600, 2_592_000
@@ -21,16 +21,17 @@ def read_expiry(given: Any, name: str) -> int | None:
     if given is None:
         return None
     if not isinstance(given, Mapping):
-        raise InvalidRequest(f"{name} must be an object, got {shown(given)}", name)
+        raise InvalidRequest(f"{name} must be an object, got {describe_value(given)}", name)
     if given.get("anchor") != ANCHOR:
         raise InvalidRequest(
-            f"{name}.anchor must be {ANCHOR}, got {shown(given.get('anchor'))}", f"{name}.anchor"
+            f"{name}.anchor must be {ANCHOR}, got {describe_value(given.get('anchor'))}",
+            f"{name}.anchor",
         )
     seconds = given.get("seconds")
     if type(seconds) is not int or not LEAST_S <= seconds <= MOST_S:
         raise InvalidRequest(
             f"{name}.seconds must be a whole number from {LEAST_S} to {MOST_S}, "
-            f"got {shown(seconds)}",
+            f"got {describe_value(seconds)}",
             f"{name}.seconds",
         )
     return seconds

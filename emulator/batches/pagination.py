@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from emulator.batches.repository import is_id
 from handler.errors import InvalidRequest
-from handler.sampling import shown
+from handler.sampling import describe_value
 
 _ORDERS = ("asc", "desc")
 
@@ -22,7 +22,7 @@ class Listed(Protocol):
     def id(self) -> str:
         """What it is known by; in the order in which things were made."""
 
-    def shown(self) -> dict[str, Any]:
+    def describe_value(self) -> dict[str, Any]:
         """Return it as clients are told of it."""
 
 
@@ -44,13 +44,14 @@ class PageQuery:
             number = int(limit) if limit.isascii() and limit.isdigit() and len(limit) < 10 else 0
         if not 1 <= number <= most:
             raise InvalidRequest(
-                f"limit must be a whole number from 1 to {most}, got {shown(limit)}", "limit"
+                f"limit must be a whole number from 1 to {most}, got {describe_value(limit)}",
+                "limit",
             )
         if after is not None and not is_id(after):
-            raise InvalidRequest(f"after must be an id, got {shown(after)}", "after")
+            raise InvalidRequest(f"after must be an id, got {describe_value(after)}", "after")
         if order not in _ORDERS:
             raise InvalidRequest(
-                f"order must be one of {', '.join(_ORDERS)}, got {shown(order)}", "order"
+                f"order must be one of {', '.join(_ORDERS)}, got {describe_value(order)}", "order"
             )
         return cls(number, after, order == "asc")
 

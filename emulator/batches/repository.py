@@ -14,7 +14,7 @@ from emulator.batches.batch import StoredBatch
 from emulator.batches.file import StoredFile
 from emulator.batches.file_storage import Folder, NoRoom
 from handler.errors import InvalidRequest, NotFound
-from handler.sampling import shown
+from handler.sampling import describe_value
 
 T = TypeVar("T")
 
@@ -74,14 +74,14 @@ class BatchStore:
         """Return a file. Raises NotFound, for the parameter that named it."""
         found = self._files.get(file_id)
         if found is None:
-            raise NotFound(f"there is no file {shown(file_id)}", param)
+            raise NotFound(f"there is no file {describe_value(file_id)}", param)
         return found
 
     def batch(self, batch_id: str) -> StoredBatch:
         """Return a batch. Raises NotFound."""
         found = self._batches.get(batch_id)
         if found is None:
-            raise NotFound(f"there is no batch {shown(batch_id)}")
+            raise NotFound(f"there is no batch {describe_value(batch_id)}")
         return found
 
     def new_id(self, prefix: str) -> str:

@@ -24,11 +24,11 @@ from emulator.http.responses import error_response
 from emulator.settings import EmulatorSettings
 from engine import AnyEngine, Priority
 from engine.temporary_folders import ScratchFolder
-from handler.composition import Doors
-from handler.errors import Problem, Row
+from handler.composition import Services
+from handler.errors import ErrorInfo, ErrorMapping
 from jobs import StoreUnavailable
 
-_NO_ROOM = Row(507, "insufficient_storage_error", retryable=True)
+_NO_ROOM = ErrorMapping(507, "insufficient_storage_error", retryable=True)
 
 
 class BatchPlane:
@@ -40,7 +40,7 @@ class BatchPlane:
     def __init__(
         self,
         settings: EmulatorSettings,
-        doors: Doors,
+        doors: Services,
         engine: AnyEngine,
         on_line: Callable[[bool], object] = lambda ok: None,
     ) -> None:
@@ -110,4 +110,4 @@ class BatchPlane:
 
 async def on_no_room(request: Request, error: Exception) -> Response:
     """Answer a call for which there is no room on the disk."""
-    return error_response(Problem(str(error), _NO_ROOM))
+    return error_response(ErrorInfo(str(error), _NO_ROOM))

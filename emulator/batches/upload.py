@@ -21,7 +21,7 @@ from emulator.batches.input_validation import LineLimits, look, told
 from emulator.batches.repository import BatchStore, Reservation
 from emulator.http.request_body import received_body
 from handler.errors import InvalidRequest, PayloadTooLarge
-from handler.sampling import shown
+from handler.sampling import describe_value
 from jobs.sqlite.private_files import open_private
 
 # Written at once, so that a thread is not asked for each network read.
@@ -142,7 +142,7 @@ def _read(fields: dict[str, str]) -> int | None:
     purpose = fields.get("purpose")
     if purpose != INPUT:
         raise InvalidRequest(
-            f"purpose must be {INPUT}, there is no use for other files, got {shown(purpose)}",
+            f"purpose must be {INPUT}, there is no use for other files, got {describe_value(purpose)}",
             "purpose",
         )
     if _ANCHOR not in fields and _SECONDS not in fields:

@@ -12,7 +12,7 @@ from emulator.settings import EmulatorSettings
 from engine import Capabilities, SamplingParams
 from handler.openai.parameters import ChatInput, CompletionInput
 from handler.options import OptionsInput
-from handler.sampling import JOB_DEFAULTS, Defaults, SamplingInput
+from handler.sampling import JOB_DEFAULTS, SamplingDefaults, SamplingInput
 
 # A value for each parameter that some engine does not support.
 _ASKING = SamplingParams(
@@ -36,7 +36,7 @@ def describe_console(
 
     `trouble` is why the engine is being restarted or is dead.
     """
-    openai = Defaults(max_tokens=settings.default_max_tokens)
+    openai = SamplingDefaults(max_tokens=settings.default_max_tokens)
     notes = _notes(capabilities)
     endpoint = settings.endpoint_id
     return {
@@ -71,7 +71,7 @@ def describe_console(
 
 
 def _parameters(
-    model: type[BaseModel], defaults: Defaults, notes: dict[str, str]
+    model: type[BaseModel], defaults: SamplingDefaults, notes: dict[str, str]
 ) -> dict[str, Schema]:
     """Return a body's parameters as schemas, with defaults and notes of the engine's limits."""
     unset = {**asdict(SamplingParams()), **asdict(defaults), "n": 1, "best_of": None}

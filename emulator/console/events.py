@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 
 from emulator.console import job_view
-from emulator.console.generation_tracker import Answers
+from emulator.console.generation_tracker import GenerationTracker
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
-from handler.active_generation import Running
+from handler.active_generation import ActiveGeneration
 from jobs import Job, JobStatus, JobStore
 
 # Nobody is told of a delta by whoever keeps it, so that nobody pays for a reader that is not there:
@@ -19,7 +19,7 @@ _LOOK_S = 0.015
 _LOOK_AGAIN_S = 0.1
 
 
-class JobWatch:
+class JobEventStream:
     """Follows one job to its end for one reader; owned by the task that answers it.
 
     `event: job` is a job's summary, whenever something in it is new; `event: deltas` what this
@@ -33,7 +33,7 @@ class JobWatch:
     """
 
     def __init__(
-        self, store: JobStore, answers: Answers, job_id: str, local_worker: str = ""
+        self, store: JobStore, answers: GenerationTracker, job_id: str, local_worker: str = ""
     ) -> None:
         self._store = store
         self._local_worker = local_worker
@@ -42,7 +42,7 @@ class JobWatch:
         self._job_id = job_id
         self._shown: dict[str, Any] = {}
         self._place = (0, 0)
-        self._answer: Running | None = None
+        self._answer: ActiveGeneration | None = None
         self._said = 0
         self._anything = False
 
@@ -67,15 +67,15 @@ class JobWatch:
             if block:
                 wait_s = _LOOK_S
                 yield block
-            if job.status.final:
+            if job.status.is_final:
                 first = self._answers.first_text_at(job.id)
-                yield _event("end", job_view.whole(job, first))
+                yield _event("end", job_view.full_view(job, first))
                 return
             # Ends early where something is streamed or the job ends.
-            await self._store.read(self._job_id, self._place, wait_s)
+            await self._store.read_chunks(self._job_id, self._place, wait_s)
 
     def _state(self, job: Job) -> bytes:
-        shown = job_view.summary(job, self._answers.first_text_at(job.id))
+        shown = job_view.summary_view(job, self._answers.first_text_at(job.id))
         if shown == self._shown:
             return b""
         before = self._shown.get("attempt", job.attempt)
@@ -90,7 +90,7 @@ class JobWatch:
         again = False
         if answer is not self._answer:
             again, self._answer, self._said = self._answer is not None, answer, 0
-        texts = answer.said(self._said)
+        texts = answer.deltas_after(self._said)
         if not texts:
             return self._restart(again)
         told = _event("deltas", {"first": self._said, "texts": texts})
@@ -100,7 +100,7 @@ class JobWatch:
         return restart + told
 
     async def _chunks(self) -> bytes:
-        chunks = await self._store.read(self._job_id, self._place, 0)
+        chunks = await self._store.read_chunks(self._job_id, self._place, 0)
         block = b""
         for chunk in chunks:
             if self._place[0] not in (0, chunk.attempt):

@@ -7,13 +7,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from weakref import ReferenceType, ref
 
-from handler.active_generation import Running
+from handler.active_generation import ActiveGeneration
 
 # The newest: a job that is kept for longer tells of its own in its output.
 _MOST = 10_000
 
 
-class Answers:
+class GenerationTracker:
     """Finds an answer that is on its way, so that it can be looked at without a stream of its own.
 
     A job whose worker returns one JSON streams nothing, and is looked at all the same. That costs
@@ -25,9 +25,9 @@ class Answers:
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
         # By name, in the order of the first texts: when that was, and the answer while it is there.
-        self._known: OrderedDict[str, tuple[float, ReferenceType[Running]]] = OrderedDict()
+        self._known: OrderedDict[str, tuple[float, ReferenceType[ActiveGeneration]]] = OrderedDict()
 
-    def add(self, running: Running) -> None:
+    def add(self, running: ActiveGeneration) -> None:
         """Remember an answer whose first text is there.
 
         The next one of the same name, a second try, takes its place.
@@ -38,7 +38,7 @@ class Answers:
         if len(self._known) > _MOST:
             self._known.popitem(last=False)
 
-    def find(self, name: str) -> Running | None:
+    def find(self, name: str) -> ActiveGeneration | None:
         """Return the answer that is on its way; None where there is none."""
         known = self._known.get(name)
         return None if known is None else known[1]()

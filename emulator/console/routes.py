@@ -11,8 +11,8 @@ from starlette.routing import Route
 
 from emulator.console import job_view
 from emulator.console.description import describe_console
-from emulator.console.events import JobWatch
-from emulator.console.generation_tracker import Answers
+from emulator.console.events import JobEventStream
+from emulator.console.generation_tracker import GenerationTracker
 from emulator.http.responses import JSON
 from emulator.runpod.job_response import worker_key
 from emulator.runpod.local_worker import NAME as LOCAL
@@ -20,7 +20,7 @@ from emulator.runpod.worker_registry import Fleet
 from emulator.settings import EmulatorSettings
 from engine import Engine
 from handler.errors import InvalidRequest, NotFound
-from handler.sampling import shown
+from handler.sampling import describe_value
 from jobs import JobStatus, JobStore
 
 _LISTED = 100
@@ -39,7 +39,7 @@ class ConsoleRoutes:
         store: JobStore,
         fleet: Fleet,
         engines: Mapping[str, Engine],
-        answers: Answers,
+        answers: GenerationTracker,
         settings: EmulatorSettings,
     ) -> None:
         self._store = store
@@ -63,9 +63,11 @@ class ConsoleRoutes:
 
     async def _list(self, request: Request) -> Response:
         status = _asked_status(request)
-        endpoints = sorted({self._settings.endpoint_id, *self._store.endpoints()})
+        endpoints = sorted({self._settings.endpoint_id, *self._store.list_endpoints()})
         asked = request.query_params.get("endpoint", self._settings.endpoint_id)
-        found = await self._store.recent(asked, _LISTED if status is None else _LOOKED_THROUGH)
+        found = await self._store.list_recent_jobs(
+            asked, _LISTED if status is None else _LOOKED_THROUGH
+        )
         jobs = [job for job in found if status in (None, job.status)][:_LISTED]
         stats = await self._store.stats(asked)
         return JSON(
@@ -75,7 +77,7 @@ class ConsoleRoutes:
                 "counts": {each.value: stats.counts.get(each, 0) for each in JobStatus},
                 "workers": self._fleet.counts(asked),
                 "jobs": [
-                    job_view.summary(job, self._answers.first_text_at(job.id)) for job in jobs
+                    job_view.summary_view(job, self._answers.first_text_at(job.id)) for job in jobs
                 ],
             }
         )
@@ -87,8 +89,8 @@ class ConsoleRoutes:
             raise NotFound(f"there is no job {job_id}")
         if "text/event-stream" in request.headers.get("accept", ""):
             local = worker_key(self._settings.endpoint_id, LOCAL)
-            return JobWatch(self._store, self._answers, job_id, local).response()
-        return JSON(job_view.whole(job, self._answers.first_text_at(job_id)))
+            return JobEventStream(self._store, self._answers, job_id, local).response()
+        return JSON(job_view.full_view(job, self._answers.first_text_at(job_id)))
 
 
 def _asked_status(request: Request) -> JobStatus | None:
@@ -100,5 +102,5 @@ def _asked_status(request: Request) -> JobStatus | None:
     except ValueError:
         allowed = ", ".join(each.value for each in JobStatus)
         raise InvalidRequest(
-            f"status must be one of {allowed}, got {shown(raw)}", "status"
+            f"status must be one of {allowed}, got {describe_value(raw)}", "status"
         ) from None

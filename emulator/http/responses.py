@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from structlog.contextvars import get_contextvars
 
-from emulator.http.request_target import has_named_errors
-from handler.errors import Problem, Row, problem
+from emulator.http.request_target import uses_named_errors
+from handler.errors import ErrorInfo, ErrorMapping, error_info
 
 
 class JSON(Response):
@@ -24,21 +24,21 @@ class JSON(Response):
         return orjson.dumps(content)
 
 
-def error_response(failure: Problem, *, named: bool = False) -> JSON:
+def error_response(failure: ErrorInfo, *, named: bool = False) -> JSON:
     """Return a failure as OpenAI tells one, or with a name for its code, as the oracle does."""
     headers = {}
-    if failure.row.status in (429, 503):
+    if failure.mapping.status in (429, 503):
         headers["Retry-After"] = str(failure.retry_after_s or 1)
     body = failure.named_error() if named else failure.openai_error()
     request_id = get_contextvars().get("request_id")
     if request_id is not None:
         body["error"]["request_id"] = request_id
-    return JSON(body, failure.row.status, headers)
+    return JSON(body, failure.mapping.status, headers)
 
 
 async def on_error(request: Request, error: Exception) -> Response:
     """Answer what a route raised; no traceback reaches a client (R53)."""
-    return error_response(problem(error))
+    return error_response(error_info(error))
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
@@ -47,7 +47,7 @@ async def on_http_error(request: Request, error: Exception) -> Response:
         return await on_error(request, error)
     kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
     message = f"{request.method} {request.url.path}: {error.detail}"
-    failure = Problem(message, Row(error.status_code, kind))
-    response = error_response(failure, named=has_named_errors(request.scope))
+    failure = ErrorInfo(message, ErrorMapping(error.status_code, kind))
+    response = error_response(failure, named=uses_named_errors(request.scope))
     response.headers.update(error.headers or {})
     return response

@@ -10,17 +10,18 @@ from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from emulator.http.request_target import OPEN, WORKER_KEY, Plane, call_of, has_named_errors
+from emulator.http.open_paths import OPEN_PATHS
+from emulator.http.request_target import WORKER_KEY_PARAM, RouteGroup, classify, uses_named_errors
 from emulator.http.responses import error_response
-from handler.errors import Problem, Row
+from handler.errors import ErrorInfo, ErrorMapping
 
 _BEARER = b"bearer "
 # Of a worker without a key, before it is told so.
 _HOLD_S = 1.0
-_UNAUTHORIZED = Row(401, "authentication_error", name="unauthorized")
+_UNAUTHORIZED = ErrorMapping(401, "authentication_error", name="unauthorized")
 
 
-class Keys:
+class ApiKeyMiddleware:
     """Lets a request through if it carries one of the keys (R52, R67).
 
     The key is sent as `Authorization: Bearer KEY`, as a bare `Authorization: KEY` (SDK workers), or
@@ -40,7 +41,7 @@ class Keys:
         self,
         app: ASGIApp,
         keys: tuple[str, ...],
-        open_paths: Set[str] = OPEN,
+        open_paths: Set[str] = OPEN_PATHS,
         worker_key: str | None = None,
     ) -> None:
         self._app = app
@@ -59,15 +60,15 @@ class Keys:
         ):
             await self._app(scope, receive, send)
             return
-        if call_of(scope).plane is Plane.WORKER:
+        if classify(scope).group is RouteGroup.WORKER:
             # The SDK asks again at once, thousands of times a second.
             await asyncio.sleep(_HOLD_S)
         response = error_response(
-            Problem(
+            ErrorInfo(
                 "an API key is needed: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`",
                 _UNAUTHORIZED,
             ),
-            named=has_named_errors(scope),
+            named=uses_named_errors(scope),
         )
         response.headers["WWW-Authenticate"] = "Bearer"
         await response(scope, receive, send)
@@ -79,9 +80,9 @@ class Keys:
         return sum([hmac.compare_digest(digest, each) for each in self._digests]) > 0
 
     def _own_worker(self, scope: Scope) -> bool:
-        if self._worker_key is None or call_of(scope).plane is not Plane.WORKER:
+        if self._worker_key is None or classify(scope).group is not RouteGroup.WORKER:
             return False
-        given = parse_qs(scope["query_string"]).get(WORKER_KEY, [])
+        given = parse_qs(scope["query_string"]).get(WORKER_KEY_PARAM, [])
         return len(given) == 1 and hmac.compare_digest(_digest(given[0]), self._worker_key)
 
 
@@ -89,7 +90,7 @@ def _given(scope: Scope) -> bytes | None:
     """Return the key of a request; None if there is none, or a header is sent twice."""
     authorization = _values(scope, b"authorization")
     if not authorization:
-        keys = [] if call_of(scope).plane is Plane.WORKER else _values(scope, b"x-api-key")
+        keys = [] if classify(scope).group is RouteGroup.WORKER else _values(scope, b"x-api-key")
         return keys[0] if len(keys) == 1 else None
     if len(authorization) != 1:
         return None

@@ -12,16 +12,22 @@ from typing import Any
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from emulator.http.disconnect import hang_up
-from emulator.http.request_target import TAKES, WORKER_POSTS, Plane, call_of, has_named_errors
+from emulator.http.disconnect import abort_connection
+from emulator.http.request_target import (
+    JOB_TAKE_OPS,
+    WORKER_POST_OPS,
+    RouteGroup,
+    classify,
+    uses_named_errors,
+)
 from emulator.http.responses import error_response
-from handler.errors import Problem, Row
+from handler.errors import ErrorInfo, ErrorMapping
 from jobs import JobStore
 
 logger = logging.getLogger(__name__)
 
-_TOO_MANY = Row(429, "rate_limit_error", retryable=True, name="rate_limit_exceeded")
-_INTERNAL = Row(500, "internal_error", retryable=True)
+_TOO_MANY = ErrorMapping(429, "rate_limit_error", retryable=True, name="rate_limit_exceeded")
+_INTERNAL = ErrorMapping(500, "internal_error", retryable=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +45,7 @@ class FaultRates:
         return any((self.too_many, self.internal, self.delay_ms, self.drop_post, self.lose_lease))
 
 
-class Faults:
+class FaultInjectionMiddleware:
     """Fails a share of the calls that come in, each kind by dice of its own.
 
     With a seed the same calls in the same order fail at every start, and switching one kind on
@@ -65,14 +71,16 @@ class Faults:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        call = call_of(scope)
-        if call.plane in (Plane.CLIENT, Plane.OPENAI):
+        call = classify(scope)
+        if call.group in (RouteGroup.CLIENT, RouteGroup.OPENAI):
             await self._client(scope, receive, send)
-        elif call.operation in WORKER_POSTS and self._happens("drop_post", self._rates.drop_post):
+        elif call.operation in WORKER_POST_OPS and self._happens(
+            "drop_post", self._rates.drop_post
+        ):
             logger.warning("FAULT_DROP_POST: %s is dropped", scope["path"])
-            if not await hang_up(scope, receive):
+            if not await abort_connection(scope, receive):
                 await _refusal("FAULT_DROP_POST", _INTERNAL, scope)(scope, receive, send)
-        elif call.operation in TAKES and self._rates.lose_lease:
+        elif call.operation in JOB_TAKE_OPS and self._rates.lose_lease:
             await self._take(scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -105,7 +113,7 @@ class Faults:
                         job_id,
                         extra={"job_id": job_id},
                     )
-                    await self._store.lose(job.worker_id, "FAULT_LOSE_LEASE", only=job_id)
+                    await self._store.reclaim_jobs(job.worker_id, "FAULT_LOSE_LEASE", job_id=job_id)
 
     def _happens(self, name: str, share: float) -> bool:
         return share > 0 and self._dice[name].random() < share
@@ -121,6 +129,6 @@ def _ids(body: bytes) -> list[str]:
     return [job["id"] for job in jobs if isinstance(job, dict) and isinstance(job.get("id"), str)]
 
 
-def _refusal(setting: str, row: Row, scope: Scope) -> ASGIApp:
-    failure = Problem(f"this call failed on purpose: {setting} is set", row)
-    return error_response(failure, named=has_named_errors(scope))
+def _refusal(setting: str, row: ErrorMapping, scope: Scope) -> ASGIApp:
+    failure = ErrorInfo(f"this call failed on purpose: {setting} is set", row)
+    return error_response(failure, named=uses_named_errors(scope))

@@ -7,15 +7,16 @@ import asyncio
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from emulator.http.allowed_hosts import AllowedHosts, is_loopback
-from emulator.http.request_target import OPEN, Plane, call_of, has_named_errors
+from emulator.http.open_paths import OPEN_PATHS
+from emulator.http.request_target import RouteGroup, classify, uses_named_errors
 from emulator.http.responses import error_response
-from handler.errors import Problem, Row
-from handler.sampling import shown
+from handler.errors import ErrorInfo, ErrorMapping
+from handler.sampling import describe_value
 
 # 403 and not 421 for a host name: browsers and Node.js repeat a request after 421.
-_FORBIDDEN = Row(403, "permission_error", name="forbidden")
-_UNAUTHORIZED = Row(401, "authentication_error", name="unauthorized")
-_NO_WEBSOCKET = Row(400, "invalid_request_error")
+_FORBIDDEN = ErrorMapping(403, "permission_error", name="forbidden")
+_UNAUTHORIZED = ErrorMapping(401, "authentication_error", name="unauthorized")
+_NO_WEBSOCKET = ErrorMapping(400, "invalid_request_error")
 # An SDK worker asks again at once after an error, thousands of times a second.
 _HOLD_S = 1.0
 _DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
@@ -26,7 +27,7 @@ _READ = frozenset(
 )
 
 
-class OriginCheck:
+class OriginCheckMiddleware:
     """Refuses requests that a foreign web page makes its visitor's browser send.
 
     - **Host.** A name that is not allowed belongs to a page that rebound its name.
@@ -69,41 +70,41 @@ class OriginCheck:
         if problem is None:
             await self._app(scope, receive, send)
             return
-        if call_of(scope).plane is Plane.WORKER and not _has_browser_header(headers):
+        if classify(scope).group is RouteGroup.WORKER and not _has_browser_header(headers):
             await asyncio.sleep(_HOLD_S)
-        response = error_response(problem, named=has_named_errors(scope))
-        if problem.row.status == 401:
+        response = error_response(problem, named=uses_named_errors(scope))
+        if problem.mapping.status == 401:
             response.headers["WWW-Authenticate"] = "Bearer"
         await response(scope, receive, send)
 
-    def _find_problem(self, scope: Scope, headers: dict[bytes, bytes]) -> Problem | None:
+    def _find_problem(self, scope: Scope, headers: dict[bytes, bytes]) -> ErrorInfo | None:
         """Return why a request is refused; None if it is not."""
         if headers.get(b"upgrade", b"").lower() == b"websocket":
-            return Problem("this server has no WebSocket routes; streams are GET", _NO_WEBSOCKET)
-        if scope["path"] in OPEN:
+            return ErrorInfo("this server has no WebSocket routes; streams are GET", _NO_WEBSOCKET)
+        if scope["path"] in OPEN_PATHS:
             return None
         host = headers.get(b"host")
         # Every browser sends a Host; HTTP/1.0 clients may omit it.
         if host is not None and not self._hosts.allows(host):
-            name = shown(host.decode("latin-1"))
-            return Problem(
+            name = describe_value(host.decode("latin-1"))
+            return ErrorInfo(
                 f"the host name {name} is not allowed: call the server by its address or by "
                 "localhost, or add the name to ALLOWED_HOSTS",
                 _FORBIDDEN,
             )
         if not self._allows_all_origins and self._is_foreign(scope, headers, host or b""):
-            page = shown(headers.get(b"origin", b"another site").decode("latin-1"))
-            return Problem(
+            page = describe_value(headers.get(b"origin", b"another site").decode("latin-1"))
+            return ErrorInfo(
                 f"a page of {page} may not call this server: only its own pages and those of "
                 "CORS_ORIGINS may",
                 _FORBIDDEN,
             )
         if (
             not self._has_keys
-            and call_of(scope).plane is Plane.WORKER
+            and classify(scope).group is RouteGroup.WORKER
             and not _is_worker(scope, headers)
         ):
-            return Problem(
+            return ErrorInfo(
                 "a worker must send an Authorization header, unless it is a program on the "
                 "server's own machine",
                 _UNAUTHORIZED,

@@ -12,9 +12,9 @@ from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from emulator.http.request_target import Call, Plane, call_of
+from emulator.http.request_target import RequestTarget, RouteGroup, classify
 from emulator.http.responses import error_response
-from handler.errors import Problem, Row
+from handler.errors import ErrorInfo, ErrorMapping
 
 _WINDOW_S = 10
 # Calls in ten seconds and at a time, for one endpoint, as RunPod's documentation has them; what it
@@ -30,10 +30,10 @@ RATES: Mapping[str, tuple[int, int | None]] = {
     "requests": (10, 2),
 }
 _SAME = {"status-sync": "status"}
-_TOO_MANY = Row(429, "rate_limit_error", retryable=True)
+_TOO_MANY = ErrorMapping(429, "rate_limit_error", retryable=True)
 
 
-class Rates:
+class RateLimitMiddleware:
     """Answers 429 where RunPod would; worker calls and what RunPod does not limit go through."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Rates:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 429, or let the request through."""
-        key = self._key(call_of(scope)) if scope["type"] == "http" else None
+        key = self._key(classify(scope)) if scope["type"] == "http" else None
         if key is None:
             await self._app(scope, receive, send)
             return
@@ -75,13 +75,13 @@ class Rates:
             if not self._running[key]:
                 del self._running[key]
 
-    def _key(self, call: Call) -> tuple[str, str] | None:
+    def _key(self, call: RequestTarget) -> tuple[str, str] | None:
         """Return the endpoint and the operation that a call is counted under."""
         operation = _SAME.get(call.operation, call.operation)
-        if call.plane not in (Plane.CLIENT, Plane.OPENAI) or operation not in self._items:
+        if call.group not in (RouteGroup.CLIENT, RouteGroup.OPENAI) or operation not in self._items:
             return None
         return call.endpoint or self._default, operation
 
 
 def _refuse(said: str, retry_after_s: int) -> ASGIApp:
-    return error_response(Problem(said, _TOO_MANY, retry_after_s=retry_after_s))
+    return error_response(ErrorInfo(said, _TOO_MANY, retry_after_s=retry_after_s))

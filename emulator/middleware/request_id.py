@@ -12,18 +12,18 @@ from collections.abc import Awaitable, Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars, clear_contextvars, reset_contextvars
 
-from emulator.http.disconnect import hang_up
+from emulator.http.disconnect import abort_connection
 from emulator.http.request_target import (
-    LOOKS,
-    POLLS,
-    WORKER_POSTS,
-    Plane,
-    call_of,
-    has_named_errors,
+    CONSOLE_POLLS,
+    WORKER_POLL_OPS,
+    WORKER_POST_OPS,
+    RouteGroup,
+    classify,
+    uses_named_errors,
 )
 from emulator.http.responses import error_response
-from emulator.http.shutdown_state import stopped, unavailable
-from handler.errors import problem
+from emulator.http.shutdown_state import is_cancelled_by_shutdown, shutting_down_response
+from handler.errors import error_info
 from handler.log_json import FIELDS
 from handler.log_reasons import error_message, loggable
 
@@ -36,13 +36,13 @@ _LONGEST_PATH = 200
 _MAX_ERROR_BYTES = 64_000
 # Calls that clients and workers repeat while a job runs. Those that succeed are not news: the
 # job's own lines say when it started and how it ended.
-_REPEATED = WORKER_POSTS | {"status", "status-sync", "stream"}
+_REPEATED = WORKER_POST_OPS | {"status", "status-sync", "stream"}
 
 # Told of each request that is over: what it was, its status, how many seconds it took.
 OnOver = Callable[[Scope, int, float], object]
 
 
-class RequestIds:
+class RequestIdMiddleware:
     """Names requests, writes one line about each when it is over, and answers for its failures.
 
     The name is bound to the task that serves the request, so whatever logs there carries it. The
@@ -81,18 +81,18 @@ class RequestIds:
         try:
             await self._app(scope, receive, named)
         except asyncio.CancelledError:
-            if not stopped(scope):
+            if not is_cancelled_by_shutdown(scope):
                 raise
             if not status:
-                await unavailable(scope)(scope, receive, named)
-            elif not await hang_up(scope, receive):
+                await shutting_down_response(scope)(scope, receive, named)
+            elif not await abort_connection(scope, receive):
                 # Half an answer is out, to a client that does not read it.
                 raise
         except Exception as error:
             if status:
                 # Half an answer is out; only the end of the connection can say that it is half.
                 raise
-            told = error_response(problem(error), named=has_named_errors(scope))
+            told = error_response(error_info(error), named=uses_named_errors(scope))
             await told(scope, receive, named)
         finally:
             # Of a client that left before it was answered it is what proxies say.
@@ -139,8 +139,8 @@ def _log(scope: Scope, status: int, seconds: float, error_body: bytes) -> None:
 
 def _level(scope: Scope, status: int) -> int:
     """Return how severe the line is: polls, probes and assets are DEBUG, our own faults WARNING."""
-    call = call_of(scope)
-    if call.plane is Plane.OPEN or call.operation in POLLS | LOOKS:
+    call = classify(scope)
+    if call.group is RouteGroup.PUBLIC or call.operation in WORKER_POLL_OPS | CONSOLE_POLLS:
         return logging.DEBUG
     if status >= 500:
         return logging.WARNING

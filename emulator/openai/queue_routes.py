@@ -26,10 +26,10 @@ from emulator.openai.worker_output import CallFailed, read_body
 from emulator.runpod.client_routes import asked_wait_s
 from emulator.runpod.job_request import new_job
 from emulator.settings import EmulatorSettings
-from handler.errors import ModelNotFound, problem
+from handler.errors import ModelNotFound, error_info
 from handler.openai.events import DONE, error_event
 from handler.openai.service import EMBEDDINGS, ENDPOINT_SPECS, MODELS, OpenAIService
-from handler.sampling import shown
+from handler.sampling import describe_value
 from jobs import Job, JobStore, StoreUnavailable
 
 logger = logging.getLogger(__name__)
@@ -49,13 +49,13 @@ class QueuedOpenAIRoutes:
         self,
         store: JobStore,
         service: OpenAIService,
-        drain: ShutdownState,
+        shutdown: ShutdownState,
         settings: EmulatorSettings,
         keep_alive_s: float = KEEP_ALIVE_S,
     ) -> None:
         self._store = store
         self._service = service
-        self._drain = drain
+        self._shutdown = shutdown
         self._policy = settings.policy_limits()
         self._max_body_bytes = int(settings.max_body_mb * 1e6)
         self._local = settings.endpoint_id if settings.local_worker else None
@@ -101,7 +101,7 @@ class QueuedOpenAIRoutes:
                 return JSON(model)
         names = [str(each.get("id")) for each in models]
         raise ModelNotFound(
-            f"the model {shown(name)} does not exist, there is: {', '.join(names)}",
+            f"the model {describe_value(name)} does not exist, there is: {', '.join(names)}",
             "model",
             {"available_models": names},
         )
@@ -122,7 +122,8 @@ class QueuedOpenAIRoutes:
         if output == []:
             # Of a generator whose worker does not collect what it yields.
             output = [
-                orjson.loads(chunk.value) for chunk in await self._store.read(job.id, (0, 0), 0)
+                orjson.loads(chunk.value)
+                for chunk in await self._store.read_chunks(job.id, (0, 0), 0)
             ]
         return read_body(output)
 
@@ -145,7 +146,7 @@ class QueuedOpenAIRoutes:
         job = await self._store.enqueue(new)
         # For the line in the log.
         request.path_params["job_id"] = job.id
-        return QueuedCall(self._store, job, self._drain, wait_s, self._on_left)
+        return QueuedCall(self._store, job, self._shutdown, wait_s, self._on_left)
 
     def _on_left(self, job: Job, over: bool) -> None:
         if over:
@@ -175,9 +176,9 @@ async def _events(call: QueuedCall, first: bytes) -> AsyncGenerator[bytes, None]
         yield error_event(failed.problem) + DONE
     except Exception as error:
         # Whatever it was: a stream that just stops would look like a whole answer to some clients.
-        yield error_event(problem(error)) + DONE
+        yield error_event(error_info(error)) + DONE
 
 
 async def on_call_failed(request: Request, error: Exception) -> Response:
     """Answer a call whose job has no answer."""
-    return error_response(error.problem if isinstance(error, CallFailed) else problem(error))
+    return error_response(error.problem if isinstance(error, CallFailed) else error_info(error))

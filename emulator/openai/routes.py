@@ -16,7 +16,7 @@ from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
 from emulator.openai.system_status import Oracle
 from emulator.openai.tokenize_routes import TokenizeRoutes
-from handler.errors import problem
+from handler.errors import error_info
 from handler.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.openai.events import DONE, error_event, stream_events
 from handler.openai.service import EMBEDDINGS, ENDPOINT_SPECS, MODELS, OpenAIService
@@ -115,6 +115,6 @@ class OpenAIRoutes:
             try:
                 return await answer(request)
             except Exception as error:
-                return error_response(problem(error), named=True)
+                return error_response(error_info(error), named=True)
 
         return named

@@ -16,9 +16,9 @@ from emulator.metrics.instruments import Metric
 from emulator.metrics.snapshot import metrics_as_json
 from emulator.openai.performance import Performance
 from engine import Engine, EngineState
-from handler.errors import Problem, Row
+from handler.errors import ErrorInfo, ErrorMapping
 
-_TOO_MANY = Row(429, "rate_limit_error", retryable=True, name="rate_limit_exceeded")
+_TOO_MANY = ErrorMapping(429, "rate_limit_error", retryable=True, name="rate_limit_exceeded")
 # The first that a model is in: one that answers is an operational system.
 _WORDS = {
     EngineState.READY: "operational",
@@ -79,7 +79,7 @@ class Oracle:
                 response = await answer(request)
             else:
                 said = f"Rate limit exceeded. Try again in {wait_s} seconds."
-                failure = Problem(said, _TOO_MANY, retry_after_s=wait_s)
+                failure = ErrorInfo(said, _TOO_MANY, retry_after_s=wait_s)
                 response = error_response(failure, named=True)
             response.headers.update(headers)
             return response

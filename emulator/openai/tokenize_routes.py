@@ -15,10 +15,10 @@ from emulator.http.responses import JSON
 from engine import Chat, Engine
 from handler.errors import InvalidRequest
 from handler.messages import check_text, read_messages
-from handler.models import Models
-from handler.offload import checked
+from handler.models import ModelRegistry
+from handler.offload import check_body
 from handler.openai.body_keys import DETOKENIZE_KEYS, TOKENIZE_KEYS
-from handler.sampling import check_token_count, read_token_ids, shown
+from handler.sampling import check_token_count, describe_value, read_token_ids
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 class TokenizeRoutes:
     """Asks a model's engine for tokens and text; holds nothing between calls."""
 
-    def __init__(self, models: Models, max_body_bytes: int) -> None:
+    def __init__(self, models: ModelRegistry, max_body_bytes: int) -> None:
         self._models = models
         self._max_body_bytes = max_body_bytes
 
@@ -39,7 +39,7 @@ class TokenizeRoutes:
 
     async def _tokenize(self, request: Request) -> Response:
         body = await read_json(request, self._max_body_bytes)
-        engine = self._models.asked(body).engine
+        engine = self._models.find_for_body(body).engine
         tokens = await engine.tokenize(await self._text(body, engine))
         capabilities = await engine.ready()
         return _answer(
@@ -54,23 +54,24 @@ class TokenizeRoutes:
     async def _text(self, body: dict[str, Any], engine: Engine) -> str:
         """Return a prompt, or what the model's template makes of messages."""
         if body.get("messages") is not None:
-            messages = await checked(body, partial(read_messages, body["messages"]))
+            messages = await check_body(body, partial(read_messages, body["messages"]))
             return await engine.render(Chat(messages))
         prompt = body.get("prompt")
         if not isinstance(prompt, str):
-            raise InvalidRequest(f"prompt must be a string, got {shown(prompt)}", "prompt")
+            raise InvalidRequest(f"prompt must be a string, got {describe_value(prompt)}", "prompt")
         check_text(prompt, "prompt")
         return prompt
 
     async def _detokenize(self, request: Request) -> Response:
         body = await read_json(request, self._max_body_bytes)
         check_token_count(body.get("tokens"), "tokens")
-        tokens = await checked(body, partial(read_token_ids, body.get("tokens")))
+        tokens = await check_body(body, partial(read_token_ids, body.get("tokens")))
         if tokens is None:
             raise InvalidRequest(
-                f"tokens must be an array of token ids, got {shown(body.get('tokens'))}", "tokens"
+                f"tokens must be an array of token ids, got {describe_value(body.get('tokens'))}",
+                "tokens",
             )
-        engine = self._models.asked(body).engine
+        engine = self._models.find_for_body(body).engine
         prompt = await engine.detokenize([*tokens])
         return _answer({"prompt": prompt}, DETOKENIZE_KEYS.warnings(body))
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from emulator.http.request_body import json_bytes
+from emulator.http.request_body import encode_json
 from emulator.runpod.webhook_loops import DEPTH_KEY
-from handler.bucket import check_target, kind
+from handler.bucket import check_target, describe_type
 from handler.errors import InvalidRequest
-from handler.outbound_targets import Targets
-from handler.sampling import as_whole, shown
+from handler.outbound_targets import OutboundPolicy
+from handler.sampling import as_integer, describe_value
 from jobs import NewJob, Policy
 
 _LONGEST_MS = 7 * 24 * 3600 * 1000
 _LONGEST_URL = 2_000
-_ANY_TARGET = Targets()
+_ANY_TARGET = OutboundPolicy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ def new_job(
     limits: PolicyLimits,
     *,
     sync: bool,
-    targets: Targets = _ANY_TARGET,
+    targets: OutboundPolicy = _ANY_TARGET,
     webhook_depth: int = 0,
 ) -> NewJob:
     """Return the job that a body asks for, whose webhook and bucket are among the `targets`.
@@ -48,14 +48,16 @@ def new_job(
     webhook = body.get("webhook")
     if webhook is not None and not _is_url(webhook):
         raise InvalidRequest(
-            f"webhook must be an http or https URL, got {shown(webhook)}", "webhook"
+            f"webhook must be an http or https URL, got {describe_value(webhook)}", "webhook"
         )
     if webhook is not None:
         check_target(webhook, "webhook", targets)
     s3_config = body.get("s3Config")
     if s3_config is not None and not isinstance(s3_config, dict):
         # Not what it is: there are secrets in it.
-        raise InvalidRequest(f"s3Config must be an object, got {kind(s3_config)}", "s3Config")
+        raise InvalidRequest(
+            f"s3Config must be an object, got {describe_type(s3_config)}", "s3Config"
+        )
     if s3_config is not None and _is_url(s3_config.get("endpointUrl")):
         # Every other value of it is the worker's to check.
         check_target(s3_config["endpointUrl"], "s3Config.endpointUrl", targets)
@@ -64,11 +66,11 @@ def new_job(
         extra[DEPTH_KEY] = webhook_depth
     return NewJob(
         endpoint=endpoint,
-        input=json_bytes(body["input"], "input", "input"),
+        input=encode_json(body["input"], "input", "input"),
         sync=sync,
         policy=_policy(body.get("policy"), limits),
         webhook=webhook,
-        extra=json_bytes(extra, "s3Config", "s3Config") if extra else b"",
+        extra=encode_json(extra, "s3Config", "s3Config") if extra else b"",
     )
 
 
@@ -87,13 +89,13 @@ def _policy(given: Any, limits: PolicyLimits) -> Policy:
     if given is None:
         return limits.default
     if not isinstance(given, dict):
-        raise InvalidRequest(f"policy must be an object, got {shown(given)}", "policy")
+        raise InvalidRequest(f"policy must be an object, got {describe_value(given)}", "policy")
     low_priority = given.get("lowPriority")
     if low_priority is None:
         low_priority = False
     if not isinstance(low_priority, bool):
         raise InvalidRequest(
-            f"policy.lowPriority must be true or false, got {shown(low_priority)}",
+            f"policy.lowPriority must be true or false, got {describe_value(low_priority)}",
             "policy.lowPriority",
         )
     return Policy(
@@ -112,11 +114,11 @@ def _milliseconds(given: Mapping[str, Any], name: str, default: int, least: int)
     value = given.get(name)
     if value is None:
         return default
-    whole = as_whole(value)
+    whole = as_integer(value)
     if isinstance(whole, bool) or not isinstance(whole, int) or not least <= whole <= _LONGEST_MS:
         raise InvalidRequest(
             f"policy.{name} must be a whole number of milliseconds from {least} to {_LONGEST_MS}, "
-            f"got {shown(value)}",
+            f"got {describe_value(value)}",
             f"policy.{name}",
         )
     return whole

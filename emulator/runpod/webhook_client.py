@@ -8,14 +8,14 @@ from collections.abc import Iterable
 import httpcore2
 import httpx2
 
-from handler.outbound_targets import Targets
+from handler.outbound_targets import OutboundPolicy
 
 SocketOption = (
     tuple[int, int, int] | tuple[int, int, bytes | bytearray] | tuple[int, int, None, int]
 )
 
 
-def webhook_client(targets: Targets, timeout_s: float) -> httpx2.AsyncClient:
+def webhook_client(targets: OutboundPolicy, timeout_s: float) -> httpx2.AsyncClient:
     """Return a client that follows no redirects.
 
     Where private addresses are refused, it uses no proxy of the environment: a proxy would resolve
@@ -32,7 +32,7 @@ def webhook_client(targets: Targets, timeout_s: float) -> httpx2.AsyncClient:
 class _CheckedBackend(httpcore2.AsyncNetworkBackend):
     """Resolves a name once and connects to an address that was checked."""
 
-    def __init__(self, targets: Targets) -> None:
+    def __init__(self, targets: OutboundPolicy) -> None:
         self._targets = targets
         self._backend = httpcore2.AnyIOBackend()
 

@@ -11,9 +11,9 @@ from structlog.contextvars import bind_contextvars
 
 from emulator.runpod import job_response
 from emulator.runpod.webhook_loops import DEPTH_HEADER, depth_of
-from handler.outbound_targets import TargetRefused, Targets
+from handler.outbound_targets import OutboundPolicy, TargetRefused
 from jobs import Job, JobStore
-from jobs.failpoints import hit
+from jobs.failpoints import failpoint
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 # Concurrent posts; the others wait.
 _AT_ONCE = 16
-_ANY_TARGET = Targets()
+_ANY_TARGET = OutboundPolicy()
 
 
 class Webhooks:
@@ -40,7 +40,7 @@ class Webhooks:
         tries: int,
         pause_s: float,
         answer_s: float = 10.0,
-        targets: Targets = _ANY_TARGET,
+        targets: OutboundPolicy = _ANY_TARGET,
     ) -> None:
         self._store = store
         self._tries = tries
@@ -74,9 +74,9 @@ class Webhooks:
                 return
         if failure is not None:
             logger.error("the webhook of job %s was given up: %s", job.id, failure)
-        hit("webhook-told")
+        failpoint("webhook-told")
         if await self._has_same_end(job):
-            await self._store.webhook_sent(job.id)
+            await self._store.mark_webhook_sent(job.id)
 
     async def _has_same_end(self, job: Job) -> bool:
         """Return whether a job is still as it ended, or was removed.
@@ -96,7 +96,7 @@ class Webhooks:
         client = await asyncio.shield(self._client)
         from httpx2 import ConnectError, HTTPError, InvalidURL
 
-        hit("webhook-telling")
+        failpoint("webhook-telling")
         body = orjson.dumps(job_response.request(job))
         headers = {"content-type": "application/json", DEPTH_HEADER: str(depth_of(job) + 1)}
         try:
@@ -127,7 +127,7 @@ class Webhooks:
             await (await self._client).aclose()
 
 
-def _client(targets: Targets, answer_s: float) -> AsyncClient:
+def _client(targets: OutboundPolicy, answer_s: float) -> AsyncClient:
     # Most servers send no webhook and need no HTTP client.
     from emulator.runpod.webhook_client import webhook_client
 

@@ -14,13 +14,13 @@ import orjson
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from emulator.http.body_budget import RECEIVED, BodyBudget, ReceivedBody
-from emulator.http.disconnect import DROP
+from emulator.http.body_budget import BODY_EXTENSION, BodyBudget, ReceivedBody
+from emulator.http.disconnect import ABORT_EXTENSION
 from emulator.http.hangup_watch import HangupWatch
 from emulator.server.chunked import ChunkedBody, ChunkedError
 from emulator.server.connection_counts import ConnectionCounts, counted_address
 from emulator.server.request_head import BadRequest, check_headers, check_length, split_target
-from handler.errors import Problem, Row
+from handler.errors import ErrorInfo, ErrorMapping
 from handler.json_values import MAX_JSON_VALUES
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class _Flow(FlowControl):
             super().resume_reading()
 
 
-class Connection(HttpToolsProtocol):
+class TimeoutHttpProtocol(HttpToolsProtocol):
     """Uvicorn's protocol with limits.
 
     - The parser (llhttp) gets the head of one request at a time. Where its body ends is decided
@@ -313,8 +313,8 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
         self._received = ReceivedBody(self.shared.budget, self._address)
         self.scope["extensions"] = {
-            DROP: {"abort": self.transport.abort},
-            RECEIVED: {"body": self._received},
+            ABORT_EXTENSION: {"abort": self.transport.abort},
+            BODY_EXTENSION: {"body": self._received},
         }
 
     def on_url(self, url: bytes) -> None:
@@ -436,7 +436,7 @@ def _error_bytes(message: str, status: int) -> bytes:
     """Return a whole response that ends its connection."""
     is_busy = status == 503
     kind = "service_unavailable_error" if is_busy else "invalid_request_error"
-    body = orjson.dumps(Problem(message, Row(status, kind)).openai_error())
+    body = orjson.dumps(ErrorInfo(message, ErrorMapping(status, kind)).openai_error())
     retry = b"retry-after: %d\r\n" % _RETRY_AFTER_S if is_busy else b""
     return (
         STATUS_LINE[status]
@@ -452,6 +452,6 @@ def _stop(timer: asyncio.TimerHandle | None) -> None:
         timer.cancel()
 
 
-def connection_class(limits: ConnectionLimits) -> type[Connection]:
+def build_protocol_class(limits: ConnectionLimits) -> type[TimeoutHttpProtocol]:
     """Return the protocol with these limits, which its connections share."""
-    return type("LimitedConnection", (Connection,), {"shared": _Shared(limits)})
+    return type("LimitedConnection", (TimeoutHttpProtocol,), {"shared": _Shared(limits)})

@@ -24,7 +24,7 @@ from botocore.utils import get_environ_proxies
 from urllib3.exceptions import HTTPError, NewConnectionError
 from urllib3.util.connection import create_connection
 
-from handler.outbound_targets import TargetRefused, Targets
+from handler.outbound_targets import OutboundPolicy, TargetRefused
 
 # The longest result that RunPod takes is 20 MB, and everything else that a bucket answers is short.
 MAX_ANSWER_BYTES = 32_000_000
@@ -43,7 +43,7 @@ class PrivateTarget(BotoCoreError):  # type: ignore[misc]
     fmt = "{reason}"
 
 
-def limit_client(client: Any, targets: Targets) -> Any:
+def limit_client(client: Any, targets: OutboundPolicy) -> Any:
     """Have a boto3 client connect to `targets` alone and bound what it reads; return it."""
     config, url = client.meta.config, client.meta.endpoint_url
     # boto3 has no option for it.
@@ -74,7 +74,7 @@ class JobSession(URLLib3Session):  # type: ignore[misc]
     of the environment, which would resolve the name once more.
     """
 
-    def __init__(self, targets: Targets, **options: Any) -> None:
+    def __init__(self, targets: OutboundPolicy, **options: Any) -> None:
         if not targets.allows_private:
             options["proxies"] = {}
             options["proxies_config"] = None
@@ -160,7 +160,7 @@ class _HTTPSPool(_NoRedirects, AWSHTTPSConnectionPool):  # type: ignore[misc]
 _UNCHECKED_POOLS: dict[str, type] = {"http": _HTTPPool, "https": _HTTPSPool}
 
 
-def _public_pools(targets: Targets) -> dict[str, type]:
+def _public_pools(targets: OutboundPolicy) -> dict[str, type]:
     """Return urllib3's connection pools, with connections to public addresses alone."""
 
     class Checked:

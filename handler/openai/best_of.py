@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from engine import GenerationRequest, Priority, SamplingParams
 from engine.request import Prompt
-from handler.completed_answer import Answer
+from handler.completed_answer import CompletedAnswer
 from handler.errors import InvalidRequest
 from handler.openai.parameters import Parameters
 from handler.request import TextRequest
@@ -62,12 +62,14 @@ def _seeded(sampling: SamplingParams, candidate: int) -> SamplingParams:
     return replace(sampling, seed=(sampling.seed + candidate) % 2**63)
 
 
-def select_best(answers: Sequence[Answer], parameters: Parameters) -> list[Answer]:
+def select_best(
+    answers: Sequence[CompletedAnswer], parameters: Parameters
+) -> list[CompletedAnswer]:
     """Return the choices among the candidates, the likeliest first where there is a choice."""
     n, candidates = parameters.n, parameters.candidates
     if candidates == n:
         return list(answers)
-    chosen: list[Answer] = []
+    chosen: list[CompletedAnswer] = []
     for first in range(0, len(answers), candidates):
         ranked = sorted(
             answers[first : first + candidates],
@@ -78,7 +80,7 @@ def select_best(answers: Sequence[Answer], parameters: Parameters) -> list[Answe
     return chosen
 
 
-def _likeliness(answer: Answer, length_penalty: float) -> float:
+def _likeliness(answer: CompletedAnswer, length_penalty: float) -> float:
     """Rank by the sum of log-probabilities over the length to the power `length_penalty`."""
     found = answer.hidden_logprobs or [each.logprob for each in answer.logprobs]
     if not found:

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from engine import Capabilities, Delta, Priority, SamplingParams
-from handler.completed_answer import Answer
+from handler.completed_answer import CompletedAnswer
 from handler.errors import InvalidRequest
 from handler.openai.best_of import (
     build_requests,
@@ -18,7 +18,7 @@ from handler.openai.best_of import (
 )
 from handler.openai.body_keys import BODY_KEYS
 from handler.openai.choice_encoder import encode_choice
-from handler.openai.chunks import ChunkEncoder
+from handler.openai.chunk_encoder import ChunkEncoder
 from handler.openai.content_check import ContentCheck
 from handler.openai.dialect import OPENAI, Dialect
 from handler.openai.echo import NO_ECHO, Echo
@@ -27,7 +27,7 @@ from handler.openai.models import read_model
 from handler.openai.parameters import read_parameters
 from handler.openai.structured import format_warnings
 from handler.openai.usage import read_include_usage, total_usage
-from handler.options import PLAIN, OptionsReader
+from handler.options import NO_DEFAULTS, OptionsReader
 from handler.request import TextRequest, read_flag
 from handler.response import encode_verdict
 from validation import Options
@@ -51,7 +51,7 @@ class OpenAICall:
         body: Mapping[str, Any],
         served: str,
         max_tokens: int | None,
-        options: OptionsReader = PLAIN,
+        options: OptionsReader = NO_DEFAULTS,
         dialect: Dialect = OPENAI,
         *,
         stream_several: bool = False,
@@ -132,7 +132,7 @@ class OpenAICall:
             self.response_mode.schema is not None
             or parameters.candidates > parameters.n
             or bool(parameters.suffix)
-            or self._refused_draft is not None
+            or self._unavailable_draft_parameter is not None
         )
 
     def adapt_to(self, capabilities: Capabilities, unheld: str | None = None) -> None:
@@ -143,7 +143,7 @@ class OpenAICall:
         Raises:
             InvalidRequest: there is no draft model to set up, and the dialect wants that known.
         """
-        if (name := self._refused_draft) is not None and not capabilities.draft:
+        if (name := self._unavailable_draft_parameter) is not None and not capabilities.draft:
             raise InvalidRequest(f"{name} needs a draft model, and none is loaded", name)  # R17
         if self.parameters.suffix and not capabilities.infill:
             self._change(
@@ -161,10 +161,10 @@ class OpenAICall:
             self._change(unasked, warning)
 
     @property
-    def _refused_draft(self) -> str | None:
+    def _unavailable_draft_parameter(self) -> str | None:
         """The parameter that must not come where there is no draft model."""
         sampling = self.parameters.sampling
-        if not self.dialect.refuses_draft:
+        if not self.dialect.rejects_unavailable_draft:
             return None
         if sampling.draft_tokens is not None:
             return "num_assistant_tokens"
@@ -200,7 +200,7 @@ class OpenAICall:
     def _wanted(self, given: Any) -> tuple[Options, tuple[str, ...]]:
         """Return what answers are checked for, and what of it cannot be. Raises InvalidRequest."""
         wanted, missing = self._options.read(given)
-        if wanted.checks and self.response_mode.reads:
+        if wanted.checks and self.response_mode.parses_reply:
             tools = self.response_mode.tools
             checks = {name: ContentCheck(check, tools) for name, check in wanted.checks.items()}
             wanted = replace(wanted, checks=checks)
@@ -220,7 +220,7 @@ class OpenAICall:
             for request in self.requests
         )
 
-    def encode_response(self, *answers: Answer) -> dict[str, Any]:
+    def encode_response(self, *answers: CompletedAnswer) -> dict[str, Any]:
         """Return the body of a call that is not streamed, from the answers to all its requests."""
         chosen = select_best(answers, self.parameters)
         # Of several, each tells its own verdict.
@@ -247,7 +247,7 @@ class OpenAICall:
         """Return one event with the new text of a batch."""
         return self._chunks.encode_delta(batch, index)
 
-    def encode_closing(self, answer: Answer, index: int = 0) -> bytes:
+    def encode_closing(self, answer: CompletedAnswer, index: int = 0) -> bytes:
         """Return a choice's last event, without text, and after the last choice's the usage."""
         return self._chunks.encode_closing(answer, index)
 
@@ -263,7 +263,7 @@ class OpenAICall:
             include_usage=self._include_usage,
         )
 
-    def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
+    def _choice(self, index: int, answer: CompletedAnswer) -> dict[str, Any]:
         echo = self.echoes[index // self.parameters.n]
         return encode_choice(answer, echo, self.spec, self.parameters, self.response_mode)
 

@@ -18,7 +18,7 @@ from handler.openai.response_mode import ResponseMode
 from handler.openai.structured import read_response_format
 from handler.openai.tools import read_tools
 from handler.request import read_flag
-from handler.sampling import shown
+from handler.sampling import describe_value
 
 MAX_TEMPLATE_CHARS = 100_000
 
@@ -36,19 +36,19 @@ def _chat(body: Mapping[str, Any]) -> tuple[Chat]:
     if not isinstance(template, dict) or not _is_plain(template):
         raise InvalidRequest(
             "chat_template_kwargs must be an object of Unicode text, numbers of up to 64 bits and "
-            f"not too many levels, got {shown(template)}",
+            f"not too many levels, got {describe_value(template)}",
             "chat_template_kwargs",
         )
     if body.get("enable_thinking") is not None:
         thinking = read_flag(body, "enable_thinking", default=False)
         template = {"enable_thinking": thinking} | template
-    return (Chat(read_messages(body.get("messages")), template, read_tools(body).told),)
+    return (Chat(read_messages(body.get("messages")), template, read_tools(body).definitions),)
 
 
 def _manner(body: Mapping[str, Any]) -> ResponseMode:
     tools = read_tools(body)
     schema = tools.schema or read_response_format(body)
-    return ResponseMode(reads=True, tools=tools, schema=schema)
+    return ResponseMode(parses_reply=True, tools=tools, schema=schema)
 
 
 def _is_plain(template: dict[str, Any]) -> bool:

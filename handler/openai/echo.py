@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from engine import Chat, Engine
 from engine.errors import UnsupportedParameter
 from engine.request import Prompt
-from handler.limits import PARTIAL_CHARS, split_told, token_size
+from handler.limits import PARTIAL_CHARS, max_token_bytes, split_token_entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Echo:
     def parts(self) -> Iterator[Echo]:
         """Yield it in parts that each fit an event."""
         if self.pieces:
-            for pieces in split_told(self.pieces, token_size):
+            for pieces in split_token_entries(self.pieces, max_token_bytes):
                 yield Echo("".join(pieces), tuple(pieces))
             return
         for start in range(0, len(self.text), PARTIAL_CHARS):

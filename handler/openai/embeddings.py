@@ -20,11 +20,11 @@ from handler.parameter_names import IGNORED, LABELS
 from handler.sampling import (
     MAX_INT32,
     SamplingInput,
-    as_whole_parameter,
+    as_integer_parameter,
     check_token_count,
+    describe_value,
     read_token_ids,
-    shown,
-    validate,
+    validate_model,
 )
 from handler.unknown_keys import KnownKeys
 
@@ -40,7 +40,7 @@ class EmbeddingsInput(BaseModel):
     """What a body may hold beside `input` and `model`; each description ends "… must be …"."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
-    _whole = field_validator("*", mode="before")(as_whole_parameter)
+    _whole = field_validator("*", mode="before")(as_integer_parameter)
 
     encoding_format: Literal["float", "base64"] | None = Field(None, description="float or base64")
     dimensions: int | None = Field(
@@ -90,7 +90,7 @@ class EmbeddingsCall:
                 "model",
             )
         texts = _texts(body.get("input"))
-        given = validate(EmbeddingsInput, body)
+        given = validate_model(EmbeddingsInput, body)
         warnings = _KEYS.warnings(body)
         return cls(model, texts, given.dimensions, given.encoding_format == "base64", warnings)
 
@@ -143,7 +143,7 @@ def _texts(given: Any) -> Sequence[RenderedPrompt]:
     check_token_count(given, "input")
     texts = [given] if isinstance(given, str) or read_token_ids(given) else given
     if not isinstance(texts, list) or not texts:
-        raise InvalidRequest(f"{_INPUT}, got {shown(given)}", "input")
+        raise InvalidRequest(f"{_INPUT}, got {describe_value(given)}", "input")
     if len(texts) > MAX_INPUTS:
         raise InvalidRequest(f"{_INPUT}, got {len(texts)}", "input")
     return [_text(text, f"input[{index}]") for index, text in enumerate(texts)]
@@ -155,4 +155,4 @@ def _text(given: Any, name: str) -> RenderedPrompt:
         return given
     if ids := read_token_ids(given):
         return ids
-    raise InvalidRequest(f"{_INPUT}, got {shown(given)} at {name}", "input")
+    raise InvalidRequest(f"{_INPUT}, got {describe_value(given)} at {name}", "input")

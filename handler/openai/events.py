@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, Sequence
 import orjson
 
 from engine import Delta
-from handler.active_generation import Running
-from handler.completed_answer import Answer
-from handler.errors import Problem, problem
-from handler.limits import PARTIAL_CHARS, split, split_events
+from handler.active_generation import ActiveGeneration
+from handler.completed_answer import CompletedAnswer
+from handler.errors import ErrorInfo, error_info
+from handler.limits import PARTIAL_CHARS, split_deltas, split_events
 from handler.openai.call import OpenAICall
 from handler.openai.dialect import OPENAI, Dialect
 from handler.openai.parallel import CompletedGenerations, ParallelGenerations, Part
@@ -23,7 +23,7 @@ _LINE_ENDS = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\u0085\u20
 
 async def stream_events(
     call: OpenAICall,
-    running: Running | ParallelGenerations | CompletedGenerations,
+    running: ActiveGeneration | ParallelGenerations | CompletedGenerations,
     interval_s: float = 0.0,
     part_chars: int = PARTIAL_CHARS,
 ) -> AsyncGenerator[bytes, None]:
@@ -35,10 +35,10 @@ async def stream_events(
     """
     block = b""
     try:
-        if isinstance(running, Running):
+        if isinstance(running, ActiveGeneration):
             block = call.encode_opening(running.created)
             async for batch in running.batches(interval_s):
-                for deltas in split(batch, part_chars):
+                for deltas in split_deltas(batch, part_chars):
                     for part in _blocks(block + call.encode_delta(deltas)):
                         yield part
                     block = b""
@@ -50,11 +50,11 @@ async def stream_events(
                     if index not in opened:
                         opened.add(index)
                         block += call.encode_opening(running.created, index)
-                    if isinstance(come, Answer):
+                    if isinstance(come, CompletedAnswer):
                         block += call.encode_closing(come, index)
                         left -= 1
                     else:
-                        parts_of = split(come, part_chars)
+                        parts_of = split_deltas(come, part_chars)
                         block += b"".join([call.encode_delta(each, index) for each in parts_of])
                 if left:
                     for part in _blocks(block):
@@ -64,7 +64,7 @@ async def stream_events(
             yield part
     except Exception as error:
         # Whatever it was: a stream that just stops would look like a whole answer to some clients.
-        for part in _blocks(block + error_event(problem(error), call.dialect) + DONE):
+        for part in _blocks(block + error_event(error_info(error), call.dialect) + DONE):
             yield part
 
 
@@ -83,7 +83,7 @@ def _gathered(parts: Sequence[Part]) -> Sequence[Part]:
     batches: dict[int, list[Delta]] = {}
     found: list[Part] = []
     for index, part in parts:
-        if isinstance(part, Answer):
+        if isinstance(part, CompletedAnswer):
             found.append((index, part))
         elif index in batches:
             batches[index] += part
@@ -93,7 +93,7 @@ def _gathered(parts: Sequence[Part]) -> Sequence[Part]:
     return found
 
 
-def error_event(failure: Problem, dialect: Dialect = OPENAI) -> bytes:
+def error_event(failure: ErrorInfo, dialect: Dialect = OPENAI) -> bytes:
     """Return a failure as an event."""
     told = failure.named_error() if dialect.named_errors else failure.openai_error()
     return b"data: " + orjson.dumps(told) + b"\n\n"

@@ -8,7 +8,7 @@ from typing import Any
 from handler.errors import InvalidRequest, ModelNotFound
 from handler.openai.dialect import Dialect
 from handler.pipeline import Pipeline
-from handler.sampling import shown
+from handler.sampling import describe_value
 
 
 def read_model(
@@ -32,7 +32,7 @@ def read_model(
             raise InvalidRequest("model must be given", "model")
         return served
     if not isinstance(model, str):
-        raise InvalidRequest(f"model must be a string, got {shown(model)}", "model")
+        raise InvalidRequest(f"model must be a string, got {describe_value(model)}", "model")
     if model in aliases:
         return served
     if model != served and model not in adapters:
@@ -43,7 +43,7 @@ def read_model(
 def unknown_model(name: str, served: Sequence[str], param: str = "model") -> ModelNotFound:
     """Return the error of a model that is not served, which names those that are."""
     return ModelNotFound(
-        f"the model {shown(name)} does not exist, there is: {', '.join(served)}",
+        f"the model {describe_value(name)} does not exist, there is: {', '.join(served)}",
         param,
         {"available_models": list(served)},
     )

@@ -9,17 +9,17 @@ from typing import Self
 from engine import Delta, Engine
 from engine.abortable import Abortable
 from engine.errors import GenerationCancelled, GenerationTimeout
-from handler.completed_answer import Answer
+from handler.completed_answer import CompletedAnswer
 from handler.pipeline import Pipeline
 from handler.request import TextRequest
 
 # Batches that may wait for the reader: the channels behind them gather what comes meanwhile.
 _AHEAD = 8
 
-Part = tuple[int, list[Delta] | Answer]
+Part = tuple[int, list[Delta] | CompletedAnswer]
 
 
-async def run_all(pipeline: Pipeline, requests: Sequence[TextRequest]) -> list[Answer]:
+async def run_all(pipeline: Pipeline, requests: Sequence[TextRequest]) -> list[CompletedAnswer]:
     """Return the answers to all requests, in their order; the first failure ends the others.
 
     No more of them than the engine has slots stand at its door at a time, so one call with many
@@ -27,7 +27,7 @@ async def run_all(pipeline: Pipeline, requests: Sequence[TextRequest]) -> list[A
     """
     room = await _room(pipeline.engine)
 
-    async def run(request: TextRequest) -> Answer:
+    async def run(request: TextRequest) -> CompletedAnswer:
         async with room:
             return await pipeline.run(request)
 
@@ -94,7 +94,7 @@ class ParallelGenerations(Abortable):
             sent, come = loop.time(), list[Part]()
             while not isinstance(part, Exception):
                 come.append(part)
-                self._left -= isinstance(part[1], Answer)
+                self._left -= isinstance(part[1], CompletedAnswer)
                 if self._parts.empty():
                     break
                 part = self._parts.get_nowait()
@@ -128,7 +128,7 @@ class ParallelGenerations(Abortable):
 class CompletedGenerations(Abortable):
     """Answers that needed no generation, in the form of a stream: nothing comes before them."""
 
-    def __init__(self, answers: Sequence[Answer]) -> None:
+    def __init__(self, answers: Sequence[CompletedAnswer]) -> None:
         self.created = answers[0].created
         self._answers = answers
 

@@ -13,15 +13,15 @@ from handler.errors import InvalidRequest
 from handler.messages import check_text
 from handler.openai.dialect import Dialect
 from handler.parameter_names import IGNORED
-from handler.parse_cache import Memo
+from handler.parse_cache import ParseCache
 from handler.sampling import (
     MAX_INT32,
-    Defaults,
+    SamplingDefaults,
     SamplingInput,
+    build_sampling,
     check_bias_count,
-    sampling_of,
-    shown,
-    validate,
+    describe_value,
+    validate_model,
 )
 
 MAX_N = 128
@@ -89,7 +89,7 @@ class Parameters:
     warnings: tuple[str, ...]
 
 
-_KNOWN: Memo[Parameters] = Memo()
+_KNOWN: ParseCache[Parameters] = ParseCache()
 
 
 def read_parameters(
@@ -123,10 +123,10 @@ def _read(
 ) -> Parameters:
     _check_stops(body, dialect)
     check_bias_count(body)
-    given = validate(model, body)
-    if dialect.refuses_draft:
+    given = validate_model(model, body)
+    if dialect.rejects_unavailable_draft:
         _check_draft(body)
-    sampling, warnings = sampling_of(given, body, Defaults(max_tokens=max_tokens))
+    sampling, warnings = build_sampling(given, body, SamplingDefaults(max_tokens=max_tokens))
     streaming = bool(given.stream)
     echo = isinstance(given, CompletionInput) and bool(given.echo)
     if sampling.max_tokens == 0 and not echo:
@@ -221,11 +221,11 @@ def _in_dialect(
         if given.include_stop_str_in_output is False:
             raise InvalidRequest(
                 "include_stop_str_in_output must be true with stream: true, got "
-                f"{shown(given.include_stop_str_in_output)}",
+                f"{describe_value(given.include_stop_str_in_output)}",
                 "include_stop_str_in_output",
             )
         sampling = replace(sampling, include_stop_str_in_output=True)
-    most = dialect.most_without_eos
+    most = dialect.max_tokens_ignoring_eos
     if most is not None and sampling.ignore_eos:
         name = "max_tokens" if given.max_completion_tokens is None else "max_completion_tokens"
         asked = getattr(given, name)

@@ -10,7 +10,7 @@ import orjson
 from engine.schema_cost import find_cost_violation
 from handler.errors import InvalidRequest
 from handler.json_size import exceeds
-from handler.sampling import shown
+from handler.sampling import describe_value
 from handler.unknown_keys import KnownKeys
 
 _PARAM = "response_format"
@@ -41,7 +41,7 @@ def read_response_format(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if kind != "json_schema":
         raise InvalidRequest(
             'response_format must be an object with type "text", "json_object" or "json_schema", '
-            f"got {shown(given)}",
+            f"got {describe_value(given)}",
             _PARAM,
         )
     named = given.get("json_schema")
@@ -49,7 +49,7 @@ def read_response_format(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if not isinstance(schema, Mapping):
         raise InvalidRequest(
             "response_format.json_schema must be an object with a schema, which is an object, "
-            f"got {shown(named)}",
+            f"got {describe_value(named)}",
             _PARAM,
         )
     check_schema(schema, "response_format.json_schema.schema", _PARAM)

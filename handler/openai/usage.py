@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from handler.completed_answer import Answer
+from handler.completed_answer import CompletedAnswer
 from handler.errors import InvalidRequest
 from handler.openai.dialect import Dialect
-from handler.sampling import shown
+from handler.sampling import describe_value
 
 
 def read_include_usage(
@@ -25,21 +25,21 @@ def read_include_usage(
     """
     options = body.get("stream_options")
     if options is None:
-        return None if dialect.usage_unasked else False
+        return None if dialect.usage_by_default else False
     if not streaming:
         raise InvalidRequest("stream_options must come with stream: true", "stream_options")
     allowed = "stream_options must be an object with include_usage: true or false"
     if not isinstance(options, Mapping):
-        raise InvalidRequest(f"{allowed}, got {shown(options)}", "stream_options")
+        raise InvalidRequest(f"{allowed}, got {describe_value(options)}", "stream_options")
     wanted = options.get("include_usage")
     if wanted is None:
         return False
     if not isinstance(wanted, bool):
-        raise InvalidRequest(f"{allowed}, got {shown(wanted)}", "stream_options")
+        raise InvalidRequest(f"{allowed}, got {describe_value(wanted)}", "stream_options")
     return wanted
 
 
-def total_usage(answers: Sequence[Answer], prompts: int) -> dict[str, Any]:
+def total_usage(answers: Sequence[CompletedAnswer], prompts: int) -> dict[str, Any]:
     """Return the tokens of all answers together: each prompt once, every candidate's own (R5).
 
     Of a prompt's, those count as cached that its first candidate found in the engine's cache.

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import Finish, FinishReason, Usage
-from handler.pipeline import Answer
-from handler.response import encode
+from handler.completed_answer import CompletedAnswer
+from handler.response import encode_answer
 from validation import NO_OPTIONS, Options, Subject, Verdict
 from validation.options.blocked import Blocklist
 from validation.options.pii import PiiRedactor
@@ -63,7 +63,7 @@ def test_the_job_json_tells_the_truth(deltas: list[str], prompt: str, streaming:
     # R46, R47
     raw = "".join(deltas)
     verdict = _V3.validate(Subject(prompt=prompt, text=raw), NO_OPTIONS)
-    output = encode(_answer(tuple(deltas), verdict, streaming=streaming))
+    output = encode_answer(_answer(tuple(deltas), verdict, streaming=streaming))
     choice, told = output["choices"][0], output["validation"]
     assert told["sanitized"] == (choice["text"] != raw)
     assert told["valid"] == (told["issues"] == [])
@@ -96,8 +96,8 @@ def test_redaction_and_sanitising_go_together(text: str) -> None:
     assert verdict.valid == (not verdict.issues)
 
 
-def _answer(deltas: tuple[str, ...], verdict: Verdict, *, streaming: bool) -> Answer:
-    return Answer(
+def _answer(deltas: tuple[str, ...], verdict: Verdict, *, streaming: bool) -> CompletedAnswer:
+    return CompletedAnswer(
         id="x",
         model="m",
         created=0,

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pytest
 from pydantic_core import PydanticUndefined
 
-from handler.request import parse
+from handler.request import parse_job
 from handler.worker_settings import WorkerSettings
 from tests.unit.deploy.reading import read
 
@@ -122,7 +122,7 @@ def test_the_hub_s_tests_are_jobs_on_the_machine_of_the_listing(
     for each in TESTS["tests"]:
         assert set(each) == {"name", "input", "timeout"}
         assert each["timeout"] <= 10 * 60_000
-        parse({"input": each["input"]})
+        parse_job({"input": each["input"]})
 
 
 # R44, R50

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from botocore.client import BaseClient
 
-from handler.bucket import Bucket, open_bucket, read_s3_config, region_of
+from handler.bucket import Bucket, find_region, open_bucket, read_s3_config
 from handler.errors import InvalidRequest
-from handler.outbound_targets import Targets
+from handler.outbound_targets import OutboundPolicy
 
 SECRET = "Zm9v/s3cr3t+Zm9v"
 GIVEN = {
@@ -30,7 +30,7 @@ def test_all_that_runpod_names_is_taken() -> None:
         endpoint_url="https://s3.eu-central-1.amazonaws.com",
         access_id="AKIDEXAMPLE",
         access_secret=SECRET,
-        targets=Targets(),
+        targets=OutboundPolicy(),
     )
     bucket = read_s3_config(GIVEN | {"objectPath": "/a/b c/", "endpointUrl": "http://[::1]:9000/"})
     assert (bucket.endpoint_url, bucket.folder) == ("http://[::1]:9000", "a/b c")
@@ -132,7 +132,7 @@ def test_keys_are_not_in_its_text() -> None:
     ],
 )
 def test_region_is_that_in_the_servers_name(url: str, region: str | None) -> None:
-    assert region_of(url) == region
+    assert find_region(url) == region
 
 
 @pytest.mark.parametrize(

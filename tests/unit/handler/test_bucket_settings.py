@@ -8,8 +8,8 @@ import pytest
 
 from handler.blobs import BlobStore
 from handler.bucket import Bucket
-from handler.composition import build_results
-from handler.results import Results
+from handler.composition import build_result_store
+from handler.results import ResultStore
 from handler.setting_error import SettingError
 from handler.worker_settings import WorkerSettings
 
@@ -32,13 +32,13 @@ def _none_of_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def built(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> Results:
+def built(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> ResultStore:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    return build_results(WorkerSettings())
+    return build_result_store(WorkerSettings())
 
 
-async def asked(results: Results, size: int) -> Any:
+async def deliver(results: ResultStore, size: int) -> Any:
     """Return the bucket that a result of so many bytes would go to; None for none."""
 
     def look(bucket: Bucket) -> BlobStore:
@@ -70,27 +70,27 @@ async def test_large_results_go_there(
     variables: dict[str, str], bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = built(monkeypatch, variables)
-    assert await asked(results, 9_000_000) is None
-    assert await asked(results, 11_000_000) == bucket
+    assert await deliver(results, 9_000_000) is None
+    assert await deliver(results, 11_000_000) == bucket
     results = built(monkeypatch, {"RESULT_MAX_MB": "0.5"})
-    assert await asked(results, 500_000) is None
-    assert await asked(results, 500_001) == bucket
+    assert await deliver(results, 500_000) is None
+    assert await deliver(results, 500_001) == bucket
     results = built(monkeypatch, {"RESULT_MAX_MB": "0"})
-    assert await asked(results, 1) == bucket
+    assert await deliver(results, 1) == bucket
 
 
 async def test_name_that_is_not_set_is_the_months_as_the_sdk_has_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     results = built(monkeypatch, {"BUCKET_ENDPOINT_URL": URL, **PAIR, "RESULT_MAX_MB": "0"})
-    bucket = await asked(results, 1)
+    bucket = await deliver(results, 1)
     month, year = bucket.name.split("-")
     assert 1 <= int(month) <= 12
     assert len(year) == 2
 
 
 async def test_without_any_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert await asked(built(monkeypatch, {}), 9_000_000) is None
+    assert await deliver(built(monkeypatch, {}), 9_000_000) is None
 
 
 @pytest.mark.parametrize(

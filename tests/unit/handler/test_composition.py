@@ -11,13 +11,13 @@ from typing import Any, Protocol
 import pytest
 
 from engine import BackendConfig, Engine
-from handler.composition import Doors, build_checking, open_doors
+from handler.composition import Services, build_services, build_validation
 from handler.options import _compiled_schema
-from handler.setting_error import SettingError, leave
+from handler.setting_error import SettingError, exit_on_setting_error
 from handler.settings import Settings
 from tests.conftest import SMALL_RULES, EngineFactory, ScriptFactory
 from tests.unit.handler.bad_settings import BAD_IDS, BAD_SETTINGS, write_files
-from tests.unit.handler.conftest import Tries
+from tests.unit.handler.conftest import RecordingGenerate
 from validation.options import language
 
 FRENCH = "Pendant l'entretien, vous devriez expliquer votre expérience et poser des questions."
@@ -31,23 +31,23 @@ def _no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Open(Protocol):
-    def __call__(self, *pieces: Any, **settings: Any) -> tuple[Doors, Engine]: ...
+    def __call__(self, *pieces: Any, **settings: Any) -> tuple[Services, Engine]: ...
 
 
 @pytest.fixture
 def open_with(script: ScriptFactory, engine_factory: EngineFactory) -> Open:
     """Opens both doors to an engine with one answer; settings as the environment has them."""
 
-    def build(*pieces: Any, **environment: Any) -> tuple[Doors, Engine]:
+    def build(*pieces: Any, **environment: Any) -> tuple[Services, Engine]:
         path = str(script({"pieces": list(pieces)}))
         engine = engine_factory(BackendConfig("scripted", {"model_path": path}), isolation="thread")
         settings = Settings(**{"model_path": path, "validation_rules": SMALL_RULES, **environment})
-        return open_doors(settings, engine, build_checking(settings)), engine
+        return build_services(settings, engine, build_validation(settings)), engine
 
     return build
 
 
-async def run(doors: Doors, prompt: str = "hi", **given: Any) -> dict[str, Any]:
+async def run(doors: Services, prompt: str = "hi", **given: Any) -> dict[str, Any]:
     """The output of a job."""
     output = await doors.jobs.run({"id": "j", "input": {"prompt": prompt, **given}})
     assert isinstance(output, dict)
@@ -55,7 +55,7 @@ async def run(doors: Doors, prompt: str = "hi", **given: Any) -> dict[str, Any]:
     return output
 
 
-async def call(doors: Doors, prompt: str = "hi", **body: Any) -> dict[str, Any]:
+async def call(doors: Services, prompt: str = "hi", **body: Any) -> dict[str, Any]:
     """The body of an OpenAI call."""
     codec = doors.openai.parse_call("/v1/completions", {"prompt": prompt, **body})
     return await doors.openai.complete(codec)
@@ -86,7 +86,7 @@ async def test_rules_of_a_file(open_with: Open) -> None:
 
 
 async def test_rules_that_are_shipped_are_the_default() -> None:
-    assert build_checking(Settings()).validator.intent("hi") == "general"
+    assert build_validation(Settings()).validator.intent("hi") == "general"
 
 
 async def test_schema_of_a_file(open_with: Open, tmp_path: Path) -> None:
@@ -105,13 +105,13 @@ async def test_language(open_with: Open) -> None:
 
 async def test_model_of_the_language_is_there_before_the_first_answer() -> None:
     language._load.cache_clear()
-    build_checking(Settings(validation_language="en"))
+    build_validation(Settings(validation_language="en"))
     assert language._load.cache_info().currsize == 1
 
 
 async def test_no_model_is_loaded_where_no_language_is_asked_for() -> None:
     language._load.cache_clear()
-    build_checking(Settings())
+    build_validation(Settings())
     assert language._load.cache_info().currsize == 0
 
 
@@ -156,10 +156,10 @@ async def test_regenerate(
 ) -> None:
     # There is not a word in the answer.
     doors, engine = open_with(regenerate=regenerate)
-    tries = Tries(engine)
+    tries = RecordingGenerate(engine)
     monkeypatch.setattr(engine, "generate", tries)
     output = await run(doors)
-    assert len(tries.asked) == count
+    assert len(tries.requests) == count
     assert ("regenerated" in output) is regenerate
 
 
@@ -198,7 +198,7 @@ def test_bad_setting_is_told_in_one_line(
     monkeypatch.setenv("VALIDATION_RULES", str(SMALL_RULES))
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingError) as raised:
-        build_checking(Settings())
+        build_validation(Settings())
     assert str(raised.value).startswith(said)
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 400
@@ -217,7 +217,7 @@ def test_every_setting_of_validation_is_refused_somewhere() -> None:
 
 def test_leaving_is_one_line_and_two(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as leaving:
-        leave(SettingError("REDACT_PII must be on"))
+        exit_on_setting_error(SettingError("REDACT_PII must be on"))
     assert leaving.value.code == 2
     assert capsys.readouterr() == ("", "REDACT_PII must be on\n")
 
@@ -254,7 +254,7 @@ LANGUAGE_SAID = (
 def test_missing_packages_are_logged_at_the_start(
     schema: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    build_checking(Settings(validation_schema=schema, validation_language="en"))
+    build_validation(Settings(validation_schema=schema, validation_language="en"))
     found = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert found == [("WARNING", SCHEMA_SAID), ("WARNING", LANGUAGE_SAID)]
 
@@ -292,9 +292,9 @@ async def test_packages_that_nobody_needs_are_not_missed(
 
 def test_draft_model_of_no_use_is_told(caplog: pytest.LogCaptureFixture) -> None:
     # R17
-    build_checking(Settings(engine="llamacpp", draft_model_path=Path("draft.gguf")))
+    build_validation(Settings(engine="llamacpp", draft_model_path=Path("draft.gguf")))
     assert caplog.messages == []
-    build_checking(Settings(engine="rkllm", draft_model_path=Path("draft.gguf")))
+    build_validation(Settings(engine="rkllm", draft_model_path=Path("draft.gguf")))
     assert caplog.messages == [
         "DRAFT_MODEL_PATH has no effect: it is for the llamacpp engine, "
         "and this is the rkllm engine"

@@ -10,7 +10,7 @@ import pytest
 
 from engine import errors as engine
 from handler import errors
-from handler.errors import TABLE, UNAVAILABLE, HandlerError, Problem, problem
+from handler.errors import ERROR_MAPPING, UNAVAILABLE, ErrorInfo, HandlerError, error_info
 
 INTERNAL_MESSAGE = "an internal error ended this request; the log has the details"
 
@@ -28,7 +28,7 @@ def engine_errors() -> Iterator[type[engine.EngineError]]:
 
 
 def test_every_error_has_a_row_and_every_row_an_error() -> None:
-    assert set(TABLE) == {*handler_errors(), *engine_errors()}
+    assert set(ERROR_MAPPING) == {*handler_errors(), *engine_errors()}
 
 
 # The codes that R53 and R54 name, and those of OpenAI's own errors; 499 is nginx's for a client
@@ -71,13 +71,13 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("cls", TABLE, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("cls", ERROR_MAPPING, ids=lambda cls: cls.__name__)
 def test_row_is_told_in_every_dialect(cls: type[Exception]) -> None:
     # R53
     status = STATUSES[cls.__name__]
-    failure = problem(cls("it went wrong"))
-    assert failure.row is TABLE[cls]
-    assert failure.row.status == status
+    failure = error_info(cls("it went wrong"))
+    assert failure.mapping is ERROR_MAPPING[cls]
+    assert failure.mapping.status == status
 
     # An object there is lost by the platform (runpod-python#299).
     assert type(failure.job_error()) is str
@@ -87,13 +87,13 @@ def test_row_is_told_in_every_dialect(cls: type[Exception]) -> None:
     error = body["error"]
     assert list(body) == ["error"]
     assert error["code"] == status
-    assert error["type"] == failure.row.type
+    assert error["type"] == failure.mapping.type
     assert error["message"] == (UNAVAILABLE if status == 503 else "it went wrong")
     assert error["param"] == ("prompt" if cls is engine.PromptTooLong else None)
 
     named = failure.named_error()["error"]
     assert named["message"] == "it went wrong"
-    assert named["code"] == NAMES.get(cls.__name__, failure.row.type.removesuffix("_error"))
+    assert named["code"] == NAMES.get(cls.__name__, failure.mapping.type.removesuffix("_error"))
 
     assert type(failure.openai_job_error()) is str
     assert orjson.loads(failure.openai_job_error()) == body
@@ -110,11 +110,11 @@ def test_row_is_told_in_every_dialect(cls: type[Exception]) -> None:
     ],
 )
 def test_one_type_a_status(status: int, kind: str) -> None:
-    assert {row.type for row in TABLE.values() if row.status == status} == {kind}
+    assert {row.type for row in ERROR_MAPPING.values() if row.status == status} == {kind}
 
 
 def test_what_can_be_retried_is_what_may_go_better_next_time() -> None:
-    retryable = {cls.__name__ for cls, row in TABLE.items() if row.retryable}
+    retryable = {cls.__name__ for cls, row in ERROR_MAPPING.items() if row.retryable}
     assert retryable == {
         "QueueFull",
         "EngineUnavailable",
@@ -129,7 +129,7 @@ def test_what_can_be_retried_is_what_may_go_better_next_time() -> None:
 
 def test_unavailable_has_the_exact_message_and_keeps_the_reason() -> None:
     # R54
-    failure = problem(engine.ModelLoadFailed("MODEL_PATH: there is no file x.gguf"))
+    failure = error_info(engine.ModelLoadFailed("MODEL_PATH: there is no file x.gguf"))
     assert failure.openai_error() == {
         "error": {
             "message": "Completion service temporarily unavailable",
@@ -143,26 +143,28 @@ def test_unavailable_has_the_exact_message_and_keeps_the_reason() -> None:
 
 
 def test_param_and_retry_after_are_kept() -> None:
-    assert problem(errors.InvalidRequest("x must be y", "x")).param == "x"
-    rejected = problem(engine.UnsupportedParameter("grammar: no", param="grammar"))
+    assert error_info(errors.InvalidRequest("x must be y", "x")).param == "x"
+    rejected = error_info(engine.UnsupportedParameter("grammar: no", param="grammar"))
     assert rejected.openai_error()["error"]["param"] == "grammar"
-    assert problem(engine.QueueFull("full", retry_after_s=3)).retry_after_s == 3
-    assert problem(engine.QueueFull("full")).retry_after_s is None
+    assert error_info(engine.QueueFull("full", retry_after_s=3)).retry_after_s == 3
+    assert error_info(engine.QueueFull("full")).retry_after_s is None
 
 
 def test_oracles_clients_find_how_long_to_wait() -> None:
     # R41: S1's own read it there, whatever kept them out.
-    full = problem(engine.QueueFull("full", retry_after_s=3)).named_error()
+    full = error_info(engine.QueueFull("full", retry_after_s=3)).named_error()
     assert full["error"]["details"] == {"retry_after": 3}
-    assert problem(engine.QueueFull("full")).named_error()["error"]["details"]["retry_after"] == 1
+    assert (
+        error_info(engine.QueueFull("full")).named_error()["error"]["details"]["retry_after"] == 1
+    )
 
 
 def test_subclass_without_a_row_is_told_as_its_base() -> None:
     class Newer(engine.QueueFull):
         pass
 
-    failure = problem(Newer("full of newer things"))
-    assert failure.row is TABLE[engine.QueueFull]
+    failure = error_info(Newer("full of newer things"))
+    assert failure.mapping is ERROR_MAPPING[engine.QueueFull]
     assert failure.message == "full of newer things"
 
 
@@ -186,9 +188,9 @@ def test_unknown_exception_is_anonymous_and_logged(
     try:
         raise error
     except Exception as raised:
-        failure = problem(raised)
-    assert failure == Problem(INTERNAL_MESSAGE, errors.INTERNAL)
-    assert failure.row.status == 500
+        failure = error_info(raised)
+    assert failure == ErrorInfo(INTERNAL_MESSAGE, errors.INTERNAL_ERROR)
+    assert failure.mapping.status == 500
     told = failure.job_error() + failure.openai_job_error()
     assert "secret" not in told
     assert "Traceback" not in told
@@ -199,6 +201,6 @@ def test_unknown_exception_is_anonymous_and_logged(
 
 
 def test_known_errors_are_not_logged_as_unexpected(caplog: pytest.LogCaptureFixture) -> None:
-    for cls in TABLE:
-        problem(cls("fine"))
+    for cls in ERROR_MAPPING:
+        error_info(cls("fine"))
     assert caplog.records == []

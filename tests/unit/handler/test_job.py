@@ -351,7 +351,7 @@ async def test_engine_failure_is_one_string(
     assert collected[-1] == {"error": "out of luck"}
     # Text that was already under way came first.
     assert len(collected) == (2 if stream else 1)
-    assert not jobs.dead
+    assert not jobs.is_dead
 
 
 async def test_engine_failure_after_text_is_an_event_of_an_openai_stream(
@@ -370,10 +370,10 @@ async def test_engine_failure_after_text_is_an_event_of_an_openai_stream(
 
 async def test_dead_engine_asks_for_a_new_worker(job_handler_of: JobHandlerFactory) -> None:
     jobs = job_handler_of(load_error="no NPU in this machine")
-    assert not jobs.dead
+    assert not jobs.is_dead
     failed = {"error": "no NPU in this machine", "refresh_worker": True}
     assert await run(jobs, prompt()) == failed
-    assert jobs.dead
+    assert jobs.is_dead
     assert await outputs(jobs, prompt(stream=True)) == [failed]
     call = await run(jobs, openai("/v1/completions", prompt="hi"))
     assert call["refresh_worker"] is True

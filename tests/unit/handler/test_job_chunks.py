@@ -11,11 +11,11 @@ import pytest
 from handler import limits
 from handler.blobs.files import FileBlobs
 from handler.errors import ResultTooLarge
-from handler.job import JobHandler, Result
+from handler.job import JobHandler, JobResult
 from handler.options import OptionsInput, OptionsReader
-from handler.results import Results
+from handler.results import ResultStore
 from tests.conftest import SMALL_RULES
-from tests.unit.handler.conftest import JobHandlerFactory, PipelineFactory, Quiet, Tries
+from tests.unit.handler.conftest import JobHandlerFactory, PipelineFactory, Quiet, RecordingGenerate
 from tests.unit.handler.test_regeneration import Counting
 from validation.v3 import V3
 
@@ -46,7 +46,7 @@ async def streamed(
     return chunks, output_of(await jobs.result(job, put=put, as_list=as_list))
 
 
-def output_of(result: Result) -> Any:
+def output_of(result: JobResult) -> Any:
     assert result.error is None
     return orjson.loads(result.output or b"")
 
@@ -159,7 +159,7 @@ async def test_answer_that_may_be_generated_again_is_streamed_when_it_is_chosen(
         {"when": "try 2$", "pieces": ["He", "llo"]},
     ]
     pipeline = pipeline_of(*answers, validator=Counting())
-    monkeypatch.setattr(pipeline.engine, "generate", Tries(pipeline.engine))
+    monkeypatch.setattr(pipeline.engine, "generate", RecordingGenerate(pipeline.engine))
     jobs = JobHandler(pipeline, OptionsReader(OptionsInput(regenerate=True)), interval_s=0.0)
     chunks, output = await streamed(jobs, prompt())
     partial, last = chunks
@@ -172,7 +172,7 @@ async def test_answer_that_may_be_generated_again_is_streamed_when_it_is_chosen(
 
 def sized(pipeline_of: PipelineFactory, chunk_bytes: int, *pieces: Any) -> JobHandler:
     """Return a job handler whose chunks may have so many bytes."""
-    results = Results(sizes=limits.Sizes(chunk=chunk_bytes, taker="this server"))
+    results = ResultStore(sizes=limits.PayloadLimits(chunk=chunk_bytes, taker="this server"))
     return JobHandler(pipeline_of({"pieces": [*pieces]}), interval_s=0.0, results=results)
 
 
@@ -248,7 +248,7 @@ async def test_openai_call_whose_events_cannot_be_kept_fails(
 async def test_result_in_a_bucket_is_streamed_before_the_pointer_to_it(
     pipeline_of: PipelineFactory, tmp_path: Path
 ) -> None:
-    results = Results(look=lambda bucket: FileBlobs(tmp_path / bucket.name))
+    results = ResultStore(look=lambda bucket: FileBlobs(tmp_path / bucket.name))
     jobs = JobHandler(pipeline_of(SLOW), interval_s=0.0, results=results)
     chunks, output = await streamed(jobs, prompt(), s3Config=S3_CONFIG)
     *partial, whole, pointer = chunks

@@ -13,7 +13,7 @@ from handler import limits
 from handler.errors import ResultTooLarge
 from handler.job import JobHandler
 from handler.pipeline import Pipeline
-from handler.results import Results
+from handler.results import ResultStore
 from tests.conftest import EngineFactory, ScriptFactory
 
 JOBS: list[Any] = [
@@ -32,7 +32,7 @@ FAIL = {"when": "fail", "pieces": ["so", {"error": "no more"}]}
 
 
 def handler(
-    engine_factory: EngineFactory, script: Path, results: Results | None = None
+    engine_factory: EngineFactory, script: Path, results: ResultStore | None = None
 ) -> JobHandler:
     config = BackendConfig("scripted", {"model_path": str(script)})
     engine = engine_factory(config, isolation="thread")
@@ -90,8 +90,8 @@ async def test_streamed_outputs_are_those_of_the_sdk(
 async def test_result_that_is_too_large_is_an_error(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
-    sizes = limits.Sizes(run=900)
-    jobs = handler(engine_factory, script({"pieces": ["x" * 1_000]}), Results(sizes=sizes))
+    sizes = limits.PayloadLimits(run=900)
+    jobs = handler(engine_factory, script({"pieces": ["x" * 1_000]}), ResultStore(sizes=sizes))
     job = {"id": "j", "input": {"prompt": "x"}}
 
     async def put(chunk: bytes) -> None:

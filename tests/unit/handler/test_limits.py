@@ -21,7 +21,7 @@ from handler.response import encode_partial
 
 @given(st.lists(st.text(max_size=30).map(Delta)), st.integers(1, 10))
 def test_split_loses_nothing_and_keeps_its_bound(batch: list[Delta], bound: int) -> None:
-    parts = list(limits.split(batch, bound))
+    parts = list(limits.split_deltas(batch, bound))
     joined = "".join(delta.text for part in parts for delta in part)
     assert joined == "".join(delta.text for delta in batch)
     for part in parts:
@@ -31,13 +31,13 @@ def test_split_loses_nothing_and_keeps_its_bound(batch: list[Delta], bound: int)
 
 def test_batch_that_fits_is_one_part() -> None:
     batch = [Delta("ab"), Delta(""), Delta("c")]
-    assert list(limits.split(batch, 3)) == [batch]
-    assert list(limits.split([], 3)) == []
+    assert list(limits.split_deltas(batch, 3)) == [batch]
+    assert list(limits.split_deltas([], 3)) == []
 
 
 def test_long_delta_is_cut_and_its_logprob_kept_once() -> None:
     logprob = TokenLogprob("abcde", -0.5)
-    parts = list(limits.split([Delta("x"), Delta("abcde", logprob), Delta("y")], 2))
+    parts = list(limits.split_deltas([Delta("x"), Delta("abcde", logprob), Delta("y")], 2))
     assert [[delta.text for delta in part] for part in parts] == [["x"], ["ab"], ["cd"], ["e", "y"]]
     assert [delta.logprob for part in parts for delta in part if delta.logprob] == [logprob]
 
@@ -48,7 +48,7 @@ def test_each_partial_fits_a_chunk_whatever_json_escapes(char: str, size: int) -
     # JSON takes six bytes for a control character, and a partial holds its text twice.
     batch = [Delta(char * size)] * (4 * limits.PARTIAL_CHARS // size)
     texts = []
-    for part in limits.split(batch):
+    for part in limits.split_deltas(batch):
         partial = encode_partial(part)
         assert limits.wire_size({"output": partial}) <= limits.STREAM_CHUNK_BYTES
         texts.append(partial["choices"][0]["text"])
@@ -71,7 +71,7 @@ def test_each_event_fits_a_chunk_whatever_there_is_to_tell(shape: EndpointSpec, 
     given = {"prompt": "x", "messages": [{"role": "user", "content": "x"}], "stream": True}
     codec = OpenAICall(shape, given | asked, "tiny", None)
     codec.encode_opening(0)
-    parts = list(limits.split([Delta(text, each) for each in told]))
+    parts = list(limits.split_deltas([Delta(text, each) for each in told]))
     assert [delta.logprob for part in parts for delta in part] == told
     for part in parts:
         for block in limits.split_events(codec.encode_delta(part)):
@@ -94,7 +94,7 @@ def test_events_are_never_cut(said: list[bytes], bound: int) -> None:
 @given(st.lists(st.integers(1, 50)), st.integers(1, 100))
 def test_what_is_told_is_split_without_a_loss(sizes: list[int], bound: int) -> None:
     with patch.object(limits, "EVENT_LOGPROB_BYTES", bound):
-        parts = list(limits.split_told(sizes, lambda size: size))
+        parts = list(limits.split_token_entries(sizes, lambda size: size))
     assert [size for part in parts for size in part] == sizes
     assert all(sum(part) <= bound or len(part) == 1 for part in parts)
     assert len(parts) == 1 or all(parts)
@@ -130,28 +130,28 @@ def test_number_that_is_no_json_is_refused(number: float) -> None:
     ],
 )
 def test_result_limit_goes_by_the_kind_of_job(job_id: str, limit: int) -> None:
-    limits.Sizes().check_result(job_id, limit)
+    limits.PayloadLimits().check_result(job_id, limit)
     with pytest.raises(ResultTooLarge) as raised:
-        limits.Sizes().check_result(job_id, limit + 100_000)
+        limits.PayloadLimits().check_result(job_id, limit + 100_000)
     assert raised.value.message == (
         f"the result is {limit / 1e6 + 0.1:.1f} MB and RunPod takes {limit // 1_000_000} MB for it:"
         " lower max_tokens, send stream=false, which returns the text twice instead of thrice,"
         " or post the job with an s3Config"
     )
     with pytest.raises(ResultTooLarge):
-        limits.Sizes().check_result(job_id, limit + 1)
+        limits.PayloadLimits().check_result(job_id, limit + 1)
 
 
 def test_chunk_limit() -> None:
-    limits.Sizes().check_chunk(1_000_000)
+    limits.PayloadLimits().check_chunk(1_000_000)
     with pytest.raises(ResultTooLarge, match=r"one output is 1\.5 MB and RunPod takes 1 MB"):
-        limits.Sizes().check_chunk(1_500_000)
+        limits.PayloadLimits().check_chunk(1_500_000)
     with pytest.raises(ResultTooLarge):
-        limits.Sizes().check_chunk(1_000_001)
+        limits.PayloadLimits().check_chunk(1_000_001)
 
 
 def test_sizes_of_a_server_are_its_own_and_said_to_be() -> None:
-    sizes = limits.Sizes(run=2_000, runsync=3_000, chunk=500, taker="this server")
+    sizes = limits.PayloadLimits(run=2_000, runsync=3_000, chunk=500, taker="this server")
     with pytest.raises(ResultTooLarge, match=r"is 0\.0025 MB and this server takes 0\.002 MB"):
         sizes.check_result("5f0c-u1", 2_500)
     sizes.check_result("sync-5f0c-u1", 2_500)

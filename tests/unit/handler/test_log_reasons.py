@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from handler.errors import InvalidRequest, problem
+from handler.errors import InvalidRequest, error_info
 from handler.log_reasons import error_message, loggable
-from handler.sampling import shown
+from handler.sampling import describe_value
 
 SECRET = "xyzzy prompt"
 
@@ -18,14 +18,14 @@ SECRET = "xyzzy prompt"
     "value", [SECRET, SECRET * 20, f'{SECRET} "quoted" \\', [SECRET], {"a": SECRET}]
 )
 def test_text_of_a_client_is_left_out_of_a_message(value: Any) -> None:
-    message = loggable(f"stop must be a string, got {shown(value)}")
+    message = loggable(f"stop must be a string, got {describe_value(value)}")
     assert message.startswith("stop must be a string, got a")
     assert "xyzzy" not in message
 
 
 @pytest.mark.parametrize("value", [5, -1.5, True, None])
 def test_numbers_are_kept_in_a_message(value: Any) -> None:
-    message = f"temperature must be a number from 0 to 2, got {shown(value)}"
+    message = f"temperature must be a number from 0 to 2, got {describe_value(value)}"
     assert loggable(message) == message
 
 
@@ -81,7 +81,7 @@ def test_other_bodies_have_no_message_or_are_one(error: Any) -> None:
 
 
 def test_message_of_our_own_errors_is_found() -> None:
-    failure = problem(InvalidRequest("n must be 1", "n"))
+    failure = error_info(InvalidRequest("n must be 1", "n"))
     assert error_message(failure.openai_error()) == "n must be 1"
     assert error_message(failure.named_error()) == "n must be 1"
     assert error_message(failure.openai_job_error()) == "n must be 1"

@@ -13,7 +13,7 @@ import structlog
 from engine import BackendConfig
 from handler.logs import configure_logging
 from handler.pipeline import Pipeline
-from handler.request import TextRequest, parse
+from handler.request import TextRequest, parse_job
 from tests.conftest import EngineFactory, ScriptFactory
 
 logger = logging.getLogger("some.module")
@@ -130,7 +130,7 @@ async def test_prompts_and_answers_are_written_only_where_that_is_asked_for(
     backend = BackendConfig("scripted", {"model_path": str(path)})
     pipeline = Pipeline(engine_factory(backend, isolation="thread"), "tiny")
     for given in ({"prompt": "a plain one"}, {"messages": [{"role": "user", "content": "hi"}]}):
-        request = parse({"id": "j-1", "input": given})
+        request = parse_job({"id": "j-1", "input": given})
         assert isinstance(request, TextRequest)
         await pipeline.run(request)
     err = capsys.readouterr().err

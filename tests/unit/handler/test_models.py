@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from engine import EngineState
-from handler.active_generation import Running
+from handler.active_generation import ActiveGeneration
 from handler.errors import InvalidRequest, ModelNotFound
 from handler.job import JobHandler
-from handler.models import Models
+from handler.models import ModelRegistry
 from handler.openai.service import EMBEDDINGS, MODELS, OpenAIService
 from handler.pipeline import Pipeline
 from tests.unit.handler.conftest import PipelineFactory
@@ -19,9 +19,9 @@ COMPLETIONS = "/v1/completions"
 
 
 @pytest.fixture
-def models(pipeline_of: PipelineFactory) -> Models:
+def models(pipeline_of: PipelineFactory) -> ModelRegistry:
     """Two: each answers with its name."""
-    return Models(*(named(pipeline_of, name) for name in ("big", "small")))
+    return ModelRegistry(*(named(pipeline_of, name) for name in ("big", "small")))
 
 
 def named(pipeline_of: PipelineFactory, name: str, **script: Any) -> Pipeline:
@@ -34,7 +34,7 @@ async def told(service: OpenAIService, **body: Any) -> tuple[str, str]:
     return answer["model"], answer["choices"][0]["text"]
 
 
-async def test_openai_calls_go_to_the_model_they_name(models: Models) -> None:
+async def test_openai_calls_go_to_the_model_they_name(models: ModelRegistry) -> None:
     # R7
     service = OpenAIService(models)
     assert await told(service) == ("big", "I am big.")
@@ -42,11 +42,11 @@ async def test_openai_calls_go_to_the_model_they_name(models: Models) -> None:
     assert await told(service, model="big") == ("big", "I am big.")
 
 
-async def test_streams_and_several_answers_go_there_too(models: Models) -> None:
+async def test_streams_and_several_answers_go_there_too(models: ModelRegistry) -> None:
     service = OpenAIService(models)
     codec = service.parse_call(COMPLETIONS, {"prompt": "who?", "model": "small", "stream": True})
     async with await service.open_stream(codec) as running:
-        assert isinstance(running, Running)
+        assert isinstance(running, ActiveGeneration)
         texts = [delta.text async for batch in running.batches() for delta in batch]
     assert "".join(texts) == "I am small."
     body = {"prompt": ["who?", "you?"], "model": "small"}
@@ -55,7 +55,7 @@ async def test_streams_and_several_answers_go_there_too(models: Models) -> None:
 
 
 @pytest.mark.parametrize("route", [COMPLETIONS, EMBEDDINGS])
-def test_an_unknown_model_is_told_which_there_are(models: Models, route: str) -> None:
+def test_an_unknown_model_is_told_which_there_are(models: ModelRegistry, route: str) -> None:
     # R7
     service = OpenAIService(models)
     with pytest.raises(ModelNotFound, match="does not exist, there is: big, small") as caught:
@@ -68,7 +68,7 @@ def test_an_unknown_model_is_told_which_there_are(models: Models, route: str) ->
         service.check_call(route, {"prompt": "x", "input": "x", "model": 5})
 
 
-async def test_all_are_listed_the_default_first(models: Models) -> None:
+async def test_all_are_listed_the_default_first(models: ModelRegistry) -> None:
     service = OpenAIService(models)
     listed = await service.answer_without_generation(MODELS, {})
     assert listed is not None
@@ -78,7 +78,7 @@ async def test_all_are_listed_the_default_first(models: Models) -> None:
         service.get_model("gpt")
 
 
-async def test_jobs_go_to_the_model_they_name(models: Models) -> None:
+async def test_jobs_go_to_the_model_they_name(models: ModelRegistry) -> None:
     jobs = JobHandler(models)
     for given, name in (({}, "big"), ({"model": "small"}, "small")):
         output = await jobs.run({"id": "j", "input": {"prompt": "who?", **given}})
@@ -93,7 +93,7 @@ async def test_jobs_go_to_the_model_they_name(models: Models) -> None:
     ],
 )
 async def test_a_job_for_no_model_fails_and_says_so(
-    models: Models, model: object, said: str
+    models: ModelRegistry, model: object, said: str
 ) -> None:
     jobs = JobHandler(models)
     job = {"id": "j", "input": {"prompt": "who?", "model": model}}
@@ -113,7 +113,9 @@ async def test_where_there_is_one_model_a_jobs_is_not_looked_at(
 
 async def test_one_that_is_dead_stops_no_other(pipeline_of: PipelineFactory) -> None:
     # R54
-    models = Models(named(pipeline_of, "dead", load_error="no memory"), named(pipeline_of, "alive"))
+    models = ModelRegistry(
+        named(pipeline_of, "dead", load_error="no memory"), named(pipeline_of, "alive")
+    )
     jobs = JobHandler(models)
     failed = await jobs.run({"id": "j", "input": {"prompt": "who?"}})
     assert "no memory" in failed["error"]
@@ -123,16 +125,16 @@ async def test_one_that_is_dead_stops_no_other(pipeline_of: PipelineFactory) -> 
     assert output["choices"][0]["text"] == "I am alive."
 
 
-def test_models_need_names_of_their_own(models: Models) -> None:
+def test_models_need_names_of_their_own(models: ModelRegistry) -> None:
     for pipelines in ((), (models.default, models.default)):
         with pytest.raises(ValueError, match="a name of its own"):
-            Models(*pipelines)
+            ModelRegistry(*pipelines)
 
 
 def test_an_adapter_finds_the_model_it_is_for(pipeline_of: PipelineFactory) -> None:
     pipeline = pipeline_of()
     adapted = Pipeline(pipeline.engine, "one", adapters=("french",))
-    models = Models(adapted)
+    models = ModelRegistry(adapted)
     assert models.names == ("one", "french")
     assert models.find("french") is adapted
-    assert not models.several
+    assert not models.has_several

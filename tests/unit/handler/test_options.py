@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handler.errors import InvalidRequest
-from handler.options import PII_KINDS, PLAIN, OptionsInput, OptionsReader, _compiled_schema
-from handler.request import TextRequest, parse
+from handler.options import NO_DEFAULTS, PII_KINDS, OptionsInput, OptionsReader, _compiled_schema
+from handler.request import TextRequest, parse_job
 from tests.unit.handler.json_values import json_values
 from validation import NO_OPTIONS, Options
 from validation.options import pii
@@ -235,20 +235,20 @@ def test_anything_but_an_object_is_refused(given: Any, shown: str) -> None:
 )
 def test_options_reader_warns_about_every_unknown_field(name: str, sentence: str) -> None:
     # R16, R61: nothing unknown fails a request, and no check is left out without a word.
-    _, [warning] = PLAIN.read({"regenerate": True, name: True}, PATH)
+    _, [warning] = NO_DEFAULTS.read({"regenerate": True, name: True}, PATH)
     assert warning.endswith(sentence)
 
 
 def test_error_names_the_path_that_it_was_asked_by() -> None:
     # An OpenAI body has it at the top.
     with pytest.raises(InvalidRequest) as raised:
-        PLAIN.read({"language": 5})
+        NO_DEFAULTS.read({"language": 5})
     assert raised.value.message == f"validation.language {LANGUAGE_SAID}, got 5"
 
 
 def test_without_a_validator_there_are_no_intents_to_block() -> None:
     with pytest.raises(InvalidRequest, match=r'^validation\.blocked_intents: there is no intent "'):
-        PLAIN.read({"blocked_intents": ["weather"]})
+        NO_DEFAULTS.read({"blocked_intents": ["weather"]})
 
 
 NAMES = st.sampled_from([*OptionsInput.model_fields]) | st.text(st.characters(), max_size=3)
@@ -427,7 +427,7 @@ def test_settings_are_read_once() -> None:
 
 
 def test_job_carries_its_options() -> None:
-    request = parse({"input": {"prompt": "x", "validation": {"redact_pii": ["card"]}}})
+    request = parse_job({"input": {"prompt": "x", "validation": {"redact_pii": ["card"]}}})
     assert isinstance(request, TextRequest)
     assert redacted(request.options, CARD) == "[card]"
 
@@ -435,13 +435,13 @@ def test_job_carries_its_options() -> None:
 def test_job_with_a_wrong_option_names_it_by_its_path() -> None:
     # R50
     with pytest.raises(InvalidRequest) as raised:
-        parse({"input": {"prompt": "x", "validation": {"regenerate": "yes"}}})
+        parse_job({"input": {"prompt": "x", "validation": {"regenerate": "yes"}}})
     assert raised.value.message == f'{PATH}.regenerate {REGENERATE_SAID}, got "yes"'
     assert raised.value.param == f"{PATH}.regenerate"
 
 
 def test_job_is_told_of_what_could_not_be_looked_at(missing: str) -> None:
     _, value, said = MISSING[missing]
-    request = parse({"input": {"prompt": "x", "validation": {missing: value}}})
+    request = parse_job({"input": {"prompt": "x", "validation": {missing: value}}})
     assert isinstance(request, TextRequest)
     assert request.warnings == (f"{PATH}.{missing} was not looked at. {said}",)

@@ -11,11 +11,11 @@ import pytest
 from emulator.autoscaling.worker_process import worker_environment
 from emulator.settings import EmulatorSettings
 from handler.local import has_local_platform
-from handler.outbound_targets import TargetRefused, Targets, is_loopback, is_public
+from handler.outbound_targets import OutboundPolicy, TargetRefused, is_loopback, is_public
 from handler.worker_settings import WorkerSettings
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - what the setting is about
-PUBLIC_ONLY = Targets(allows_private=False)
+PUBLIC_ONLY = OutboundPolicy(allows_private=False)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_addresses_leave_out_private_ones(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(socket, "getaddrinfo", lookup)
     assert PUBLIC_ONLY.addresses("both.example", 80) == ["1.1.1.1"]
-    assert Targets().addresses("both.example", 80) == ["10.0.0.1", "1.1.1.1", "fd00::1"]
+    assert OutboundPolicy().addresses("both.example", 80) == ["10.0.0.1", "1.1.1.1", "fd00::1"]
 
 
 def test_message_names_the_host_and_the_setting_but_no_address(

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handler.errors import InvalidRequest
-from handler.parse_cache import Memo
-from handler.sampling import JOB_DEFAULTS, Defaults, read_sampling
+from handler.parse_cache import ParseCache
+from handler.sampling import JOB_DEFAULTS, SamplingDefaults, read_sampling
 
 MATTERS = frozenset({"a", "b"})
 
@@ -21,7 +21,7 @@ class Reader:
     """Reads by counting."""
 
     def __init__(self) -> None:
-        self.memo: Memo[int] = Memo()
+        self.memo: ParseCache[int] = ParseCache()
         self.times = 0
 
     def read(self, body: dict[str, Any], context: object = None) -> int:
@@ -120,7 +120,7 @@ _VALUES = st.one_of(
 )
 def test_a_body_is_read_as_it_would_be_alone(bodies: list[dict[str, Any]]) -> None:
     # R8-R12, R16: whatever was asked before.
-    def outcome(body: dict[str, Any], defaults: Defaults) -> Any:
+    def outcome(body: dict[str, Any], defaults: SamplingDefaults) -> Any:
         try:
             return read_sampling(body, defaults)
         except InvalidRequest as error:

@@ -21,7 +21,9 @@ from engine import (
     Usage,
 )
 from engine.errors import BackendFailed, PromptTooLong
-from handler.pipeline import Answer, Pipeline, Running
+from handler.active_generation import ActiveGeneration
+from handler.completed_answer import CompletedAnswer
+from handler.pipeline import Pipeline
 from handler.request import TextRequest
 from tests.unit.handler.conftest import Ended, PipelineFactory, Quiet
 from validation import Issue, Subject
@@ -38,7 +40,7 @@ def ask(prompt: str, **fields: object) -> TextRequest:
     )
 
 
-async def drain(running: Running, interval_s: float = 0.0) -> list[list[str]]:
+async def drain(running: ActiveGeneration, interval_s: float = 0.0) -> list[list[str]]:
     return [[delta.text for delta in batch] async for batch in running.batches(interval_s)]
 
 
@@ -302,8 +304,8 @@ def test_answer_knows_whether_it_was_sanitized() -> None:
     # R47
     finish = Finish(reason=FinishReason.STOP, usage=Usage(1, 1))
     fields = {"id": "x", "model": "m", "created": 1, "finish": finish, "streaming": False}
-    assert not Answer(text="ab", deltas=("a", "b"), **fields).sanitized  # type: ignore[arg-type]
-    assert Answer(text="a", deltas=("a", "b"), **fields).sanitized  # type: ignore[arg-type]
+    assert not CompletedAnswer(text="ab", deltas=("a", "b"), **fields).sanitized  # type: ignore[arg-type]
+    assert CompletedAnswer(text="a", deltas=("a", "b"), **fields).sanitized  # type: ignore[arg-type]
 
 
 async def test_what_is_ignored_is_logged(

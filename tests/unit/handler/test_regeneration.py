@@ -13,8 +13,8 @@ import pytest
 from handler.job import JobHandler
 from handler.options import OptionsInput, OptionsReader
 from handler.pipeline import Pipeline
-from handler.request import TextRequest, parse
-from tests.unit.handler.conftest import PipelineFactory, Quiet, Tries
+from handler.request import TextRequest, parse_job
+from tests.unit.handler.conftest import PipelineFactory, Quiet, RecordingGenerate
 from validation import Issue, Options, Subject, Validator, Verdict
 
 LOUD, QUIET = ["He", "llo!"], ["He", "llo"]
@@ -24,7 +24,7 @@ SHOUTED = {"rule": "shouting", "message": "somebody shouted"}
 class Bench(Protocol):
     def __call__(
         self, *tries: list[Any], validator: Validator | None = None, **config: Any
-    ) -> tuple[Pipeline, Tries]: ...
+    ) -> tuple[Pipeline, RecordingGenerate]: ...
 
 
 @pytest.fixture
@@ -33,13 +33,13 @@ def bench(pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch) -> Benc
 
     def build(
         *tries: list[Any], validator: Validator | None = None, **config: Any
-    ) -> tuple[Pipeline, Tries]:
+    ) -> tuple[Pipeline, RecordingGenerate]:
         answers = [
             {"when": f"try {number}$", "pieces": pieces}
             for number, pieces in enumerate(tries, start=1)
         ]
         pipeline = pipeline_of(*answers, validator=validator or Quiet(), **config)
-        asked = Tries(pipeline.engine)
+        asked = RecordingGenerate(pipeline.engine)
         monkeypatch.setattr(pipeline.engine, "generate", asked)
         return pipeline, asked
 
@@ -55,7 +55,7 @@ def job(*, regenerate: bool | None = True, **given: Any) -> dict[str, Any]:
 
 def request(*, timeout_s: float | None = None, **sampling: Any) -> TextRequest:
     """A job that may be generated again, with its own time."""
-    asked = parse(job(sampling_params=sampling))
+    asked = parse_job(job(sampling_params=sampling))
     assert isinstance(asked, TextRequest)
     generation = replace(asked.generation, timeout_s=timeout_s)
     return replace(asked, generation=generation)
@@ -80,7 +80,7 @@ class Counting(Quiet):
 async def test_answer_that_asks_for_it_is_generated_again(bench: Bench) -> None:
     pipeline, tries = bench(LOUD, QUIET)
     answer = await pipeline.run(request())
-    assert len(tries.asked) == 2
+    assert len(tries.requests) == 2
     assert answer.text == "Hello"
     assert answer.verdict is not None
     assert answer.verdict.valid
@@ -89,7 +89,7 @@ async def test_answer_that_asks_for_it_is_generated_again(bench: Bench) -> None:
 async def test_answer_that_is_good_is_not(bench: Bench) -> None:
     pipeline, tries = bench(QUIET, LOUD)
     answer = await pipeline.run(request())
-    assert len(tries.asked) == 1
+    assert len(tries.requests) == 1
     assert answer.discarded is None
 
 
@@ -101,14 +101,14 @@ async def test_answer_whose_verdict_does_not_ask_is_not(bench: Bench) -> None:
 
     pipeline, tries = bench(LOUD, QUIET, validator=Resigned())
     await pipeline.run(request())
-    assert len(tries.asked) == 1
+    assert len(tries.requests) == 1
 
 
 @pytest.mark.parametrize("regenerate", [False, None])
 async def test_it_is_off_unless_it_is_asked_for(bench: Bench, regenerate: bool | None) -> None:
     pipeline, tries = bench(LOUD, QUIET)
     output = await JobHandler(pipeline).run(job(regenerate=regenerate))
-    assert len(tries.asked) == 1
+    assert len(tries.requests) == 1
     assert "regenerated" not in output
 
 
@@ -119,20 +119,20 @@ async def test_setting_holds_where_a_request_says_nothing(
     pipeline, tries = bench(LOUD, QUIET)
     options = OptionsReader(OptionsInput(regenerate=True))
     await JobHandler(pipeline, options).run(job(regenerate=regenerate))
-    assert len(tries.asked) == count
+    assert len(tries.requests) == count
 
 
 async def test_without_validation_nobody_asks_for_it(bench: Bench) -> None:
     pipeline, tries = bench(LOUD, QUIET)
     await JobHandler(pipeline).run(job(enable_validation=False))
-    assert len(tries.asked) == 1
+    assert len(tries.requests) == 1
 
 
 @pytest.mark.parametrize("greedy", [{"temperature": 0}, {"top_p": 0}, {"top_k": 1}])
 async def test_greedy_answer_would_only_come_again(bench: Bench, greedy: dict[str, Any]) -> None:
     pipeline, tries = bench(LOUD, QUIET)
     answer = await pipeline.run(request(**greedy))
-    assert len(tries.asked) == 1
+    assert len(tries.requests) == 1
     assert answer.discarded is None
     assert answer.warnings == ()
 
@@ -140,7 +140,7 @@ async def test_greedy_answer_would_only_come_again(bench: Bench, greedy: dict[st
 async def test_it_is_done_once(bench: Bench) -> None:
     pipeline, tries = bench(["a!!!"], ["b!!"], ["c!"], ["d"], validator=Counting())
     answer = await pipeline.run(request())
-    assert len(tries.asked) == 2
+    assert len(tries.requests) == 2
     assert answer.text == "b!!"
 
 
@@ -211,13 +211,13 @@ async def test_second_try_has_the_next_seed(
     # R10: the same one would give the same text, and a repeated request must give both again.
     pipeline, tries = bench(LOUD, QUIET)
     await pipeline.run(request(seed=seed))
-    assert [asked.sampling.seed for asked in tries.asked] == [seed, second]
+    assert [asked.sampling.seed for asked in tries.requests] == [seed, second]
 
 
 async def test_second_try_is_the_same_request_otherwise(bench: Bench) -> None:
     pipeline, tries = bench(LOUD, QUIET)
     await pipeline.run(request(timeout_s=60, seed=1, max_tokens=9, stop=["x"]))
-    first, second = tries.asked
+    first, second = tries.requests
     sampling = replace(second.sampling, seed=1)
     assert replace(second, sampling=sampling, timeout_s=60) == first
 
@@ -253,7 +253,7 @@ async def test_second_try_has_the_time_that_is_left(
     slow = [{"text": "Hello!", "delay_ms": 100}]
     pipeline, tries = bench(slow, QUIET, **config)
     await pipeline.run(request(**given))
-    left_s = tries.asked[1].timeout_s
+    left_s = tries.requests[1].timeout_s
     assert left_s is not None
     assert 0 < left_s < 30 - 0.09
 
@@ -266,7 +266,7 @@ async def test_where_no_time_is_left_there_is_no_second_try(
     monkeypatch.setattr("handler.pipeline.time", clock)
     pipeline, tries = bench(LOUD, QUIET)
     answer = await pipeline.run(request(timeout_s=30))
-    assert len(tries.asked) == 1
+    assert len(tries.requests) == 1
     assert answer.discarded is None
 
 
@@ -274,7 +274,7 @@ async def test_second_try_that_takes_too_long_is_ended(bench: Bench) -> None:
     pipeline, tries = bench(LOUD, ["He", {"hang_s": 3600}])
     await pipeline.engine.ready()
     answer = await pipeline.run(request(timeout_s=1))
-    assert len(tries.asked) == 2
+    assert len(tries.requests) == 2
     assert answer.text == "Hello"
     (warning,) = answer.warnings
     assert warning.startswith("the answer was not generated again: the request took longer than 0.")
@@ -299,7 +299,7 @@ async def test_first_try_that_fails_is_a_failure(bench: Bench) -> None:
     # R50
     pipeline, tries = bench(["He", {"error": "out of luck"}], QUIET)
     assert await JobHandler(pipeline).run(job()) == {"error": "out of luck"}
-    assert len(tries.asked) == 1
+    assert len(tries.requests) == 1
 
 
 # -- which ways there are -------------------------------------------------------------------------
@@ -309,7 +309,7 @@ async def test_job_whose_stream_is_live_is_not_generated_again(bench: Bench) -> 
     # What has been sent cannot be taken back.
     pipeline, tries = bench(LOUD, QUIET)
     *partials, final = await outputs(JobHandler(pipeline), job(stream=True))
-    assert len(tries.asked) == 1
+    assert len(tries.requests) == 1
     assert "".join(each["choices"][0]["text"] for each in partials) == "Hello!"
     assert "regenerated" not in final
 
@@ -318,7 +318,7 @@ async def test_job_that_is_not_streamed_is_generated_again_in_either_mode(bench:
     # R45
     pipeline, tries = bench(LOUD, QUIET)
     (final,) = await outputs(JobHandler(pipeline), job(stream=False))
-    assert len(tries.asked) == 2
+    assert len(tries.requests) == 2
     assert final["choices"][0]["text"] == "Hello"
     assert final["regenerated"]["discarded_issues"] == ["somebody shouted"]
 
@@ -336,7 +336,7 @@ async def test_openai_stream_is_not_generated_again(bench: Bench, mode: str) -> 
     pipeline, tries = bench(LOUD, QUIET)
     jobs, given = JobHandler(pipeline), call(stream=True)
     text = await jobs.run(given) if mode == "aggregate" else "".join(await outputs(jobs, given))
-    assert len(tries.asked) == 1
+    assert len(tries.requests) == 1
     assert '"valid":false' in text
     assert "regenerated" not in text
 
@@ -346,6 +346,6 @@ async def test_openai_call_that_asks_is_generated_again(bench: Bench, mode: str)
     pipeline, tries = bench(LOUD, QUIET)
     jobs, given = JobHandler(pipeline), call()
     body = await jobs.run(given) if mode == "aggregate" else (await outputs(jobs, given))[0]
-    assert len(tries.asked) == 2
+    assert len(tries.requests) == 2
     assert body["choices"][0]["text"] == "Hello"
     assert body["regenerated"]["discarded_issues"] == ["somebody shouted"]

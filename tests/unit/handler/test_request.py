@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from engine import Chat, Priority, SamplingParams
 from engine.request import TemplateMode
 from handler.errors import InvalidRequest
-from handler.request import OpenAIRequest, TextRequest, parse
+from handler.request import OpenAIRequest, TextRequest, parse_job
 from tests.unit.handler.json_values import json_values
 
 ROOT = Path(__file__).parents[3]
@@ -23,7 +23,7 @@ MESSAGES = "input.messages must be a non-empty array"
 
 
 def text(given: dict[str, Any], **job: Any) -> TextRequest:
-    request = parse({"id": "job-1", "input": given, **job})
+    request = parse_job({"id": "job-1", "input": given, **job})
     assert isinstance(request, TextRequest)
     return request
 
@@ -117,7 +117,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 @pytest.mark.parametrize(("job", "param", "message"), REFUSED)
 def test_refused_in_one_sentence(job: dict[str, Any], param: str, message: str) -> None:
     with pytest.raises(InvalidRequest) as raised:
-        parse({"id": "job-1", **job})
+        parse_job({"id": "job-1", **job})
     assert raised.value.message == message
     assert raised.value.param == param
 
@@ -138,7 +138,7 @@ def test_defaults() -> None:
 
 def test_shipped_test_input_is_a_good_job() -> None:
     # R44
-    request = parse({"id": "local_test", **json.loads((ROOT / "test_input.json").read_text())})
+    request = parse_job({"id": "local_test", **json.loads((ROOT / "test_input.json").read_text())})
     assert isinstance(request, TextRequest)
     assert request.generation.prompt == "What skills should I learn for backend development?"
     assert request.generation.sampling.max_tokens == 150
@@ -195,7 +195,7 @@ def test_apply_chat_template_of_a_job_overrides_the_setting(
 ) -> None:
     # R58: the prompt itself stays text, which is what validation sees.
     job = {"input": {"prompt": "hi", "apply_chat_template": given}}
-    request = parse(job, chat_template=default)
+    request = parse_job(job, chat_template=default)
     assert isinstance(request, TextRequest)
     assert request.generation.chat_template == (mode or default)
     assert request.generation.prompt == request.prompt_text == "hi"
@@ -221,8 +221,8 @@ def test_null_prompt_beside_messages_counts_as_unset() -> None:
 @pytest.mark.parametrize("default", [True, False])
 def test_validation_is_asked_for_or_the_default(asked: bool, default: bool) -> None:
     # R47
-    silent = parse({"input": {"prompt": "x"}}, validation=default)
-    told = parse({"input": {"prompt": "x", "enable_validation": asked}}, validation=default)
+    silent = parse_job({"input": {"prompt": "x"}}, validation=default)
+    told = parse_job({"input": {"prompt": "x", "enable_validation": asked}}, validation=default)
     assert isinstance(silent, TextRequest)
     assert isinstance(told, TextRequest)
     assert silent.validation is default
@@ -247,7 +247,7 @@ def test_ignored_parameter_is_warned_about() -> None:
     [({"id": 5}, "5"), ({"id": ""}, "local"), ({"id": None}, "local"), ({}, "local")],
 )
 def test_any_job_id_names_the_request(job: dict[str, Any], name: str) -> None:
-    request = parse({**job, "input": {"prompt": "x"}})
+    request = parse_job({**job, "input": {"prompt": "x"}})
     assert isinstance(request, TextRequest)
     assert request.generation.request_id == name
 
@@ -257,14 +257,14 @@ def test_openai_call_is_handed_on_as_it_is() -> None:
     body = {"model": "m", "messages": 5}
     job = {"input": {"openai_route": "/v1/x", "openai_input": body, "prompt": 5}}
     told = ("input.prompt was ignored: put it in input.openai_input",)
-    assert parse(job) == OpenAIRequest("/v1/x", body, warnings=told)
+    assert parse_job(job) == OpenAIRequest("/v1/x", body, warnings=told)
 
 
 def test_openai_call_without_a_body_has_an_empty_one() -> None:
     # What RunPod's bridge sends for GET /v1/models.
-    assert parse({"input": {"openai_route": "/v1/models"}}) == OpenAIRequest("/v1/models", {})
+    assert parse_job({"input": {"openai_route": "/v1/models"}}) == OpenAIRequest("/v1/models", {})
     asked = {"openai_route": "/v1/models", "openai_input": None}
-    assert parse({"input": asked}) == OpenAIRequest("/v1/models", {})
+    assert parse_job({"input": asked}) == OpenAIRequest("/v1/models", {})
 
 
 NAMES = [
@@ -282,7 +282,7 @@ NAMES = [
 def test_arbitrary_json_raises_nothing_but_invalid_request(given: Any) -> None:
     # R50
     try:
-        parse({"id": "x", "input": given})
+        parse_job({"id": "x", "input": given})
     except InvalidRequest as error:
         refused = error
     else:

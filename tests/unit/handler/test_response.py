@@ -11,15 +11,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine import Delta, Finish, FinishReason, Timings, TokenLogprob, Usage
-from handler.pipeline import Answer
-from handler.response import encode, encode_partial, encode_verdict
+from handler.completed_answer import CompletedAnswer
+from handler.response import encode_answer, encode_partial, encode_verdict
 from validation import Issue, Removal, Verdict
 
 FINISH = Finish(reason=FinishReason.STOP, usage=Usage(12, 3))
 
 
-def answer(*deltas: str, text: str | None = None, **fields: Any) -> Answer:
-    return Answer(
+def answer(*deltas: str, text: str | None = None, **fields: Any) -> CompletedAnswer:
+    return CompletedAnswer(
         **{
             "id": "job-1",
             "model": "tiny",
@@ -35,7 +35,7 @@ def answer(*deltas: str, text: str | None = None, **fields: Any) -> Answer:
 
 def test_whole_answer() -> None:
     # R45, R46: no deltas, the tokens are the one text.
-    output = encode(answer("Hello", " world"))
+    output = encode_answer(answer("Hello", " world"))
     assert output["choices"] == [
         {"index": 0, "text": "Hello world", "tokens": ["Hello world"], "finish_reason": "stop"}
     ]
@@ -49,7 +49,7 @@ def test_whole_answer() -> None:
 
 def test_streamed_answer() -> None:
     # R45, R46: only new text in each delta.
-    output = encode(answer("Hello", " world", streaming=True))
+    output = encode_answer(answer("Hello", " world", streaming=True))
     assert output["choices"] == [
         {
             "index": 0,
@@ -63,18 +63,18 @@ def test_streamed_answer() -> None:
 
 
 def test_answer_without_a_word() -> None:
-    assert encode(answer())["choices"][0]["tokens"] == [""]
-    streamed = encode(answer(streaming=True))["choices"][0]
+    assert encode_answer(answer())["choices"][0]["tokens"] == [""]
+    streamed = encode_answer(answer(streaming=True))["choices"][0]
     assert (streamed["text"], streamed["deltas"], streamed["tokens"]) == ("", [], [])
 
 
 def test_finish_and_stop_reason() -> None:
     finish = Finish(reason=FinishReason.LENGTH, usage=Usage(1, 1))
-    choice = encode(answer("a", finish=finish))["choices"][0]
+    choice = encode_answer(answer("a", finish=finish))["choices"][0]
     assert choice["finish_reason"] == "length"
     assert "stop_reason" not in choice
     stopped = Finish(reason=FinishReason.STOP, usage=Usage(1, 1), stop_reason="five")
-    assert encode(answer("a", finish=stopped))["choices"][0]["stop_reason"] == "five"
+    assert encode_answer(answer("a", finish=stopped))["choices"][0]["stop_reason"] == "five"
 
 
 @pytest.mark.parametrize("streaming", [True, False])
@@ -84,7 +84,7 @@ def test_validation_tells_the_verdict(streaming: bool, text: str, sanitized: boo
     issues = (Issue("too_short", "too short"), Issue("skills", "no skills"))
     removals = (Removal("label", 0, 4),) * 120
     verdict = Verdict(text=text, intent="general", issues=issues, removals=removals)
-    output = encode(answer("raw", " text", text=text, streaming=streaming, verdict=verdict))
+    output = encode_answer(answer("raw", " text", text=text, streaming=streaming, verdict=verdict))
     assert output["validation"] == {
         "valid": False,
         "issues": ["too short", "no skills"],
@@ -108,7 +108,7 @@ def test_validation_tells_the_verdict(streaming: bool, text: str, sanitized: boo
 def test_validation_of_a_valid_answer() -> None:
     # R47
     verdict = Verdict(text="a", intent="career_guidance")
-    output = encode(answer("a", verdict=verdict))
+    output = encode_answer(answer("a", verdict=verdict))
     assert output["validation"] == {
         "valid": True,
         "issues": [],
@@ -122,7 +122,7 @@ def test_notices_are_details_of_a_valid_answer() -> None:
     # R60
     notices = (Issue("cut_off", "cut off"),)
     verdict = Verdict(text="a", intent="general", notices=notices)
-    validation = encode(answer("a", verdict=verdict))["validation"]
+    validation = encode_answer(answer("a", verdict=verdict))["validation"]
     assert (validation["valid"], validation["issues"]) == (True, [])
     assert validation["details"]["issues"] == []
     assert validation["details"]["notices"] == [{"rule": "cut_off", "message": "cut off"}]
@@ -161,13 +161,13 @@ def test_regenerated_tells_what_was_discarded() -> None:
 
 def test_warnings_are_sentences() -> None:
     # R16
-    assert encode(answer("a", warnings=("one", "two")))["warnings"] == ["one", "two"]
+    assert encode_answer(answer("a", warnings=("one", "two")))["warnings"] == ["one", "two"]
 
 
 @given(st.lists(st.text(min_size=1)), st.booleans())
 def test_deltas_join_to_the_raw_text(deltas: list[str], streaming: bool) -> None:
     # R46
-    choice = encode(answer(*deltas, streaming=streaming))["choices"][0]
+    choice = encode_answer(answer(*deltas, streaming=streaming))["choices"][0]
     assert "".join(choice["tokens"]) == "".join(deltas) == choice["text"]
     assert ("deltas" in choice) is streaming
     if streaming:
@@ -191,7 +191,7 @@ def test_every_number_is_json(numbers: tuple[float, ...]) -> None:
     given: dict[str, Any] = dict(zip(names, numbers, strict=True))
     timings = Timings(**given)
     finish = Finish(reason=FinishReason.STOP, usage=Usage(1, 1), timings=timings)
-    output = encode(answer("a", finish=finish))
+    output = encode_answer(answer("a", finish=finish))
     json.dumps(output, allow_nan=False)
     for name, number in zip(names, numbers, strict=True):
         assert output["timings"][name] == (round(number, 3) if math.isfinite(number) else 0.0)

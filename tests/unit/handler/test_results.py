@@ -21,7 +21,7 @@ from handler.blobs.files import FileBlobs
 from handler.bucket import Bucket
 from handler.errors import InvalidRequest
 from handler.job import JobHandler
-from handler.results import LINK_S, POINTER_BYTES, Results, pointed_at
+from handler.results import LINK_EXPIRY_S, POINTER_BYTES, ResultStore, result_pointer
 from tests.unit.handler.conftest import PipelineFactory
 
 SECRET = "Zm9v/s3cr3t"
@@ -42,10 +42,10 @@ class Folders:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.asked: list[Bucket] = []
+        self.opened: list[Bucket] = []
 
     def __call__(self, bucket: Bucket) -> FileBlobs:
-        self.asked.append(bucket)
+        self.opened.append(bucket)
         return FileBlobs(self.folder / bucket.name)
 
     def found(self, name: str = "theirs") -> dict[str, Any]:
@@ -111,7 +111,7 @@ def job(prompt: str = "x", *, job_id: str = "abc-u1", **fields: Any) -> dict[str
 async def test_job_with_a_bucket_gets_a_pointer(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
-    run = Handlers(JobHandler(pipeline_of(TEXT), results=Results(look=folders)))
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=ResultStore(look=folders)))
     output = await run.whole(job(s3Config=GIVEN | {"objectPath": "a/b"}), how)
     (stored,) = folders.found().values()
     assert stored["choices"][0]["text"] == "one two"
@@ -121,7 +121,7 @@ async def test_job_with_a_bucket_gets_a_pointer(
             "bucket": "theirs",
             "key": "a/b/abc-u1.json",
             "bytes": len(orjson.dumps(stored)),
-            "expires_s": LINK_S,
+            "expires_s": LINK_EXPIRY_S,
         },
         "id": "abc-u1",
         "model": "scripted",
@@ -129,26 +129,26 @@ async def test_job_with_a_bucket_gets_a_pointer(
         "choices": [{"index": 0, "finish_reason": "stop"}],
     }
     assert stored.keys() >= output.keys() - {"result"}
-    assert pointed_at(output) == output["result"]
-    assert pointed_at(stored) is None
+    assert result_pointer(output) == output["result"]
+    assert result_pointer(stored) is None
 
 
 async def test_without_one_nothing_changes(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
-    run = Handlers(JobHandler(pipeline_of(TEXT), results=Results(OURS, 10_000, look=folders)))
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=ResultStore(OURS, 10_000, look=folders)))
     assert (await run.whole(job(), how))["choices"][0]["text"] == "one two"
     assert (await run.whole(job(s3Config=None), how))["choices"][0]["text"] == "one two"
     listed = await run.listed(job(), how)
     assert listed == run.streamed
     assert listed[-1]["choices"][0]["text"] == "one two"
-    assert folders.asked == []
+    assert folders.opened == []
 
 
 async def test_large_result_goes_to_the_workers_own_bucket(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
-    run = Handlers(JobHandler(pipeline_of(LONG), results=Results(OURS, 10_000, look=folders)))
+    run = Handlers(JobHandler(pipeline_of(LONG), results=ResultStore(OURS, 10_000, look=folders)))
     output = await run.whole(job(), how)
     assert output["result"]["bucket"] == "ours"
     assert folders.found("ours")["abc-u1.json"]["choices"][0]["text"] == "x" * 6_000
@@ -160,8 +160,8 @@ async def test_large_result_goes_to_the_workers_own_bucket(
 async def test_what_the_platform_would_not_take_goes_there_unless_told_otherwise(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
-    sizes = limits.Sizes(run=POINTER_BYTES + 15_000, runsync=POINTER_BYTES + 30_000)
-    results = Results(OURS, look=folders, sizes=sizes)
+    sizes = limits.PayloadLimits(run=POINTER_BYTES + 15_000, runsync=POINTER_BYTES + 30_000)
+    results = ResultStore(OURS, look=folders, sizes=sizes)
     run = Handlers(JobHandler(pipeline_of(LONG), results=results))
     assert "result" in await run.whole(job(), how)
     assert "choices" in await run.whole(job(job_id="sync-abc-u1"), how)
@@ -172,14 +172,14 @@ async def test_bucket_without_a_name_is_the_months(
     pipeline_of: PipelineFactory, folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "strftime", {"%m-%y": "11-26"}.__getitem__)
-    run = Handlers(JobHandler(pipeline_of(TEXT), results=Results(Bucket(), 0, look=folders)))
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=ResultStore(Bucket(), 0, look=folders)))
     assert (await run.whole(job()))["result"]["bucket"] == "11-26"
 
 
 async def test_openai_call_is_told_of_in_its_own_keys(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
-    run = Handlers(JobHandler(pipeline_of(TEXT), results=Results(look=folders)))
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=ResultStore(look=folders)))
     given: dict[str, Any] = {"openai_route": "/v1/completions", "openai_input": {"prompt": "p"}}
     output = await run.whole({"id": "j", "input": given, "s3Config": GIVEN}, how)
     stored = folders.found()["j.json"]
@@ -195,12 +195,12 @@ async def test_openai_call_is_told_of_in_its_own_keys(
 async def test_openai_client_is_pointed_only_to_what_it_could_not_get(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
-    results = Results(OURS, 0, look=folders)
+    results = ResultStore(OURS, 0, look=folders)
     run = Handlers(JobHandler(pipeline_of(LONG), results=results))
     given = {"openai_route": "/v1/completions", "openai_input": {"prompt": "p"}}
     call = {"id": "j", "input": given}
     assert (await run.whole(call, how))["choices"][0]["text"] == "x" * 6_000
-    results.sizes = limits.Sizes(run=POINTER_BYTES + 1_000)
+    results.sizes = limits.PayloadLimits(run=POINTER_BYTES + 1_000)
     assert "result" in await run.whole(call, how)
 
 
@@ -211,7 +211,7 @@ async def test_openai_client_is_pointed_only_to_what_it_could_not_get(
 async def test_outputs_are_streamed_and_their_list_goes_to_the_bucket(
     pipeline_of: PipelineFactory, folders: Folders, how: str, given: Any
 ) -> None:
-    run = Handlers(JobHandler(pipeline_of(TEXT), interval_s=0, results=Results(look=folders)))
+    run = Handlers(JobHandler(pipeline_of(TEXT), interval_s=0, results=ResultStore(look=folders)))
     (output,) = await run.listed({"id": "abc-u1", "input": given, "s3Config": GIVEN}, how)
     stored = folders.found()["abc-u1.json"]
     assert run.streamed == [*stored, output]
@@ -224,7 +224,7 @@ async def test_outputs_are_streamed_and_their_list_goes_to_the_bucket(
 async def test_list_that_becomes_too_large_is_kept_as_far_as_it_fits(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
-    results = Results(OURS, 5_000, look=folders)
+    results = ResultStore(OURS, 5_000, look=folders)
     slow = {"pieces": [{"text": "x" * 1_000, "delay_ms": 5}] * 3}
     run = Handlers(JobHandler(pipeline_of(slow), interval_s=0, results=results))
     listed = await run.listed(job(), how)
@@ -233,16 +233,16 @@ async def test_list_that_becomes_too_large_is_kept_as_far_as_it_fits(
     assert listed[:-1] == stored[: len(listed) - 1]
     assert 1 <= len(listed) - 1 < len(stored)
     assert len(orjson.dumps(listed[:-1])) <= 5_000
-    assert pointed_at(listed[-1]) is not None
+    assert result_pointer(listed[-1]) is not None
 
 
 async def test_failure_is_kept_whatever_was_before_it(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
     broken = {"pieces": ["a", {"error": "no more"}]}
-    run = Handlers(JobHandler(pipeline_of(broken), interval_s=0, results=Results(look=folders)))
+    run = Handlers(JobHandler(pipeline_of(broken), interval_s=0, results=ResultStore(look=folders)))
     assert await run.listed(job(s3Config=GIVEN), how) == [{"error": "no more"}]
-    assert folders.asked == []
+    assert folders.opened == []
 
 
 # ---- once ----
@@ -252,7 +252,7 @@ async def test_first_result_of_a_job_stays_and_is_the_one_told_of(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
     """A worker that was thought lost and the one in its place: both have one."""
-    results = Results(look=folders)
+    results = ResultStore(look=folders)
     first = Handlers(JobHandler(pipeline_of(TEXT), results=results))
     second = Handlers(JobHandler(pipeline_of({"pieces": ["three"]}), results=results))
     told = await first.whole(job(s3Config=GIVEN), how)
@@ -266,7 +266,7 @@ async def test_what_is_there_already_and_is_no_result_is_not_pointed_to(
     pipeline_of: PipelineFactory, folders: Folders
 ) -> None:
     folders(Bucket(name="theirs")).write("abc-u1.json", b"something else")
-    run = Handlers(JobHandler(pipeline_of(TEXT), results=Results(look=folders)))
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=ResultStore(look=folders)))
     assert (await run.whole(job(s3Config=GIVEN)))["error"] == (
         "the result could not be put into the bucket: s3://theirs/abc-u1.json is there already, "
         "and is no result"
@@ -276,7 +276,7 @@ async def test_what_is_there_already_and_is_no_result_is_not_pointed_to(
 async def test_local_jobs_all_have_one_name_and_the_last_one_stays(
     pipeline_of: PipelineFactory, folders: Folders
 ) -> None:
-    results = Results(look=folders)
+    results = ResultStore(look=folders)
     for text in ("first", "second"):
         run = Handlers(JobHandler(pipeline_of({"pieces": [text]}), results=results))
         for job_id in ("local_test", ""):
@@ -292,7 +292,7 @@ async def test_local_jobs_all_have_one_name_and_the_last_one_stays(
 async def test_key_is_the_jobs_id_as_far_as_a_key_can_be(
     pipeline_of: PipelineFactory, folders: Folders, job_id: str, key: str
 ) -> None:
-    run = Handlers(JobHandler(pipeline_of(TEXT), results=Results(look=folders)))
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=ResultStore(look=folders)))
     output = await run.whole(job(job_id=job_id, s3Config=GIVEN))
     assert output["result"]["key"] == f"{key}.json"
 
@@ -300,11 +300,11 @@ async def test_key_is_the_jobs_id_as_far_as_a_key_can_be(
 async def test_buckets_are_opened_once_and_not_all_kept(
     pipeline_of: PipelineFactory, folders: Folders
 ) -> None:
-    run = Handlers(JobHandler(pipeline_of(TEXT), results=Results(look=folders)))
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=ResultStore(look=folders)))
     for number in (0, 0, *range(12), 0, 11):
         given = GIVEN | {"bucketName": f"b{number}"}
         await run.whole(job(job_id=f"j{number}", s3Config=given))
-    assert [bucket.name for bucket in folders.asked] == [*(f"b{n}" for n in range(12)), "b0"]
+    assert [bucket.name for bucket in folders.opened] == [*(f"b{n}" for n in range(12)), "b0"]
 
 
 # ---- what goes wrong ----
@@ -344,7 +344,7 @@ async def test_bucket_that_takes_nothing_fails_the_job_in_one_sentence_without_k
     pipeline_of: PipelineFactory, tmp_path: Path, how: str, shape: str, kind: type[Exception]
 ) -> None:
     error = kind(f"s3://b/k: AKIDEXAMPLE signed with {SECRET} is wrong")
-    results = Results(look=lambda bucket: Refusing(tmp_path, error))
+    results = ResultStore(look=lambda bucket: Refusing(tmp_path, error))
     run = Handlers(JobHandler(pipeline_of(TEXT), results=results))
     output = await getattr(run, shape)(job(s3Config=GIVEN), how)
     assert (output if shape == "whole" else output[-1]) == {
@@ -361,7 +361,7 @@ async def test_server_that_knows_no_conditions_is_written_to_without(
     pipeline_of: PipelineFactory, tmp_path: Path
 ) -> None:
     error = BlobUnsupported("a header you provided implies functionality that is not implemented")
-    results = Results(look=lambda bucket: Refusing(tmp_path, error, always=False))
+    results = ResultStore(look=lambda bucket: Refusing(tmp_path, error, always=False))
     run = Handlers(JobHandler(pipeline_of(TEXT), results=results))
     output = await run.whole(job(s3Config=GIVEN))
     assert orjson.loads((tmp_path / output["result"]["key"]).read_bytes())["usage"]
@@ -372,11 +372,11 @@ class Hanging(FileBlobs):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.asked = threading.Event()
+        self.called = threading.Event()
         self.go = threading.Event()
 
     def write(self, key: str, body: bytes, *, absent: bool = False) -> bool:
-        self.asked.set()
+        self.called.set()
         self.go.wait(30)
         return super().write(key, body, absent=absent)
 
@@ -392,9 +392,9 @@ async def test_upload_is_beside_the_loop_and_holds_no_slot(
     pipeline_of: PipelineFactory, hanging: Hanging, how: str
 ) -> None:
     pipeline = pipeline_of(TEXT, slots=1)
-    run = Handlers(JobHandler(pipeline, results=Results(look=lambda bucket: hanging)))
+    run = Handlers(JobHandler(pipeline, results=ResultStore(look=lambda bucket: hanging)))
     upload = asyncio.create_task(run.whole(job(s3Config=GIVEN), how))
-    await asyncio.to_thread(hanging.asked.wait, 10)
+    await asyncio.to_thread(hanging.called.wait, 10)
     # The only slot is free for the next one, and the loop for its words.
     assert (await run.whole(job(), how))["choices"][0]["text"] == "one two"
     assert not upload.done()
@@ -405,7 +405,7 @@ async def test_upload_is_beside_the_loop_and_holds_no_slot(
 async def test_upload_has_its_time(
     pipeline_of: PipelineFactory, hanging: Hanging, how: str
 ) -> None:
-    results = Results(look=lambda bucket: hanging, limit_s=0.1)
+    results = ResultStore(look=lambda bucket: hanging, limit_s=0.1)
     run = Handlers(JobHandler(pipeline_of(TEXT), results=results))
     output = await run.whole(job(s3Config=GIVEN), how)
     assert output["error"] == (
@@ -417,11 +417,11 @@ async def test_upload_has_its_time(
 async def test_cancelled_job_does_not_wait_for_its_upload(
     pipeline_of: PipelineFactory, hanging: Hanging
 ) -> None:
-    results = Results(look=lambda bucket: hanging)
+    results = ResultStore(look=lambda bucket: hanging)
     upload = asyncio.create_task(
         JobHandler(pipeline_of(TEXT), results=results).run(job(s3Config=GIVEN))
     )
-    await asyncio.to_thread(hanging.asked.wait, 10)
+    await asyncio.to_thread(hanging.called.wait, 10)
     upload.cancel()
     with pytest.raises(asyncio.CancelledError):
         await upload

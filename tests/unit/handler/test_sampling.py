@@ -13,11 +13,11 @@ from engine import SamplingParams
 from handler.errors import InvalidRequest
 from handler.sampling import (
     JOB_DEFAULTS,
-    Defaults,
+    SamplingDefaults,
     SamplingInput,
+    describe_value,
     read_sampling,
     read_token_ids,
-    shown,
 )
 
 WHOLE = "a whole number from 1 to 4294967295"
@@ -29,7 +29,7 @@ NAN, INFINITY = math.nan, math.inf
 
 
 def read(**body: Any) -> SamplingParams:
-    return read_sampling(body, Defaults())[0]
+    return read_sampling(body, SamplingDefaults())[0]
 
 
 # R8-R12: field, value, what is allowed, how the value is shown.
@@ -196,12 +196,12 @@ def test_openai_defaults() -> None:
 def test_null_counts_as_unset() -> None:
     body = dict.fromkeys(SamplingInput.model_fields)
     assert read_sampling(body, JOB_DEFAULTS) == read_sampling({}, JOB_DEFAULTS)
-    assert read_sampling({"echo": None, "best_of": None}, Defaults())[2] == ()
+    assert read_sampling({"echo": None, "best_of": None}, SamplingDefaults())[2] == ()
 
 
 def test_unknown_keys_are_left_alone() -> None:
     # R16
-    assert read_sampling({"colour": "blue", "": 1, "\ud800": []}, Defaults()) == (
+    assert read_sampling({"colour": "blue", "": 1, "\ud800": []}, SamplingDefaults()) == (
         SamplingParams(),
         False,
         (),
@@ -283,14 +283,14 @@ def test_max_completion_tokens_is_the_name_for_chat() -> None:
 )
 def test_ignored_parameter_is_warned_about(field: str, value: Any) -> None:
     # R16
-    _, _, warnings = read_sampling({field: value, "top_p": 0.5}, Defaults(), "p.")
+    _, _, warnings = read_sampling({field: value, "top_p": 0.5}, SamplingDefaults(), "p.")
     assert warnings == (f"p.{field} is not supported and was ignored",)
 
 
 def test_each_ignored_parameter_has_a_warning_of_its_own() -> None:
     # R16
     body = {"echo": True, "min_tokens": 5, "early_stopping": False, "detokenize": None}
-    assert len(read_sampling(body, Defaults())[2]) == 2
+    assert len(read_sampling(body, SamplingDefaults())[2]) == 2
 
 
 @given(
@@ -305,7 +305,7 @@ def test_each_ignored_parameter_has_a_warning_of_its_own() -> None:
 @example([10**5000])
 @example(float("nan"))
 def test_any_value_can_be_shown_on_any_wire(value: Any) -> None:
-    text = shown(value)
+    text = describe_value(value)
     text.encode()
     assert text
     assert len(text) <= 70
@@ -315,14 +315,14 @@ def test_nesting_too_deep_to_encode_can_be_shown() -> None:
     nested: list[Any] = []
     for _ in range(5000):
         nested = [nested]
-    assert shown(nested)
+    assert describe_value(nested)
 
 
 def test_an_ignored_parameter_is_named_where_each_body_has_it() -> None:
     """Two bodies that say the same in different places."""
     body = {"best_of": 3}
     for path in ("", "input.", "input.sampling_params.", ""):
-        _, _, warnings = read_sampling(body, Defaults(), path)
+        _, _, warnings = read_sampling(body, SamplingDefaults(), path)
         assert warnings == (f"{path}best_of is not supported and was ignored",)
 
 

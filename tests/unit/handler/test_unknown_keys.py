@@ -12,7 +12,7 @@ from handler.openai.body_keys import BODY_KEYS, TOKENIZE_KEYS
 from handler.openai.completions import COMPLETIONS
 from handler.openai.parameters import ChatInput, CompletionInput
 from handler.parameter_names import IGNORED, NEUTRAL
-from handler.request import OpenAIRequest, TextRequest, parse
+from handler.request import OpenAIRequest, TextRequest, parse_job
 from handler.unknown_keys import MAX_COMPARED, MAX_LOOKED_AT, KnownKeys
 from tools.docs.support_matrix import create_call
 
@@ -115,7 +115,7 @@ def test_every_dialect_names_a_misspelled_parameter(name: str, meant: str) -> No
 
 
 def parsed(given: dict[str, object], **beside: object) -> tuple[str, ...]:
-    request = parse({"id": "1", "input": given, **beside})
+    request = parse_job({"id": "1", "input": given, **beside})
     assert isinstance(request, TextRequest | OpenAIRequest)
     return request.warnings
 

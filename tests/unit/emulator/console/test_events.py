@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from emulator.console.events import JobWatch
-from emulator.console.generation_tracker import Answers
-from handler.active_generation import Running
+from emulator.console.events import JobEventStream
+from emulator.console.generation_tracker import GenerationTracker
+from handler.active_generation import ActiveGeneration
 from jobs import Job, MemoryJobStore, NewJob
 
 WORKER = "default/local"
@@ -24,7 +24,7 @@ class Spoken:
         self.request = SimpleNamespace(generation=SimpleNamespace(request_id=job_id))
         self.texts = list(texts)
 
-    def said(self, after: int) -> list[str]:
+    def deltas_after(self, after: int) -> list[str]:
         return self.texts[after:]
 
 
@@ -33,12 +33,12 @@ class Scene:
 
     def __init__(self) -> None:
         self.store = MemoryJobStore()
-        self.answers = Answers()
+        self.answers = GenerationTracker()
 
     async def begin(self) -> None:
         self.job = await self.store.enqueue(NewJob(endpoint="default", input=b'{"prompt":"x"}'))
         await self.take()
-        watch = JobWatch(self.store, self.answers, self.job.id)
+        watch = JobEventStream(self.store, self.answers, self.job.id)
         self.events: AsyncGenerator[bytes, None] = watch.events()
 
     async def take(self) -> Job:
@@ -47,7 +47,7 @@ class Scene:
 
     def speak(self, *texts: str) -> Spoken:
         spoken = Spoken(self.job.id, *texts)
-        self.answers.add(cast("Running", spoken))
+        self.answers.add(cast("ActiveGeneration", spoken))
         return spoken
 
     async def next(self) -> list[tuple[str, Any]]:
@@ -105,23 +105,23 @@ async def test_nothing_is_taken_back_where_nothing_was_said(scene: Scene) -> Non
 
 async def test_other_worker_s_attempt_takes_back_its_chunks(scene: Scene) -> None:
     await scene.next()
-    await scene.store.append(scene.job.id, scene.job.attempt, [b'"half"'])
+    await scene.store.append_chunks(scene.job.id, scene.job.attempt, [b'"half"'])
     assert await scene.next() == [("chunk", {"output": "half"})]
     await scene.store.nack(scene.job.id, scene.job.attempt)
     await scene.take()
-    await scene.store.append(scene.job.id, scene.job.attempt, [b'"again"'])
+    await scene.store.append_chunks(scene.job.id, scene.job.attempt, [b'"again"'])
     assert [name for name, _ in await scene.next()] == ["restart", "job", "chunk"]
 
 
 async def test_job_that_is_kept_no_more_is_gone(scene: Scene) -> None:
-    events = JobWatch(scene.store, scene.answers, "another").events()
+    events = JobEventStream(scene.store, scene.answers, "another").events()
     assert [event async for event in events] == [b"event: gone\ndata: {}\n\n"]
 
 
 async def test_reader_looks_less_often_where_nothing_happens(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spoken, waits, read = scene.speak("a"), list[float](), scene.store.read
+    spoken, waits, read = scene.speak("a"), list[float](), scene.store.read_chunks
 
     async def noted(job_id: str, after: Any, wait_s: float) -> Any:
         if wait_s:
@@ -132,7 +132,7 @@ async def test_reader_looks_less_often_where_nothing_happens(
                 await scene.store.ack(scene.job.id, scene.job.attempt, output=b"1")
         return await read(job_id, after, 0)
 
-    monkeypatch.setattr(scene.store, "read", noted)
+    monkeypatch.setattr(scene.store, "read_chunks", noted)
     async for _ in scene.events:
         pass
     assert waits[:10] == sorted(waits[:10])
@@ -144,7 +144,7 @@ async def test_reader_looks_less_often_where_nothing_happens(
 async def test_chunks_of_the_engine_that_is_heard_are_not_told_twice(scene: Scene) -> None:
     spoken = scene.speak("a")
     await scene.next()
-    await scene.store.append(scene.job.id, scene.job.attempt, [b'{"again":"a"}'])
+    await scene.store.append_chunks(scene.job.id, scene.job.attempt, [b'{"again":"a"}'])
     spoken.texts.append("b")
     assert await scene.next() == [("deltas", {"first": 1, "texts": ["b"]})]
 
@@ -167,10 +167,10 @@ async def test_last_words_are_told_before_the_end(scene: Scene) -> None:
 def test_only_the_newest_answers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("emulator.console.generation_tracker._MOST", 2)
     times = iter((1.0, 2.0, 3.0))
-    answers = Answers(lambda: next(times))
+    answers = GenerationTracker(lambda: next(times))
     kept = [Spoken(name, "x") for name in ("a", "b", "c")]
     for each in kept:
-        answers.add(cast("Running", each))
+        answers.add(cast("ActiveGeneration", each))
     assert [answers.first_text_at(name) for name in ("a", "b", "c")] == [None, 2.0, 3.0]
     assert [answers.find(name) is not None for name in ("a", "b", "c")] == [False, True, True]
     # The moment stays when the answer has gone.
@@ -183,9 +183,9 @@ def test_only_the_newest_answers_are_remembered(monkeypatch: pytest.MonkeyPatch)
 def test_second_try_is_the_newest_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("emulator.console.generation_tracker._MOST", 2)
     times = iter((1.0, 2.0, 3.0, 4.0))
-    answers = Answers(lambda: next(times))
+    answers = GenerationTracker(lambda: next(times))
     kept = [Spoken(name, text) for name, text in (("a", "x"), ("b", "x"), ("a", "y"), ("c", "x"))]
     for each in kept:
-        answers.add(cast("Running", each))
+        answers.add(cast("ActiveGeneration", each))
     assert [answers.first_text_at(name) for name in ("a", "b", "c")] == [3.0, None, 4.0]
-    assert answers.find("a") is cast("Running", kept[2])
+    assert answers.find("a") is cast("ActiveGeneration", kept[2])

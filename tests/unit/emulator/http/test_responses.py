@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from emulator.http.responses import JSON, error_response, on_error, on_http_error
 from engine.errors import EngineDead, PromptTooLong, QueueFull
-from handler.errors import InvalidRequest, Problem, Row
+from handler.errors import ErrorInfo, ErrorMapping, InvalidRequest
 
 REQUEST = Request({"type": "http", "method": "PUT", "path": "/run", "headers": []})
 
@@ -62,7 +62,7 @@ async def test_dead_engine_is_told_in_the_agreed_words() -> None:  # R54
 
 @pytest.mark.parametrize(("status", "has"), [(429, True), (503, True), (500, False), (504, False)])
 def test_retry_after_goes_with_429_and_503_only(status: int, has: bool) -> None:
-    response = error_response(Problem("no", Row(status, "some_error")))
+    response = error_response(ErrorInfo("no", ErrorMapping(status, "some_error")))
     assert ("retry-after" in response.headers) is has
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from engine.errors import BackendFailed, EngineError, GenerationCancelled
+from handler.completed_answer import CompletedAnswer
 from handler.openai.service import OpenAIService
-from handler.pipeline import Answer
 from tests.unit.handler.conftest import PipelineFactory
 from tests.unit.handler.openai.calls import COMPLETIONS, blocks_of, idle, open_several
 from tests.unit.handler.openai.reading import chunks_of, text_of
@@ -128,7 +128,7 @@ async def test_abort_of_what_is_over_changes_nothing(pipeline_of: PipelineFactor
     async with await open_several(service, {"prompt": "hi", "n": 2}) as running:
         found = [part async for parts in running.batches() for part in parts]
         running.abort()
-    assert sum(isinstance(part, Answer) for _, part in found) == 2
+    assert sum(isinstance(part, CompletedAnswer) for _, part in found) == 2
     await idle(pipeline)
 
 
@@ -153,7 +153,7 @@ async def test_slow_reader_finds_longer_parts_and_not_more_of_them(
         parts = [part async for parts in running.batches() for part in parts]
     texts = ["", ""]
     for index, part in parts:
-        if not isinstance(part, Answer):
+        if not isinstance(part, CompletedAnswer):
             texts[index] += "".join(delta.text for delta in part)
     assert texts == ["x" * 150] * 2
     assert len(parts) < 30

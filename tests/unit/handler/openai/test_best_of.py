@@ -9,11 +9,11 @@ import pytest
 
 from engine import FinishReason, TokenLogprob, Usage
 from engine.output import Finish
+from handler.completed_answer import CompletedAnswer
 from handler.openai.call import OpenAICall
 from handler.openai.completions import COMPLETIONS as SHAPE
 from handler.openai.service import OpenAIService
-from handler.pipeline import Answer
-from tests.unit.handler.conftest import PipelineFactory, Quiet, Tries
+from tests.unit.handler.conftest import PipelineFactory, Quiet, RecordingGenerate
 from tests.unit.handler.openai.calls import COMPLETIONS, tell_whole
 from tests.usage import usage
 
@@ -27,7 +27,7 @@ ANSWERS: list[dict[str, Any]] = [
 
 def service_of(pipeline_of: PipelineFactory, *answers: dict[str, Any]) -> OpenAIService:
     pipeline = pipeline_of(*(answers or ANSWERS), validator=Quiet(), slots=1)
-    pipeline.engine.generate = Tries(pipeline.engine)  # type: ignore[method-assign]
+    pipeline.engine.generate = RecordingGenerate(pipeline.engine)  # type: ignore[method-assign]
     return OpenAIService(pipeline)
 
 
@@ -99,8 +99,8 @@ async def test_verdict_is_that_of_the_best(pipeline_of: PipelineFactory) -> None
     assert [choice["validation"]["valid"] for choice in several["choices"]] == [False, True]
 
 
-def answer(text: str, *logprobs: float, warnings: tuple[str, ...] = ()) -> Answer:
-    return Answer(
+def answer(text: str, *logprobs: float, warnings: tuple[str, ...] = ()) -> CompletedAnswer:
+    return CompletedAnswer(
         id="x",
         model="tiny",
         created=0,
@@ -113,7 +113,7 @@ def answer(text: str, *logprobs: float, warnings: tuple[str, ...] = ()) -> Answe
     )
 
 
-def best(*answers: Answer, **body: Any) -> dict[str, Any]:
+def best(*answers: CompletedAnswer, **body: Any) -> dict[str, Any]:
     codec = OpenAICall(SHAPE, {"prompt": "hi", "best_of": len(answers), **body}, "tiny", None)
     return codec.encode_response(*answers)
 

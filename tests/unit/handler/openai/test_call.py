@@ -13,12 +13,12 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
 from engine import Chat, Delta, Finish, FinishReason, Message, Priority, Usage
+from handler.completed_answer import CompletedAnswer
 from handler.errors import InvalidRequest
 from handler.openai.call import OpenAICall
 from handler.openai.chat import CHAT
 from handler.openai.completions import COMPLETIONS
 from handler.openai.endpoint_spec import EndpointSpec
-from handler.pipeline import Answer
 from tests.unit.handler.openai.reading import check_chunk, text_of
 from tests.usage import usage
 from validation import Verdict
@@ -38,8 +38,8 @@ def codec(shape: EndpointSpec, body: dict[str, Any], max_tokens: int | None = No
     return OpenAICall(shape, body, "tiny", max_tokens)
 
 
-def answer(of: OpenAICall, *deltas: str, finish: Finish = FINISH, **fields: Any) -> Answer:
-    return Answer(
+def answer(of: OpenAICall, *deltas: str, finish: Finish = FINISH, **fields: Any) -> CompletedAnswer:
+    return CompletedAnswer(
         id=of.request.generation.request_id,
         model="tiny",
         created=1_700_000_000,

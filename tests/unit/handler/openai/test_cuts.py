@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import Delta, Finish, SamplingParams, TokenLogprob
-from engine.backends.base import RunEnd
+from engine.backends.base import RunResult
 from engine.generation import Generation
-from handler.limits import split
+from handler.completed_answer import CompletedAnswer
+from handler.limits import split_deltas
 from handler.openai.call import OpenAICall
 from handler.openai.chat import CHAT
 from handler.openai.completions import COMPLETIONS
 from handler.openai.echo import Echo
 from handler.openai.endpoint_spec import EndpointSpec
 from handler.openai.events import DONE
-from handler.pipeline import Answer
 from tests.unit.handler.openai import reading
 
 LETTERS = "ab é😀"
@@ -50,7 +50,7 @@ def said(pieces: list[bytes], sampling: SamplingParams) -> tuple[list[Delta], Fi
             logprob = TokenLogprob(token, value, ((token, value), (f"{number}", -9.0)))
         if generation.on_piece(piece, number, logprob):
             break
-    finish = generation.finish(RunEnd(prompt_tokens=3))
+    finish = generation.finish(RunResult(prompt_tokens=3))
     return [delta for delta in deltas if delta.text or delta.logprob], finish
 
 
@@ -100,7 +100,7 @@ def test_streamed_is_whole(
     codec = OpenAICall(shape, body, "tiny", None)
     codec.echoes = [echo]
     deltas, finish = said(pieces, codec.parameters.sampling)
-    answer = Answer(
+    answer = CompletedAnswer(
         id=codec.id,
         model="tiny",
         created=1_700_000_000,
@@ -114,7 +114,7 @@ def test_streamed_is_whole(
     blocks = [codec.encode_opening(answer.created)]
     places = sorted(min(place, len(deltas)) for place in batches)
     for one, other in pairwise([0, *places, len(deltas)]):
-        blocks += [codec.encode_delta(part) for part in split(deltas[one:other], most)]
+        blocks += [codec.encode_delta(part) for part in split_deltas(deltas[one:other], most)]
     blocks += [codec.encode_closing(answer), DONE]
     streamed = reading.streamed([block for block in blocks if block])
     whole = reading.whole(codec.encode_response(answer))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from handler.errors import InvalidRequest, problem
+from handler.errors import InvalidRequest, error_info
 from handler.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.openai.service import OpenAIService
 from tests.unit.handler.conftest import PipelineFactory
@@ -36,7 +36,7 @@ async def test_model_server_refuses_them_without_one(
             service.parse_call(route, streamed({**body, name: NAMES[name]}), OVMS)
         )
     for raised in (whole, opened):
-        assert problem(raised.value).openai_error()["error"] == {
+        assert error_info(raised.value).openai_error()["error"] == {
             "message": f"{name} needs a draft model, and none is loaded",
             "type": "invalid_request_error",
             "param": name,

@@ -17,7 +17,7 @@ from engine.errors import (
     GenerationTimeout,
     QueueFull,
 )
-from handler.errors import HandlerError, InvalidRequest, NotFound, problem
+from handler.errors import HandlerError, InvalidRequest, NotFound, error_info
 from handler.openai.dialect import OVMS
 from handler.openai.embeddings import MAX_INPUTS
 from handler.openai.service import EMBEDDINGS, OpenAIService
@@ -119,7 +119,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 async def test_refused(pipeline_of: PipelineFactory, body: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest) as raised:
         await OpenAIService(pipeline_of()).embeddings(body)
-    told = problem(raised.value).openai_error()["error"]
+    told = error_info(raised.value).openai_error()["error"]
     assert told["message"].startswith(message)
     assert (told["code"], told["param"]) == (400, message.split(" ")[0])
 
@@ -141,7 +141,7 @@ async def test_models(pipeline_of: PipelineFactory) -> None:
 async def told(service: OpenAIService, given: Any) -> dict[str, Any]:
     with pytest.raises((EngineError, HandlerError)) as raised:
         await service.create_embeddings({"input": given})
-    error: dict[str, Any] = problem(raised.value).openai_error()["error"]
+    error: dict[str, Any] = error_info(raised.value).openai_error()["error"]
     return error
 
 

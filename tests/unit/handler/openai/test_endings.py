@@ -9,10 +9,10 @@ import pytest
 from openai.types import CompletionUsage
 
 from engine import Finish, FinishReason, Usage
+from handler.completed_answer import CompletedAnswer
 from handler.openai.call import OpenAICall
 from handler.openai.completions import COMPLETIONS
 from handler.openai.events import DONE
-from handler.pipeline import Answer
 from tests.unit.handler.openai import reading
 from tests.usage import usage
 
@@ -27,8 +27,8 @@ def codec(options: dict[str, Any] | None = None) -> OpenAICall:
     return OpenAICall(COMPLETIONS, body, "tiny", None, stream_several=True)
 
 
-def answer(index: int, *warnings: str) -> Answer:
-    return Answer(
+def answer(index: int, *warnings: str) -> CompletedAnswer:
+    return CompletedAnswer(
         id=str(index),
         model="tiny",
         created=0,
@@ -40,7 +40,7 @@ def answer(index: int, *warnings: str) -> Answer:
     )
 
 
-def ended(of: OpenAICall, *answers: tuple[int, Answer]) -> reading.Told:
+def ended(of: OpenAICall, *answers: tuple[int, CompletedAnswer]) -> reading.Told:
     blocks = [of.encode_opening(0, index) for index in range(4)]
     blocks += [of.encode_closing(each, index) for index, each in answers]
     return reading.streamed([block for block in [*blocks, DONE] if block])

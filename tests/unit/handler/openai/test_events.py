@@ -9,7 +9,7 @@ import pytest
 from engine import Delta, FinishReason, TokenLogprob, Usage
 from engine.output import Finish
 from handler import limits
-from handler.completed_answer import Answer
+from handler.completed_answer import CompletedAnswer
 from handler.openai.call import OpenAICall
 from handler.openai.completions import COMPLETIONS
 from handler.openai.events import stream_events
@@ -22,7 +22,7 @@ TOPS = tuple((f"other {number}", -2.0) for number in range(5))
 class Ready(CompletedGenerations):
     """Choices that have all come when they are asked for, as for a reader that was away long."""
 
-    def __init__(self, answers: list[Answer], deltas: list[list[Delta]]) -> None:
+    def __init__(self, answers: list[CompletedAnswer], deltas: list[list[Delta]]) -> None:
         super().__init__(answers)
         self._deltas = deltas
 
@@ -41,7 +41,7 @@ async def test_no_block_is_larger_than_a_chunk(text: str) -> None:
     said = [Delta(text, TokenLogprob(text, -1.5, TOPS, b"", len(text) * at)) for at in range(2000)]
     told = [*said[::2], *said[1::2]]
     answers = [
-        Answer(
+        CompletedAnswer(
             id=codec.id,
             model="tiny",
             created=1,
@@ -62,7 +62,7 @@ async def test_no_block_is_larger_than_a_chunk(text: str) -> None:
 async def test_batches_of_a_choice_are_one_event() -> None:
     # R29
     codec = OpenAICall(COMPLETIONS, {"prompt": "hi", "n": 2, "stream": True}, "tiny", None)
-    answer = Answer(
+    answer = CompletedAnswer(
         id=codec.id,
         model="tiny",
         created=1,
@@ -82,7 +82,7 @@ async def test_an_event_is_one_line_however_lines_are_told_apart() -> None:
     # R29: httpx, for one, splits text as `str.splitlines` does.
     said = 'a\u2028data: {"made": "up"}\u2029b\u0085c\nd\x1ce'
     codec = OpenAICall(COMPLETIONS, {"prompt": "hi", "stream": True}, "tiny", None)
-    answer = Answer(
+    answer = CompletedAnswer(
         id=codec.id,
         model="tiny",
         created=1,

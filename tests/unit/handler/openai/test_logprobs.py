@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from engine import Delta, Finish, FinishReason, TokenLogprob, Usage
+from handler.completed_answer import CompletedAnswer
 from handler.limits import BLOCK_BYTES
 from handler.openai.call import OpenAICall
 from handler.openai.chat import CHAT
@@ -20,7 +21,6 @@ from handler.openai.logprobs import (
     logprobs_within,
 )
 from handler.openai.service import OpenAIService
-from handler.pipeline import Answer
 from tests.unit.handler.conftest import PipelineFactory
 from tests.unit.handler.openai import calls, reading
 
@@ -184,8 +184,8 @@ def test_long_echo_is_told_in_several_events(pieces: bool) -> None:
     assert max(map(len, b"".join(blocks).split(b"\n\n"))) < BLOCK_BYTES
 
 
-def ended(codec: OpenAICall) -> Answer:
-    return Answer(
+def ended(codec: OpenAICall) -> CompletedAnswer:
+    return CompletedAnswer(
         id=codec.id,
         model="tiny",
         created=0,
@@ -205,7 +205,7 @@ def test_engine_without_logprobs_is_told_with_null(
 ) -> None:
     # R13, R16: empty arrays would say that there were no tokens.
     codec = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
-    answer = Answer(
+    answer = CompletedAnswer(
         id=codec.id,
         model="tiny",
         created=0,
@@ -247,7 +247,7 @@ async def test_engine_says_that_it_has_fewer(most: int, pipeline_of: PipelineFac
     warning = (
         f"logprobs were limited to {most} alternatives by the scripted engine, and 2 were requested"
     )
-    encode_chat_logprobs = {
+    chat = {
         "messages": [{"role": "user", "content": "hi"}],
         "logprobs": True,
         "top_logprobs": 2,

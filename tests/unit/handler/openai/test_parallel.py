@@ -13,12 +13,12 @@ from engine.errors import (
     GenerationTimeout,
     ModelLoadFailed,
 )
+from handler.completed_answer import CompletedAnswer
 from handler.openai.call import OpenAICall
 from handler.openai.completions import COMPLETIONS as COMPLETIONS_SHAPE
 from handler.openai.events import stream_events
 from handler.openai.parallel import ParallelGenerations
 from handler.openai.service import OpenAIService
-from handler.pipeline import Answer
 from tests.unit.handler.conftest import PipelineFactory
 from tests.unit.handler.openai import reading
 from tests.unit.handler.openai.calls import (
@@ -185,7 +185,7 @@ async def test_slot_that_is_brought_serves_them_all(pipeline_of: PipelineFactory
         async with await service.open_stream(codec, slot) as running:
             assert isinstance(running, ParallelGenerations)
             parts = [part async for parts in running.batches() for _, part in parts]
-            found = [part for part in parts if isinstance(part, Answer)]
+            found = [part for part in parts if isinstance(part, CompletedAnswer)]
             assert [answer.text for answer in found] == ["x", "x"]
     await idle(pipeline)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import Capabilities
-from handler.errors import InvalidRequest, NotFound, problem
+from handler.errors import InvalidRequest, NotFound, error_info
 from handler.openai.best_of import MAX_GENERATIONS
 from handler.openai.call import OpenAICall
 from handler.openai.chat import CHAT
@@ -51,7 +51,7 @@ def test_refused(refusal: Refusal) -> None:
     # R6-R17, R19, R23, R25, R28, R34: the name of each case begins with its own.
     with pytest.raises(InvalidRequest) as raised:
         codec(refusal.dialect, refusal.route, refusal.body).adapt_to(UNABLE)
-    told = problem(raised.value)
+    told = error_info(raised.value)
     message, param = refusal.message, refusal.param
     assert told.openai_error() == {
         "error": {
@@ -75,7 +75,7 @@ def test_unknown_model_is_not_found(dialect: Dialect, shape: str, model: str, sh
     # R7
     with pytest.raises(NotFound) as raised:
         codec(dialect, shape, {"model": model})
-    assert problem(raised.value).openai_error()["error"] == {
+    assert error_info(raised.value).openai_error()["error"] == {
         "message": f"the model {shown} does not exist, there is: tiny",
         "type": "not_found_error",
         "param": "model",

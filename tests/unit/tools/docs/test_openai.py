@@ -8,7 +8,7 @@ from pathlib import Path
 
 from emulator.openapi.operations import OPENAI_TAGS, OPERATIONS
 from engine.capabilities import Capabilities
-from handler.errors import TABLE
+from handler.errors import ERROR_MAPPING
 from tools.docs.openai import ABILITY_WORDS, ERROR_WORDS, PROGRAMS, page
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -26,7 +26,7 @@ def test_every_route_and_failure_is_told() -> None:
     made = page()
     for path, operation in OPERATIONS.items():
         assert (f"| `{path}` |" in made) == (operation.tag in OPENAI_TAGS)
-    assert ERROR_WORDS.keys() == {(row.status, row.type) for row in TABLE.values()}
+    assert ERROR_WORDS.keys() == {(row.status, row.type) for row in ERROR_MAPPING.values()}
     assert list(ERROR_WORDS) == sorted(ERROR_WORDS)
 
 
