@@ -310,7 +310,7 @@ def _middleware(
             has_keys=bool(settings.keys()),
         ),
         *tracing.middleware(),
-        Middleware(DrainGate, drain=drain),
+        Middleware(DrainGate, shutdown=drain),
     ]
     if origins := settings.origins():
         # Outermost: a browser shows its script no answer without these headers, not even a

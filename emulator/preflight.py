@@ -17,7 +17,7 @@ from emulator.batches.folder_layout import LOCK, why_refused
 from emulator.http.allowed_hosts import is_loopback
 from emulator.settings import IN_MEMORY, EmulatorSettings
 from handler.setting_error import SettingError
-from jobs.sqlite.database_file import is_locked, other_names, real_path, user_of
+from jobs.sqlite.database_file import check_hard_links, find_user, is_locked, real_path
 
 # As uvicorn's own default.
 _BACKLOG = 2048
@@ -124,7 +124,7 @@ def _check_database(path: Path) -> None:
         raise SettingError(f"the job database {path} cannot be written; {remedy}")
     try:
         _check_owner(path, f"the job database {path}", remedy)
-        is_used, owner = user_of(path)
+        is_used, owner = find_user(path)
     except OSError as error:
         raise SettingError(
             f"the job database {path} cannot be opened: {error.strerror}; {remedy}"
@@ -134,7 +134,7 @@ def _check_database(path: Path) -> None:
         raise SettingError(
             f"the job database {path} is in use by another server{process}; stop it or {remedy}"
         )
-    if (reason := other_names(path)) is not None:
+    if (reason := check_hard_links(path)) is not None:
         raise SettingError(f"the job database {path} is refused: {reason}")
 
 

@@ -12,7 +12,7 @@ from emulator.autoscaling.policy import Demand, Scaling
 from emulator.autoscaling.worker_process import (
     Process,
     Spawn,
-    spawn_kept,
+    spawn_supervised,
     worker_command,
     worker_environment,
 )
@@ -35,7 +35,7 @@ _FIRST_BACKOFF_S, _MOST_BACKOFF_S = 1.0, 60.0
 _SOUND_S = 30.0
 
 
-class Launched:
+class ManagedWorker:
     """One worker of the launcher's; owned by it."""
 
     __slots__ = ("busy_at", "ending_at", "joined", "name", "process", "started_at")
@@ -51,7 +51,7 @@ class Launched:
         self.ending_at: float | None = None
 
 
-class Launcher:
+class Autoscaler:
     """Keeps as many workers as an endpoint's scaling asks for; owned by the event loop."""
 
     def __init__(
@@ -79,11 +79,11 @@ class Launcher:
         self._own_key = own_key
         self._allows_private_targets = allows_private_targets
         self._local = worker_key(endpoint, local) if local is not None else None
-        self._spawn: Spawn = spawn or spawn_kept
+        self._spawn: Spawn = spawn or spawn_supervised
         self._now = now
         self._wall = wall
         self._url = ""
-        self._workers: dict[str, Launched] = {}
+        self._workers: dict[str, ManagedWorker] = {}
         # So that no name is one of before a restart, whose jobs may still be on the books.
         self._series = secrets.token_hex(3)
         self._number = 0
@@ -135,11 +135,11 @@ class Launcher:
         self._fleet.show_initializing(self._endpoint, starting)
 
     @property
-    def _live(self) -> list[Launched]:
+    def _live(self) -> list[ManagedWorker]:
         return [worker for worker in self._workers.values() if worker.ending_at is None]
 
-    def _held(self, worker: Launched) -> bool:
-        return bool(self._store.held(worker_key(self._endpoint, worker.name)))
+    def _held(self, worker: ManagedWorker) -> bool:
+        return bool(self._store.list_leased_jobs(worker_key(self._endpoint, worker.name)))
 
     async def _scale(self, now: float) -> None:
         demand = await self._demand()
@@ -166,7 +166,7 @@ class Launcher:
         stats = await self._store.stats(self._endpoint)
         running = stats.counts.get(JobStatus.IN_PROGRESS, 0)
         if self._local is not None:
-            running -= len(self._store.held(self._local))
+            running -= len(self._store.list_leased_jobs(self._local))
         oldest = stats.oldest_queued_at
         return Demand(
             queued=stats.counts.get(JobStatus.IN_QUEUE, 0),
@@ -191,17 +191,17 @@ class Launcher:
         except OSError as error:
             self._failed(now, f"{name} could not be started: {error}")
             return
-        self._workers[name] = Launched(name, process, now)
+        self._workers[name] = ManagedWorker(name, process, now)
         logger.info("%s starts", name)
 
-    def _end(self, worker: Launched, now: float) -> None:
+    def _end(self, worker: ManagedWorker, now: float) -> None:
         worker.ending_at = now
         worker.process.terminate()
 
-    async def _ended(self, worker: Launched, code: int, now: float) -> None:
+    async def _ended(self, worker: ManagedWorker, code: int, now: float) -> None:
         del self._workers[worker.name]
         self._fleet.left(self._endpoint, worker.name)
-        await self._store.lose(worker_key(self._endpoint, worker.name), "its worker ended")
+        await self._store.reclaim_jobs(worker_key(self._endpoint, worker.name), "its worker ended")
         if worker.ending_at is not None:
             logger.info("%s has ended", worker.name)
             return
@@ -245,16 +245,16 @@ class Launcher:
             self._kill(lambda worker: True)
         await asyncio.wait(ends)
         for worker in self._workers.values():
-            for job in self._store.held(worker_key(self._endpoint, worker.name)):
+            for job in self._store.list_leased_jobs(worker_key(self._endpoint, worker.name)):
                 await self._store.nack(job.id, job.attempt)
         self._workers.clear()
 
-    def _kill(self, which: Callable[[Launched], bool]) -> None:
+    def _kill(self, which: Callable[[ManagedWorker], bool]) -> None:
         for worker in self._workers.values():
             if worker.process.returncode is None and which(worker):
                 worker.process.kill()
 
 
-def launched(key: str) -> bool:
+def is_managed(key: str) -> bool:
     """Tell whether a worker's key is one of a launcher's: such a worker ends with its server."""
     return worker_name(key).startswith(_PREFIX)

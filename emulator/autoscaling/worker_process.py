@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Protocol
 
 from emulator.autoscaling import supervisor
-from emulator.http.request_target import WORKER_KEY
+from emulator.http.request_target import WORKER_KEY_PARAM
 from handler.setting_error import NO_SDK
 
 logger = logging.getLogger(__name__)
 
 _LONGEST_LINE = 2**16
 # What the SDK says of a call that failed has its URL in it.
-_HIDDEN = re.compile(rf"(?<={WORKER_KEY.decode()}=)[\w-]+")
+_HIDDEN = re.compile(rf"(?<={WORKER_KEY_PARAM.decode()}=)[\w-]+")
 # The SDK's last line after a failed fitness check; the reason is in the line before it.
 _SDK_EXIT_LINE = "Worker is unhealthy, exiting."
 # What is meant for this server, or for a worker of another one.
@@ -79,7 +79,7 @@ def worker_environment(
     is decided by the address that the server listens on, which the worker does not know.
     """
     base = f"{url}/v2/{endpoint}"
-    query = "?gpu=local" if own_key is None else f"?gpu=local&{WORKER_KEY.decode()}={own_key}"
+    query = "?gpu=local" if own_key is None else f"?gpu=local&{WORKER_KEY_PARAM.decode()}={own_key}"
     inherited = {
         key: value
         for key, value in os.environ.items()
@@ -126,7 +126,7 @@ def missing_sdk(command: str) -> str | None:
     return f"WORKERS: {NO_SDK}"
 
 
-class Kept:
+class SupervisedProcess:
     """A worker behind its keeper, with what it writes going to the log."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
@@ -170,7 +170,9 @@ class Kept:
                     self.last_line = text
 
 
-async def spawn_kept(name: str, command: Sequence[str], environment: Mapping[str, str]) -> Kept:
+async def spawn_supervised(
+    name: str, command: Sequence[str], environment: Mapping[str, str]
+) -> SupervisedProcess:
     """Start a worker. Raises OSError."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -184,4 +186,4 @@ async def spawn_kept(name: str, command: Sequence[str], environment: Mapping[str
         # Not of the terminal's group: Ctrl-C is for the server, which ends them in good order.
         start_new_session=True,
     )
-    return Kept(name, process)
+    return SupervisedProcess(name, process)

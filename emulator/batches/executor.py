@@ -24,7 +24,7 @@ from emulator.batches.repository import Reservation, now
 from emulator.batches.results import write_results
 from emulator.batches.uncancellable import all_ended, to_its_end
 from engine.errors import EngineError
-from jobs.failpoints import hit
+from jobs.failpoints import failpoint
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class Work:
                 else batch.begin(found.digest, found.lines, at)
             ),
         )
-        hit("batch-looked-over")
+        failpoint("batch-looked-over")
 
     async def _until_over(self, answering: asyncio.Future[None]) -> None:
         """Let lines be answered until they are, the batch is cancelled or its time is up."""
@@ -220,7 +220,7 @@ class Work:
         store = self._store
         ids = (store.new_id(FILE), store.new_id(FILE))
         batch = await store.change(self.id, lambda batch, at: batch.finalize(ids, at))
-        hit("batch-finalizing")
+        failpoint("batch-finalizing")
         ids = batch.results or ids
         journal = await self._open()
         cancelled = batch.status is BatchStatus.CANCELLING
@@ -229,13 +229,13 @@ class Work:
         results, sizes = await to_its_end(
             lambda: write_results(folder, ids, journal, source, undone)
         )
-        hit("batch-written")
+        failpoint("batch-written")
         for file_id, size in sizes.items():
             kind = "output" if file_id == results.output_file_id else "error"
             await store.add_file(self._file(file_id, size, f"{self.id}_{kind}.jsonl"))
-            hit("batch-file-kept")
+            failpoint("batch-file-kept")
         await store.change(self.id, lambda batch, at: batch.end(results, at))
-        hit("batch-ended")
+        failpoint("batch-ended")
 
     def _file(self, file_id: str, size: int, name: str) -> StoredFile:
         made = now()

@@ -31,7 +31,7 @@ from emulator.batches.folder_layout import (
     why_refused,
 )
 from jobs import StoreUnavailable, StoreUnusable
-from jobs.failpoints import hit
+from jobs.failpoints import failpoint
 from jobs.sqlite.private_files import (
     FILE_MODE,
     FOLDER_MODE,
@@ -126,7 +126,7 @@ class Folder:
     def take(self, file_id: str, upload: Path) -> None:
         """Make a synced upload the bytes of a file. Raises NoRoom."""
         self._attempt(lambda: upload.replace(self.bytes_of(file_id)))
-        hit("upload-taken")
+        failpoint("upload-taken")
 
     def write(self, file_id: str, lines: Iterable[bytes]) -> int:
         """Write a file's bytes and return their number. Raises NoRoom."""
@@ -278,5 +278,5 @@ def _tidy(folder: Path, names: re.Pattern[str], wanted: set[str], set_aside: lis
 
 def _drop(record: Path, rest: Path) -> None:
     FileTarget(record).remove()
-    hit("record-dropped")
+    failpoint("record-dropped")
     rest.unlink(missing_ok=True)

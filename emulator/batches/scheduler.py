@@ -11,7 +11,7 @@ from emulator.batches.context import Means
 from emulator.batches.executor import Work, current
 from emulator.batches.repository import BatchStore, now
 from jobs import StoreFull
-from jobs.failpoints import hit
+from jobs.failpoints import failpoint
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Works:
             raise StoreFull(f"{self._most} batches have not ended, the most that may (MAX_BATCHES)")
         batch = make()
         await self._store.add_batch(batch)
-        hit("batch-kept")
+        failpoint("batch-kept")
         self._begin(batch, self._means.terms.window_s)
         return batch
 
@@ -71,7 +71,7 @@ class Works:
             NoRoom: the disk cannot be written.
         """
         await self._store.change(batch_id, lambda batch, at: batch.cancel(at))
-        hit("batch-cancelling")
+        failpoint("batch-cancelling")
         if (work := self._works.get(batch_id)) is not None:
             work.cancel()
         return self.batch(batch_id)

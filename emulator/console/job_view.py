@@ -14,7 +14,7 @@ _READ_BYTES = 20_000
 _SHOWN = 120
 
 
-def summary(job: Job, first_token_at: float | None) -> dict[str, Any]:
+def summary_view(job: Job, first_token_at: float | None) -> dict[str, Any]:
     """Return a job without what is as long as its sender or the model likes."""
     started = job.started_at
     # One of an earlier attempt says nothing of this one.
@@ -29,7 +29,7 @@ def summary(job: Job, first_token_at: float | None) -> dict[str, Any]:
         "firstTokenAt": _ms(first),
         "endedAt": _ms(job.ended_at),
         "attempt": job.attempt,
-        "losses": job.losses,
+        "losses": job.lost_attempts,
         "retries": job.retries,
         "workerId": job_response.worker_name(job.worker_id) if job.worker_id else None,
         "webhook": _webhook(job),
@@ -38,9 +38,9 @@ def summary(job: Job, first_token_at: float | None) -> dict[str, Any]:
     return shown
 
 
-def whole(job: Job, first_token_at: float | None) -> dict[str, Any]:
+def full_view(job: Job, first_token_at: float | None) -> dict[str, Any]:
     """Return all of a job that a client may see."""
-    return {**summary(job, first_token_at), **job_response.request(job)}
+    return {**summary_view(job, first_token_at), **job_response.request(job)}
 
 
 def _webhook(job: Job) -> str:

@@ -1,4 +1,4 @@
-"""`/` and `/assets/*`: the console's page and its files. They hold no data of jobs."""
+"""`/` and `/assets/*`: the console's page and its files, which hold no job data."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from emulator.console.assets import ASSETS
-from emulator.http.static_files import HEADERS, send_asset
+from emulator.http.open_paths import CONSOLE_FILES
+from emulator.http.static_files import HEADERS, load_asset, send_asset
 
 # Enforced by the browser: nothing from other hosts, nothing inline, no frames, and a model's text
 # is never parsed as markup (`trusted-types 'none'` allows no script to create any).
@@ -16,10 +16,12 @@ POLICY = (
     "object-src 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
 _HEADERS = {**HEADERS, "content-security-policy": POLICY}
+# Read once, because the files are small.
+ASSETS = {path: load_asset(file) for path, file in CONSOLE_FILES.items()}
 
 
 class PageRoutes:
-    """Sends the console's files; holds no state."""
+    """Serves the console's files; holds no state."""
 
     def routes(self) -> list[Route]:
         """Return the routes to mount."""

@@ -1,7 +1,7 @@
 """The host names that a request may be sent to: protection from DNS rebinding (R71).
 
-A page of `http://evil.example` can point its own name at 127.0.0.1 after it was loaded. For the
-browser, page and server are then one origin. The `Host` header still has the page's name, and a
+A page of `http://evil.example` can make its own name resolve to 127.0.0.1 after it was loaded. For
+the browser, page and server are then one origin. The `Host` header still has the page's name, and a
 page cannot change it.
 """
 
@@ -27,11 +27,12 @@ class AllowedHosts:
     `localhost`, names under it and loopback addresses are always accepted, and so are the `bound`
     address and the entries of ALLOWED_HOSTS. A server that listens on all addresses cannot know
     which of them its clients use (a container sees only its own network), so it accepts every IP
-    address: a browser connects to exactly that address, and no DNS answer can change that.
+    address: a browser connects to exactly that address, and no DNS response can change that.
 
     With `has_keys`, such a server also accepts names that cannot be registered in public DNS:
-    `worker`, `board.local`, `worker.default.svc.cluster.local`. Containers call each other so. Only
-    someone inside the same network can answer for these names, and their page would have no key.
+    `worker`, `board.local`, `worker.default.svc.cluster.local`. Containers use such names to call
+    each other. Only a machine in the same network can resolve them to an address of its choice, and
+    an attacker's page would have no key.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The memory that request bodies may take until they are parsed, over all connections."""
+"""Limit the memory of all request bodies that have not been parsed yet."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections import Counter
 # The first bytes of each request are not counted: ordinary requests are served even while large
 # bodies use up the budget. The number of connections bounds them.
 FREE_BYTES = 65_536
-# The extension of a request's scope that holds its `ReceivedBody`.
-RECEIVED = "emulator.received"
+# The extension of the ASGI scope that holds the request's `ReceivedBody`.
+BODY_EXTENSION = "emulator.received"
 
 
 class BodyBudget:
     """The sum of the received bytes of all requests that have not been parsed or stored yet.
 
-    No address may take more than its own limit, so that one client leaves room for others.
-    `max_values` is the limit for the JSON values of each body, whose parsing costs memory too.
+    Each address has its own, lower limit, so that one client leaves room for others. `max_values`
+    limits the JSON values of each body, because parsed values need memory too.
     Owned by the event loop.
     """
 
@@ -26,7 +26,7 @@ class BodyBudget:
         self.max_values = max_values
         self.used_bytes = 0
         self._by_address: Counter[str] = Counter()
-        # Parsing holds Python's lock: of two large bodies the second waits for the first.
+        # Large bodies are parsed one at a time, because parsing holds the GIL.
         self.parsing = asyncio.Lock()
 
     def reserve(self, address: str, size: int) -> bool:

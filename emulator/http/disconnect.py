@@ -1,4 +1,4 @@
-"""Noticing that a client has left while something is done for it, and leaving it."""
+"""Detect that a client has disconnected, and abort connections."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from starlette.types import Receive, Scope
 
 T = TypeVar("T")
 
-# The server's extension of its requests' scope: `abort` cuts their connection.
-DROP = "emulator.drop"
+# Our server's extension of the ASGI scope: its `abort` cuts the connection of the request.
+ABORT_EXTENSION = "emulator.drop"
 
 
 class ClientDisconnected(Exception):
-    """The client closed its connection; nobody is left to answer."""
+    """The client has closed its connection, so no response can be sent."""
 
 
-async def disconnected(receive: Receive) -> None:
-    """Return when the client has closed the connection; the body has been read."""
+async def wait_disconnected(receive: Receive) -> None:
+    """Return when the client has closed the connection; the body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def hang_up(scope: Scope, receive: Receive) -> bool:
-    """Cut a request's connection, whatever was answered; False where the server cannot."""
-    extension = scope.get("extensions", {}).get(DROP)
+async def abort_connection(scope: Scope, receive: Receive) -> bool:
+    """Cut a request's connection; return False if the server does not support that."""
+    extension = scope.get("extensions", {}).get(ABORT_EXTENSION)
     if extension is None:
         return False
     extension["abort"]()
-    # Returning before it has noticed would look to the server like an answer that was forgotten.
-    await disconnected(receive)
+    # If the application returned before the server has noticed, the server would log that the
+    # response is missing.
+    await wait_disconnected(receive)
     return True
 
 
@@ -40,30 +41,30 @@ async def while_connected(
     work: Coroutine[Any, Any, T],
     dispose: Callable[[T], None] = lambda _: None,
 ) -> T:
-    """Return what `work` returns, cancelling it as soon as the client leaves.
+    """Return the result of `work`, and cancel it as soon as the client disconnects.
 
-    A result that came but cannot be handed on, because this task was cancelled in the same turn of
-    the loop, goes to `dispose`.
+    If this task is cancelled in the same turn of the event loop in which `work` finishes, the
+    result cannot be returned and goes to `dispose`.
 
     Raises:
-        ClientDisconnected: the client left first.
+        ClientDisconnected: the client disconnected first.
     """
     task = asyncio.create_task(work)
-    gone = asyncio.create_task(disconnected(receive))
-    handed_on = False
+    disconnect = asyncio.create_task(wait_disconnected(receive))
+    is_returned = False
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        left = not task.done()
-        # Whoever reads from `receive` next must be alone with it.
-        await _cancel(task, gone)
-        if left:
+        await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        is_disconnected = not task.done()
+        # `receive` must not be called by two tasks at the same time.
+        await _cancel(task, disconnect)
+        if is_disconnected:
             raise ClientDisconnected
-        handed_on = True
+        is_returned = True
         return task.result()
     finally:
-        if not handed_on:
+        if not is_returned:
             try:
-                await _cancel(task, gone)
+                await _cancel(task, disconnect)
             finally:
                 if task.done() and not task.cancelled() and task.exception() is None:
                     dispose(task.result())

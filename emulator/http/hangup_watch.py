@@ -1,4 +1,4 @@
-"""Noticing that a client has closed its connection while nothing is read from it."""
+"""Detect that a client has closed its connection while nothing is read from it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _EVENTS = getattr(select, "EPOLLRDHUP", 0) | getattr(select, "EPOLLET", 0)
 class HangupWatch:
     """Calls back when the other side of a socket has closed or reset it.
 
-    Event loops notice that by reading. A connection whose client has sent too much is not read
-    from, so the kernel is asked for the closing alone (EPOLLRDHUP). Where there is no epoll, such a
-    closing is noticed when reading continues.
+    Event loops detect that by reading. A connection whose client has sent too much is not read
+    from, so the kernel is asked to report only the close (EPOLLRDHUP). On systems without epoll the
+    close is detected when reading continues.
 
-    Owned by the event loop. Holds no file while no socket is watched.
+    Owned by the event loop. Holds no file descriptor while no socket is watched.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class HangupWatch:
         self._epoll.register(fd, _EVENTS)
 
     def remove(self, fd: int) -> None:
-        """Stop watching a socket, before it is closed."""
+        """Stop watching a socket; must be called before the socket is closed."""
         if self._epoll is None or self._callbacks.pop(fd, None) is None:
             return
         self._epoll.unregister(fd)

@@ -1,12 +1,12 @@
-"""The operation names under which HTTP requests are counted."""
+"""The operation names under which HTTP requests are counted and traced."""
 
 from __future__ import annotations
 
 from starlette.types import Scope
 
-from emulator.http.request_target import Plane, call_of
-from emulator.metrics.instruments import OTHER
+from emulator.http.request_target import RouteGroup, classify
 
+OTHER = "other"
 _OPENAI = (
     *("chat", "completions", "embeddings", "models", "files", "batches"),
     *("tokenize", "detokenize", "system"),
@@ -22,10 +22,10 @@ _KNOWN = frozenset(_OTHERS)
 
 def operation_name(scope: Scope) -> str:
     """Return the name of the requested operation, or `other` if it is unknown."""
-    call = call_of(scope)
-    if call.plane is not Plane.OPENAI:
-        return call.operation if call.operation in _KNOWN else OTHER
+    target = classify(scope)
+    if target.group is not RouteGroup.OPENAI:
+        return target.operation if target.operation in _KNOWN else OTHER
     parts = scope["path"].split("/")
     # Skip the endpoint, which may have any name. A model's or file's name may follow the operation.
-    start = 3 if call.endpoint is not None else 1
+    start = 3 if target.endpoint is not None else 1
     return next((part for part in parts[start:] if part in _OPENAI), OTHER)

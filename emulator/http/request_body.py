@@ -1,4 +1,4 @@
-"""Request bodies: JSON objects of a bounded size, or a clear refusal."""
+"""Read request bodies: JSON objects of a bounded size."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from typing import Any
 import orjson
 from starlette.requests import Request
 
-from emulator.http.body_budget import RECEIVED, ReceivedBody
+from emulator.http.body_budget import BODY_EXTENSION, ReceivedBody
 from handler.errors import InvalidRequest, PayloadTooLarge, UnsupportedMediaType
 from handler.json_values import MAX_JSON_VALUES, has_more_values, parse_json
 
-# Parsed in a thread; smaller ones take about as long as handing them to one does.
+# Larger bodies are parsed in a thread; a smaller one takes no longer than handing it to a thread.
 _LARGE_BYTES = 250_000
 
 
 async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
-    """Return the body as a JSON object, having read no more than `max_bytes` of it.
+    """Return the body as a JSON object; at most `max_bytes` of it are read.
 
     Raises:
         UnsupportedMediaType: a browser sent the body without a JSON content type.
         PayloadTooLarge: the declared or the received size exceeds `max_bytes`.
         InvalidRequest: the body is not a JSON object, or has too many values.
     """
-    require_json_label(request)
+    require_json_content_type(request)
     return await read_object(request, max_bytes, "the body")
 
 
-def require_json_label(request: Request) -> None:
-    """Check that a browser has labelled its body as JSON.
+def require_json_content_type(request: Request) -> None:
+    """Check that a browser has sent its body with a JSON content type.
 
-    Browsers send other content types to a foreign server without asking it first. Other clients may
-    label a body as they like (R70): `curl -d` says application/x-www-form-urlencoded.
+    Browsers send bodies with some other content types to a foreign server without a preflight
+    request. Other clients may send any content type (R70): `curl -d` sends
+    application/x-www-form-urlencoded.
 
     Raises:
         UnsupportedMediaType: a browser sent the body without a JSON content type.
@@ -50,11 +51,11 @@ def require_json_label(request: Request) -> None:
 async def read_object(
     request: Request, max_bytes: int, name: str, *, max_values: int | None = None
 ) -> dict[str, Any]:
-    """Return the body as a JSON object, whatever its label; `name` begins the error messages.
+    """Return the body as a JSON object with any content type; `name` begins the error messages.
 
-    A large body is parsed in a thread, one at a time: each step of it holds Python's lock for less
-    than 100 ms, and the event loop runs between them. `max_values` replaces the server's limit for
-    the values of a body.
+    Large bodies are parsed in a thread, one at a time: each step of the parsing holds the GIL for
+    less than 100 ms, and the event loop runs between the steps. `max_values` replaces the server's
+    limit for the values of a body.
 
     Raises:
         PayloadTooLarge: the declared or the received size exceeds `max_bytes`.
@@ -77,7 +78,7 @@ async def read_object(
 
 def received_body(request: Request) -> ReceivedBody | None:
     """Return the count of the request's bytes in memory; None outside our server."""
-    extension = request.scope.get("extensions", {}).get(RECEIVED)
+    extension = request.scope.get("extensions", {}).get(BODY_EXTENSION)
     return None if extension is None else extension["body"]
 
 
@@ -91,7 +92,7 @@ def is_from_browser(request: Request) -> bool:
 def parse_object(
     body: bytes | bytearray, name: str, max_values: int = MAX_JSON_VALUES
 ) -> dict[str, Any]:
-    """Return a body as a JSON object; `name` begins the error messages. Raises InvalidRequest."""
+    """Parse a body as a JSON object; `name` begins the error messages. Raises InvalidRequest."""
     if has_more_values(body, max_values):
         raise InvalidRequest(
             f"{name} has more than {max_values:,} JSON values (MAX_JSON_VALUES); every list "
@@ -106,21 +107,21 @@ def parse_object(
     return value
 
 
-def json_bytes(value: Any, name: str, param: str | None = None) -> bytes:
-    """Return what was read as JSON as JSON again; `name` begins the sentence otherwise.
+def encode_json(value: Any, name: str, param: str | None = None) -> bytes:
+    """Encode a parsed JSON value again; `name` begins the error message.
 
     Raises:
-        InvalidRequest: it is nested too deeply.
+        InvalidRequest: the value is nested too deeply.
     """
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError:
-        # The one thing that can be read and not written: 255 levels, where reading takes 1,024.
+        # Nesting is the only cause: orjson writes up to 255 levels, but parses up to 1,024.
         raise InvalidRequest(f"{name} is nested too deeply", param) from None
 
 
 def _number_note(body: bytes | bytearray) -> str:
-    """Say so where what is wrong is what Python writes for numbers that JSON has not."""
+    """Return a note if the body is invalid only because of NaN or Infinity, as Python writes."""
     if not (b"NaN" in body or b"Infinity" in body):
         return ""
     try:
@@ -131,11 +132,11 @@ def _number_note(body: bytes | bytearray) -> str:
 
 
 async def _read(request: Request, max_bytes: int) -> bytearray:
-    """Return the body, having read no more than `max_bytes` of it. Raises PayloadTooLarge."""
+    """Read the body, at most `max_bytes` of it. Raises PayloadTooLarge."""
     declared = request.headers.get("content-length", "")
-    # isdigit alone also takes "²", which int() does not, and more digits than it does.
-    number = declared.isascii() and declared.isdigit() and len(declared) < 20
-    if number and int(declared) > max_bytes:
+    # int() raises ValueError for "²", which is a digit by isdigit, and for thousands of digits.
+    is_number = declared.isascii() and declared.isdigit() and len(declared) < 20
+    if is_number and int(declared) > max_bytes:
         raise _too_large(max_bytes)
     body = bytearray()
     async for chunk in request.stream():

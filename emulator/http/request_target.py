@@ -1,4 +1,4 @@
-"""Which of the server's planes a call belongs to, told by its path before it is routed."""
+"""Classify a request by its path before it is routed: its API, operation and endpoint."""
 
 from __future__ import annotations
 
@@ -8,73 +8,67 @@ from functools import lru_cache
 
 from starlette.types import Scope
 
-from emulator.console.assets import ASSETS
-from emulator.openapi.paths import PATHS
+from emulator.http.open_paths import METRICS_PATH, OPEN_PATHS
 
-# Paths that need no key, because they hold no data of jobs: the health check, the API's reference,
-# and the console's page, which asks for a key itself.
-OPEN = frozenset({"/health", *PATHS, *ASSETS})
-# How it is doing, in numbers.
-METRICS = "/metrics"
-# A worker's calls; those that wait for something to do are held open.
-WORKER_POSTS = frozenset({"job-stream", "job-done"})
-TAKES = frozenset({"job-take", "job-take-batch"})
-POLLS = TAKES | {"job-stop", "ping"}
-# In the URLs of the server's own workers, where it has keys.
-WORKER_KEY = b"worker_key"
-# What the console asks for once a second.
-LOOKS = frozenset({"console"})
-# What would begin something new.
-STARTS = frozenset({"run", "runsync", "retry"})
-# The one call of OpenAI's that is posted and begins nothing.
+# Operations of workers. The server holds the polls open until there is something to do.
+WORKER_POST_OPS = frozenset({"job-stream", "job-done"})
+JOB_TAKE_OPS = frozenset({"job-take", "job-take-batch"})
+WORKER_POLL_OPS = JOB_TAKE_OPS | {"job-stop", "ping"}
+# Query parameter in the URLs of managed workers, if the server requires API keys.
+WORKER_KEY_PARAM = b"worker_key"
+# The console requests these once a second.
+CONSOLE_POLLS = frozenset({"console"})
+# Operations that create a job.
+JOB_CREATING_OPS = frozenset({"run", "runsync", "retry"})
+# The only POST request of the OpenAI API that starts no work.
 BATCH_CANCEL = "batch-cancel"
-# What OpenAI's routes of any dialect begin with.
+# First path segments of the OpenAI routes with a prefix.
 _OPENAI = frozenset({"openai", "v1", "v3", "tokenize", "detokenize"})
-# The oracle's have no prefix.
+# First path segments of the `oracle` dialect, whose routes have no prefix.
 _ORACLE = frozenset({"chat", "completions", "embeddings", "models", "system"})
 
 
-class Plane(Enum):
-    """Who makes a call."""
+class RouteGroup(Enum):
+    """The API that a request belongs to."""
 
-    OPEN = "open"
+    PUBLIC = "public"
     CLIENT = "client"
     OPENAI = "openai"
     WORKER = "worker"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A call as far as its path tells; `endpoint` is None for the default one."""
+class RequestTarget:
+    """What a request's path says about it; `endpoint` is None for the default endpoint."""
 
-    plane: Plane
+    group: RouteGroup
     operation: str
     endpoint: str | None = None
 
 
-def call_of(scope: Scope) -> Call:
-    """Return which call a request is; an unknown path counts as a client's."""
-    return _call(scope["path"])
+def classify(scope: Scope) -> RequestTarget:
+    """Return the target of a request; an unknown path belongs to the client API."""
+    return _classify_path(scope["path"])
 
 
-# Each request is asked about a few times, and most are like the one before.
+# Several middlewares classify each request.
 @lru_cache(maxsize=64)
-def _call(path: str) -> Call:
-    if path in OPEN or path == METRICS:
-        return Call(Plane.OPEN, path[1:])
+def _classify_path(path: str) -> RequestTarget:
+    if path in OPEN_PATHS or path == METRICS_PATH:
+        return RequestTarget(RouteGroup.PUBLIC, path[1:])
     parts = path.split("/")
     endpoint = None
     if parts[1] == "v2" and len(parts) > 3:
         endpoint = parts[2]
         parts = parts[2:]
     operation = parts[1]
-    if endpoint is not None and (operation in POLLS or operation in WORKER_POSTS):
-        return Call(Plane.WORKER, operation, endpoint)
+    if endpoint is not None and (operation in WORKER_POLL_OPS or operation in WORKER_POST_OPS):
+        return RequestTarget(RouteGroup.WORKER, operation, endpoint)
     if parts[1:3] == ["v1", "batches"] and parts[-1] == "cancel":
-        return Call(Plane.OPENAI, BATCH_CANCEL, endpoint)
+        return RequestTarget(RouteGroup.OPENAI, BATCH_CANCEL, endpoint)
     if operation in _OPENAI or operation in _ORACLE:
-        return Call(Plane.OPENAI, "openai", endpoint)
-    return Call(Plane.CLIENT, operation, endpoint)
+        return RequestTarget(RouteGroup.OPENAI, "openai", endpoint)
+    return RequestTarget(RouteGroup.CLIENT, operation, endpoint)
 
 
 def operation_of(path: str) -> str:
@@ -86,7 +80,7 @@ def operation_of(path: str) -> str:
     return parts[3] if parts[1] == "v2" and len(parts) > 3 else parts[1]
 
 
-def has_named_errors(scope: Scope) -> bool:
-    """Whether a request is told of errors as the oracle tells them (R53), before it is routed."""
+def uses_named_errors(scope: Scope) -> bool:
+    """Return whether errors have named codes, as in the `oracle` dialect (R53)."""
     path: str = scope["path"]
     return path.split("/", 2)[1] in _ORACLE

@@ -1,4 +1,4 @@
-"""JSON and errors on the wire."""
+"""JSON responses and error responses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class JSON(Response):
 
 
 def error_response(failure: ErrorInfo, *, named: bool = False) -> JSON:
-    """Return a failure as OpenAI tells one, or with a name for its code, as the oracle does."""
+    """Return an error in OpenAI's format; if `named`, with a named code (`oracle` dialect)."""
     headers = {}
     if failure.mapping.status in (429, 503):
         headers["Retry-After"] = str(failure.retry_after_s or 1)
@@ -37,12 +37,12 @@ def error_response(failure: ErrorInfo, *, named: bool = False) -> JSON:
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    """Answer what a route raised; no traceback reaches a client (R53)."""
+    """Return the response to an exception of a route; tracebacks never reach a client (R53)."""
     return error_response(error_info(error))
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
-    """Answer an unknown path or method in the same shape as everything else."""
+    """Return the response to an unknown path or method, in the format of all other errors."""
     if not isinstance(error, HTTPException):
         return await on_error(request, error)
     kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"

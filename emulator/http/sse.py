@@ -1,4 +1,4 @@
-"""Server-sent events as a response that owns the generation behind it."""
+"""Server-sent events as a response that owns the generation that produces them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import orjson
 from starlette.datastructures import MutableHeaders
 from starlette.types import Receive, Scope, Send
 
-from emulator.http.disconnect import disconnected, hang_up
-from emulator.http.shutdown_state import STOPPED, stopped
+from emulator.http.disconnect import abort_connection, wait_disconnected
+from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR, is_cancelled_by_shutdown
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -19,44 +19,47 @@ HEADERS = [
     # Proxies that buffer (nginx does by default) would hold the events back.
     (b"x-accel-buffering", b"no"),
 ]
-# Clients skip it; what stands between them and the server sees that the connection is in use.
+# Clients ignore the comment; proxies see that the connection is in use.
 KEEP_ALIVE = b": still here\n\n"
-# Well inside the 30 to 60 s after which proxies take a silent connection for a dead one.
+# Well below the 30 to 60 s after which proxies close a silent connection.
 KEEP_ALIVE_S = 15.0
-# What a stream ends with that the server's own end has cut short.
-FAREWELL = b"event: closing\ndata: " + orjson.dumps(STOPPED.openai_error()) + b"\n\n"
-_FAREWELL_S = 0.5
+# The last event of a stream that a shutdown of the server cuts short.
+CLOSING_EVENT = (
+    b"event: closing\ndata: " + orjson.dumps(SHUTTING_DOWN_ERROR.openai_error()) + b"\n\n"
+)
+_CLOSING_EVENT_TIMEOUT_S = 0.5
 
 
 class SSEResponse:
-    """Sends blocks of whole events as they come and stops the generation when the client leaves.
+    """Sends blocks of whole events as they come; aborts the generation if the client disconnects.
 
-    An ASGI application on bytes. `abort` is called on every way out: at the end, on a disconnect
-    noticed while waiting for text, while blocked in `send`, and when this task is cancelled before
-    it has sent anything. A generator's own `finally` would not do: it does not run when the task
-    is cancelled inside `send` (measured), nor when it was never started.
+    An ASGI application on bytes. `abort` is always called: at the end of the stream, on a
+    disconnect while waiting for text or while blocked in `send`, and when this task is cancelled
+    before it has sent anything. A generator's own `finally` is not enough: it does not run when the
+    task is cancelled inside `send` (measured), nor if the generator was never started.
 
-    A task that is cancelled because the server ends says so in a last event, `farewell`: a stream
-    that just stops looks like a whole answer to some clients. A comment after each `keep_alive_s`
-    of silence keeps proxies from closing the connection; None where the events have their own.
+    If the task is cancelled because the server shuts down, `closing_event` is sent last: some
+    clients take a stream that just stops for a complete response. After each `keep_alive_s` without
+    an event, a comment is sent so that proxies keep the connection open; None if the events
+    themselves include such comments.
     """
 
     def __init__(
         self,
         events: AsyncGenerator[bytes, None],
         abort: Callable[[], None],
-        farewell: bytes = FAREWELL,
+        closing_event: bytes = CLOSING_EVENT,
         keep_alive_s: float | None = None,
     ) -> None:
         self._events = events
         self._abort = abort
-        self._farewell = farewell
+        self._closing_event = closing_event
         self._keep_alive_s = keep_alive_s
-        self._started = False
-        # Whether something is on its way, and when the last thing went out.
-        self._sending = True
-        self._sent = 0.0
-        # As other responses have them, to be added to before it is sent.
+        self._is_started = False
+        # Whether a `send` is in progress, and when the last one ended (loop time).
+        self._is_sending = True
+        self._sent_at = 0.0
+        # Middleware may add headers before the response is sent, as to Starlette's responses.
         self.headers = MutableHeaders(raw=list(HEADERS))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,12 +67,12 @@ class SSEResponse:
         try:
             async with aclosing(self._events):
                 sender = asyncio.create_task(self._send(send))
-                gone = asyncio.create_task(disconnected(receive))
-                tasks = [sender, gone]
+                disconnect = asyncio.create_task(wait_disconnected(receive))
+                tasks = [sender, disconnect]
                 if self._keep_alive_s is not None:
                     tasks.append(asyncio.create_task(self._keep_alive(send, self._keep_alive_s)))
                 try:
-                    await asyncio.wait({sender, gone}, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait({sender, disconnect}, return_when=asyncio.FIRST_COMPLETED)
                     if not sender.done():
                         self._abort()
                 except asyncio.CancelledError:
@@ -78,52 +81,55 @@ class SSEResponse:
                 finally:
                     for task in tasks:
                         task.cancel()
-                    # All must have left the generator and the connection before either is closed.
+                    # The tasks must end before the generator and the connection are closed.
                     results = await asyncio.gather(*tasks, return_exceptions=True)
                 if isinstance(results[0], Exception):
                     raise results[0]
         except asyncio.CancelledError:
-            if not (stopped(scope) and self._started):
+            if not (is_cancelled_by_shutdown(scope) and self._is_started):
                 raise
-            # The cancellation is handled here. As long as it is counted, `asyncio.timeout` of
-            # Python before 3.11.4 raises CancelledError instead of TimeoutError.
+            # The cancellation ends here. While `cancelling()` still counts it, `asyncio.timeout`
+            # raises CancelledError instead of TimeoutError in Python before 3.11.4.
             if (current := asyncio.current_task()) is not None:
                 current.uncancel()
-            await self._part(scope, receive, send)
+            await self._send_closing_event(scope, receive, send)
         finally:
             self._abort()
 
-    async def _part(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Say why it ends, unless the client has stopped reading. Blocks are sent whole or not."""
-        last = {"type": "http.response.body", "body": self._farewell, "more_body": False}
+    async def _send_closing_event(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the last event, or cut the connection if the client does not read.
+
+        Blocks are sent whole or not at all, so this event is never appended to half an event.
+        """
+        last = {"type": "http.response.body", "body": self._closing_event, "more_body": False}
         try:
-            async with asyncio.timeout(_FAREWELL_S):
+            async with asyncio.timeout(_CLOSING_EVENT_TIMEOUT_S):
                 await send(last)
         except TimeoutError:
-            await hang_up(scope, receive)
+            await abort_connection(scope, receive)
 
     async def _send(self, send: Send) -> None:
         loop = asyncio.get_running_loop()
         await send({"type": "http.response.start", "status": 200, "headers": self.headers.raw})
-        self._started = True
-        self._sending = False
+        self._is_started = True
+        self._is_sending = False
         async for block in self._events:
-            self._sending = True
+            self._is_sending = True
             await send({"type": "http.response.body", "body": block, "more_body": True})
-            self._sending = False
-            self._sent = loop.time()
-        self._sending = True
+            self._is_sending = False
+            self._sent_at = loop.time()
+        self._is_sending = True
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _keep_alive(self, send: Send, every_s: float) -> None:
-        """Send comments where there is silence, and none while a client does not read."""
+    async def _keep_alive(self, send: Send, interval_s: float) -> None:
+        """Send a comment after each `interval_s` without an event, unless a `send` is blocked."""
         loop = asyncio.get_running_loop()
-        wait_s = every_s
+        wait_s = interval_s
         while True:
             await asyncio.sleep(wait_s)
-            wait_s = self._sent + every_s - loop.time()
+            wait_s = self._sent_at + interval_s - loop.time()
             if wait_s <= 0:
-                wait_s = every_s
-                if not self._sending:
+                wait_s = interval_s
+                if not self._is_sending:
                     comment = {"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True}
                     await send(comment)

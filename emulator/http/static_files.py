@@ -1,4 +1,4 @@
-"""Static files that are held in memory and sent with an ETag."""
+"""Serve static files from memory, with an ETag."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Asset:
     """
 
     body: bytes
-    label: str
+    content_type: str
     etag: str
     gzipped: bytes | None = None
 
@@ -58,15 +58,15 @@ def load_asset(file: Path, *, compress: bool = False) -> Asset:
 
 def send_asset(request: Request, asset: Asset, headers: Mapping[str, str]) -> Response:
     """Return the file, or 304 if the client has it already."""
-    body, sent = asset.body, {**headers, "etag": asset.etag}
+    body, response_headers = asset.body, {**headers, "etag": asset.etag}
     if asset.gzipped is not None:
-        sent["vary"] = "accept-encoding"
+        response_headers["vary"] = "accept-encoding"
         if "gzip" in request.headers.get("accept-encoding", ""):
             body = asset.gzipped
             # A strong ETag names one sequence of bytes, so the compressed form has its own.
-            sent |= {"etag": f'{asset.etag[:-1]}-gzip"', "content-encoding": "gzip"}
-    known = request.headers.get("if-none-match", "")
-    if sent["etag"] in (each.strip().removeprefix("W/") for each in known.split(",")):
-        sent.pop("content-encoding", None)
-        return Response(status_code=304, headers=sent)
-    return Response(body, headers={**sent, "content-type": asset.label})
+            response_headers |= {"etag": f'{asset.etag[:-1]}-gzip"', "content-encoding": "gzip"}
+    client_etags = request.headers.get("if-none-match", "").split(",")
+    if response_headers["etag"] in (each.strip().removeprefix("W/") for each in client_etags):
+        response_headers.pop("content-encoding", None)
+        return Response(status_code=304, headers=response_headers)
+    return Response(body, headers={**response_headers, "content-type": asset.content_type})

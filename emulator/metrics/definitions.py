@@ -23,7 +23,7 @@ _CODES = (
 _PRIORITIES = {each: each.name.lower() for each in Priority}
 _ABORTED, _FAILED = "aborted", "failed"
 _OUTCOMES = (*(each.value for each in FinishReason), _ABORTED, _FAILED)
-_ENDS = tuple(each.value for each in JobStatus if each.final)
+_ENDS = tuple(each.value for each in JobStatus if each.is_final)
 # The label `reason` of an aborted or failed generation, by the error that its consumer got.
 _REASONS: dict[type[engine.EngineError], str] = {
     engine.GenerationCancelled: "cancelled",

@@ -13,7 +13,7 @@ from emulator.metrics.instruments import Counter, Histogram, Metric
 MEDIA_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 
-class Text:
+class PrometheusText:
     """Writes the metrics of one server; several servers in a process share nothing.
 
     The lines are written here instead of by the library, which takes 5 ms for them where this takes

@@ -18,7 +18,7 @@ from jobs import JobStatus, MemoryJobStore, SqliteJournal
 _WORKERS = ("idle", "initializing", "running")
 
 
-def readings(
+def build_gauges(
     settings: EmulatorSettings,
     engine: AnyEngine,
     store: MemoryJobStore,
@@ -64,7 +64,13 @@ def readings(
             ),
             lambda: engine.restarts,
         ),
-        _by("jobs", "Stored jobs of all endpoints by status.", "status", JobStatus, store.totals),
+        _by(
+            "jobs",
+            "Stored jobs of all endpoints by status.",
+            "status",
+            JobStatus,
+            store.count_by_status,
+        ),
         _one("jobs_max", "Maximum number of stored jobs (MAX_JOBS).", lambda: settings.max_jobs),
         _one(
             "oldest_job_wait_seconds",
@@ -74,7 +80,7 @@ def readings(
         _one(
             "job_database_up",
             "1 if jobs can be written to disk, or if they are kept in memory only; else 0.",
-            lambda: float(journal is None or journal.trouble is None),
+            lambda: float(journal is None or journal.write_error is None),
         ),
         _by(
             "workers",

@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from emulator.http.request_target import METRICS
+from emulator.http.open_paths import METRICS_PATH
 from emulator.metrics.instruments import Metric
 
 if TYPE_CHECKING:
-    from emulator.metrics.exposition import Text
+    from emulator.metrics.exposition import PrometheusText
 
 
 class MetricsRoute:
@@ -22,11 +22,11 @@ class MetricsRoute:
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = metrics
-        self._text: Text | None = None
+        self._text: PrometheusText | None = None
 
     def route(self) -> Route:
         """Return the route to mount."""
-        return Route(METRICS, self._answer, methods=["GET"])
+        return Route(METRICS_PATH, self._answer, methods=["GET"])
 
     async def _answer(self, request: Request) -> Response:
         if self._text is None:
@@ -37,7 +37,7 @@ class MetricsRoute:
         return Response(self._text.render(), media_type=MEDIA_TYPE)
 
 
-def _text(metrics: Sequence[Metric]) -> Text:
-    from emulator.metrics.exposition import Text
+def _text(metrics: Sequence[Metric]) -> PrometheusText:
+    from emulator.metrics.exposition import PrometheusText
 
-    return Text(metrics)
+    return PrometheusText(metrics)

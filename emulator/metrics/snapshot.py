@@ -8,7 +8,7 @@ from typing import Any
 from emulator.metrics.instruments import Counter, Histogram, Metric
 
 
-def described(metrics: Iterable[Metric]) -> dict[str, Any]:
+def metrics_as_json(metrics: Iterable[Metric]) -> dict[str, Any]:
     """Return the metrics by name: a number, or nested objects by label value if it has labels.
 
     A histogram is an object with the number of observations and their sum.

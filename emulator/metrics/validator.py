@@ -8,7 +8,7 @@ from threading import Lock
 from validation import Options, Subject, Validator, Verdict
 
 
-class CountedValidator:
+class InstrumentedValidator:
     """Calls `on_verdict` with each verdict, one at a time although texts are checked on threads."""
 
     def __init__(self, validator: Validator, on_verdict: Callable[[Verdict], None]) -> None:

@@ -12,11 +12,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from emulator.http.open_paths import (
+    DOCS_FILES,
+    DOCS_FOLDER,
+    DOCS_PATH,
+    DOCS_PATHS,
+    OPENAPI_PATH,
+    SWAGGER_UI_FILES,
+)
 from emulator.http.responses import JSON
 from emulator.http.static_files import HEADERS, Asset, load_asset, send_asset
-from emulator.openapi.paths import DOCUMENT, OWN_FILES, PAGE, PATHS, STATIC
 from emulator.openapi.spec import describe
-from emulator.openapi.swagger_ui import FILES, find_swagger_ui
+from emulator.openapi.swagger_ui import find_swagger_ui
 from emulator.settings import EmulatorSettings
 from handler.errors import NotFound
 
@@ -53,15 +60,18 @@ class DocsRoutes:
         folder = find_swagger_ui()
         if folder is None:
             return {}
-        files = [*(folder / name for name in FILES), *(STATIC / name for name in OWN_FILES)]
-        assets = {f"{PAGE}/{file.name}": load_asset(file, compress=True) for file in files}
-        return {PAGE: load_asset(STATIC / "index.html"), **assets}
+        files = [
+            *(folder / name for name in SWAGGER_UI_FILES),
+            *(DOCS_FOLDER / name for name in DOCS_FILES),
+        ]
+        assets = {f"{DOCS_PATH}/{file.name}": load_asset(file, compress=True) for file in files}
+        return {DOCS_PATH: load_asset(DOCS_FOLDER / "index.html"), **assets}
 
     def routes(self) -> list[Route]:
         """Return the routes to mount."""
-        files = sorted(PATHS - {DOCUMENT})
+        files = sorted(DOCS_PATHS - {OPENAPI_PATH})
         return [
-            Route(DOCUMENT, self._send_document, methods=["GET"]),
+            Route(OPENAPI_PATH, self._send_document, methods=["GET"]),
             *(Route(path, self._send_file, methods=["GET"]) for path in files),
         ]
 
@@ -74,7 +84,7 @@ class DocsRoutes:
         asset = assets.get(request.url.path)
         if asset is not None:
             return send_asset(request, asset, _HEADERS)
-        if request.url.path != PAGE:
+        if request.url.path != DOCS_PATH:
             raise NotFound(f"{request.url.path} is part of Swagger UI, which is not installed")
-        page = load_asset(STATIC / _NOT_INSTALLED)
-        return Response(page.body, 404, {**_HEADERS, "content-type": page.label})
+        page = load_asset(DOCS_FOLDER / _NOT_INSTALLED)
+        return Response(page.body, 404, {**_HEADERS, "content-type": page.content_type})

@@ -24,7 +24,7 @@ from emulator.settings import EmulatorSettings
 from handler.errors import InvalidRequest, NotFound
 from handler.job_keys import job_warnings
 from jobs import Job, JobStatus, JobStore, NewJob, NotRetryable
-from jobs.failpoints import hit
+from jobs.failpoints import failpoint
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class JobRoutes:
         body = await read_json(request, self._run_bytes)
         new = self._new_job(request, body, sync=False)
         job = await self._enqueue(new)
-        hit("run-accepted")
+        failpoint("run-accepted")
         return JSON(job_response.accepted(job) | _warnings(body))
 
     async def _runsync(self, request: Request) -> Response:
@@ -89,9 +89,9 @@ class JobRoutes:
         job = await self._enqueue(new)
         # The job goes on when the client leaves, as it does on RunPod; only the waiting ends.
         now = await self._waited(request, job.id, wait_s)
-        if not now.status.final:
+        if not now.status.is_final:
             await self._store.publish(job.id)
-        hit("runsync-ended")
+        failpoint("runsync-ended")
         return JSON(job_response.status(now) | _warnings(body))
 
     async def _status(self, request: Request) -> Response:
@@ -147,7 +147,7 @@ class JobRoutes:
         )
 
     async def _requests(self, request: Request) -> Response:
-        jobs = await self._store.recent(self._endpoint(request), _RECENT)
+        jobs = await self._store.list_recent_jobs(self._endpoint(request), _RECENT)
         return JSON({"requests": [job_response.status(job) for job in jobs]})
 
     async def _request(self, request: Request) -> Response:
@@ -185,7 +185,7 @@ class JobRoutes:
         # Most jobs are over before looking after the client would have paid.
         soon_s = min(_SOON_S, wait_s)
         job = _kept(await self._store.wait(job_id, soon_s), job_id)
-        if job.status.final:
+        if job.status.is_final:
             return job
         wait = self._store.wait(job_id, wait_s - soon_s)
         return _kept(await while_connected(request.receive, wait), job_id)

@@ -37,24 +37,26 @@ class Handout:
         endpoint = worker.endpoint
         loop = asyncio.get_running_loop()
         began = loop.time()
-        if not self._store.available(endpoint):
+        if not self._store.has_ready_job(endpoint):
             await self._turn_up(endpoint)
             if loop.time() - began > _FRESH_S:
                 # Should this worker not come back for it in a moment, it is somebody else's.
-                loop.call_later(_FRESH_S, self._store.wake, endpoint)
+                loop.call_later(_FRESH_S, self._store.wake_waiter, endpoint)
                 return []
-            if not self._store.available(endpoint):
+            if not self._store.has_ready_job(endpoint):
                 return []
         await worker.listens()
         leased: list[Job] = []
         room = _BATCH_BYTES
         while len(leased) < limit and room > 0:
-            jobs = await self._store.receive(endpoint, worker.key, lease_s=self._lease_s, busy=busy)
+            jobs = await self._store.receive(
+                endpoint, worker.key, lease_s=self._lease_s, skip_lost=busy
+            )
             if not jobs:
                 break
             leased += jobs
             room -= sum(job.size for job in jobs)
-        if not leased and self._store.available(endpoint):
+        if not leased and self._store.has_ready_job(endpoint):
             # None of them is for this worker, which asks again as soon as it is told so.
             await asyncio.sleep(_STEP_S)
         return leased
@@ -66,9 +68,9 @@ class Handout:
         while (left_s := deadline - loop.time()) > 0:
             try:
                 async with asyncio.timeout(min(_STEP_S, left_s)):
-                    await self._store.wait_available(endpoint)
+                    await self._store.wait_for_job(endpoint)
                 return
             except TimeoutError:
                 # Whoever was woken for it may be busy, as the local worker without a slot is.
-                if self._store.available(endpoint):
+                if self._store.has_ready_job(endpoint):
                     return

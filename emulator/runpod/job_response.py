@@ -29,7 +29,7 @@ def status(job: Job) -> dict[str, Any]:
         shown["error"] = job.error
     if job.output is not None:
         shown["output"] = orjson.Fragment(job.output)
-    elif job.progress and not job.status.final:
+    elif job.progress and not job.status.is_final:
         shown["output"] = orjson.Fragment(job.progress)
     elif job.status is JobStatus.COMPLETED:
         shown["output"] = None

@@ -49,19 +49,21 @@ class JobStream:
             return JSON(job_response.stream(job, ()))
         if "text/event-stream" in request.headers.get("accept", ""):
             last = request.headers.get("last-event-id", "")
-            if last == _END and job.status.final:
+            if last == _END and job.status.is_final:
                 return Response(status_code=204)
             return SSEResponse(self._events(job.id, _place(last)), lambda: None)
         now, chunks = await self._take(request, job.id)
-        if not chunks and not now.status.final:
-            heard = await self._store.read(job.id, (0, 0), 0)
+        if not chunks and not now.status.is_final:
+            heard = await self._store.read_chunks(job.id, (0, 0), 0)
             after = _place_of(heard[-1]) if heard else (0, 0)
             # Wait without draining: if this client disconnects, the next one gets the chunk.
-            await while_connected(request.receive, self._store.read(job.id, after, self._hold_s))
+            await while_connected(
+                request.receive, self._store.read_chunks(job.id, after, self._hold_s)
+            )
             now, chunks = await self._take(request, job.id)
         answer = job_response.stream(now, chunks)
-        if not chunks and now.status.final:
-            count = len(await self._store.read(job.id, (0, 0), 0))
+        if not chunks and now.status.is_final:
+            count = len(await self._store.read_chunks(job.id, (0, 0), 0))
             answer["message"] = self._explain_end(now, count) or explain_drained(count)
         return JSON(answer)
 
@@ -76,7 +78,7 @@ class JobStream:
         if now is None:
             raise NotFound(f"there is no job {job_id}")
         # After the status: the npm client stops at a final one, so all that is left goes with it.
-        return now, await self._store.drain(job_id, 0)
+        return now, await self._store.take_chunks(job_id, 0)
 
     async def _events(self, job_id: str, after: tuple[int, int]) -> AsyncGenerator[bytes, None]:
         # The head goes out at once, so that the client knows it is connected.
@@ -85,7 +87,7 @@ class JobStream:
             # Before its chunks: an end that is known before them is behind all of them.
             job = await self._store.get(job_id)
             block = b""
-            for chunk in await self._store.read(job_id, after, self._keep_alive_s):
+            for chunk in await self._store.read_chunks(job_id, after, self._keep_alive_s):
                 if after[0] not in (0, chunk.attempt):
                     # The job was lost or retried, so its stream starts again.
                     block += _RESTART
@@ -97,11 +99,11 @@ class JobStream:
             elif job is None:
                 yield b"event: gone\ndata: {}\n\n"
                 return
-            elif job.status.final:
+            elif job.status.is_final:
                 # The attempt that ended the job may have streamed nothing.
                 restart = _RESTART if after[0] not in (0, job.attempt) else b""
                 end = job_response.status(job)
-                count = len(await self._store.read(job_id, (0, 0), 0))
+                count = len(await self._store.read_chunks(job_id, (0, 0), 0))
                 if (message := self._explain_end(job, count)) is not None:
                     end["message"] = message
                 data = orjson.dumps(end)

@@ -78,7 +78,7 @@ class Fleet:
         if worker is None:
             self._unhealthy.pop(key, None)
             # One that has jobs is let in: its result must not be refused.
-            if len(self._workers) >= MOST_WORKERS and not self._store.held(key):
+            if len(self._workers) >= MOST_WORKERS and not self._store.list_leased_jobs(key):
                 raise HTTPException(
                     429, f"{MOST_WORKERS:,} workers are known, the most there may be"
                 )
@@ -104,7 +104,7 @@ class Fleet:
 
     def held(self, worker: Worker) -> Sequence[Job]:
         """Return the jobs that a worker has by our book."""
-        return self._store.held(worker.key)
+        return self._store.list_leased_jobs(worker.key)
 
     def ping(self, endpoint: str, name: str, jobs: str = "") -> None:
         """Take a ping, which says less than a call of the worker itself: it may outlive it.
@@ -115,7 +115,7 @@ class Fleet:
         key = worker_key(endpoint, name)
         worker = self._workers.get(key)
         if worker is None:
-            if not self._store.held(key):
+            if not self._store.list_leased_jobs(key):
                 return
             # From before the server's last start, and in a handler that blocks it.
             worker = self.worker(endpoint, name)
@@ -163,7 +163,7 @@ class Fleet:
         local = self._local.get(endpoint)
         idle, running, unhealthy = local() if local is not None else (0, 0, 0)
         for worker in self.workers(endpoint):
-            if self._store.held(worker.key):
+            if self._store.list_leased_jobs(worker.key):
                 running += 1
             else:
                 idle += 1
@@ -192,11 +192,11 @@ class Fleet:
                     logger.exception("worker %s could not be looked after", worker.key)
 
     async def _look_at(self, worker: Worker, now: float) -> None:
-        held = self._store.held(worker.key)
+        held = self._store.list_leased_jobs(worker.key)
         if worker.polling:
             worker.seen_at = now
         elif worker.dropped and now - worker.seen_at > self._grace_s:
-            lost = await self._store.lose(worker.key, "its worker went away")
+            lost = await self._store.reclaim_jobs(worker.key, "its worker went away")
             # It may have come back while that was written.
             if not worker.polling:
                 self._leave(worker, f"; {lost} jobs wait again or have failed" if lost else "")

@@ -16,7 +16,7 @@ _CHECK_S = 60.0
 _LEAST = 50_000
 
 
-class Garbage:
+class GarbageCollectorTuning:
     """Sets aside what has outlived a full look of the collector, so that the next one is short.
 
     A full look goes through all that is kept, some 3 us for each job, and nothing else happens

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from emulator.http.shutdown_state import Drain
+from emulator.http.shutdown_state import ShutdownState
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ _PROGRESS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class UnderWay:
+class RunningWork:
     """How much runs: jobs on any worker, requests that the engine answers directly, batches."""
 
     jobs: int = 0
@@ -41,7 +41,7 @@ class UnderWay:
         return bool(self.jobs or self.requests or self.batches)
 
 
-class Ending:
+class GracefulShutdown:
     """Waits for running work until it ends, `limit_s` is over, or a second signal comes.
 
     `idle` returns when no job runs, here or on a worker elsewhere. `give_back` stops the
@@ -52,36 +52,36 @@ class Ending:
 
     def __init__(
         self,
-        drain: Drain,
+        shutdown: ShutdownState,
         limit_s: float,
         idle: Callable[[], Awaitable[None]],
         give_back: Callable[[float], Coroutine[Any, Any, None]],
-        under_way: Callable[[], UnderWay] = UnderWay,
+        under_way: Callable[[], RunningWork] = RunningWork,
     ) -> None:
-        self.drain = drain
+        self.state = shutdown
         self._limit_s = limit_s
         self._idle = idle
         self._give_back = give_back
         self._under_way = under_way
-        self.hurry = asyncio.Event()
+        self.force = asyncio.Event()
         # Set when the server is to end by itself, with the reason for an exit code other than 0.
-        self.begun = asyncio.Event()
+        self.requested = asyncio.Event()
         self.failure: str | None = None
 
     def fail(self, reason: str) -> None:
         """Begin the end because the server is of no use any more; it exits with code 1."""
         logger.error("the server ends with exit code 1: %s", reason)
         self.failure = reason
-        self.begun.set()
+        self.requested.set()
 
     async def wait(self) -> None:
         """Let what runs finish, for as long as it may; then end the drain."""
-        self.drain.begin()
+        self.state.start_draining()
         waited_for = self._under_way()
         self._log_begin(waited_for)
         local = asyncio.create_task(self._give_back(self._limit_s))
         settled = asyncio.create_task(self._settled(local))
-        hurry = asyncio.create_task(self.hurry.wait())
+        hurry = asyncio.create_task(self.force.wait())
         progress = asyncio.create_task(self._log_progress(waited_for))
         await asyncio.wait(
             {settled, hurry}, timeout=self._limit_s, return_when=asyncio.FIRST_COMPLETED
@@ -89,7 +89,7 @@ class Ending:
         for task in (settled, hurry, progress):
             task.cancel()
         if not settled.done():
-            why = "second signal" if self.hurry.is_set() else f"{self._limit_s:g} s (DRAIN_S) over"
+            why = "second signal" if self.force.is_set() else f"{self._limit_s:g} s (DRAIN_S) over"
             logger.warning(
                 "%s: ending %s that had not finished; jobs go back to the queue",
                 why,
@@ -97,12 +97,12 @@ class Ending:
             )
         elif waited_for:
             logger.info("everything that was running has finished")
-        self.drain.finish()
+        self.state.pass_deadline()
         local.cancel()
         await asyncio.gather(local, settled, hurry, progress, return_exceptions=True)
         await self._give_back(0)
 
-    def _log_begin(self, waited_for: UnderWay) -> None:
+    def _log_begin(self, waited_for: RunningWork) -> None:
         if not waited_for:
             logger.info("shutting down: nothing is running")
             return
@@ -112,7 +112,7 @@ class Ending:
             waited_for,
         )
 
-    async def _log_progress(self, before: UnderWay) -> None:
+    async def _log_progress(self, before: RunningWork) -> None:
         """Log the remaining work once an interval, if it has changed."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limit_s
@@ -126,4 +126,4 @@ class Ending:
 
     async def _settled(self, local: asyncio.Task[None]) -> None:
         await asyncio.wait({local})
-        await self.drain.settled(self._idle)
+        await self.state.wait_idle(self._idle)

@@ -15,10 +15,10 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from emulator.server.connection import ConnectionLimits, connection_class
-from emulator.server.gc_tuning import Garbage
-from emulator.server.graceful_shutdown import Ending
-from emulator.server.startup import Starting
+from emulator.server.connection import ConnectionLimits, build_protocol_class
+from emulator.server.gc_tuning import GarbageCollectorTuning
+from emulator.server.graceful_shutdown import GracefulShutdown
+from emulator.server.startup import StartupErrorFilter
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Server(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        ending: Ending,
+        ending: GracefulShutdown,
         on_listening: Callable[[str], object] = lambda url: None,
     ) -> None:
         super().__init__(config)
@@ -64,8 +64,8 @@ class Server(uvicorn.Server):
         self._on_listening = on_listening
         self._loop: asyncio.AbstractEventLoop | None = None
         # A signal came, or the application has no use any more.
-        self._asked = ending.begun
-        self._garbage = Garbage()
+        self._asked = ending.requested
+        self._garbage = GarbageCollectorTuning()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application and listen.
@@ -78,7 +78,7 @@ class Server(uvicorn.Server):
             await super().startup(sockets)
         except SystemExit:
             app = self.config.app
-            if isinstance(app, Starting) and app.is_refused:
+            if isinstance(app, StartupErrorFilter) and app.is_refused:
                 raise SystemExit(_REFUSED) from None
             raise
         for server in self.servers:
@@ -103,7 +103,7 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin the end; at the second signal, hurry."""
         # Uvicorn would raise the signals again at its end, and the exit code would not be 0.
-        said = self._ending.hurry if self.should_exit else self._asked
+        said = self._ending.force if self.should_exit else self._asked
         self.should_exit = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(said.set)
@@ -162,16 +162,16 @@ def _cut(connection: Any) -> None:
         transport.close()
 
 
-def configured(
+def build_uvicorn_config(
     app: ASGIApp, limits: ConnectionLimits, host: str = "127.0.0.1", port: int = 0
 ) -> uvicorn.Config:
     """Return how uvicorn serves the application."""
     return uvicorn.Config(
-        Starting(app),
+        StartupErrorFilter(app),
         interface="asgi3",
         host=host,
         port=port,
-        http=connection_class(limits),
+        http=build_protocol_class(limits),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -183,7 +183,7 @@ def configured(
     )
 
 
-def allow_files() -> None:
+def raise_open_files_limit() -> None:
     """Let this process have as many connections as the machine lets it; shells give it 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)

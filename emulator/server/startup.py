@@ -11,7 +11,7 @@ from jobs import StoreUnavailable, StoreUnusable
 _FAILED = "lifespan.startup.failed"
 
 
-class Starting:
+class StartupErrorFilter:
     """An application whose job database may be unusable.
 
     Starlette reports whatever its start raises with a traceback. A database that another server

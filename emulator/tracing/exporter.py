@@ -21,7 +21,7 @@ _SERVICE = "worker-rkllm"
 _FAREWELL_S = 2.0
 
 
-class Export:
+class SpanExporter:
     """Sends spans from a thread of the SDK's, some at a time; what it cannot send is dropped.
 
     A provider of its own and not the process's: two servers in one process do not share it.
@@ -64,6 +64,6 @@ class Export:
             exporter.shutdown()
 
 
-def exporting(endpoint: str) -> Export:
+def build_exporter(endpoint: str) -> SpanExporter:
     """Return what sends spans to a collector; OTEL_… variables say the rest, as for any SDK."""
-    return Export(OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces"))
+    return SpanExporter(OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces"))

@@ -8,7 +8,7 @@ from typing import Any, cast
 from jobs import Job, JobStore, NewJob
 
 
-class SentJobs:
+class TracedJobStore:
     """The store itself, but for what comes in; told in the task of whoever sends a job."""
 
     def __init__(self, store: JobStore, told: Callable[[Job], None]) -> None:

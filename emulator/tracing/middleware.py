@@ -10,14 +10,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import get_contextvars
 
 from emulator.http.operation_names import operation_name
-from emulator.http.request_target import Plane, call_of
+from emulator.http.request_target import RouteGroup, classify
 
-_SPOKEN_FOR = (Plane.CLIENT, Plane.OPENAI)
+_SPOKEN_FOR = (RouteGroup.CLIENT, RouteGroup.OPENAI)
 _CARRIED = (b"traceparent", b"tracestate")
 _propagator = TraceContextTextMapPropagator()
 
 
-class TracedCalls:
+class TracingMiddleware:
     """Begins where the client's `traceparent` says, W3C's header, or a trace of its own.
 
     What clients ask for; a worker's calls and probes would be traces about nothing.
@@ -29,7 +29,7 @@ class TracedCalls:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a call inside its span."""
-        if scope["type"] != "http" or call_of(scope).plane not in _SPOKEN_FOR:
+        if scope["type"] != "http" or classify(scope).group not in _SPOKEN_FOR:
             await self._app(scope, receive, send)
             return
         status = 0

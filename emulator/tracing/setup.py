@@ -31,7 +31,7 @@ class Tracing(Protocol):
         """Send what is left."""
 
 
-class Untraced:
+class NoTracing:
     """No traces: everything is as it is."""
 
     def middleware(self) -> list[Middleware]:
@@ -52,7 +52,7 @@ class Untraced:
         """Do nothing."""
 
 
-def choose(settings: EmulatorSettings, engine: AnyEngine) -> Tracing:
+def build_tracing(settings: EmulatorSettings, engine: AnyEngine) -> Tracing:
     """Return traces that go where OTEL_EXPORTER_OTLP_ENDPOINT says, none where it says nothing.
 
     Raises:
@@ -60,17 +60,17 @@ def choose(settings: EmulatorSettings, engine: AnyEngine) -> Tracing:
     """
     endpoint = settings.otel_exporter_otlp_endpoint
     if endpoint is None:
-        return Untraced()
+        return NoTracing()
     try:
         # They take a second to import, and threads to run.
-        from emulator.tracing.exporter import exporting
-        from emulator.tracing.spans import Traced
+        from emulator.tracing.exporter import build_exporter
+        from emulator.tracing.spans import OpenTelemetryTracing
     except ImportError as error:
         raise SettingError(
             f"OTEL_EXPORTER_OTLP_ENDPOINT: traces need {error.name}, which is not installed: "
             "`pip install 'worker-rkllm[otel]'` adds it"
         ) from None
-    traced: Any = Traced(exporting(endpoint), settings.served_model)
+    traced: Any = OpenTelemetryTracing(build_exporter(endpoint), settings.served_model)
     engine.subscribe(traced)
     found: Tracing = traced
     return found

@@ -11,8 +11,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, Status, StatusCode, Tracer, set_span_in_context
 from starlette.middleware import Middleware
 
-from emulator.tracing.job_store import SentJobs
-from emulator.tracing.middleware import TracedCalls
+from emulator.tracing.job_store import TracedJobStore
+from emulator.tracing.middleware import TracingMiddleware
 from engine import Priority
 from engine.hooks import EngineEvent, FirstToken, RequestEnded, RequestStarted
 from jobs import Job, JobStatus, JobStore
@@ -24,7 +24,7 @@ _WAIT_S = 0.001
 _FAILED = Status(StatusCode.ERROR)
 
 
-class Exporting(Protocol):
+class SpanSink(Protocol):
     """Where spans go."""
 
     @property
@@ -59,14 +59,14 @@ class OpenSpans:
             span.end()
 
 
-class Traced:
+class OpenTelemetryTracing:
     """An engine's hook, and what the server tells of calls and jobs; owned by the event loop.
 
     A call's span is the current one of its task, so what the task begins is a part of it; a job
     carries its own to the task of the local worker by its id. No text is ever put into a span.
     """
 
-    def __init__(self, export: Exporting, model: str) -> None:
+    def __init__(self, export: SpanSink, model: str) -> None:
         self._export = export
         self._tracer = export.tracer
         self._model = model
@@ -75,11 +75,11 @@ class Traced:
 
     def middleware(self) -> list[Middleware]:
         """Return what makes a span of each call."""
-        return [Middleware(TracedCalls, tracer=self._tracer)]
+        return [Middleware(TracingMiddleware, tracer=self._tracer)]
 
     def store(self, store: JobStore) -> JobStore:
         """Return the store that tells of each job that is sent."""
-        return SentJobs.through(store, self._sent)
+        return TracedJobStore.through(store, self._sent)
 
     def _sent(self, job: Job) -> None:
         named = {"worker_rkllm.job.id": job.id, "worker_rkllm.endpoint": job.endpoint}

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from emulator.http.request_target import OPEN
+from emulator.http.open_paths import OPEN_PATHS
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import Server
 from tests.security.raw_http import exchange, raw_connection, request_bytes
@@ -120,8 +120,8 @@ async def refused_everywhere(target: Target, headers: Headers) -> None:
     """
     before = await target.state()
     paths = sorted(set(target.paths()))
-    tries = [(method, path) for path in paths if path not in OPEN for method in METHODS]
-    tries += [("GET", path) for path in paths if path in OPEN]
+    tries = [(method, path) for path in paths if path not in OPEN_PATHS for method in METHODS]
+    tries += [("GET", path) for path in paths if path in OPEN_PATHS]
     assert len(tries) > 300
     let_through: list[str] = []
 
@@ -131,7 +131,7 @@ async def refused_everywhere(target: Target, headers: Headers) -> None:
                 body = None if method in ("GET", "HEAD", "OPTIONS") else JOB
                 await connection.send(request_bytes(method, path, headers, body))
                 response = await connection.response(method)
-                if path in OPEN:
+                if path in OPEN_PATHS:
                     assert response.status in (200, 404), path
                 elif response.status != 403:
                     let_through.append(f"{method} {path}: {response.status}")

@@ -6,11 +6,11 @@ import gzip
 
 import pytest
 
+from emulator.http.open_paths import DOCS_PATHS
 from emulator.openapi import routes
-from emulator.openapi.paths import PATHS
 from tests.integration.emulator.conftest import Serve
 
-FILES = sorted(PATHS - {"/docs", "/openapi.json"})
+FILES = sorted(DOCS_PATHS - {"/docs", "/openapi.json"})
 
 
 async def test_docs_page_allows_only_this_server(serve: Serve) -> None:
@@ -59,7 +59,7 @@ async def test_docs_file_is_compressed_and_revalidated(serve: Serve, path: str) 
 async def test_docs_need_no_key_and_the_document_has_its_scheme(serve: Serve) -> None:
     server = await serve(api_keys="secret-key")
     async with server.client() as client:
-        for path in PATHS:
+        for path in DOCS_PATHS:
             assert (await client.get(path)).status_code == 200, path
         document = (await client.get("/openapi.json")).json()
         assert (await client.get("/v1/models")).status_code == 401

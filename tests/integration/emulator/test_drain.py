@@ -22,7 +22,7 @@ SLOWLY = {"pieces": ["a", {"text": "b", "delay_ms": 300}]}
 async def ending(server: Server) -> asyncio.Task[None]:
     """Begin the end of the server."""
     task = asyncio.create_task(server.ending.wait())
-    await server.ending.drain.begun.wait()
+    await server.ending.state.draining.wait()
     return task
 
 

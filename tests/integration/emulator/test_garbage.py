@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 
-from emulator.server.gc_tuning import Garbage
+from emulator.server.gc_tuning import GarbageCollectorTuning
 from jobs import Job
 from tests.integration.emulator.conftest import Serve
 
@@ -19,7 +19,7 @@ def _looked_at() -> int:
 
 async def test_full_look_does_not_go_through_the_jobs_that_wait(serve: Serve) -> None:
     server = await serve()
-    garbage = Garbage()
+    garbage = GarbageCollectorTuning()
     garbage.start()
     aside = gc.get_freeze_count()
     try:

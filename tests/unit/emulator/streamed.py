@@ -32,7 +32,7 @@ class Streamed:
 
     async def say(self, *values: Any) -> None:
         chunks = [orjson.dumps(value) for value in values]
-        assert await self.store.append(self.job.id, self.job.attempt, chunks)
+        assert await self.store.append_chunks(self.job.id, self.job.attempt, chunks)
 
     async def lose(self) -> None:
         assert await self.store.nack(self.job.id, self.job.attempt, "its worker went away")

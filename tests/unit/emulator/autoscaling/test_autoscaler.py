@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import emulator.autoscaling.autoscaler
-from emulator.autoscaling.autoscaler import Launcher, launched
+from emulator.autoscaling.autoscaler import Autoscaler, is_managed
 from emulator.autoscaling.policy import Demand, Scaling
-from emulator.autoscaling.worker_process import spawn_kept, worker_command, worker_environment
+from emulator.autoscaling.worker_process import spawn_supervised, worker_command, worker_environment
 from emulator.runpod.job_response import worker_key
 from emulator.runpod.worker_registry import Fleet
 from jobs import Job, JobStatus, MemoryJobStore, NewJob
@@ -63,7 +63,7 @@ class World:
         self.refuses = False
         self.store = MemoryJobStore(now=lambda: self.time, monotonic=lambda: self.time)
         self.fleet = Fleet(self.store, lease_s=30, grace_s=2)
-        self.launcher = Launcher(
+        self.launcher = Autoscaler(
             self.store,
             self.fleet,
             ENDPOINT,
@@ -298,7 +298,7 @@ async def test_job_of_a_worker_that_ends_waits_again_at_once() -> None:
     await world.after(0.25)
     now = await world.store.get(job.id)
     assert now is not None
-    assert (now.status, now.losses) == (JobStatus.IN_QUEUE, 1)
+    assert (now.status, now.lost_attempts) == (JobStatus.IN_QUEUE, 1)
     assert world.counts == (0, 0, 0)
 
 
@@ -374,7 +374,7 @@ async def test_drain_kills_what_does_not_end_and_its_job_has_lost_nothing() -> N
     assert world.processes[0].killed == 1
     now = await world.store.get(job.id)
     assert now is not None
-    assert (now.status, now.losses) == (JobStatus.IN_QUEUE, 0)
+    assert (now.status, now.lost_attempts) == (JobStatus.IN_QUEUE, 0)
     await world.launcher.drain(0)
 
 
@@ -457,7 +457,7 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_workers_key_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     program = "print('no answer from /ping/w1?gpu=local&worker_key=own-_1&job_id=a')"
-    process = await spawn_kept("w1", [sys.executable, "-S", "-c", program], {})
+    process = await spawn_supervised("w1", [sys.executable, "-S", "-c", program], {})
     async with asyncio.timeout(20):
         assert await process.wait() == 0
     assert "w1: no answer from /ping/w1?gpu=local&worker_key=…&job_id=a" in caplog.messages
@@ -478,9 +478,9 @@ async def test_names_are_the_launchers_and_differ() -> None:
         await world.after(1)
         names += [process.name for process in world.processes]
     assert len(set(names)) == 4
-    assert all(launched(worker_key(ENDPOINT, name)) for name in names)
-    assert not launched(worker_key(ENDPOINT, "local"))
-    assert not launched(worker_key("launched-1", "pod"))
+    assert all(is_managed(worker_key(ENDPOINT, name)) for name in names)
+    assert not is_managed(worker_key(ENDPOINT, "local"))
+    assert not is_managed(worker_key("launched-1", "pod"))
 
 
 # -- a real process behind its keeper -------------------------------------------------------------
@@ -517,7 +517,7 @@ async def test_whatever_ends_a_worker_ends_its_children(
 ) -> None:
     caplog.set_level("INFO")
     command = [sys.executable, "-S", "-c", PARENT]
-    process = await spawn_kept("w1", command, {"NAME": "its name"})
+    process = await spawn_supervised("w1", command, {"NAME": "its name"})
     await wait_until(lambda: "its name" in caplog.text)
     line = next(each for each in caplog.messages if "its name" in each)
     assert line.startswith("w1: ")
@@ -541,7 +541,7 @@ async def test_whatever_ends_a_worker_ends_its_children(
 
 async def test_program_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    process = await spawn_kept("w1", ["/no/such/program"], {})
+    process = await spawn_supervised("w1", ["/no/such/program"], {})
     async with asyncio.timeout(20):
         assert await process.wait() == 127
     assert "w1: /no/such/program cannot be started: No such file" in caplog.text

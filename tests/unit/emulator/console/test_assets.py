@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import emulator.console
-from emulator.console.assets import ASSETS
+from emulator.console.pages import ASSETS
 
 FOLDER = Path(emulator.console.__file__).with_name("static")
 FILES = sorted(FOLDER.iterdir())

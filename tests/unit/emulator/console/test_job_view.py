@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from emulator.console.job_view import summary
+from emulator.console.job_view import summary_view
 from jobs import Job
 
 
@@ -34,7 +34,7 @@ def job(given: Any = "x", **changes: Any) -> Job:
     ],
 )
 def test_preview_is_the_first_words_of_what_is_asked(given: Any, preview: str) -> None:
-    assert summary(job(given), None)["preview"] == preview
+    assert summary_view(job(given), None)["preview"] == preview
 
 
 @pytest.mark.parametrize(
@@ -44,11 +44,11 @@ def test_preview_is_the_first_words_of_what_is_asked(given: Any, preview: str) -
 def test_first_text_of_an_earlier_attempt_is_not_this_one_s(
     started: float | None, first: float | None, told: int | None
 ) -> None:
-    assert summary(job(started_at=started), first)["firstTokenAt"] == told
+    assert summary_view(job(started_at=started), first)["firstTokenAt"] == told
 
 
 def test_moments_are_in_milliseconds() -> None:
-    shown = summary(job(started_at=2.0, ended_at=2.0625), None)
+    shown = summary_view(job(started_at=2.0, ended_at=2.0625), None)
     assert [shown[f"{name}At"] for name in ("created", "queued", "started", "ended")] == [
         *(1000, 1000),
         *(2000, 2062),
@@ -64,11 +64,11 @@ def test_moments_are_in_milliseconds() -> None:
     ],
 )
 def test_webhook_is_told_of_and_never_its_url(changes: dict[str, Any], told: str) -> None:
-    shown = summary(job(**changes), None)
+    shown = summary_view(job(**changes), None)
     assert shown["webhook"] == told
     assert "127.0.0.1" not in str(shown)
 
 
 @pytest.mark.parametrize(("worker", "name"), [(None, None), ("e/w1", "w1")])
 def test_worker_goes_by_its_own_name(worker: str | None, name: str | None) -> None:
-    assert summary(job(worker_id=worker), None)["workerId"] == name
+    assert summary_view(job(worker_id=worker), None)["workerId"] == name

@@ -6,16 +6,16 @@ import pytest
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from emulator.console.assets import ASSETS
-from emulator.console.pages import PageRoutes
-from emulator.http.request_target import OPEN, Plane, call_of
-from emulator.middleware.auth import Keys
+from emulator.console.pages import ASSETS, PageRoutes
+from emulator.http.open_paths import OPEN_PATHS
+from emulator.http.request_target import RouteGroup, classify
+from emulator.middleware.auth import ApiKeyMiddleware
 from tests.unit.emulator.asgi import call
 
 
 @pytest.fixture(scope="module")
 def app() -> ASGIApp:
-    return Keys(Starlette(routes=PageRoutes().routes()), ("a-key",))
+    return ApiKeyMiddleware(Starlette(routes=PageRoutes().routes()), ("a-key",))
 
 
 @pytest.mark.parametrize("path", ["/", "/assets/main.js", "/assets/base.css", "/assets/icon.svg"])
@@ -33,7 +33,7 @@ async def test_file_comes_without_a_key_and_under_a_strict_policy(app: ASGIApp, 
     assert "unsafe" not in str(policy)
     assert told.headers["x-content-type-options"] == "nosniff"
     assert told.headers["referrer-policy"] == "no-referrer"
-    assert told.headers["content-type"] == ASSETS[path].label
+    assert told.headers["content-type"] == ASSETS[path].content_type
 
 
 async def test_file_that_is_known_is_not_sent_again(app: ASGIApp) -> None:
@@ -56,13 +56,13 @@ async def test_every_file_has_a_name_of_its_own_for_its_bytes() -> None:
     ["/assets/", "/assets/../assets.py", "/assets/%2e%2e/assets.py", "/assets/main.py", "//"],
 )
 async def test_nothing_else_is_served_or_open(app: ASGIApp, path: str) -> None:
-    assert path not in OPEN
+    assert path not in OPEN_PATHS
     assert (await call(app, path)).status == 401
     assert (await call(app, path, headers={"authorization": "a-key"})).status == 404
 
 
 def test_page_is_open_and_what_it_asks_for_is_not() -> None:
-    assert call_of({"path": "/"}).plane is Plane.OPEN
-    assert call_of({"path": "/assets/main.js"}).plane is Plane.OPEN
+    assert classify({"path": "/"}).group is RouteGroup.PUBLIC
+    assert classify({"path": "/assets/main.js"}).group is RouteGroup.PUBLIC
     for path in ("/console/jobs", "/console/jobs/1", "/console/description"):
-        assert call_of({"path": path}).plane is Plane.CLIENT
+        assert classify({"path": path}).group is RouteGroup.CLIENT

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from emulator.http.disconnect import (
-    DROP,
+    ABORT_EXTENSION,
     ClientDisconnected,
-    disconnected,
-    hang_up,
+    abort_connection,
+    wait_disconnected,
     while_connected,
 )
 
@@ -51,7 +51,7 @@ async def read_body(peer: Any) -> None:
 
 async def test_disconnected_waits_past_everything_else(connection: Connect) -> None:
     peer = connection((b"a", b"b"))
-    task = asyncio.create_task(disconnected(peer.receive))
+    task = asyncio.create_task(wait_disconnected(peer.receive))
     for _ in range(5):
         await asyncio.sleep(0)
     assert not task.done()
@@ -160,7 +160,7 @@ async def test_second_cancelling_changes_nothing(connection: Connect, turns: int
 async def test_hanging_up_cuts_the_connection_and_waits_for_that(connection: Connect) -> None:
     peer, dropped = connection(), asyncio.Event()
     task = asyncio.create_task(
-        hang_up({"extensions": {DROP: {"abort": dropped.set}}}, peer.receive)
+        abort_connection({"extensions": {ABORT_EXTENSION: {"abort": dropped.set}}}, peer.receive)
     )
     await dropped.wait()
     assert not task.done()
@@ -169,4 +169,4 @@ async def test_hanging_up_cuts_the_connection_and_waits_for_that(connection: Con
 
 
 async def test_server_that_cannot_hang_up(connection: Connect) -> None:
-    assert not await hang_up({}, connection().receive)
+    assert not await abort_connection({}, connection().receive)

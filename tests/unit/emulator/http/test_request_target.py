@@ -7,11 +7,12 @@ from typing import Any, cast
 import pytest
 from starlette.types import ASGIApp
 
-from emulator.http.request_target import Plane, call_of, has_named_errors
-from emulator.http.shutdown_state import Drain, DrainGate
-from emulator.middleware.auth import Keys
-from emulator.middleware.fault_injection import FaultRates, Faults
-from emulator.middleware.request_id import RequestIds
+from emulator.http.request_target import RouteGroup, classify, uses_named_errors
+from emulator.http.shutdown_state import ShutdownState
+from emulator.middleware.auth import ApiKeyMiddleware
+from emulator.middleware.draining import DrainGate
+from emulator.middleware.fault_injection import FaultInjectionMiddleware, FaultRates
+from emulator.middleware.request_id import RequestIdMiddleware
 from jobs import JobStore
 from tests.unit.emulator.asgi import Inner, call
 
@@ -35,33 +36,35 @@ from tests.unit.emulator.asgi import Inner, call
     ],
 )
 def test_oracle_is_the_family_without_a_prefix(path: str, named: bool) -> None:
-    assert has_named_errors({"path": path}) is named
+    assert uses_named_errors({"path": path}) is named
 
 
 def test_oracles_routes_are_openais_plane() -> None:
     for path in ("/chat/completions", "/completions", "/embeddings", "/models", "/system/status"):
-        assert call_of({"path": path}).plane is Plane.OPENAI
+        assert classify({"path": path}).group is RouteGroup.OPENAI
 
 
 def gate(inner: Inner) -> ASGIApp:
-    drain = Drain()
-    drain.begin()
-    return DrainGate(inner, drain)
+    shutdown = ShutdownState()
+    shutdown.start_draining()
+    return DrainGate(inner, shutdown)
 
 
 def broken(inner: Inner) -> ASGIApp:
     inner.raises = RuntimeError("a bug")
-    return RequestIds(inner)
+    return RequestIdMiddleware(inner)
 
 
 def faults(**rates: Any) -> Any:
-    return lambda inner: Faults(inner, FaultRates(**rates), cast("JobStore", None))
+    return lambda inner: FaultInjectionMiddleware(
+        inner, FaultRates(**rates), cast("JobStore", None)
+    )
 
 
 @pytest.mark.parametrize(
     ("refusing", "status", "name"),
     [
-        (lambda inner: Keys(inner, ("one",)), 401, "unauthorized"),
+        (lambda inner: ApiKeyMiddleware(inner, ("one",)), 401, "unauthorized"),
         (gate, 503, "service_unavailable"),
         (broken, 500, "internal"),
         (faults(too_many=1.0), 429, "rate_limit_exceeded"),

@@ -8,8 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from emulator.http.shutdown_state import Drain, DrainGate, DrainingStore
-from emulator.server.graceful_shutdown import Ending
+from emulator.http.shutdown_state import ShutdownState
+from emulator.middleware.draining import DrainGate
+from emulator.runpod.draining_store import DrainingStore
+from emulator.server.graceful_shutdown import GracefulShutdown
 from jobs import JobStatus, JobStore, MemoryJobStore, NewJob
 from tests.unit.emulator.asgi import Inner, call
 
@@ -39,8 +41,8 @@ GOES_ON = (
 
 
 @pytest.fixture
-def drain() -> Drain:
-    return Drain()
+def shutdown() -> ShutdownState:
+    return ShutdownState()
 
 
 @pytest.fixture
@@ -49,10 +51,10 @@ def inner() -> Inner:
 
 
 @pytest.mark.parametrize("path", BEGINS)
-async def test_nothing_new_is_begun(inner: Inner, drain: Drain, path: str) -> None:
-    app = DrainGate(inner, drain)
+async def test_nothing_new_is_begun(inner: Inner, shutdown: ShutdownState, path: str) -> None:
+    app = DrainGate(inner, shutdown)
     assert (await call(app, path, "POST")).status == 200
-    drain.begin()
+    shutdown.start_draining()
     told = await call(app, path, "POST")
     assert (told.status, told.error["code"]) == (503, 503)
     assert int(told.headers["retry-after"]) >= 1
@@ -60,25 +62,25 @@ async def test_nothing_new_is_begun(inner: Inner, drain: Drain, path: str) -> No
 
 
 @pytest.mark.parametrize("path", GOES_ON)
-async def test_all_else_goes_on(inner: Inner, drain: Drain, path: str) -> None:
-    drain.begin()
-    assert (await call(DrainGate(inner, drain), path, "POST")).status == 200
+async def test_all_else_goes_on(inner: Inner, shutdown: ShutdownState, path: str) -> None:
+    shutdown.start_draining()
+    assert (await call(DrainGate(inner, shutdown), path, "POST")).status == 200
 
 
 @pytest.mark.parametrize("path", ["/v2/a/job-take/w", "/v2/a/job-take-batch/w"])
 async def test_workers_are_told_to_wait_in_the_way_they_heed(
-    inner: Inner, drain: Drain, path: str
+    inner: Inner, shutdown: ShutdownState, path: str
 ) -> None:
-    drain.begin()
-    assert (await call(DrainGate(inner, drain), path)).status == 429
+    shutdown.start_draining()
+    assert (await call(DrainGate(inner, shutdown), path)).status == 429
 
 
-async def test_store_hands_out_nothing_more(drain: Drain) -> None:
+async def test_store_hands_out_nothing_more(shutdown: ShutdownState) -> None:
     store = MemoryJobStore()
-    seen = cast("JobStore", DrainingStore(store, drain))
+    seen = cast("JobStore", DrainingStore(store, shutdown))
     polls = [asyncio.create_task(seen.receive("a", f"a/{n}", lease_s=9, wait_s=60)) for n in "12"]
     await asyncio.sleep(0.01)
-    drain.begin()
+    shutdown.start_draining()
     assert [await poll for poll in polls] == [[], []]
     job = await store.enqueue(NewJob(endpoint="a", input=b"1"))
     assert await seen.receive("a", "a/1", lease_s=9, wait_s=60) == []
@@ -87,54 +89,54 @@ async def test_store_hands_out_nothing_more(drain: Drain) -> None:
     assert (found.status, found.attempt) == (JobStatus.IN_QUEUE, 0)
 
 
-async def test_job_is_handed_out_or_stays_whenever_the_end_begins(drain: Drain) -> None:
+async def test_job_is_handed_out_or_stays_whenever_the_end_begins(shutdown: ShutdownState) -> None:
     for turns in range(6):
-        store, drain = MemoryJobStore(), Drain()
-        seen = cast("JobStore", DrainingStore(store, drain))
+        store, shutdown = MemoryJobStore(), ShutdownState()
+        seen = cast("JobStore", DrainingStore(store, shutdown))
         poll = asyncio.create_task(seen.receive("a", "a/1", lease_s=9, wait_s=60))
         await asyncio.sleep(0.001)
         await store.enqueue(NewJob(endpoint="a", input=b"1"))
         for _ in range(turns):
             await asyncio.sleep(0)
-        drain.begin()
-        assert len(await poll) == len(store.held("a/1"))
+        shutdown.start_draining()
+        assert len(await poll) == len(store.list_leased_jobs("a/1"))
 
 
-async def test_who_waits_for_a_job_that_waits_is_shown_it_at_once(drain: Drain) -> None:
+async def test_who_waits_for_a_job_that_waits_is_shown_it_at_once(shutdown: ShutdownState) -> None:
     store = MemoryJobStore()
-    seen = cast("JobStore", DrainingStore(store, drain))
+    seen = cast("JobStore", DrainingStore(store, shutdown))
     job = await store.enqueue(NewJob(endpoint="a", input=b"1"))
     waiting = asyncio.create_task(seen.wait(job.id, 60))
     await asyncio.sleep(0.01)
-    drain.begin()
+    shutdown.start_draining()
     found = await waiting
     assert found is not None
     assert found.status is JobStatus.IN_QUEUE
 
 
 @pytest.mark.parametrize("ends", [True, False])
-async def test_who_waits_for_a_job_that_runs_waits_on(drain: Drain, ends: bool) -> None:
+async def test_who_waits_for_a_job_that_runs_waits_on(shutdown: ShutdownState, ends: bool) -> None:
     store = MemoryJobStore()
-    seen = cast("JobStore", DrainingStore(store, drain))
+    seen = cast("JobStore", DrainingStore(store, shutdown))
     job = await store.enqueue(NewJob(endpoint="a", input=b"1"))
     (leased,) = await store.receive("a", "a/1", lease_s=60)
     waiting = asyncio.create_task(seen.wait(job.id, 60))
     await asyncio.sleep(0.01)
-    drain.begin()
+    shutdown.start_draining()
     await asyncio.sleep(0.01)
     assert not waiting.done()
     if ends:
         await store.ack(job.id, leased.attempt, output=b"1")
     else:
-        drain.finish()
+        shutdown.pass_deadline()
     found = await waiting
     assert found is not None
     assert found.status is (JobStatus.COMPLETED if ends else JobStatus.IN_PROGRESS)
 
 
-async def test_waiting_ends_as_usual_while_all_is_well(drain: Drain) -> None:
+async def test_waiting_ends_as_usual_while_all_is_well(shutdown: ShutdownState) -> None:
     store = MemoryJobStore()
-    seen = cast("JobStore", DrainingStore(store, drain))
+    seen = cast("JobStore", DrainingStore(store, shutdown))
     job = await store.enqueue(NewJob(endpoint="a", input=b"1"))
     found = await seen.wait(job.id, 0.01)
     assert found is not None
@@ -145,12 +147,12 @@ async def test_waiting_ends_as_usual_while_all_is_well(drain: Drain) -> None:
     assert seen.available("a")
 
 
-async def test_time_that_is_up_elsewhere_is_not_swallowed(drain: Drain) -> None:
+async def test_time_that_is_up_elsewhere_is_not_swallowed(shutdown: ShutdownState) -> None:
     async def slow() -> None:
         raise TimeoutError("its own")
 
     with pytest.raises(TimeoutError, match="its own"):
-        await drain.until_begun(slow(), None)
+        await shutdown.wait_until_draining(slow(), None)
 
 
 # -- how long it takes -----------------------------------------------------------------------------
@@ -178,47 +180,47 @@ async def some_job() -> None:
     await asyncio.Event().wait()
 
 
-async def ended(ending: Ending) -> float:
+async def ended(ending: GracefulShutdown) -> float:
     loop = asyncio.get_running_loop()
     began = loop.time()
     async with asyncio.timeout(5):
         await ending.wait()
-    assert ending.drain.over.is_set()
+    assert ending.state.deadline_passed.is_set()
     return loop.time() - began
 
 
-async def test_idle_server_ends_at_once(drain: Drain) -> None:
+async def test_idle_server_ends_at_once(shutdown: ShutdownState) -> None:
     worker = Worker()
     worker.done.set()
-    assert await ended(Ending(drain, 60, no_job, worker.drain)) < 1
+    assert await ended(GracefulShutdown(shutdown, 60, no_job, worker.drain)) < 1
     assert worker.asked == [60, 0]
 
 
 @pytest.mark.parametrize("what", ["local", "elsewhere", "engine"])
-async def test_what_runs_gets_its_time_and_no_more(drain: Drain, what: str) -> None:
+async def test_what_runs_gets_its_time_and_no_more(shutdown: ShutdownState, what: str) -> None:
     worker = Worker()
     if what != "local":
         worker.done.set()
     running = some_job if what == "elsewhere" else no_job
-    with drain.answer() if what == "engine" else nullcontext():
-        assert 0.2 <= await ended(Ending(drain, 0.2, running, worker.drain)) < 2
+    with shutdown.track_request() if what == "engine" else nullcontext():
+        assert 0.2 <= await ended(GracefulShutdown(shutdown, 0.2, running, worker.drain)) < 2
     assert worker.asked == [0.2, 0]
 
 
-async def test_hurry_ends_it(drain: Drain) -> None:
-    ending = Ending(drain, 60, some_job, Worker().drain)
-    asyncio.get_running_loop().call_later(0.05, ending.hurry.set)
+async def test_hurry_ends_it(shutdown: ShutdownState) -> None:
+    ending = GracefulShutdown(shutdown, 60, some_job, Worker().drain)
+    asyncio.get_running_loop().call_later(0.05, ending.force.set)
     assert await ended(ending) < 2
 
 
-async def test_engine_calls_are_counted(inner: Inner, drain: Drain) -> None:
-    app = DrainGate(inner, drain)
+async def test_engine_calls_are_counted(inner: Inner, shutdown: ShutdownState) -> None:
+    app = DrainGate(inner, shutdown)
     inner.gate.clear()
     tasks: list[asyncio.Task[Any]] = [
         asyncio.create_task(call(app, path, "POST")) for path in ("/v1/completions", "/runsync")
     ]
     await inner.reached(2)
-    assert drain.answering == 1
+    assert shutdown.active_requests == 1
     inner.gate.set()
     await asyncio.gather(*tasks)
-    assert drain.answering == 0
+    assert shutdown.active_requests == 0

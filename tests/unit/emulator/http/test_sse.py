@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from emulator.http.disconnect import DROP
-from emulator.http.shutdown_state import Drain
-from emulator.http.sse import FAREWELL, KEEP_ALIVE, SSEResponse
+from emulator.http.disconnect import ABORT_EXTENSION
+from emulator.http.shutdown_state import ShutdownState
+from emulator.http.sse import CLOSING_EVENT, KEEP_ALIVE, SSEResponse
 from tests.waiting import wait_until
 
 Connect = Callable[..., Any]
@@ -220,10 +220,10 @@ async def test_cancelled_at_any_turn(connection: Connect, turns: int) -> None:
 
 
 def ending(over: bool = True) -> dict[str, Any]:
-    drain = Drain()
+    shutdown = ShutdownState()
     if over:
-        drain.finish()
-    return {"emulator.drain": drain}
+        shutdown.pass_deadline()
+    return {"emulator.shutdown": shutdown}
 
 
 async def cancelled(source: Source, peer: Any, scope: dict[str, Any]) -> asyncio.Task[None]:
@@ -237,7 +237,7 @@ async def cancelled(source: Source, peer: Any, scope: dict[str, Any]) -> asyncio
 async def test_stream_that_the_servers_end_cuts_short_says_so(connection: Connect) -> None:
     source, peer = Source(b"a"), connection()
     await (await cancelled(source, peer, ending()))
-    assert peer.body == b"a" + FAREWELL
+    assert peer.body == b"a" + CLOSING_EVENT
     assert not peer.sent[-1]["more_body"]
     assert source.aborts >= 1
     assert source.closed
@@ -254,7 +254,9 @@ async def test_client_that_does_not_read_is_cut_off_at_the_servers_end(connectio
     source, peer = Source(b"a", b"b"), connection()
     task = asyncio.create_task(
         source.response()(
-            {**ending(), "extensions": {DROP: {"abort": peer.left.set}}}, peer.receive, peer.send
+            {**ending(), "extensions": {ABORT_EXTENSION: {"abort": peer.left.set}}},
+            peer.receive,
+            peer.send,
         )
     )
     await source.waiting.wait()
@@ -263,7 +265,7 @@ async def test_client_that_does_not_read_is_cut_off_at_the_servers_end(connectio
     async with asyncio.timeout(5):
         await task
     assert peer.left.is_set()
-    assert FAREWELL not in peer.body
+    assert CLOSING_EVENT not in peer.body
 
 
 async def test_stream_that_has_not_begun_leaves_the_answer_to_others(connection: Connect) -> None:

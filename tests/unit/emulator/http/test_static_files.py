@@ -24,7 +24,7 @@ def asset(tmp_path: Path) -> Asset:
 
 
 def test_load_asset_has_the_content_type_of_the_suffix(asset: Asset) -> None:
-    assert asset.label == "text/css; charset=utf-8"
+    assert asset.content_type == "text/css; charset=utf-8"
 
 
 def test_load_asset_is_the_same_for_the_same_bytes(tmp_path: Path, asset: Asset) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from emulator.metrics.definitions import PREFIX, Metrics
-from emulator.metrics.snapshot import described
+from emulator.metrics.snapshot import metrics_as_json
 from engine import Finish, FinishReason, Priority, Usage
 from engine import errors as engine
 from engine.hooks import EngineEvent, FirstToken, HostLost, RequestEnded, RequestStarted
@@ -32,7 +32,7 @@ def metrics() -> Metrics:
 
 
 def told(metrics: Metrics, name: str) -> Any:
-    return described(metrics.families)[PREFIX + name]
+    return metrics_as_json(metrics.families)[PREFIX + name]
 
 
 def ended(
@@ -118,9 +118,9 @@ def test_a_failure_has_its_reason(metrics: Metrics, error: engine.EngineError, r
 
 
 def test_what_is_no_number_is_passed_over(metrics: Metrics) -> None:
-    before = described(metrics.families)
+    before = metrics_as_json(metrics.families)
     metrics(HostLost("gone", dead=False))
-    assert described(metrics.families) == before
+    assert metrics_as_json(metrics.families) == before
 
 
 def job(**changes: Any) -> Job:

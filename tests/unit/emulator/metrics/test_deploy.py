@@ -13,7 +13,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from emulator.http.operation_names import OPERATION_NAMES
-from emulator.metrics.exposition import Text
+from emulator.metrics.exposition import PrometheusText
 from tests.promql import COUNTING, Expression, read
 from tools.docs.metrics import specs
 
@@ -39,7 +39,7 @@ class Known:
             else:
                 self.labels[spec.name] = values
                 self.counters |= {spec.name} if spec.kind == "counter" else set()
-        for family in text_string_to_metric_families(Text([]).render().decode()):
+        for family in text_string_to_metric_families(PrometheusText([]).render().decode()):
             self.labels |= {sample.name: {} for sample in family.samples}
 
     def check(self, expression: Expression) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from emulator.metrics.exposition import Text
+from emulator.metrics.exposition import PrometheusText
 from emulator.metrics.instruments import Counter, Family, Histogram, Reading, Spec
-from emulator.metrics.snapshot import described
+from emulator.metrics.snapshot import metrics_as_json
 
 NASTY = 'a "quoted" \\back\\slash\nand a new line, é'
 
@@ -26,7 +26,7 @@ def made() -> list[Family[Counter] | Family[Histogram] | Reading]:
 
 
 def test_the_library_reads_what_was_counted() -> None:
-    families = list(text_string_to_metric_families(Text(made()).render().decode()))
+    families = list(text_string_to_metric_families(PrometheusText(made()).render().decode()))
     found = {(s.name, *sorted(s.labels.items())): s.value for f in families for s in f.samples}
     assert {f.name: (f.type, f.documentation) for f in families if f.name in ("c", "g")} == {
         "c": ("counter", "C."),
@@ -42,12 +42,12 @@ def test_the_library_reads_what_was_counted() -> None:
 
 
 def test_the_process_is_in_it() -> None:
-    families = list(text_string_to_metric_families(Text([]).render().decode()))
+    families = list(text_string_to_metric_families(PrometheusText([]).render().decode()))
     assert {"process_resident_memory_bytes", "process_open_fds"} <= {each.name for each in families}
 
 
 def test_json_has_the_same_numbers() -> None:
-    assert described(made()) == {
+    assert metrics_as_json(made()) == {
         "c_total": {"x": 3},
         "h_seconds": {"x": {"count": 3, "sum": 5.55}},
         "info": {NASTY: {"": 1}},

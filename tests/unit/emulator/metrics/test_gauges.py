@@ -10,8 +10,8 @@ import pytest
 
 from emulator.batches.batch import BatchStatus
 from emulator.metrics.definitions import PREFIX
-from emulator.metrics.gauges import readings
-from emulator.metrics.snapshot import described
+from emulator.metrics.gauges import build_gauges
+from emulator.metrics.snapshot import metrics_as_json
 from emulator.settings import EmulatorSettings
 from engine import EngineState
 from jobs import MemoryJobStore, NewJob
@@ -29,7 +29,7 @@ class Scene:
         self.store = MemoryJobStore(now=lambda: time.time() - self.ago_s)
         self.ago_s = 60.0
         self.workers: dict[str, dict[str, int]] = {}
-        self.journal: Any = SimpleNamespace(trouble=None)
+        self.journal: Any = SimpleNamespace(write_error=None)
         self.batches: list[Any] = []
 
     def read(self) -> dict[str, Any]:
@@ -37,7 +37,7 @@ class Scene:
         settings = EmulatorSettings(
             engine="scripted", endpoint_id="mine", model_name="tiny", max_jobs=77
         )
-        found = readings(
+        found = build_gauges(
             settings,
             cast("Any", self.engine),
             self.store,
@@ -45,7 +45,7 @@ class Scene:
             self.journal,
             lambda: self.batches,
         )
-        return {name.removeprefix(PREFIX): value for name, value in described(found).items()}
+        return {name.removeprefix(PREFIX): value for name, value in metrics_as_json(found).items()}
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ async def test_a_clock_that_was_set_back_makes_no_negative_wait(scene: Scene) ->
 
 def test_the_disk_is_up_unless_it_says_otherwise(scene: Scene) -> None:
     assert scene.read()["job_database_up"] == 1
-    scene.journal.trouble = "no space left"
+    scene.journal.write_error = "no space left"
     assert scene.read()["job_database_up"] == 0
     scene.journal = None
     assert scene.read()["job_database_up"] == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from emulator.metrics.validator import CountedValidator
+from emulator.metrics.validator import InstrumentedValidator
 from tests.waiting import WAIT_S
 from validation import Options, Subject, Verdict
 
@@ -24,7 +24,7 @@ class Judge:
 
 def test_answers_and_refusals_are_counted_and_what_is_let_through_is_not() -> None:
     told: list[Verdict] = []
-    counted = CountedValidator(Judge(), told.append)
+    counted = InstrumentedValidator(Judge(), told.append)
     assert counted.refuse("good", "", Options()) is None
     assert told == []
     assert counted.refuse("bad", "", Options()) is REFUSED
@@ -39,7 +39,7 @@ def test_verdicts_of_two_threads_are_told_one_after_the_other() -> None:
         telling.release()
         assert go_on.wait(WAIT_S)
 
-    counted = CountedValidator(Judge(), tell)
+    counted = InstrumentedValidator(Judge(), tell)
     threads = [
         threading.Thread(target=counted.validate, args=(SUBJECT, Options())) for _ in range(2)
     ]

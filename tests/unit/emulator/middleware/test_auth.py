@@ -7,8 +7,8 @@ import hmac
 import pytest
 
 import emulator.middleware.auth
-from emulator.http.request_target import OPEN
-from emulator.middleware.auth import Keys
+from emulator.http.open_paths import OPEN_PATHS
+from emulator.middleware.auth import ApiKeyMiddleware
 from tests.unit.emulator.asgi import Inner, call
 
 PATHS = ("/run", "/v2/ep/status/1", "/v1/models", "/v2/ep/job-take/w", "/v2/ep/health", "/nothing")
@@ -24,7 +24,9 @@ def inner() -> Inner:
     "value", ["Bearer one", "bearer one", "BEARER  two", "one", "two", " Bearer two "]
 )
 async def test_key_with_and_without_bearer(inner: Inner, path: str, value: str) -> None:
-    told = await call(Keys(inner, ("one", "two")), path, headers={"authorization": value})
+    told = await call(
+        ApiKeyMiddleware(inner, ("one", "two")), path, headers={"authorization": value}
+    )
     assert (told.status, inner.calls) == (200, [path])
 
 
@@ -34,7 +36,7 @@ async def test_key_with_and_without_bearer(inner: Inner, path: str, value: str) 
 )
 async def test_everybody_else_is_told_401(inner: Inner, path: str, value: str | None) -> None:
     headers = {} if value is None else {"authorization": value}
-    told = await call(Keys(inner, ("one", "two")), path, headers=headers)
+    told = await call(ApiKeyMiddleware(inner, ("one", "two")), path, headers=headers)
     assert (told.status, inner.calls) == (401, [])
     assert told.headers["www-authenticate"] == "Bearer"
     assert told.headers["content-type"] == "application/json"
@@ -46,20 +48,20 @@ async def test_everybody_else_is_told_401(inner: Inner, path: str, value: str | 
     "path", ["/health", "/docs", "/docs/swagger-ui-bundle.js", "/openapi.json"]
 )
 async def test_what_tells_of_nobodys_jobs_is_open(inner: Inner, path: str) -> None:
-    assert (await call(Keys(inner, ("one",)), path)).status == 200
+    assert (await call(ApiKeyMiddleware(inner, ("one",)), path)).status == 200
 
 
 @pytest.mark.parametrize("path", ["/health/", "/health/x", "//health", "/docsy", "/v2/health"])
 async def test_what_only_looks_like_it_is_not(inner: Inner, path: str) -> None:
-    assert (await call(Keys(inner, ("one",)), path)).status == 401
+    assert (await call(ApiKeyMiddleware(inner, ("one",)), path)).status == 401
 
 
 async def test_browsers_may_ask_what_they_may_ask(inner: Inner) -> None:
-    assert (await call(Keys(inner, ("one",)), "/run", "OPTIONS")).status == 200
+    assert (await call(ApiKeyMiddleware(inner, ("one",)), "/run", "OPTIONS")).status == 200
 
 
 async def test_two_keys_at_once_are_none(inner: Inner) -> None:
-    app = Keys(inner, ("one",))
+    app = ApiKeyMiddleware(inner, ("one",))
     raw = [(b"authorization", b"Bearer one"), (b"authorization", b"Bearer two")]
     sent = await call(lambda s, r, send: app({**s, "headers": raw}, r, send), "/run")
     assert sent.status == 401
@@ -81,19 +83,21 @@ async def test_keys_accept_x_api_key_when_there_is_no_authorization(
     inner: Inner, headers: dict[str, str], status: int
 ) -> None:  # R67
     for path in ("/run", "/v1/models", "/completions", "/v2/ep/status/1", "/metrics"):
-        assert (await call(Keys(inner, ("one", "two")), path, headers=headers)).status == status
+        assert (
+            await call(ApiKeyMiddleware(inner, ("one", "two")), path, headers=headers)
+        ).status == status
 
 
 async def test_keys_do_not_accept_x_api_key_on_the_worker_routes(
     inner: Inner, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R67
     monkeypatch.setattr(emulator.middleware.auth, "_HOLD_S", 0)
-    app = Keys(inner, ("one",))
+    app = ApiKeyMiddleware(inner, ("one",))
     assert (await call(app, "/v2/ep/job-take/w", headers={"x-api-key": "one"})).status == 401
 
 
 async def test_keys_refuse_two_x_api_key_headers(inner: Inner) -> None:
-    app = Keys(inner, ("one",))
+    app = ApiKeyMiddleware(inner, ("one",))
     raw = [(b"x-api-key", b"one"), (b"x-api-key", b"one")]
     sent = await call(lambda s, r, send: app({**s, "headers": raw}, r, send), "/run")
     assert sent.status == 401
@@ -107,7 +111,7 @@ async def test_every_key_is_compared_whole(inner: Inner, monkeypatch: pytest.Mon
         return left == right
 
     monkeypatch.setattr(hmac, "compare_digest", compare)
-    app = Keys(inner, ("first", "a much longer second one", "third"))
+    app = ApiKeyMiddleware(inner, ("first", "a much longer second one", "third"))
     for key in ("first", "nothing of the kind"):
         compared.clear()
         await call(app, "/run", headers={"authorization": key})
@@ -116,11 +120,11 @@ async def test_every_key_is_compared_whole(inner: Inner, monkeypatch: pytest.Mon
 
 
 async def test_a_path_that_is_opened_needs_none_and_opens_no_other(inner: Inner) -> None:
-    app = Keys(inner, ("one",), open_paths=OPEN | {"/metrics"})
+    app = ApiKeyMiddleware(inner, ("one",), open_paths=OPEN_PATHS | {"/metrics"})
     assert (await call(app, "/metrics")).status == 200
     for path in ("/metrics/", "/metrics/x", "/v2/ep/metrics", "/run"):
         assert (await call(app, path)).status == 401
-    assert (await call(Keys(inner, ("one",)), "/metrics")).status == 401
+    assert (await call(ApiKeyMiddleware(inner, ("one",)), "/metrics")).status == 401
 
 
 @pytest.mark.parametrize(
@@ -140,15 +144,15 @@ async def test_key_of_its_own_workers_opens_what_workers_call(
 ) -> None:
     monkeypatch.setattr(emulator.middleware.auth, "_HOLD_S", 0)
 
-    async def asked(app: Keys) -> int:
+    async def asked(app: ApiKeyMiddleware) -> int:
         headers = {"authorization": "of-the-cloud"}
         told = await call(
             lambda s, r, send: app({**s, "query_string": query}, r, send), path, headers=headers
         )
         return told.status
 
-    app = Keys(inner, ("one",), worker_key="own")
+    app = ApiKeyMiddleware(inner, ("one",), worker_key="own")
     assert await asked(app) == status
     # It is none as a bearer's, and none where there is none.
     assert (await call(app, path, headers={"authorization": "own"})).status == 401
-    assert await asked(Keys(inner, ("one",))) == 401
+    assert await asked(ApiKeyMiddleware(inner, ("one",))) == 401

@@ -9,8 +9,8 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from emulator.http.disconnect import DROP
-from emulator.middleware.fault_injection import FaultRates, Faults
+from emulator.http.disconnect import ABORT_EXTENSION
+from emulator.middleware.fault_injection import FaultInjectionMiddleware, FaultRates
 from jobs import JobStore, MemoryJobStore, NewJob
 from tests.unit.emulator.asgi import Inner, call
 
@@ -23,7 +23,7 @@ def inner() -> Inner:
 
 
 async def statuses(rates: FaultRates, count: int = 200, path: str = "/run") -> list[int]:
-    app = Faults(Inner(), rates, NO_STORE)
+    app = FaultInjectionMiddleware(Inner(), rates, NO_STORE)
     return [(await call(app, path, "POST")).status for _ in range(count)]
 
 
@@ -37,7 +37,9 @@ async def test_share_of_the_client_calls_fails(name: str, status: int) -> None:
 
 
 async def test_refused_call_is_told_why_and_not_made(inner: Inner) -> None:
-    told = await call(Faults(inner, FaultRates(too_many=1), NO_STORE), "/run", "POST")
+    told = await call(
+        FaultInjectionMiddleware(inner, FaultRates(too_many=1), NO_STORE), "/run", "POST"
+    )
     assert "FAULT_429" in told.error["message"]
     assert int(told.headers["retry-after"]) >= 1
     assert inner.calls == []
@@ -58,11 +60,11 @@ async def test_without_a_seed_it_is_by_chance() -> None:
 @pytest.mark.parametrize("path", ["/health", "/docs", "/v2/a/job-take/w", "/v2/a/ping/w"])
 async def test_others_are_left_alone(inner: Inner, path: str) -> None:
     rates = FaultRates(too_many=1, internal=1, drop_post=1)
-    assert (await call(Faults(inner, rates, NO_STORE), path)).status == 200
+    assert (await call(FaultInjectionMiddleware(inner, rates, NO_STORE), path)).status == 200
 
 
 async def test_client_calls_are_delayed(inner: Inner) -> None:
-    app = Faults(inner, FaultRates(delay_ms=50), NO_STORE)
+    app = FaultInjectionMiddleware(inner, FaultRates(delay_ms=50), NO_STORE)
     loop = asyncio.get_running_loop()
     began = loop.time()
     await call(app, "/v2/a/job-done/w/j", "POST")
@@ -74,15 +76,20 @@ async def test_client_calls_are_delayed(inner: Inner) -> None:
 @pytest.mark.parametrize("path", ["/v2/a/job-done/w/j", "/v2/a/job-stream/w/j"])
 async def test_post_is_dropped_unanswered_and_untaken(inner: Inner, path: str) -> None:
     dropped: list[bool] = []
-    app = Faults(inner, FaultRates(drop_post=1), NO_STORE)
+    app = FaultInjectionMiddleware(inner, FaultRates(drop_post=1), NO_STORE)
     told = await call(
-        app, path, "POST", scope={"extensions": {DROP: {"abort": lambda: dropped.append(True)}}}
+        app,
+        path,
+        "POST",
+        scope={"extensions": {ABORT_EXTENSION: {"abort": lambda: dropped.append(True)}}},
     )
     assert (told.status, dropped, inner.calls) == (0, [True], [])
 
 
 async def test_server_that_cannot_drop_says_500(inner: Inner) -> None:
-    told = await call(Faults(inner, FaultRates(drop_post=1), NO_STORE), "/v2/a/job-done/w/j")
+    told = await call(
+        FaultInjectionMiddleware(inner, FaultRates(drop_post=1), NO_STORE), "/v2/a/job-done/w/j"
+    )
     assert told.status == 500
 
 
@@ -94,21 +101,21 @@ async def test_lease_is_lost_as_soon_as_the_worker_has_the_job(inner: Inner, bat
     answer = {"id": job.id, "input": {}}
     inner.body = orjson.dumps([answer] if batch else answer)
     path = "/v2/a/job-take-batch/w" if batch else "/v2/a/job-take/w"
-    told = await call(Faults(inner, FaultRates(lose_lease=1), store), path)
+    told = await call(FaultInjectionMiddleware(inner, FaultRates(lose_lease=1), store), path)
     assert (told.status, told.body) == (200, inner.body)
-    assert store.available("a")
+    assert store.has_ready_job("a")
     assert not await store.ack(job.id, leased.attempt, output=b"1")
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b"null", b'{"error": {}}', b'{"id": 1}'])
 async def test_answer_without_a_job_loses_nothing(inner: Inner, body: bytes) -> None:
     inner.body = body
-    app = Faults(inner, FaultRates(lose_lease=1), MemoryJobStore())
+    app = FaultInjectionMiddleware(inner, FaultRates(lose_lease=1), MemoryJobStore())
     assert (await call(app, "/v2/a/job-take/w")).body == body
 
 
 def test_it_is_said_loudly_at_the_start(inner: Inner, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        Faults(inner, FaultRates(too_many=0.1), NO_STORE)
+        FaultInjectionMiddleware(inner, FaultRates(too_many=0.1), NO_STORE)
     assert "ON PURPOSE" in caplog.text
     assert "too_many=0.1" in caplog.text

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from emulator.middleware.rate_limit import RATES, Rates
+from emulator.middleware.rate_limit import RATES, RateLimitMiddleware
 from tests.unit.emulator.asgi import Inner, call
 
 
@@ -15,12 +15,12 @@ def inner() -> Inner:
     return Inner()
 
 
-async def statuses(app: Rates, path: str, count: int) -> list[int]:
+async def statuses(app: RateLimitMiddleware, path: str, count: int) -> list[int]:
     return [(await call(app, path, "POST")).status for _ in range(count)]
 
 
 async def test_purge_is_taken_twice_in_ten_seconds(inner: Inner) -> None:
-    app = Rates(inner, "default")
+    app = RateLimitMiddleware(inner, "default")
     assert await statuses(app, "/v2/a/purge-queue", 3) == [200, 200, 429]
     told = await call(app, "/v2/a/purge-queue", "POST")
     assert 1 <= int(told.headers["retry-after"]) <= 10
@@ -29,20 +29,20 @@ async def test_purge_is_taken_twice_in_ten_seconds(inner: Inner) -> None:
 
 
 async def test_each_endpoint_and_each_operation_for_itself(inner: Inner) -> None:
-    app = Rates(inner, "default")
+    app = RateLimitMiddleware(inner, "default")
     assert await statuses(app, "/v2/a/purge-queue", 3) == [200, 200, 429]
     assert await statuses(app, "/v2/b/purge-queue", 3) == [200, 200, 429]
     assert await statuses(app, "/v2/a/cancel/1", 3) == [200] * 3
 
 
 async def test_short_form_is_the_default_endpoint(inner: Inner) -> None:
-    app = Rates(inner, "mine")
+    app = RateLimitMiddleware(inner, "mine")
     assert await statuses(app, "/purge-queue", 1) == [200]
     assert await statuses(app, "/v2/mine/purge-queue", 2) == [200, 429]
 
 
 async def test_status_sync_counts_as_status_and_ids_count_together(inner: Inner) -> None:
-    app = Rates(inner, "default", {"status": (3, None)})
+    app = RateLimitMiddleware(inner, "default", {"status": (3, None)})
     assert await statuses(app, "/status/1", 1) == [200]
     assert await statuses(app, "/status-sync/2", 1) == [200]
     assert await statuses(app, "/v2/default/status/3", 2) == [200, 429]
@@ -50,7 +50,7 @@ async def test_status_sync_counts_as_status_and_ids_count_together(inner: Inner)
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/models"])
 async def test_openai_routes_count_together(inner: Inner, path: str) -> None:
-    app = Rates(inner, "default", {"openai": (2, None)})
+    app = RateLimitMiddleware(inner, "default", {"openai": (2, None)})
     assert await statuses(app, "/v1/completions", 1) == [200]
     assert await statuses(app, path, 2) == [200, 429]
 
@@ -59,12 +59,12 @@ async def test_openai_routes_count_together(inner: Inner, path: str) -> None:
     "path", ["/health", "/v2/a/health", "/v2/a/job-take/w", "/v2/a/job-done/w/j", "/retry/1"]
 )
 async def test_what_runpod_does_not_limit_is_not_limited(inner: Inner, path: str) -> None:
-    app = Rates(inner, "default", dict.fromkeys(RATES, (1, 1)))
+    app = RateLimitMiddleware(inner, "default", dict.fromkeys(RATES, (1, 1)))
     assert await statuses(app, path, 5) == [200] * 5
 
 
 async def test_only_so_many_at_a_time_and_then_again(inner: Inner) -> None:
-    app = Rates(inner, "default", {"runsync": (100, 2)})
+    app = RateLimitMiddleware(inner, "default", {"runsync": (100, 2)})
     inner.gate.clear()
     held = [asyncio.create_task(call(app, "/runsync", "POST")) for _ in range(2)]
     await inner.reached(2)
@@ -76,7 +76,7 @@ async def test_only_so_many_at_a_time_and_then_again(inner: Inner) -> None:
 
 
 async def test_place_is_given_back_when_a_call_fails(inner: Inner) -> None:
-    app = Rates(inner, "default", {"run": (100, 1)})
+    app = RateLimitMiddleware(inner, "default", {"run": (100, 1)})
     inner.raises = ValueError("no")
     for _ in range(3):
         with pytest.raises(ValueError, match="no"):

@@ -13,9 +13,9 @@ import structlog
 from starlette.types import Receive, Scope, Send
 from structlog.contextvars import bind_contextvars
 
-from emulator.http.disconnect import DROP
-from emulator.http.shutdown_state import Drain
-from emulator.middleware.request_id import RequestIds
+from emulator.http.disconnect import ABORT_EXTENSION
+from emulator.http.shutdown_state import ShutdownState
+from emulator.middleware.request_id import RequestIdMiddleware
 from engine.errors import EngineDead
 from handler.errors import InvalidRequest, NotFound
 from handler.log_json import fields_of
@@ -53,18 +53,20 @@ def inner() -> Inner:
 
 async def test_sane_name_is_taken(inner: Inner) -> None:
     for name in ("abc", "A-1_2.3:4/5+6=7@8", "x" * 128):
-        told = await call(RequestIds(inner), "/run", headers={"X-Request-ID": name})
+        told = await call(RequestIdMiddleware(inner), "/run", headers={"X-Request-ID": name})
         assert told.headers["x-request-id"] == name
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "x" * 129, "a\nb", "a\x00", "é", '"', "a;b"])
 async def test_other_names_are_replaced(inner: Inner, name: str) -> None:
-    told = await call(RequestIds(inner), "/run", headers={"X-Request-ID": name})
+    told = await call(RequestIdMiddleware(inner), "/run", headers={"X-Request-ID": name})
     assert MADE.fullmatch(told.headers["x-request-id"])
 
 
 async def test_made_names_differ(inner: Inner) -> None:
-    names = {(await call(RequestIds(inner), "/run")).headers["x-request-id"] for _ in range(20)}
+    names = {
+        (await call(RequestIdMiddleware(inner), "/run")).headers["x-request-id"] for _ in range(20)
+    }
     assert len(names) == 20
 
 
@@ -76,14 +78,14 @@ async def test_everything_that_is_logged_meanwhile_has_the_name(inner: Inner, li
         await asyncio.create_task(later())
         await inner(scope, receive, send)
 
-    await call(RequestIds(app), "/status/j-1", headers={"x-request-id": "abc"})
+    await call(RequestIdMiddleware(app), "/status/j-1", headers={"x-request-id": "abc"})
     assert [bound["request_id"] for _, _, bound in lines.found] == ["abc", "abc"]
     assert structlog.contextvars.get_contextvars() == {}
 
 
 async def test_one_line_a_request(inner: Inner, lines: Lines) -> None:
     await call(
-        RequestIds(inner),
+        RequestIdMiddleware(inner),
         "/cancel/j-1",
         headers={"authorization": "Bearer secret", "x-request-id": "abc"},
         scope={"path_params": {"job_id": "j-1"}, "query_string": b"key=secret"},
@@ -112,13 +114,15 @@ async def test_one_line_a_request(inner: Inner, lines: Lines) -> None:
 async def test_what_is_asked_all_the_time_is_not_worth_a_line(
     inner: Inner, lines: Lines, path: str
 ) -> None:
-    await call(RequestIds(inner), path)
+    await call(RequestIdMiddleware(inner), path)
     assert [level for level, _, _ in lines.found] == ["DEBUG"]
 
 
 async def test_line_cannot_be_forged_or_endless(inner: Inner, lines: Lines) -> None:
     await call(
-        RequestIds(inner), "/a\nINFO b", scope={"raw_path": b"/a%0AINFO%20b" + b"x" * 10_000}
+        RequestIdMiddleware(inner),
+        "/a\nINFO b",
+        scope={"raw_path": b"/a%0AINFO%20b" + b"x" * 10_000},
     )
     ((_, message, _),) = lines.found
     assert "\n" not in message
@@ -129,7 +133,7 @@ async def test_unexpected_error_is_500_without_what_it_says(
     inner: Inner, lines: Lines, caplog: pytest.LogCaptureFixture
 ) -> None:
     inner.raises = KeyError("secret")
-    told = await call(RequestIds(inner), "/run", headers={"x-request-id": "abc"})
+    told = await call(RequestIdMiddleware(inner), "/run", headers={"x-request-id": "abc"})
     assert (told.status, told.headers["x-request-id"]) == (500, "abc")
     assert (told.error["type"], told.error["request_id"]) == ("internal_error", "abc")
     assert "secret" not in told.body.decode()
@@ -139,7 +143,7 @@ async def test_unexpected_error_is_500_without_what_it_says(
 
 async def test_known_error_keeps_its_status(inner: Inner) -> None:
     inner.raises = NotFound("there is no such thing")
-    assert (await call(RequestIds(inner), "/x")).status == 404
+    assert (await call(RequestIdMiddleware(inner), "/x")).status == 404
 
 
 async def test_error_in_the_middle_of_an_answer_is_the_servers_to_see(inner: Inner) -> None:
@@ -148,17 +152,19 @@ async def test_error_in_the_middle_of_an_answer_is_the_servers_to_see(inner: Inn
         raise ValueError("half")
 
     with pytest.raises(ValueError, match="half"):
-        await call(RequestIds(app), "/run")
+        await call(RequestIdMiddleware(app), "/run")
 
 
 @pytest.mark.parametrize("over", [True, False])
 async def test_cancelled_request_is_503_at_the_servers_end_alone(inner: Inner, over: bool) -> None:
-    drain = Drain()
+    shutdown = ShutdownState()
     inner.gate.clear()
-    task = asyncio.create_task(call(RequestIds(inner), "/run", scope={"emulator.drain": drain}))
+    task = asyncio.create_task(
+        call(RequestIdMiddleware(inner), "/run", scope={"emulator.shutdown": shutdown})
+    )
     await inner.entered.wait()
     if over:
-        drain.finish()
+        shutdown.pass_deadline()
     task.cancel()
     if not over:
         with pytest.raises(asyncio.CancelledError):
@@ -171,17 +177,17 @@ async def test_cancelled_request_is_503_at_the_servers_end_alone(inner: Inner, o
 
 async def test_half_an_answer_at_the_servers_end_is_cut_and_no_failure(lines: Lines) -> None:
     """Its client does not read it; uvicorn would log what is raised with its traceback."""
-    drain, sending, dropped = Drain(), asyncio.Event(), asyncio.Event()
+    shutdown, sending, dropped = ShutdownState(), asyncio.Event(), asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         sending.set()
         await asyncio.Event().wait()
 
-    scope = {"emulator.drain": drain, "extensions": {DROP: {"abort": dropped.set}}}
-    task = asyncio.create_task(call(RequestIds(app), "/status/j", scope=scope))
+    scope = {"emulator.shutdown": shutdown, "extensions": {ABORT_EXTENSION: {"abort": dropped.set}}}
+    task = asyncio.create_task(call(RequestIdMiddleware(app), "/status/j", scope=scope))
     await sending.wait()
-    drain.finish()
+    shutdown.pass_deadline()
     task.cancel()
     await task
     assert dropped.is_set()
@@ -198,7 +204,7 @@ async def test_job_that_a_request_makes_is_in_its_line_and_in_no_other(
 
     for path in ("/run", "/purge-queue"):
         # As a pipelined request begins, in the context of the one before.
-        await call(RequestIds(app), path)
+        await call(RequestIdMiddleware(app), path)
     assert [bound.get("job_id") for _, _, bound in lines.found] == ["j-1", None]
 
 
@@ -206,7 +212,7 @@ async def test_client_that_left_unanswered_is_499(lines: Lines) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         pass
 
-    await call(RequestIds(app), "/run")
+    await call(RequestIdMiddleware(app), "/run")
     assert lines.found[0][2]["status"] == 499
 
 
@@ -218,13 +224,15 @@ async def test_nothing_is_added_for_each_token(inner: Inner) -> None:
         seen.append(send)
         await inner(scope, receive, send)
 
-    await call(RequestIds(app), "/run")
+    await call(RequestIdMiddleware(app), "/run")
     assert not asyncio.iscoroutinefunction(seen[0])
 
 
 async def test_end_of_a_request_is_told_with_its_status_and_time(inner: Inner) -> None:
     told: list[tuple[str, int, float]] = []
-    app = RequestIds(inner, lambda scope, status, s: told.append((scope["path"], status, s)))
+    app = RequestIdMiddleware(
+        inner, lambda scope, status, s: told.append((scope["path"], status, s))
+    )
     await call(app, "/run")
     inner.raises = KeyError("x")
     await call(app, "/status/1")
@@ -244,7 +252,7 @@ async def test_refused_request_is_logged_with_the_sentence_its_client_got(
     error: Exception, status: int, level: str, inner: Inner, lines: Lines
 ) -> None:
     inner.raises = error
-    told = await call(RequestIds(inner), "/status/j-1")
+    told = await call(RequestIdMiddleware(inner), "/status/j-1")
     assert told.status == status
     ((found, message, fields),) = lines.found
     assert (found, message) == (level, f"GET /status/j-1 {status}")
@@ -256,7 +264,7 @@ async def test_body_of_an_answer_that_is_no_error_is_not_looked_at(lines: Lines)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b'{"error": "of a job"}'})
 
-    await call(RequestIds(app), "/run")
+    await call(RequestIdMiddleware(app), "/run")
     assert "error" not in lines.found[0][2]
 
 
@@ -266,6 +274,6 @@ async def test_error_that_has_no_sentence_is_logged_without_one(body: bytes, lin
         await send({"type": "http.response.start", "status": 400, "headers": []})
         await send({"type": "http.response.body", "body": body})
 
-    await call(RequestIds(app), "/run")
+    await call(RequestIdMiddleware(app), "/run")
     assert lines.found[0][1] == "GET /run 400"
     assert "error" not in lines.found[0][2]

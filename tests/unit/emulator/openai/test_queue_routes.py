@@ -39,10 +39,10 @@ class Queue:
 
     def __init__(self, keep_alive_s: float = 3600) -> None:
         self.store = MemoryJobStore(Limits(max_losses=9))
-        self.drain = ShutdownState()
+        self.shutdown = ShutdownState()
         settings = EmulatorSettings(engine="scripted", local_worker=False)
         service: Any = None
-        self.queue = QueuedOpenAIRoutes(self.store, service, self.drain, settings, keep_alive_s)
+        self.queue = QueuedOpenAIRoutes(self.store, service, self.shutdown, settings, keep_alive_s)
         self.app = Starlette(routes=self.queue.routes(), exception_handlers=ERRORS)
         self.job: Job
 
@@ -66,7 +66,7 @@ class Queue:
 
     async def say(self, *values: Any) -> None:
         chunks = [orjson.dumps(value) for value in values]
-        assert await self.store.append(self.job.id, self.job.attempt, chunks)
+        assert await self.store.append_chunks(self.job.id, self.job.attempt, chunks)
 
     async def end(self, output: Any = None, error: str | None = None) -> None:
         written = orjson.dumps(output)
@@ -297,7 +297,7 @@ async def test_end_without_an_output_is_an_http_error(
     else:
         entry = at.store._ledger.get(at.job.id)
         assert entry is not None
-        at.store._ledger.become(entry, entry.job.but(status=status, ended_at=0.0))
+        at.store._ledger.become(entry, entry.job.replace(status=status, ended_at=0.0))
     await over(asked)
     assert (status_of(client), error_of(client)["code"]) == (code, code)
 
@@ -316,14 +316,14 @@ async def test_client_that_leaves_takes_its_job_with_it(
             await at.say(ONE)
             await comes(client, ONE.encode())
     else:
-        await wait_until(lambda: at.store.available("e"))
+        await wait_until(lambda: at.store.has_ready_job("e"))
     client.left.set()
     await asyncio.gather(asked, return_exceptions=True)
     await at.queue.close()
     assert (await at.store.stats("e")).counts[JobStatus.CANCELLED] == 1
     if when == "running":
         # Its worker is told.
-        assert await at.store.stops("e/w", 0) == [at.job.id]
+        assert await at.store.receive_stops("e/w", 0) == [at.job.id]
 
 
 async def test_client_that_reads_nothing_and_leaves_holds_nothing(peer: Connect) -> None:
@@ -346,8 +346,8 @@ async def test_server_that_ends_says_so_to_who_waits(peer: Connect, body: dict[s
     at = Queue()
     client = peer(body)
     asked = at.ask(client)
-    await wait_until(lambda: at.store.available("e"))
-    at.drain.begin()
+    await wait_until(lambda: at.store.has_ready_job("e"))
+    at.shutdown.start_draining()
     await over(asked)
     assert status_of(client) == 503
     assert error_of(client)["details"] == {"reason": "the server is shutting down"}
@@ -362,7 +362,7 @@ async def test_server_that_ends_lets_what_runs_finish(peer: Connect) -> None:
         asked.append(at.ask(client))
         await at.take()
         taken.append(at.job)
-    at.drain.begin()
+    at.shutdown.start_draining()
     for job, said in zip(taken, (ONE, {"a": 1}), strict=False):
         at.job = job
         await at.end(said)
@@ -371,7 +371,7 @@ async def test_server_that_ends_lets_what_runs_finish(peer: Connect) -> None:
     assert streamed.body == ONE.encode() + DONE
     assert json.loads(whole.body) == {"a": 1}
     assert not asked[2].done()
-    at.drain.finish()
+    at.shutdown.pass_deadline()
     await over(asked[2])
     assert status_of(late) == 503
 

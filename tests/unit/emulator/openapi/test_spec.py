@@ -12,10 +12,10 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from emulator.app import build_app
-from emulator.console.assets import ASSETS
+from emulator.console.pages import ASSETS
+from emulator.http.open_paths import DOCS_PATHS
 from emulator.http.operation_router import ByOperation
 from emulator.openapi.operations import OPERATIONS, TAGS
-from emulator.openapi.paths import PATHS
 from emulator.openapi.spec import describe, plain
 from emulator.settings import EmulatorSettings
 from engine import Engine
@@ -26,7 +26,7 @@ from handler.pipeline import Pipeline
 ROUTES = {"Completion": "/v1/completions", "Chat": "/v1/chat/completions"}
 TURNS = [{"role": "user", "content": "hi"}]
 # The API's reference and the console's files are not part of the API.
-OF_THE_PAGE = {*PATHS, *ASSETS}
+OF_THE_PAGE = {*DOCS_PATHS, *ASSETS}
 
 
 @pytest.fixture(scope="module")

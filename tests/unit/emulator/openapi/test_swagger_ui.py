@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from emulator.http.open_paths import DOCS_FILES, DOCS_FOLDER, DOCS_PATHS, SWAGGER_UI_FILES
 from emulator.openapi.operations import TAGS
-from emulator.openapi.paths import OWN_FILES, PATHS, STATIC
-from emulator.openapi.swagger_ui import FILES, find_swagger_ui
+from emulator.openapi.swagger_ui import find_swagger_ui
 
 OUTSIDE = re.compile(r"\bhttps?:|\bwss?:|[\"'(]//\w|@import|\burl\(")
 
@@ -42,28 +42,28 @@ def test_find_swagger_ui_returns_none_when_a_file_is_missing(
     resources = tmp_path / "half_a_package" / "resources"
     resources.mkdir(parents=True)
     (resources.parent / "__init__.py").touch()
-    (resources / FILES[0]).touch()
+    (resources / SWAGGER_UI_FILES[0]).touch()
     monkeypatch.syspath_prepend(str(tmp_path))
     assert find_swagger_ui("half_a_package") is None
-    (resources / FILES[1]).touch()
+    (resources / SWAGGER_UI_FILES[1]).touch()
     assert find_swagger_ui("half_a_package") == resources
 
 
 def test_page_has_nothing_inline_and_names_only_files_of_the_server() -> None:
-    html = (STATIC / "index.html").read_text()
+    html = (DOCS_FOLDER / "index.html").read_text()
     assert "<style" not in html
     assert not re.search(r"<script(?![^>]* src=)", html)
     assert not re.search(r"\s(on\w+|style)=", html)
     named = set(re.findall(r'(?:src|href)="([^"]+)"', html))
-    assert named - {"/", "/assets/icon.svg"} == PATHS
+    assert named - {"/", "/assets/icon.svg"} == DOCS_PATHS
 
 
 def test_own_files_have_no_outside_address() -> None:
-    for name in OWN_FILES:
-        assert not OUTSIDE.search((STATIC / name).read_text()), name
+    for name in DOCS_FILES:
+        assert not OUTSIDE.search((DOCS_FOLDER / name).read_text()), name
 
 
 def test_closed_tags_are_tags() -> None:
-    script = (STATIC / "initializer.js").read_text()
+    script = (DOCS_FOLDER / "initializer.js").read_text()
     [closed] = re.findall(r"CLOSED_TAGS = \[(.*)\]", script)
     assert set(re.findall(r'"(\w+)"', closed)) < set(TAGS)

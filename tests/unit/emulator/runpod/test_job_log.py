@@ -31,7 +31,7 @@ def job(**changes: Any) -> Job:
         worker_id="mine/w-1",
         status=JobStatus.COMPLETED,
     )
-    return ended.but(**changes)
+    return ended.replace(**changes)
 
 
 def fields(caplog: pytest.LogCaptureFixture) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from jobs import (
     Policy,
     StoreUnavailable,
 )
-from jobs.journal_port import NoJournal
+from jobs.ports import NoJournal
 from tests.conftest import EngineFactory, ScriptFactory
 from tests.unit.emulator.events import DEADLINE_S, Events
 from tests.waiting import wait_until
@@ -53,7 +53,7 @@ class Disk(NoJournal):
 
     full = False
 
-    async def durable(self) -> None:
+    async def flush(self) -> None:
         await asyncio.sleep(0)
         if self.full:
             raise StoreUnavailable("the disk is full")
@@ -80,7 +80,7 @@ class Worker:
 
     def on_event(self, event: EngineEvent) -> None:
         if isinstance(event, HostLoaded):
-            self.at_load.append(len(self.store.held(worker_key(ENDPOINT, NAME))))
+            self.at_load.append(len(self.store.list_leased_jobs(worker_key(ENDPOINT, NAME))))
 
     async def enqueue(self, *prompts: str, **fields: Any) -> list[Job]:
         return [await self.send({"prompt": prompt}, **fields) for prompt in prompts]
@@ -98,7 +98,7 @@ class Worker:
         async with asyncio.timeout(DEADLINE_S):
             ended = await self.store.wait(job.id, 3600)
         assert ended is not None
-        assert ended.status.final
+        assert ended.status.is_final
         return ended
 
     async def text(self, job: Job) -> str:
@@ -358,7 +358,7 @@ async def test_job_that_ran_at_three_crashes_fails_and_those_that_wait_complete(
     async with working(engine_factory, path, "process") as at:
         bad, *good = await at.enqueue("crash", "b", "c", "d")
         ended = await at.ended(bad)
-        assert (ended.status, ended.losses) == (JobStatus.FAILED, 3)
+        assert (ended.status, ended.lost_attempts) == (JobStatus.FAILED, 3)
         assert ended.error == (
             "the job was started and lost 3 times; the last time: the engine process was killed "
             "by SIGKILL while the request was running on it"
@@ -367,7 +367,7 @@ async def test_job_that_ran_at_three_crashes_fails_and_those_that_wait_complete(
         assert [(await at.now(job)).status for job in good] == [JobStatus.IN_QUEUE] * 3
         assert at.engine.running == 0
         assert [await at.text(job) for job in good] == ["ok"] * 3
-        assert {(await at.now(job)).losses for job in good} == {0}
+        assert {(await at.now(job)).lost_attempts for job in good} == {0}
         await at.quiet()
 
 
@@ -378,11 +378,11 @@ async def test_neighbours_of_a_job_that_crashes_the_engine_complete(
     slow = {"when": "slow", "pieces": ["so "], "repeat": 10, "delay_ms": 50}
     async with working(engine_factory, script(crash, slow, slots=4), "process") as at:
         first, bad, *others = await at.enqueue("slow", "crash", "slow", "slow", "slow")
-        assert (await at.ended(bad)).losses == 3
+        assert (await at.ended(bad)).lost_attempts == 3
         for job in (first, *others):
             assert await at.text(job) == "so " * 10
             # At the last crash none of them was running.
-            assert (await at.now(job)).losses <= 2
+            assert (await at.now(job)).lost_attempts <= 2
         await at.quiet()
 
 
@@ -402,7 +402,7 @@ async def test_job_runs_alone_when_one_more_loss_would_fail_it(
         for job in jobs:
             # As after two crashes.
             entry = at.store._ledger.entry(job.id)
-            at.store._ledger.become(entry, entry.job.but(losses=2))
+            at.store._ledger.become(entry, entry.job.replace(lost_attempts=2))
         assert [await at.text(job) for job in jobs] == ["ab"] * 2
         assert most <= 1
 
@@ -420,7 +420,7 @@ async def test_job_beside_a_deaf_one_waits_again_and_has_lost_nothing(
         await at.store.cancel(bad.id)
         await at.events.wait(RequestStarted, 3)
         now = await at.now(job)
-        assert (now.status, now.attempt, now.losses) == (JobStatus.IN_PROGRESS, 2, 0)
+        assert (now.status, now.attempt, now.lost_attempts) == (JobStatus.IN_PROGRESS, 2, 0)
 
 
 async def test_stream_of_a_job_begins_anew_after_a_crash(
@@ -430,9 +430,9 @@ async def test_stream_of_a_job_begins_anew_after_a_crash(
     async with working(engine_factory, path, "process") as at:
         job = await at.send({"prompt": "x", "stream": True})
         async with asyncio.timeout(DEADLINE_S):
-            first = await at.store.read(job.id, (0, 0), 3600)
+            first = await at.store.read_chunks(job.id, (0, 0), 3600)
             os.kill(at.engine._host.pid, signal.SIGKILL)  # type: ignore[attr-defined]
-            second = await at.store.read(job.id, (first[-1].attempt, first[-1].number), 3600)
+            second = await at.store.read_chunks(job.id, (first[-1].attempt, first[-1].number), 3600)
         assert [chunk.attempt for chunk in (*first, *second)] == [1, 2]
 
 
@@ -443,7 +443,7 @@ async def test_generator_mode_streams_while_it_runs(
     async with working(engine_factory, script({"pieces": pieces}), mode="generator") as at:
         job = await at.send({"prompt": "x", "stream": True})
         seen: list[Any] = []
-        while chunks := await at.store.drain(job.id, DEADLINE_S):
+        while chunks := await at.store.take_chunks(job.id, DEADLINE_S):
             now = await at.now(job)
             seen += [(now.status, orjson.loads(chunk.value)) for chunk in chunks]
         assert [at_[0] for at_ in seen[:2]] == [JobStatus.IN_PROGRESS] * 2
@@ -461,7 +461,7 @@ async def test_generator_mode_fails_as_a_job_does(
         job = await at.send({"prompt": "x", "stream": True})
         ended = await at.ended(job)
         assert (ended.status, ended.error) == (JobStatus.FAILED, "no more")
-        assert len(await at.store.drain(job.id, 0)) == 1
+        assert len(await at.store.take_chunks(job.id, 0)) == 1
         await at.quiet()
 
 
@@ -498,7 +498,7 @@ async def test_drain_gives_back_what_does_not_end_and_it_counts_as_no_loss(
             await at.worker.drain(0.05)
         for job in jobs:
             now = await at.now(job)
-            assert (now.status, now.losses, now.worker_id) == (JobStatus.IN_QUEUE, 0, None)
+            assert (now.status, now.lost_attempts, now.worker_id) == (JobStatus.IN_QUEUE, 0, None)
         await at.quiet()
 
 
@@ -632,7 +632,7 @@ async def test_failing_store_is_logged_and_asked_again(
 
 
 async def chunks_of(at: Worker, job: Job) -> list[Any]:
-    return [orjson.loads(chunk.value) for chunk in await at.store.read(job.id, (0, 0), 0)]
+    return [orjson.loads(chunk.value) for chunk in await at.store.read_chunks(job.id, (0, 0), 0)]
 
 
 @pytest.mark.parametrize("mode", ["aggregate", "generator"])
@@ -685,7 +685,7 @@ async def test_cancelled_stream_keeps_the_chunks_that_came(
     async with working(engine_factory, script({"pieces": ["a", HANG]}, slots=1)) as at:
         job = await at.send({"prompt": "x", "stream": True})
         async with asyncio.timeout(DEADLINE_S):
-            await at.store.read(job.id, (0, 0), 3600)
+            await at.store.read_chunks(job.id, (0, 0), 3600)
         await at.store.cancel(job.id)
         await at.quiet()
         assert [each["choices"][0]["text"] for each in await chunks_of(at, job)] == ["a"]

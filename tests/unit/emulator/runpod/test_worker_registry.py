@@ -243,7 +243,7 @@ async def test_there_are_only_so_many_workers(
 async def test_store_that_fails_is_asked_again(
     store: MemoryJobStore, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lose = store.lose
+    lose = store.reclaim_jobs
     errors: list[Exception] = [StoreUnavailable("the disk is full"), RuntimeError("a bug")]
 
     async def failing(worker_id: str, reason: str) -> int:
@@ -251,7 +251,7 @@ async def test_store_that_fails_is_asked_again(
             raise errors.pop()
         return await lose(worker_id, reason)
 
-    monkeypatch.setattr(store, "lose", failing)
+    monkeypatch.setattr(store, "reclaim_jobs", failing)
     worker, other = fleet.worker("ep", "w"), fleet.worker("ep", "other")
     job = await lease(store, worker)
     break_off(worker)
@@ -271,7 +271,7 @@ async def test_woken_worker_that_does_not_come_back_holds_nobody_up(
     handout = Handout(store, hold_s=5, lease_s=LEASE_S)
     gone = asyncio.create_task(handout.next(fleet.worker("ep", "gone"), 1))
     await asyncio.sleep(0.15)
-    other = asyncio.create_task(store.wait_available("ep"))
+    other = asyncio.create_task(store.wait_for_job("ep"))
     await asyncio.sleep(0.01)
     job = await store.enqueue(NewJob(endpoint="ep", input=b"{}"))
     async with asyncio.timeout(1):
@@ -281,7 +281,7 @@ async def test_woken_worker_that_does_not_come_back_holds_nobody_up(
     now = await store.get(job.id)
     assert now is not None
     # Nobody has had it in between.
-    assert (now.losses, now.attempt) == (0, 0)
+    assert (now.lost_attempts, now.attempt) == (0, 0)
 
 
 async def test_young_call_gets_what_turns_up(store: MemoryJobStore, fleet: Fleet) -> None:
@@ -310,9 +310,9 @@ async def test_stop_of_an_earlier_attempt_is_not_told(store: MemoryJobStore, fle
     worker = fleet.worker("ep", "w")
     job = await store.enqueue(NewJob(endpoint="ep", input=b"{}"))
     for job_id in ("other", job.id):
-        store.stop(worker.key, job_id)
+        store.request_stop(worker.key, job_id)
     assert len(await handout.next(worker, 1)) == 1
-    assert await store.stops(worker.key, 0) == ["other"]
+    assert await store.receive_stops(worker.key, 0) == ["other"]
 
 
 async def test_a_server_without_workers_does_not_look_for_them(

@@ -10,7 +10,8 @@ import pytest
 from starlette.requests import Request
 
 from emulator.http.disconnect import ClientDisconnected
-from emulator.http.shutdown_state import Drain, DrainingStore
+from emulator.http.shutdown_state import ShutdownState
+from emulator.runpod.draining_store import DrainingStore
 from emulator.runpod.worker_registry import Fleet
 from emulator.runpod.worker_routes import WorkerRoutes
 from emulator.settings import EmulatorSettings
@@ -27,9 +28,9 @@ class Plane:
         settings = EmulatorSettings(job_db=":memory:", poll_hold_s=5)
         self.store = MemoryJobStore()
         self.fleet = Fleet(self.store, lease_s=30, grace_s=1)
-        self.drain = Drain()
-        seen = cast("JobStore", DrainingStore(self.store, self.drain))
-        self.routes = WorkerRoutes(seen, self.fleet, settings, self.drain)
+        self.shutdown = ShutdownState()
+        seen = cast("JobStore", DrainingStore(self.store, self.shutdown))
+        self.routes = WorkerRoutes(seen, self.fleet, settings, self.shutdown)
         self.worker = self.fleet.worker("ep", "w")
 
     def request(self, peer: Any, query: str = "") -> Request:
@@ -65,7 +66,7 @@ async def test_job_is_answered_or_waits_again_whenever_the_poll_breaks(
     else:
         assert isinstance(taking.exception(), ClientDisconnected)
         assert plane.worker.dropped
-        assert (now.status, now.losses) == (JobStatus.IN_QUEUE, 0)
+        assert (now.status, now.lost_attempts) == (JobStatus.IN_QUEUE, 0)
     assert plane.worker.takes == 0
 
 
@@ -99,7 +100,7 @@ async def test_worker_that_left_before_it_was_served_is_given_nothing(connection
         await plane.routes._take(plane.request(peer))
     now = await plane.store.get(job.id)
     assert now is not None
-    assert (now.status, now.losses) == (JobStatus.IN_QUEUE, 0)
+    assert (now.status, now.lost_attempts) == (JobStatus.IN_QUEUE, 0)
 
 
 async def test_stop_that_found_nobody_is_told_by_the_next_call(connection: Connect) -> None:
@@ -123,13 +124,13 @@ async def test_end_of_the_server_ends_the_polls_at_once(connection: Connect) -> 
         for poll in (plane.routes._take, plane.routes._stop)
     ]
     await asyncio.sleep(0.01)
-    plane.drain.begin()
+    plane.shutdown.start_draining()
     async with asyncio.timeout(0.1):
         assert (await taking).status_code == 204
     # What it runs may still be cancelled.
     await asyncio.sleep(0.01)
     assert not stopping.done()
-    plane.drain.finish()
+    plane.shutdown.pass_deadline()
     async with asyncio.timeout(0.1):
         assert (await stopping).status_code == 204
 
@@ -139,7 +140,7 @@ async def test_worker_that_is_busy_gets_no_second_run_of_what_it_runs(connection
     plane = Plane()
     job = await plane.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
     await plane.store.receive("ep", plane.worker.key, lease_s=30)
-    await plane.store.lose(plane.worker.key, "its connection broke off")
+    await plane.store.reclaim_jobs(plane.worker.key, "its connection broke off")
     with plane.worker.poll("stops"):
         busy = plane.request(connection(), "job_in_progress=1")
         async with asyncio.timeout(DEADLINE_S):

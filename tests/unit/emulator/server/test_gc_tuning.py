@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from emulator.server import gc_tuning
-from emulator.server.gc_tuning import Garbage
+from emulator.server.gc_tuning import GarbageCollectorTuning
 
 
 class _Kept:
@@ -20,12 +20,12 @@ class _Kept:
 
 
 @pytest.fixture
-def kept_short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Garbage]:
+def kept_short(monkeypatch: pytest.MonkeyPatch) -> Iterator[GarbageCollectorTuning]:
     """Yield one that is at work, and for which a few objects are many."""
     monkeypatch.setattr(gc_tuning, "_LEAST", 1_000)
-    found = Garbage()
+    found = GarbageCollectorTuning()
     # The loop's part is `check`, which the tests call.
-    monkeypatch.setattr(Garbage, "_check_forever", lambda self: _nothing())
+    monkeypatch.setattr(GarbageCollectorTuning, "_check_forever", lambda self: _nothing())
     yield found
     found.close()
 
@@ -47,7 +47,7 @@ def _looked_at(found: object) -> bool:
     return any(each is found for each in gc.get_objects())
 
 
-async def test_what_outlives_a_full_look_is_set_aside(kept_short: Garbage) -> None:
+async def test_what_outlives_a_full_look_is_set_aside(kept_short: GarbageCollectorTuning) -> None:
     kept_short.start()
     job = _Kept()
     assert _looked_at(job)
@@ -57,7 +57,9 @@ async def test_what_outlives_a_full_look_is_set_aside(kept_short: Garbage) -> No
     assert not _looked_at(job)
 
 
-async def test_what_was_set_aside_is_freed_when_nobody_refers_to_it(kept_short: Garbage) -> None:
+async def test_what_was_set_aside_is_freed_when_nobody_refers_to_it(
+    kept_short: GarbageCollectorTuning,
+) -> None:
     kept_short.start()
     job = _Kept()
     seen = weakref.ref(job)
@@ -67,7 +69,7 @@ async def test_what_was_set_aside_is_freed_when_nobody_refers_to_it(kept_short: 
 
 
 async def test_what_refers_to_itself_is_freed_when_there_is_twice_as_much(
-    kept_short: Garbage,
+    kept_short: GarbageCollectorTuning,
 ) -> None:
     kept_short.start()
     seen = _dropped_ring()
@@ -80,7 +82,9 @@ async def test_what_refers_to_itself_is_freed_when_there_is_twice_as_much(
     assert not _looked_at(more)
 
 
-async def test_twice_as_much_counts_from_the_least_there_was(kept_short: Garbage) -> None:
+async def test_twice_as_much_counts_from_the_least_there_was(
+    kept_short: GarbageCollectorTuning,
+) -> None:
     kept_short.start()
     many: list[list[None]] = [[] for _ in range(100_000)]
     gc.collect()
@@ -94,19 +98,21 @@ async def test_twice_as_much_counts_from_the_least_there_was(kept_short: Garbage
     assert kept_short._known < most - 90_000
 
 
-async def test_next_full_look_does_not_wait_for_a_quarter_of_all(kept_short: Garbage) -> None:
+async def test_next_full_look_does_not_wait_for_a_quarter_of_all(
+    kept_short: GarbageCollectorTuning,
+) -> None:
     kept_short.start()
     kept: list[list[None]] = [[] for _ in range(40_000)]
     assert not _looked_at(kept[0])
 
 
 async def test_what_an_earlier_server_has_left_is_freed_by_the_next() -> None:
-    first = Garbage()
+    first = GarbageCollectorTuning()
     first.start()
     seen = _dropped_ring()
     first.close()
     assert seen() is not None
-    second = Garbage()
+    second = GarbageCollectorTuning()
     second.start()
     try:
         assert seen() is None
@@ -117,8 +123,8 @@ async def test_what_an_earlier_server_has_left_is_freed_by_the_next() -> None:
 async def test_it_is_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gc_tuning, "_CHECK_S", 0.0)
     looked = asyncio.Event()
-    monkeypatch.setattr(Garbage, "check", lambda self: looked.set())
-    found = Garbage()
+    monkeypatch.setattr(GarbageCollectorTuning, "check", lambda self: looked.set())
+    found = GarbageCollectorTuning()
     found.start()
     try:
         async with asyncio.timeout(5):
@@ -129,7 +135,7 @@ async def test_it_is_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_a_server_that_ends_leaves_the_collector_as_it_was() -> None:
     before = gc.get_threshold(), len(gc.callbacks)
-    found = Garbage()
+    found = GarbageCollectorTuning()
     found.start()
     assert (gc.get_threshold(), len(gc.callbacks)) != before
     found.close()
@@ -138,5 +144,5 @@ async def test_a_server_that_ends_leaves_the_collector_as_it_was() -> None:
 
 def test_one_that_was_never_started_has_nothing_to_leave() -> None:
     before = gc.get_threshold(), len(gc.callbacks)
-    Garbage().close()
+    GarbageCollectorTuning().close()
     assert (gc.get_threshold(), len(gc.callbacks)) == before

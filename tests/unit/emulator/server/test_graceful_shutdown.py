@@ -7,9 +7,9 @@ import logging
 
 import pytest
 
-from emulator.http.shutdown_state import Drain
+from emulator.http.shutdown_state import ShutdownState
 from emulator.server import graceful_shutdown as module
-from emulator.server.graceful_shutdown import Ending, UnderWay
+from emulator.server.graceful_shutdown import GracefulShutdown, RunningWork
 from tests.waiting import wait_until
 
 
@@ -25,18 +25,18 @@ async def nothing(limit_s: float = 0) -> None:
 @pytest.mark.parametrize(
     ("under_way", "phrase"),
     [
-        (UnderWay(), "nothing"),
-        (UnderWay(jobs=1), "1 job"),
-        (UnderWay(jobs=2, requests=1), "2 jobs and 1 request or stream"),
-        (UnderWay(3, 2, 1), "3 jobs, 2 requests and streams and 1 batch"),
+        (RunningWork(), "nothing"),
+        (RunningWork(jobs=1), "1 job"),
+        (RunningWork(jobs=2, requests=1), "2 jobs and 1 request or stream"),
+        (RunningWork(3, 2, 1), "3 jobs, 2 requests and streams and 1 batch"),
     ],
 )
-def test_counts_are_a_phrase(under_way: UnderWay, phrase: str) -> None:
+def test_counts_are_a_phrase(under_way: RunningWork, phrase: str) -> None:
     assert str(under_way) == phrase
 
 
 async def test_idle_server_says_that_nothing_runs(caplog: pytest.LogCaptureFixture) -> None:
-    await Ending(Drain(), 60, nothing, nothing).wait()
+    await GracefulShutdown(ShutdownState(), 60, nothing, nothing).wait()
     assert caplog.messages == ["shutting down: nothing is running"]
 
 
@@ -44,18 +44,20 @@ async def test_end_says_what_it_waits_for_and_when_that_is_done(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_PROGRESS_S", 0.01)
-    counts = [UnderWay(jobs=2, batches=1)]
+    counts = [RunningWork(jobs=2, batches=1)]
     done = asyncio.Event()
 
     async def idle() -> None:
         await done.wait()
 
-    task = asyncio.create_task(Ending(Drain(), 60, idle, nothing, lambda: counts[-1]).wait())
+    task = asyncio.create_task(
+        GracefulShutdown(ShutdownState(), 60, idle, nothing, lambda: counts[-1]).wait()
+    )
     async with asyncio.timeout(5):
         await wait_until(lambda: caplog.messages)
-        counts.append(UnderWay(jobs=1))
+        counts.append(RunningWork(jobs=1))
         await wait_until(lambda: len(caplog.messages) == 2)
-        counts.append(UnderWay())
+        counts.append(RunningWork())
         done.set()
         await task
     assert caplog.messages == [
@@ -75,9 +77,9 @@ async def test_what_is_cut_off_is_said_with_the_reason(
     async def busy() -> None:
         await asyncio.Event().wait()
 
-    ending = Ending(Drain(), limit_s, busy, nothing, lambda: UnderWay(jobs=1))
+    ending = GracefulShutdown(ShutdownState(), limit_s, busy, nothing, lambda: RunningWork(jobs=1))
     if limit_s == 60:
-        ending.hurry.set()
+        ending.force.set()
     async with asyncio.timeout(5):
         await ending.wait()
     assert caplog.messages[-1] == (

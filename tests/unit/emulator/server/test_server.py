@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from emulator.http.shutdown_state import Drain
+from emulator.http.shutdown_state import ShutdownState
 from emulator.server import server as module
 from emulator.server.connection import ConnectionLimits
-from emulator.server.graceful_shutdown import Ending
-from emulator.server.server import Server, configured
+from emulator.server.graceful_shutdown import GracefulShutdown
+from emulator.server.server import Server, build_uvicorn_config
 from jobs import StoreUnavailable
 from tests.waiting import wait_until
 
@@ -43,9 +43,9 @@ def server(app: App, host: str = "127.0.0.1") -> tuple[Server, list[str]]:
         """Nothing runs."""
 
     urls: list[str] = []
-    config = configured(app, ConnectionLimits(), host)
+    config = build_uvicorn_config(app, ConnectionLimits(), host)
     config.load()
-    found = Server(config, Ending(Drain(), 0, nothing, nothing), urls.append)
+    found = Server(config, GracefulShutdown(ShutdownState(), 0, nothing, nothing), urls.append)
     found.lifespan = config.lifespan_class(config)
     return found, urls
 
@@ -134,7 +134,7 @@ async def test_signal_that_comes_before_it_waits_is_heard(
 async def test_second_signal_hurries(listening: Server) -> None:
     listening.handle_exit(signal.SIGTERM, None)
     await asyncio.sleep(0)
-    hurry = listening._ending.hurry
+    hurry = listening._ending.force
     assert not hurry.is_set()
     listening.handle_exit(signal.SIGTERM, None)
     async with asyncio.timeout(5):

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Tracer
 
-from emulator.tracing.spans import Traced
+from emulator.tracing.spans import OpenTelemetryTracing
 from engine import Finish, FinishReason, Priority, Usage
 from engine.hooks import RequestEnded, RequestStarted
 from jobs import JobStatus, MemoryJobStore, NewJob
@@ -40,8 +40,8 @@ def kept() -> Kept:
 
 
 @pytest.fixture
-def traced(kept: Kept) -> Traced:
-    return Traced(kept, "tiny")
+def traced(kept: Kept) -> OpenTelemetryTracing:
+    return OpenTelemetryTracing(kept, "tiny")
 
 
 def ended(name: str, *, queue_s: float = 0.0) -> tuple[RequestStarted, RequestEnded]:
@@ -60,7 +60,7 @@ def ended(name: str, *, queue_s: float = 0.0) -> tuple[RequestStarted, RequestEn
     ],
 )
 async def test_a_job_s_span_says_how_it_ended(
-    kept: Kept, traced: Traced, status: JobStatus, failed: bool
+    kept: Kept, traced: OpenTelemetryTracing, status: JobStatus, failed: bool
 ) -> None:
     sent = await traced.store(MemoryJobStore()).enqueue(NewJob(endpoint="e", input=b"1"))
     assert len(kept.spans) == 0
@@ -71,7 +71,7 @@ async def test_a_job_s_span_says_how_it_ended(
     assert span.status.is_ok is not failed
 
 
-def test_a_run_s_span_says_what_it_was(kept: Kept, traced: Traced) -> None:
+def test_a_run_s_span_says_what_it_was(kept: Kept, traced: OpenTelemetryTracing) -> None:
     for event in ended("r", queue_s=0.5):
         traced(event)
     slot, run = kept.spans
@@ -90,14 +90,14 @@ def test_a_run_s_span_says_what_it_was(kept: Kept, traced: Traced) -> None:
     }
 
 
-def test_a_slot_that_was_free_was_not_waited_for(kept: Kept, traced: Traced) -> None:
+def test_a_slot_that_was_free_was_not_waited_for(kept: Kept, traced: OpenTelemetryTracing) -> None:
     for event in ended("r", queue_s=0.0001):
         traced(event)
     assert [span.name for span in kept.spans] == ["generation"]
 
 
 def test_what_never_ends_is_not_kept_for_ever(
-    kept: Kept, traced: Traced, monkeypatch: pytest.MonkeyPatch
+    kept: Kept, traced: OpenTelemetryTracing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("emulator.tracing.spans._MOST_OPEN", 2)
     for name in ("a", "b", "c"):
