@@ -1,4 +1,4 @@
-"""Where tokens come from: one module or package a backend, imported only when it is built."""
+"""The backends that produce tokens; each one is imported only when it is built."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from engine.backends.base import Backend, BackendOptions
 
 
 def build(name: str, options: BackendOptions) -> Backend:
-    """Return a backend that has yet to be loaded; its library is not touched before `load`.
+    """Return a backend that is not loaded yet; `load` is the first call that uses its library.
 
     Raises:
-        ValueError: there is no backend of that name.
+        ValueError: no backend has this name.
     """
     if name == "llamacpp":
         from engine.backends.llamacpp import LlamaCppBackend

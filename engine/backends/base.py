@@ -1,4 +1,4 @@
-"""The seam between the engine and whatever produces tokens."""
+"""The interface that every backend implements: load a model, generate, embed, abort."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from engine.capabilities import Capabilities
 from engine.output import FinishReason, TokenLogprob
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 
-# (bytes of the token, its id or -1, its log-probability) -> True when no more is wanted.
-# May be called from a foreign thread and never raises, so that C may call it too.
+# (bytes of the token, its id or -1, its log-probability) -> True to stop the generation.
+# May be called from any thread, including a C library's; it never raises.
 OnPiece = Callable[[bytes, int, TokenLogprob | None], bool]
 
 
-# What a backend can be asked beside generating, each one a method of it.
+# The backend methods other than generation that the server process may call by name.
 SideCall = Literal["render", "tokenize", "detokenize", "pieces", "infill", "embed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """How a run ended, as the backend counted it.
+    """The finish reason, token counts and timings of a finished run.
 
-    `completion_tokens` is None where the backend does not count; the pieces it delivered are
-    counted in any case. `reported_tokens` is the runtime's own statistic, where it has one beside
-    its callbacks, and `callbacks` how many came, those after an abort included, where that may be
-    more than the pieces delivered; `reload_ms` is what loading the model again for this run took.
+    `completion_tokens` is None if the backend does not count tokens; the engine then uses the
+    number of pieces that the backend delivered. `reported_tokens` is the runtime's own statistic,
+    if it has one. `callbacks` is the number of token callbacks; it includes those after an abort,
+    so it may exceed the number of pieces. `reload_ms` is the time spent reloading the model for
+    this run.
     """
 
     reason: FinishReason = FinishReason.STOP
@@ -40,37 +41,43 @@ class RunResult:
 
 
 class Backend(Protocol):
-    """Blocking calls on worker threads; everything asynchronous is the engine's business.
+    """A model runtime with blocking methods; the engine calls them on worker threads.
 
-    `load` comes first and once, `close` last and once, both on the thread that owns the backend.
-    Up to `Capabilities.slots` calls of `run` are under way at a time, each on a thread of its own.
-    `abort` may be called from any thread at any time, also for a run that is over, and for one that
-    has not begun yet: that run then ends as soon as it can.
+    The engine calls `load` once, first, and `close` once, last, both on the thread that owns the
+    backend. Up to `Capabilities.slots` calls of `run` are active at a time, each on its own thread.
+    `abort` may be called from any thread at any time, even before the run starts or after it has
+    ended. A run that is aborted before it starts ends as soon as it can.
     """
 
     def load(self) -> Capabilities:
-        """Load library and model. Raises ModelLoadFailed with the reason a person can act on."""
+        """Load the library and the model.
+
+        Raises ModelLoadFailed with a reason that the operator can act on.
+        """
 
     def render(self, chat: Chat) -> str:
-        """Return the prompt the model's own chat template makes. Raises RequestRejected."""
+        """Render a chat with the model's own template. Raises RequestRejected."""
 
     def tokenize(self, text: str) -> list[int]:
-        """Return the token ids of `text`, special tokens parsed. Raises UnsupportedParameter."""
+        """Return the token ids of `text`, with special tokens parsed.
+
+        Raises UnsupportedParameter.
+        """
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids. Raises UnsupportedParameter or RequestRejected."""
 
     def pieces(self, text: str) -> list[str]:
-        """Return the text of each token of a prompt's text; joined they are the text."""
+        """Split a prompt into the texts of its tokens; joined, they equal `text`."""
 
-    def infill(self, around: tuple[str, str]) -> str:
-        """Return the prompt for what is missing between two texts. Raises UnsupportedParameter."""
+    def infill(self, prefix_and_suffix: tuple[str, str]) -> str:
+        """Return the fill-in-the-middle prompt for two texts. Raises UnsupportedParameter."""
 
     def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
-        """Return a text's vector, of length 1, and how many tokens it has.
+        """Return the embedding of a text, normalised to length 1, and its number of tokens.
 
-        Asked on a thread of its own, one text at a time. Raises UnsupportedParameter or
-        RequestRejected.
+        The engine calls it on a dedicated thread, for one text at a time. Raises
+        UnsupportedParameter or RequestRejected.
         """
 
     def run(
@@ -80,11 +87,11 @@ class Backend(Protocol):
         sampling: SamplingParams,
         on_piece: OnPiece,
     ) -> RunResult:
-        """Generate until done, calling `on_piece` once a token; return only when all has stopped.
+        """Generate until done, calling `on_piece` for each token; return when the run has stopped.
 
-        A chat is put into the model's template here, since not every runtime lets that be done
-        outside of it. `max_tokens`, stop strings and counting are the caller's, told by
-        `on_piece`'s answer; a backend may end earlier by itself. Raises RequestRejected or
+        The backend renders a chat itself, because not every runtime allows rendering outside of
+        it. The caller enforces `max_tokens` and stop strings and counts tokens; it stops the run
+        by returning True from `on_piece`. The backend may end earlier. Raises RequestRejected or
         GenerationFailed.
         """
 
@@ -92,8 +99,8 @@ class Backend(Protocol):
         """Make `run` return as soon as it can."""
 
     def close(self) -> None:
-        """Free everything; no run is under way."""
+        """Free all resources; the caller makes sure that no run is active."""
 
 
-# Options a backend is built with: plain JSON values, since they cross to the host process.
+# The keyword arguments of a backend: plain JSON values, because they are sent to the host process.
 BackendOptions = Mapping[str, Any]

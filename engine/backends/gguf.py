@@ -1,4 +1,4 @@
-"""The little that must be known of a GGUF before llama.cpp is asked to load it."""
+"""Read the parts of a GGUF file header that are needed before llama.cpp loads the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from engine.errors import ModelLoadFailed
 
 _MAGIC = b"GGUF"
-# Format of GGUF's scalar value types by their number (ggml's GGUF specification, version 3).
+# struct formats of GGUF's scalar value types, by type number (GGUF specification of ggml, v3).
 _SCALAR_FORMATS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _DEFAULT_CONTEXT_TOKENS = 4096
@@ -22,10 +22,11 @@ _MAX_HEADER_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """What a model says of itself.
+    """The model properties in the header of a GGUF file.
 
-    `context_length` is the one it was trained for; `pooling` is how it makes one vector of all its
-    tokens' (llama.cpp's number), 0 for a model that was not made for vectors.
+    `context_length` is the context in tokens that the model was trained for. `pooling` is
+    llama.cpp's number for how the model combines the vectors of its tokens into one embedding; it
+    is 0 for a model that was not trained for embeddings.
     """
 
     context_length: int = _DEFAULT_CONTEXT_TOKENS
@@ -33,10 +34,12 @@ class GgufHeader:
 
 
 def read_header(path: Path, setting: str = "MODEL_PATH") -> GgufHeader:
-    """Return what a GGUF says of itself, having checked that it is one.
+    """Check that a file is a GGUF and return its header.
+
+    `setting` names the environment variable in error messages.
 
     Raises:
-        ModelLoadFailed: no such file, unreadable, not a GGUF, or cut short in its header.
+        ModelLoadFailed: the file is missing, unreadable, not a GGUF, or has a truncated header.
     """
     try:
         with path.open("rb") as file:
@@ -45,7 +48,7 @@ def read_header(path: Path, setting: str = "MODEL_PATH") -> GgufHeader:
             size = path.stat().st_size
 
             def read(count: int) -> bytes:
-                # Damage can make any length of it, and memory is reserved before it is read.
+                # A damaged file can hold any length, and `file.read` allocates before it reads.
                 data = file.read(count) if count <= size else b""
                 if len(data) < count:
                     raise ValueError("cut short")
@@ -61,45 +64,46 @@ def read_header(path: Path, setting: str = "MODEL_PATH") -> GgufHeader:
 
 
 def _parse_header(read: Callable[[int], bytes]) -> GgufHeader:
-    def scalar(form: str) -> Any:
+    def read_scalar(form: str) -> Any:
         return struct.unpack("<" + form, read(struct.calcsize("<" + form)))[0]
 
-    def value(kind: int) -> Any:
-        if kind == _STRING:
-            return read(scalar("Q"))
-        if kind == _ARRAY:
-            element, count = scalar("I"), scalar("Q")
-            if element in _SCALAR_FORMATS:
-                read(struct.calcsize("<" + _SCALAR_FORMATS[element]) * count)
+    def read_value(value_type: int) -> Any:
+        if value_type == _STRING:
+            return read(read_scalar("Q"))
+        if value_type == _ARRAY:
+            element_type, count = read_scalar("I"), read_scalar("Q")
+            if element_type in _SCALAR_FORMATS:
+                read(struct.calcsize("<" + _SCALAR_FORMATS[element_type]) * count)
             else:
                 for _ in range(count):
-                    value(element)
+                    read_value(element_type)
             return None
-        return scalar(_SCALAR_FORMATS[kind])
+        return read_scalar(_SCALAR_FORMATS[value_type])
 
-    _version, _tensors, pairs = scalar("I"), scalar("Q"), scalar("Q")
-    found: dict[str, int] = {}
+    _version, _tensors, pairs = read_scalar("I"), read_scalar("Q"), read_scalar("Q")
+    properties: dict[str, int] = {}
     for _ in range(pairs):
-        key = value(_STRING)
-        if key.startswith(b"tokenizer.") and "context_length" in found:
-            # The vocabulary, which is long, comes after what is said of the model.
+        key = read_value(_STRING)
+        if key.startswith(b"tokenizer.") and "context_length" in properties:
+            # The model's properties come before the vocabulary, which is long.
             break
-        said = value(scalar("I"))
-        for name, least in (("context_length", 1), ("pooling_type", 0)):
+        value = read_value(read_scalar("I"))
+        for name, minimum in (("context_length", 1), ("pooling_type", 0)):
             if key.endswith(f".{name}".encode()):
-                if not isinstance(said, int) or said < least:
+                if not isinstance(value, int) or value < minimum:
                     raise ValueError(f"no {name}")
-                found[name] = said
+                properties[name] = value
     return GgufHeader(
-        found.get("context_length", _DEFAULT_CONTEXT_TOKENS), found.get("pooling_type", 0)
+        properties.get("context_length", _DEFAULT_CONTEXT_TOKENS),
+        properties.get("pooling_type", 0),
     )
 
 
 def has_chat_template(path: Path) -> bool:
-    """Return whether a GGUF brings a chat template; the file has been checked by `read_header`.
+    """Return whether a GGUF contains a chat template; `read_header` has checked the file before.
 
-    The template's key comes after the vocabulary. Searching for the key's exact bytes takes
-    milliseconds, parsing a vocabulary of 150,000 strings takes tenths of a second.
+    The template's key comes after the vocabulary. Searching for the exact bytes of the key takes
+    milliseconds; parsing a vocabulary of 150,000 strings takes tenths of a second.
     """
     key = b"tokenizer.chat_template"
     entry = struct.pack("<Q", len(key)) + key + struct.pack("<I", _STRING)

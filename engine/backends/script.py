@@ -1,4 +1,4 @@
-"""What a script for the scripted backend may hold: answers, and faults to commit."""
+"""The file format of the scripted backend: answers to give and faults to inject."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from engine.output import FinishReason
 
 @dataclass(frozen=True, slots=True)
 class ScriptedPiece:
-    """One step of an answer: bytes to say, or a fault to commit.
+    """One step of an answer: the bytes of a token, or a fault.
 
-    In the file a string, or an object with one of `text`, `hex` (bytes, so that a character can be
-    split), `error` (fail this run), `signal` (kill this process, e.g. SIGSEGV), `hang_s` (say
-    nothing; with `deaf`, not even an abort is heard); `delay_ms` before it and `logprob` go with
-    any of them.
+    In the file it is a string, or an object with one of `text`, `hex` (bytes, so that a character
+    can be split), `error` (fail this run), `signal` (kill this process, e.g. SIGSEGV) and `hang_s`
+    (pause; with `deaf`, an abort does not end the pause). `delay_ms` (a delay before the step) and
+    `logprob` may be combined with any of them.
     """
 
     data: bytes = b""
@@ -29,7 +29,7 @@ class ScriptedPiece:
 
     @classmethod
     def parse(cls, raw: Any) -> ScriptedPiece:
-        """Read one piece of the file. Raises TypeError or ValueError for what it cannot be."""
+        """Parse one piece of the file. Raises TypeError or ValueError if it is invalid."""
         if isinstance(raw, str):
             return cls(raw.encode())
         fields = dict(raw)
@@ -39,10 +39,11 @@ class ScriptedPiece:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedAnswer:
-    """What to say to prompts that match `when` (a regular expression; None matches all).
+    """The answer to prompts that match the regular expression `when`; None matches all prompts.
 
-    `pieces` None says the prompt's own words back. `repeat` says the pieces that many times, -1
-    for ever; `prefill_ms` is spent in silence first, in which `deaf_prefill` hears no abort.
+    If `pieces` is None, the answer repeats the words of the prompt. `repeat` is how often the
+    pieces are generated, -1 for without end. `prefill_ms` is the delay before the first piece;
+    with `deaf_prefill` an abort does not end that delay.
     """
 
     pieces: tuple[ScriptedPiece, ...] | None = None
@@ -55,7 +56,7 @@ class ScriptedAnswer:
 
     @classmethod
     def parse(cls, raw: dict[str, Any]) -> ScriptedAnswer:
-        """Read one answer of the file. Raises TypeError or ValueError for what it cannot be."""
+        """Parse one answer of the file. Raises TypeError or ValueError if it is invalid."""
         fields = dict(raw)
         if "pieces" in fields:
             fields["pieces"] = tuple(ScriptedPiece.parse(piece) for piece in fields["pieces"])
@@ -68,9 +69,10 @@ class ScriptedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A whole file: answers in order of preference and what the engine claims to be.
+    """A script file: answers in order of preference, and the capabilities that the engine reports.
 
-    `load_error` fails the load; `load_ms` delays it.
+    `load_error` makes the load fail with this message; `load_ms` delays the load; `load_signal`
+    kills the process during the load.
     """
 
     answers: tuple[ScriptedAnswer, ...] = (ScriptedAnswer(),)
@@ -83,7 +85,7 @@ class Script:
 
     @classmethod
     def parse(cls, raw: dict[str, Any]) -> Script:
-        """Read a file's JSON. Raises TypeError or ValueError for what it cannot be."""
+        """Parse the JSON of a file. Raises TypeError or ValueError if it is invalid."""
         fields = dict(raw)
         if "answers" in fields:
             fields["answers"] = tuple(ScriptedAnswer.parse(answer) for answer in fields["answers"])

@@ -1,4 +1,4 @@
-"""A deterministic backend: says what a JSON file tells it to, faults included."""
+"""A deterministic backend whose answers and faults come from a JSON file."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 from engine.tool_prompt import tools_as_text
 
 _TOKEN = re.compile(r"\s*\S+|\s+")
-_VECTOR_SIZE = 32
+_EMBEDDING_SIZE = 32
 
 
 class ScriptedBackend:
-    """Answers from a script, for tests, load tests and trying out clients without a model.
+    """Generate the answers of a script, for tests, load tests and clients without a model.
 
-    Tokens are words with the white space before them. `model_path` names the JSON file; without
-    one, every prompt is said back word by word.
+    A token is a word with the white space before it. `model_path` names the JSON file; without
+    one, the answer to every prompt is the prompt itself, word by word.
     """
 
     def __init__(self, model_path: str | None = None, model_name: str = "scripted") -> None:
@@ -42,17 +42,17 @@ class ScriptedBackend:
         self._aborts: dict[int, threading.Event] = {}
 
     def load(self) -> Capabilities:
-        """Read the script. Raises ModelLoadFailed naming the file and what is wrong with it."""
+        """Read the script. Raises ModelLoadFailed with the file's name and the error."""
         try:
             self._script = script = self._read()
-            capabilities = self._claims(script)
-            fatal = script.load_signal and signal.Signals[script.load_signal].name
+            capabilities = self._build_capabilities(script)
+            load_signal = script.load_signal and signal.Signals[script.load_signal].name
         except FileNotFoundError as error:
             raise ModelLoadFailed(f"MODEL_PATH: there is no file {self._path}") from error
         except (OSError, ValueError, TypeError, AttributeError, KeyError, re.error) as error:
             raise ModelLoadFailed(f"MODEL_PATH: {self._path} is not a script: {error}") from error
         time.sleep(script.load_ms / 1000)
-        _kill_self(fatal)
+        _kill_self(load_signal)
         if script.load_error is not None:
             raise ModelLoadFailed(script.load_error)
         return capabilities
@@ -62,8 +62,8 @@ class ScriptedBackend:
             return Script()
         return Script.parse(json.loads(Path(self._path).read_bytes()))
 
-    def _claims(self, script: Script) -> Capabilities:
-        claims: dict[str, Any] = {
+    def _build_capabilities(self, script: Script) -> Capabilities:
+        defaults: dict[str, Any] = {
             "backend": "scripted",
             "model": self._name,
             "context_length": script.context_length,
@@ -73,55 +73,55 @@ class ScriptedBackend:
             "chat_template": True,
             "tokenize": True,
             "embeddings": True,
-            "embedding_size": _VECTOR_SIZE,
+            "embedding_size": _EMBEDDING_SIZE,
             "abort_in_prefill": True,
         }
-        return Capabilities(**(claims | script.capabilities))
+        return Capabilities(**(defaults | script.capabilities))
 
     def render(self, chat: Chat) -> str:
-        """Return one line a turn, the assistant's left open."""
+        """Render each turn as one line, and end with an open line for the assistant."""
         if chat.tools:
             chat = tools_as_text(chat)
         turns = [f"{message.role}: {message.content}" for message in chat.messages]
         return "\n".join([*turns, "assistant:"])
 
     def tokenize(self, text: str) -> list[int]:
-        """Return a stable number for each word."""
+        """Return one token id per word; a word always has the same id."""
         return [zlib.crc32(token.encode()) % 50_000 for token in _TOKEN.findall(text)]
 
     def detokenize(self, tokens: Sequence[int]) -> str:
-        """Return what such a prompt is taken for."""
+        """Return the ids as words; a prompt of token ids is answered as if it were this text."""
         return " ".join(map(str, tokens))
 
     def pieces(self, text: str) -> list[str]:
-        """Return the words, as they are counted."""
+        """Split a text into its tokens, the words."""
         return _TOKEN.findall(text)
 
-    def infill(self, around: tuple[str, str]) -> str:
-        """Return both texts with a mark between them."""
-        return "<gap>".join(around)
+    def infill(self, prefix_and_suffix: tuple[str, str]) -> str:
+        """Return both texts with a marker between them."""
+        return "<gap>".join(prefix_and_suffix)
 
     def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
-        """Return numbers that depend on the words alone; texts that share words are nearer."""
-        words = self._words(text, param="input")
-        sums = [0.0] * _VECTOR_SIZE
+        """Return an embedding computed from the words; texts that share words are closer."""
+        words = self._split_words(text, param="input")
+        sums = [0.0] * _EMBEDDING_SIZE
         for word in words:
-            for place, byte in enumerate(hashlib.sha256(word.strip().encode()).digest()):
-                sums[place] += byte - 127.5
+            for index, byte in enumerate(hashlib.sha256(word.strip().encode()).digest()):
+                sums[index] += byte - 127.5
         length = math.hypot(*sums) or 1.0
-        return [each / length for each in sums], len(words)
+        return [value / length for value in sums], len(words)
 
-    def _words(self, text: RenderedPrompt, **of: str) -> list[str]:
-        """Return a text's tokens; `param` says what it is if no prompt. Raises PromptTooLong."""
+    def _split_words(self, text: RenderedPrompt, **details: str) -> list[str]:
+        """Return the tokens of a text; `param` names it in errors. Raises PromptTooLong."""
         words = _TOKEN.findall(text if isinstance(text, str) else self.detokenize(text))
-        room = self._script.context_length
-        if len(words) >= room:
+        context_length = self._script.context_length
+        if len(words) >= context_length:
             raise PromptTooLong(
-                f"{of.get('param', 'prompt')}: {len(words)} tokens do not fit the context of "
-                f"{room} tokens",
+                f"{details.get('param', 'prompt')}: {len(words)} tokens do not fit the context of "
+                f"{context_length} tokens",
                 prompt_tokens=len(words),
-                context_length=room,
-                **of,
+                context_length=context_length,
+                **details,
             )
         return words
 
@@ -132,37 +132,40 @@ class ScriptedBackend:
         sampling: SamplingParams,
         on_piece: OnPiece,
     ) -> RunResult:
-        """Say the first answer that matches the prompt."""
+        """Generate the first answer that matches the prompt."""
         if isinstance(prompt, Chat):
             prompt = self.render(prompt)
-        words = self._words(prompt)
-        room = self._script.context_length - len(words)
-        answer = self._pick("".join(words))
+        words = self._split_words(prompt)
+        free_tokens = self._script.context_length - len(words)
+        answer = self._find_answer("".join(words))
         with self._lock:
             aborted = self._aborts.setdefault(run_id, threading.Event())
         try:
             _wait(answer.prefill_ms / 1000, aborted, deaf=answer.deaf_prefill)
-            said, cut = self._say(answer, words, aborted, sampling, on_piece, room)
+            tokens, context_full = self._generate(
+                answer, words, aborted, sampling, on_piece, free_tokens
+            )
         finally:
             with self._lock:
                 del self._aborts[run_id]
         return RunResult(
-            reason=FinishReason.LENGTH if cut else answer.reason,
+            reason=FinishReason.LENGTH if context_full else answer.reason,
             prompt_tokens=len(words),
-            completion_tokens=said,
+            completion_tokens=tokens,
             prefill_ms=answer.prefill_ms,
         )
 
-    def _say(
+    def _generate(
         self,
         answer: ScriptedAnswer,
         words: list[str],
         aborted: threading.Event,
         sampling: SamplingParams,
         on_piece: OnPiece,
-        room: int,
+        free_tokens: int,
     ) -> tuple[int, bool]:
-        said = 0
+        """Return how many tokens were generated, and whether the context was full."""
+        tokens = 0
         pieces = answer.pieces
         if pieces is None:
             pieces = tuple(ScriptedPiece(word.encode()) for word in words)
@@ -176,30 +179,30 @@ class ScriptedBackend:
                 raise BackendFailed(piece.error)
             if aborted.is_set():
                 break
-            if said == room:
-                return said, True
+            if tokens == free_tokens:
+                return tokens, True
             logprob = None
             if sampling.logprobs is not None:
                 token = piece.data.decode("utf-8", "replace")
                 logprob = TokenLogprob(token, piece.logprob, ((token, piece.logprob),))
-            said += 1
-            if on_piece(piece.data, said, logprob):
+            tokens += 1
+            if on_piece(piece.data, tokens, logprob):
                 break
-        return said, False
+        return tokens, False
 
-    def _pick(self, text: str) -> ScriptedAnswer:
+    def _find_answer(self, text: str) -> ScriptedAnswer:
         for answer in self._script.answers:
             if answer.when is None or answer.when.search(text):
                 return answer
         raise BackendFailed("the script has no answer for this prompt")
 
     def abort(self, run_id: int) -> None:
-        """Wake the run up from its delays."""
+        """End the current delay of the run, and the run after it."""
         with self._lock:
             self._aborts.setdefault(run_id, threading.Event()).set()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the backend holds no resources."""
 
 
 def _repeat_pieces(repeat: int, pieces: tuple[ScriptedPiece, ...]) -> Iterator[ScriptedPiece]:
@@ -218,5 +221,5 @@ def _wait(seconds: float, aborted: threading.Event, *, deaf: bool) -> None:
 def _kill_self(name: str | None) -> None:
     if name is not None:
         os.kill(os.getpid(), signal.Signals[name])
-        # The signal may be delivered to another thread a moment later.
+        # The kernel may deliver the signal to another thread a moment later.
         signal.pause()
