@@ -60,7 +60,7 @@ from emulator.settings import IN_MEMORY, EmulatorSettings
 from emulator.tracing.setup import Tracing, build_tracing
 from engine import AnyEngine, engines_by_model
 from engine.errors import EngineError
-from handler.composition import build_result_store, build_services, build_validation
+from handler.composition import build_result_uploader, build_services, build_validation
 from handler.errors import ErrorInfo, ErrorMapping, HandlerError
 from handler.setting_error import SettingError
 from jobs import (
@@ -102,8 +102,8 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         engine,
         checking,
         interval_s,
-        stream_several=settings.stream_multi_prompt,
-        results=build_result_store(settings, settings.result_sizes(), settings.targets()),
+        stream_multi_prompt=settings.stream_multi_prompt,
+        results=build_result_uploader(settings, settings.result_sizes(), settings.targets()),
         validator=InstrumentedValidator(checking.validator, metrics.verdict),
         on_open=answers.add,
     )

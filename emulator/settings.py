@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator
 
-from emulator.autoscaling.policy import Scaling
-from emulator.autoscaling.worker_process import worker_command
+from emulator.config import ConnectionLimits, FaultRates, PolicyLimits, ScalingPolicy
 from emulator.http.allowed_hosts import AllowedHosts, is_entry
 from emulator.http.open_paths import METRICS_PATH, OPEN_PATHS
-from emulator.middleware.fault_injection import FaultRates
-from emulator.runpod.job_request import PolicyLimits
-from emulator.server.connection import ConnectionLimits
 from handler.json_values import MAX_JSON_VALUES
 from handler.limits import PayloadLimits
 from handler.outbound_targets import OutboundPolicy, is_loopback
 from handler.worker_settings import ResultSettings
 from jobs import Limits, Policy
 
-# JOB_DB of a server that may forget its jobs.
+# The value of JOB_DB that keeps jobs in memory only.
 IN_MEMORY = ":memory:"
 _DAY_MS = 24 * 3600 * 1000
-# As browsers write it: in lower case, and nothing behind the port. Apps have schemes of their own.
+# As browsers write it: in lower case, without a path. Apps have schemes of their own.
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#*A-Z]+")
 
 
@@ -363,7 +360,7 @@ class EmulatorSettings(ResultSettings):
     @field_validator("worker_command")
     @classmethod
     def _command_line(cls, value: str) -> str:
-        worker_command(value)
+        shlex.split(value)  # raises ValueError
         return value
 
     @field_validator("api_keys")
@@ -396,7 +393,7 @@ class EmulatorSettings(ResultSettings):
         return value
 
     def host_check(self) -> AllowedHosts:
-        """Return which host names requests may be sent to."""
+        """Return the check of the host names that requests are sent to."""
         return AllowedHosts(self.host, _split(self.allowed_hosts), has_keys=bool(self.keys()))
 
     def origins(self) -> tuple[str, ...]:
@@ -408,21 +405,21 @@ class EmulatorSettings(ResultSettings):
         return _split(self.api_keys)
 
     def targets(self) -> OutboundPolicy:
-        """Return where webhooks and buckets of jobs may be."""
+        """Return the addresses that webhooks and buckets of jobs may have."""
         return self.targets_of(is_local=is_loopback(self.host))
 
     def open_paths(self) -> frozenset[str]:
-        """Return the paths that are open to all, whatever `api_keys` says."""
+        """Return the paths that need no key, even if `api_keys` is set."""
         return OPEN_PATHS | {METRICS_PATH} if self.metrics_open else OPEN_PATHS
 
     def batch_folder(self) -> Path | None:
-        """Return where files and batches are kept; None where they go with the server."""
+        """Return the folder of files and batches; None if they are kept in memory only."""
         if self.batch_dir is not None:
             return self.batch_dir
         return None if self.job_db == IN_MEMORY else Path(f"{self.job_db}.batches")
 
     def result_sizes(self) -> PayloadLimits:
-        """Return how much the local worker may hand over of what."""
+        """Return the size limits of the local worker's results."""
         return PayloadLimits(
             run=int(self.max_run_mb * 1e6),
             runsync=int(self.max_runsync_mb * 1e6),
@@ -430,11 +427,11 @@ class EmulatorSettings(ResultSettings):
             taker="this server",
         )
 
-    def scaling(self) -> Scaling:
-        """Return how many workers there are to be."""
-        return Scaling(
-            least=min(self.workers_min, self.workers),
-            most=self.workers,
+    def scaling(self) -> ScalingPolicy:
+        """Return the scaling policy of the managed workers."""
+        return ScalingPolicy(
+            min_workers=min(self.workers_min, self.workers),
+            max_workers=self.workers,
             scaler=self.scaler,
             queue_delay_s=self.queue_delay_s,
             request_count=self.request_count,
@@ -442,7 +439,7 @@ class EmulatorSettings(ResultSettings):
         )
 
     def connection_limits(self) -> ConnectionLimits:
-        """Return how much time and memory a client may take."""
+        """Return the limits on the time and memory that clients may use."""
         return ConnectionLimits(
             head_s=self.head_timeout_s,
             body_s=self.body_timeout_s,
@@ -455,10 +452,10 @@ class EmulatorSettings(ResultSettings):
         )
 
     def fault_rates(self) -> FaultRates:
-        """Return what fails on purpose."""
+        """Return how often requests fail on purpose."""
         return FaultRates(
-            too_many=self.fault_429,
-            internal=self.fault_500,
+            status_429=self.fault_429,
+            status_500=self.fault_500,
             delay_ms=self.fault_delay_ms,
             drop_post=self.fault_drop_post,
             lose_lease=self.fault_lose_lease,
@@ -466,15 +463,15 @@ class EmulatorSettings(ResultSettings):
         )
 
     def policy_limits(self) -> PolicyLimits:
-        """Return what a job's policy is by default, and its bounds."""
+        """Return the default policy of a job and its lower bounds."""
         return PolicyLimits(
             default=Policy(execution_timeout_ms=self.execution_timeout_ms, ttl_ms=self.job_ttl_ms),
-            least_execution_timeout_ms=self.min_execution_timeout_ms,
-            least_ttl_ms=self.min_job_ttl_ms,
+            min_execution_timeout_ms=self.min_execution_timeout_ms,
+            min_ttl_ms=self.min_job_ttl_ms,
         )
 
     def store_limits(self) -> Limits:
-        """Return what the store keeps."""
+        """Return the limits of the job store."""
         return Limits(
             max_jobs=self.max_jobs,
             max_bytes=int(self.max_jobs_mb * 1e6),

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Callable
 
-from emulator.autoscaling.policy import Demand, Scaling
+from emulator.autoscaling.policy import Demand, count_missing, count_spare
 from emulator.autoscaling.worker_process import (
     Process,
     Spawn,
@@ -16,6 +16,7 @@ from emulator.autoscaling.worker_process import (
     worker_command,
     worker_environment,
 )
+from emulator.config import ScalingPolicy
 from emulator.runpod.job_response import worker_key, worker_name
 from emulator.runpod.worker_registry import Fleet
 from jobs import JobStatus, JobStore
@@ -59,7 +60,7 @@ class Autoscaler:
         store: JobStore,
         fleet: Fleet,
         endpoint: str,
-        scaling: Scaling,
+        scaling: ScalingPolicy,
         *,
         command: str = "",
         api_key: str | None = None,
@@ -95,7 +96,7 @@ class Autoscaler:
 
     def start(self, url: str) -> None:
         """Begin, now that the server can be reached at `url`."""
-        if self._scaling.most > 0:
+        if self._scaling.max_workers > 0:
             self._url = url
             self._task = asyncio.create_task(self._look_after())
 
@@ -149,14 +150,14 @@ class Autoscaler:
             if worker.joined and now - worker.busy_at >= self._scaling.idle_timeout_s
         ]
         idle.sort(key=lambda worker: worker.busy_at)
-        for worker in idle[: self._scaling.spare(demand, len(self._live))]:
+        for worker in idle[: count_spare(self._scaling, demand, len(self._live))]:
             logger.info("%s has nothing to do and ends", worker.name)
             self._end(worker, now)
         live = self._live
         starting = sum(not worker.joined for worker in live)
         since_s = now - self._started_at
-        missing = self._scaling.missing(demand, len(live), starting, since_s)
-        missing = min(max(missing, self._replacing), self._scaling.most - len(live))
+        missing = count_missing(self._scaling, demand, len(live), starting, since_s)
+        missing = min(max(missing, self._replacing), self._scaling.max_workers - len(live))
         if missing > 0 and now >= self._not_before:
             self._replacing = 0
             for _ in range(missing):

@@ -1,17 +1,18 @@
-"""How many workers an endpoint should have: RunPod's two rules."""
+"""RunPod's two scaling rules: how many workers an endpoint should have."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+
+from emulator.config import ScalingPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """An endpoint at one moment, without what its local worker runs.
+    """The jobs of an endpoint at one moment, without those that its local worker runs.
 
-    `waited_s` is of the job that has waited longest, 0 where none waits.
+    `waited_s` is the waiting time of the oldest queued job, 0 if none is queued.
     """
 
     queued: int = 0
@@ -19,45 +20,35 @@ class Demand:
     waited_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
-    """RunPod's settings of an endpoint's workers, with RunPod's defaults.
+def count_missing(
+    policy: ScalingPolicy,
+    demand: Demand,
+    workers: int,
+    starting: int,
+    last_start_s: float = math.inf,
+) -> int:
+    """Return how many workers to start.
 
-    `delay` adds a worker when a job has waited for `queue_delay_s`, and another when one still has
-    after as long again. `count` has a worker for every `request_count` jobs, waiting and running.
+    `starting` is how many of the `workers` have not requested a job yet, and `last_start_s` the
+    time since the last worker was started.
     """
+    target = policy.min_workers
+    if policy.scaler == "count":
+        target = max(target, math.ceil((demand.queued + demand.running) / policy.request_count))
+    elif (
+        demand.queued > starting
+        and demand.waited_s >= policy.queue_delay_s
+        and last_start_s >= policy.queue_delay_s
+    ):
+        target = max(target, workers + 1)
+    return max(0, min(target, policy.max_workers) - workers)
 
-    least: int = 0
-    most: int = 3
-    scaler: Literal["delay", "count"] = "delay"
-    queue_delay_s: float = 4.0
-    request_count: int = 4
-    idle_timeout_s: float = 5.0
 
-    def missing(
-        self, demand: Demand, workers: int, starting: int, last_start_s: float = math.inf
-    ) -> int:
-        """Return how many workers to start.
-
-        `workers` are those there are, of which `starting` have not yet asked for a job; the last
-        was started `last_start_s` ago.
-        """
-        wanted = self.least
-        if self.scaler == "count":
-            wanted = max(wanted, math.ceil((demand.queued + demand.running) / self.request_count))
-        elif (
-            demand.queued > starting
-            and demand.waited_s >= self.queue_delay_s
-            and last_start_s >= self.queue_delay_s
-        ):
-            wanted = max(wanted, workers + 1)
-        return max(0, min(wanted, self.most) - workers)
-
-    def spare(self, demand: Demand, workers: int) -> int:
-        """Return how many workers may go, of those that have been idle for long enough."""
-        wanted = self.least
-        if self.scaler == "count":
-            wanted = max(wanted, math.ceil((demand.queued + demand.running) / self.request_count))
-        elif demand.queued:
-            return 0
-        return max(0, workers - wanted)
+def count_spare(policy: ScalingPolicy, demand: Demand, workers: int) -> int:
+    """Return how many of the workers that have been idle for long enough may be stopped."""
+    target = policy.min_workers
+    if policy.scaler == "count":
+        target = max(target, math.ceil((demand.queued + demand.running) / policy.request_count))
+    elif demand.queued:
+        return 0
+    return max(0, workers - target)

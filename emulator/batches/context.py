@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from batch.line_executor import Answerer
+from batch.line_executor import LineExecutor
 from emulator.batches.input_validation import LineLimits
 from emulator.batches.repository import BatchStore
 from engine import AnyEngine
@@ -40,7 +40,7 @@ class Means:
     """
 
     store: BatchStore
-    answerer: Answerer
+    answerer: LineExecutor
     engine: AnyEngine
     terms: Terms
     turn: asyncio.Lock

@@ -9,11 +9,11 @@ from typing import Any
 
 from structlog.contextvars import bind_contextvars
 
-from batch.input.source import InputError, Source
+from batch.input.source import InputError, LineSource
 from batch.line_executor import EngineLost
-from batch.output.journal import Header, Journal, JournalDamaged, JournalError
-from batch.progress import Tally
-from batch.runner import Runner
+from batch.output.journal import BatchJournal, JournalDamaged, JournalError, JournalHeader
+from batch.progress import BatchProgress
+from batch.runner import BatchRunner
 from emulator.batches.batch import BatchStatus, StoredBatch
 from emulator.batches.context import Means
 from emulator.batches.file import OUTPUT, StoredFile
@@ -50,8 +50,8 @@ class Work:
         self._due = asyncio.get_running_loop().time() + left_s
         self._cancelled = asyncio.Event()
         self._stopping = False
-        self._journal: Journal | None = None
-        self._runner: Runner | None = None
+        self._journal: BatchJournal | None = None
+        self._runner: BatchRunner | None = None
         self._counted = (0, 0)
         # For the journal, whose answers become the batch's files.
         self._room = Reservation(means.store)
@@ -126,7 +126,7 @@ class Work:
         return self._store.batch(self.id)
 
     @property
-    def _source(self) -> Source:
+    def _source(self) -> LineSource:
         path = self._store.folder.bytes_of(self._batch.input_file_id)
         return self._means.terms.limits.source(path)
 
@@ -174,11 +174,11 @@ class Work:
                 await means.engine.ready()
                 if self._stopping:
                     return
-                self._runner = Runner(
+                self._runner = BatchRunner(
                     self._source,
                     journal,
                     means.answerer,
-                    Tally(journal.lines, told=means.on_line),
+                    BatchProgress(journal.lines, told=means.on_line),
                     at_once=means.terms.at_once(means.engine.slots),
                     tries=means.terms.tries,
                 )
@@ -191,14 +191,14 @@ class Work:
                 # It may yet be cancelled or expire.
                 await asyncio.Event().wait()
 
-    async def _open(self) -> Journal:
+    async def _open(self) -> BatchJournal:
         """Return the journal of the batch's answers. Raises JournalError or OSError."""
         batch, path = self._batch, self._store.folder.journal_of(self.id)
-        header = Header(batch.digest, batch.lines)
+        header = JournalHeader(batch.digest, batch.lines)
 
-        def opened() -> Journal:
+        def opened() -> BatchJournal:
             # Kept before anything can fail, and also where nobody waits any more: it is locked.
-            journal = self._journal = self._journal or Journal(
+            journal = self._journal = self._journal or BatchJournal(
                 path, expected=header, reserve=self._room.grow_to
             )
             if journal.header is None:

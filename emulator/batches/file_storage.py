@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from batch.output.destination import FileTarget
+from batch.output.destination import FileDestination
 from batch.output.journal import SUFFIX
 from emulator.batches.batch import StoredBatch
 from emulator.batches.file import StoredFile
@@ -131,7 +131,7 @@ class Folder:
     def write(self, file_id: str, lines: Iterable[bytes]) -> int:
         """Write a file's bytes and return their number. Raises NoRoom."""
         path = self.bytes_of(file_id)
-        self._attempt(lambda: FileTarget(path, private=True).write(lines))
+        self._attempt(lambda: FileDestination(path, private=True).write(lines))
         return path.stat().st_size
 
     def put_file(self, file: StoredFile) -> None:
@@ -182,7 +182,7 @@ class Folder:
             make_private(path, FILE_MODE)
             return
         try:
-            FileTarget(path, private=True).write([mark()])
+            FileDestination(path, private=True).write([mark()])
         except OSError as error:
             # A folder of an earlier version is recognised without a mark, too.
             if error.errno not in _FULL or not self._batches.exists():
@@ -234,7 +234,7 @@ class Folder:
         return found
 
     def _put(self, path: Path, record: Mapping[str, Any]) -> None:
-        self._attempt(lambda: FileTarget(path, private=True).write([orjson.dumps(record)]))
+        self._attempt(lambda: FileDestination(path, private=True).write([orjson.dumps(record)]))
 
     def _attempt(self, work: Callable[[], object]) -> None:
         """Do something to the folder, which is created first if the disk was full at the start."""
@@ -277,6 +277,6 @@ def _tidy(folder: Path, names: re.Pattern[str], wanted: set[str], set_aside: lis
 
 
 def _drop(record: Path, rest: Path) -> None:
-    FileTarget(record).remove()
+    FileDestination(record).remove()
     failpoint("record-dropped")
     rest.unlink(missing_ok=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batch.input.line import BadLine, Line
-from batch.input.scan import MAX_TOLD, Manifest, look_over
-from batch.input.source import Source
+from batch.input.scan import MAX_LISTED_PROBLEMS, InputSummary, scan_input
+from batch.input.source import LineSource
 from handler.openai.service import EMBEDDINGS, ENDPOINT_SPECS
 
 ENDPOINTS = (*ENDPOINT_SPECS, EMBEDDINGS)
@@ -22,9 +22,9 @@ class LineLimits:
     lines: int
     line_bytes: int
 
-    def source(self, path: Path) -> Source:
+    def source(self, path: Path) -> LineSource:
         """Return a file's lines."""
-        return Source(path, self.line_bytes)
+        return LineSource(path, self.line_bytes)
 
 
 class _Check:
@@ -49,16 +49,16 @@ class _Check:
                 raise BadLine(f"the lines up to here have more than {MAX_EMBEDDING_INPUTS} inputs")
 
 
-def look(path: Path, limits: LineLimits, endpoint: str | None = None) -> Manifest:
+def look(path: Path, limits: LineLimits, endpoint: str | None = None) -> InputSummary:
     """Return what is known of a file of OpenAI requests, and what is wrong with it.
 
     What a request asks for is not looked at: one that is refused is a line of the error file, as
     anywhere else that takes this format, and ends nobody's batch. Raises InputError.
     """
-    return look_over(limits.source(path), _Check(endpoint), limits.lines)
+    return scan_input(limits.source(path), _Check(endpoint), limits.lines)
 
 
-def told(found: Manifest, most: int = MAX_TOLD) -> list[tuple[int | None, str]]:
+def told(found: InputSummary, most: int = MAX_LISTED_PROBLEMS) -> list[tuple[int | None, str]]:
     """Return what is wrong by lines, and in the last place how much more there is."""
     problems: list[tuple[int | None, str]] = list(found.problems[:most])
     if found.bad > len(problems):

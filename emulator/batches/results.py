@@ -9,9 +9,9 @@ from typing import Any
 
 import orjson
 
-from batch.input.line import read_line
-from batch.input.source import Source
-from batch.output.journal import Journal
+from batch.input.line import parse_line
+from batch.input.source import LineSource
+from batch.output.journal import BatchJournal
 from emulator.batches.batch import Results
 from emulator.batches.file_storage import Folder
 
@@ -52,7 +52,7 @@ class BatchUsage:
 
 
 def write_results(
-    folder: Folder, ids: tuple[str, str], journal: Journal, source: Source, undone: str
+    folder: Folder, ids: tuple[str, str], journal: BatchJournal, source: LineSource, undone: str
 ) -> tuple[Results, dict[str, int]]:
     """Write the files that a batch leaves, and return how many bytes each has, by its id.
 
@@ -81,7 +81,7 @@ def write_results(
     return found, sizes
 
 
-def _errors(journal: Journal, source: Source, undone: str) -> Iterator[bytes]:
+def _errors(journal: BatchJournal, source: LineSource, undone: str) -> Iterator[bytes]:
     yield from journal.answers(ok=False)
     if journal.done == journal.lines:
         return
@@ -89,7 +89,7 @@ def _errors(journal: Journal, source: Source, undone: str) -> Iterator[bytes]:
         if journal.missing(number):
             told = {
                 "id": f"batch_req_{uuid.uuid4().hex}",
-                "custom_id": read_line(raw, number).custom_id,
+                "custom_id": parse_line(raw, number).custom_id,
                 "response": None,
                 "error": {"code": undone, "message": _UNDONE[undone]},
             }

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from batch.line_executor import Answerer
+from batch.line_executor import LineExecutor
 from emulator.batches.batch import StoredBatch
 from emulator.batches.batch_routes import BatchRoutes
 from emulator.batches.context import Means, Terms
@@ -60,7 +60,7 @@ class BatchPlane:
             window_s=settings.batch_window_s,
             kept_s=kept_s,
         )
-        answerer = Answerer(doors, engine, Priority.BATCH)
+        answerer = LineExecutor(doors, engine, Priority.BATCH)
         means = Means(self._store, answerer, engine, terms, asyncio.Lock(), on_line)
         self._works = Works(means, settings.max_batches)
         self._sweeper = Sweeper(self._store, kept_s)

@@ -1,4 +1,4 @@
-"""Failures on purpose, so that clients and workers can be tried against them."""
+"""Inject failures, to test how clients and workers handle them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 import logging
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from emulator.config import FaultRates
 from emulator.http.disconnect import abort_connection
 from emulator.http.request_target import (
     JOB_TAKE_OPS,
@@ -26,85 +26,69 @@ from jobs import JobStore
 
 logger = logging.getLogger(__name__)
 
-_TOO_MANY = ErrorMapping(429, "rate_limit_error", retryable=True, name="rate_limit_exceeded")
+_RATE_LIMIT = ErrorMapping(429, "rate_limit_error", retryable=True, name="rate_limit_exceeded")
 _INTERNAL = ErrorMapping(500, "internal_error", retryable=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FaultRates:
-    """How often to fail, each as a share from 0 to 1; `delay_ms` is added to every client call."""
-
-    too_many: float = 0.0
-    internal: float = 0.0
-    delay_ms: float = 0.0
-    drop_post: float = 0.0
-    lose_lease: float = 0.0
-    seed: int | None = None
-
-    def __bool__(self) -> bool:
-        return any((self.too_many, self.internal, self.delay_ms, self.drop_post, self.lose_lease))
-
-
 class FaultInjectionMiddleware:
-    """Fails a share of the calls that come in, each kind by dice of its own.
+    """Makes a fraction of the requests fail; each kind of fault has its own random generator.
 
-    With a seed the same calls in the same order fail at every start, and switching one kind on
-    changes nothing of the others. Client calls, OpenAI's included, are refused before anything is
-    done for them; a worker's post is dropped before it is taken, so that the worker has to send it
-    again; a lost lease is what the platform thinks: the worker works on, and what it posts is
-    ignored.
+    With a seed, the same requests in the same order fail after every start, and enabling one kind
+    does not change the others. Client and OpenAI requests are rejected before they are processed. A
+    worker's POST is dropped before it is processed, so the worker has to send it again. A lost
+    lease only changes the state of the job: the worker continues, and its result is ignored.
     """
 
     def __init__(self, app: ASGIApp, rates: FaultRates, store: JobStore) -> None:
         self._app = app
         self._rates = rates
         self._store = store
-        self._dice: Mapping[str, random.Random] = {
-            # Dice that can be thrown again are what is wanted: nothing here is a secret.
+        self._generators: Mapping[str, random.Random] = {
+            # Reproducible on purpose: these numbers protect no secret.
             name: random.Random(None if rates.seed is None else f"{rates.seed} {name}")  # noqa: S311
-            for name in ("too_many", "internal", "drop_post", "lose_lease")
+            for name in ("status_429", "status_500", "drop_post", "lose_lease")
         }
         logger.warning("FAULTS ON PURPOSE are switched on, and calls will fail: %s", rates)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Fail, or let the request through."""
+        """Make the request fail, or pass it on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        call = classify(scope)
-        if call.group in (RouteGroup.CLIENT, RouteGroup.OPENAI):
-            await self._client(scope, receive, send)
-        elif call.operation in WORKER_POST_OPS and self._happens(
+        target = classify(scope)
+        if target.group in (RouteGroup.CLIENT, RouteGroup.OPENAI):
+            await self._handle_client_request(scope, receive, send)
+        elif target.operation in WORKER_POST_OPS and self._happens(
             "drop_post", self._rates.drop_post
         ):
             logger.warning("FAULT_DROP_POST: %s is dropped", scope["path"])
             if not await abort_connection(scope, receive):
-                await _refusal("FAULT_DROP_POST", _INTERNAL, scope)(scope, receive, send)
-        elif call.operation in JOB_TAKE_OPS and self._rates.lose_lease:
-            await self._take(scope, receive, send)
+                await _error("FAULT_DROP_POST", _INTERNAL, scope)(scope, receive, send)
+        elif target.operation in JOB_TAKE_OPS and self._rates.lose_lease:
+            await self._handle_job_take(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    async def _client(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _handle_client_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         await asyncio.sleep(self._rates.delay_ms / 1000)
-        if self._happens("too_many", self._rates.too_many):
-            await _refusal("FAULT_429", _TOO_MANY, scope)(scope, receive, send)
-        elif self._happens("internal", self._rates.internal):
-            await _refusal("FAULT_500", _INTERNAL, scope)(scope, receive, send)
+        if self._happens("status_429", self._rates.status_429):
+            await _error("FAULT_429", _RATE_LIMIT, scope)(scope, receive, send)
+        elif self._happens("status_500", self._rates.status_500):
+            await _error("FAULT_500", _INTERNAL, scope)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    async def _take(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand out jobs, and take some of them away as soon as the worker has them."""
+    async def _handle_job_take(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Lease jobs to the worker, and end the leases of some of them at once."""
         body = bytearray()
 
-        async def overheard(message: Message) -> None:
+        async def record_body(message: Message) -> None:
             if message["type"] == "http.response.body":
                 body.extend(message.get("body", b""))
             await send(message)
 
-        await self._app(scope, receive, overheard)
-        for job_id in _ids(bytes(body)):
+        await self._app(scope, receive, record_body)
+        for job_id in _read_job_ids(bytes(body)):
             if self._happens("lose_lease", self._rates.lose_lease):
                 job = await self._store.get(job_id)
                 if job is not None and job.worker_id is not None:
@@ -115,20 +99,20 @@ class FaultInjectionMiddleware:
                     )
                     await self._store.reclaim_jobs(job.worker_id, "FAULT_LOSE_LEASE", job_id=job_id)
 
-    def _happens(self, name: str, share: float) -> bool:
-        return share > 0 and self._dice[name].random() < share
+    def _happens(self, name: str, fraction: float) -> bool:
+        return fraction > 0 and self._generators[name].random() < fraction
 
 
-def _ids(body: bytes) -> list[str]:
-    """Return the ids of the jobs that a worker was given; none in an error."""
+def _read_job_ids(body: bytes) -> list[str]:
+    """Return the ids of the leased jobs in a response; none if it is an error."""
     try:
-        found: Any = orjson.loads(body)
+        value: Any = orjson.loads(body)
     except orjson.JSONDecodeError:
         return []
-    jobs = found if isinstance(found, list) else [found]
+    jobs = value if isinstance(value, list) else [value]
     return [job["id"] for job in jobs if isinstance(job, dict) and isinstance(job.get("id"), str)]
 
 
-def _refusal(setting: str, row: ErrorMapping, scope: Scope) -> ASGIApp:
-    failure = ErrorInfo(f"this call failed on purpose: {setting} is set", row)
+def _error(setting: str, mapping: ErrorMapping, scope: Scope) -> ASGIApp:
+    failure = ErrorInfo(f"this call failed on purpose: {setting} is set", mapping)
     return error_response(failure, named=uses_named_errors(scope))

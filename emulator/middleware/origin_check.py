@@ -1,4 +1,4 @@
-"""Which web pages may call the server: their own, and those of CORS_ORIGINS (R71)."""
+"""Check which web pages may call the server: its own, and those of CORS_ORIGINS (R71)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from handler.sampling import describe_value
 _FORBIDDEN = ErrorMapping(403, "permission_error", name="forbidden")
 _UNAUTHORIZED = ErrorMapping(401, "authentication_error", name="unauthorized")
 _NO_WEBSOCKET = ErrorMapping(400, "invalid_request_error")
-# An SDK worker asks again at once after an error, thousands of times a second.
-_HOLD_S = 1.0
+# The RunPod SDK repeats a rejected request at once, thousands of times a second.
+_WORKER_DELAY_S = 1.0
 _DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
-# Stands for a header that is sent twice, which no browser does: no name, origin or credential.
+# The value of a header that is sent twice, which browsers never do. It is not a valid host, origin
+# or credential.
 _CONTRADICTION = b""
-_READ = frozenset(
+_CHECKED_HEADERS = frozenset(
     {b"host", b"origin", b"sec-fetch-site", b"authorization", b"user-agent", b"upgrade"}
 )
 
 
 class OriginCheckMiddleware:
-    """Refuses requests that a foreign web page makes its visitor's browser send.
+    """Rejects requests that a foreign web page makes its visitor's browser send.
 
     - **Host.** A name that is not allowed belongs to a page that rebound its name.
     - **Origin and Sec-Fetch-Site.** Browsers add them and pages cannot change them. `same-origin`
@@ -36,14 +37,14 @@ class OriginCheckMiddleware:
       `same-site` as well, because another port of localhost is the same site. If there is no
       Sec-Fetch-Site, the Origin is compared with the request's own scheme, host and port. Programs
       send neither header.
-    - **Calls of workers.** They are GET requests that lease jobs, and a browser sends no Origin
+    - **Workers' requests.** They are GET requests that lease jobs, and a browser sends no Origin
       with an image. Browsers send no Sec-Fetch-Site over plain HTTP either, unless the server has a
-      loopback address. Without API keys such a call therefore needs an `Authorization` header,
-      which no page can send without asking first, or it must come from a program on the same
-      machine.
+      loopback address. Without API keys such a request therefore needs an `Authorization` header,
+      which a page cannot send without a preflight request, or it must come from a program on the
+      same machine.
 
-    Public pages are exempt: they hold no data of jobs, and other sites may link to them. WebSocket
-    handshakes are refused, because the server has no WebSocket routes.
+    Public pages are exempt: they hold no job data, and other sites may link to them. WebSocket
+    handshakes are rejected, because the server has no WebSocket routes.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class OriginCheckMiddleware:
         self._has_keys = has_keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 403, 401 or 400, or let the request through."""
+        """Answer 403, 401 or 400, or pass the request on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -71,7 +72,7 @@ class OriginCheckMiddleware:
             await self._app(scope, receive, send)
             return
         if classify(scope).group is RouteGroup.WORKER and not _has_browser_header(headers):
-            await asyncio.sleep(_HOLD_S)
+            await asyncio.sleep(_WORKER_DELAY_S)
         response = error_response(problem, named=uses_named_errors(scope))
         if problem.mapping.status == 401:
             response.headers["WWW-Authenticate"] = "Bearer"
@@ -127,7 +128,7 @@ def _read_headers(scope: Scope) -> dict[bytes, bytes]:
     """Return the headers that the check needs; one that is sent twice is a contradiction."""
     headers: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
-        if name in _READ:
+        if name in _CHECKED_HEADERS:
             headers[name] = value if name not in headers else _CONTRADICTION
     return headers
 
@@ -141,7 +142,7 @@ def _is_same_origin(origin: bytes, scheme: str, host: bytes) -> bool:
 
 
 def _has_browser_header(headers: dict[bytes, bytes]) -> bool:
-    # Not Sec-Fetch-Mode: fetch in Node.js sends it, and nothing else of the kind.
+    # Not Sec-Fetch-Mode: `fetch` in Node.js sends it, although it is no browser.
     return b"origin" in headers or b"sec-fetch-site" in headers
 
 

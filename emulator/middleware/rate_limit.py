@@ -1,4 +1,4 @@
-"""RunPod's limits on how often a client may call, for whoever wants to meet them at home."""
+"""RunPod's rate limits, to test clients against them locally."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from emulator.http.responses import error_response
 from handler.errors import ErrorInfo, ErrorMapping
 
 _WINDOW_S = 10
-# Calls in ten seconds and at a time, for one endpoint, as RunPod's documentation has them; what it
-# adds for each worker is not ours to know. None is no limit.
+# Requests in ten seconds, and concurrent requests (None: no limit), for one endpoint, from RunPod's
+# documentation. RunPod's additional allowance per worker is not documented.
 RATES: Mapping[str, tuple[int, int | None]] = {
     "runsync": (2000, 400),
     "run": (1000, 200),
@@ -29,12 +29,12 @@ RATES: Mapping[str, tuple[int, int | None]] = {
     "openai": (2000, 400),
     "requests": (10, 2),
 }
-_SAME = {"status-sync": "status"}
-_TOO_MANY = ErrorMapping(429, "rate_limit_error", retryable=True)
+_COUNTED_AS = {"status-sync": "status"}
+_RATE_LIMIT = ErrorMapping(429, "rate_limit_error", retryable=True)
 
 
 class RateLimitMiddleware:
-    """Answers 429 where RunPod would; worker calls and what RunPod does not limit go through."""
+    """Answers 429 where RunPod would; workers' requests are not limited."""
 
     def __init__(
         self,
@@ -43,29 +43,33 @@ class RateLimitMiddleware:
         rates: Mapping[str, tuple[int, int | None]] = RATES,
     ) -> None:
         self._app = app
-        self._default = default_endpoint
-        self._items = {
-            name: (RateLimitItemPerSecond(count, _WINDOW_S), at_once)
-            for name, (count, at_once) in rates.items()
+        self._default_endpoint = default_endpoint
+        self._limits = {
+            name: (RateLimitItemPerSecond(count, _WINDOW_S), concurrency)
+            for name, (count, concurrency) in rates.items()
         }
         self._window = MovingWindowRateLimiter(MemoryStorage())
         self._running: Counter[tuple[str, str]] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 429, or let the request through."""
-        key = self._key(classify(scope)) if scope["type"] == "http" else None
+        """Answer 429, or pass the request on."""
+        key = self._find_key(classify(scope)) if scope["type"] == "http" else None
         if key is None:
             await self._app(scope, receive, send)
             return
-        item, at_once = self._items[key[1]]
-        if at_once is not None and self._running[key] >= at_once:
-            said = f"{at_once} {key[1]} calls of endpoint {key[0]} are already being answered"
-            await _refuse(said, 1)(scope, receive, send)
+        rate, concurrency = self._limits[key[1]]
+        if concurrency is not None and self._running[key] >= concurrency:
+            message = (
+                f"{concurrency} {key[1]} calls of endpoint {key[0]} are already being answered"
+            )
+            await _rate_limit_error(message, 1)(scope, receive, send)
             return
-        if not self._window.hit(item, *key):
-            wait_s = self._window.get_window_stats(item, *key).reset_time - time.time()
-            said = f"more than {item.amount} {key[1]} calls of endpoint {key[0]} in {_WINDOW_S} s"
-            await _refuse(said, max(1, math.ceil(wait_s)))(scope, receive, send)
+        if not self._window.hit(rate, *key):
+            wait_s = self._window.get_window_stats(rate, *key).reset_time - time.time()
+            message = (
+                f"more than {rate.amount} {key[1]} calls of endpoint {key[0]} in {_WINDOW_S} s"
+            )
+            await _rate_limit_error(message, max(1, math.ceil(wait_s)))(scope, receive, send)
             return
         self._running[key] += 1
         try:
@@ -75,13 +79,14 @@ class RateLimitMiddleware:
             if not self._running[key]:
                 del self._running[key]
 
-    def _key(self, call: RequestTarget) -> tuple[str, str] | None:
-        """Return the endpoint and the operation that a call is counted under."""
-        operation = _SAME.get(call.operation, call.operation)
-        if call.group not in (RouteGroup.CLIENT, RouteGroup.OPENAI) or operation not in self._items:
+    def _find_key(self, target: RequestTarget) -> tuple[str, str] | None:
+        """Return the endpoint and operation that a request is counted under; None if it is not."""
+        operation = _COUNTED_AS.get(target.operation, target.operation)
+        is_limited = target.group in (RouteGroup.CLIENT, RouteGroup.OPENAI)
+        if not is_limited or operation not in self._limits:
             return None
-        return call.endpoint or self._default, operation
+        return target.endpoint or self._default_endpoint, operation
 
 
-def _refuse(said: str, retry_after_s: int) -> ASGIApp:
-    return error_response(ErrorInfo(said, _TOO_MANY, retry_after_s=retry_after_s))
+def _rate_limit_error(message: str, retry_after_s: int) -> ASGIApp:
+    return error_response(ErrorInfo(message, _RATE_LIMIT, retry_after_s=retry_after_s))

@@ -1,4 +1,4 @@
-"""A name for every request: taken from its client or made, on the answer and in the log (R55)."""
+"""Give each request an id, log it when it has ended, and answer unexpected errors (R55)."""
 
 from __future__ import annotations
 
@@ -29,99 +29,103 @@ from handler.log_reasons import error_message, loggable
 
 logger = logging.getLogger(__name__)
 
-# Any word of a sane length; what else clients send could forge log lines and headers.
-_SANE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
-_LONGEST_PATH = 200
-# An error body beyond this is none of ours.
+# Other characters could forge log lines and headers.
+_VALID_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+_MAX_PATH_CHARS = 200
+# Our own error bodies are shorter.
 _MAX_ERROR_BYTES = 64_000
-# Calls that clients and workers repeat while a job runs. Those that succeed are not news: the
-# job's own lines say when it started and how it ended.
-_REPEATED = WORKER_POST_OPS | {"status", "status-sync", "stream"}
+# Clients and workers repeat these requests while a job runs. If they succeed, they are logged at
+# DEBUG, because the log has lines for the job's start and end anyway.
+_REPEATED_OPS = WORKER_POST_OPS | {"status", "status-sync", "stream"}
 
-# Told of each request that is over: what it was, its status, how many seconds it took.
-OnOver = Callable[[Scope, int, float], object]
+# Called with the scope, the status and the duration in seconds of each finished request.
+RequestEndHook = Callable[[Scope, int, float], object]
 
 
 class RequestIdMiddleware:
-    """Names requests, writes one line about each when it is over, and answers for its failures.
+    """Sets X-Request-ID on the response, logs the request, and answers unexpected errors.
 
-    The name is bound to the task that serves the request, so whatever logs there carries it. The
-    outermost of all, so that no answer goes without it: what the routes did not expect is answered
-    and logged here. The SDK's workers put their job's id, and sometimes the one before, into
-    X-Request-ID: it names the request then and is believed in nothing else.
+    The id is taken from the request's X-Request-ID or generated. It is bound to the task that
+    serves the request, so all log lines of that task have it. This is the outermost middleware, so
+    that every response has an id and every unexpected exception is answered and logged. SDK workers
+    send the id of their job, or of the job before, as X-Request-ID; it is only used for logging.
     """
 
-    def __init__(self, app: ASGIApp, on_over: OnOver = lambda scope, status, seconds: None) -> None:
+    def __init__(
+        self, app: ASGIApp, on_end: RequestEndHook = lambda scope, status, seconds: None
+    ) -> None:
         self._app = app
-        self._on_over = on_over
+        self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request under its name."""
+        """Serve a request with an id."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began = time.monotonic()
-        name = _name(scope)
+        started_at = time.monotonic()
+        request_id = _read_or_create_id(scope)
         status = 0
         error_body = b""
 
-        # Not a coroutine of its own: a stream sends once for each token.
-        def named(message: Message) -> Awaitable[None]:
+        # Not a coroutine function: a stream calls it for each token, and a coroutine costs time.
+        def send_with_id(message: Message) -> Awaitable[None]:
             nonlocal status, error_body
             if status >= 400:
                 error_body += message.get("body", b"")[:_MAX_ERROR_BYTES]
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message["headers"], (b"x-request-id", name)]}
+                headers = [*message["headers"], (b"x-request-id", request_id)]
+                message = {**message, "headers": headers}
             return send(message)
 
-        # A request that was sent before the last was answered begins in the last one's context.
+        # A pipelined request starts in the context of the previous request.
         clear_contextvars()
-        bound = bind_contextvars(request_id=name.decode())
+        bound = bind_contextvars(request_id=request_id.decode())
         try:
-            await self._app(scope, receive, named)
+            await self._app(scope, receive, send_with_id)
         except asyncio.CancelledError:
             if not is_cancelled_by_shutdown(scope):
                 raise
             if not status:
-                await shutting_down_response(scope)(scope, receive, named)
+                await shutting_down_response(scope)(scope, receive, send_with_id)
             elif not await abort_connection(scope, receive):
-                # Half an answer is out, to a client that does not read it.
+                # A part of the response was sent to a client that does not read it.
                 raise
         except Exception as error:
             if status:
-                # Half an answer is out; only the end of the connection can say that it is half.
+                # A part of the response was sent; only closing the connection shows that it is
+                # incomplete.
                 raise
-            told = error_response(error_info(error), named=uses_named_errors(scope))
-            await told(scope, receive, named)
+            response = error_response(error_info(error), named=uses_named_errors(scope))
+            await response(scope, receive, send_with_id)
         finally:
-            # Of a client that left before it was answered it is what proxies say.
-            status, seconds = status or 499, time.monotonic() - began
-            self._on_over(scope, status, seconds)
+            # 499 is what proxies log if the client disconnects before the response.
+            status, seconds = status or 499, time.monotonic() - started_at
+            self._on_end(scope, status, seconds)
             _log(scope, status, seconds, error_body)
             reset_contextvars(**bound)
 
 
-def _name(scope: Scope) -> bytes:
+def _read_or_create_id(scope: Scope) -> bytes:
     for header, value in scope["headers"]:
         if header == b"x-request-id":
-            given: bytes = value
-            return given if _SANE.fullmatch(given) else _new_name()
-    return _new_name()
+            client_id: bytes = value
+            return client_id if _VALID_ID.fullmatch(client_id) else _create_id()
+    return _create_id()
 
 
-def _new_name() -> bytes:
-    # A UUID's digits, in a quarter of its time.
+def _create_id() -> bytes:
+    # The hexadecimal digits of a UUID, in a quarter of the time that `uuid4` takes.
     return os.urandom(16).hex().encode()
 
 
 def _log(scope: Scope, status: int, seconds: float, error_body: bytes) -> None:
-    """Write the one line about a request, with the message of the error that it was answered."""
+    """Log a request, with the message of its error response."""
     level = _level(scope, status)
     if not logger.isEnabledFor(level):
         return
-    # As it came, percent-encoded and without the query: nothing in it can end the line.
-    path = scope.get("raw_path", b"").decode("latin-1")[:_LONGEST_PATH]
+    # As received, percent-encoded and without the query, so it cannot contain a line break.
+    path = scope.get("raw_path", b"").decode("latin-1")[:_MAX_PATH_CHARS]
     method = scope["method"]
     fields: dict[str, object] = {
         "method": method,
@@ -131,17 +135,17 @@ def _log(scope: Scope, status: int, seconds: float, error_body: bytes) -> None:
     }
     job_id = scope.get("path_params", {}).get("job_id")
     if job_id is not None:
-        fields["job_id"] = job_id[:_LONGEST_PATH]
+        fields["job_id"] = job_id[:_MAX_PATH_CHARS]
     if error_body and (message := error_message(error_body)) is not None:
         fields["error"] = loggable(message)
     logger.log(level, "%s %s %d", method, path, status, extra={FIELDS: fields})
 
 
 def _level(scope: Scope, status: int) -> int:
-    """Return how severe the line is: polls, probes and assets are DEBUG, our own faults WARNING."""
-    call = classify(scope)
-    if call.group is RouteGroup.PUBLIC or call.operation in WORKER_POLL_OPS | CONSOLE_POLLS:
+    """Return the log level: DEBUG for polls, probes and assets, WARNING for statuses from 500."""
+    target = classify(scope)
+    if target.group is RouteGroup.PUBLIC or target.operation in WORKER_POLL_OPS | CONSOLE_POLLS:
         return logging.DEBUG
     if status >= 500:
         return logging.WARNING
-    return logging.DEBUG if call.operation in _REPEATED and status < 400 else logging.INFO
+    return logging.DEBUG if target.operation in _REPEATED_OPS and status < 400 else logging.INFO

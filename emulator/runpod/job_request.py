@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from emulator.config import PolicyLimits
 from emulator.http.request_body import encode_json
 from emulator.runpod.webhook_loops import DEPTH_KEY
 from handler.bucket import check_target, describe_type
@@ -18,15 +18,6 @@ from jobs import NewJob, Policy
 _LONGEST_MS = 7 * 24 * 3600 * 1000
 _LONGEST_URL = 2_000
 _ANY_TARGET = OutboundPolicy()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyLimits:
-    """What a policy is where a job says nothing, and the least it may say, in milliseconds."""
-
-    default: Policy = field(default_factory=Policy)
-    least_execution_timeout_ms: int = 5_000
-    least_ttl_ms: int = 10_000
 
 
 def new_job(
@@ -103,9 +94,9 @@ def _policy(given: Any, limits: PolicyLimits) -> Policy:
             given,
             "executionTimeout",
             limits.default.execution_timeout_ms,
-            limits.least_execution_timeout_ms,
+            limits.min_execution_timeout_ms,
         ),
-        ttl_ms=_milliseconds(given, "ttl", limits.default.ttl_ms, limits.least_ttl_ms),
+        ttl_ms=_milliseconds(given, "ttl", limits.default.ttl_ms, limits.min_ttl_ms),
         low_priority=low_priority,
     )
 

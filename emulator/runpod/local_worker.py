@@ -160,7 +160,7 @@ class LocalWorker:
                 except StoreFull as error:
                     raise ResultTooLarge(str(error)) from None
 
-            return await self._jobs.result(told, slot, limit_s, put, as_list=self._as_list)
+            return await self._jobs.run_encoded(told, slot, limit_s, put, as_list=self._as_list)
         except Exception:
             logger.exception("the local worker failed on job %s", job.id)
             return JobResult(error="the worker failed; see its log")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +13,7 @@ import orjson
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from emulator.config import ConnectionLimits
 from emulator.http.body_budget import BODY_EXTENSION, BodyBudget, ReceivedBody
 from emulator.http.disconnect import ABORT_EXTENSION
 from emulator.http.hangup_watch import HangupWatch
@@ -21,7 +21,6 @@ from emulator.server.chunked import ChunkedBody, ChunkedError
 from emulator.server.connection_counts import ConnectionCounts, counted_address
 from emulator.server.request_head import BadRequest, check_headers, check_length, split_target
 from handler.errors import ErrorInfo, ErrorMapping
-from handler.json_values import MAX_JSON_VALUES
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, WWWScope
@@ -42,28 +41,6 @@ _REST_OF_BODY_S = 30.0
 _RETRY_AFTER_S = 5
 _WARNING_INTERVAL_S = 60.0
 _INVALID = "the request is not valid HTTP/1.1"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionLimits:
-    """What clients may take of the server.
-
-    `head_s`: seconds until the headers of a request have been received, from the opening of the
-    connection or the first byte of the request. `body_s`: seconds from there to the end of its
-    body. `read_s`: seconds that a client may read nothing while data waits for it.
-    `max_connections`: open connections, in all and `per_address`. `max_pending_body_bytes`: the sum
-    of all bodies that are being received, in all and `per_address`. `max_json_values`: list
-    elements, keys, lists and objects of one body.
-    """
-
-    head_s: float = 10.0
-    body_s: float = 300.0
-    read_s: float = 60.0
-    max_connections: int = 4_096
-    max_connections_per_address: int = 2_048
-    max_pending_body_bytes: int = 200_000_000
-    max_pending_body_bytes_per_address: int = 100_000_000
-    max_json_values: int = MAX_JSON_VALUES
 
 
 class _Shared:

@@ -15,7 +15,8 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from emulator.server.connection import ConnectionLimits, build_protocol_class
+from emulator.config import ConnectionLimits
+from emulator.server.connection import build_protocol_class
 from emulator.server.gc_tuning import GarbageCollectorTuning
 from emulator.server.graceful_shutdown import GracefulShutdown
 from emulator.server.startup import StartupErrorFilter

@@ -14,8 +14,9 @@ import pytest
 
 import emulator.autoscaling.autoscaler
 from emulator.autoscaling.autoscaler import Autoscaler, is_managed
-from emulator.autoscaling.policy import Demand, Scaling
+from emulator.autoscaling.policy import Demand, count_missing, count_spare
 from emulator.autoscaling.worker_process import spawn_supervised, worker_command, worker_environment
+from emulator.config import ScalingPolicy
 from emulator.runpod.job_response import worker_key
 from emulator.runpod.worker_registry import Fleet
 from jobs import Job, JobStatus, MemoryJobStore, NewJob
@@ -67,7 +68,7 @@ class World:
             self.store,
             self.fleet,
             ENDPOINT,
-            Scaling(**scaling),
+            ScalingPolicy(**scaling),
             local="local",
             spawn=self._spawn,
             now=lambda: self.time,
@@ -138,7 +139,9 @@ class World:
 def test_queue_delay(
     demand: Demand, workers: int, starting: int, since_s: float, missing: int
 ) -> None:
-    assert Scaling(most=3).missing(demand, workers, starting, since_s) == missing
+    assert (
+        count_missing(ScalingPolicy(max_workers=3), demand, workers, starting, since_s) == missing
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,20 +157,20 @@ def test_queue_delay(
     ],
 )
 def test_request_count(demand: Demand, workers: int, missing: int, spare: int) -> None:
-    scaling = Scaling(most=5, scaler="count")
-    assert scaling.missing(demand, workers, 0) == missing
-    assert scaling.spare(demand, workers) == spare
+    scaling = ScalingPolicy(max_workers=5, scaler="count")
+    assert count_missing(scaling, demand, workers, 0) == missing
+    assert count_spare(scaling, demand, workers) == spare
 
 
 def test_least_and_most() -> None:
-    scaling = Scaling(least=2, most=3, scaler="count", request_count=1)
-    assert [scaling.missing(Demand(queued=n), 0, 0) for n in range(5)] == [2, 2, 2, 3, 3]
-    assert scaling.missing(Demand(), 3, 0) == 0
-    assert [scaling.spare(Demand(), n) for n in range(4)] == [0, 0, 0, 1]
-    assert Scaling(most=0).missing(Demand(queued=1, waited_s=99), 0, 0) == 0
-    assert Scaling(least=1).missing(Demand(), 0, 0) == 1
+    scaling = ScalingPolicy(min_workers=2, max_workers=3, scaler="count", request_count=1)
+    assert [count_missing(scaling, Demand(queued=n), 0, 0) for n in range(5)] == [2, 2, 2, 3, 3]
+    assert count_missing(scaling, Demand(), 3, 0) == 0
+    assert [count_spare(scaling, Demand(), n) for n in range(4)] == [0, 0, 0, 1]
+    assert count_missing(ScalingPolicy(max_workers=0), Demand(queued=1, waited_s=99), 0, 0) == 0
+    assert count_missing(ScalingPolicy(min_workers=1), Demand(), 0, 0) == 1
     # A worker that is idle takes what waits.
-    assert Scaling().spare(Demand(queued=1), 1) == 0
+    assert count_spare(ScalingPolicy(), Demand(queued=1), 1) == 0
 
 
 # -- the life of a worker -------------------------------------------------------------------------
@@ -204,7 +207,7 @@ async def test_from_none_to_one_and_back() -> None:
 
 
 async def test_one_more_for_each_delay_up_to_the_most() -> None:
-    world = World(most=3)
+    world = World(max_workers=3)
     await world.enqueue(9)
     await world.after(4)
     assert len(world.processes) == 1
@@ -215,7 +218,7 @@ async def test_one_more_for_each_delay_up_to_the_most() -> None:
 
 
 async def test_those_idle_for_longest_go_first_and_the_least_stay() -> None:
-    world = World(least=1, most=3, queue_delay_s=0)
+    world = World(min_workers=1, max_workers=3, queue_delay_s=0)
     await world.enqueue(3)
     await world.after(1)
     world.join()
@@ -242,7 +245,7 @@ async def test_the_local_workers_jobs_need_no_other() -> None:
 
 
 async def test_worker_that_crashes_is_started_again_after_longer_and_longer_pauses() -> None:
-    world = World(least=1, most=1)
+    world = World(min_workers=1, max_workers=1)
     starts = []
     for _ in range(9):
         while not world.alive:
@@ -265,7 +268,7 @@ async def test_worker_that_crashes_is_started_again_after_longer_and_longer_paus
 async def test_worker_that_cannot_start_is_unhealthy_with_its_own_reason_or_its_last_line(
     reported: str | None,
 ) -> None:  # R69
-    world = World(least=1, most=1)
+    world = World(min_workers=1, max_workers=1)
     await world.after(0.25)
     (first,) = world.processes
     if reported is not None:
@@ -278,7 +281,7 @@ async def test_worker_that_cannot_start_is_unhealthy_with_its_own_reason_or_its_
 async def test_program_that_cannot_be_started_is_tried_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World(least=1)
+    world = World(min_workers=1)
     world.refuses = True
     await world.after(5)
     assert "no such program" in caplog.text
@@ -289,7 +292,7 @@ async def test_program_that_cannot_be_started_is_tried_again(
 
 
 async def test_job_of_a_worker_that_ends_waits_again_at_once() -> None:
-    world = World(least=1)
+    world = World(min_workers=1)
     await world.enqueue()
     await world.after(1)
     world.join()
@@ -337,7 +340,7 @@ async def test_worker_that_ends_is_killed_unless_it_has_a_job() -> None:
 
 
 async def test_worker_that_never_asks_for_a_job_is_killed() -> None:
-    world = World(least=1, most=1)
+    world = World(min_workers=1, max_workers=1)
     await world.after(400)
     assert world.processes[0].killed == 0
     await world.after(30)
@@ -347,7 +350,7 @@ async def test_worker_that_never_asks_for_a_job_is_killed() -> None:
 
 
 async def test_drain_lets_jobs_finish_and_ends_the_idle_soon() -> None:
-    world = World(least=2)
+    world = World(min_workers=2)
     await world.enqueue()
     await world.after(1)
     world.join()
@@ -365,7 +368,7 @@ async def test_drain_lets_jobs_finish_and_ends_the_idle_soon() -> None:
 
 
 async def test_drain_kills_what_does_not_end_and_its_job_has_lost_nothing() -> None:
-    world = World(least=1)
+    world = World(min_workers=1)
     await world.enqueue()
     await world.after(1)
     world.join()
@@ -379,7 +382,7 @@ async def test_drain_kills_what_does_not_end_and_its_job_has_lost_nothing() -> N
 
 
 async def test_drain_that_is_cancelled_kills() -> None:
-    world = World(least=1)
+    world = World(min_workers=1)
     await world.enqueue()
     await world.after(1)
     await world.take(world.processes[0].name)
@@ -396,7 +399,7 @@ async def test_looking_after_them_goes_on_after_an_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(emulator.autoscaling.autoscaler, "_TICK_S", 0.001)
-    world = World(least=1)
+    world = World(min_workers=1)
     fail = iter([RuntimeError("a bug")])
 
     async def stats(endpoint: str) -> Any:
@@ -412,7 +415,7 @@ async def test_looking_after_them_goes_on_after_an_error(
 
 
 async def test_none_are_wanted_none_are_looked_for() -> None:
-    world = World(most=0)
+    world = World(max_workers=0)
     world.launcher.start(URL)
     assert world.launcher._task is None
     await world.launcher.drain(0)
@@ -474,7 +477,7 @@ def test_command() -> None:
 
 async def test_names_are_the_launchers_and_differ() -> None:
     names = []
-    for world in (World(least=2), World(least=2)):
+    for world in (World(min_workers=2), World(min_workers=2)):
         await world.after(1)
         names += [process.name for process in world.processes]
     assert len(set(names)) == 4

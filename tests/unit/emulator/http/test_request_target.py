@@ -7,11 +7,12 @@ from typing import Any, cast
 import pytest
 from starlette.types import ASGIApp
 
+from emulator.config import FaultRates
 from emulator.http.request_target import RouteGroup, classify, uses_named_errors
 from emulator.http.shutdown_state import ShutdownState
 from emulator.middleware.auth import ApiKeyMiddleware
 from emulator.middleware.draining import DrainGate
-from emulator.middleware.fault_injection import FaultInjectionMiddleware, FaultRates
+from emulator.middleware.fault_injection import FaultInjectionMiddleware
 from emulator.middleware.request_id import RequestIdMiddleware
 from jobs import JobStore
 from tests.unit.emulator.asgi import Inner, call
@@ -67,8 +68,8 @@ def faults(**rates: Any) -> Any:
         (lambda inner: ApiKeyMiddleware(inner, ("one",)), 401, "unauthorized"),
         (gate, 503, "service_unavailable"),
         (broken, 500, "internal"),
-        (faults(too_many=1.0), 429, "rate_limit_exceeded"),
-        (faults(internal=1.0), 500, "internal"),
+        (faults(status_429=1.0), 429, "rate_limit_exceeded"),
+        (faults(status_500=1.0), 500, "internal"),
     ],
 )
 async def test_oracle_is_refused_in_its_own_words(refusing: Any, status: int, name: str) -> None:

@@ -91,7 +91,7 @@ async def test_keys_accept_x_api_key_when_there_is_no_authorization(
 async def test_keys_do_not_accept_x_api_key_on_the_worker_routes(
     inner: Inner, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R67
-    monkeypatch.setattr(emulator.middleware.auth, "_HOLD_S", 0)
+    monkeypatch.setattr(emulator.middleware.auth, "_WORKER_DELAY_S", 0)
     app = ApiKeyMiddleware(inner, ("one",))
     assert (await call(app, "/v2/ep/job-take/w", headers={"x-api-key": "one"})).status == 401
 
@@ -142,7 +142,7 @@ async def test_a_path_that_is_opened_needs_none_and_opens_no_other(inner: Inner)
 async def test_key_of_its_own_workers_opens_what_workers_call(
     inner: Inner, monkeypatch: pytest.MonkeyPatch, path: str, query: bytes, status: int
 ) -> None:
-    monkeypatch.setattr(emulator.middleware.auth, "_HOLD_S", 0)
+    monkeypatch.setattr(emulator.middleware.auth, "_WORKER_DELAY_S", 0)
 
     async def asked(app: ApiKeyMiddleware) -> int:
         headers = {"authorization": "of-the-cloud"}

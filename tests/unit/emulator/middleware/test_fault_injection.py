@@ -9,8 +9,9 @@ from typing import Any, cast
 import orjson
 import pytest
 
+from emulator.config import FaultRates
 from emulator.http.disconnect import ABORT_EXTENSION
-from emulator.middleware.fault_injection import FaultInjectionMiddleware, FaultRates
+from emulator.middleware.fault_injection import FaultInjectionMiddleware
 from jobs import JobStore, MemoryJobStore, NewJob
 from tests.unit.emulator.asgi import Inner, call
 
@@ -27,7 +28,7 @@ async def statuses(rates: FaultRates, count: int = 200, path: str = "/run") -> l
     return [(await call(app, path, "POST")).status for _ in range(count)]
 
 
-@pytest.mark.parametrize(("name", "status"), [("too_many", 429), ("internal", 500)])
+@pytest.mark.parametrize(("name", "status"), [("status_429", 429), ("status_500", 500)])
 async def test_share_of_the_client_calls_fails(name: str, status: int) -> None:
     rates = FaultRates(**cast("dict[str, Any]", {name: 0.3, "seed": 1}))
     for path in ("/run", "/v1/completions", "/v2/a/status/1"):
@@ -38,7 +39,7 @@ async def test_share_of_the_client_calls_fails(name: str, status: int) -> None:
 
 async def test_refused_call_is_told_why_and_not_made(inner: Inner) -> None:
     told = await call(
-        FaultInjectionMiddleware(inner, FaultRates(too_many=1), NO_STORE), "/run", "POST"
+        FaultInjectionMiddleware(inner, FaultRates(status_429=1), NO_STORE), "/run", "POST"
     )
     assert "FAULT_429" in told.error["message"]
     assert int(told.headers["retry-after"]) >= 1
@@ -46,20 +47,20 @@ async def test_refused_call_is_told_why_and_not_made(inner: Inner) -> None:
 
 
 async def test_seed_makes_it_the_same_each_time_and_each_kind_for_itself() -> None:
-    first = await statuses(FaultRates(too_many=0.5, seed=7))
-    assert first == await statuses(FaultRates(too_many=0.5, seed=7))
-    assert first != await statuses(FaultRates(too_many=0.5, seed=8))
-    both = await statuses(FaultRates(too_many=0.5, internal=0.5, seed=7))
+    first = await statuses(FaultRates(status_429=0.5, seed=7))
+    assert first == await statuses(FaultRates(status_429=0.5, seed=7))
+    assert first != await statuses(FaultRates(status_429=0.5, seed=8))
+    both = await statuses(FaultRates(status_429=0.5, status_500=0.5, seed=7))
     assert [each == 429 for each in both] == [each == 429 for each in first]
 
 
 async def test_without_a_seed_it_is_by_chance() -> None:
-    assert await statuses(FaultRates(too_many=0.5)) != await statuses(FaultRates(too_many=0.5))
+    assert await statuses(FaultRates(status_429=0.5)) != await statuses(FaultRates(status_429=0.5))
 
 
 @pytest.mark.parametrize("path", ["/health", "/docs", "/v2/a/job-take/w", "/v2/a/ping/w"])
 async def test_others_are_left_alone(inner: Inner, path: str) -> None:
-    rates = FaultRates(too_many=1, internal=1, drop_post=1)
+    rates = FaultRates(status_429=1, status_500=1, drop_post=1)
     assert (await call(FaultInjectionMiddleware(inner, rates, NO_STORE), path)).status == 200
 
 
@@ -116,6 +117,6 @@ async def test_answer_without_a_job_loses_nothing(inner: Inner, body: bytes) -> 
 
 def test_it_is_said_loudly_at_the_start(inner: Inner, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        FaultInjectionMiddleware(inner, FaultRates(too_many=0.1), NO_STORE)
+        FaultInjectionMiddleware(inner, FaultRates(status_429=0.1), NO_STORE)
     assert "ON PURPOSE" in caplog.text
-    assert "too_many=0.1" in caplog.text
+    assert "status_429=0.1" in caplog.text

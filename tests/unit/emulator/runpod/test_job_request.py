@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from emulator.runpod.job_request import PolicyLimits, new_job
+from emulator.config import PolicyLimits
+from emulator.runpod.job_request import new_job
 from handler.errors import InvalidRequest
 from jobs import Policy
 
@@ -139,8 +140,8 @@ def test_null_is_the_default() -> None:
 def test_defaults_and_bounds_are_settings() -> None:
     limits = PolicyLimits(
         default=Policy(execution_timeout_ms=7, ttl_ms=8),
-        least_execution_timeout_ms=1,
-        least_ttl_ms=2,
+        min_execution_timeout_ms=1,
+        min_ttl_ms=2,
     )
     given = {"input": INPUT, "policy": {"executionTimeout": 1}}
     assert new_job(given, "e", limits, sync=False).policy == Policy(

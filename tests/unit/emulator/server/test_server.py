@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from emulator.config import ConnectionLimits
 from emulator.http.shutdown_state import ShutdownState
 from emulator.server import server as module
-from emulator.server.connection import ConnectionLimits
 from emulator.server.graceful_shutdown import GracefulShutdown
 from emulator.server.server import Server, build_uvicorn_config
 from jobs import StoreUnavailable
