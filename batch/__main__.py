@@ -39,16 +39,16 @@ examples:
 
 Settings are environment variables, such as MODEL_PATH and BATCH_TRIES: see docs/settings.md."""
 
-_CODES = """exit codes: 0 all lines are answered; 1 some lines failed and are in the error file;
+_EXIT_CODES = """exit codes: 0 all lines are answered; 1 some lines failed and are in the error file;
 2 refused (see the message); 3 interrupted: run the same command again to resume"""
 
 # New objects between two garbage collections. Lines leave no reference cycles behind, so a
 # collection finds little.
-_MOST_NEW = 50_000
+_GC_THRESHOLD = 50_000
 
 # Subcommands that use a queue: the module (imported only when used), the summary in the list of
 # commands, and the description.
-_QUEUED = {
+_QUEUE_COMMANDS = {
     "worker": (
         "worker",
         "answer the messages of an SQS queue",
@@ -66,7 +66,7 @@ _QUEUED = {
     ),
 }
 
-_ARGUMENTS = {
+_QUEUE_COMMAND_ARGUMENTS = {
     "worker": (WORKER_EXITS, add_worker_arguments),
     "submit": (SUBMIT_EXITS, add_submit_arguments),
     "collect": (COLLECT_EXITS, add_collect_arguments),
@@ -108,7 +108,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         "run",
         help="answer a file of requests",
         description="Answer each line of a file once: OpenAI batch requests or RunPod jobs.",
-        epilog=_CODES,
+        epilog=_EXIT_CODES,
     )
     run.add_argument(
         "-i",
@@ -133,15 +133,15 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         help="start over: discard the journal and the output of an earlier run",
     )
     run.set_defaults(run=_run)
-    for name, (module_name, told, description) in _QUEUED.items():
-        exits, add_arguments = _ARGUMENTS[name]
+    for name, (module_name, told, description) in _QUEUE_COMMANDS.items():
+        exits, add_arguments = _QUEUE_COMMAND_ARGUMENTS[name]
         command = commands.add_parser(name, help=told, description=description, epilog=exits)
         add_arguments(command)
-        command.set_defaults(run=partial(_run_queued, module_name))
+        command.set_defaults(run=partial(_run_queue_command, module_name))
     return parser
 
 
-def _run_queued(
+def _run_queue_command(
     module_name: str, given: argparse.Namespace, settings: BatchSettings, console: Console
 ) -> int:
     # Only the command's own module: the others import libraries that it does not need.
@@ -150,18 +150,18 @@ def _run_queued(
 
 
 def _run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
-    from batch.cli.run import Batch, Order
+    from batch.cli.run import RunArgs, RunCommand
 
     gc.freeze()
-    gc.set_threshold(_MOST_NEW)
-    order = Order(
+    gc.set_threshold(_GC_THRESHOLD)
+    order = RunArgs(
         input=given.input,
         output=given.output,
         errors=given.errors,
         ordered=not given.unordered,
         force=given.force,
     )
-    return Batch(order, settings, console).run()
+    return RunCommand(order, settings, console).run()
 
 
 if __name__ == "__main__":

@@ -18,13 +18,13 @@ from aws_lambda_powertools.utilities.batch import (
 )
 from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 
-from batch.line_executor import Answerer
-from batch.progress import Tally
-from batch.queue.event_queue import EventQueue, jobs_of
-from batch.queue.result_bucket import Place
-from batch.queue.results import Results
-from batch.queue.worker import Terms, Worker
-from batch.queue.worker_terms import terms_of
+from batch.line_executor import LineExecutor
+from batch.progress import BatchProgress
+from batch.queue.event_queue import LambdaEventQueue, read_jobs
+from batch.queue.result_bucket import ResultBucket
+from batch.queue.result_store import BucketResultStore
+from batch.queue.worker import QueueWorker, WorkerConfig
+from batch.queue.worker_config import build_worker_config
 from batch.settings import BatchSettings
 from handler.composition import build_services, build_validation
 from handler.engine_configs import build_engine
@@ -35,14 +35,14 @@ from jobs.sqs.calls import sqs_client
 from jobs.sqs.queue import SqsQueue
 
 # Left of the function's time when what is still under way is given up, to tell what has ended.
-_MARGIN_S = 5.0
+_TIMEOUT_MARGIN_S = 5.0
 
 
-class NotEnded(Exception):
+class MessageNotSettled(Exception):
     """A message has no answer yet and is to come again."""
 
 
-class Context(Protocol):
+class LambdaContext(Protocol):
     """What is needed of Lambda's context."""
 
     def get_remaining_time_in_millis(self) -> int:
@@ -59,27 +59,27 @@ class LambdaWorker:
         """Load the model. Raises SettingError, JobsError, ValueError, EngineError."""
         settings = resolve_models(settings)
         self._settings = settings
-        self._place = Place.at(
+        self._place = ResultBucket.at(
             settings.batch_results, max_message_bytes=settings.max_body_mb * 1_000_000
         )
-        self._results = Results(self._place, settings.served_model)
+        self._results = BucketResultStore(self._place, settings.served_model)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="worker", daemon=True)
         self._thread.start()
         self._engine = build_engine(settings)
         doors = build_services(settings, self._engine, build_validation(settings))
-        self._answerer = Answerer(doors, self._engine)
+        self._answerer = LineExecutor(doors, self._engine)
         self._terms = asyncio.run_coroutine_threadsafe(self._begin(), self._loop).result()
 
-    def answer(self, event: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    def answer(self, event: Mapping[str, Any], context: LambdaContext) -> dict[str, Any]:
         """Answer an event's messages and return which of them are to come again."""
-        left_s = context.get_remaining_time_in_millis() / 1000 - _MARGIN_S
+        left_s = context.get_remaining_time_in_millis() / 1000 - _TIMEOUT_MARGIN_S
         work = self._work(event, left_s)
         ended = asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
         def settle(record: SQSRecord) -> None:
             if record.message_id not in ended:
-                raise NotEnded(record.message_id)
+                raise MessageNotSettled(record.message_id)
 
         # That none has ended is no reason for Lambda to see an error where there is none.
         processor = BatchProcessor(EventType.SQS, raise_on_entire_batch_failure=False)
@@ -92,20 +92,22 @@ class LambdaWorker:
         self._thread.join()
         self._loop.close()
 
-    async def _begin(self) -> Terms:
+    async def _begin(self) -> WorkerConfig:
         queue = SqsQueue(sqs_client(self._settings.batch_queue_url))
         try:
             facts = await queue.facts(self._settings.batch_queue_url)
         finally:
             queue.close()
         await self._engine.ready()
-        return terms_of(self._settings, facts, self._engine.slots, until_empty=True)
+        return build_worker_config(self._settings, facts, self._engine.slots, until_empty=True)
 
     async def _work(self, event: Mapping[str, Any], left_s: float) -> set[str]:
-        jobs = await asyncio.to_thread(jobs_of, event["Records"], self._place)
-        queue = EventQueue(jobs, self._results)
+        jobs = await asyncio.to_thread(read_jobs, event["Records"], self._place)
+        queue = LambdaEventQueue(jobs, self._results)
         model = self._settings.served_model
-        worker = Worker(queue, self._results, self._answerer, Tally(0), model, self._terms)
+        worker = QueueWorker(
+            queue, self._results, self._answerer, BatchProgress(0), model, self._terms
+        )
         try:
             async with asyncio.timeout(left_s):
                 await worker.run()
@@ -118,7 +120,7 @@ class LambdaWorker:
 _worker: LambdaWorker | None = None
 
 
-def handler(event: Mapping[str, Any], context: Context) -> dict[str, Any]:
+def handler(event: Mapping[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Answer an event of SQS: Lambda's entry point."""
     global _worker
     if _worker is None:

@@ -37,7 +37,7 @@ class EngineLost(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LineOutcome:
     """The result of a line: its line in the output or, if it failed, in the error file.
 
     `tokens` counts those of the answer. `retryable` means that another try may end better,
@@ -53,7 +53,7 @@ class Outcome:
     crashed: bool = False
 
 
-class Answerer:
+class LineExecutor:
     """Checks and answers lines; holds nothing between them.
 
     With a `priority` a line waits for a slot in that class before its time begins to count, for an
@@ -83,7 +83,7 @@ class Answerer:
         if line.route is not None and line.body.get("stream"):
             raise BadLine(f"body.{_STREAMS}")
 
-    async def answer(self, line: Line, *, alone: bool = False) -> Outcome:
+    async def answer(self, line: Line, *, alone: bool = False) -> LineOutcome:
         """Try a line once and return its result. Raises EngineLost.
 
         A line whose turn comes while the engine is being restarted waits for that: it is no try.
@@ -112,18 +112,20 @@ class Answerer:
             return await self._engine.reserve(priority, exclusive=True)
         return None
 
-    async def _try(self, line: Line, slot: Slot | None) -> Outcome:
+    async def _try(self, line: Line, slot: Slot | None) -> LineOutcome:
         if line.route is None:
             return await self._run_job(line, slot)
         return await self._call(line, line.route, slot)
 
-    async def _run_job(self, line: Line, slot: Slot | None) -> Outcome:
-        result = await self._doors.jobs.result({"id": line.custom_id, "input": line.body}, slot)
+    async def _run_job(self, line: Line, slot: Slot | None) -> LineOutcome:
+        result = await self._doors.jobs.run_encoded(
+            {"id": line.custom_id, "input": line.body}, slot
+        )
         told: dict[str, Any] = {"id": line.custom_id}
         if result.output is None:
             told |= {"status": _FAILED, "error": result.error, **_warnings(line)}
             waits = result.interruption is Interruption.NO_ENGINE and self._may_come_back
-            return Outcome(
+            return LineOutcome(
                 orjson.dumps(told),
                 ok=False,
                 retryable=result.retryable,
@@ -132,9 +134,9 @@ class Answerer:
             )
         output = orjson.Fragment(result.output)
         told |= {"status": _COMPLETED, "output": output, **_warnings(line)}
-        return Outcome(orjson.dumps(told), ok=True)
+        return LineOutcome(orjson.dumps(told), ok=True)
 
-    async def _call(self, line: Line, route: str, slot: Slot | None) -> Outcome:
+    async def _call(self, line: Line, route: str, slot: Slot | None) -> LineOutcome:
         retryable, waits, crashed, tokens = False, False, False, 0
         try:
             body = await self._body(route, line.body, slot)
@@ -158,7 +160,7 @@ class Answerer:
             "error": None,
             **_warnings(line),
         }
-        return Outcome(orjson.dumps(told), status == 200, tokens, retryable, waits, crashed)
+        return LineOutcome(orjson.dumps(told), status == 200, tokens, retryable, waits, crashed)
 
     @property
     def _may_come_back(self) -> bool:

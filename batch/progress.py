@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Tally:
+class BatchProgress:
     """Counts lines as they are answered; the progress display reads the counts periodically.
 
     `before` is the number of lines that earlier runs answered. They count in `done`, but not in

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from batch.input.line import Line, read_line
-from batch.input.source import InputError, Source
-from batch.line_executor import Answerer, Outcome
-from batch.output.journal import Journal
-from batch.progress import Tally
+from batch.input.line import Line, parse_line
+from batch.input.source import InputError, LineSource
+from batch.line_executor import LineExecutor, LineOutcome
+from batch.output.journal import BatchJournal
+from batch.progress import BatchProgress
 from handler.attempts import MAX_CRASHES
 
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 30.0
+_MIN_RETRY_DELAY_S = 0.5
+_MAX_RETRY_DELAY_S = 30.0
 
 
-class Runner:
+class BatchRunner:
     """Keeps as many lines under way as the engine can use, and writes down what becomes of them.
 
     A kill costs what is under way and nothing else, so `at_once` is no more than the engine's slots
@@ -27,10 +27,10 @@ class Runner:
 
     def __init__(
         self,
-        source: Source,
-        journal: Journal,
-        answerer: Answerer,
-        tally: Tally,
+        source: LineSource,
+        journal: BatchJournal,
+        answerer: LineExecutor,
+        tally: BatchProgress,
         *,
         at_once: int,
         tries: int,
@@ -82,7 +82,7 @@ class Runner:
             if self._stopping:
                 return
 
-    async def _answer(self, line: Line) -> Outcome | None:
+    async def _answer(self, line: Line) -> LineOutcome | None:
         """Return the final result of a line; temporary failures are tried again after a pause.
 
         A line that was running at a crash of the engine gets its last try alone, so that of the
@@ -90,7 +90,7 @@ class Runner:
 
         Return None if the runner stops before a try that is left: the next run does that.
         """
-        pause_s, crashes = _FIRST_PAUSE_S, 0
+        pause_s, crashes = _MIN_RETRY_DELAY_S, 0
         for left in reversed(range(self._tries)):
             is_last = not left or crashes == MAX_CRASHES - 1
             outcome = await self._answerer.answer(line, alone=bool(crashes) and is_last)
@@ -101,16 +101,16 @@ class Runner:
                 return None
             self._tally.retries += 1
             await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            pause_s = min(pause_s * 2, _MAX_RETRY_DELAY_S)
         return outcome
 
-    def _missing(self, source: Source) -> Iterator[Line]:
+    def _missing(self, source: LineSource) -> Iterator[Line]:
         try:
             for number, raw in enumerate(source.lines(), 1):
                 if self._stopping:
                     return
                 if self._journal.missing(number):
-                    yield read_line(raw, number)
+                    yield parse_line(raw, number)
         except InputError as error:
             # Not raised here: it would cancel the lines under way, whose answers are nearly there.
             self._input_error = error

@@ -7,7 +7,7 @@ from rich.console import Console
 from handler.terminal_text import escape_lines
 
 
-def say(console: Console, text: str) -> None:
+def print_message(console: Console, text: str) -> None:
     """Print a message without markup or line wrapping, and with its control characters escaped.
 
     Messages contain ids, URLs and file names, and a terminal would obey what is in them.

@@ -10,18 +10,18 @@ from datetime import timedelta
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from batch.progress import Tally
+from batch.progress import BatchProgress
 
-_BAR_S = 0.2
+_BAR_INTERVAL_S = 0.2
 # Interval of progress lines where stderr is not a terminal.
-_LINE_S = 10.0
+_LINE_INTERVAL_S = 10.0
 
 
 @asynccontextmanager
-async def shown(tally: Tally, console: Console) -> AsyncIterator[None]:
+async def show_progress(tally: BatchProgress, console: Console) -> AsyncIterator[None]:
     """Show progress while the context is open: a bar on a terminal, otherwise periodic lines."""
     watching = asyncio.create_task(
-        _bar(tally, console) if console.is_terminal else _lines(tally, console)
+        _update_bar(tally, console) if console.is_terminal else _print_lines(tally, console)
     )
     try:
         yield
@@ -30,29 +30,33 @@ async def shown(tally: Tally, console: Console) -> AsyncIterator[None]:
         await asyncio.wait([watching])
 
 
-async def _bar(tally: Tally, console: Console) -> None:
+async def _update_bar(tally: BatchProgress, console: Console) -> None:
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, auto_refresh=False) as progress:
         task = progress.add_task("", total=tally.total)
         try:
             while True:
-                _draw(progress, task, tally)
-                await asyncio.sleep(_BAR_S)
+                _draw_bar(progress, task, tally)
+                await asyncio.sleep(_BAR_INTERVAL_S)
         finally:
-            _draw(progress, task, tally)
+            _draw_bar(progress, task, tally)
 
 
-def _draw(progress: Progress, task: TaskID, tally: Tally) -> None:
-    progress.update(task, completed=tally.done, description=f"{tally.rates()}, {_left(tally)}")
+def _draw_bar(progress: Progress, task: TaskID, tally: BatchProgress) -> None:
+    progress.update(
+        task, completed=tally.done, description=f"{tally.rates()}, {_format_remaining_time(tally)}"
+    )
     progress.refresh()
 
 
-async def _lines(tally: Tally, console: Console) -> None:
+async def _print_lines(tally: BatchProgress, console: Console) -> None:
     while True:
-        await asyncio.sleep(_LINE_S)
-        console.print(f"{tally.done:,} of {tally.total:,} lines, {tally.rates()}, {_left(tally)}")
+        await asyncio.sleep(_LINE_INTERVAL_S)
+        console.print(
+            f"{tally.done:,} of {tally.total:,} lines, {tally.rates()}, {_format_remaining_time(tally)}"
+        )
 
 
-def _left(tally: Tally) -> str:
+def _format_remaining_time(tally: BatchProgress) -> str:
     left_s = tally.left_s
     return "time left unknown" if left_s is None else f"{timedelta(seconds=round(left_s))} left"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
-class Stop:
+class StopSignals:
     """The first signal asks for an end, the second one does not wait for it.
 
     `name` is of the first one, and empty before; `times` is how many came. Owned by the event loop.

@@ -8,16 +8,16 @@ import asyncio
 import uvloop
 from rich.console import Console
 
-from batch.cli.output import say
-from batch.cli.run import DONE, INTERRUPTED, REFUSED, Refused
-from batch.cli.signals import Stop
-from batch.cli.worker_display import shown
-from batch.line_executor import Answerer
-from batch.progress import Tally
-from batch.queue.result_bucket import Place
-from batch.queue.results import Results
-from batch.queue.worker import Worker, WorkerStopped
-from batch.queue.worker_terms import terms_of
+from batch.cli.output import print_message
+from batch.cli.run import DONE, INTERRUPTED, REFUSED, PreconditionFailed
+from batch.cli.signals import StopSignals
+from batch.cli.worker_display import show_worker_progress
+from batch.line_executor import LineExecutor
+from batch.progress import BatchProgress
+from batch.queue.result_bucket import ResultBucket
+from batch.queue.result_store import BucketResultStore
+from batch.queue.worker import QueueWorker, WorkerStopped
+from batch.queue.worker_config import build_worker_config
 from batch.settings import BatchSettings
 from engine import AnyEngine
 from engine.errors import EngineError
@@ -35,7 +35,7 @@ def run(given: argparse.Namespace, settings: BatchSettings, console: Console) ->
     engine = build_engine(settings)
     doors = build_services(settings, engine, build_validation(settings))
     return uvloop.run(
-        WorkerCommand(given, settings, console, engine, Answerer(doors, engine)).run()
+        WorkerCommand(given, settings, console, engine, LineExecutor(doors, engine)).run()
     )
 
 
@@ -51,15 +51,15 @@ class WorkerCommand:
         settings: BatchSettings,
         console: Console,
         engine: AnyEngine,
-        answerer: Answerer,
+        answerer: LineExecutor,
     ) -> None:
         self._given = given
         self._settings = settings
         self._console = console
         self._engine = engine
         self._answerer = answerer
-        self._tally = Tally(0)
-        self._stop = Stop()
+        self._tally = BatchProgress(0)
+        self._stop = StopSignals()
 
     async def run(self) -> int:
         """Work and return the exit code."""
@@ -67,11 +67,11 @@ class WorkerCommand:
         with self._stop.heard():
             try:
                 await self._work()
-            except Refused as error:
-                say(self._console, str(error))
+            except PreconditionFailed as error:
+                print_message(self._console, str(error))
                 return REFUSED
             except (EngineError, WorkerStopped) as error:
-                say(self._console, f"{error}; unfinished messages return to the queue")
+                print_message(self._console, f"{error}; unfinished messages return to the queue")
                 code = INTERRUPTED
             except asyncio.CancelledError:
                 if not self._stop.name:
@@ -81,8 +81,10 @@ class WorkerCommand:
             finally:
                 await self._engine.close()
         if self._stop.name:
-            say(self._console, f"stopped by {self._stop.name}")
-        say(self._console, f"{self._tally.done:,} messages answered, {self._tally.rates()}")
+            print_message(self._console, f"stopped by {self._stop.name}")
+        print_message(
+            self._console, f"{self._tally.done:,} messages answered, {self._tally.rates()}"
+        )
         return code
 
     def _stopping(self, under_way: int) -> str:
@@ -97,28 +99,30 @@ class WorkerCommand:
     async def _work(self) -> None:
         url, model = self._given.queue_url, self._settings.served_model
         try:
-            place = Place.at(
+            place = ResultBucket.at(
                 self._given.results, max_message_bytes=self._settings.max_body_mb * 1_000_000
             )
-            results = Results(place, model)
+            results = BucketResultStore(place, model)
             queue = SqsQueue(sqs_client(url), results, place)
             facts = await queue.facts(url)
             until_empty = self._given.until_empty
-            terms = terms_of(self._settings, facts, self._engine.slots, until_empty=until_empty)
+            terms = build_worker_config(
+                self._settings, facts, self._engine.slots, until_empty=until_empty
+            )
             await asyncio.to_thread(place.check)
         except (JobsError, ValueError) as error:
-            raise Refused(str(error)) from None
-        say(self._console, f"loading {model}")
+            raise PreconditionFailed(str(error)) from None
+        print_message(self._console, f"loading {model}")
         await self._engine.ready()
-        worker = Worker(queue, results, self._answerer, self._tally, model, terms)
+        worker = QueueWorker(queue, results, self._answerer, self._tally, model, terms)
 
         def stop() -> None:
-            say(self._console, self._stopping(worker.under_way))
+            print_message(self._console, self._stopping(worker.under_way))
             worker.stop()
 
         self._stop.act = stop
         try:
-            async with shown(self._tally, self._console):
+            async with show_worker_progress(self._tally, self._console):
                 await worker.run()
         finally:
             queue.close()

@@ -42,7 +42,7 @@ class Line:
         return self.route or "job inputs"
 
 
-def read_line(raw: bytes, number: int) -> Line:
+def parse_line(raw: bytes, number: int) -> Line:
     """Return the request on a line.
 
     A byte order mark before the first line and a carriage return at the end of any are what
@@ -61,8 +61,8 @@ def read_line(raw: bytes, number: int) -> Line:
     if not isinstance(found, dict):
         raise BadLine(f"the line must be a JSON object, got {describe_value(found)}")
     if "input" in found and "body" not in found:
-        body = _object(found, "input")
-        return Line(number, _job_id(found, number), None, body, job_warnings(found))
+        body = _require_object(found, "input")
+        return Line(number, _read_job_id(found, number), None, body, job_warnings(found))
     for name in ("custom_id", "method", "url", "body"):
         if name not in found:
             raise BadLine(f"{name} is missing")
@@ -71,22 +71,22 @@ def read_line(raw: bytes, number: int) -> Line:
     url = found["url"]
     if not isinstance(url, str):
         raise BadLine(f"url must be a string, got {describe_value(url)}")
-    custom_id, body = _id(found["custom_id"], "custom_id"), _object(found, "body")
+    custom_id, body = _require_id(found["custom_id"], "custom_id"), _require_object(found, "body")
     return Line(number, custom_id, url, body, CALL_LINE_KEYS.warnings(found))
 
 
-def _object(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _require_object(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = found[name]
     if not isinstance(value, dict):
         raise BadLine(f"{name} must be a JSON object, got {describe_value(value)}")
     return value
 
 
-def _job_id(found: Mapping[str, Any], number: int) -> str:
-    return _id(found["id"], "id") if found.get("id") is not None else f"line-{number}"
+def _read_job_id(found: Mapping[str, Any], number: int) -> str:
+    return _require_id(found["id"], "id") if found.get("id") is not None else f"line-{number}"
 
 
-def _id(value: object, name: str) -> str:
+def _require_id(value: object, name: str) -> str:
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_ID_CHARS:
         raise BadLine(
             f"{name} must be a string of 1 to {MAX_ID_CHARS} characters, got {describe_value(value)}"

@@ -8,15 +8,15 @@ from bisect import insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from batch.input.line import BadLine, Line, read_line
-from batch.input.source import Source
+from batch.input.line import BadLine, Line, parse_line
+from batch.input.source import LineSource
 
 # So many problems are told one by one; a file of the wrong kind has as many as lines.
-MAX_TOLD = 100
+MAX_LISTED_PROBLEMS = 100
 
 
 @dataclass(slots=True)
-class Manifest:
+class InputSummary:
     """What is known of an input that has been looked over.
 
     `problems` are the first so many by line, with what is wrong there; `bad` counts all of them.
@@ -33,15 +33,15 @@ class Manifest:
         """Note what is wrong with a line."""
         self.bad += 1
         insort(self.problems, (number, problem))
-        del self.problems[MAX_TOLD:]
+        del self.problems[MAX_LISTED_PROBLEMS:]
 
 
-def look_over(
-    source: Source,
+def scan_input(
+    source: LineSource,
     check: Callable[[Line], object],
     max_lines: int,
     on_line: Callable[[], object] = lambda: None,
-) -> Manifest:
+) -> InputSummary:
     """Read every line and say what is wrong with any; `check` raises BadLine.
 
     Ids are kept as hashes of eight bytes, and two different ones are alike once in ten billion
@@ -50,7 +50,7 @@ def look_over(
     Raises:
         InputError: the file cannot be read.
     """
-    found = Manifest()
+    found = InputSummary()
     digest = hashlib.sha256()
     ids, of_line = array("Q"), array("L")
     for raw in source.lines():
@@ -66,8 +66,8 @@ def look_over(
             )
             continue
         try:
-            line = read_line(raw, number)
-            ids.append(_key(line.custom_id))
+            line = parse_line(raw, number)
+            ids.append(_hash_id(line.custom_id))
             of_line.append(number)
             found.kind = found.kind or line.kind
             if line.kind != found.kind:
@@ -77,7 +77,7 @@ def look_over(
             check(line)
         except BadLine as error:
             found.blame(number, str(error))
-    for first, again in _alike(ids):
+    for first, again in _find_duplicates(ids):
         found.blame(of_line[again], f"custom_id is the same as on line {of_line[first]}")
     if not found.lines:
         found.blame(1, f"{source.path} is empty")
@@ -90,7 +90,7 @@ def look_over(
     return found
 
 
-def _alike(keys: array[int]) -> Iterator[tuple[int, int]]:
+def _find_duplicates(keys: array[int]) -> Iterator[tuple[int, int]]:
     """Yield where a key comes first and where again, for each time that it does."""
     order = sorted(range(len(keys)), key=keys.__getitem__)
     first = 0
@@ -101,7 +101,7 @@ def _alike(keys: array[int]) -> Iterator[tuple[int, int]]:
             yield order[first], place
 
 
-def digest_of(source: Source) -> str:
+def compute_digest(source: LineSource) -> str:
     """Return what `look_over` takes down as a file's digest. Raises InputError."""
     digest = hashlib.sha256()
     for raw in source.lines():
@@ -109,6 +109,6 @@ def digest_of(source: Source) -> str:
     return digest.hexdigest()
 
 
-def _key(custom_id: str) -> int:
+def _hash_id(custom_id: str) -> int:
     named = hashlib.blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=8)
     return int.from_bytes(named.digest(), "big")

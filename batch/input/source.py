@@ -9,11 +9,11 @@ from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from batch.output.destination import is_blob, open_blob
+from batch.output.destination import is_blob_url, open_blob
 from handler.blobs import BlobError
 
 STDIN = "-"
-_WEB = ("http://", "https://")
+_HTTP_SCHEMES = ("http://", "https://")
 _READ_BYTES = 1 << 20
 _TIMEOUT_S = 60.0
 
@@ -22,7 +22,7 @@ class InputError(Exception):
     """The input cannot be read or is too large; the message is one sentence."""
 
 
-class Source:
+class LineSource:
     """Reads the lines of a local file, any number of times.
 
     A batch is read twice: its lines are checked, and later answered. The first whole reading keeps
@@ -43,7 +43,7 @@ class Source:
         number = 0
         for line in self._read():
             number += 1
-            hashed = _hash(line)
+            hashed = _hash_line(line)
             if known is None:
                 hashes.append(hashed)
             elif number > len(known):
@@ -73,11 +73,11 @@ class Source:
             raise InputError(f"{self.path} cannot be read: {error.strerror}") from None
 
 
-def _hash(line: bytes) -> int:
+def _hash_line(line: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(line, digest_size=8).digest(), "big")
 
 
-def fetch(given: str, spool: Path, max_bytes: int) -> Path:
+def fetch_input(given: str, spool: Path, max_bytes: int) -> Path:
     """Return the local file of an input, copied to `spool` where it is none.
 
     Raises:
@@ -86,11 +86,11 @@ def fetch(given: str, spool: Path, max_bytes: int) -> Path:
     try:
         if given == STDIN:
             chunks = iter(lambda: sys.stdin.buffer.read(_READ_BYTES), b"")
-            return _copy(chunks, spool, max_bytes, "the standard input")
-        if is_blob(given):
+            return _copy_to_file(chunks, spool, max_bytes, "the standard input")
+        if is_blob_url(given):
             blobs, key = open_blob(given)
-            return _copy(blobs.read(key), spool, max_bytes, given)
-        if given.startswith(_WEB):
+            return _copy_to_file(blobs.read(key), spool, max_bytes, given)
+        if given.startswith(_HTTP_SCHEMES):
             return _download(given, spool, max_bytes)
         path = Path(given)
         if not path.is_file():
@@ -120,15 +120,15 @@ def _download(url: str, spool: Path, max_bytes: int) -> Path:
             # The library would unpack each piece at once, and a piece of 64 KB may become 64 GB.
             chunks: Iterable[bytes] = answer.iter_raw(_READ_BYTES)
             if encoding in ("gzip", "x-gzip"):
-                chunks = _unpack(chunks, url)
+                chunks = _decompress(chunks, url)
             elif encoding != "identity":
                 raise InputError(f"{url} answered with content-encoding {encoding!r}, not gzip")
-            return _copy(chunks, spool, max_bytes, url)
+            return _copy_to_file(chunks, spool, max_bytes, url)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise InputError(f"{url} cannot be read: {error}") from None
 
 
-def _unpack(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
+def _decompress(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
     """Yield what gzip data contains, in pieces of a bounded size. Raises InputError."""
     unpacker = zlib.decompressobj(wbits=31)
     try:
@@ -145,7 +145,7 @@ def _unpack(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
         raise InputError(f"{name} ended in the middle of its gzip data")
 
 
-def _copy(chunks: Iterable[bytes], spool: Path, max_bytes: int, name: str) -> Path:
+def _copy_to_file(chunks: Iterable[bytes], spool: Path, max_bytes: int, name: str) -> Path:
     copied = 0
     with spool.open("wb") as file:
         for chunk in chunks:

@@ -12,11 +12,11 @@ from handler.blobs import BlobStore
 from jobs.sqlite.private_files import open_private, sync_folder
 
 STDOUT = "-"
-_S3 = "s3://"
-_NEW = ".new"
+_S3_SCHEME = "s3://"
+_NEW_SUFFIX = ".new"
 
 
-class Target(Protocol):
+class Destination(Protocol):
     """A place that has all lines or none."""
 
     @property
@@ -33,7 +33,7 @@ class Target(Protocol):
         """Have nothing there. Raises OSError or BlobError."""
 
 
-class FileTarget:
+class FileDestination:
     """A file, which gets its name when it is complete and on disk.
 
     A `private` file has mode 0600 whatever the umask; other files follow the umask.
@@ -60,7 +60,7 @@ class FileTarget:
 
         Raises OSError.
         """
-        new = self.path.with_name(self.path.name + _NEW)
+        new = self.path.with_name(self.path.name + _NEW_SUFFIX)
         try:
             with open(new, "wb", 1 << 20, opener=open_private if self._private else None) as file:
                 file.writelines(lines)
@@ -82,7 +82,7 @@ class FileTarget:
         sync_folder(self.path.parent)
 
 
-class BlobTarget:
+class BlobDestination:
     """An object in a bucket, uploaded in parts and there when the last one is."""
 
     def __init__(self, url: str, blobs: BlobStore, key: str) -> None:
@@ -111,7 +111,7 @@ class BlobTarget:
         self._blobs.remove(self._key)
 
 
-class StdoutTarget:
+class StdoutDestination:
     """The standard output: whoever reads it gets the lines at the end."""
 
     name = "stdout"
@@ -129,23 +129,23 @@ class StdoutTarget:
         """Nothing can be there."""
 
 
-def target(given: str) -> Target:
+def open_destination(given: str) -> Destination:
     """Return the place that a user names."""
     if given == STDOUT:
-        return StdoutTarget()
-    if is_blob(given):
-        return BlobTarget(given, *open_blob(given))
-    return FileTarget(Path(given))
+        return StdoutDestination()
+    if is_blob_url(given):
+        return BlobDestination(given, *open_blob(given))
+    return FileDestination(Path(given))
 
 
-def is_blob(given: str) -> bool:
+def is_blob_url(given: str) -> bool:
     """Whether an address is one in a bucket."""
-    return given.startswith(_S3)
+    return given.startswith(_S3_SCHEME)
 
 
 def open_blob(url: str) -> tuple[BlobStore, str]:
     """Return an address's bucket and key. Raises ValueError."""
-    bucket, _, key = url.removeprefix(_S3).partition("/")
+    bucket, _, key = url.removeprefix(_S3_SCHEME).partition("/")
     if not bucket or not key or key.endswith("/"):
         raise ValueError(f"{url} must be s3://BUCKET/KEY")
     # Its packages take longer to import than all the rest, and most batches stay on the disk.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from batch.output.destination import STDOUT, FileTarget, Target, target
-from batch.output.journal import SUFFIX, Journal
+from batch.output.destination import STDOUT, Destination, FileDestination, open_destination
+from batch.output.journal import SUFFIX, BatchJournal
 from handler.blobs import BlobError
 
 
@@ -15,30 +15,30 @@ class OutputError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputFiles:
     """Where answers go: `answers` and `errors` are complete or not there, whatever happens.
 
     Until every line has an answer there is the journal alone.
     """
 
-    answers: Target
-    errors: Target
+    answers: Destination
+    errors: Destination
     journal: Path
 
     @classmethod
-    def at(cls, given: str, errors: str | None, scratch: Path) -> Output:
+    def at(cls, given: str, errors: str | None, scratch: Path) -> OutputFiles:
         """Return where `-o` says.
 
         The journal is beside a file, in the working folder for a bucket, and in `scratch` for the
         standard output, which nobody could go on with. Raises OutputError.
         """
         try:
-            answers = target(given)
-            failed = target(errors or _beside(given))
+            answers = open_destination(given)
+            failed = open_destination(errors or _default_error_path(given))
         except ValueError as error:
             raise OutputError(str(error)) from None
         journal = Path(answers.name + SUFFIX)
-        if isinstance(answers, FileTarget):
+        if isinstance(answers, FileDestination):
             journal = answers.path.with_name(journal.name)
         elif given == STDOUT:
             journal = scratch / journal
@@ -49,9 +49,9 @@ class Output:
         if str(self.answers) == str(self.errors):
             raise OutputError(f"the output and the error file are the same: {self.answers}")
         for place in (self.answers, self.errors):
-            if str(place) == given_input or _same_file(place, given_input):
+            if str(place) == given_input or _is_same_file(place, given_input):
                 raise OutputError(f"{place} is the input and would be overwritten")
-            if isinstance(place, FileTarget) and not place.path.parent.is_dir():
+            if isinstance(place, FileDestination) and not place.path.parent.is_dir():
                 raise OutputError(f"the folder {place.path.parent} for {place} does not exist")
         if force or self.journal.exists():
             # A run that was interrupted goes on, perhaps in its very last step.
@@ -63,7 +63,7 @@ class Output:
         except (OSError, BlobError) as error:
             raise OutputError(str(error)) from None
 
-    def write(self, journal: Journal, *, ordered: bool) -> None:
+    def write(self, journal: BatchJournal, *, ordered: bool) -> None:
         """Make both of a journal that has all answers. Raises OSError or BlobError."""
         if journal.failed:
             self.errors.write(journal.answers(ok=False, ordered=ordered))
@@ -72,7 +72,7 @@ class Output:
         self.answers.write(journal.answers(ok=True, ordered=ordered))
 
 
-def _beside(given: str) -> str:
+def _default_error_path(given: str) -> str:
     """Return where failed lines go if nobody says."""
     if given == STDOUT:
         return "errors.jsonl"
@@ -81,7 +81,7 @@ def _beside(given: str) -> str:
     return f"{folder}{slash}{path.stem}.errors{path.suffix or '.jsonl'}"
 
 
-def _same_file(place: Target, given_input: str) -> bool:
-    if not isinstance(place, FileTarget):
+def _is_same_file(place: Destination, given_input: str) -> bool:
+    if not isinstance(place, FileDestination):
         return False
     return place.path.exists() and Path(given_input).exists() and place.path.samefile(given_input)

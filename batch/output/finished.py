@@ -8,7 +8,7 @@ from typing import Self
 
 import orjson
 
-from batch.output.destination import FileTarget, Target
+from batch.output.destination import Destination, FileDestination
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +25,23 @@ class FinishedRun:
     output_bytes: int
 
     @classmethod
-    def read(cls, output: Target) -> Self | None:
+    def read(cls, output: Destination) -> Self | None:
         """Return the note of an output; None if there is none or the output has changed since."""
-        if not isinstance(output, FileTarget):
+        if not isinstance(output, FileDestination):
             return None
         try:
-            note = cls(**orjson.loads(_path(output).read_bytes()))
+            note = cls(**orjson.loads(_note_path(output).read_bytes()))
             return note if output.path.stat().st_size == note.output_bytes else None
         except (OSError, TypeError, ValueError):
             return None
 
     @classmethod
-    def write(cls, output: Target, digest: str, lines: int, failed: int) -> None:
+    def write(cls, output: Destination, digest: str, lines: int, failed: int) -> None:
         """Leave the note of an output that is complete. Raises OSError."""
-        if isinstance(output, FileTarget):
+        if isinstance(output, FileDestination):
             note = cls(digest, lines, failed, output.path.stat().st_size)
-            FileTarget(_path(output)).write([orjson.dumps(asdict(note)) + b"\n"])
+            FileDestination(_note_path(output)).write([orjson.dumps(asdict(note)) + b"\n"])
 
 
-def _path(output: FileTarget) -> Path:
+def _note_path(output: FileDestination) -> Path:
     return output.path.with_name(f".{output.path.name}.finished")

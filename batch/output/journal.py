@@ -16,7 +16,7 @@ import orjson
 from jobs.sqlite.private_files import open_private, sync_folder
 
 SUFFIX = ".partial"
-_SYNC_S = 1.0
+_SYNC_INTERVAL_S = 1.0
 _READ_BYTES = 1 << 20
 # In format 1 the checksum covers the answer alone, in format 2 the whole record.
 _FORMAT = 2
@@ -32,7 +32,7 @@ class JournalDamaged(JournalError):
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class JournalHeader:
     """Which input a journal has the answers of."""
 
     digest: str
@@ -40,7 +40,7 @@ class Header:
     format: int = _FORMAT
 
 
-class Journal:
+class BatchJournal:
     """An append-only file of answers beside the output it will become.
 
     A record is `<line> <1, or 0 for failed> <CRC-32> <answer>` and an end of line. Records are in
@@ -61,7 +61,7 @@ class Journal:
         path: Path,
         *,
         fresh: bool = False,
-        expected: Header | None = None,
+        expected: JournalHeader | None = None,
         reserve: Callable[[int], object] = lambda size: None,
     ) -> None:
         """Open or create a journal; `fresh` discards an existing one.
@@ -72,7 +72,7 @@ class Journal:
         """
         self.path = path
         self._reserve = reserve
-        self.header: Header | None = None
+        self.header: JournalHeader | None = None
         self.done = 0
         self.failed = 0
         # Records that were ignored when the journal was opened.
@@ -118,7 +118,7 @@ class Journal:
         """How many lines have no answer any more because their records are damaged, at most."""
         return min(self.damaged, self.lines - self.done)
 
-    def begin(self, header: Header) -> None:
+    def begin(self, header: JournalHeader) -> None:
         """Start over for an input, discarding all records. Raises OSError."""
         os.ftruncate(self._fd, 0)
         self._end = 0
@@ -168,14 +168,14 @@ class Journal:
         finally:
             os.close(self._fd)
 
-    def _prepare(self, header: Header) -> None:
+    def _prepare(self, header: JournalHeader) -> None:
         self.header = header
         self.done = self.failed = 0
         self._offsets = array("Q", [0]) * header.lines
         self._lengths = array("L", [0]) * header.lines
         self._ok = bytearray(header.lines)
 
-    def _recover(self, expected: Header | None) -> None:
+    def _recover(self, expected: JournalHeader | None) -> None:
         """Read the records of an earlier run, and cut off an incomplete last one."""
         with open(self._fd, "rb", buffering=_READ_BYTES, closefd=False) as file:
             first = file.readline()
@@ -191,10 +191,10 @@ class Journal:
                 self.damaged += not self._read(record)
         os.ftruncate(self._fd, self._end)
 
-    def _header(self, first: bytes, expected: Header | None) -> Header:
+    def _header(self, first: bytes, expected: JournalHeader | None) -> JournalHeader:
         """Return the header in a journal's first line. Raises JournalDamaged."""
         try:
-            header = Header(**orjson.loads(first))
+            header = JournalHeader(**orjson.loads(first))
             is_usable = header.format in _FORMATS and header.lines >= 0
         except (TypeError, ValueError):
             is_usable = False
@@ -248,7 +248,7 @@ class Journal:
         self._unsynced = True
 
     def _sync_forever(self) -> None:
-        while not self._closed.wait(_SYNC_S):
+        while not self._closed.wait(_SYNC_INTERVAL_S):
             if self._unsynced:
                 self._unsynced = False
                 try:

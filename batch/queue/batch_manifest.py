@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 import orjson
 
-from batch.queue.result_bucket import Place
+from batch.queue.result_bucket import ResultBucket
 from jobs.sqs.errors import QueueRefused
 
 _FORMAT = 1
@@ -33,7 +33,7 @@ class BatchManifest:
     goes on does not begin at the first line. All calls block, and raise as those of a place.
     """
 
-    def __init__(self, place: Place, batch: str) -> None:
+    def __init__(self, place: ResultBucket, batch: str) -> None:
         self._place = place
         self._key = f"{batch}/manifest.jsonl"
         self._sent_key = f"{batch}/sent.json"

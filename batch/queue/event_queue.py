@@ -8,15 +8,15 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from batch.queue.result_bucket import Place
-from batch.queue.results import Results
+from batch.queue.result_bucket import ResultBucket
+from batch.queue.result_store import BucketResultStore
 from jobs import Job, JobsError, Json
-from jobs.sqs.message import job_of
+from jobs.sqs.message import to_job
 
 logger = logging.getLogger(__name__)
 
 
-def jobs_of(records: Sequence[Mapping[str, Any]], place: Place) -> list[Job]:
+def read_jobs(records: Sequence[Mapping[str, Any]], place: ResultBucket) -> list[Job]:
     """Return the jobs of an event's records, without those whose bodies cannot be read."""
     found = []
     for record in records:
@@ -27,7 +27,7 @@ def jobs_of(records: Sequence[Mapping[str, Any]], place: Place) -> list[Job]:
             "MessageAttributes": record.get("messageAttributes", {}),
         }
         try:
-            found.append(job_of(record["eventSourceARN"], None, message, place))
+            found.append(to_job(record["eventSourceARN"], None, message, place))
         except JobsError as error:
             message_id = record["messageId"]
             told = {"job_id": message_id}
@@ -35,13 +35,13 @@ def jobs_of(records: Sequence[Mapping[str, Any]], place: Place) -> list[Job]:
     return found
 
 
-class EventQueue:
+class LambdaEventQueue:
     """What AWS Lambda has received, with leases that are Lambda's.
 
     Lambda deletes what is in `ended` and lets the rest come again. Owned by one event loop.
     """
 
-    def __init__(self, jobs: Sequence[Job], results: Results) -> None:
+    def __init__(self, jobs: Sequence[Job], results: BucketResultStore) -> None:
         self._waiting = deque(jobs)
         self._jobs = {job.id: job for job in jobs}
         self._results = results
@@ -60,7 +60,7 @@ class EventQueue:
     async def ack(self, job_id: str, attempt: int, *, output: Json | None = None) -> bool:
         """Have a job's end kept, and its message deleted. Raises JobsError."""
         if output is not None:
-            await asyncio.to_thread(self._results.keep, self._jobs[job_id].but(output=output))
+            await asyncio.to_thread(self._results.keep, self._jobs[job_id].replace(output=output))
         self.ended.add(job_id)
         return True
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import orjson
 
-from batch.input.line import BadLine, Line, read_line
+from batch.input.line import BadLine, Line, parse_line
 from handler.sampling import describe_value
 from jobs import Json
 
 # Part of a key, and of commands.
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_RESULTS = "results"
-_LOOSE = "loose"
+_BATCH_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_RESULTS_FOLDER = "results"
+_UNNAMED_FOLDER = "loose"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class Message:
     problem: str = ""
 
 
-def batch_name(given: object) -> str:
+def validate_batch_name(given: object) -> str:
     """Return a batch's name. Raises ValueError."""
-    if not isinstance(given, str) or _NAME.fullmatch(given) is None:
+    if not isinstance(given, str) or _BATCH_NAME.fullmatch(given) is None:
         raise ValueError(
             "batch must be a name of 1 to 64 letters, digits, points, dashes and underscores, "
             f"got {describe_value(given)}"
@@ -43,7 +43,7 @@ def batch_name(given: object) -> str:
     return given
 
 
-def write_message(batch: str, raw: bytes, line: Line) -> Json:
+def encode_message(batch: str, raw: bytes, line: Line) -> Json:
     """Return a line of a batch as a message: the line, its batch and, for a job, its id."""
     found = orjson.loads(raw.removeprefix(b"\xef\xbb\xbf")) | {"batch": batch}
     if line.route is None:
@@ -51,7 +51,7 @@ def write_message(batch: str, raw: bytes, line: Line) -> Json:
     return orjson.dumps(found)
 
 
-def read_message(raw: Json, model: str) -> Message:
+def parse_message(raw: Json, model: str) -> Message:
     """Return what a message asks, whoever has sent it.
 
     The key is made of the batch and the line's id. A line without a batch is known by its content
@@ -63,14 +63,14 @@ def read_message(raw: Json, model: str) -> Message:
         found = None
     told = found if isinstance(found, dict) else {}
     content = hashlib.sha256(model.encode() + b"\0" + _canonical(found, raw)).hexdigest()
-    key, custom_id = f"{_LOOSE}/{content}.json", told.get("custom_id", told.get("id"))
+    key, custom_id = f"{_UNNAMED_FOLDER}/{content}.json", told.get("custom_id", told.get("id"))
     if not isinstance(custom_id, str):
         custom_id = None
     try:
         if told.get("batch") is not None and custom_id is not None:
-            key = result_key(batch_name(told["batch"]), custom_id)
+            key = result_key(validate_batch_name(told["batch"]), custom_id)
         # Its number is not known: a job without an id is known by its content.
-        line = read_line(raw, 0)
+        line = parse_line(raw, 0)
     except (BadLine, ValueError) as error:
         return Message(key, custom_id, problem=str(error))
     if line.route is None and custom_id is None:
@@ -79,15 +79,15 @@ def read_message(raw: Json, model: str) -> Message:
     return Message(key, line.custom_id, line)
 
 
-def results_of(batch: str) -> str:
+def results_prefix(batch: str) -> str:
     """Return how the keys of a batch's answers begin."""
-    return f"{batch}/{_RESULTS}/"
+    return f"{batch}/{_RESULTS_FOLDER}/"
 
 
 def result_key(batch: str, custom_id: str) -> str:
     """Return the key of a line's answer; an id may have any characters, a key may not."""
     name = hashlib.sha256(custom_id.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{results_of(batch)}{name}.json"
+    return f"{results_prefix(batch)}{name}.json"
 
 
 def failure_line(message: Message, code: str, problem: str) -> bytes:
@@ -105,12 +105,12 @@ def failure_line(message: Message, code: str, problem: str) -> bytes:
     return orjson.dumps(told)
 
 
-def succeeded(line: bytes) -> bool:
+def is_success_line(line: bytes) -> bool:
     """Return whether a line belongs into the output, and not into the error file.
 
     A text that is no answer at all does not: others may write to the bucket of the answers too.
     """
-    found = _object(line)
+    found = _parse_object(line)
     if "status" in found:
         return bool(found["status"] == "COMPLETED")
     response = found.get("response")
@@ -119,11 +119,11 @@ def succeeded(line: bytes) -> bool:
 
 def is_answer_to(line: bytes, custom_id: str) -> bool:
     """Return whether a stored text is one line, and the answer to the line with this id."""
-    found = _object(line)
+    found = _parse_object(line)
     return b"\n" not in line and custom_id in (found.get("custom_id"), found.get("id"))
 
 
-def _object(line: bytes) -> dict[str, Any]:
+def _parse_object(line: bytes) -> dict[str, Any]:
     try:
         found = orjson.loads(line)
     except orjson.JSONDecodeError:

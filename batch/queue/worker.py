@@ -11,10 +11,10 @@ from typing import Protocol, TypeVar
 from structlog.contextvars import bind_contextvars
 
 from batch.input.line import BadLine
-from batch.line_executor import Answerer, EngineLost, Outcome
-from batch.progress import Tally
-from batch.queue.message import Message, failure_line, read_message, succeeded
-from batch.queue.results import BAD_LINE, NOT_ANSWERED, Results
+from batch.line_executor import EngineLost, LineExecutor, LineOutcome
+from batch.progress import BatchProgress
+from batch.queue.message import Message, failure_line, is_success_line, parse_message
+from batch.queue.result_store import BAD_LINE, NOT_ANSWERED, BucketResultStore
 from jobs import Job, JobsError, Json, StoreUnavailable
 from jobs.sqs.errors import QueueRefused
 
@@ -22,11 +22,11 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 30.0
+_MIN_RETRY_DELAY_S = 0.5
+_MAX_RETRY_DELAY_S = 30.0
 
 
-class Leases(Protocol):
+class MessageQueue(Protocol):
     """What a worker needs of a queue; `JobQueue` has the contracts."""
 
     async def receive(
@@ -49,7 +49,7 @@ class WorkerStopped(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class WorkerConfig:
     """How a worker takes messages.
 
     It generates `slots` at a time and holds `at_once`, so that the next are there when a slot is
@@ -70,7 +70,7 @@ class Terms:
     until_empty: bool = False
 
 
-class Worker:
+class QueueWorker:
     """Receives, answers, keeps and deletes, in this order, for as long as it is let.
 
     An answer is in the bucket before its message is deleted, so a kill at any point costs what is
@@ -85,12 +85,12 @@ class Worker:
 
     def __init__(
         self,
-        queue: Leases,
-        results: Results,
-        answerer: Answerer,
-        tally: Tally,
+        queue: MessageQueue,
+        results: BucketResultStore,
+        answerer: LineExecutor,
+        tally: BatchProgress,
         model: str,
-        terms: Terms,
+        terms: WorkerConfig,
     ) -> None:
         self._queue = queue
         self._results = results
@@ -135,7 +135,7 @@ class Worker:
             raise WorkerStopped(str(self._failure)) from None
 
     async def _receive_all(self) -> None:
-        terms, pause_s = self._terms, _FIRST_PAUSE_S
+        terms, pause_s = self._terms, _MIN_RETRY_DELAY_S
         while not self._stopping:
             free = terms.at_once - len(self._under_way)
             if free <= 0:
@@ -154,12 +154,12 @@ class Worker:
             except StoreUnavailable as error:
                 logger.warning("nothing is received for %.1f s: %s", pause_s, error)
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                pause_s = min(2 * pause_s, _MAX_RETRY_DELAY_S)
                 continue
             except JobsError as error:
                 self._fail(error)
                 return
-            pause_s = _FIRST_PAUSE_S
+            pause_s = _MIN_RETRY_DELAY_S
             for job in jobs:
                 task = asyncio.create_task(self._handle(job))
                 self._under_way[task] = job
@@ -173,7 +173,7 @@ class Worker:
     async def _handle(self, job: Job) -> None:
         bind_contextvars(job_id=job.id)
         try:
-            await self._settle(job, read_message(job.input, self._model))
+            await self._settle(job, parse_message(job.input, self._model))
         except StoreUnavailable as error:
             await self._give_back(job, str(error))
         except (QueueRefused, EngineLost) as error:
@@ -188,14 +188,14 @@ class Worker:
         found = await asyncio.to_thread(self._results.find, message.key)
         last = job.attempt >= self._terms.last
         if found is not None:
-            if last and self._terms.dead_letters and not succeeded(found):
+            if last and self._terms.dead_letters and not is_success_line(found):
                 await self._give_back(job)
             else:
                 await self._queue.ack(job.id, job.attempt)
             return
         line, problem = message.line, message.problem or self._problem(message)
         if line is None or problem:
-            await self._end(job, Outcome(failure_line(message, BAD_LINE, problem), ok=False))
+            await self._end(job, LineOutcome(failure_line(message, BAD_LINE, problem), ok=False))
         elif last:
             tried = job.attempt - 1
             problem = f"the message was received {tried} times and never answered"
@@ -225,7 +225,7 @@ class Worker:
             return str(error)
         return ""
 
-    async def _end(self, job: Job, outcome: Outcome) -> None:
+    async def _end(self, job: Job, outcome: LineOutcome) -> None:
         """Keep what became of a message, and delete it."""
         if await self._insist(lambda: self._queue.ack(job.id, job.attempt, output=outcome.line)):
             self._tally.count(ok=outcome.ok, tokens=outcome.tokens)
@@ -233,23 +233,23 @@ class Worker:
     async def _write_off(self, job: Job, line: bytes) -> None:
         """Keep the error of a message that is not tried again, and leave it to the queue."""
         if not self._terms.dead_letters:
-            await self._end(job, Outcome(line, ok=False))
+            await self._end(job, LineOutcome(line, ok=False))
             return
-        ended = job.but(output=line)
+        ended = job.replace(output=line)
         await self._insist(lambda: asyncio.to_thread(self._results.keep, ended))
         self._tally.count(ok=False, tokens=0)
         await self._give_back(job)
 
     async def _insist(self, act: Callable[[], Awaitable[T]]) -> T:
         """Try a few times what may pass: an answer has cost more than a second request."""
-        pause_s = _FIRST_PAUSE_S
+        pause_s = _MIN_RETRY_DELAY_S
         for _ in range(self._terms.tries - 1):
             try:
                 return await act()
             except StoreUnavailable as error:
                 logger.warning("tried again after %.1f s: %s", pause_s, error)
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                pause_s = min(2 * pause_s, _MAX_RETRY_DELAY_S)
         return await act()
 
     async def _give_back(self, job: Job, reason: str | None = None) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batch.input.line import read_line
+from batch.input.line import parse_line
 from handler.request import parse_job
 from tests.acceptance.pages import ROOT, RUN, SHOWN, not_run
 from tests.acceptance.reader import LIMIT_S, PUT_IN, PUT_IN_LONG
@@ -25,7 +25,7 @@ def test_json_is_json_and_what_is_asked_could_be_asked() -> None:
         if block.language == "json":
             found = json.loads(block.text)
             if "custom_id" in found and "response" not in found:
-                read_line(json.dumps(found).encode(), 1)
+                parse_line(json.dumps(found).encode(), 1)
             if "input" in found:
                 parse_job(found)
 

@@ -10,11 +10,13 @@ from typing import Any
 from rich.console import Console
 
 from batch.cli import collect
-from batch.queue.result_bucket import Place
+from batch.queue.result_bucket import ResultBucket
 from batch.settings import BatchSettings
 
 
-def collected(place: Place, batch: str, output: Path, **options: Any) -> tuple[int, list[str]]:
+def collected(
+    place: ResultBucket, batch: str, output: Path, **options: Any
+) -> tuple[int, list[str]]:
     """Run the command on a batch; return its exit code and the lines of its message."""
     values: dict[str, Any] = {"errors": None, "force": False, "wait": False} | options
     arguments = argparse.Namespace(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from moto import mock_aws
 
-from batch.queue.result_bucket import Place
+from batch.queue.result_bucket import ResultBucket
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve, serve
 
@@ -16,13 +16,13 @@ __all__ = ["Serve", "place", "serve"]
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[ResultBucket]:
     """Return a batch's place in an empty bucket of a mocked S3; the usual credentials open it."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     with mock_aws():
-        mocked_place = Place.at("s3://bucket/here")
+        mocked_place = ResultBucket.at("s3://bucket/here")
         mocked_place._client.create_bucket(Bucket="bucket")
         yield mocked_place
 

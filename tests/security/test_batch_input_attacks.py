@@ -15,12 +15,12 @@ from typing import Any
 import orjson
 import pytest
 
-from batch.input.source import InputError, Source, fetch
+from batch.input.source import InputError, LineSource, fetch_input
 from batch.queue.batch_manifest import BatchHeader, BatchManifest
 from batch.queue.message import result_key
-from batch.queue.result_bucket import Place
+from batch.queue.result_bucket import ResultBucket
 from jobs.sqs.errors import QueueRefused
-from jobs.sqs.message import job_of
+from jobs.sqs.message import to_job
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import call, command, environment, read, run, write
 from tests.security.collecting import collected
@@ -129,7 +129,7 @@ def test_input_changed_during_a_run_is_one_sentence_and_loses_no_answered_line(
 def test_second_reading_of_a_changed_file_is_refused(
     tmp_path: Path, change: Callable[[Path], None], words: str
 ) -> None:
-    source = Source(write(tmp_path / "in.jsonl", lines_of_input()), MB)
+    source = LineSource(write(tmp_path / "in.jsonl", lines_of_input()), MB)
     first = list(source.lines())
     assert list(source.lines()) == first
     change(source.path)
@@ -142,7 +142,7 @@ def test_line_of_a_gigabyte_is_not_read_into_memory(tmp_path: Path) -> None:
     with path.open("wb") as file:
         # Sparse: it takes no room on the disk.
         file.truncate(1_000 * MB)
-    (line,) = Source(path, MB).lines()
+    (line,) = LineSource(path, MB).lines()
     assert len(line) == MB + 1
 
 
@@ -184,14 +184,14 @@ def test_gzip_bomb_is_refused_before_it_is_unpacked(
 ) -> None:
     url = bombs(gzip.compress(b" " * (300 * MB), 9))
     with pytest.raises(InputError, match="larger than 5 MB"):
-        fetch(f"{url}/gzip", tmp_path / "spool", 5 * MB)
+        fetch_input(f"{url}/gzip", tmp_path / "spool", 5 * MB)
     assert (tmp_path / "spool").stat().st_size <= 5 * MB
 
 
 def test_gzip_of_the_right_size_is_unpacked(bombs: Callable[[bytes], str], tmp_path: Path) -> None:
     body = b"".join(orjson.dumps(call(f"line-{n}")) + b"\n" for n in range(50_000))
     url = bombs(gzip.compress(body))
-    assert fetch(f"{url}/gzip", tmp_path / "spool", 20 * MB).read_bytes() == body
+    assert fetch_input(f"{url}/gzip", tmp_path / "spool", 20 * MB).read_bytes() == body
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "deflate", "gzip, gzip"])
@@ -200,7 +200,7 @@ def test_encoding_that_was_not_asked_for_is_refused(
 ) -> None:
     url = bombs(b"anything")
     with pytest.raises(InputError):
-        fetch(f"{url}/{encoding}".replace(" ", ""), tmp_path / "spool", MB)
+        fetch_input(f"{url}/{encoding}".replace(" ", ""), tmp_path / "spool", MB)
 
 
 @pytest.mark.parametrize("packed", [b"no gzip", gzip.compress(b"x" * 1_000, mtime=0)[:-9]])
@@ -208,7 +208,7 @@ def test_damaged_gzip_is_one_sentence(
     bombs: Callable[[bytes], str], tmp_path: Path, packed: bytes
 ) -> None:
     with pytest.raises(InputError, match="gzip"):
-        fetch(f"{bombs(packed)}/gzip", tmp_path / "spool", MB)
+        fetch_input(f"{bombs(packed)}/gzip", tmp_path / "spool", MB)
 
 
 # -- messages and answers in buckets --------------------------------------------------------------
@@ -244,46 +244,46 @@ class Endless:
 
 
 @pytest.fixture
-def endless(place: Place, monkeypatch: pytest.MonkeyPatch) -> Endless:
+def endless(place: ResultBucket, monkeypatch: pytest.MonkeyPatch) -> Endless:
     endless_body = Endless()
     monkeypatch.setattr(place._client, "get_object", lambda **_: {"Body": endless_body})
     return endless_body
 
 
 def test_pointer_to_an_endless_object_is_not_read_into_memory(
-    place: Place, endless: Endless
+    place: ResultBucket, endless: Endless
 ) -> None:
     with pytest.raises(QueueRefused, match="s3://bucket/huge is longer than 10,000,000 bytes"):
-        job_of("queue", None, pointer("huge"), place)
+        to_job("queue", None, pointer("huge"), place)
     assert endless.read_bytes < 12 * MB
     assert endless.closed
 
 
-def test_pointer_within_the_limit_is_read(place: Place) -> None:
+def test_pointer_within_the_limit_is_read(place: ResultBucket) -> None:
     place.put("small", b'{"input": {}}')
-    assert job_of("queue", None, pointer("here/small"), place).input == b'{"input": {}}'
+    assert to_job("queue", None, pointer("here/small"), place).input == b'{"input": {}}'
 
 
-def test_endless_answer_is_not_read_into_memory(place: Place, endless: Endless) -> None:
+def test_endless_answer_is_not_read_into_memory(place: ResultBucket, endless: Endless) -> None:
     with pytest.raises(QueueRefused, match="is longer than 64,000,000 bytes"):
         place.find("batch/results/x.json")
     assert endless.read_bytes < 66 * MB
     assert endless.closed
 
 
-def submitted(place: Place, *ids: str) -> None:
+def submitted(place: ResultBucket, *ids: str) -> None:
     manifest = BatchManifest(place, "evening")
     assert manifest.begin(BatchHeader("digest", len(ids), "https://queue"), iter(ids))
 
 
-def answered(place: Place, *ids: str) -> None:
+def answered(place: ResultBucket, *ids: str) -> None:
     for custom_id in ids:
         line = {"custom_id": custom_id, "response": {"status_code": 200, "body": {}}}
         place.put(result_key("evening", custom_id), orjson.dumps(line))
 
 
 def test_surplus_answers_do_not_end_collect_before_the_last_line(
-    place: Place, tmp_path: Path
+    place: ResultBucket, tmp_path: Path
 ) -> None:
     submitted(place, "a", "b", "c")
     answered(place, "a", "b", "not-one-of-them")
@@ -296,9 +296,9 @@ def test_surplus_answers_do_not_end_collect_before_the_last_line(
 )
 @pytest.mark.parametrize("prefix", ["here", ""])
 def test_copy_of_an_answer_does_not_count_as_another_lines(
-    place: Place, tmp_path: Path, name: str, prefix: str
+    place: ResultBucket, tmp_path: Path, name: str, prefix: str
 ) -> None:
-    at = Place.at(f"s3://bucket/{prefix}", place._client)
+    at = ResultBucket.at(f"s3://bucket/{prefix}", place._client)
     submitted(at, "a", "b")
     answered(at, "a")
     folder, _, key = result_key("evening", "a").rpartition("/")
@@ -307,7 +307,7 @@ def test_copy_of_an_answer_does_not_count_as_another_lines(
     assert (code, output_text) == (3, ["1 of 2 lines have no answer yet: b"])
 
 
-def test_answers_whose_names_begin_alike_count_once(place: Place, tmp_path: Path) -> None:
+def test_answers_whose_names_begin_alike_count_once(place: ResultBucket, tmp_path: Path) -> None:
     submitted(place, "a", "b")
     answered(place, "a")
     key = result_key("evening", "a")
@@ -318,7 +318,7 @@ def test_answers_whose_names_begin_alike_count_once(place: Place, tmp_path: Path
 
 @pytest.mark.parametrize("wait", [False, True])
 def test_collect_with_surplus_answers_writes_its_own_lines_alone(
-    place: Place, tmp_path: Path, wait: bool
+    place: ResultBucket, tmp_path: Path, wait: bool
 ) -> None:
     submitted(place, "a", "b")
     answered(place, "a", "b", "x", "y", "z")
@@ -340,7 +340,7 @@ def test_collect_with_surplus_answers_writes_its_own_lines_alone(
     ],
 )
 def test_stored_text_that_is_no_answer_becomes_a_failed_line(
-    place: Place, tmp_path: Path, stored: bytes
+    place: ResultBucket, tmp_path: Path, stored: bytes
 ) -> None:
     submitted(place, "a", "b")
     answered(place, "a")
@@ -363,7 +363,9 @@ def test_stored_text_that_is_no_answer_becomes_a_failed_line(
         b'{"digest": "d", "lines": 1, "queue_url": "q"}\n' + b"x" * 20_000,
     ],
 )
-def test_damaged_manifest_is_one_sentence(place: Place, tmp_path: Path, manifest: bytes) -> None:
+def test_damaged_manifest_is_one_sentence(
+    place: ResultBucket, tmp_path: Path, manifest: bytes
+) -> None:
     place.put("evening/manifest.jsonl", manifest)
     code, output_text = collected(place, "evening", tmp_path / "out.jsonl")
     (sentence,) = output_text

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 
 from batch.queue.batch_manifest import BatchHeader, BatchManifest
-from batch.queue.result_bucket import Place
+from batch.queue.result_bucket import ResultBucket
 from tests.acceptance.test_job_terminal import on_terminal
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import ROOT, call, command, environment, write
@@ -133,7 +133,9 @@ def test_file_name_with_escape_sequences_is_escaped_in_the_message(
     assert_harmless(screen)
 
 
-def test_missing_ids_of_a_manifest_are_escaped_by_collect(place: Place, tmp_path: Path) -> None:
+def test_missing_ids_of_a_manifest_are_escaped_by_collect(
+    place: ResultBucket, tmp_path: Path
+) -> None:
     ids = [f"id{HOSTILE}", "id\nall lines answered"]
     manifest = BatchManifest(place, "evening")
     assert manifest.begin(BatchHeader("digest", 2, "https://queue"), iter(ids))

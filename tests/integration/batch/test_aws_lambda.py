@@ -12,10 +12,10 @@ from moto import mock_aws
 
 from batch.aws_lambda import LambdaWorker
 from batch.queue.message import result_key
-from batch.queue.result_bucket import Place
+from batch.queue.result_bucket import ResultBucket
 from batch.settings import BatchSettings
 from handler.blobs.s3 import s3_client
-from jobs.sqs.bodies import entry
+from jobs.sqs.bodies import build_entry
 from jobs.sqs.calls import sqs_client
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import call, text
@@ -82,7 +82,7 @@ def record(name: str, line: object, receives: int = 1, **more: Any) -> dict[str,
 
 
 def answer(custom_id: str) -> dict[str, Any]:
-    found = Place.at(RESULTS).find(result_key("b", custom_id))
+    found = ResultBucket.at(RESULTS).find(result_key("b", custom_id))
     assert found is not None
     line: dict[str, Any] = json.loads(found)
     return line
@@ -103,7 +103,7 @@ def test_what_has_no_answer_comes_again_and_nothing_else(worker: LambdaWorker) -
     assert text(answer("a")) == "one"
     said = worker.answer({"Records": [record("4", in_batch("c", "crash"))]}, Context())
     assert failed(said) == ["4"]
-    assert Place.at(RESULTS).find(result_key("b", "c")) is None
+    assert ResultBucket.at(RESULTS).find(result_key("b", "c")) is None
     # Received for the last time: its error is kept, and SQS moves it.
     said = worker.answer({"Records": [record("4", in_batch("c", "crash"), 3)]}, Context())
     assert failed(said) == ["4"]
@@ -123,7 +123,7 @@ def test_a_call_that_has_no_time_left_tells_what_has_ended(worker: LambdaWorker)
 
 def test_a_body_in_a_bucket(worker: LambdaWorker) -> None:
     long = json.dumps(in_batch("long", "w" * 300_000)).encode()
-    message, _ = entry(long, 1_000, Place.at(RESULTS))
+    message, _ = build_entry(long, 1_000, ResultBucket.at(RESULTS))
     attributes = {
         name: {"dataType": each["DataType"], "stringValue": each["StringValue"]}
         for name, each in message["MessageAttributes"].items()

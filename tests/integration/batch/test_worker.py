@@ -14,16 +14,16 @@ from moto import mock_aws
 import batch.queue.worker
 import jobs.memory.store
 from batch.input.line import Line
-from batch.line_executor import Answerer, EngineLost, Outcome
-from batch.progress import Tally
-from batch.queue.result_bucket import Place
-from batch.queue.results import Results
-from batch.queue.worker import Terms, Worker, WorkerStopped
+from batch.line_executor import EngineLost, LineExecutor, LineOutcome
+from batch.progress import BatchProgress
+from batch.queue.result_bucket import ResultBucket
+from batch.queue.result_store import BucketResultStore
+from batch.queue.worker import QueueWorker, WorkerConfig, WorkerStopped
 from handler.blobs.s3 import s3_client
 from jobs import Job, JobStatus, MemoryJobStore, NewJob, StoreUnavailable
 from tests.waiting import poll_until, wait_until
 
-TERMS = Terms(
+TERMS = WorkerConfig(
     queue_url="q",
     worker_id="w",
     slots=2,
@@ -35,7 +35,7 @@ TERMS = Terms(
     dead_letters=False,
     until_empty=True,
 )
-Act = Callable[[Line], Awaitable[Outcome]]
+Act = Callable[[Line], Awaitable[LineOutcome]]
 
 
 class Answering:
@@ -50,14 +50,14 @@ class Answering:
     def check(self, line: Line) -> None:
         """Accept every line."""
 
-    async def answer(self, line: Line, *, alone: bool = False) -> Outcome:
+    async def answer(self, line: Line, *, alone: bool = False) -> LineOutcome:
         self.asked.append(line.custom_id)
         self.alone.append(alone)
         return await self.act(line)
 
 
-async def good(line: Line) -> Outcome:
-    return Outcome(b'{"status": "COMPLETED"}', ok=True, tokens=2)
+async def good(line: Line) -> LineOutcome:
+    return LineOutcome(b'{"status": "COMPLETED"}', ok=True, tokens=2)
 
 
 @pytest.fixture(autouse=True)
@@ -67,12 +67,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[ResultBucket]:
     with mock_aws():
         given = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
         client = s3_client(region_name="us-east-1", **given)
         client.create_bucket(Bucket="bucket")
-        yield Place.at("s3://bucket/here", client)
+        yield ResultBucket.at("s3://bucket/here", client)
 
 
 @pytest.fixture
@@ -89,11 +89,11 @@ async def send(store: MemoryJobStore, *names: str) -> list[Job]:
 
 
 def worker_of(
-    store: MemoryJobStore, place: Place, answering: Answering, terms: Terms = TERMS
-) -> tuple[Worker, Tally]:
-    tally = Tally(0)
-    answerer = cast("Answerer", answering)
-    return Worker(store, Results(place, "m"), answerer, tally, "m", terms), tally
+    store: MemoryJobStore, place: ResultBucket, answering: Answering, terms: WorkerConfig = TERMS
+) -> tuple[QueueWorker, BatchProgress]:
+    tally = BatchProgress(0)
+    answerer = cast("LineExecutor", answering)
+    return QueueWorker(store, BucketResultStore(place, "m"), answerer, tally, "m", terms), tally
 
 
 async def status(store: MemoryJobStore, job: Job) -> JobStatus:
@@ -102,7 +102,7 @@ async def status(store: MemoryJobStore, job: Job) -> JobStatus:
     return found.status
 
 
-async def test_all_is_answered(store: MemoryJobStore, place: Place) -> None:
+async def test_all_is_answered(store: MemoryJobStore, place: ResultBucket) -> None:
     sent = await send(store, *(f"n{number}" for number in range(10)))
     worker, tally = worker_of(store, place, Answering(good))
     await worker.run()
@@ -111,9 +111,9 @@ async def test_all_is_answered(store: MemoryJobStore, place: Place) -> None:
 
 
 async def test_a_lease_is_renewed_for_as_long_as_an_answer_takes(
-    store: MemoryJobStore, place: Place
+    store: MemoryJobStore, place: ResultBucket
 ) -> None:
-    async def slow(line: Line) -> Outcome:
+    async def slow(line: Line) -> LineOutcome:
         await asyncio.sleep(1.0)
         return await good(line)
 
@@ -126,11 +126,11 @@ async def test_a_lease_is_renewed_for_as_long_as_an_answer_takes(
 
 
 async def test_what_another_has_been_given_is_not_gone_on_with(
-    store: MemoryJobStore, place: Place
+    store: MemoryJobStore, place: ResultBucket
 ) -> None:
     stopped: list[str] = []
 
-    async def endless(line: Line) -> Outcome:
+    async def endless(line: Line) -> LineOutcome:
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -146,7 +146,7 @@ async def test_what_another_has_been_given_is_not_gone_on_with(
     working = asyncio.create_task(worker.run())
     await wait_until(lambda: answering.asked)
     worker.stop()
-    assert await store.lose("w", "it was thought dead")
+    assert await store.reclaim_jobs("w", "it was thought dead")
     async with asyncio.timeout(10):
         await working
     assert (stopped, tally.done) == (["a"], 0)
@@ -154,10 +154,10 @@ async def test_what_another_has_been_given_is_not_gone_on_with(
 
 
 async def test_a_failure_that_may_pass_is_tried_again_and_written_off_in_the_end(
-    store: MemoryJobStore, place: Place
+    store: MemoryJobStore, place: ResultBucket
 ) -> None:
-    async def bad(line: Line) -> Outcome:
-        return Outcome(b'{"status": "FAILED"}', ok=False, retryable=True)
+    async def bad(line: Line) -> LineOutcome:
+        return LineOutcome(b'{"status": "FAILED"}', ok=False, retryable=True)
 
     (job,) = await send(store, "a")
     answering = Answering(bad)
@@ -175,10 +175,10 @@ async def test_a_failure_that_may_pass_is_tried_again_and_written_off_in_the_end
     ("last", "alone"), [(4, [False, False, True]), (3, [False, True]), (2, [False])]
 )
 async def test_message_runs_alone_at_its_last_try_unless_that_is_its_first(
-    store: MemoryJobStore, place: Place, last: int, alone: list[bool]
+    store: MemoryJobStore, place: ResultBucket, last: int, alone: list[bool]
 ) -> None:
-    async def crashed(line: Line) -> Outcome:
-        return Outcome(b'{"status": "FAILED"}', ok=False, retryable=True, crashed=True)
+    async def crashed(line: Line) -> LineOutcome:
+        return LineOutcome(b'{"status": "FAILED"}', ok=False, retryable=True, crashed=True)
 
     (job,) = await send(store, "a")
     answering = Answering(crashed)
@@ -192,9 +192,9 @@ async def test_message_runs_alone_at_its_last_try_unless_that_is_its_first(
 
 
 async def test_an_engine_that_has_given_up_ends_the_worker_and_costs_no_message(
-    store: MemoryJobStore, place: Place
+    store: MemoryJobStore, place: ResultBucket
 ) -> None:
-    async def lost(line: Line) -> Outcome:
+    async def lost(line: Line) -> LineOutcome:
         raise EngineLost("the engine has given up")
 
     sent = await send(store, "a", "b", "c")
@@ -202,16 +202,18 @@ async def test_an_engine_that_has_given_up_ends_the_worker_and_costs_no_message(
     with pytest.raises(WorkerStopped, match="the engine has given up"):
         await worker.run()
     assert {await status(store, job) for job in sent} == {JobStatus.IN_QUEUE}
-    assert [job.losses for job in await store.recent("q", 9)] == [0, 0, 0]
+    assert [job.lost_attempts for job in await store.list_recent_jobs("q", 9)] == [0, 0, 0]
 
 
 async def test_a_bucket_that_refuses_ends_the_worker_before_it_answers(
-    store: MemoryJobStore, place: Place, monkeypatch: pytest.MonkeyPatch
+    store: MemoryJobStore, place: ResultBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = {"aws_access_key_id": "x", "aws_secret_access_key": "x", "region_name": "us-east-1"}
 
-    async def kept_nowhere(line: Line) -> Outcome:
-        await asyncio.to_thread(Place.at("s3://none", s3_client(**given)).put_first, "a", b"")
+    async def kept_nowhere(line: Line) -> LineOutcome:
+        await asyncio.to_thread(
+            ResultBucket.at("s3://none", s3_client(**given)).put_first, "a", b""
+        )
         return await good(line)
 
     sent = await send(store, "a")
@@ -222,7 +224,7 @@ async def test_a_bucket_that_refuses_ends_the_worker_before_it_answers(
 
 
 async def test_an_answer_is_not_given_up_for_a_request_that_fails(
-    store: MemoryJobStore, place: Place, monkeypatch: pytest.MonkeyPatch
+    store: MemoryJobStore, place: ResultBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = 2
     ack = store.ack
@@ -244,7 +246,7 @@ async def test_an_answer_is_not_given_up_for_a_request_that_fails(
 
 
 async def test_a_network_that_is_away_is_waited_for(
-    store: MemoryJobStore, place: Place, monkeypatch: pytest.MonkeyPatch
+    store: MemoryJobStore, place: ResultBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = 3
     receive = store.receive
@@ -264,10 +266,10 @@ async def test_a_network_that_is_away_is_waited_for(
 
 
 async def test_what_has_an_answer_is_not_answered_again(
-    store: MemoryJobStore, place: Place
+    store: MemoryJobStore, place: ResultBucket
 ) -> None:
     (job,) = await send(store, "a")
-    Results(place, "m").keep(job.but(output=b'{"status": "COMPLETED", "output": 1}'))
+    BucketResultStore(place, "m").keep(job.replace(output=b'{"status": "COMPLETED", "output": 1}'))
     answering = Answering(good)
     worker, tally = worker_of(store, place, answering)
     await worker.run()
@@ -276,11 +278,11 @@ async def test_what_has_an_answer_is_not_answered_again(
 
 
 async def test_what_waits_for_a_slot_is_given_back_before_others_have_finished(
-    store: MemoryJobStore, place: Place
+    store: MemoryJobStore, place: ResultBucket
 ) -> None:
     finish = asyncio.Event()
 
-    async def long(line: Line) -> Outcome:
+    async def long(line: Line) -> LineOutcome:
         await finish.wait()
         return await good(line)
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from batch.input.line import Line, read_line
-from batch.line_executor import Answerer, Outcome
+from batch.input.line import Line, parse_line
+from batch.line_executor import LineExecutor, LineOutcome
 from engine import AnyEngine, EngineState, Priority, Slot
 from engine.errors import EngineCrashed, EngineReplaced, EngineRestarting
 from handler.composition import Services
@@ -70,21 +70,21 @@ class FakeJobs:
     def __init__(self, result: JobResult) -> None:
         self._result = result
 
-    async def result(self, job: object, slot: Slot | None) -> JobResult:
+    async def run_encoded(self, job: object, slot: Slot | None) -> JobResult:
         return self._result
 
 
 def line_of(**fields: Any) -> Line:
-    return read_line(orjson.dumps(LINE | fields), 1)
+    return parse_line(orjson.dumps(LINE | fields), 1)
 
 
 def answerer_of(
     *errors: Exception, priority: Priority | None = None
-) -> tuple[Answerer, FakeService, FakeEngine]:
+) -> tuple[LineExecutor, FakeService, FakeEngine]:
     engine = FakeEngine()
     service = FakeService(engine, *errors)
     doors = Services(cast("Any", None), cast("Any", service), cast("Any", None))
-    return Answerer(doors, cast("AnyEngine", engine), priority), service, engine
+    return LineExecutor(doors, cast("AnyEngine", engine), priority), service, engine
 
 
 @pytest.mark.parametrize("error", [RESTARTING, REPLACED])
@@ -130,7 +130,7 @@ async def test_job_tells_whether_the_engine_crashed_under_it(
 ) -> None:
     result = JobResult(error="no", retryable=True, interruption=interruption, reason="no")
     doors = Services(cast("Any", FakeJobs(result)), cast("Any", None), cast("Any", None))
-    answerer = Answerer(doors, cast("AnyEngine", FakeEngine()))
-    line = read_line(b'{"id": "a", "input": {"prompt": "x"}}', 1)
-    outcome: Outcome = await answerer.answer(line)
+    answerer = LineExecutor(doors, cast("AnyEngine", FakeEngine()))
+    line = parse_line(b'{"id": "a", "input": {"prompt": "x"}}', 1)
+    outcome: LineOutcome = await answerer.answer(line)
     assert (outcome.ok, outcome.retryable, outcome.crashed) == (False, True, crashed)

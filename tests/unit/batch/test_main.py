@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import batch.__main__
-from batch.cli.run import Batch
+from batch.cli.run import RunCommand
 
 
 @pytest.fixture(autouse=True)
@@ -25,11 +25,11 @@ def test_the_collector_has_little_to_look_through(monkeypatch: pytest.MonkeyPatc
     """What is imported stays, and what a line leaves goes by itself: looks for cycles find none."""
     seen: list[tuple[int, int]] = []
 
-    def run(self: Batch) -> int:
+    def run(self: RunCommand) -> int:
         seen.append((gc.get_freeze_count(), gc.get_threshold()[0]))
         return 0
 
-    monkeypatch.setattr(Batch, "run", run)
+    monkeypatch.setattr(RunCommand, "run", run)
     # For the whole process, other tests included.
     monkeypatch.setattr("handler.logs.configure_logging", lambda *level, **how: None)
     monkeypatch.setattr(sys, "argv", ["batch", "run", "-i", "in", "-o", "out"])

@@ -10,26 +10,26 @@ from typing import cast
 import pytest
 
 from batch.input.line import Line
-from batch.input.source import Source
-from batch.line_executor import Answerer, Outcome
-from batch.output.journal import Header, Journal
-from batch.progress import Tally
-from batch.runner import Runner
+from batch.input.source import LineSource
+from batch.line_executor import LineExecutor, LineOutcome
+from batch.output.journal import BatchJournal, JournalHeader
+from batch.progress import BatchProgress
+from batch.runner import BatchRunner
 
 LINES = 3
-CRASH = Outcome(b"{}", ok=False, retryable=True, crashed=True)
-TIMEOUT = Outcome(b"{}", ok=False, retryable=True)
+CRASH = LineOutcome(b"{}", ok=False, retryable=True, crashed=True)
+TIMEOUT = LineOutcome(b"{}", ok=False, retryable=True)
 
 
 class Stopping:
     """Answers lines, and has the runner stop while it is at the first."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: LineOutcome) -> None:
         self.outcome = outcome
         self.asked: list[int] = []
-        self.runner: Runner | None = None
+        self.runner: BatchRunner | None = None
 
-    async def answer(self, line: Line, *, alone: bool = False) -> Outcome:
+    async def answer(self, line: Line, *, alone: bool = False) -> LineOutcome:
         self.asked.append(line.number)
         assert self.runner is not None
         self.runner.stop()
@@ -39,28 +39,28 @@ class Stopping:
 class Scripted:
     """Answers each try of a line with the next of some outcomes, the last one again and again."""
 
-    def __init__(self, *outcomes: Outcome) -> None:
+    def __init__(self, *outcomes: LineOutcome) -> None:
         self._outcomes = list(outcomes)
         # Of each try, whether the line was to run alone.
         self.alone: list[bool] = []
 
-    async def answer(self, line: Line, *, alone: bool = False) -> Outcome:
+    async def answer(self, line: Line, *, alone: bool = False) -> LineOutcome:
         self.alone.append(alone)
         return self._outcomes.pop(0) if len(self._outcomes) > 1 else self._outcomes[0]
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    journal = Journal(tmp_path / "out.partial")
+def journal(tmp_path: Path) -> Iterator[BatchJournal]:
+    journal = BatchJournal(tmp_path / "out.partial")
     yield journal
     journal.close()
 
 
-def source_of(folder: Path, lines: int) -> Source:
+def source_of(folder: Path, lines: int) -> LineSource:
     line = {"method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}
     path = folder / "in.jsonl"
     path.write_text("".join(json.dumps(line | {"custom_id": str(n)}) + "\n" for n in range(lines)))
-    return Source(path, 1_000)
+    return LineSource(path, 1_000)
 
 
 @pytest.mark.parametrize(
@@ -72,25 +72,25 @@ def source_of(folder: Path, lines: int) -> Source:
         ([CRASH, TIMEOUT], 3, [False, False, True]),
         ([TIMEOUT], 3, [False, False, False]),
         ([CRASH], 1, [False]),
-        ([CRASH, Outcome(b"{}", ok=True)], 3, [False, False]),
+        ([CRASH, LineOutcome(b"{}", ok=True)], 3, [False, False]),
     ],
 )
 async def test_line_runs_alone_at_its_last_try_if_the_engine_crashed_under_it(
-    outcomes: list[Outcome],
+    outcomes: list[LineOutcome],
     tries: int,
     alone: list[bool],
     tmp_path: Path,
-    journal: Journal,
+    journal: BatchJournal,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("batch.runner._FIRST_PAUSE_S", 0.0)
-    journal.begin(Header("digest", 1))
+    monkeypatch.setattr("batch.runner._MIN_RETRY_DELAY_S", 0.0)
+    journal.begin(JournalHeader("digest", 1))
     answerer = Scripted(*outcomes)
-    runner = Runner(
+    runner = BatchRunner(
         source_of(tmp_path, 1),
         journal,
-        cast("Answerer", answerer),
-        Tally(1),
+        cast("LineExecutor", answerer),
+        BatchProgress(1),
         at_once=1,
         tries=tries,
     )
@@ -102,22 +102,22 @@ async def test_line_runs_alone_at_its_last_try_if_the_engine_crashed_under_it(
 @pytest.mark.parametrize(
     ("outcome", "kept"),
     [
-        (Outcome(b"{}", ok=True), 1),
-        (Outcome(b"{}", ok=False), 1),
+        (LineOutcome(b"{}", ok=True), 1),
+        (LineOutcome(b"{}", ok=False), 1),
         # Another try may end better: it is the next run's.
-        (Outcome(b"{}", ok=False, retryable=True), 0),
+        (LineOutcome(b"{}", ok=False, retryable=True), 0),
     ],
 )
 async def test_what_is_under_way_is_written_down_unless_it_would_be_tried_again(
-    outcome: Outcome, kept: int, tmp_path: Path, journal: Journal
+    outcome: LineOutcome, kept: int, tmp_path: Path, journal: BatchJournal
 ) -> None:
-    journal.begin(Header("digest", LINES))
+    journal.begin(JournalHeader("digest", LINES))
     answerer = Stopping(outcome)
-    answerer.runner = Runner(
+    answerer.runner = BatchRunner(
         source_of(tmp_path, LINES),
         journal,
-        cast("Answerer", answerer),
-        Tally(LINES),
+        cast("LineExecutor", answerer),
+        BatchProgress(LINES),
         at_once=1,
         tries=3,
     )

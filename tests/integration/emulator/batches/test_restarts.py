@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from batch.output.journal import Header, Journal
+from batch.output.journal import BatchJournal, JournalHeader
 from emulator.app import build_app
 from emulator.batches import executor
 from emulator.settings import EmulatorSettings
@@ -119,13 +119,13 @@ async def test_a_clock_that_was_put_back_meanwhile_lets_no_batch_live_for_ever(
         assert (await client.ended(made)).status == "expired"
 
 
-class _SlowToOpen(Journal):
+class _SlowToOpen(BatchJournal):
     """The journal on a disk that takes its time."""
 
     def __init__(
         self,
         path: Path,
-        expected: Header,
+        expected: JournalHeader,
         reserve: Callable[[int], object],
         opening: threading.Event,
     ) -> None:
@@ -139,7 +139,7 @@ async def test_a_server_that_ends_while_a_journal_is_opened_lets_go_of_it(
 ) -> None:
     given, opening = settings(tmp_path / "kept", script({})), threading.Event()
     with monkeypatch.context() as slow:
-        slow.setattr(executor, "Journal", partial(_SlowToOpen, opening=opening))
+        slow.setattr(executor, "BatchJournal", partial(_SlowToOpen, opening=opening))
         async with serving(given) as server, client_of(server) as client:
             made = await client.create(calls(1))
             await wait_until(opening.is_set)

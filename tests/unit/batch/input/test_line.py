@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batch.input.line import MAX_ID_CHARS, BadLine, Line, read_line
+from batch.input.line import MAX_ID_CHARS, BadLine, Line, parse_line
 
 CALL: dict[str, Any] = {
     "custom_id": "one",
@@ -22,7 +22,7 @@ def encoded(found: object) -> bytes:
 
 
 def test_a_call_is_read() -> None:
-    assert read_line(encoded(CALL), 7) == Line(7, "one", "/v1/completions", CALL["body"])
+    assert parse_line(encoded(CALL), 7) == Line(7, "one", "/v1/completions", CALL["body"])
 
 
 @pytest.mark.parametrize(
@@ -34,12 +34,12 @@ def test_a_call_is_read() -> None:
     ],
 )
 def test_a_job_input_is_read(given: dict[str, Any], custom_id: str) -> None:
-    assert read_line(encoded(given), 3) == Line(3, custom_id, None, {"prompt": "x"})
+    assert parse_line(encoded(given), 3) == Line(3, custom_id, None, {"prompt": "x"})
 
 
 def test_what_editors_leave_behind_means_nothing() -> None:
     raw = b"\xef\xbb\xbf" + json.dumps(CALL).encode() + b"\r\n"
-    assert read_line(raw, 1).custom_id == "one"
+    assert parse_line(raw, 1).custom_id == "one"
 
 
 @pytest.mark.parametrize(
@@ -76,14 +76,14 @@ def test_what_editors_leave_behind_means_nothing() -> None:
 )
 def test_what_is_no_request_is_told_in_a_sentence(raw: bytes, said: str) -> None:
     with pytest.raises(BadLine) as caught:
-        read_line(raw, 2)
+        parse_line(raw, 2)
     assert str(caught.value).startswith(said)
     assert "\n" not in str(caught.value)
 
 
 def test_a_byte_order_mark_further_down_is_no_json() -> None:
     with pytest.raises(BadLine, match="not JSON"):
-        read_line(b"\xef\xbb\xbf" + encoded(CALL), 2)
+        parse_line(b"\xef\xbb\xbf" + encoded(CALL), 2)
 
 
 @pytest.mark.parametrize(
@@ -113,4 +113,4 @@ def test_a_byte_order_mark_further_down_is_no_json() -> None:
 def test_read_line_warns_about_keys_beside_the_request(
     line: dict[str, object], warnings: tuple[str, ...]
 ) -> None:  # R61
-    assert read_line(json.dumps(line).encode(), 1).warnings == warnings
+    assert parse_line(json.dumps(line).encode(), 1).warnings == warnings

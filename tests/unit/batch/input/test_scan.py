@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from batch.input.line import BadLine, Line
-from batch.input.scan import MAX_TOLD, Manifest, digest_of, look_over
-from batch.input.source import InputError, Source
+from batch.input.scan import MAX_LISTED_PROBLEMS, InputSummary, compute_digest, scan_input
+from batch.input.source import InputError, LineSource
 
-Write = Callable[..., Source]
+Write = Callable[..., LineSource]
 
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    def source(*lines: bytes, max_line_bytes: int = 1_000) -> Source:
+    def source(*lines: bytes, max_line_bytes: int = 1_000) -> LineSource:
         path = tmp_path / "in.jsonl"
         path.write_bytes(b"\n".join(lines))
-        return Source(path, max_line_bytes)
+        return LineSource(path, max_line_bytes)
 
     return source
 
@@ -36,15 +36,19 @@ def fine(_line: Line) -> None:
     return None
 
 
-def over(source: Source, max_lines: int = 100) -> Manifest:
-    return look_over(source, fine, max_lines)
+def over(source: LineSource, max_lines: int = 100) -> InputSummary:
+    return scan_input(source, fine, max_lines)
 
 
 def test_a_batch_without_problems(write: Write) -> None:
     source = write(call("a"), call("b"), b"")
     found = over(source)
     assert (found.lines, found.kind, found.bad) == (2, "/v1/completions", 0)
-    assert found.digest == digest_of(source) == hashlib.sha256(source.path.read_bytes()).hexdigest()
+    assert (
+        found.digest
+        == compute_digest(source)
+        == hashlib.sha256(source.path.read_bytes()).hexdigest()
+    )
 
 
 def test_every_problem_has_its_line(write: Write) -> None:
@@ -63,7 +67,7 @@ def test_every_problem_has_its_line(write: Write) -> None:
         call("a"),
         call("e"),
     )
-    found = look_over(source, check, 100)
+    found = scan_input(source, check, 100)
     assert found.bad == 7
     assert found.problems == [
         (2, "the line is empty"),
@@ -99,7 +103,7 @@ def test_of_very_many_problems_the_first_by_line_are_kept(write: Write) -> None:
     lines = [call("same")] * 200 + [b"{"] * 200
     found = over(write(*lines), max_lines=1_000)
     assert found.bad == 199 + 200
-    assert [number for number, _ in found.problems] == list(range(2, 2 + MAX_TOLD))
+    assert [number for number, _ in found.problems] == list(range(2, 2 + MAX_LISTED_PROBLEMS))
 
 
 def test_a_line_that_never_ends_is_not_read_whole(write: Write) -> None:
@@ -116,4 +120,4 @@ def test_a_line_of_just_the_allowed_length(write: Write) -> None:
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read: Is a directory"):
-        list(Source(tmp_path, 10).lines())
+        list(LineSource(tmp_path, 10).lines())

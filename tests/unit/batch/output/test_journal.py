@@ -19,14 +19,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batch.output.journal import Header, Journal, JournalError
+from batch.output.journal import BatchJournal, JournalError, JournalHeader
 
-HEADER = Header("d" * 64, 5)
+HEADER = JournalHeader("d" * 64, 5)
 
 
 @contextmanager
-def opened(path: Path, *, fresh: bool = False) -> Iterator[Journal]:
-    journal = Journal(path, fresh=fresh)
+def opened(path: Path, *, fresh: bool = False) -> Iterator[BatchJournal]:
+    journal = BatchJournal(path, fresh=fresh)
     try:
         yield journal
     finally:
@@ -157,8 +157,8 @@ def test_damaged_first_line_is_replaced_where_the_input_is_known(path: Path) -> 
     fill(path)
     path.write_bytes(path.read_bytes().replace(b'{"digest"', b'{"???est"', 1))
     with pytest.raises(JournalError, match="is not the journal of a batch"):
-        Journal(path)
-    journal = Journal(path, expected=HEADER)
+        BatchJournal(path)
+    journal = BatchJournal(path, expected=HEADER)
     assert (journal.lines, journal.done) == (5, 3)
     journal.close()
 
@@ -186,7 +186,7 @@ def test_answer_without_room_is_not_written(path: Path) -> None:
             raise Full
 
     reserved: list[int] = []
-    journal = Journal(path, reserve=reserve)
+    journal = BatchJournal(path, reserve=reserve)
     journal.begin(HEADER)
     journal.add(1, b"short", ok=True)
     assert reserved == [path.stat().st_size] == [journal.size]
@@ -201,18 +201,18 @@ def test_answer_without_room_is_not_written(path: Path) -> None:
 def test_another_kind_of_file_is_left_alone(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(JournalError, match="is not the journal of a batch"):
-        Journal(path)
+        BatchJournal(path)
     assert path.read_bytes() == content
 
 
 def test_two_runs_do_not_share_one(path: Path) -> None:
     with opened(path), pytest.raises(JournalError, match="another run is using"):
-        Journal(path)
+        BatchJournal(path)
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="cannot be written: No such file or directory"):
-        Journal(tmp_path / "none" / "out.partial")
+        BatchJournal(tmp_path / "none" / "out.partial")
 
 
 def test_a_full_disk_leaves_no_half_record(path: Path) -> None:
@@ -220,11 +220,11 @@ def test_a_full_disk_leaves_no_half_record(path: Path) -> None:
     program = f"""
 import resource, signal
 from pathlib import Path
-from batch.output.journal import Header, Journal
+from batch.output.journal import BatchJournal, JournalHeader
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))
-journal = Journal(Path({str(path)!r}))
-journal.begin(Header("d" * 64, 100))
+journal = BatchJournal(Path({str(path)!r}))
+journal.begin(JournalHeader("d" * 64, 100))
 number = 0
 try:
     while True:
@@ -248,7 +248,7 @@ print(number - 1)
 def test_what_cannot_be_synced_is_told_to_the_next(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal = Journal(path)
+    journal = BatchJournal(path)
     journal.begin(HEADER)
     tried = threading.Event()
 
@@ -280,7 +280,7 @@ def test_a_journal_is_a_table_of_lines(
     numbers = list(range(1, len(answers) + 1))
     order.shuffle(numbers)
     with opened(path, fresh=True) as journal:
-        journal.begin(Header("d" * 64, len(answers)))
+        journal.begin(JournalHeader("d" * 64, len(answers)))
         for number in numbers:
             ok, text = answers[number - 1]
             journal.add(number, text, ok=ok)

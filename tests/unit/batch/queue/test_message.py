@@ -4,26 +4,26 @@ import json
 
 import pytest
 
-from batch.input.line import read_line
+from batch.input.line import parse_line
 from batch.queue.message import (
-    batch_name,
+    encode_message,
     failure_line,
-    read_message,
+    is_success_line,
+    parse_message,
     result_key,
-    succeeded,
-    write_message,
+    validate_batch_name,
 )
 from tests.integration.batch.runs import call
 
 
 def sent(line: dict[str, object], number: int = 3) -> bytes:
     raw = json.dumps(line).encode()
-    return write_message("b", raw, read_line(raw, number))
+    return encode_message("b", raw, parse_line(raw, number))
 
 
 def test_a_line_arrives_as_it_was_sent() -> None:
     line = call("an id", "a prompt")
-    message = read_message(sent(line), "model")
+    message = parse_message(sent(line), "model")
     assert message.line is not None
     assert (message.line.custom_id, message.line.route) == ("an id", "/v1/completions")
     assert message.line.body == line["body"]
@@ -32,19 +32,19 @@ def test_a_line_arrives_as_it_was_sent() -> None:
 
 
 def test_a_job_without_an_id_keeps_the_one_of_its_place() -> None:
-    message = read_message(sent({"input": {"prompt": "x"}}), "model")
+    message = parse_message(sent({"input": {"prompt": "x"}}), "model")
     assert message.custom_id == "line-3"
     assert message.key == result_key("b", "line-3")
 
 
 def test_a_byte_order_mark_is_not_sent() -> None:
     raw = b"\xef\xbb\xbf" + json.dumps(call("a")).encode()
-    assert json.loads(write_message("b", raw, read_line(raw, 1)))["custom_id"] == "a"
+    assert json.loads(encode_message("b", raw, parse_line(raw, 1)))["custom_id"] == "a"
 
 
 def test_the_key_is_of_the_batch_and_the_id_alone() -> None:
     one, two = call("a", "one"), call("a", "two")
-    assert read_message(sent(one), "x").key == read_message(sent(two), "y").key
+    assert parse_message(sent(one), "x").key == parse_message(sent(two), "y").key
     assert result_key("b", "a") != result_key("c", "a")
     assert result_key("b", "a" * 512).startswith("b/results/")
     assert len(result_key("b" * 64, "\ud800" * 512)) < 1024
@@ -52,13 +52,13 @@ def test_the_key_is_of_the_batch_and_the_id_alone() -> None:
 
 def test_without_a_batch_the_content_and_the_model_are_the_key() -> None:
     def key(line: dict[str, object], model: str = "m") -> str:
-        return read_message(json.dumps(line).encode(), model).key
+        return parse_message(json.dumps(line).encode(), model).key
 
     line, same = call("a"), dict(reversed(call("a").items()))
     assert key(line) == key(same)
     assert key(line).startswith("loose/")
     assert len({key(line), key(call("b")), key(call("a", "other")), key(line, "n")}) == 4
-    job = read_message(b'{"input": {"prompt": "x"}}', "m")
+    job = parse_message(b'{"input": {"prompt": "x"}}', "m")
     assert job.line is not None
     assert job.key == f"loose/{job.custom_id}.json"
 
@@ -75,28 +75,28 @@ def test_without_a_batch_the_content_and_the_model_are_the_key() -> None:
     ],
 )
 def test_what_is_no_request_has_a_key_for_its_error(raw: bytes, problem: str) -> None:
-    message = read_message(raw, "model")
+    message = parse_message(raw, "model")
     assert message.line is None
     assert problem in message.problem
     assert message.key.startswith("loose/")
-    assert message == read_message(raw, "model")
+    assert message == parse_message(raw, "model")
     line = failure_line(message, "bad_line", message.problem)
     assert json.loads(line)["error"]["message"] == message.problem
-    assert not succeeded(line)
+    assert not is_success_line(line)
 
 
 def test_which_lines_are_answers() -> None:
-    job = read_message(sent({"id": "a", "input": {"prompt": "x"}}), "m")
+    job = parse_message(sent({"id": "a", "input": {"prompt": "x"}}), "m")
     failed = failure_line(job, "not_answered", "no")
     assert json.loads(failed) == {"id": "a", "status": "FAILED", "error": "no"}
-    assert not succeeded(failed)
-    assert succeeded(b'{"id": "a", "status": "COMPLETED", "output": {}}')
+    assert not is_success_line(failed)
+    assert is_success_line(b'{"id": "a", "status": "COMPLETED", "output": {}}')
     for status, ok in ((200, True), (500, False)):
-        assert succeeded(json.dumps({"response": {"status_code": status}}).encode()) == ok
+        assert is_success_line(json.dumps({"response": {"status_code": status}}).encode()) == ok
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".a", "a" * 65, "ü", None, 1])
 def test_a_batch_s_name_can_be_part_of_a_key(name: object) -> None:
     with pytest.raises(ValueError, match="batch must be a name of 1 to 64 letters"):
-        batch_name(name)
-    assert batch_name("2026-11.a_b") == "2026-11.a_b"
+        validate_batch_name(name)
+    assert validate_batch_name("2026-11.a_b") == "2026-11.a_b"

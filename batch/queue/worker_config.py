@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 import socket
 
-from batch.queue.worker import Terms
+from batch.queue.worker import WorkerConfig
 from batch.settings import BatchSettings
-from jobs.sqs.attributes import QueueFacts
+from jobs.sqs.attributes import QueueAttributes
 from jobs.sqs.errors import QueueRefused
 
 
-def terms_of(settings: BatchSettings, facts: QueueFacts, slots: int, *, until_empty: bool) -> Terms:
+def build_worker_config(
+    settings: BatchSettings, facts: QueueAttributes, slots: int, *, until_empty: bool
+) -> WorkerConfig:
     """Return a worker's terms. Raises QueueRefused: the queue would take messages away too soon."""
     if facts.max_receives is not None and facts.max_receives < 2:
         raise QueueRefused(
             f"{facts.url}: maxReceiveCount of its redrive policy must be 2 or more, got "
             f"{facts.max_receives}: the last receive is for the error alone"
         )
-    return Terms(
+    return WorkerConfig(
         queue_url=facts.url,
         worker_id=f"{socket.gethostname()}-{os.getpid()}",
         slots=slots,
