@@ -103,7 +103,9 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         checking,
         interval_s,
         stream_multi_prompt=settings.stream_multi_prompt,
-        results=build_result_uploader(settings, settings.result_sizes(), settings.targets()),
+        results=build_result_uploader(
+            settings, settings.payload_limits(), settings.outbound_policy()
+        ),
         validator=InstrumentedValidator(checking.validator, metrics.verdict),
         on_open=answers.add,
     )
@@ -125,12 +127,12 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         store,
         tries=settings.webhook_tries,
         pause_s=settings.webhook_pause_s,
-        targets=settings.targets(),
+        outbound_policy=settings.outbound_policy(),
     )
     fleet = Fleet(store, lease_s=settings.lease_s, grace_s=settings.worker_grace_s)
     endpoint = settings.endpoint_id
     drain = ShutdownState()
-    sent = tracing.store(store)
+    sent = tracing.wrap_store(store)
     queue = QueuedOpenAIRoutes(sent, doors.openai, drain, settings)
     worker = LocalWorker(
         store,
@@ -139,7 +141,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         fleet,
         endpoint,
         settings.stream_mode,
-        tracing.enter,
+        tracing.enter_job,
         # A limit that was set is meant for jobs as well.
         policy_decides="request_timeout_s" not in settings.model_fields_set,
         max_losses=settings.store_limits().max_losses,
@@ -149,11 +151,11 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         store,
         fleet,
         endpoint,
-        settings.scaling(),
+        settings.scaling_policy(),
         command=settings.worker_command,
         api_key=next(iter(settings.keys()), None),
         own_key=own_key,
-        allows_private_targets=settings.targets().allows_private,
+        allows_private_targets=settings.outbound_policy().allows_private,
         local=LOCAL,
     )
     max_body_bytes = int(settings.max_body_mb * 1e6)

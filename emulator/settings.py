@@ -404,7 +404,7 @@ class EmulatorSettings(ResultSettings):
         """Return the keys of `api_keys`."""
         return _split(self.api_keys)
 
-    def targets(self) -> OutboundPolicy:
+    def outbound_policy(self) -> OutboundPolicy:
         """Return the addresses that webhooks and buckets of jobs may have."""
         return self.targets_of(is_local=is_loopback(self.host))
 
@@ -418,16 +418,16 @@ class EmulatorSettings(ResultSettings):
             return self.batch_dir
         return None if self.job_db == IN_MEMORY else Path(f"{self.job_db}.batches")
 
-    def result_sizes(self) -> PayloadLimits:
+    def payload_limits(self) -> PayloadLimits:
         """Return the size limits of the local worker's results."""
         return PayloadLimits(
-            run=int(self.max_run_mb * 1e6),
-            runsync=int(self.max_runsync_mb * 1e6),
-            chunk=int(self.max_chunk_mb * 1e6),
-            taker="this server",
+            run_bytes=int(self.max_run_mb * 1e6),
+            runsync_bytes=int(self.max_runsync_mb * 1e6),
+            chunk_bytes=int(self.max_chunk_mb * 1e6),
+            platform="this server",
         )
 
-    def scaling(self) -> ScalingPolicy:
+    def scaling_policy(self) -> ScalingPolicy:
         """Return the scaling policy of the managed workers."""
         return ScalingPolicy(
             min_workers=min(self.workers_min, self.workers),

@@ -46,7 +46,7 @@ class JobRoutes:
         self._fleet = fleet
         self._default = settings.endpoint_id
         self._policy = settings.policy_limits()
-        self._targets = settings.targets()
+        self._targets = settings.outbound_policy()
         self._run_bytes = int(settings.max_run_mb * 1e6)
         self._runsync_bytes = int(settings.max_runsync_mb * 1e6)
         local = job_response.worker_key(settings.endpoint_id, LOCAL)

@@ -1,1 +1,1 @@
-"""Traces for OpenTelemetry, from a request to its tokens; nothing of it is imported when off."""
+"""OpenTelemetry traces, from a request to its tokens. Imported only if tracing is on."""

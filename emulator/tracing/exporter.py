@@ -1,4 +1,4 @@
-"""Where spans go: a collector that speaks OTLP over HTTP."""
+"""Export spans to a collector by OTLP over HTTP."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from opentelemetry.trace import Tracer
 logger = logging.getLogger(__name__)
 
 _SERVICE = "worker-rkllm"
-# One that is there takes a moment; one that is not would be tried for a quarter of a minute.
-_FAREWELL_S = 2.0
+# A reachable collector takes a moment; for an unreachable one, the exporter would retry for 15 s.
+_FLUSH_TIMEOUT_S = 2.0
 
 
 class SpanExporter:
-    """Sends spans from a thread of the SDK's, some at a time; what it cannot send is dropped.
+    """Sends batches of spans from a thread of the SDK; spans that cannot be sent are dropped.
 
-    A provider of its own and not the process's: two servers in one process do not share it.
+    Uses its own provider instead of the process's, so that two servers in one process share none.
     """
 
     def __init__(self, exporter: OTLPSpanExporter) -> None:
@@ -37,33 +37,33 @@ class SpanExporter:
 
     @property
     def tracer(self) -> Tracer:
-        """What spans are made with."""
+        """The tracer that creates spans."""
         tracer: Tracer = self._provider.get_tracer(_SERVICE)
         return tracer
 
     async def close(self) -> None:
-        """Send what is left, for as long as a collector that is there takes to take it."""
+        """Send the remaining spans, for at most 2 s."""
         loop = asyncio.get_running_loop()
-        ended = asyncio.Event()
+        flushed = asyncio.Event()
 
-        def end() -> None:
+        def flush() -> None:
             self._provider.shutdown()
-            # The loop may not have waited for so long.
+            # The loop may have been closed after the timeout.
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(ended.set)
+                loop.call_soon_threadsafe(flushed.set)
 
-        # No thread of the pool's, which the process would wait for at its own end.
-        threading.Thread(target=end, name="traces", daemon=True).start()
+        # A daemon thread: the process would wait for a thread of a pool when it exits.
+        threading.Thread(target=flush, name="traces", daemon=True).start()
         try:
-            async with asyncio.timeout(_FAREWELL_S):
-                await ended.wait()
+            async with asyncio.timeout(_FLUSH_TIMEOUT_S):
+                await flushed.wait()
         except TimeoutError:
             logger.warning("not all traces were sent: their collector does not answer")
-            # It tries no more, and the thread is soon over.
+            # This stops the retries, so the thread ends soon.
             exporter: Any = self._exporter
             exporter.shutdown()
 
 
 def build_exporter(endpoint: str) -> SpanExporter:
-    """Return what sends spans to a collector; OTEL_… variables say the rest, as for any SDK."""
+    """Return an exporter to a collector; OTEL_… variables configure it, as for any SDK."""
     return SpanExporter(OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces"))

@@ -1,4 +1,4 @@
-"""A store that tells of the jobs that are sent to it."""
+"""A job store that reports the jobs that are enqueued in it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from jobs import Job, JobStore, NewJob
 
 
 class TracedJobStore:
-    """The store itself, but for what comes in; told in the task of whoever sends a job."""
+    """Forwards to a store, and calls `on_enqueued` in the task that enqueues a job.
 
-    def __init__(self, store: JobStore, told: Callable[[Job], None]) -> None:
+    The call comes before any other task can see the job.
+    """
+
+    def __init__(self, store: JobStore, on_enqueued: Callable[[Job], None]) -> None:
         self._store = store
-        self._told = told
+        self._on_enqueued = on_enqueued
 
     @classmethod
-    def through(cls, store: JobStore, told: Callable[[Job], None]) -> JobStore:
+    def through(cls, store: JobStore, on_enqueued: Callable[[Job], None]) -> JobStore:
         """Return a store, to be used as one."""
-        return cast("JobStore", cls(store, told))
+        return cast("JobStore", cls(store, on_enqueued))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     async def enqueue(self, new: NewJob) -> Job:
-        """Accept a job and tell of it, before anybody else can see it."""
+        """Accept a job and report it."""
         job = await self._store.enqueue(new)
-        self._told(job)
+        self._on_enqueued(job)
         return job

@@ -1,4 +1,4 @@
-"""A span for each HTTP call, as a part of its client's trace where it has one."""
+"""Create a span for each client request, as a part of the client's trace if it sends one."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from structlog.contextvars import get_contextvars
 from emulator.http.operation_names import operation_name
 from emulator.http.request_target import RouteGroup, classify
 
-_SPOKEN_FOR = (RouteGroup.CLIENT, RouteGroup.OPENAI)
-_CARRIED = (b"traceparent", b"tracestate")
+_TRACED_GROUPS = (RouteGroup.CLIENT, RouteGroup.OPENAI)
+_CONTEXT_HEADERS = (b"traceparent", b"tracestate")
 _propagator = TraceContextTextMapPropagator()
 
 
 class TracingMiddleware:
-    """Begins where the client's `traceparent` says, W3C's header, or a trace of its own.
+    """Creates a span in the trace of the client's `traceparent` (a W3C header), or a new trace.
 
-    What clients ask for; a worker's calls and probes would be traces about nothing.
+    Only requests of clients are traced. Traces of workers' requests and probes would be useless.
     """
 
     def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
@@ -28,43 +28,44 @@ class TracingMiddleware:
         self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a call inside its span."""
-        if scope["type"] != "http" or classify(scope).group not in _SPOKEN_FOR:
+        """Serve a request inside its span."""
+        if scope["type"] != "http" or classify(scope).group not in _TRACED_GROUPS:
             await self._app(scope, receive, send)
             return
         status = 0
 
-        async def seen(message: Message) -> None:
+        async def record_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
-        about = {
+        attributes = {
             "http.request.method": scope["method"],
             "url.path": scope["path"],
             "worker_rkllm.request.id": str(get_contextvars().get("request_id", "")),
         }
         name = f"{scope['method']} {operation_name(scope)}"
-        span = self._tracer.start_span(name, _carried(scope), SpanKind.SERVER, attributes=about)
-        # Not the context it came in: the one of a request before this may still be there.
+        parent = _read_context(scope)
+        span = self._tracer.start_span(name, parent, SpanKind.SERVER, attributes=attributes)
+        # Not the current context: it may still be the one of the previous request.
         token = context.attach(set_span_in_context(span, Context()))
         try:
-            await self._app(scope, receive, seen)
+            await self._app(scope, receive, record_status)
         finally:
             context.detach(token)
-            # Of a client that left before it was answered, as in the log.
+            # 499 if the client disconnected before the response, as in the log.
             span.set_attribute("http.response.status_code", status or 499)
             if status >= 500:
                 span.set_status(Status(StatusCode.ERROR))
             span.end()
 
 
-def _carried(scope: Scope) -> Context:
-    """Return the context that a client has sent along; an empty one where that is none."""
+def _read_context(scope: Scope) -> Context:
+    """Return the trace context that the client has sent; an empty one if it has sent none."""
     headers = {
         name.decode(): value.decode("latin-1")
         for name, value in scope["headers"]
-        if name in _CARRIED
+        if name in _CONTEXT_HEADERS
     }
     return _propagator.extract(headers, Context())

@@ -1,4 +1,4 @@
-"""Whether there are traces: OpenTelemetry is imported from here, and only where it is wanted."""
+"""Enable tracing if it is configured. OpenTelemetry is imported only then."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from jobs import Job, JobStore
 
 
 class Tracing(Protocol):
-    """What the server tells of while it works."""
+    """The events of the server that become spans."""
 
     def middleware(self) -> list[Middleware]:
-        """Return what each HTTP call is to pass through."""
+        """Return the middleware that traces requests."""
 
-    def store(self, store: JobStore) -> JobStore:
-        """Return the store as whoever sends jobs is to see it."""
+    def wrap_store(self, store: JobStore) -> JobStore:
+        """Return a store that traces the jobs that are enqueued in it."""
 
-    def enter(self, job_id: str) -> None:
-        """Have what this task does from here on be a part of a job."""
+    def enter_job(self, job_id: str) -> None:
+        """Make the job's span the parent of everything that the current task does from now on."""
 
     def job_ended(self, job: Job) -> None:
-        """Take a job that has ended."""
+        """End the span of a job."""
 
     async def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
 
 
 class NoTracing:
-    """No traces: everything is as it is."""
+    """Traces nothing."""
 
     def middleware(self) -> list[Middleware]:
-        """Return nothing to pass through."""
+        """Return no middleware."""
         return []
 
-    def store(self, store: JobStore) -> JobStore:
+    def wrap_store(self, store: JobStore) -> JobStore:
         """Return the store itself."""
         return store
 
-    def enter(self, job_id: str) -> None:
+    def enter_job(self, job_id: str) -> None:
         """Do nothing."""
 
     def job_ended(self, job: Job) -> None:
@@ -53,16 +53,16 @@ class NoTracing:
 
 
 def build_tracing(settings: EmulatorSettings, engine: AnyEngine) -> Tracing:
-    """Return traces that go where OTEL_EXPORTER_OTLP_ENDPOINT says, none where it says nothing.
+    """Return tracing to OTEL_EXPORTER_OTLP_ENDPOINT, or NoTracing if that is unset.
 
     Raises:
-        SettingError: their packages are not installed.
+        SettingError: the packages for tracing are not installed.
     """
     endpoint = settings.otel_exporter_otlp_endpoint
     if endpoint is None:
         return NoTracing()
     try:
-        # They take a second to import, and threads to run.
+        # Importing them takes a second, and they start threads.
         from emulator.tracing.exporter import build_exporter
         from emulator.tracing.spans import OpenTelemetryTracing
     except ImportError as error:
@@ -70,7 +70,7 @@ def build_tracing(settings: EmulatorSettings, engine: AnyEngine) -> Tracing:
             f"OTEL_EXPORTER_OTLP_ENDPOINT: traces need {error.name}, which is not installed: "
             "`pip install 'worker-rkllm[otel]'` adds it"
         ) from None
-    traced: Any = OpenTelemetryTracing(build_exporter(endpoint), settings.served_model)
-    engine.subscribe(traced)
-    found: Tracing = traced
-    return found
+    tracing: Any = OpenTelemetryTracing(build_exporter(endpoint), settings.served_model)
+    engine.subscribe(tracing)
+    result: Tracing = tracing
+    return result

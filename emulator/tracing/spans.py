@@ -1,4 +1,4 @@
-"""Spans of calls, jobs and runs, each made where it begins and ended where it ends."""
+"""Spans of requests, jobs and generations."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from engine import Priority
 from engine.hooks import EngineEvent, FirstToken, RequestEnded, RequestStarted
 from jobs import Job, JobStatus, JobStore
 
-# Spans that are open at a time, of jobs and of runs each: jobs may be forgotten without an end.
-_MOST_OPEN = 10_000
-# A shorter wait is none.
-_WAIT_S = 0.001
+# Open spans of jobs, and of generations: a job may be deleted before it has ended.
+_MAX_OPEN = 10_000
+# Shorter waits for a slot get no span.
+_MIN_WAIT_S = 0.001
 _FAILED = Status(StatusCode.ERROR)
 
 
 class SpanSink(Protocol):
-    """Where spans go."""
+    """The destination of spans."""
 
     @property
     def tracer(self) -> Tracer:
-        """What spans are made with."""
+        """The tracer that creates spans."""
 
     async def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
 
 
 class OpenSpans:
-    """Spans by an id, until they end; the oldest is ended unfinished where there are too many."""
+    """Open spans by an id; if there are too many, the oldest is ended."""
 
     def __init__(self) -> None:
         self._spans: OrderedDict[str, Span] = OrderedDict()
 
     def put(self, key: str, span: Span) -> None:
-        """Keep a span, in place of one of the same id."""
+        """Add a span; one with the same id is ended."""
         self.end(key)
         self._spans[key] = span
-        if len(self._spans) > _MOST_OPEN:
+        if len(self._spans) > _MAX_OPEN:
             self.end(next(iter(self._spans)))
 
     def get(self, key: str) -> Span | None:
-        """Return a span that has not ended."""
+        """Return an open span."""
         return self._spans.get(key)
 
     def end(self, key: str) -> None:
@@ -60,82 +60,83 @@ class OpenSpans:
 
 
 class OpenTelemetryTracing:
-    """An engine's hook, and what the server tells of calls and jobs; owned by the event loop.
+    """Traces requests, jobs and generations; an engine hook. Owned by the event loop.
 
-    A call's span is the current one of its task, so what the task begins is a part of it; a job
-    carries its own to the task of the local worker by its id. No text is ever put into a span.
+    A request's span is the current span of its task, so spans that the task starts are its
+    children. The span of a job is found by the job's id in the local worker's task. Spans never
+    contain prompts or generated text.
     """
 
-    def __init__(self, export: SpanSink, model: str) -> None:
-        self._export = export
-        self._tracer = export.tracer
+    def __init__(self, sink: SpanSink, model: str) -> None:
+        self._sink = sink
+        self._tracer = sink.tracer
         self._model = model
         self._jobs = OpenSpans()
-        self._runs = OpenSpans()
+        self._generations = OpenSpans()
 
     def middleware(self) -> list[Middleware]:
-        """Return what makes a span of each call."""
+        """Return the middleware that creates a span for each client request."""
         return [Middleware(TracingMiddleware, tracer=self._tracer)]
 
-    def store(self, store: JobStore) -> JobStore:
-        """Return the store that tells of each job that is sent."""
-        return TracedJobStore.through(store, self._sent)
+    def wrap_store(self, store: JobStore) -> JobStore:
+        """Return a store that creates a span for each enqueued job."""
+        return TracedJobStore.through(store, self._job_enqueued)
 
-    def _sent(self, job: Job) -> None:
-        named = {"worker_rkllm.job.id": job.id, "worker_rkllm.endpoint": job.endpoint}
-        span = self._tracer.start_span("job", start_time=_ns(job.queued_at), attributes=named)
+    def _job_enqueued(self, job: Job) -> None:
+        attributes = {"worker_rkllm.job.id": job.id, "worker_rkllm.endpoint": job.endpoint}
+        span = self._tracer.start_span("job", start_time=_ns(job.queued_at), attributes=attributes)
         self._jobs.put(job.id, span)
 
-    def enter(self, job_id: str) -> None:
-        """Have what this task does from here on be a part of a job; the task is the job's own."""
+    def enter_job(self, job_id: str) -> None:
+        """Make the job's span the current one; must be called in the job's own task."""
         span = self._jobs.get(job_id)
         if span is not None:
             context.attach(set_span_in_context(span, Context()))
 
     def job_ended(self, job: Job) -> None:
-        """End a job's span; how long it waited is known by now."""
+        """End a job's span, with a child span for its time in the queue."""
         span = self._jobs.get(job.id)
         if span is None:
             return
         if job.started_at is not None:
-            inside = set_span_in_context(span, Context())
-            waited = self._tracer.start_span("queue", inside, start_time=_ns(job.queued_at))
-            waited.end(_ns(job.started_at))
+            parent = set_span_in_context(span, Context())
+            queue_span = self._tracer.start_span("queue", parent, start_time=_ns(job.queued_at))
+            queue_span.end(_ns(job.started_at))
         span.set_attribute("worker_rkllm.job.status", job.status.value)
         if job.status in (JobStatus.FAILED, JobStatus.TIMED_OUT):
             span.set_status(_FAILED)
         self._jobs.end(job.id)
 
     def __call__(self, event: EngineEvent) -> None:
-        """Take an event of the engine."""
+        """Handle an event of the engine."""
         match event:
             case RequestStarted():
-                self._started(event)
+                self._generation_started(event)
             case FirstToken():
-                if (span := self._runs.get(event.request_id)) is not None:
+                if (span := self._generations.get(event.request_id)) is not None:
                     span.add_event("first_token")
             case RequestEnded():
-                self._ended(event)
+                self._generation_ended(event)
 
-    def _started(self, event: RequestStarted) -> None:
+    def _generation_started(self, event: RequestStarted) -> None:
         now = time.time_ns()
-        # The lines of a batch were not asked for by the call that made it, hours ago.
-        inside = Context() if event.priority is Priority.BATCH else context.get_current()
+        # The lines of a batch are not part of the request that created it, maybe hours ago.
+        parent = Context() if event.priority is Priority.BATCH else context.get_current()
         waited_s = event.queue_s + event.load_s
-        if waited_s >= _WAIT_S:
-            span = self._tracer.start_span("slot", inside, start_time=now - _ns(waited_s))
+        if waited_s >= _MIN_WAIT_S:
+            span = self._tracer.start_span("slot", parent, start_time=now - _ns(waited_s))
             span.set_attribute("worker_rkllm.load_seconds", event.load_s)
             span.end(now)
-        about = {
+        attributes = {
             "gen_ai.request.model": self._model,
             "worker_rkllm.generation.id": event.request_id,
             "worker_rkllm.priority": event.priority.name.lower(),
         }
-        span = self._tracer.start_span("generation", inside, attributes=about, start_time=now)
-        self._runs.put(event.request_id, span)
+        span = self._tracer.start_span("generation", parent, attributes=attributes, start_time=now)
+        self._generations.put(event.request_id, span)
 
-    def _ended(self, event: RequestEnded) -> None:
-        span = self._runs.get(event.request_id)
+    def _generation_ended(self, event: RequestEnded) -> None:
+        span = self._generations.get(event.request_id)
         if span is None:
             return
         span.set_attribute("gen_ai.usage.output_tokens", event.tokens)
@@ -145,11 +146,11 @@ class OpenTelemetryTracing:
         if event.error is not None:
             span.set_attribute("error.type", type(event.error).__name__)
             span.set_status(_FAILED)
-        self._runs.end(event.request_id)
+        self._generations.end(event.request_id)
 
     async def close(self) -> None:
-        """Send what is left."""
-        await self._export.close()
+        """Send the remaining spans."""
+        await self._sink.close()
 
 
 def _ns(seconds: float) -> int:

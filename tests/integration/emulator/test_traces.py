@@ -195,7 +195,7 @@ async def lines_of_a_batch(client: httpx2.AsyncClient, collector: Collector) -> 
 async def test_a_collector_that_is_not_there_costs_nothing_but_a_moment_at_the_end(
     serve: Serve, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporter, "_FAREWELL_S", 0.2)
+    monkeypatch.setattr(exporter, "_FLUSH_TIMEOUT_S", 0.2)
     server = await serve(otel_exporter_otlp_endpoint="http://127.0.0.1:9")
     async with server.client() as client:
         assert (await client.post(ROUTE, json={"prompt": "x"})).status_code == 200

@@ -72,7 +72,7 @@ def test_launched_worker_is_told_what_its_server_allows() -> None:
     for allows, setting in ((True, "on"), (False, "off")):
         environment = worker_environment(url, "e", "w", None, allows_private_targets=allows)
         assert environment["PRIVATE_TARGETS"] == setting
-    assert not EmulatorSettings(host=EVERYWHERE).targets().allows_private
+    assert not EmulatorSettings(host=EVERYWHERE).outbound_policy().allows_private
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def ended(name: str, *, queue_s: float = 0.0) -> tuple[RequestStarted, RequestEn
 async def test_a_job_s_span_says_how_it_ended(
     kept: Kept, traced: OpenTelemetryTracing, status: JobStatus, failed: bool
 ) -> None:
-    sent = await traced.store(MemoryJobStore()).enqueue(NewJob(endpoint="e", input=b"1"))
+    sent = await traced.wrap_store(MemoryJobStore()).enqueue(NewJob(endpoint="e", input=b"1"))
     assert len(kept.spans) == 0
     traced.job_ended(replace(sent, status=status))
     [span] = kept.spans
@@ -99,7 +99,7 @@ def test_a_slot_that_was_free_was_not_waited_for(kept: Kept, traced: OpenTelemet
 def test_what_never_ends_is_not_kept_for_ever(
     kept: Kept, traced: OpenTelemetryTracing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("emulator.tracing.spans._MOST_OPEN", 2)
+    monkeypatch.setattr("emulator.tracing.spans._MAX_OPEN", 2)
     for name in ("a", "b", "c"):
         traced(ended(name)[0])
     [span] = kept.spans
