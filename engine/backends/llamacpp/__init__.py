@@ -1,4 +1,4 @@
-"""llama.cpp through xllamacpp: the embedded default, and a production engine for CPU boxes."""
+"""The llama.cpp backend (through xllamacpp): the default engine, and one for CPU servers."""
 
 from engine.backends.llamacpp.backend import LlamaCppBackend
 

@@ -1,4 +1,4 @@
-"""The backend of llama.cpp: requests to its server's words and back."""
+"""The llama.cpp backend: translates requests for llama.cpp's server and its answers back."""
 
 from __future__ import annotations
 
@@ -27,26 +27,29 @@ from engine.tool_prompt import render_with_tools
 from engine.utf8 import Utf8Decoder
 
 _MAX_LOGPROBS = 20
-# llama.cpp's number for a model that ranks texts instead of making vectors of them.
+# llama.cpp's pooling number of a reranking model, which has no embeddings.
 _RANKING_POOLING = 4
-# Of one text: all of it is computed in one batch, whose buffers grow with it.
+# Limit for one text: llama.cpp computes it in one batch, whose buffers grow with the text.
 _MAX_EMBEDDING_TOKENS = 2048
-# The form of special tokens in every vocabulary that is known.
+# The form of special tokens in every known vocabulary.
 _BRACKETED_TOKEN = re.compile(r"<\S+>|\[\S+\]")
-# How far to draft at most where a request only says how sure each guess must be.
+# Drafted tokens per step if a request sets only the probability that each drafted token needs.
 _MAX_DRAFT_TOKENS = 16
 
 
 class LlamaCppBackend:
-    """llama.cpp's own server inside this process, asked without HTTP for what is hot.
+    """Runs llama.cpp's server inside this process and calls it without HTTP on the hot path.
 
-    Generations go through in-process calls, one thread each; the server batches them continuously.
-    Rendering a chat template and tokenising exist only behind its HTTP listener, which is put on a
-    socket in a private folder with a key that nobody else has. `context_length` is per slot, in
-    tokens, 0 for the model's own; `deterministic` trades speed for the same text every time: one
-    slot, one thread, no reuse of an earlier prompt's cache. A model at `draft_path` guesses ahead.
-    Vectors come from a second server, loaded when the first one is asked for: what makes them
-    takes whole texts in one batch, which would make generations deaf to an abort.
+    Generations are in-process calls, one thread each; the server batches them continuously.
+    Chat templates and tokenisation are available only through the server's HTTP listener, so the
+    listener is bound to a socket in a private folder and protected by a random key.
+
+    `context_length` is per slot, in tokens; 0 means the model's own. `deterministic` trades speed
+    for the same text every time: one slot, one thread, no reuse of an earlier prompt's cache.
+    `draft_path` names a draft model for speculative decoding.
+
+    Embeddings use a second server, which is loaded for the first embeddings request: an embedding
+    server computes each text in one batch, and generations in it could not be aborted meanwhile.
     """
 
     def __init__(
@@ -68,114 +71,122 @@ class LlamaCppBackend:
         self._deterministic = deterministic
         self._draft_path = Path(draft_path) if draft_path is not None else None
         self._lock = threading.Lock()
-        self._aborted: dict[int, threading.Event] = {}
-        self._plan: ServerConfig
-        self._loaded: ReloadableServer
-        self._vectors: LlamaServer | None = None
-        self._frame: tuple[str, ...] = ()
+        self._abort_events: dict[int, threading.Event] = {}
+        self._config: ServerConfig
+        self._server: ReloadableServer
+        self._embedding_server: LlamaServer | None = None
+        self._infill_template: tuple[str, ...] = ()
         self._vocabulary_size = 0
 
     def load(self) -> Capabilities:
-        """Load library and model. Raises ModelLoadFailed."""
+        """Load the library and the model. Raises ModelLoadFailed."""
         header = read_header(self._path)
         if self._draft_path is not None:
             read_header(self._draft_path, "DRAFT_MODEL_PATH")
-        trained = header.context_length
-        context = min(self._context_length, trained) if self._context_length else trained
-        self._plan = ServerConfig(
+        trained_context = header.context_length
+        context = (
+            min(self._context_length, trained_context) if self._context_length else trained_context
+        )
+        self._config = ServerConfig(
             path=self._path,
             name=self._name,
             context=context,
             slots=self._slots,
             threads=self._threads,
             draft_path=self._draft_path,
-            pooled=header.pooling > 0,
+            is_embedding_model=header.pooling > 0,
         )
-        self._loaded = ReloadableServer(self._plan)
-        with self._loaded.side() as server:
-            self._frame = read_infill_template(server)
-            [told] = server.ask("/v1/models")["data"]
-        self._vocabulary_size = told["meta"]["n_vocab"]
-        rendered = self._rendered_question()
+        self._server = ReloadableServer(self._config)
+        with self._server.use_unqueued() as server:
+            self._infill_template = read_infill_template(server)
+            [model_info] = server.request("/v1/models")["data"]
+        self._vocabulary_size = model_info["meta"]["n_vocab"]
+        rendered = self._render_probe_chat()
         own_template = rendered is not None and has_chat_template(self._path)
         return build_capabilities(
             self._name,
             context,
             self._slots,
-            template_markers=self._markers(rendered) if rendered and own_template else None,
-            embedding_size=told["meta"]["n_embd"] if header.pooling != _RANKING_POOLING else 0,
-            infill=bool(self._frame),
+            template_markers=self._find_template_markers(rendered)
+            if rendered and own_template
+            else None,
+            embedding_size=model_info["meta"]["n_embd"]
+            if header.pooling != _RANKING_POOLING
+            else 0,
+            infill=bool(self._infill_template),
             draft=self._draft_path is not None,
             opens_thoughts=rendered is not None and reasoning.starts_in_reasoning(rendered),
             prefix_reuse=not self._deterministic,
         )
 
-    def _rendered_question(self) -> str | None:
-        """Return a chat of one user turn, rendered; None for a template that refuses it."""
+    def _render_probe_chat(self) -> str | None:
+        """Render a chat of one user turn; return None if the template refuses it."""
         try:
             return self.render(reasoning.PROBE_CHAT)
         except EngineError:
             return None
 
-    def _markers(self, rendered: str) -> tuple[str, ...]:
+    def _find_template_markers(self, rendered: str) -> tuple[str, ...]:
         body = {"content": rendered, "with_pieces": True, "parse_special": True}
-        tokens = self._ask("/tokenize", body)["tokens"]
-        # A piece is a list of bytes where it is not whole characters; no special token is.
-        pieces = {each["piece"]: each["id"] for each in tokens if isinstance(each["piece"], str)}
+        tokens = self._request("/tokenize", body)["tokens"]
+        # A piece that ends inside a character is a list of bytes; special tokens are always text.
+        ids = {token["piece"]: token["id"] for token in tokens if isinstance(token["piece"], str)}
         special = [
             piece
-            for piece, number in pieces.items()
-            if _BRACKETED_TOKEN.fullmatch(piece) and number not in self._plain_tokens(piece)
+            for piece, token_id in ids.items()
+            if _BRACKETED_TOKEN.fullmatch(piece)
+            and token_id not in self._tokenize_as_plain_text(piece)
         ]
         return template_markers(rendered, special)
 
-    def _plain_tokens(self, text: str) -> list[int]:
-        """Return token ids of a text in which special tokens are read as ordinary characters."""
-        return list(self._ask("/tokenize", {"content": text, "parse_special": False})["tokens"])
+    def _tokenize_as_plain_text(self, text: str) -> list[int]:
+        """Tokenize a text as ordinary characters, without parsing special tokens."""
+        return list(self._request("/tokenize", {"content": text, "parse_special": False})["tokens"])
 
     def render(self, chat: Chat) -> str:
-        """Return the prompt that the GGUF's own chat template makes. Raises RequestRejected."""
-        # llama.cpp has words of its own for templates without a place for functions, which ask for
-        # answers that only it can read: the template is asked without them instead.
-        return render_with_tools(chat, self._rendered)
+        """Render a chat with the template of the GGUF. Raises RequestRejected."""
+        # If a template does not support tools, llama.cpp adds instructions of its own, and only
+        # llama.cpp can parse the resulting calls. Such a template is therefore rendered without
+        # tools, which are described in the messages instead.
+        return render_with_tools(chat, self._apply_template)
 
-    def _rendered(self, chat: Chat) -> str:
-        body: dict[str, Any] = {"messages": [each.to_template() for each in chat.messages]}
+    def _apply_template(self, chat: Chat) -> str:
+        body: dict[str, Any] = {"messages": [message.to_template() for message in chat.messages]}
         if chat.template_kwargs:
             body["chat_template_kwargs"] = dict(chat.template_kwargs)
         if chat.tools:
             body["tools"] = [dict(tool) for tool in chat.tools]
-        return str(self._ask("/apply-template", body)["prompt"])
+        return str(self._request("/apply-template", body)["prompt"])
 
     def tokenize(self, text: str) -> list[int]:
-        """Return the model's token ids, special tokens parsed and added as for a prompt."""
-        self._check_tokens(text)
-        return self._tokens(text)
+        """Return token ids as for a prompt, with special tokens parsed and added."""
+        self._check_prompt_size(text)
+        return self._tokenize(text)
 
-    def _tokens(self, text: str) -> list[int]:
+    def _tokenize(self, text: str) -> list[int]:
         body = {"content": text, "add_special": True, "parse_special": True}
-        return list(self._ask("/tokenize", body)["tokens"])
+        return list(self._request("/tokenize", body)["tokens"])
 
-    def _check_tokens(self, text: str, param: str | None = None) -> None:
-        check_tokens(text, self._plan.context, self._tokens, param)
+    def _check_prompt_size(self, text: str, param: str | None = None) -> None:
+        check_tokens(text, self._config.context, self._tokenize, param)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids. Raises RequestRejected."""
-        self._check_ids(tokens, "tokens")
-        return str(self._ask("/detokenize", {"tokens": list(tokens)})["content"])
+        self._check_token_ids(tokens, "tokens")
+        return str(self._request("/detokenize", {"tokens": list(tokens)})["content"])
 
     def pieces(self, text: str) -> list[str]:
-        """Return the text of each token; one that ends inside a character gets none of it."""
-        self._check_tokens(text)
+        """Return the text of each token; a split character belongs to its last token."""
+        self._check_prompt_size(text)
         body = {"content": text, "parse_special": True, "with_pieces": True}
         decode = Utf8Decoder().decode
-        found = [each["piece"] for each in self._ask("/tokenize", body)["tokens"]]
+        pieces = [token["piece"] for token in self._request("/tokenize", body)["tokens"]]
         return [
-            decode(piece.encode() if isinstance(piece, str) else bytes(piece)) for piece in found
+            decode(piece.encode() if isinstance(piece, str) else bytes(piece)) for piece in pieces
         ]
 
-    def _check_ids(self, tokens: Iterable[int], param: str) -> None:
-        """Refuse an id that is no token of the model. Raises RequestRejected."""
+    def _check_token_ids(self, tokens: Iterable[int], param: str) -> None:
+        """Raise RequestRejected if an id is not a token of the model."""
         size = self._vocabulary_size
         for token in tokens:
             if not 0 <= token < size:
@@ -185,37 +196,39 @@ class LlamaCppBackend:
                     param=param,
                 )
 
-    def _ask(self, path: str, body: dict[str, Any]) -> Any:
-        with self._loaded.side() as server:
-            return server.ask(path, body)
+    def _request(self, path: str, body: dict[str, Any]) -> Any:
+        with self._server.use_unqueued() as server:
+            return server.request(path, body)
 
-    def infill(self, around: tuple[str, str]) -> str:
-        """Return the prompt for what is missing between two texts. Raises UnsupportedParameter."""
-        if not self._frame:
+    def infill(self, prefix_and_suffix: tuple[str, str]) -> str:
+        """Return the fill-in-the-middle prompt for two texts. Raises UnsupportedParameter."""
+        if not self._infill_template:
             raise UnsupportedParameter(f"suffix: {self._name} cannot fill gaps", param="suffix")
-        return fill_infill_template(self._frame, *around)
+        return fill_infill_template(self._infill_template, *prefix_and_suffix)
 
     def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
-        """Return a text's vector and how many tokens it has; always on one and the same thread."""
-        most = min(self._plan.context, _MAX_EMBEDDING_TOKENS)
+        """Return a text's embedding and number of tokens; always called on the same thread."""
+        max_tokens = min(self._config.context, _MAX_EMBEDDING_TOKENS)
         if isinstance(text, tuple):
-            self._check_ids(text, "input")
+            self._check_token_ids(text, "input")
         else:
-            self._check_tokens(text, "input")
+            self._check_prompt_size(text, "input")
         tokens = len(text) if isinstance(text, tuple) else len(self.tokenize(text))
-        if tokens > most:
+        if tokens > max_tokens:
             raise PromptTooLong(
-                f"input: {tokens} tokens are more than the {most} that a vector is made of",
+                f"input: {tokens} tokens are more than the {max_tokens} that a vector is made of",
                 prompt_tokens=tokens,
-                context_length=most,
+                context_length=max_tokens,
                 param="input",
             )
-        if self._vectors is None:
-            # One more, for llama.cpp takes no text that fills its context to the last token.
-            self._vectors = LlamaServer(
-                replace(self._plan, context=most + 1, slots=1, draft_path=None, vectors=True)
+        if self._embedding_server is None:
+            # One token more: llama.cpp refuses a text that fills its context completely.
+            self._embedding_server = LlamaServer(
+                replace(
+                    self._config, context=max_tokens + 1, slots=1, draft_path=None, embeddings=True
+                )
             )
-        return self._vectors.embed(text)
+        return self._embedding_server.embed(text)
 
     def run(
         self,
@@ -224,49 +237,49 @@ class LlamaCppBackend:
         sampling: SamplingParams,
         on_piece: OnPiece,
     ) -> RunResult:
-        """Generate; blocks without holding the interpreter's lock. Raises as `Backend.run` says."""
+        """Generate; blocks without holding the GIL. Raises as `Backend.run`."""
         with self._lock:
-            aborted = self._aborted.setdefault(run_id, threading.Event())
+            aborted = self._abort_events.setdefault(run_id, threading.Event())
         run = CompletionRun(on_piece, aborted, sampling)
         try:
             text = self.render(prompt) if isinstance(prompt, Chat) else prompt
             if isinstance(text, tuple):
-                self._check_ids(text, "prompt")
+                self._check_token_ids(text, "prompt")
             else:
-                self._check_tokens(text)
-            # llama.cpp looks for an unknown one among all tokens, for each token of an answer.
-            self._check_ids(sampling.logit_bias, "logit_bias")
+                self._check_prompt_size(text)
+            # An unknown id costs a search through all tokens for each token that is generated.
+            self._check_token_ids(sampling.logit_bias, "logit_bias")
             body = build_completion_request(text, sampling, cache_prompt=not self._deterministic)
             with (
-                self._loaded.use(self._draft(sampling), aborted) as (server, reload_ms),
-                server.slots.take(text) as slot,
+                self._server.use(self._draft_config(sampling), aborted) as (server, reload_ms),
+                server.slots.acquire(text) as slot,
             ):
                 server.complete(body | {"id_slot": slot.number}, run.on_chunk)
-                end = run.end()
-                slot.holds(text, run.text)
+                result = run.result()
+                slot.record(text, run.text)
         finally:
             with self._lock:
-                del self._aborted[run_id]
-        return replace(end, reload_ms=reload_ms)
+                del self._abort_events[run_id]
+        return replace(result, reload_ms=reload_ms)
 
-    def _draft(self, sampling: SamplingParams) -> DraftConfig | None:
-        """Return how far to draft; None to leave it as it is."""
+    def _draft_config(self, sampling: SamplingParams) -> DraftConfig | None:
+        """Return the request's draft settings; None to use whatever the server is loaded with."""
         tokens, threshold = sampling.draft_tokens, sampling.draft_threshold
         if self._draft_path is None or (tokens is None and threshold is None):
             return None
         return DraftConfig(_MAX_DRAFT_TOKENS if tokens is None else tokens, threshold or 0.0)
 
     def abort(self, run_id: int) -> None:
-        """Make the run's next callback answer that no more is wanted."""
+        """Make the run's next callback stop the generation."""
         with self._lock:
-            self._aborted.setdefault(run_id, threading.Event()).set()
-        self._loaded.wake()
+            self._abort_events.setdefault(run_id, threading.Event()).set()
+        self._server.wake()
 
     def close(self) -> None:
-        """Stop the servers, free the models and remove their sockets."""
-        self._loaded.close()
-        if self._vectors is not None:
-            self._vectors.close()
+        """Stop both servers, free their models and remove their sockets."""
+        self._server.close()
+        if self._embedding_server is not None:
+            self._embedding_server.close()
 
 
 def build_capabilities(
@@ -281,11 +294,11 @@ def build_capabilities(
     opens_thoughts: bool = False,
     prefix_reuse: bool = True,
 ) -> Capabilities:
-    """Return what llama.cpp can do with a model.
+    """Return the capabilities of llama.cpp with a model.
 
-    It reports no log-probabilities of drafted tokens, so there are none with a draft model.
-    `template_markers` is None for a model without a chat template of its own: llama.cpp then
-    renders chats as ChatML.
+    llama.cpp reports no log-probabilities of drafted tokens, so `max_logprobs` is 0 with a draft
+    model. `template_markers` is None for a model without a chat template; llama.cpp then renders
+    chats as ChatML.
     """
     return Capabilities(
         backend="llamacpp",

@@ -1,4 +1,4 @@
-"""A generation in llama.cpp's words."""
+"""Build the body of llama.cpp's completion request."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from engine.schema_grammar import build_grammar, check_grammar
 def build_completion_request(
     prompt: RenderedPrompt, sampling: SamplingParams, *, cache_prompt: bool
 ) -> dict[str, Any]:
-    """Return what llama.cpp is to be asked for. Raises RequestRejected."""
+    """Return the completion request for a prompt. Raises RequestRejected."""
     body: dict[str, Any] = {
         "prompt": prompt if isinstance(prompt, str) else list(prompt),
-        # A call that does not stream cannot be aborted.
+        # Only a streaming call can be aborted.
         "stream": True,
         "verbose": True,
         "return_tokens": True,
-        # Calls back during prefill too, so that an abort is noticed there.
+        # Calls back during prefill too, so that an abort takes effect there.
         "return_progress": True,
         "cache_prompt": cache_prompt,
         "max_tokens": -1 if sampling.max_tokens is None else sampling.max_tokens,
-        # Each one is sent: llama.cpp's defaults (top_k 40, min_p 0.05) are not OpenAI's.
+        # All parameters are sent: llama.cpp's defaults (top_k 40, min_p 0.05) are not OpenAI's.
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": max(sampling.top_k, 0),
@@ -38,13 +38,13 @@ def build_completion_request(
         # llama.cpp's seeds are 32 bits wide, and the highest one means "random".
         body["seed"] = sampling.seed % 0xFFFF_FFFF
     if sampling.logprobs is not None:
-        # 0 would report nothing at all: ask for one and drop the alternatives.
+        # 0 would turn log-probabilities off: request one alternative and drop it.
         body["logprobs"] = max(sampling.logprobs, 1)
     if sampling.grammar is not None:
         check_grammar(sampling.grammar)
         body["grammar"] = sampling.grammar
     if sampling.json_schema is not None:
-        # Not as a schema: one that llama.cpp cannot hold to it passes over in silence.
+        # Not sent as a schema: llama.cpp silently ignores a schema that it cannot enforce.
         thinking = isinstance(prompt, str) and starts_in_reasoning(prompt)
         body["grammar"] = build_grammar(sampling.json_schema, thinking=thinking)
     return body

@@ -1,4 +1,4 @@
-"""How a model is asked for what is missing between two texts."""
+"""Fill-in-the-middle prompts: read a model's template from llama.cpp and fill it in."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from collections.abc import Mapping
 from engine.backends.llamacpp.server import LlamaServer
 from engine.errors import BackendFailed, UnsupportedParameter
 
-# Words that no model's marks are made of.
-_PREFIX_PLACEHOLDER, _SUFFIX = "alpha", "omega"
+# Words that occur in no model's fill-in-the-middle markers.
+_PREFIX_PLACEHOLDER, _SUFFIX_PLACEHOLDER = "alpha", "omega"
 
 
 def read_infill_template(server: LlamaServer) -> tuple[str, ...]:
-    """Return the parts of such a prompt, nothing for a model that was not trained for it.
+    """Return the parts of a fill-in-the-middle prompt; empty if the model does not support it.
 
-    llama.cpp knows the marks of many models, and the order they want, but generates from such a
-    prompt only over HTTP, and cuts both texts to a part of its batch. So it is asked once how it
-    would do it.
+    llama.cpp knows the markers of many models and their order. But it generates from such a prompt
+    only over HTTP, and truncates both texts to a part of its batch. So its prompt for two
+    placeholders is read once, and prompts are built from that.
+
+    Raises:
+        BackendFailed: llama.cpp's prompt does not contain each placeholder exactly once.
     """
     body = {
         "input_prefix": _PREFIX_PLACEHOLDER,
@@ -26,20 +29,23 @@ def read_infill_template(server: LlamaServer) -> tuple[str, ...]:
         "n_predict": 0,
     }
     try:
-        prompt = str(server.ask("/infill", body)["prompt"])
+        prompt = str(server.request("/infill", body)["prompt"])
     except UnsupportedParameter:
         return ()
-    first, second, *_ = server.ask("/tokenize", {"content": prompt, "add_special": True})["tokens"]
+    first, second, *_ = server.request("/tokenize", {"content": prompt, "add_special": True})[
+        "tokens"
+    ]
     if first == second:
-        # It begins with the mark of a text's beginning, which every prompt is given.
-        prompt = prompt.removeprefix(server.ask("/detokenize", {"tokens": [first]})["content"])
-    parts = tuple(re.split(f"({_PREFIX}|{_SUFFIX})", prompt))
+        # The prompt starts with the beginning-of-sequence token, which llama.cpp adds to every
+        # prompt anyway.
+        prompt = prompt.removeprefix(server.request("/detokenize", {"tokens": [first]})["content"])
+    parts = tuple(re.split(f"({_PREFIX_PLACEHOLDER}|{_SUFFIX_PLACEHOLDER})", prompt))
     if sorted(parts[1::2]) != [_PREFIX_PLACEHOLDER, _SUFFIX_PLACEHOLDER]:
         raise BackendFailed(f"llama.cpp made a prompt of its own of two texts: {prompt}")
     return parts
 
 
-def fill_infill_template(frame: tuple[str, ...], prefix: str, suffix: str) -> str:
-    """Return the prompt for two texts."""
+def fill_infill_template(template: tuple[str, ...], prefix: str, suffix: str) -> str:
+    """Return the fill-in-the-middle prompt for two texts."""
     texts: Mapping[str, str] = {_PREFIX_PLACEHOLDER: prefix, _SUFFIX_PLACEHOLDER: suffix}
-    return "".join([texts.get(part, part) for part in frame])
+    return "".join([texts.get(part, part) for part in template])

@@ -1,4 +1,4 @@
-"""llama.cpp's own HTTP listener, asked for what exists only behind it."""
+"""A client of llama.cpp's HTTP listener, for operations that have no in-process call."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from engine.errors import (
 )
 from engine.temporary_folders import ScratchFolder
 
-# The ending is what makes llama.cpp take a host name for a socket path.
+# llama.cpp takes a host name with this suffix as the path of a Unix socket.
 _SOCKET_NAME = "listener.sock"
 _MAX_SOCKET_PATH_BYTES = 107
 
 
 class ListenerClient:
-    """A socket in a private folder, with a key that nobody else has.
+    """Chooses the listener's socket path and API key, and sends requests to it.
 
-    llama.cpp refuses a socket path that exists already, so each load gets a new one.
+    The socket is in a private folder and the key is random, so no other user can call the
+    listener. llama.cpp refuses a socket path that already exists, so each load has a new one.
 
     Raises:
-        ModelLoadFailed: the folder for scratch files has too long a name.
+        ModelLoadFailed: the name of the folder for scratch files is too long.
     """
 
     def __init__(self) -> None:
@@ -42,8 +43,8 @@ class ListenerClient:
             self._folder.close()
             raise ModelLoadFailed(f"TMPDIR: {folder} is too long for the path of a socket")
 
-    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Return the answer to a GET, or to a POST of `body`. Raises EngineError."""
+    def request(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Send a GET, or a POST if there is a `body`; return the response. Raises EngineError."""
         connection = _UnixConnection(self.path)
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.key}"}
         try:
@@ -62,7 +63,7 @@ class ListenerClient:
         return answer
 
     def close(self) -> None:
-        """Remove the socket."""
+        """Remove the socket and its folder."""
         self._folder.close()
 
 
@@ -78,7 +79,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def to_engine_error(error: dict[str, Any]) -> EngineError:
-    """Return an error of llama.cpp's as ours."""
+    """Convert an error object of llama.cpp to the engine's exception."""
     message = str(error.get("message", "no reason given"))
     if error.get("type") == "exceed_context_size_error":
         prompt_tokens, context = error["n_prompt_tokens"], error["n_ctx"]

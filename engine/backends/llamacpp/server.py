@@ -1,4 +1,4 @@
-"""A server of llama.cpp's with its model loaded, inside this process."""
+"""llama.cpp's server with a loaded model, inside this process."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from engine.backends.llamacpp.slots import CacheSlots
 from engine.errors import ModelLoadFailed
 from engine.request import RenderedPrompt
 
-# llama.cpp looks for an abort once a batch: small ones keep an abort in prefill under a second on
-# a slow CPU, at no measured cost in prefill speed.
+# llama.cpp checks for an abort once per batch. Small batches keep an abort during prefill under a
+# second on a slow CPU, at no measured cost in prefill speed.
 _BATCH_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
-    """How far a draft model guesses ahead, and how sure it must be of each token."""
+    """How many tokens a draft model drafts per step, and the probability that each must have."""
 
     tokens: int
     threshold: float
@@ -27,10 +27,11 @@ class DraftConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """What a server is loaded with; `context` is per slot, in tokens.
+    """The settings that a server is loaded with.
 
-    With a `draft_path` that model guesses ahead as `draft` says. `vectors` makes a server of
-    embeddings, by their mean where the model was not made for them, which `pooled` says.
+    `context` is per slot, in tokens. `draft_path` names a draft model, which is used as `draft`
+    says. `embeddings` makes the server compute embeddings instead of generating: with the model's
+    own pooling if `is_embedding_model`, else with the mean of all tokens' vectors.
     """
 
     path: Path
@@ -40,28 +41,28 @@ class ServerConfig:
     threads: int
     draft_path: Path | None = None
     draft: DraftConfig = DraftConfig(tokens=5, threshold=0.0)
-    vectors: bool = False
-    pooled: bool = False
+    embeddings: bool = False
+    is_embedding_model: bool = False
 
     @property
     def batch(self) -> int:
-        """How many tokens are computed together."""
-        if self.vectors:
-            # A vector is made of one batch.
+        """The number of tokens that are computed together."""
+        if self.embeddings:
+            # An embedding must be computed in one batch.
             return self.context
-        # Each slot's guesses are looked at in one batch, all slots' together.
-        guesses = self.slots * (self.draft.tokens + 1) if self.draft_path is not None else 0
-        return max(_BATCH_TOKENS, guesses)
+        # The drafted tokens of all slots are verified in one batch.
+        drafted = self.slots * (self.draft.tokens + 1) if self.draft_path is not None else 0
+        return max(_BATCH_TOKENS, drafted)
 
 
 class LlamaServer:
-    """Generates by calls, and answers what exists only behind its HTTP listener.
+    """Loads a model; generates by in-process calls and uses the HTTP listener for the rest.
 
     Raises:
-        ModelLoadFailed: with what a person can act on.
+        ModelLoadFailed: with a reason that the operator can act on.
     """
 
-    def __init__(self, plan: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig) -> None:
         try:
             import xllamacpp
         except ImportError as error:
@@ -69,34 +70,35 @@ class LlamaServer:
         library: Any = xllamacpp
         listener = ListenerClient()
         try:
-            self._server = library.Server(_build_params(library, plan, listener))
+            self._server = library.Server(_build_params(library, config, listener))
         except RuntimeError as error:
             listener.close()
-            named, paths = "MODEL_PATH", str(plan.path)
-            if plan.draft_path is not None:
-                named, paths = f"{named} or DRAFT_MODEL_PATH", f"{paths} with {plan.draft_path}"
+            settings, paths = "MODEL_PATH", str(config.path)
+            if config.draft_path is not None:
+                settings += " or DRAFT_MODEL_PATH"
+                paths += f" with {config.draft_path}"
             raise ModelLoadFailed(
-                f"{named}: llama.cpp could not load {paths}: the file is damaged or cut short, its "
-                "architecture is not supported, or memory ran out (ENGINE_MEMORY_MB)"
+                f"{settings}: llama.cpp could not load {paths}: the file is damaged or cut short, "
+                "its architecture is not supported, or memory ran out (ENGINE_MEMORY_MB)"
             ) from error
         self._listener = listener
-        self.slots = CacheSlots(plan.slots)
-        # Answered by the server's own loop. Before that has begun, closing it would wait for ever,
-        # and with the interpreter's lock held.
-        slots = self.ask("/slots")
-        if plan.draft_path is not None and not all(slot["speculative"] for slot in slots):
+        self.slots = CacheSlots(config.slots)
+        # The server's main loop answers this request. Closing the server before that loop runs
+        # would block forever while holding the GIL.
+        slots = self.request("/slots")
+        if config.draft_path is not None and not all(slot["speculative"] for slot in slots):
             self.close()
             raise ModelLoadFailed(
-                f"DRAFT_MODEL_PATH: {plan.draft_path} cannot draft for {plan.path}: its vocabulary "
-                "is another one"
+                f"DRAFT_MODEL_PATH: {config.draft_path} cannot draft for {config.path}: its "
+                "vocabulary is another one"
             )
 
     def complete(self, body: dict[str, Any], on_chunk: Callable[[dict[str, Any]], bool]) -> None:
-        """Generate, without holding the interpreter's lock, until done or `on_chunk` says so."""
+        """Generate without holding the GIL until done or until `on_chunk` returns True."""
         self._server.handle_completions(body, on_chunk)
 
     def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
-        """Return a text's vector and how many tokens it has, however long that takes."""
+        """Return a text's embedding and its number of tokens; there is no time limit."""
         answer = self._server.handle_embeddings(
             {"input": text if isinstance(text, str) else [list(text)]}
         )
@@ -106,41 +108,41 @@ class LlamaServer:
             raise failure
         return answer["data"][0]["embedding"], answer["usage"]["prompt_tokens"]
 
-    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Return the listener's answer to a GET, or to a POST of `body`. Raises EngineError."""
-        return self._listener.ask(path, body)
+    def request(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Send a request to the HTTP listener, see `ListenerClient`. Raises EngineError."""
+        return self._listener.request(path, body)
 
     def close(self) -> None:
-        """Stop it, free the model and remove its socket."""
+        """Stop the server, free its model and remove its socket."""
         self._server = None
         self._listener.close()
 
 
-def _build_params(library: Any, plan: ServerConfig, listener: ListenerClient) -> Any:
+def _build_params(library: Any, config: ServerConfig, listener: ListenerClient) -> Any:
     params = library.CommonParams()
-    params.model.path = str(plan.path)
-    params.model_alias = {plan.name}
-    # A part of the cache for each slot: with a shared one, neighbours could starve each other.
-    params.n_ctx = plan.context * plan.slots
-    params.n_parallel = plan.slots
+    params.model.path = str(config.path)
+    params.model_alias = {config.name}
+    # Each slot has its own part of the cache: in a shared cache, slots could starve each other.
+    params.n_ctx = config.context * config.slots
+    params.n_parallel = config.slots
     params.kv_unified = False
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = plan.threads
-    params.n_batch = params.n_ubatch = plan.batch
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = config.threads
+    params.n_batch = params.n_ubatch = config.batch
     params.cache_ram_mib = 0
     params.ui = False
     params.verbosity = -1
     params.hostnames = [listener.path]
     params.api_keys = [listener.key]
-    if plan.draft_path is not None:
+    if config.draft_path is not None:
         params.speculative.types = [
             library.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE
         ]
         draft = params.speculative.draft
-        draft.mparams.path = str(plan.draft_path)
-        draft.n_max, draft.p_min = plan.draft.tokens, plan.draft.threshold
-        draft.cpuparams.n_threads = draft.cpuparams_batch.n_threads = plan.threads
-    if plan.vectors:
+        draft.mparams.path = str(config.draft_path)
+        draft.n_max, draft.p_min = config.draft.tokens, config.draft.threshold
+        draft.cpuparams.n_threads = draft.cpuparams_batch.n_threads = config.threads
+    if config.embeddings:
         params.embedding = True
-        if not plan.pooled:
+        if not config.is_embedding_model:
             params.pooling_type = library.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
     return params

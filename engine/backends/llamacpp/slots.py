@@ -1,4 +1,4 @@
-"""Which part of llama.cpp's cache a prompt is computed in."""
+"""Choose the part of llama.cpp's key-value cache that a prompt is computed in."""
 
 from __future__ import annotations
 
@@ -9,74 +9,75 @@ from dataclasses import dataclass
 
 from engine.request import RenderedPrompt
 
-# What a slot loses, somebody may come back for: it is worth so many times what is saved at once.
+# Cost of evicting a character from a slot, relative to computing one. Higher than 1, because the
+# chat that the slot belongs to may continue.
 _EVICTION_WEIGHT = 4
 
 
 @dataclass(slots=True)
 class CacheSlot:
-    """A part of the cache: the prompt it was used for last, and all that is in it by now."""
+    """One slot of the cache: its last prompt, and its content (that prompt and the answer)."""
 
     number: int
     prompt: RenderedPrompt = ""
     content: RenderedPrompt = ""
 
-    def holds(self, prompt: RenderedPrompt, answer: str) -> None:
-        """Remember what was computed in it."""
+    def record(self, prompt: RenderedPrompt, answer: str) -> None:
+        """Record the prompt and the answer that were computed in this slot."""
         self.prompt = prompt
         self.content = prompt + answer if isinstance(prompt, str) else prompt
 
 
 class CacheSlots:
-    """Finds each prompt the slot from which most can be reused at the least loss.
+    """Assigns each prompt the slot with the most reusable content and the least to evict.
 
-    llama.cpp's own choice is the slot whose beginning is the most alike, so two chats with one
-    system prompt take each other's slot in turns, and each of their turns is computed from the
-    system prompt on. Here a chat goes on where it was; a new one takes the slot that was used the
-    longest ago, unless so much of another's can be kept that it is worth what is lost there.
-    Lengths are compared as text: what is really reused is llama.cpp's business. Any thread may use
-    it.
+    llama.cpp's own choice is the slot with the longest common prefix. Two chats with the same
+    system prompt then take each other's slot alternately, and each of their turns is computed from
+    the end of the system prompt on. Here a chat continues in its own slot. A new chat takes the
+    least recently used slot, unless another slot shares so much with it that the evicted content
+    costs less. Lengths are compared as text; llama.cpp decides what it actually reuses.
+    Thread-safe.
     """
 
     def __init__(self, count: int) -> None:
-        # The one that was used the longest ago comes first.
+        # Least recently used first.
         self._free = [CacheSlot(number) for number in range(count)]
         self._lock = threading.Lock()
 
     @contextmanager
-    def take(self, prompt: RenderedPrompt) -> Iterator[CacheSlot]:
-        """Hold a slot for a prompt; whoever holds it says what it `holds` in the end.
+    def acquire(self, prompt: RenderedPrompt) -> Iterator[CacheSlot]:
+        """Reserve a slot for a prompt; the caller records the result with `CacheSlot.record`.
 
         Raises:
-            IndexError: all of them are held.
+            IndexError: no slot is free.
         """
         with self._lock:
-            slot = self._free.pop(self._best(prompt))
+            slot = self._free.pop(self._choose(prompt))
         try:
             yield slot
         finally:
             with self._lock:
                 self._free.append(slot)
 
-    def _best(self, prompt: RenderedPrompt) -> int:
-        chosen, least = 0, float("inf")
-        for at, slot in enumerate(self._free):
-            same = common_prefix_length(prompt, slot.content)
-            lost = len(slot.content) - same
-            if at == 0 or (slot.content and same >= len(slot.prompt)):
-                # Its turn has come to be lost; or it is this chat's own.
+    def _choose(self, prompt: RenderedPrompt) -> int:
+        best, lowest_cost = 0, float("inf")
+        for index, slot in enumerate(self._free):
+            shared = common_prefix_length(prompt, slot.content)
+            lost = len(slot.content) - shared
+            if index == 0 or (slot.content and shared >= len(slot.prompt)):
+                # The least recently used slot is evicted next anyway; or the slot is this chat's.
                 lost = 0
-            if (price := len(prompt) - same + _EVICTION_WEIGHT * lost) < least:
-                chosen, least = at, price
-        return chosen
+            if (cost := len(prompt) - shared + _EVICTION_WEIGHT * lost) < lowest_cost:
+                best, lowest_cost = index, cost
+        return best
 
 
 def common_prefix_length(one: RenderedPrompt, other: RenderedPrompt) -> int:
-    """Return for how long two prompts are the same; text and token ids never are."""
+    """Return the length of the common prefix; text and token ids have none."""
     if type(one) is not type(other):
         return 0
     low, high = 0, min(len(one), len(other))
-    # By halves: slices are compared in C, characters would not be.
+    # Binary search: comparing slices runs in C, comparing single characters would not.
     while low < high:
         middle = (low + high + 1) // 2
         if one[low:middle] == other[low:middle]:

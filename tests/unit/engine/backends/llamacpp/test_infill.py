@@ -17,7 +17,7 @@ class Server:
         self.prompt = prompt
         self.begins = begins
 
-    def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def request(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         if path == "/infill":
             if self.prompt is None:
                 raise UnsupportedParameter("prefix token is missing")

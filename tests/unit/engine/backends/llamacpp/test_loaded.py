@@ -103,7 +103,7 @@ def using(servers: ReloadableServer, draft: DraftConfig | None = None) -> Iterat
 
 @contextmanager
 def aside(servers: ReloadableServer) -> Iterator[Any]:
-    with servers.side() as server:
+    with servers.use_unqueued() as server:
         yield server
 
 
@@ -112,7 +112,7 @@ def wait_in_line(servers: ReloadableServer, count: int) -> None:
 
     def so_many() -> bool:
         with servers._changed:
-            return len(servers._line) == count
+            return len(servers._queue) == count
 
     wait_until_blocking(so_many)
 
@@ -215,7 +215,7 @@ def test_after_two_failures_the_next_one_tries_again(load: Loader) -> None:
     load.failures += [FAR, USUAL]
     with pytest.raises(ModelLoadFailed), servers.use(FAR, NEVER):
         pytest.fail("it was not loaded")
-    with pytest.raises(BackendFailed), servers.side():
+    with pytest.raises(BackendFailed), servers.use_unqueued():
         pytest.fail("there is none")
     with using(servers) as server:
         assert server.draft == USUAL

@@ -24,4 +24,4 @@ def test_guesses_of_all_slots_fit_one_batch() -> None:
 
 
 def test_text_of_a_vector_is_one_batch() -> None:
-    assert replace(PLAN, vectors=True, context=2049).batch == 2049
+    assert replace(PLAN, embeddings=True, context=2049).batch == 2049

@@ -18,8 +18,8 @@ SYSTEM = "You are helpful. "
 
 def used(slots: CacheSlots, prompt: RenderedPrompt, answer: str = "") -> int:
     """Use a slot for a prompt that is answered so, and return which one."""
-    with slots.take(prompt) as slot:
-        slot.holds(prompt, answer)
+    with slots.acquire(prompt) as slot:
+        slot.record(prompt, answer)
     return slot.number
 
 
@@ -78,16 +78,16 @@ def test_token_ids_are_compared_with_token_ids() -> None:
 def test_run_that_failed_has_changed_nothing() -> None:
     slots = CacheSlots(2)
     first = used(slots, turns("a", 3))
-    with slots.take("refused"):
+    with slots.acquire("refused"):
         pass
     assert used(slots, turns("a", 4)) == first
 
 
 def test_those_at_a_time_have_each_their_own() -> None:
     slots = CacheSlots(3)
-    with slots.take("x") as one, slots.take("x") as two, slots.take("x") as three:
+    with slots.acquire("x") as one, slots.acquire("x") as two, slots.acquire("x") as three:
         assert {one.number, two.number, three.number} == {0, 1, 2}
-        with pytest.raises(IndexError), slots.take("x"):
+        with pytest.raises(IndexError), slots.acquire("x"):
             pytest.fail("there are three")
     assert used(slots, "x") in {0, 1, 2}
 
@@ -99,11 +99,11 @@ def test_any_thread_may_take_one() -> None:
 
     def use() -> None:
         for at in range(200):
-            with slots.take(f"{at}") as slot:
+            with slots.acquire(f"{at}") as slot:
                 if slot.number in held:
                     twice.append(slot.number)
                 held.add(slot.number)
-                slot.holds(f"{at}", "")
+                slot.record(f"{at}", "")
                 held.discard(slot.number)
 
     users = [threading.Thread(target=use) for _ in range(4)]
