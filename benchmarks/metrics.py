@@ -138,8 +138,8 @@ def _counting(options: Options) -> list[float]:
         for _ in range(jobs):
             for event in events:
                 metrics(event)
-            metrics.verdict(verdict)
+            metrics.count_verdict(verdict)
             metrics.job_ended(job)
-            metrics.request(scope, 200, 0.1)
+            metrics.count_request(scope, 200, 0.1)
         found.append((time.thread_time() - started) / jobs * 1e6)
     return found

@@ -29,7 +29,7 @@ from emulator.http.operation_router import ByOperation
 from emulator.http.responses import error_response, on_error, on_http_error
 from emulator.http.shutdown_state import ShutdownState
 from emulator.metrics.definitions import Metrics
-from emulator.metrics.gauges import build_gauges
+from emulator.metrics.gauges import build_polled_metrics
 from emulator.metrics.instruments import Metric
 from emulator.metrics.route import MetricsRoute
 from emulator.metrics.validator import InstrumentedValidator
@@ -106,7 +106,7 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         results=build_result_uploader(
             settings, settings.payload_limits(), settings.outbound_policy()
         ),
-        validator=InstrumentedValidator(checking.validator, metrics.verdict),
+        validator=InstrumentedValidator(checking.validator, metrics.count_verdict),
         on_open=answers.add,
     )
     journal = None if settings.job_db == IN_MEMORY else SqliteJournal(Path(settings.job_db))
@@ -161,10 +161,10 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
     max_body_bytes = int(settings.max_body_mb * 1e6)
     performance = Performance()
     engine.subscribe(performance)
-    batches = BatchPlane(settings, doors, engine, metrics.line)
+    batches = BatchPlane(settings, doors, engine, metrics.count_batch_line)
     told = [
         *metrics.families,
-        *build_gauges(settings, engine, store, fleet, journal, batches.batches),
+        *build_polled_metrics(settings, engine, store, fleet, journal, batches.batches),
     ]
     openai = OpenAIRoutes(
         doors.openai,
@@ -302,7 +302,7 @@ def _middleware(
 ) -> list[Middleware]:
     """Return what every call passes through, the outermost first."""
     found = [
-        Middleware(RequestIdMiddleware, on_end=metrics.request),
+        Middleware(RequestIdMiddleware, on_end=metrics.count_request),
         # Inside RequestIds, so that refused requests are logged and counted. Before everything
         # else, so that they are neither traced nor rate-limited, and the key is not looked at.
         Middleware(

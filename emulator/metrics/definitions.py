@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from starlette.types import Scope
 
 from emulator.http.operation_names import OPERATION_NAMES, operation_name
-from emulator.metrics.instruments import OTHER, Counter, Family, Histogram, Spec
+from emulator.metrics.instruments import OTHER, Counter, Family, Histogram, MetricSpec
 from engine import FinishReason, Priority
 from engine import errors as engine
 from engine.hooks import EngineEvent, FirstToken, RequestEnded, RequestStarted
@@ -90,30 +90,30 @@ class Metrics:
         )
         self._prompt_tokens = self._counter(
             "prompt_tokens_total", "Prompt tokens of completed generations."
-        ).of()
+        ).labels()
         self._cached_tokens = self._counter(
             "cached_prompt_tokens_total",
             "Prompt tokens of completed generations that were reused from a cache.",
-        ).of()
+        ).labels()
         self._tokens = self._counter(
             "completion_tokens_total",
             "Generated tokens, including those of aborted and failed generations.",
-        ).of()
+        ).labels()
         self._first_token = self._histogram(
             "time_to_first_token_seconds",
             "Time from the start on a slot to the first token, without the wait for the slot.",
             _WAITS_S,
-        ).of()
+        ).labels()
         self._interval = self._histogram(
             "inter_token_latency_seconds",
             "Time between two tokens; a generation's intervals are recorded as their mean.",
             _INTERVALS_S,
-        ).of()
+        ).labels()
         self._run_time = self._histogram(
             "generation_duration_seconds",
             "Time from the start on a slot to the end of the generation.",
             _RUNS_S,
-        ).of()
+        ).labels()
         self._slot_wait = self._histogram(
             "slot_wait_seconds",
             "Time that generations waited for a slot; jobs wait in the job queue instead.",
@@ -138,28 +138,30 @@ class Metrics:
             "job_queue_delay_seconds",
             "Time from queueing a job to its start on a worker.",
             _WAITS_S,
-        ).of()
+        ).labels()
         self._job_time = self._histogram(
             "job_execution_seconds", "Time from a job's start on a worker to its end.", _RUNS_S
-        ).of()
-        self._lines = self._counter(
+        ).labels()
+        self._batch_lines = self._counter(
             "batch_lines_total",
             "Answered lines of batches by outcome.",
             outcome=("completed", "failed"),
         )
-        self._starts = {each: self._slot_wait.of(name) for each, name in _PRIORITIES.items()}
+        self._slot_waits = {
+            each: self._slot_wait.labels(name) for each, name in _PRIORITIES.items()
+        }
 
     def __call__(self, event: EngineEvent) -> None:
         """Count an event of the engine."""
         match event:
             case RequestStarted():
-                self._starts[event.priority].observe(event.queue_s)
+                self._slot_waits[event.priority].observe(event.queue_s)
             case FirstToken():
                 self._first_token.observe(event.after_s)
             case RequestEnded():
-                self._ended(event)
+                self._generation_ended(event)
 
-    def _ended(self, event: RequestEnded) -> None:
+    def _generation_ended(self, event: RequestEnded) -> None:
         finish = event.finish
         self._run_time.observe(event.duration_s)
         self._tokens.add(event.tokens)
@@ -172,17 +174,19 @@ class Metrics:
             self._prompt_tokens.add(usage.prompt_tokens)
             self._cached_tokens.add(usage.cached_tokens)
             if finish.stop_reason is not None:
-                self._stops.of("string" if isinstance(finish.stop_reason, str) else "token").add()
+                self._stops.labels(
+                    "string" if isinstance(finish.stop_reason, str) else "token"
+                ).add()
         elif event.aborted:
             outcome = _ABORTED
-            self._aborts.of(_reason(event.error)).add()
+            self._aborts.labels(_reason(event.error)).add()
         else:
-            self._failures.of(_reason(event.error)).add()
-        self._generations.of(_PRIORITIES[event.priority], outcome).add()
+            self._failures.labels(_reason(event.error)).add()
+        self._generations.labels(_PRIORITIES[event.priority], outcome).add()
 
     def job_ended(self, job: Job) -> None:
         """Count a finished job, whichever worker ran it."""
-        self._jobs_ended.of(job.status).add()
+        self._jobs_ended.labels(job.status).add()
         started, ended = job.started_at, job.ended_at
         if started is not None:
             # The system clock may have been set back in between.
@@ -190,28 +194,28 @@ class Metrics:
             if ended is not None:
                 self._job_time.observe(max(0.0, ended - started))
 
-    def verdict(self, verdict: Verdict) -> None:
+    def count_verdict(self, verdict: Verdict) -> None:
         """Count a verdict, its issues and its notices."""
-        self._verdicts.of("true" if verdict.valid else "false").add()
+        self._verdicts.labels("true" if verdict.valid else "false").add()
         for issue in verdict.issues:
-            self._issues.of(issue.rule).add()
+            self._issues.labels(issue.rule).add()
         for notice in verdict.notices:
-            self._notices.of(notice.rule).add()
+            self._notices.labels(notice.rule).add()
 
-    def line(self, ok: bool) -> None:
+    def count_batch_line(self, ok: bool) -> None:
         """Count an answered line of a batch."""
-        self._lines.of("completed" if ok else "failed").add()
+        self._batch_lines.labels("completed" if ok else "failed").add()
 
-    def request(self, scope: Scope, status: int, seconds: float) -> None:
+    def count_request(self, scope: Scope, status: int, seconds: float) -> None:
         """Count a finished HTTP request."""
         operation = operation_name(scope)
-        self._requests.of(operation, str(status)).add()
-        self._request_time.of(operation).observe(seconds)
+        self._requests.labels(operation, str(status)).add()
+        self._request_time.labels(operation).observe(seconds)
 
     def _counter(
         self, name: str, description: str, *, sparse: bool = False, **labels: Sequence[str]
     ) -> Family[Counter]:
-        spec = Spec(name=PREFIX + name, kind="counter", help=description, labels=labels)
+        spec = MetricSpec(name=PREFIX + name, kind="counter", help=description, labels=labels)
         family = Family(spec, Counter, sparse=sparse)
         self.families.append(family)
         return family
@@ -225,7 +229,7 @@ class Metrics:
         sparse: bool = False,
         **labels: Sequence[str],
     ) -> Family[Histogram]:
-        spec = Spec(name=PREFIX + name, kind="histogram", help=description, labels=labels)
+        spec = MetricSpec(name=PREFIX + name, kind="histogram", help=description, labels=labels)
         family = Family(spec, lambda: Histogram(bounds), sparse=sparse)
         self.families.append(family)
         return family

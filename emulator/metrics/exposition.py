@@ -1,4 +1,4 @@
-"""The metrics in Prometheus's text format, followed by those of the process."""
+"""Write the metrics in Prometheus's text format, followed by those of the process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MEDIA_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 
 class PrometheusText:
-    """Writes the metrics of one server; several servers in a process share nothing.
+    """Writes the metrics of one server; two servers in one process share none.
 
     The lines are written here instead of by the library, which takes 5 ms for them where this takes
     1 ms. Writing them blocks the event loop, and with it all streams, at each scrape. The tests
@@ -37,23 +37,23 @@ def _lines(metric: Metric) -> Iterator[str]:
     name = spec.name
     yield f"# HELP {name} {spec.help}"
     yield f"# TYPE {name} {spec.kind}"
-    for values, found in metric.samples():
+    for values, sample in metric.samples():
         labels = [
             f'{label}="{_escaped(value)}"' for label, value in zip(spec.labels, values, strict=True)
         ]
-        if isinstance(found, Histogram):
-            bounds = [*map(str, found.bounds), "+Inf"]
-            for bound, count in zip(bounds, accumulate(found.counts), strict=True):
-                place = _braced([*labels, f'le="{bound}"'])
-                yield f"{name}_bucket{place} {count}"
-            yield f"{name}_sum{_braced(labels)} {found.total}"
-            yield f"{name}_count{_braced(labels)} {found.count}"
+        if isinstance(sample, Histogram):
+            bounds = [*map(str, sample.bounds), "+Inf"]
+            for bound, count in zip(bounds, accumulate(sample.counts), strict=True):
+                bucket_labels = _in_braces([*labels, f'le="{bound}"'])
+                yield f"{name}_bucket{bucket_labels} {count}"
+            yield f"{name}_sum{_in_braces(labels)} {sample.total}"
+            yield f"{name}_count{_in_braces(labels)} {sample.count}"
         else:
-            number = found.value if isinstance(found, Counter) else found
-            yield f"{name}{_braced(labels)} {number}"
+            number = sample.value if isinstance(sample, Counter) else sample
+            yield f"{name}{_in_braces(labels)} {number}"
 
 
-def _braced(labels: Sequence[str]) -> str:
+def _in_braces(labels: Sequence[str]) -> str:
     return f"{{{','.join(labels)}}}" if labels else ""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from emulator.batches.batch import BatchStatus, StoredBatch
 from emulator.metrics.definitions import PREFIX
-from emulator.metrics.instruments import Reading, Spec
+from emulator.metrics.instruments import MetricSpec, PolledMetric
 from emulator.runpod.worker_registry import Fleet
 from emulator.settings import EmulatorSettings
 from engine import AnyEngine, EngineState, engines_by_model
@@ -18,15 +18,15 @@ from jobs import JobStatus, MemoryJobStore, SqliteJournal
 _WORKERS = ("idle", "initializing", "running")
 
 
-def build_gauges(
+def build_polled_metrics(
     settings: EmulatorSettings,
     engine: AnyEngine,
     store: MemoryJobStore,
     fleet: Fleet,
     journal: SqliteJournal | None,
     batches: Callable[[], Sequence[StoredBatch]],
-) -> list[Reading]:
-    """Return all readings. Reading one takes constant time, however many jobs there are."""
+) -> list[PolledMetric]:
+    """Return all polled metrics. Reading one takes constant time for any number of jobs."""
     endpoint = settings.endpoint_id
     models = engines_by_model(engine, settings.served_model)
 
@@ -37,14 +37,14 @@ def build_gauges(
 
     return [
         _info(settings),
-        _by(
+        _labelled_gauge(
             "engine_state",
             "1 for the engine's current state, 0 for the others.",
             "state",
             EngineState,
             lambda: {engine.state.value: 1},
         ),
-        _by(
+        _labelled_gauge(
             "model_copies",
             "Copies of all served models by state.",
             "state",
@@ -53,43 +53,43 @@ def build_gauges(
                 copy.state.value for each in models.values() for copy in each.instances
             ),
         ),
-        _one("engine_slots", "Generations that can run at the same time.", lambda: engine.slots),
-        _one("slots_in_use", "Slots in use.", lambda: engine.running),
-        _one("requests_waiting", "Requests that are waiting for a slot.", lambda: engine.waiting),
-        Reading(
-            Spec(
+        _gauge("engine_slots", "Generations that can run at the same time.", lambda: engine.slots),
+        _gauge("slots_in_use", "Slots in use.", lambda: engine.running),
+        _gauge("requests_waiting", "Requests that are waiting for a slot.", lambda: engine.waiting),
+        PolledMetric(
+            MetricSpec(
                 name=f"{PREFIX}engine_restarts_total",
                 kind="counter",
                 help="Restarts of the engine process after a crash.",
             ),
             lambda: engine.restarts,
         ),
-        _by(
+        _labelled_gauge(
             "jobs",
             "Stored jobs of all endpoints by status.",
             "status",
             JobStatus,
             store.count_by_status,
         ),
-        _one("jobs_max", "Maximum number of stored jobs (MAX_JOBS).", lambda: settings.max_jobs),
-        _one(
+        _gauge("jobs_max", "Maximum number of stored jobs (MAX_JOBS).", lambda: settings.max_jobs),
+        _gauge(
             "oldest_job_wait_seconds",
             "Waiting time of the oldest queued job of the server's own endpoint; 0 if none waits.",
             oldest_s,
         ),
-        _one(
+        _gauge(
             "job_database_up",
             "1 if jobs can be written to disk, or if they are kept in memory only; else 0.",
             lambda: float(journal is None or journal.write_error is None),
         ),
-        _by(
+        _labelled_gauge(
             "workers",
             "Workers of the server's own endpoint by state; each slot of the local worker counts.",
             "state",
             _WORKERS,
             lambda: fleet.counts(endpoint),
         ),
-        _by(
+        _labelled_gauge(
             "batches",
             "Stored batches by status.",
             "status",
@@ -99,38 +99,40 @@ def build_gauges(
     ]
 
 
-def _info(settings: EmulatorSettings) -> Reading:
+def _info(settings: EmulatorSettings) -> PolledMetric:
     labels = {
         "backend": settings.backend,
         "model": settings.served_model,
         "isolation": settings.engine_isolation,
     }
-    spec = Spec(
+    spec = MetricSpec(
         name=f"{PREFIX}info",
         kind="gauge",
         help="Always 1; the labels name the backend, the model and the isolation mode.",
         labels={name: (value,) for name, value in labels.items()},
     )
-    return Reading(spec, lambda: {tuple(labels.values()): 1})
+    return PolledMetric(spec, lambda: {tuple(labels.values()): 1})
 
 
-def _one(name: str, description: str, read: Callable[[], float]) -> Reading:
-    return Reading(Spec(name=PREFIX + name, kind="gauge", help=description), read)
+def _gauge(name: str, description: str, read: Callable[[], float]) -> PolledMetric:
+    return PolledMetric(MetricSpec(name=PREFIX + name, kind="gauge", help=description), read)
 
 
-def _by(
+def _labelled_gauge(
     name: str,
     description: str,
     label: str,
     values: Iterable[str],
     read: Callable[[], Mapping[Any, float]],
-) -> Reading:
-    """Return a reading with one label; label values without a number are reported as 0."""
-    known = tuple(map(str, values))
-    spec = Spec(name=PREFIX + name, kind="gauge", help=description, labels={label: known})
+) -> PolledMetric:
+    """Return a polled gauge with one label; label values without a number are reported as 0."""
+    label_values = tuple(map(str, values))
+    spec = MetricSpec(
+        name=PREFIX + name, kind="gauge", help=description, labels={label: label_values}
+    )
 
     def read_all() -> Mapping[tuple[str, ...], float]:
         numbers = read()
-        return {(value,): numbers.get(value, 0) for value in known}
+        return {(value,): numbers.get(value, 0) for value in label_values}
 
-    return Reading(spec, read_all)
+    return PolledMetric(spec, read_all)

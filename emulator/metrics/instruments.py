@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Generic, Literal, TypeVar
 
-# Replaces every label value that was not declared.
+# Replaces each label value that was not declared.
 OTHER = "other"
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
+class MetricSpec:
     """A metric's name, type and description; `labels` has all values that each label can have."""
 
     name: str
@@ -72,14 +72,14 @@ class Family(Generic[T]):
     created at its first event.
     """
 
-    def __init__(self, spec: Spec, make: Callable[[], T], *, sparse: bool = False) -> None:
+    def __init__(self, spec: MetricSpec, make: Callable[[], T], *, sparse: bool = False) -> None:
         self.spec = spec
         self._make = make
         self._allowed = [frozenset(values) for values in spec.labels.values()]
         initial = () if sparse else product(*spec.labels.values())
         self._children: dict[tuple[str, ...], T] = {values: make() for values in initial}
 
-    def of(self, *values: str) -> T:
+    def labels(self, *values: str) -> T:
         """Return the instrument for these label values."""
         child = self._children.get(values)
         if child is None:
@@ -95,11 +95,11 @@ class Family(Generic[T]):
         yield from self._children.items()
 
 
-class Reading:
+class PolledMetric:
     """Numbers that are read at each scrape, by label values if the metric has labels."""
 
     def __init__(
-        self, spec: Spec, read: Callable[[], Mapping[tuple[str, ...], float] | float]
+        self, spec: MetricSpec, read: Callable[[], Mapping[tuple[str, ...], float] | float]
     ) -> None:
         self.spec = spec
         self._read = read
@@ -110,4 +110,4 @@ class Reading:
         yield from numbers.items() if isinstance(numbers, Mapping) else [((), numbers)]
 
 
-Metric = Family[Counter] | Family[Histogram] | Reading
+Metric = Family[Counter] | Family[Histogram] | PolledMetric

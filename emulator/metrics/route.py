@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MetricsRoute:
-    """Answers scrapes. Owned by the event loop, like everything that it reads."""
+    """Serves the metrics to Prometheus. Owned by the event loop, like everything that it reads."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = metrics
@@ -31,13 +31,13 @@ class MetricsRoute:
     async def _answer(self, request: Request) -> Response:
         if self._text is None:
             # Importing the library takes 0.1 s, which would block streams on this event loop.
-            self._text = await asyncio.to_thread(_text, self._metrics)
+            self._text = await asyncio.to_thread(_create_text, self._metrics)
         from emulator.metrics.exposition import MEDIA_TYPE
 
         return Response(self._text.render(), media_type=MEDIA_TYPE)
 
 
-def _text(metrics: Sequence[Metric]) -> PrometheusText:
+def _create_text(metrics: Sequence[Metric]) -> PrometheusText:
     from emulator.metrics.exposition import PrometheusText
 
     return PrometheusText(metrics)

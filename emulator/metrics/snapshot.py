@@ -13,20 +13,20 @@ def metrics_as_json(metrics: Iterable[Metric]) -> dict[str, Any]:
 
     A histogram is an object with the number of observations and their sum.
     """
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for metric in metrics:
         name = metric.spec.name
         if metric.spec.labels:
-            found[name] = {}
-        for values, number in metric.samples():
-            place, key = found, name
+            result[name] = {}
+        for values, sample in metric.samples():
+            parent, key = result, name
             for value in values:
-                place, key = place.setdefault(key, {}), value
-            place[key] = _value(number)
-    return found
+                parent, key = parent.setdefault(key, {}), value
+            parent[key] = _sample_as_json(sample)
+    return result
 
 
-def _value(number: Counter | Histogram | float) -> Any:
-    if isinstance(number, Histogram):
-        return {"count": number.count, "sum": round(number.total, 6)}
-    return number.value if isinstance(number, Counter) else number
+def _sample_as_json(sample: Counter | Histogram | float) -> Any:
+    if isinstance(sample, Histogram):
+        return {"count": sample.count, "sum": round(sample.total, 6)}
+    return sample.value if isinstance(sample, Counter) else sample

@@ -9,7 +9,10 @@ from validation import Options, Subject, Validator, Verdict
 
 
 class InstrumentedValidator:
-    """Calls `on_verdict` with each verdict, one at a time although texts are checked on threads."""
+    """Calls `on_verdict` with each verdict.
+
+    Texts are validated on several threads; a lock makes sure that only one thread calls it.
+    """
 
     def __init__(self, validator: Validator, on_verdict: Callable[[Verdict], None]) -> None:
         self._validator = validator

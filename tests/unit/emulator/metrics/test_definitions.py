@@ -145,8 +145,8 @@ def test_a_job_that_ended(metrics: Metrics) -> None:
 
 def test_verdicts_by_rule_of_the_rules_there_are(metrics: Metrics) -> None:
     issues = tuple(Issue(rule, "said") for rule in ("too_short", "too_short", "made up by someone"))
-    metrics.verdict(Verdict(text="", intent="general", issues=issues))
-    metrics.verdict(Verdict(text="", intent="general"))
+    metrics.count_verdict(Verdict(text="", intent="general", issues=issues))
+    metrics.count_verdict(Verdict(text="", intent="general"))
     assert told(metrics, "validation_issues_total") == {"too_short": 2, "other": 1}
     assert told(metrics, "validation_verdicts_total") == {"true": 1, "false": 1}
 
@@ -154,7 +154,7 @@ def test_verdicts_by_rule_of_the_rules_there_are(metrics: Metrics) -> None:
 def test_verdict_counts_notices_apart_from_issues() -> None:
     # R60
     metrics = Metrics(("too_short",), ("cut_off",))
-    metrics.verdict(Verdict(text="", intent="general", notices=(Issue("cut_off", "said"),)))
+    metrics.count_verdict(Verdict(text="", intent="general", notices=(Issue("cut_off", "said"),)))
     assert told(metrics, "validation_notices_total") == {"cut_off": 1, "other": 0}
     assert told(metrics, "validation_issues_total") == {"too_short": 0, "other": 0}
     assert told(metrics, "validation_verdicts_total") == {"true": 1, "false": 0}
@@ -162,7 +162,7 @@ def test_verdict_counts_notices_apart_from_issues() -> None:
 
 def test_requests_by_operation_and_status(metrics: Metrics) -> None:
     for path, status in (("/run", 200), ("/run", 418), ("/nobody/knows", 404)):
-        metrics.request({"type": "http", "path": path}, status, 0.5)
+        metrics.count_request({"type": "http", "path": path}, status, 0.5)
     assert told(metrics, "http_requests_total") == {
         "run": {"200": 1, "other": 1},
         "other": {"404": 1},
@@ -172,7 +172,7 @@ def test_requests_by_operation_and_status(metrics: Metrics) -> None:
 
 def test_lines_of_batches(metrics: Metrics) -> None:
     for ok in (True, False, True):
-        metrics.line(ok)
+        metrics.count_batch_line(ok)
     assert told(metrics, "batch_lines_total") == {"completed": 2, "failed": 1}
 
 

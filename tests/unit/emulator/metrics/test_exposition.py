@@ -5,24 +5,26 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from emulator.metrics.exposition import PrometheusText
-from emulator.metrics.instruments import Counter, Family, Histogram, Reading, Spec
+from emulator.metrics.instruments import Counter, Family, Histogram, MetricSpec, PolledMetric
 from emulator.metrics.snapshot import metrics_as_json
 
 NASTY = 'a "quoted" \\back\\slash\nand a new line, é'
 
 
-def made() -> list[Family[Counter] | Family[Histogram] | Reading]:
-    counted = Family(Spec(name="c_total", kind="counter", help="C.", labels={"l": ("x",)}), Counter)
-    counted.of("x").add(3)
+def made() -> list[Family[Counter] | Family[Histogram] | PolledMetric]:
+    counted = Family(
+        MetricSpec(name="c_total", kind="counter", help="C.", labels={"l": ("x",)}), Counter
+    )
+    counted.labels("x").add(3)
     spread = Family(
-        Spec(name="h_seconds", kind="histogram", help="H.", labels={"l": ("x",)}),
+        MetricSpec(name="h_seconds", kind="histogram", help="H.", labels={"l": ("x",)}),
         lambda: Histogram((0.1, 1.0)),
     )
     for value in (0.05, 0.5, 5.0):
-        spread.of("x").observe(value)
-    info = Spec(name="info", kind="gauge", help="I.", labels={"a": (NASTY,), "b": ("",)})
-    level = Reading(Spec(name="g", kind="gauge", help="G."), lambda: 0.25)
-    return [counted, spread, Reading(info, lambda: {(NASTY, ""): 1}), level]
+        spread.labels("x").observe(value)
+    info = MetricSpec(name="info", kind="gauge", help="I.", labels={"a": (NASTY,), "b": ("",)})
+    level = PolledMetric(MetricSpec(name="g", kind="gauge", help="G."), lambda: 0.25)
+    return [counted, spread, PolledMetric(info, lambda: {(NASTY, ""): 1}), level]
 
 
 def test_the_library_reads_what_was_counted() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from emulator.batches.batch import BatchStatus
 from emulator.metrics.definitions import PREFIX
-from emulator.metrics.gauges import build_gauges
+from emulator.metrics.gauges import build_polled_metrics
 from emulator.metrics.snapshot import metrics_as_json
 from emulator.settings import EmulatorSettings
 from engine import EngineState
@@ -37,7 +37,7 @@ class Scene:
         settings = EmulatorSettings(
             engine="scripted", endpoint_id="mine", model_name="tiny", max_jobs=77
         )
-        found = build_gauges(
+        found = build_polled_metrics(
             settings,
             cast("Any", self.engine),
             self.store,

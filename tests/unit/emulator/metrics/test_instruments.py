@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from emulator.metrics.instruments import Counter, Family, Histogram, Reading, Spec
+from emulator.metrics.instruments import Counter, Family, Histogram, MetricSpec, PolledMetric
 
 
-def spec(**labels: tuple[str, ...]) -> Spec:
-    return Spec(name="n", kind="counter", help="h", labels=labels)
+def spec(**labels: tuple[str, ...]) -> MetricSpec:
+    return MetricSpec(name="n", kind="counter", help="h", labels=labels)
 
 
 def test_an_observation_is_in_the_first_bucket_whose_bound_it_does_not_pass() -> None:
@@ -38,21 +38,21 @@ def test_every_combination_is_there_from_the_start() -> None:
 def test_sparse_ones_are_there_once_they_happened() -> None:
     family = Family(spec(a=("x", "y")), Counter, sparse=True)
     assert list(family.samples()) == []
-    family.of("y").add(2)
+    family.labels("y").add(2)
     assert [(values, each.value) for values, each in family.samples()] == [(("y",), 2)]
 
 
 def test_what_was_not_named_never_makes_more_of_them() -> None:
     family = Family(spec(a=("x", "other"), b=("1", "other")), Counter)
     for number in range(1_000):
-        family.of(f"made up {number}", "1").add()
-        family.of("x", f"{number}!").add()
+        family.labels(f"made up {number}", "1").add()
+        family.labels("x", f"{number}!").add()
     found = {values: each.value for values, each in family.samples()}
     assert found == {("x", "1"): 0, ("x", "other"): 1_000, ("other", "1"): 1_000, ("other",) * 2: 0}
 
 
 def test_readings_are_looked_up_each_time() -> None:
     numbers = iter([1.0, 2.0])
-    reading = Reading(spec(), lambda: next(numbers))
+    reading = PolledMetric(spec(), lambda: next(numbers))
     assert [list(reading.samples()) for _ in range(2)] == [[((), 1.0)], [((), 2.0)]]
-    assert list(Reading(spec(a=("x",)), lambda: {("x",): 3}).samples()) == [(("x",), 3)]
+    assert list(PolledMetric(spec(a=("x",)), lambda: {("x",): 3}).samples()) == [(("x",), 3)]
