@@ -23,7 +23,7 @@ from handler.openai.service import OpenAIService
 from handler.options import PII_KINDS, OptionsInput, OptionsReader
 from handler.outbound_targets import OutboundPolicy
 from handler.pipeline import Pipeline
-from handler.results import ResultStore
+from handler.results import ResultUploader
 from handler.sampling import describe_value
 from handler.setting_error import SettingError
 from handler.settings import Settings
@@ -96,11 +96,11 @@ def build_validation(settings: Settings) -> ValidationSetup:
     return ValidationSetup(validator, options)
 
 
-def build_result_store(
+def build_result_uploader(
     settings: ResultSettings,
     sizes: PayloadLimits | None = None,
     targets: OutboundPolicy = _ANY_TARGET,
-) -> ResultStore:
+) -> ResultUploader:
     """Return where results go that are too large to be sent, by `sizes`. Raises SettingError."""
     endpoint, name = settings.bucket_endpoint_url, settings.bucket_name
     key, hidden = settings.bucket_access_key_id, settings.bucket_secret_access_key
@@ -113,7 +113,7 @@ def build_result_store(
         for variable, value in (("BUCKET_ACCESS_KEY_ID", key), ("RESULT_MAX_MB", max_mb)):
             if value is not None:
                 raise SettingError(f"{variable} needs BUCKET_ENDPOINT_URL or BUCKET_NAME")
-        return ResultStore(sizes=sizes, targets=targets)
+        return ResultUploader(limits=sizes, targets=targets)
     try:
         bucket = Bucket(
             name=_checked(check_name, name, "BUCKET_NAME") or "",
@@ -124,7 +124,7 @@ def build_result_store(
     except InvalidRequest as error:
         raise SettingError(error.message) from None
     max_bytes = None if max_mb is None else int(max_mb * 1e6)
-    return ResultStore(bucket, max_bytes, sizes=sizes, targets=targets)
+    return ResultUploader(bucket, max_bytes, limits=sizes, targets=targets)
 
 
 def build_services(
@@ -133,8 +133,8 @@ def build_services(
     checking: ValidationSetup,
     interval_s: float = 0.05,
     *,
-    stream_several: bool = False,
-    results: ResultStore | None = None,
+    stream_multi_prompt: bool = False,
+    results: ResultUploader | None = None,
     validator: Validator | None = None,
     on_open: Callable[[ActiveGeneration], object] = lambda running: None,
 ) -> Services:
@@ -160,7 +160,7 @@ def build_services(
         models,
         checking.options,
         max_tokens=settings.default_max_tokens,
-        stream_several=stream_several,
+        stream_multi_prompt=stream_multi_prompt,
     )
     jobs = JobHandler(
         models,

@@ -7,7 +7,7 @@ from typing import Any
 
 from engine import EngineState
 from handler.errors import InvalidRequest
-from handler.openai.models import unknown_model
+from handler.openai.models import model_not_found
 from handler.pipeline import Pipeline
 from handler.sampling import describe_value
 
@@ -49,7 +49,7 @@ class ModelRegistry:
         if name is None:
             return self.default
         if (found := self._by_name.get(name)) is None:
-            raise unknown_model(name, self.names, param)
+            raise model_not_found(name, self.names, param)
         return found
 
     def find_for_body(self, body: Mapping[str, Any], path: str = "") -> Pipeline:

@@ -34,7 +34,7 @@ async def event_per_token(
     async for batch in running.batches(interval_s):
         yield opening + b"".join([codec.encode_delta([delta]) for delta in batch])
         opening = b""
-    yield opening + codec.encode_closing(await running.answer()) + DONE
+    yield opening + codec.encode_closing(await running.build_answer()) + DONE
 
 
 def tell_aborts(path: Path) -> None:

@@ -64,8 +64,8 @@ def describe(routes: Iterable[BaseRoute], settings: EmulatorSettings) -> dict[st
     limits = settings.policy_limits()
     week = 7 * 24 * 3600 * 1000
     policy = {
-        "executionTimeout": (limits.least_execution_timeout_ms, week),
-        "ttl": (limits.least_ttl_ms, week),
+        "executionTimeout": (limits.min_execution_timeout_ms, week),
+        "ttl": (limits.min_ttl_ms, week),
     }
     paths: dict[str, Any] = {}
     for route in routes:

@@ -1,4 +1,4 @@
-"""The answers that are generated to each prompt, and the best of them (R5, R10, R15)."""
+"""Build a request for each candidate answer, and select the best answers (R5, R10, R15)."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from handler.errors import InvalidRequest
 from handler.openai.parameters import Parameters
 from handler.request import TextRequest
 
-# Of one call: all of them are made ready before the first one runs.
+# Limit for one call, because all its requests are built before the first one runs.
 MAX_GENERATIONS = 2048
 
 
 def check_generation_count(prompts: Sequence[Prompt], parameters: Parameters) -> None:
-    """Find whether a call asks for more answers than one may. Raises InvalidRequest."""
-    wanted = len(prompts) * parameters.candidates
-    if wanted > MAX_GENERATIONS:
+    """Check the number of generations of a call. Raises InvalidRequest."""
+    count = len(prompts) * parameters.candidates
+    if count > MAX_GENERATIONS:
         raise InvalidRequest(
             f"prompt, n and best_of must ask for at most {MAX_GENERATIONS} answers together, "
-            f"got {wanted}",
+            f"got {count}",
             "prompt",
         )
 
 
 def build_requests(
     call_id: str,
-    of_call: Callable[..., TextRequest],
+    create_request: Callable[..., TextRequest],
     prompts: Sequence[Prompt],
     parameters: Parameters,
     priority: Priority,
@@ -38,25 +38,25 @@ def build_requests(
 ) -> tuple[TextRequest, ...]:
     """Return a request for each candidate of each prompt, in the prompts' order.
 
-    `of_call` makes one of its generation: what else is in it is the same for all.
+    `create_request` makes a request from a `generation`; its other fields are the same for all.
     """
-    found: list[TextRequest] = []
+    requests: list[TextRequest] = []
     for prompt in prompts:
         for candidate in range(parameters.candidates):
-            number = len(found)
+            number = len(requests)
             generation = GenerationRequest(
                 prompt=prompt,
-                sampling=_seeded(parameters.sampling, candidate),
+                sampling=_with_own_seed(parameters.sampling, candidate),
                 request_id=call_id if not number else f"{call_id}-{number}",
                 priority=priority,
                 timeout_s=timeout_s,
             )
-            found.append(of_call(generation=generation))
-    return tuple(found)
+            requests.append(create_request(generation=generation))
+    return tuple(requests)
 
 
-def _seeded(sampling: SamplingParams, candidate: int) -> SamplingParams:
-    """Return the sampling of one of several answers: with one seed they would be the same."""
+def _with_own_seed(sampling: SamplingParams, candidate: int) -> SamplingParams:
+    """Return the sampling of a candidate: with the same seed all answers would be equal."""
     if sampling.seed is None or not candidate:
         return sampling
     return replace(sampling, seed=(sampling.seed + candidate) % 2**63)
@@ -65,28 +65,28 @@ def _seeded(sampling: SamplingParams, candidate: int) -> SamplingParams:
 def select_best(
     answers: Sequence[CompletedAnswer], parameters: Parameters
 ) -> list[CompletedAnswer]:
-    """Return the choices among the candidates, the likeliest first where there is a choice."""
+    """Return the `n` likeliest candidates of each prompt; all, unsorted, if there are only `n`."""
     n, candidates = parameters.n, parameters.candidates
     if candidates == n:
         return list(answers)
-    chosen: list[CompletedAnswer] = []
+    selected: list[CompletedAnswer] = []
     for first in range(0, len(answers), candidates):
         ranked = sorted(
             answers[first : first + candidates],
-            key=lambda answer: _likeliness(answer, parameters.length_penalty),
+            key=lambda answer: _score(answer, parameters.length_penalty),
             reverse=True,
         )
-        chosen += ranked[:n]
-    return chosen
+        selected += ranked[:n]
+    return selected
 
 
-def _likeliness(answer: CompletedAnswer, length_penalty: float) -> float:
-    """Rank by the sum of log-probabilities over the length to the power `length_penalty`."""
-    found = answer.hidden_logprobs or [each.logprob for each in answer.logprobs]
-    if not found:
+def _score(answer: CompletedAnswer, length_penalty: float) -> float:
+    """Rank by the sum of log-probabilities divided by the length to the power `length_penalty`."""
+    logprobs = answer.hidden_logprobs or [each.logprob for each in answer.logprobs]
+    if not logprobs:
         return -math.inf
-    total = sum(found)
+    total = sum(logprobs)
     if total >= 0:
         return math.inf
-    # By its logarithm, which is in the same order and overflows with no penalty.
-    return length_penalty * math.log(len(found)) - math.log(-total)
+    # The logarithm of the quotient has the same order, and no penalty makes it overflow.
+    return length_penalty * math.log(len(logprobs)) - math.log(-total)

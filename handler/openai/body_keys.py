@@ -1,4 +1,4 @@
-"""The known keys of OpenAI bodies, route by route."""
+"""The known keys of the request bodies of each OpenAI endpoint."""
 
 from __future__ import annotations
 
@@ -9,25 +9,31 @@ from handler.parameter_names import IGNORED, LABELS
 from handler.unknown_keys import KnownKeys
 
 _UNSUPPORTED = "is not supported and was ignored"
-_BOTH = LABELS | {"enable_validation", "model", "response_format", "stream_options", "validation"}
-_OF_OTHERS = {
+_COMMON_KEYS = LABELS | {
+    "enable_validation",
+    "model",
+    "response_format",
+    "stream_options",
+    "validation",
+}
+_MISPLACED_NOTES = {
     "apply_chat_template": "is only for jobs and was ignored",
     "extra_body": "was ignored: put its members into the body itself",
     "sampling_params": "is only for jobs and was ignored: put its members into the body itself",
 }
-_NOTES = dict.fromkeys(IGNORED, _UNSUPPORTED) | _OF_OTHERS
+_NOTES = dict.fromkeys(IGNORED, _UNSUPPORTED) | _MISPLACED_NOTES
 
-# `read_parameters` has the warnings about the names that are ignored, and about a chat's own.
+# `read_parameters` warns about `ignored` keys and about chat-only keys in completions.
 BODY_KEYS: Mapping[type[OpenAIInput], KnownKeys] = {
     CompletionInput: KnownKeys(
         "",
-        CompletionInput.model_fields.keys() | _BOTH | {"prompt"},
+        CompletionInput.model_fields.keys() | _COMMON_KEYS | {"prompt"},
         ignored=IGNORED | set(CHAT_ONLY_PARAMETERS),
         notes=_NOTES | {"messages": "is only for chats and was ignored"},
     ),
     ChatInput: KnownKeys(
         "",
-        ChatInput.model_fields.keys() | _BOTH | set(CHAT_ONLY_PARAMETERS) | {"messages"},
+        ChatInput.model_fields.keys() | _COMMON_KEYS | set(CHAT_ONLY_PARAMETERS) | {"messages"},
         ignored=IGNORED,
         notes=_NOTES | {"prompt": "is only for completions and was ignored"},
     ),
@@ -38,7 +44,7 @@ TOKENIZE_KEYS = KnownKeys(
     notes=dict.fromkeys((*CHAT_ONLY_PARAMETERS, "return_token_strs"), _UNSUPPORTED) | _NOTES,
 )
 DETOKENIZE_KEYS = KnownKeys("", LABELS | {"model", "tokens"}, notes=_NOTES)
-# A line of a batch, around its body.
+# The keys of a batch input line around its body.
 CALL_LINE_KEYS = KnownKeys(
     "",
     ("body", "custom_id", "method", "url"),

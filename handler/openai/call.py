@@ -1,4 +1,4 @@
-"""One OpenAI call: how to run it, and how to tell what comes of it."""
+"""One OpenAI call: its requests to the engine, and the encoding of its response."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from validation import Options
 
 
 class OpenAICall:
-    """Holds one call from its body to its answers, whole or as server-sent events.
+    """A call, from its parsed body to its response, streamed or not.
 
-    There are `requests` for all candidates of all prompts, in order, and a choice for each of the
-    best. What only the engine knows of a call, its `echoes` and its `manner`, is put right before
-    it is answered. Owned by whoever answers it.
+    There is one of the `requests` for each candidate of each prompt, in order, and a choice for
+    each of the best candidates. `echoes` and `response_mode` may depend on the engine; the service
+    sets them before it runs the call. Not thread-safe; used by the task that answers the call.
 
     Raises:
         InvalidRequest: naming the parameter that is wrong.
-        ModelNotFound: the model asked for is neither the one that is served nor an adapter of it.
+        ModelNotFound: the requested model is neither the served model nor one of its adapters.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class OpenAICall:
         options: OptionsReader = NO_DEFAULTS,
         dialect: Dialect = OPENAI,
         *,
-        stream_several: bool = False,
+        stream_multi_prompt: bool = False,
         priority: Priority = Priority.INTERACTIVE,
         adapters: Sequence[str] = (),
         aliases: Sequence[str] = (),
@@ -71,42 +71,42 @@ class OpenAICall:
             sampling = replace(self.parameters.sampling, lora=self._model)
             self.parameters = replace(self.parameters, sampling=sampling)
         self.streaming = self.parameters.streaming
-        if self.streaming and len(self.prompts) > 1 and not stream_several:
+        if self.streaming and len(self.prompts) > 1 and not stream_multi_prompt:
             raise InvalidRequest("Streaming is only supported for single prompts", "prompt")  # R28
         self.id = f"{spec.id_prefix}-{os.urandom(16).hex()}"
         self._options = options
         self._validation = body.get("validation")
-        wanted, missing = self._wanted(self._validation)
-        self._of_call = partial(
+        options_read, option_warnings = self._read_options(self._validation)
+        self._create_request = partial(
             TextRequest,
             streaming=self.streaming,
-            # Not OpenAI's: its clients are told only if they ask.
+            # Off by default, because validation is not part of OpenAI's API.
             validation=read_flag(body, "enable_validation", default=False),
-            options=wanted,
+            options=options_read,
             warnings=(
                 *BODY_KEYS[spec.input_model].warnings(body),
                 *self.parameters.warnings,
                 *format_warnings(body),
-                *missing,
+                *option_warnings,
             ),
             tells_logprobs=self.parameters.logprobs is not None,
         )
         self._priority = priority
-        # Of each generation; None is the engine's own.
+        # Timeout of each generation; None for the engine's own.
         self.timeout_s: float | None = None
         self._requests: tuple[TextRequest, ...] | None = None
         check_generation_count(self.prompts, self.parameters)
         self._include_usage = read_include_usage(body, dialect, streaming=self.streaming)
-        # One for each prompt, once it is known how its text is written.
+        # One for each prompt; the service sets them if the call has `echo`.
         self.echoes: Sequence[Echo] = [NO_ECHO] * len(self.prompts)
 
     @property
     def requests(self) -> tuple[TextRequest, ...]:
-        """One for each candidate of each prompt; not made of a call that is only looked over."""
+        """One request for each candidate of each prompt; built on first use."""
         if self._requests is None:
             self._requests = build_requests(
                 self.id,
-                self._of_call,
+                self._create_request,
                 self.prompts,
                 self.parameters,
                 self._priority,
@@ -121,12 +121,12 @@ class OpenAICall:
 
     @property
     def request(self) -> TextRequest:
-        """The only request of a call that has one, the first of another's."""
+        """The first request; the only one of a call with one candidate."""
         return self.requests[0]
 
     @property
     def needs_capabilities(self) -> bool:
-        """Whether it depends on the engine how the call is to be put: see `suit`."""
+        """Whether the requests depend on the engine's capabilities: see `adapt_to`."""
         parameters = self.parameters
         return (
             self.response_mode.schema is not None
@@ -135,34 +135,36 @@ class OpenAICall:
             or self._unavailable_draft_parameter is not None
         )
 
-    def adapt_to(self, capabilities: Capabilities, unheld: str | None = None) -> None:
-        """Ask no more than the engine can do, and have the client told what became of the rest.
+    def adapt_to(self, capabilities: Capabilities, schema_violation: str | None = None) -> None:
+        """Remove what the engine does not support from the requests, and add warnings about it.
 
-        `unheld` is why no answer can be held to the schema of this call, if that is so.
+        `schema_violation` is the reason why the engine cannot constrain answers to the schema of
+        this call; None if it can.
 
         Raises:
-            InvalidRequest: there is no draft model to set up, and the dialect wants that known.
+            InvalidRequest: the call sets a parameter of a draft model, no draft model is loaded,
+                and the dialect refuses such calls.
         """
         if (name := self._unavailable_draft_parameter) is not None and not capabilities.draft:
             raise InvalidRequest(f"{name} needs a draft model, and none is loaded", name)  # R17
         if self.parameters.suffix and not capabilities.infill:
-            self._change(
-                _unchanged, f"suffix is not supported by {capabilities.model} and was ignored"
+            self._update_requests(
+                _keep_sampling, f"suffix is not supported by {capabilities.model} and was ignored"
             )
         if self.response_mode.schema is not None:
             if not capabilities.json_schema:
-                self._unconstrain("to a schema")
-            elif unheld is not None:
-                self._unconstrain(f"to this schema ({unheld})")
+                self._check_schema_afterwards("to a schema")
+            elif schema_violation is not None:
+                self._check_schema_afterwards(f"to this schema ({schema_violation})")
         if self.parameters.candidates > self.parameters.n and not capabilities.max_logprobs:
-            # Without anything to rank them by, the first ones are taken.
+            # Without log-probabilities `select_best` keeps the first candidates.
             warning = "best_of was not ranked, because the engine returns no logprobs"
-            unasked = _unchanged if self.request.tells_logprobs else _without_logprobs
-            self._change(unasked, warning)
+            change = _keep_sampling if self.parameters.logprobs is not None else _without_logprobs
+            self._update_requests(change, warning)
 
     @property
     def _unavailable_draft_parameter(self) -> str | None:
-        """The parameter that must not come where there is no draft model."""
+        """The parameter that the dialect refuses if there is no draft model; None if unset."""
         sampling = self.parameters.sampling
         if not self.dialect.rejects_unavailable_draft:
             return None
@@ -171,43 +173,51 @@ class OpenAICall:
         return "assistant_confidence_threshold" if sampling.draft_threshold is not None else None
 
     def add_warnings(self, *warnings: str) -> None:
-        """Add sentences to the warnings of the answer."""
+        """Add warnings to the response."""
         if warnings:
-            self._change(_unchanged, *warnings)
+            self._update_requests(_keep_sampling, *warnings)
 
     def replace_prompts(self, prompts: Sequence[str]) -> None:
-        """Have these fed to the model instead of the prompts, which answers still echo."""
-        each = self.parameters.candidates
+        """Send other prompts to the engine. Answers still echo the original ones."""
+        candidates = self.parameters.candidates
         self._requests = tuple(
-            replace(request, generation=replace(request.generation, prompt=prompts[at // each]))
-            for at, request in enumerate(self.requests)
+            replace(
+                request, generation=replace(request.generation, prompt=prompts[index // candidates])
+            )
+            for index, request in enumerate(self.requests)
         )
 
-    def _unconstrain(self, what: str) -> None:
-        """Have answers compared with the schema that the engine cannot hold them to (R39).
+    def _check_schema_afterwards(self, what: str) -> None:
+        """Check answers against the schema, to which the engine cannot constrain them (R39).
 
-        One that does not fit is generated once more, where it has not been streamed.
+        An answer that does not match is generated once more, unless it was streamed.
         """
-        given = dict(self._validation or {})
-        given |= {"json_schema": dict(self.response_mode.schema or {}), "regenerate": True}
-        wanted, missing = self._wanted(given)
+        validation = dict(self._validation or {})
+        validation |= {"json_schema": dict(self.response_mode.schema or {}), "regenerate": True}
+        options, option_warnings = self._read_options(validation)
         warning = f"the engine cannot constrain its answers {what}: they are checked against it"
-        self._change(_without_schema, *missing, warning)
+        self._update_requests(_without_schema, *option_warnings, warning)
         self._requests = tuple(
-            replace(request, validation=True, options=wanted) for request in self.requests
+            replace(request, validation=True, options=options) for request in self.requests
         )
 
-    def _wanted(self, given: Any) -> tuple[Options, tuple[str, ...]]:
-        """Return what answers are checked for, and what of it cannot be. Raises InvalidRequest."""
-        wanted, missing = self._options.read(given)
-        if wanted.checks and self.response_mode.parses_reply:
-            tools = self.response_mode.tools
-            checks = {name: ContentCheck(check, tools) for name, check in wanted.checks.items()}
-            wanted = replace(wanted, checks=checks)
-        return wanted, missing
+    def _read_options(self, validation: Any) -> tuple[Options, tuple[str, ...]]:
+        """Return the validation options of a call, with warnings about unavailable ones.
 
-    def _change(self, change: Callable[[SamplingParams], SamplingParams], *warnings: str) -> None:
-        """Have every request ask for something else of the engine, and its answer warn."""
+        Raises:
+            InvalidRequest: an option is wrong.
+        """
+        options, warnings = self._options.read(validation)
+        if options.checks and self.response_mode.parses_reply:
+            tools = self.response_mode.tools
+            checks = {name: ContentCheck(check, tools) for name, check in options.checks.items()}
+            options = replace(options, checks=checks)
+        return options, warnings
+
+    def _update_requests(
+        self, change: Callable[[SamplingParams], SamplingParams], *warnings: str
+    ) -> None:
+        """Change the sampling of all requests, and add warnings to their answers."""
         self._requests = tuple(
             replace(
                 request,
@@ -221,39 +231,43 @@ class OpenAICall:
         )
 
     def encode_response(self, *answers: CompletedAnswer) -> dict[str, Any]:
-        """Return the body of a call that is not streamed, from the answers to all its requests."""
-        chosen = select_best(answers, self.parameters)
-        # Of several, each tells its own verdict.
-        verdicts = [encode_verdict(answer) for answer in chosen]
-        alone = len(chosen) == 1
+        """Return the response body of a call, from the answers to all its requests, in order."""
+        selected = select_best(answers, self.parameters)
+        # The verdict of a single choice is a key of the body, otherwise each choice has its own.
+        verdicts = [encode_verdict(answer) for answer in selected]
+        has_one_choice = len(selected) == 1
         body: dict[str, Any] = {
             **self._envelope(self.spec.object, answers[0].created),
             "choices": [
-                {"index": index, **self._choice(index, answer), **({} if alone else verdict)}
-                for index, (answer, verdict) in enumerate(zip(chosen, verdicts, strict=True))
+                {
+                    "index": index,
+                    **self._encode_choice(index, answer),
+                    **({} if has_one_choice else verdict),
+                }
+                for index, (answer, verdict) in enumerate(zip(selected, verdicts, strict=True))
             ],
             "usage": total_usage(answers, len(self.prompts)),
         }
         warnings = [*dict.fromkeys(warning for answer in answers for warning in answer.warnings)]
         if warnings:
             body["warnings"] = warnings
-        return body | verdicts[0] if alone else body
+        return body | verdicts[0] if has_one_choice else body
 
     def encode_opening(self, created: int, index: int = 0) -> bytes:
-        """Return what comes before a choice's first text, perhaps nothing; first of its events."""
+        """Return the events before a choice's first text, possibly none. Call it first."""
         return self._chunks.encode_opening(self._envelope(self.spec.chunk_object, created), index)
 
     def encode_delta(self, batch: list[Delta], index: int = 0) -> bytes:
-        """Return one event with the new text of a batch."""
+        """Return the events with the new text of a batch: usually one, possibly none."""
         return self._chunks.encode_delta(batch, index)
 
     def encode_closing(self, answer: CompletedAnswer, index: int = 0) -> bytes:
-        """Return a choice's last event, without text, and after the last choice's the usage."""
+        """Return a choice's last event, without text; after the last choice, also the usage."""
         return self._chunks.encode_closing(answer, index)
 
     @cached_property
     def _chunks(self) -> ChunkEncoder:
-        """Made when the first event is: by then the call is known in full."""
+        """The encoder, created on first use: `echoes` and `response_mode` are set by then."""
         return ChunkEncoder(
             self.spec,
             self.dialect,
@@ -263,7 +277,7 @@ class OpenAICall:
             include_usage=self._include_usage,
         )
 
-    def _choice(self, index: int, answer: CompletedAnswer) -> dict[str, Any]:
+    def _encode_choice(self, index: int, answer: CompletedAnswer) -> dict[str, Any]:
         echo = self.echoes[index // self.parameters.n]
         return encode_choice(answer, echo, self.spec, self.parameters, self.response_mode)
 
@@ -271,7 +285,7 @@ class OpenAICall:
         return {"id": self.id, "object": kind, "created": created, "model": self._model}
 
 
-def _unchanged(sampling: SamplingParams) -> SamplingParams:
+def _keep_sampling(sampling: SamplingParams) -> SamplingParams:
     return sampling
 
 

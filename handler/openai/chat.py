@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`: a conversation in, the assistant's next turn out (R33-R36)."""
+"""The `/v1/chat/completions` endpoint (R33-R36)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from handler.sampling import describe_value
 MAX_TEMPLATE_CHARS = 100_000
 
 
-def _chat(body: Mapping[str, Any]) -> tuple[Chat]:
+def _read_chat(body: Mapping[str, Any]) -> tuple[Chat]:
     template = body.get("chat_template_kwargs")
     if template is None:
         template = {}
@@ -45,14 +45,17 @@ def _chat(body: Mapping[str, Any]) -> tuple[Chat]:
     return (Chat(read_messages(body.get("messages")), template, read_tools(body).definitions),)
 
 
-def _manner(body: Mapping[str, Any]) -> ResponseMode:
+def _read_response_mode(body: Mapping[str, Any]) -> ResponseMode:
     tools = read_tools(body)
     schema = tools.schema or read_response_format(body)
     return ResponseMode(parses_reply=True, tools=tools, schema=schema)
 
 
 def _is_plain(template: dict[str, Any]) -> bool:
-    """Whether it can cross to the engine's process, which Python's own JSON does not ensure."""
+    """Return whether orjson can encode the variables for the engine process.
+
+    The standard library's `json`, which may have parsed the body, accepts more.
+    """
     try:
         orjson.dumps(template)
     except TypeError:
@@ -65,11 +68,11 @@ CHAT = EndpointSpec(
     object="chat.completion",
     chunk_object="chat.completion.chunk",
     input_model=ChatInput,
-    read_prompts=_chat,
+    read_prompts=_read_chat,
     encode_text=lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
     encode_chunk=lambda text: b'"delta":{"content":' + text + b"}",
     encode_chunk_with_role=lambda text: b'"delta":{"role":"assistant","content":' + text + b"}",
-    read_response_mode=_manner,
+    read_response_mode=_read_response_mode,
     encode_logprobs=logprobs.encode_chat_logprobs,
     opening_choice={"delta": {"role": "assistant", "content": ""}},
     last_choice={"delta": {}},

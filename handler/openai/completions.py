@@ -1,4 +1,4 @@
-"""`/v1/completions`: prompts in, their continuations out (R1-R6, R13, R14, R19-R22)."""
+"""The `/v1/completions` endpoint (R1-R6, R13, R14, R19-R22)."""
 
 from __future__ import annotations
 
@@ -15,38 +15,42 @@ from handler.openai.response_mode import ResponseMode
 from handler.openai.structured import read_response_format
 from handler.sampling import check_token_count, read_token_ids
 
-# As many as OpenAI takes; each one is a generation.
+# OpenAI's limit. Each prompt is at least one generation.
 MAX_PROMPTS = 2048
-_PLAIN = ResponseMode()
+_PLAIN_TEXT = ResponseMode()
 
 
-def _prompts(body: Mapping[str, Any]) -> tuple[RenderedPrompt, ...]:
-    """Return the prompts of R5's four forms. Raises InvalidRequest in R6's very words."""
-    given = body.get("prompt")
-    check_token_count(given, "prompt")
-    if not isinstance(given, list) or read_token_ids(given):
-        given = [given]
-    if len(given) > MAX_PROMPTS:
+def _read_prompts(body: Mapping[str, Any]) -> tuple[RenderedPrompt, ...]:
+    """Return the prompts of a body, which may have any of R5's four forms.
+
+    Raises:
+        InvalidRequest: the form is wrong, with R6's exact message, or there are too many prompts.
+    """
+    prompts = body.get("prompt")
+    check_token_count(prompts, "prompt")
+    if not isinstance(prompts, list) or read_token_ids(prompts):
+        prompts = [prompts]
+    if len(prompts) > MAX_PROMPTS:
         raise InvalidRequest(
-            f"prompt must have at most {MAX_PROMPTS} prompts, got {len(given)}", "prompt"
+            f"prompt must have at most {MAX_PROMPTS} prompts, got {len(prompts)}", "prompt"
         )
-    if len({type(each) for each in given}) != 1:
+    if len({type(prompt) for prompt in prompts}) != 1:
         raise InvalidRequest("Invalid prompt format", "prompt")
-    return tuple(map(_prompt, given))
+    return tuple(map(_check_prompt, prompts))
 
 
-def _prompt(given: Any) -> RenderedPrompt:
-    if isinstance(given, str) and given:
-        check_text(given, "prompt")
-        return given
-    if ids := read_token_ids(given):
+def _check_prompt(prompt: Any) -> RenderedPrompt:
+    if isinstance(prompt, str) and prompt:
+        check_text(prompt, "prompt")
+        return prompt
+    if ids := read_token_ids(prompt):
         return ids
     raise InvalidRequest("Invalid prompt format", "prompt")
 
 
-def _manner(body: Mapping[str, Any]) -> ResponseMode:
+def _read_response_mode(body: Mapping[str, Any]) -> ResponseMode:
     schema = read_response_format(body)
-    return _PLAIN if schema is None else ResponseMode(schema=schema)
+    return _PLAIN_TEXT if schema is None else ResponseMode(schema=schema)
 
 
 COMPLETIONS = EndpointSpec(
@@ -54,11 +58,11 @@ COMPLETIONS = EndpointSpec(
     object="text_completion",
     chunk_object="text_completion",
     input_model=CompletionInput,
-    read_prompts=_prompts,
+    read_prompts=_read_prompts,
     encode_text=lambda text: {"text": text},
     encode_chunk=lambda text: b'"text":' + text,
     encode_chunk_with_role=lambda text: b'"text":' + text,
-    read_response_mode=_manner,
+    read_response_mode=_read_response_mode,
     encode_logprobs=logprobs.encode_completion_logprobs,
     opening_choice=None,
     last_choice={"text": ""},

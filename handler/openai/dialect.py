@@ -1,4 +1,4 @@
-"""How the families of routes differ, as one table: OpenAI's, the oracle's, the model server's."""
+"""The differences between the dialects: OpenAI, oracle, and OpenVINO Model Server (ovms)."""
 
 from __future__ import annotations
 
@@ -7,32 +7,37 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """One family's word where the source documents disagree; everything else is shared.
+    """The behaviour of one route prefix where the source documents disagree.
 
-    `usage_unasked` puts the totals on a stream's last chunk where `stream_options` says nothing
-    (R22). `role_in_every_delta` is S1's (R36). `stop_in_stream` keeps the stop string in streamed
-    text, and allows no other wish (R25). `best_of_is_one` does not let `n` raise `best_of` (R15).
-    `one_logprob` takes `logprobs` of 1 alone, and only without streaming (R13). `named_errors` has
-    errors with a name for their code instead of the HTTP status (R53). `refuses_draft` lets nobody
-    set up a draft model that there is not, nor in two manners at a time (R17); others are warned.
+    Everything else is shared by all prefixes.
+
+    - `usage_by_default`: a stream's last chunk has the usage if `stream_options` is unset (R22).
+    - `role_in_every_delta`: every delta has a role, as S1 requires (R36).
+    - `stop_in_stream`: streamed text includes the stop string, and a request that asks for the
+      opposite is refused (R25).
+    - `best_of_is_one`: `best_of` defaults to 1 instead of `n` (R15).
+    - `one_logprob`: `logprobs` must be 1, and cannot be streamed (R13).
+    - `named_errors`: the `code` of an error is a name instead of the HTTP status (R53).
+    - `rejects_unavailable_draft`: parameters of a draft model are refused if no draft model is
+      loaded or if two of them are set (R17). Other dialects warn.
     """
 
     name: str
     max_stops: int = 16
     model_required: bool = False
-    usage_unasked: bool = False
+    usage_by_default: bool = False
     role_in_every_delta: bool = False
     stop_in_stream: bool = False
     best_of_is_one: bool = False
     one_logprob: bool = False
     top_p_above_zero: bool = False
-    # Of requests that ignore the end of the sequence: most tokens, and how many where unset (R10).
-    most_without_eos: int | None = None
+    # Maximum and default of `max_tokens` for requests with `ignore_eos` (R10).
+    max_tokens_ignoring_eos: int | None = None
     named_errors: bool = False
-    refuses_draft: bool = False
+    rejects_unavailable_draft: bool = False
 
 
-OPENAI = Dialect(name="openai", usage_unasked=True)
+OPENAI = Dialect(name="openai", usage_by_default=True)
 ORACLE = Dialect(name="oracle", role_in_every_delta=True, named_errors=True)
 OVMS = Dialect(
     name="ovms",
@@ -42,6 +47,6 @@ OVMS = Dialect(
     best_of_is_one=True,
     one_logprob=True,
     top_p_above_zero=True,
-    most_without_eos=4000,
-    refuses_draft=True,
+    max_tokens_ignoring_eos=4000,
+    rejects_unavailable_draft=True,
 )

@@ -1,4 +1,4 @@
-"""The prompt that stands before its answer where a call wants it back (R14)."""
+"""The prompt that is repeated before its answer with `echo: true` (R14)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from handler.limits import PARTIAL_CHARS, max_token_bytes, split_token_entries
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """A prompt that stands before its answers, and the text of its tokens where that is told."""
+    """A prompt that is sent before its answers.
+
+    `pieces` are the texts of its tokens, empty if they are not sent.
+    """
 
     text: str = ""
     pieces: tuple[str, ...] = ()
 
-    def parts(self) -> Iterator[Echo]:
-        """Yield it in parts that each fit an event."""
+    def split(self) -> Iterator[Echo]:
+        """Yield the prompt in parts that each fit into an event."""
         if self.pieces:
             for pieces in split_token_entries(self.pieces, max_token_bytes):
                 yield Echo("".join(pieces), tuple(pieces))
@@ -32,10 +35,10 @@ NO_ECHO = Echo()
 
 
 async def create_echo(prompt: Prompt, engine: Engine, *, pieces: bool) -> Echo:
-    """Return a prompt as its answers repeat it, in the engine's tokens where `pieces` are wanted.
+    """Return the echo of a prompt, with the texts of its tokens if `pieces` is set.
 
     Raises:
-        EngineError: token ids cannot be told as text.
+        EngineError: the prompt is token ids, and they cannot be converted to text.
     """
     if isinstance(prompt, Chat):
         return NO_ECHO
@@ -43,15 +46,15 @@ async def create_echo(prompt: Prompt, engine: Engine, *, pieces: bool) -> Echo:
     if not pieces:
         return Echo(text)
     try:
-        found = tuple(await engine.pieces(text))
+        token_texts = tuple(await engine.pieces(text))
     except UnsupportedParameter:
-        found = ()
-    # What cannot be told apart is told as one.
-    return Echo(text, found if "".join(found) == text else (text,))
+        token_texts = ()
+    # If the engine cannot split the text exactly, send it as one token.
+    return Echo(text, token_texts if "".join(token_texts) == text else (text,))
 
 
 async def prompt_text(prompt: Prompt, engine: Engine) -> str:
-    """Return a prompt as text. Raises EngineError where token ids cannot be told as that."""
+    """Return a prompt as text. Raises EngineError if token ids cannot be converted."""
     if isinstance(prompt, Chat):
         return await engine.render(prompt)
     return prompt if isinstance(prompt, str) else await engine.detokenize(prompt)

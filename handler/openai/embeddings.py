@@ -1,4 +1,4 @@
-"""`/v1/embeddings`: texts in, their vectors out."""
+"""The `/v1/embeddings` endpoint."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from handler.sampling import (
 )
 from handler.unknown_keys import KnownKeys
 
-# As many as OpenAI takes.
+# OpenAI's limit.
 MAX_INPUTS = 2048
-_INPUT = (
+_INPUT_RULE = (
     f"input must be a non-empty string, an array of up to {MAX_INPUTS} of them, an array of token "
     f"ids or an array of up to {MAX_INPUTS} such arrays"
 )
 
 
 class EmbeddingsInput(BaseModel):
-    """What a body may hold beside `input` and `model`; each description ends "… must be …"."""
+    """Parameters other than `input` and `model`; a description completes "… must be …"."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
-    _whole = field_validator("*", mode="before")(as_integer_parameter)
+    _accept_integral_floats = field_validator("*", mode="before")(as_integer_parameter)
 
     encoding_format: Literal["float", "base64"] | None = Field(None, description="float or base64")
     dimensions: int | None = Field(
@@ -62,9 +62,9 @@ _KEYS = KnownKeys(
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingsCall:
-    """One call: what to make vectors of, how long they are wanted, and how they are written.
+    """One call: its texts, the length of the vectors, and their encoding.
 
-    `warnings` are sentences about keys that have no effect.
+    `warnings` has a sentence for each key that has no effect.
     """
 
     model: str
@@ -74,7 +74,7 @@ class EmbeddingsCall:
     warnings: tuple[str, ...] = ()
 
     @classmethod
-    def read(
+    def from_body(
         cls,
         body: Mapping[str, Any],
         served: str,
@@ -82,23 +82,26 @@ class EmbeddingsCall:
         adapters: Sequence[str] = (),
         aliases: Sequence[str] = (),
     ) -> EmbeddingsCall:
-        """Return what a body asks for. Raises InvalidRequest or ModelNotFound."""
+        """Parse a request body. Raises InvalidRequest or ModelNotFound."""
         model = read_model(body, served, dialect, adapters, aliases)
         if model != served:
             raise InvalidRequest(
                 f"model must be {served} for vectors, which adapters do not make, got {model}",
                 "model",
             )
-        texts = _texts(body.get("input"))
-        given = validate_model(EmbeddingsInput, body)
+        texts = _read_texts(body.get("input"))
+        fields = validate_model(EmbeddingsInput, body)
         warnings = _KEYS.warnings(body)
-        return cls(model, texts, given.dimensions, given.encoding_format == "base64", warnings)
+        return cls(model, texts, fields.dimensions, fields.encoding_format == "base64", warnings)
 
-    def check(self, capabilities: Capabilities) -> None:
-        """Refuse a length that the model's vectors have not.
+    def check_dimensions(self, capabilities: Capabilities) -> None:
+        """Check that `dimensions` is the length of the model's vectors.
 
-        Those of a model that was trained for it could be cut; no file says which ones were, and the
-        others' lose their meaning. Raises InvalidRequest.
+        Vectors may be shortened only if the model was trained for it. Model files do not state
+        this, and shortened vectors of other models are meaningless.
+
+        Raises:
+            InvalidRequest: `dimensions` is a different length.
         """
         self._check_length(capabilities.embedding_size)
 
@@ -110,21 +113,21 @@ class EmbeddingsCall:
                 "dimensions",
             )
 
-    def answer(self, found: Sequence[Embedding]) -> dict[str, Any]:
-        """Return the body that tells the vectors, in the order of the texts.
+    def encode_response(self, embeddings: Sequence[Embedding]) -> dict[str, Any]:
+        """Return the response body, with the vectors in the order of the texts.
 
         Raises:
-            InvalidRequest: they turn out to be of another length than was asked for, on an engine
-                that does not know theirs before.
+            InvalidRequest: the vectors have another length than `dimensions`. Some engines do not
+                know the length before they compute a vector.
         """
-        for each in found:
-            self._check_length(len(each.vector))
-        tokens = sum(each.tokens for each in found)
+        for embedding in embeddings:
+            self._check_length(len(embedding.vector))
+        tokens = sum(embedding.tokens for embedding in embeddings)
         body: dict[str, Any] = {
             "object": "list",
             "data": [
-                {"object": "embedding", "index": index, "embedding": self._written(each.vector)}
-                for index, each in enumerate(found)
+                {"object": "embedding", "index": index, "embedding": self._encode(each.vector)}
+                for index, each in enumerate(embeddings)
             ],
             "model": self.model,
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
@@ -133,26 +136,26 @@ class EmbeddingsCall:
             body["warnings"] = list(self.warnings)
         return body
 
-    def _written(self, vector: Sequence[float]) -> Sequence[float] | str:
+    def _encode(self, vector: Sequence[float]) -> Sequence[float] | str:
         if not self.in_base64:
             return vector
         return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
-def _texts(given: Any) -> Sequence[RenderedPrompt]:
-    check_token_count(given, "input")
-    texts = [given] if isinstance(given, str) or read_token_ids(given) else given
+def _read_texts(value: Any) -> Sequence[RenderedPrompt]:
+    check_token_count(value, "input")
+    texts = [value] if isinstance(value, str) or read_token_ids(value) else value
     if not isinstance(texts, list) or not texts:
-        raise InvalidRequest(f"{_INPUT}, got {describe_value(given)}", "input")
+        raise InvalidRequest(f"{_INPUT_RULE}, got {describe_value(value)}", "input")
     if len(texts) > MAX_INPUTS:
-        raise InvalidRequest(f"{_INPUT}, got {len(texts)}", "input")
-    return [_text(text, f"input[{index}]") for index, text in enumerate(texts)]
+        raise InvalidRequest(f"{_INPUT_RULE}, got {len(texts)}", "input")
+    return [_read_text(text, f"input[{index}]") for index, text in enumerate(texts)]
 
 
-def _text(given: Any, name: str) -> RenderedPrompt:
-    if isinstance(given, str) and given:
-        check_text(given, name)
-        return given
-    if ids := read_token_ids(given):
+def _read_text(value: Any, name: str) -> RenderedPrompt:
+    if isinstance(value, str) and value:
+        check_text(value, name)
+        return value
+    if ids := read_token_ids(value):
         return ids
-    raise InvalidRequest(f"{_INPUT}, got {describe_value(given)} at {name}", "input")
+    raise InvalidRequest(f"{_INPUT_RULE}, got {describe_value(value)} at {name}", "input")

@@ -1,4 +1,4 @@
-"""What makes completions and chats two routes of one pipeline."""
+"""The differences between the completions and the chat endpoint."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from handler.openai.response_mode import ResponseMode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSpec:
-    """How a family of routes differs from the others: what it reads and what its bodies look like.
+    """How an endpoint reads request bodies and encodes responses.
 
-    `text` and `chunk` make the part of a choice that holds text, whole and streamed;
-    `opening_choice` and `last_choice` are a stream's first and last, None for no first one.
-    `chunk_with_role` is for a dialect that wants the role in each.
+    `encode_text` returns the part of a choice that holds a complete text. `encode_chunk` does the
+    same for a streamed delta, from and to JSON bytes; `encode_chunk_with_role` is for a dialect
+    with a role in every delta. `opening_choice` and `last_choice` are the first and the last choice
+    of a stream; `opening_choice` is None if the stream starts with text.
     """
 
     id_prefix: str

@@ -1,4 +1,4 @@
-"""A streamed call as blocks of server-sent events, failure and end among them (R19, R30)."""
+"""Stream a call as blocks of server-sent events, including its errors and `[DONE]` (R19, R30)."""
 
 from __future__ import annotations
 
@@ -16,84 +16,84 @@ from handler.openai.dialect import OPENAI, Dialect
 from handler.openai.parallel import CompletedGenerations, ParallelGenerations, Part
 
 DONE = b"data: [DONE]\n\n"
-# Unicode ends lines with them, and so do clients that read by `str.splitlines`, as httpx does: raw,
-# they would cut an event in two, and what a model says next could pass for one.
-_LINE_ENDS = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\u0085\u2028\u2029"}
+# Unicode line separators, at which `str.splitlines` splits too. Clients that use it, such as httpx,
+# would split an event there and could read the model's text after it as an event of its own.
+_ESCAPED_LINE_ENDS = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\u0085\u2028\u2029"}
 
 
 async def stream_events(
     call: OpenAICall,
-    running: ActiveGeneration | ParallelGenerations | CompletedGenerations,
+    generations: ActiveGeneration | ParallelGenerations | CompletedGenerations,
     interval_s: float = 0.0,
     part_chars: int = PARTIAL_CHARS,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a streamed answer as blocks of whole server-sent events, `[DONE]` last.
+    """Yield a streamed answer as blocks of complete server-sent events, `[DONE]` last.
 
-    Text that came while the reader was busy goes out as one event, or as several of at most
-    `part_chars` characters. An error after the first text is an event of its own and then the end
-    (R30).
+    Text that arrives while the reader is busy becomes one event, or several of at most `part_chars`
+    characters. An error after the first text is sent as an event and ends the stream (R30).
     """
-    block = b""
+    events = b""
     try:
-        if isinstance(running, ActiveGeneration):
-            block = call.encode_opening(running.created)
-            async for batch in running.batches(interval_s):
+        if isinstance(generations, ActiveGeneration):
+            events = call.encode_opening(generations.created)
+            async for batch in generations.batches(interval_s):
                 for deltas in split_deltas(batch, part_chars):
-                    for part in _blocks(block + call.encode_delta(deltas)):
-                        yield part
-                    block = b""
-            block += call.encode_closing(await running.answer())
+                    for block in _split_blocks(events + call.encode_delta(deltas)):
+                        yield block
+                    events = b""
+            events += call.encode_closing(await generations.build_answer())
         else:
-            opened, left = set[int](), len(call.requests)
-            async for parts in running.batches(interval_s):
-                for index, come in _gathered(parts):
+            opened, unfinished = set[int](), len(call.requests)
+            async for parts in generations.batches(interval_s):
+                for index, part in _merge_deltas(parts):
                     if index not in opened:
                         opened.add(index)
-                        block += call.encode_opening(running.created, index)
-                    if isinstance(come, CompletedAnswer):
-                        block += call.encode_closing(come, index)
-                        left -= 1
+                        events += call.encode_opening(generations.created, index)
+                    if isinstance(part, CompletedAnswer):
+                        events += call.encode_closing(part, index)
+                        unfinished -= 1
                     else:
-                        parts_of = split_deltas(come, part_chars)
-                        block += b"".join([call.encode_delta(each, index) for each in parts_of])
-                if left:
-                    for part in _blocks(block):
-                        yield part
-                    block = b""
-        for part in _blocks(block + DONE):
-            yield part
+                        for deltas in split_deltas(part, part_chars):
+                            events += call.encode_delta(deltas, index)
+                if unfinished:
+                    for block in _split_blocks(events):
+                        yield block
+                    events = b""
+        for block in _split_blocks(events + DONE):
+            yield block
     except Exception as error:
-        # Whatever it was: a stream that just stops would look like a whole answer to some clients.
-        for part in _blocks(block + error_event(error_info(error), call.dialect) + DONE):
-            yield part
+        # Any error: a stream that ends without one looks like a complete answer to some clients.
+        failure = error_event(error_info(error), call.dialect)
+        for block in _split_blocks(events + failure + DONE):
+            yield block
 
 
-def _blocks(told: bytes) -> Sequence[bytes]:
-    """Return whole events in blocks that each fit a chunk, and as lines to everybody."""
-    if not told.isascii():
-        for end, escaped in _LINE_ENDS.items():
-            told = told.replace(end, escaped)
-    return split_events(told)
+def _split_blocks(events: bytes) -> Sequence[bytes]:
+    """Return blocks of complete events that each fit into a job's chunk, line ends escaped."""
+    if not events.isascii():
+        for line_end, escaped in _ESCAPED_LINE_ENDS.items():
+            events = events.replace(line_end, escaped)
+    return split_events(events)
 
 
-def _gathered(parts: Sequence[Part]) -> Sequence[Part]:
-    """Join the batches of each choice, so that one that came in several is one event."""
+def _merge_deltas(parts: Sequence[Part]) -> Sequence[Part]:
+    """Join the deltas of each choice, so that they become one event."""
     if len(parts) == 1:
         return parts
-    batches: dict[int, list[Delta]] = {}
-    found: list[Part] = []
+    deltas: dict[int, list[Delta]] = {}
+    merged: list[Part] = []
     for index, part in parts:
         if isinstance(part, CompletedAnswer):
-            found.append((index, part))
-        elif index in batches:
-            batches[index] += part
+            merged.append((index, part))
+        elif index in deltas:
+            deltas[index] += part
         else:
-            batches[index] = [*part]
-            found.append((index, batches[index]))
-    return found
+            deltas[index] = [*part]
+            merged.append((index, deltas[index]))
+    return merged
 
 
-def error_event(failure: ErrorInfo, dialect: Dialect = OPENAI) -> bytes:
-    """Return a failure as an event."""
-    told = failure.named_error() if dialect.named_errors else failure.openai_error()
-    return b"data: " + orjson.dumps(told) + b"\n\n"
+def error_event(error: ErrorInfo, dialect: Dialect = OPENAI) -> bytes:
+    """Return the event that reports an error."""
+    body = error.named_error() if dialect.named_errors else error.openai_error()
+    return b"data: " + orjson.dumps(body) + b"\n\n"

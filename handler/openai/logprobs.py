@@ -1,4 +1,4 @@
-"""Logprobs as OpenAI tells them, in the shapes of both routes (R13)."""
+"""Encode log-probabilities in the formats of OpenAI's completions and chats (R13)."""
 
 from __future__ import annotations
 
@@ -11,30 +11,37 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def encode_completion_logprobs(
-    found: Sequence[TokenLogprob], alternatives: int, shift: int, prompt: Sequence[str] = ()
+    logprobs: Sequence[TokenLogprob],
+    alternatives: int,
+    text_offset: int,
+    prompt_tokens: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return completions' four arrays of equal length.
+    """Return the `logprobs` of a completion: four arrays of equal length.
 
-    `shift` characters of an echoed prompt stand before the answer; `prompt` are its last tokens
-    where these are to be told as well, which have no log-probability.
+    `text_offset` is the number of characters of the echoed prompt before the answer.
+    `prompt_tokens` are the prompt's last tokens, to be listed before the answer's; they have no
+    log-probability.
     """
-    offsets, at = [], shift - sum(map(len, prompt))
-    for piece in prompt:
-        offsets.append(at)
-        at += len(piece)
-    tops = [_tops(each, alternatives) for each in found]
+    offsets, offset = [], text_offset - sum(map(len, prompt_tokens))
+    for token in prompt_tokens:
+        offsets.append(offset)
+        offset += len(token)
+    top_logprobs = [_top_logprobs(each, alternatives) for each in logprobs]
     return {
-        "tokens": [*prompt, *(each.token for each in found)],
-        "token_logprobs": [*(None for _ in prompt), *(each.logprob for each in found)],
-        "top_logprobs": [*(None for _ in prompt), *tops],
-        "text_offset": [*offsets, *(shift + each.offset for each in found)],
+        "tokens": [*prompt_tokens, *(each.token for each in logprobs)],
+        "token_logprobs": [*(None for _ in prompt_tokens), *(each.logprob for each in logprobs)],
+        "top_logprobs": [*(None for _ in prompt_tokens), *top_logprobs],
+        "text_offset": [*offsets, *(text_offset + each.offset for each in logprobs)],
     }
 
 
 def encode_chat_logprobs(
-    found: Sequence[TokenLogprob], alternatives: int, shift: int = 0, prompt: Sequence[str] = ()
+    logprobs: Sequence[TokenLogprob],
+    alternatives: int,
+    text_offset: int = 0,
+    prompt_tokens: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return a chat's list of tokens, each with its alternatives."""
+    """Return the `logprobs` of a chat: a list of tokens, each with its alternatives."""
     content = [
         {
             "token": each.token,
@@ -45,26 +52,29 @@ def encode_chat_logprobs(
                 for token, logprob in each.top[:alternatives]
             ],
         }
-        for each in found
+        for each in logprobs
     ]
     return {"content": content, "refusal": None}
 
 
-def _tops(each: TokenLogprob, alternatives: int) -> dict[str, float]:
-    """Return the likeliest by their text; the sampled one is always told, so one more (OpenAI)."""
-    tops: dict[str, float] = {}
+def _top_logprobs(each: TokenLogprob, alternatives: int) -> dict[str, float]:
+    """Return the likeliest alternatives and, like OpenAI, always the sampled token as well."""
+    top_logprobs: dict[str, float] = {}
     for token, logprob in each.top[:alternatives]:
-        # Halves of characters look alike: the likelier stands for all.
-        tops.setdefault(token, logprob)
-    tops.setdefault(each.token, each.logprob)
-    return tops
+        # Partial characters have the same text: keep the likeliest of them.
+        top_logprobs.setdefault(token, logprob)
+    top_logprobs.setdefault(each.token, each.logprob)
+    return top_logprobs
 
 
 def _bytes(token: str) -> list[int] | None:
-    """Return a text's bytes, None where it stands for bytes that are no text."""
+    """Return a token's bytes; None if its text contains a replacement for invalid bytes."""
     return None if REPLACEMENT in token else list(token.encode())
 
 
-def logprobs_within(found: Sequence[TokenLogprob], chars: int) -> list[TokenLogprob]:
-    """Return the tokens that begin in so much of a text: those of a stop string do not."""
-    return [each for each in found if each.offset < chars]
+def logprobs_within(logprobs: Sequence[TokenLogprob], chars: int) -> list[TokenLogprob]:
+    """Return the tokens that start in the first `chars` characters.
+
+    This excludes the tokens of a stop string, which is not part of the text.
+    """
+    return [each for each in logprobs if each.offset < chars]

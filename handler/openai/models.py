@@ -1,4 +1,4 @@
-"""A served model, its aliases and its adapters: names in requests, and `/models` (R7, R63)."""
+"""The names of a model, its aliases and its adapters, and their `/models` objects (R7, R63)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def read_model(
     adapters: Sequence[str] = (),
     aliases: Sequence[str] = (),
 ) -> str:
-    """Return the name of the model, or of the adapter, that a body asks for.
+    """Return the name of the model, or of the adapter, that a body requests.
 
-    An alias is returned as the model's own name, which is the one that answers report.
+    An alias is returned as the model's own name, because responses report that name.
 
     Raises:
         InvalidRequest: `model` is not a string, or is missing where the dialect requires it.
@@ -36,12 +36,12 @@ def read_model(
     if model in aliases:
         return served
     if model != served and model not in adapters:
-        raise unknown_model(model, [served, *aliases, *adapters])
+        raise model_not_found(model, [served, *aliases, *adapters])
     return model
 
 
-def unknown_model(name: str, served: Sequence[str], param: str = "model") -> ModelNotFound:
-    """Return the error of a model that is not served, which names those that are."""
+def model_not_found(name: str, served: Sequence[str], param: str = "model") -> ModelNotFound:
+    """Return the error for a model that is not served; it lists the served models."""
     return ModelNotFound(
         f"the model {describe_value(name)} does not exist, there is: {', '.join(served)}",
         param,
@@ -50,11 +50,11 @@ def unknown_model(name: str, served: Sequence[str], param: str = "model") -> Mod
 
 
 def describe_model(name: str, pipeline: Pipeline, created: int) -> dict[str, Any]:
-    """Return the object that `/models` has for a name of a model.
+    """Return the `/models` object of a name.
 
-    Each name has an object of its own, as clients look models up by `id`. The further fields are
+    Each name has an object of its own, because clients look models up by `id`. The other fields are
     vLLM's: `max_model_len` is the context length in tokens, null until the model is loaded; `root`
-    of an alias is the name that answers report, and `parent` of an adapter is its model.
+    of an alias is the name that responses report; `parent` of an adapter is its model.
     """
     capabilities, served = pipeline.engine.capabilities, pipeline.model_name
     described = {

@@ -1,4 +1,4 @@
-"""Several generations of one call, at once where the engine has the slots."""
+"""Run the generations of one call in parallel, as many as the engine has slots."""
 
 from __future__ import annotations
 
@@ -13,53 +13,54 @@ from handler.completed_answer import CompletedAnswer
 from handler.pipeline import Pipeline
 from handler.request import TextRequest
 
-# Batches that may wait for the reader: the channels behind them gather what comes meanwhile.
-_AHEAD = 8
+# Parts that wait for the reader. When the queue is full, deltas wait in the generations' channels.
+_MAX_QUEUED_PARTS = 8
 
+# A choice's index, with new deltas or, at its end, its answer.
 Part = tuple[int, list[Delta] | CompletedAnswer]
 
 
 async def run_all(pipeline: Pipeline, requests: Sequence[TextRequest]) -> list[CompletedAnswer]:
-    """Return the answers to all requests, in their order; the first failure ends the others.
+    """Return the answers to all requests, in their order. The first failure cancels the others.
 
-    No more of them than the engine has slots stand at its door at a time, so one call with many
-    choices does not fill the queue for everybody. Raises what `Pipeline.run` does.
+    At most as many requests as the engine has slots are submitted at a time, so one call with many
+    choices does not fill the engine's queue. Raises what `Pipeline.run` raises.
     """
-    room = await _room(pipeline.engine)
+    permits = await _create_slot_semaphore(pipeline.engine)
 
     async def run(request: TextRequest) -> CompletedAnswer:
-        async with room:
+        async with permits:
             return await pipeline.run(request)
 
     tasks = [asyncio.create_task(run(request)) for request in requests]
     try:
         return list(await asyncio.gather(*tasks))
     finally:
-        await _end(tasks)
+        await _cancel_all(tasks)
 
 
 class ParallelGenerations(Abortable):
-    """The streams of a call with several choices, as one stream of parts by index.
+    """Merges the streams of a call with several choices into one stream of parts.
 
-    Its first part has been waited for when `open` returns, so an error before any text is raised
-    where an HTTP status can still be chosen (R30). `abort` stops them all. Owned by the task that
-    opened it; each stream is read by a task of its own, which waits while the reader is slow.
+    `open` waits for the first part, so an error before any text is raised while an HTTP status can
+    still be sent (R30). `abort` stops all generations. A task per generation reads its stream, and
+    waits while the reader is slow. Not thread-safe; used by the task that opened it.
     """
 
     def __init__(self, pipeline: Pipeline, requests: Sequence[TextRequest]) -> None:
         self.created = 0
         self._pipeline = pipeline
         self._requests = requests
-        self._parts: asyncio.Queue[Part | Exception] = asyncio.Queue(_AHEAD)
-        self._left = len(requests)
-        self._first: Part | None = None
+        self._parts: asyncio.Queue[Part | Exception] = asyncio.Queue(_MAX_QUEUED_PARTS)
+        self._unfinished = len(requests)
+        self._first_part: Part | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> Self:
-        """Start them and wait for the first part. Raises what `Pipeline.open` does."""
-        room = await _room(self._pipeline.engine)
+        """Start the generations and wait for the first part. Raises what `Pipeline.open` raises."""
+        permits = await _create_slot_semaphore(self._pipeline.engine)
         self._tasks = [
-            asyncio.create_task(self._read(room, index, request))
+            asyncio.create_task(self._read_stream(permits, index, request))
             for index, request in enumerate(self._requests)
         ]
         try:
@@ -69,83 +70,85 @@ class ParallelGenerations(Abortable):
         except BaseException:
             self.abort()
             raise
-        self._first = first
+        self._first_part = first
         return self
 
-    async def _read(self, room: asyncio.Semaphore, index: int, request: TextRequest) -> None:
+    async def _read_stream(
+        self, permits: asyncio.Semaphore, index: int, request: TextRequest
+    ) -> None:
         try:
-            async with room, await self._pipeline.open(request) as running:
-                self.created = self.created or running.created
-                async for batch in running.batches():
+            async with permits, await self._pipeline.open(request) as generation:
+                self.created = self.created or generation.created
+                async for batch in generation.batches():
                     await self._parts.put((index, batch))
-                await self._parts.put((index, await running.answer()))
+                await self._parts.put((index, await generation.build_answer()))
         except Exception as error:
-            # Raised by whoever reads the parts.
+            # `batches` raises it.
             await self._parts.put(error)
 
     async def batches(self, interval_s: float = 0.0) -> AsyncIterator[list[Part]]:
-        """Yield all that has come, at once the first time, then at most every `interval_s`.
+        """Yield the available parts: immediately at first, then at most every `interval_s` seconds.
 
-        Each choice's answer comes after its last batch. Raises EngineError.
+        The answer of each choice follows its last deltas. Raises EngineError.
         """
         loop = asyncio.get_running_loop()
-        part: Part | Exception = self._first or await self._parts.get()
+        part: Part | Exception = self._first_part or await self._parts.get()
         while True:
-            sent, come = loop.time(), list[Part]()
+            started, batch = loop.time(), list[Part]()
             while not isinstance(part, Exception):
-                come.append(part)
-                self._left -= isinstance(part[1], CompletedAnswer)
+                batch.append(part)
+                self._unfinished -= isinstance(part[1], CompletedAnswer)
                 if self._parts.empty():
                     break
                 part = self._parts.get_nowait()
-            if come:
-                yield come
-            if not self._left:
+            if batch:
+                yield batch
+            if not self._unfinished:
                 return
             if isinstance(part, Exception):
                 break
-            if interval_s and (rest := sent + interval_s - loop.time()) > 0:
-                await asyncio.sleep(rest)
+            if interval_s and (delay_s := started + interval_s - loop.time()) > 0:
+                await asyncio.sleep(delay_s)
             part = await self._parts.get()
         self.abort()
         raise part
 
     def abort(self) -> None:
-        """Stop all that still runs; whoever reads on gets GenerationCancelled, as from one."""
+        """Stop all generations. `batches` then raises GenerationCancelled, as for a single one."""
         for task in self._tasks:
             task.cancel()
-        if not self._left:
+        if not self._unfinished:
             return
-        # None of the tasks puts anything any more, and a reader would wait for ever.
+        # The cancelled tasks add no more parts: without this error the reader would wait forever.
         while not self._parts.empty():
             self._parts.get_nowait()
         self._parts.put_nowait(GenerationCancelled("the request was cancelled"))
 
-    async def __aexit__(self, *left: object) -> None:
-        await _end(self._tasks)
+    async def __aexit__(self, *exc_info: object) -> None:
+        await _cancel_all(self._tasks)
 
 
 class CompletedGenerations(Abortable):
-    """Answers that needed no generation, in the form of a stream: nothing comes before them."""
+    """Presents answers that needed no generation as a stream."""
 
     def __init__(self, answers: Sequence[CompletedAnswer]) -> None:
         self.created = answers[0].created
         self._answers = answers
 
     async def batches(self, interval_s: float = 0.0) -> AsyncIterator[list[Part]]:
-        """Yield the answers by index, all at once."""
+        """Yield all answers in one batch."""
         yield list(enumerate(self._answers))
 
     def abort(self) -> None:
-        """Nothing runs."""
+        """Do nothing: there is no generation to stop."""
 
 
-async def _room(engine: Engine) -> asyncio.Semaphore:
-    """Return a door as wide as the engine, which nobody knows before it has loaded its model.
+async def _create_slot_semaphore(engine: Engine) -> asyncio.Semaphore:
+    """Return a semaphore with one permit per slot; wait for the model, which determines the slots.
 
     Raises:
-        EngineUnavailable: it could not.
-        GenerationTimeout: it took longer than a request may.
+        EngineUnavailable: the model could not be loaded.
+        GenerationTimeout: loading took longer than a request's timeout.
     """
     if engine.capabilities is None:
         limit_s = engine.request_timeout_s
@@ -159,7 +162,7 @@ async def _room(engine: Engine) -> asyncio.Semaphore:
     return asyncio.Semaphore(engine.slots)
 
 
-async def _end(tasks: Sequence[asyncio.Task[object]]) -> None:
+async def _cancel_all(tasks: Sequence[asyncio.Task[object]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

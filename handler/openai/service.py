@@ -1,4 +1,4 @@
-"""OpenAI's routes, without HTTP: what the emulator and a job with `openai_route` share."""
+"""The OpenAI API without HTTP, shared by the emulator, jobs with `openai_route`, and batches."""
 
 from __future__ import annotations
 
@@ -45,10 +45,11 @@ MODELS = "/v1/models"
 
 
 class OpenAIService:
-    """Answers OpenAI calls from their models' pipelines; holds nothing between them.
+    """Answers OpenAI calls with the pipelines of their models; has no state between calls.
 
-    `max_tokens` is what DEFAULT_MAX_TOKENS sets where a call says nothing, None for no limit but
-    the context; `stream_several` is STREAM_MULTI_PROMPT.
+    `max_tokens` is the setting DEFAULT_MAX_TOKENS, used for calls without a limit of their own;
+    None means that only the context limits an answer. `stream_multi_prompt` is the setting
+    STREAM_MULTI_PROMPT.
     """
 
     def __init__(
@@ -57,12 +58,12 @@ class OpenAIService:
         options: OptionsReader = NO_DEFAULTS,
         *,
         max_tokens: int | None = None,
-        stream_several: bool = False,
+        stream_multi_prompt: bool = False,
     ) -> None:
         self._models = models if isinstance(models, ModelRegistry) else ModelRegistry(models)
         self._options = options
         self._max_tokens = max_tokens
-        self._stream_several = stream_several
+        self._stream_several = stream_multi_prompt
         self._created = int(time.time())
 
     def parse_call(
@@ -72,7 +73,7 @@ class OpenAIService:
         dialect: Dialect = OPENAI,
         priority: Priority = Priority.INTERACTIVE,
     ) -> OpenAICall:
-        """Return what a call to a route asks for. Raises InvalidRequest or NotFound."""
+        """Parse a request body of a route. Raises InvalidRequest or NotFound."""
         spec = ENDPOINT_SPECS.get(route)
         if spec is None:
             known = ", ".join([*ENDPOINT_SPECS, EMBEDDINGS, MODELS])
@@ -87,7 +88,7 @@ class OpenAIService:
             self._max_tokens,
             self._options,
             dialect,
-            stream_several=self._stream_several,
+            stream_multi_prompt=self._stream_several,
             priority=priority,
             adapters=pipeline.adapters,
             aliases=pipeline.aliases,
@@ -100,29 +101,29 @@ class OpenAIService:
         dialect: Dialect = OPENAI,
         priority: Priority = Priority.INTERACTIVE,
     ) -> OpenAICall:
-        """Return what `codec` does, without holding up the event loop for a large body."""
+        """Do what `parse_call` does without blocking the event loop if the body is large."""
         return await check_body(body, partial(self.parse_call, route, body, dialect, priority))
 
     def check_call(self, route: str, body: Mapping[str, Any]) -> None:
-        """Find what is wrong with a call that nobody answers yet.
+        """Check a call without running it.
 
         Raises:
             InvalidRequest: naming the parameter that is wrong.
             NotFound: there is no such route, or no such model.
         """
         if route == EMBEDDINGS:
-            self._embeddings(body, self._models.find_for_body(body), OPENAI)
+            self._parse_embeddings_call(body, self._models.find_for_body(body), OPENAI)
         elif route != MODELS:
             self.parse_call(route, body)
 
     async def answer_without_generation(
         self, route: str, body: Mapping[str, Any], slot: Slot | None = None
     ) -> dict[str, Any] | None:
-        """Return the body of a call that generates no text, None of one to another route.
+        """Return the response body of the embeddings or models route; None for other routes.
 
         Raises:
             InvalidRequest: naming the parameter that is wrong.
-            EngineError: what kept it from being answered.
+            EngineError: the engine failed or is not available.
         """
         if route == EMBEDDINGS:
             return await self.create_embeddings(body, slot=slot)
@@ -131,25 +132,25 @@ class OpenAIService:
     async def create_embeddings(
         self, body: Mapping[str, Any], dialect: Dialect = OPENAI, slot: Slot | None = None
     ) -> dict[str, Any]:
-        """Return the vectors of texts. Raises InvalidRequest, ModelNotFound or EngineError."""
+        """Return the embeddings of a body. Raises InvalidRequest, ModelNotFound or EngineError."""
         pipeline = self._models.find_for_body(body)
-        call = await check_body(body, partial(self._embeddings, body, pipeline, dialect))
+        call = await check_body(body, partial(self._parse_embeddings_call, body, pipeline, dialect))
         for warning in call.warnings:
             logger.warning("embeddings: %s", warning)
         engine = pipeline.engine
-        call.check(await engine.ready())
+        call.check_dimensions(await engine.ready())
         priority = Priority.INTERACTIVE if slot is None else Priority.JOB
-        return call.answer(await engine.embed(call.texts, priority, slot))
+        return call.encode_response(await engine.embed(call.texts, priority, slot))
 
-    def _embeddings(
+    def _parse_embeddings_call(
         self, body: Mapping[str, Any], pipeline: Pipeline, dialect: Dialect
     ) -> EmbeddingsCall:
-        return EmbeddingsCall.read(
+        return EmbeddingsCall.from_body(
             body, pipeline.model_name, dialect, pipeline.adapters, pipeline.aliases
         )
 
     def list_models(self) -> dict[str, Any]:
-        """Return the list of all names of models, the default's first, and of adapters."""
+        """Return the list of all model and adapter names, those of the default model first."""
         return {"object": "list", "data": [self.get_model(name) for name in self._models.names]}
 
     def get_model(self, name: str) -> dict[str, Any]:
@@ -157,18 +158,18 @@ class OpenAIService:
         return describe_model(name, self._models.find(name), self._created)
 
     async def complete(self, call: OpenAICall, slot: Slot | None = None) -> dict[str, Any]:
-        """Return the body of a call that is not streamed. Raises EngineError."""
+        """Run a call and return its response body, without streaming. Raises EngineError."""
         await self._prepare(call)
         if call.parameters.sampling.max_tokens == 0:
-            return call.encode_response(*await self._nothing(call))
+            return call.encode_response(*await self._create_empty_answers(call))
         if len(call.requests) == 1:
             answers = [await self._pipeline(call).run(call.request, slot)]
         else:
             if slot is not None:
-                # They take one each, as they come.
+                # Each generation acquires a slot of its own.
                 slot.release()
             answers = await run_all(self._pipeline(call), call.requests)
-        self._see_thoughts(call)
+        self._set_starts_in_reasoning(call)
         return call.encode_response(*answers)
 
     async def open_stream(
@@ -177,30 +178,30 @@ class OpenAIService:
         """Start a streamed call and wait for its first text. Raises EngineError."""
         await self._prepare(call)
         if call.parameters.sampling.max_tokens == 0:
-            return CompletedGenerations(await self._nothing(call))
-        opened: ActiveGeneration | ParallelGenerations
+            return CompletedGenerations(await self._create_empty_answers(call))
+        generations: ActiveGeneration | ParallelGenerations
         if len(call.requests) == 1:
-            opened = await self._pipeline(call).open(call.request, slot)
+            generations = await self._pipeline(call).open(call.request, slot)
         else:
             if slot is not None:
                 slot.release()
-            opened = await ParallelGenerations(self._pipeline(call), call.requests).open()
-        self._see_thoughts(call)
-        return opened
+            generations = await ParallelGenerations(self._pipeline(call), call.requests).open()
+        self._set_starts_in_reasoning(call)
+        return generations
 
     def _pipeline(self, call: OpenAICall) -> Pipeline:
         return self._models.find(call.model)
 
     async def _prepare(self, call: OpenAICall) -> None:
-        """Find out what only the engine knows and the answer depends on. Raises EngineError."""
-        response_mode, engine = call.response_mode, self._pipeline(call).engine
+        """Complete a call with what depends on the engine. Raises EngineError."""
+        engine = self._pipeline(call).engine
         if call.needs_capabilities:
             capabilities = await engine.ready()
-            unheld = None
+            schema_violation = None
             if (schema := call.response_mode.schema) is not None and capabilities.json_schema:
-                # A large one takes a while, in which others are answered.
-                unheld = await asyncio.to_thread(find_schema_violation, schema)
-            call.adapt_to(capabilities, unheld)
+                # In a thread, because a large schema takes long to check.
+                schema_violation = await asyncio.to_thread(find_schema_violation, schema)
+            call.adapt_to(capabilities, schema_violation)
             if capabilities.infill and (suffix := call.parameters.suffix):
                 texts = [await prompt_text(prompt, engine) for prompt in call.prompts]
                 call.replace_prompts([await engine.infill(text, suffix) for text in texts])
@@ -209,7 +210,7 @@ class OpenAIService:
             with suppress(UnsupportedParameter):
                 rendered = await engine.render(first)
                 call.response_mode = replace(
-                    response_mode, starts_in_reasoning=starts_in_reasoning(rendered)
+                    call.response_mode, starts_in_reasoning=starts_in_reasoning(rendered)
                 )
         if call.parameters.echo:
             call.echoes = [
@@ -217,21 +218,21 @@ class OpenAIService:
                 for prompt in call.prompts
             ]
 
-    def _see_thoughts(self, call: OpenAICall) -> None:
-        """Read answers as begun in the model's thoughts where its template always does that.
+    def _set_starts_in_reasoning(self, call: OpenAICall) -> None:
+        """Parse answers as starting in reasoning if the chat template always opens it.
 
-        After they have been started, for then the engine has told what it can do. Where a call has
-        words of its own for the template, `_prepare` has looked at what it makes of them.
+        Call it after the generations have started, when the capabilities are known. For a call with
+        its own `chat_template_kwargs`, `_prepare` has checked the rendered prompt instead.
         """
-        able = self._pipeline(call).engine.capabilities
+        capabilities = self._pipeline(call).engine.capabilities
         [first, *_] = call.prompts
-        if able is None or not able.opens_thoughts or not isinstance(first, Chat):
+        if capabilities is None or not capabilities.opens_thoughts or not isinstance(first, Chat):
             return
         if not first.template_kwargs:
             call.response_mode = replace(call.response_mode, starts_in_reasoning=True)
 
-    async def _nothing(self, call: OpenAICall) -> list[CompletedAnswer]:
-        """Return the answers of no tokens, which only count their prompts' (R8)."""
+    async def _create_empty_answers(self, call: OpenAICall) -> list[CompletedAnswer]:
+        """Return the answers of a call with `max_tokens: 0`, which only count the prompts (R8)."""
         log_warnings(call.request, call.request.warnings)
         answers = []
         for prompt in call.prompts:

@@ -1,4 +1,4 @@
-"""`response_format`: answers that are JSON, or JSON of a given shape (R39)."""
+"""Read `response_format`: answers in JSON, or in JSON that matches a schema (R39)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from handler.sampling import describe_value
 from handler.unknown_keys import KnownKeys
 
 _PARAM = "response_format"
-# Its text; a grammar is made of it, which grows with it.
+# The size of the schema as JSON. The grammar that the engine builds from it grows with it.
 MAX_SCHEMA_BYTES = 100_000
 _KEYS = KnownKeys(
     f"{_PARAM}.",
@@ -25,15 +25,15 @@ _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
 def read_response_format(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the JSON Schema an answer must fit, None where it may be any text.
+    """Return the JSON Schema that an answer must match; None if any text is allowed.
 
     Raises:
         InvalidRequest: it is none of OpenAI's three formats.
     """
-    given = body.get(_PARAM)
-    if given is None:
+    response_format = body.get(_PARAM)
+    if response_format is None:
         return None
-    kind = given.get("type") if isinstance(given, Mapping) else None
+    kind = response_format.get("type") if isinstance(response_format, Mapping) else None
     if kind == "text":
         return None
     if kind == "json_object":
@@ -41,15 +41,15 @@ def read_response_format(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if kind != "json_schema":
         raise InvalidRequest(
             'response_format must be an object with type "text", "json_object" or "json_schema", '
-            f"got {describe_value(given)}",
+            f"got {describe_value(response_format)}",
             _PARAM,
         )
-    named = given.get("json_schema")
-    schema = named.get("schema") if isinstance(named, Mapping) else None
+    json_schema = response_format.get("json_schema")
+    schema = json_schema.get("schema") if isinstance(json_schema, Mapping) else None
     if not isinstance(schema, Mapping):
         raise InvalidRequest(
             "response_format.json_schema must be an object with a schema, which is an object, "
-            f"got {describe_value(named)}",
+            f"got {describe_value(json_schema)}",
             _PARAM,
         )
     check_schema(schema, "response_format.json_schema.schema", _PARAM)
@@ -58,13 +58,17 @@ def read_response_format(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def format_warnings(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return sentences about members of `response_format` that have no effect."""
-    given = body.get(_PARAM)
-    return _KEYS.warnings(given) if isinstance(given, Mapping) else ()
+    """Return a warning for each member of `response_format` that has no effect."""
+    response_format = body.get(_PARAM)
+    return _KEYS.warnings(response_format) if isinstance(response_format, Mapping) else ()
 
 
 def check_schema(schema: Mapping[str, Any], path: str, param: str) -> None:
-    """Refuse a schema that is too long, or cannot cross to the engine. Raises InvalidRequest."""
+    """Check that a schema is not too long and can be encoded for the engine process.
+
+    Raises:
+        InvalidRequest: it is too long, or orjson cannot encode it.
+    """
     if exceeds(schema, MAX_SCHEMA_BYTES):
         raise InvalidRequest(
             f"{path} must have at most {MAX_SCHEMA_BYTES} bytes, and it has more", param
@@ -83,10 +87,10 @@ def check_schema(schema: Mapping[str, Any], path: str, param: str) -> None:
 
 
 def check_cost(schema: Mapping[str, Any], path: str, param: str) -> None:
-    """Refuse a schema whose grammar would take an engine too much time or memory.
+    """Check that a schema's grammar does not take the engine too much time or memory.
 
     Raises:
-        InvalidRequest: naming the field within the schema, or the size of the whole.
+        InvalidRequest: the grammar is too large; the message names the field or the total size.
     """
-    if (why := find_cost_violation(schema)) is not None:
-        raise InvalidRequest(f"{path} asks for too much: {why}", param)
+    if (violation := find_cost_violation(schema)) is not None:
+        raise InvalidRequest(f"{path} asks for too much: {violation}", param)

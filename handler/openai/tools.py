@@ -1,11 +1,11 @@
-"""`tools` and `tool_choice`: the functions a model may call, or must (R39)."""
+"""Read `tools` and `tool_choice`: the functions that a model may or must call (R39)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from handler.errors import InvalidRequest
 from handler.json_size import exceeds
@@ -13,17 +13,17 @@ from handler.openai.structured import check_cost, check_schema
 from handler.sampling import describe_value
 
 MAX_TOOLS = 128
-# Of all functions together, names and descriptions included.
+# Limit for all functions together, including names and descriptions.
 MAX_TOOLS_CHARS = 1_000_000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_CHOICES = 'tool_choice must be "none", "auto", "required" or name a function of tools'
+_ALLOWED_CHOICES = 'tool_choice must be "none", "auto", "required" or name a function of tools'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """The functions of a call, as the template is to be told of them, and whether one is a must.
+    """The functions of a call, in the form that the chat template receives.
 
-    `must` are the names of which one has to be called, none where the model may do as it likes.
+    The model must call one of `required_names`; if there are none, it may answer with text.
     """
 
     definitions: tuple[Mapping[str, Any], ...] = ()
@@ -32,7 +32,7 @@ class Tools:
 
     @property
     def schema(self) -> Mapping[str, Any] | None:
-        """What an answer must fit so that it is a call; None where it need not be one."""
+        """The JSON Schema of an answer that must be a call; None if it need not be one."""
         if not self.required_names:
             return None
         calls = [
@@ -44,21 +44,21 @@ class Tools:
 
 
 def read_tools(body: Mapping[str, Any]) -> Tools:
-    """Return the functions a chat may use. Raises InvalidRequest, naming what is wrong."""
-    given = body.get("tools")
-    if given is None:
-        given = []
-    if not isinstance(given, list) or len(given) > MAX_TOOLS:
+    """Return the functions of a chat. Raises InvalidRequest, naming the wrong parameter."""
+    tools = body.get("tools")
+    if tools is None:
+        tools = []
+    if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
         raise InvalidRequest(
-            f"tools must be an array of up to {MAX_TOOLS} functions, got {describe_value(given)}",
+            f"tools must be an array of up to {MAX_TOOLS} functions, got {describe_value(tools)}",
             "tools",
         )
-    if exceeds(given, MAX_TOOLS_CHARS):
+    if exceeds(tools, MAX_TOOLS_CHARS):
         raise InvalidRequest(
             f"tools must have at most {MAX_TOOLS_CHARS} characters together, and they have more",
             "tools",
         )
-    definitions = tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(given))
+    definitions = tuple(_read_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools))
     names = [_name(tool) for tool in definitions]
     if len(set(names)) < len(names):
         raise InvalidRequest("tools must have names of their own, and two are alike", "tools")
@@ -68,45 +68,50 @@ def read_tools(body: Mapping[str, Any]) -> Tools:
             f"parallel_tool_calls must be true or false, got {describe_value(parallel)}",
             "parallel_tool_calls",
         )
-    choice, named = _choice(body.get("tool_choice"), names)
-    if choice == "none":
+    tool_choice = body.get("tool_choice")
+    required_names = _read_required_names(tool_choice, names)
+    if tool_choice == "none":
         return Tools()
-    required_names = (named,) if named is not None else tuple(names) if choice == "required" else ()
-    tools = Tools(
+    read = Tools(
         definitions=definitions, required_names=required_names, parallel=parallel is not False
     )
-    if (schema := tools.schema) is not None:
-        # Those that answers are held to, together: the engine makes one grammar of them.
+    if (schema := read.schema) is not None:
+        # Checked together, because the engine builds one grammar from all of them.
         check_cost(schema, "the parameters of tools", "tools")
-    return tools
+    return read
 
 
-def _choice(given: Any, names: list[str]) -> tuple[Literal["none", "auto", "required"], str | None]:
-    if given is None:
-        return "auto", None
-    if given in ("none", "auto", "required"):
-        if given == "required" and not names:
+def _read_required_names(tool_choice: Any, names: list[str]) -> tuple[str, ...]:
+    """Return the functions of which the model must call one. Raises InvalidRequest."""
+    if tool_choice in (None, "none", "auto"):
+        return ()
+    if tool_choice == "required":
+        if not names:
             raise InvalidRequest("tool_choice must come with tools", "tool_choice")
-        choice: Literal["none", "auto", "required"] = given
-        return choice, None
-    function = given.get("function") if isinstance(given, Mapping) else None
+        return tuple(names)
+    function = tool_choice.get("function") if isinstance(tool_choice, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str) or name not in names:
-        raise InvalidRequest(f"{_CHOICES}, got {describe_value(given)}", "tool_choice")
-    return "required", name
-
-
-def _tool(given: Any, path: str) -> Mapping[str, Any]:
-    function = given.get("function") if isinstance(given, Mapping) else None
-    if not isinstance(function, Mapping) or given.get("type") != "function":
         raise InvalidRequest(
-            f'{path} must be an object with type "function" and a function, got {describe_value(given)}',
+            f"{_ALLOWED_CHOICES}, got {describe_value(tool_choice)}", "tool_choice"
+        )
+    return (name,)
+
+
+def _read_tool(tool: Any, path: str) -> Mapping[str, Any]:
+    """Return a function with all its keys. Raises InvalidRequest; `path` is its place in a body."""
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    if not isinstance(function, Mapping) or tool.get("type") != "function":
+        raise InvalidRequest(
+            f'{path} must be an object with type "function" and a function, '
+            f"got {describe_value(tool)}",
             "tools",
         )
     name = function.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidRequest(
-            f"{path}.function.name must be 1 to 64 letters, digits, _ and -, got {describe_value(name)}",
+            f"{path}.function.name must be 1 to 64 letters, digits, _ and -, "
+            f"got {describe_value(name)}",
             "tools",
         )
     description = function.get("description")
@@ -124,8 +129,8 @@ def _tool(given: Any, path: str) -> Mapping[str, Any]:
             "tools",
         )
     check_schema(parameters, f"{path}.function.parameters", "tools")
-    definitions = {"name": name, "description": description or "", "parameters": parameters}
-    return {"type": "function", "function": definitions}
+    definition = {"name": name, "description": description or "", "parameters": parameters}
+    return {"type": "function", "function": definition}
 
 
 def _call_schema(function: Mapping[str, Any]) -> Mapping[str, Any]:

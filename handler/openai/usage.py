@@ -1,4 +1,4 @@
-"""The tokens of a call: how many, and whether a stream tells (R4, R5, R22, R23)."""
+"""Count the tokens of a call, and read whether a stream reports them (R4, R5, R22, R23)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from handler.sampling import describe_value
 def read_include_usage(
     body: Mapping[str, Any], dialect: Dialect, *, streaming: bool
 ) -> bool | None:
-    """Return whether a stream ends with a chunk for its usage; None puts it on the last choice's.
+    """Return whether a stream ends with a usage chunk; None puts the usage on the last choice.
 
-    `stream_options` may have any other member, such as OpenAI's `include_obfuscation`, and a null
+    `stream_options` may have any other member, such as OpenAI's `include_obfuscation`. A null
     counts as unset (R66).
 
     Raises:
         InvalidRequest: `stream_options` is not an object, its `include_usage` is not a boolean, or
-            the answer is not streamed.
+            the response is not streamed.
     """
     options = body.get("stream_options")
     if options is None:
@@ -31,26 +31,27 @@ def read_include_usage(
     allowed = "stream_options must be an object with include_usage: true or false"
     if not isinstance(options, Mapping):
         raise InvalidRequest(f"{allowed}, got {describe_value(options)}", "stream_options")
-    wanted = options.get("include_usage")
-    if wanted is None:
+    include_usage = options.get("include_usage")
+    if include_usage is None:
         return False
-    if not isinstance(wanted, bool):
-        raise InvalidRequest(f"{allowed}, got {describe_value(wanted)}", "stream_options")
-    return wanted
+    if not isinstance(include_usage, bool):
+        raise InvalidRequest(f"{allowed}, got {describe_value(include_usage)}", "stream_options")
+    return include_usage
 
 
-def total_usage(answers: Sequence[CompletedAnswer], prompts: int) -> dict[str, Any]:
-    """Return the tokens of all answers together: each prompt once, every candidate's own (R5).
+def total_usage(answers: Sequence[CompletedAnswer], prompt_count: int) -> dict[str, Any]:
+    """Return the OpenAI usage object: each prompt counts once, each candidate's tokens count (R5).
 
-    Of a prompt's, those count as cached that its first candidate found in the engine's cache.
+    The cached tokens of a prompt are those that its first candidate reused from the engine's cache.
     """
-    each = len(answers) // prompts
-    read = [answer.finish.usage for answer in answers[::each]]
-    prompt = sum(usage.prompt_tokens for usage in read)
-    completion = sum(answer.finish.usage.completion_tokens for answer in answers)
+    candidate_count = len(answers) // prompt_count
+    first_usages = [answer.finish.usage for answer in answers[::candidate_count]]
+    prompt_tokens = sum(usage.prompt_tokens for usage in first_usages)
+    completion_tokens = sum(answer.finish.usage.completion_tokens for answer in answers)
+    cached_tokens = sum(usage.cached_tokens for usage in first_usages)
     return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": sum(usage.cached_tokens for usage in read)},
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
     }

@@ -44,7 +44,7 @@ async def test_one_that_fails_ends_the_others(
 async def test_one_that_fails_in_mid_stream_is_the_end_of_all(pipeline_of: PipelineFactory) -> None:
     # R30, R31
     pipeline = pipeline_of(*FAULTS)
-    service = OpenAIService(pipeline, stream_several=True)
+    service = OpenAIService(pipeline, stream_multi_prompt=True)
     body = {"prompt": ["endless", "late", "hang"], "stream": True}
     *chunks, last = chunks_of(await blocks_of(service, service.parse_call(COMPLETIONS, body)))
     assert last["error"]["message"] == "out of luck"
@@ -57,7 +57,7 @@ async def test_one_that_fails_in_mid_stream_is_the_end_of_all(pipeline_of: Pipel
 async def test_one_that_fails_before_any_text_is_no_stream(pipeline_of: PipelineFactory) -> None:
     # R30
     pipeline = pipeline_of(*FAULTS)
-    service = OpenAIService(pipeline, stream_several=True)
+    service = OpenAIService(pipeline, stream_multi_prompt=True)
     with pytest.raises(BackendFailed):
         await service.open_stream(
             service.parse_call(COMPLETIONS, {"prompt": ["hang", "early"], "stream": True})
@@ -68,7 +68,7 @@ async def test_one_that_fails_before_any_text_is_no_stream(pipeline_of: Pipeline
 async def test_call_that_is_cancelled_ends_them_all(pipeline_of: PipelineFactory) -> None:
     # R31: a client that leaves before there is an answer, or any text.
     pipeline = pipeline_of(*FAULTS)
-    service = OpenAIService(pipeline, stream_several=True)
+    service = OpenAIService(pipeline, stream_multi_prompt=True)
     for body in ({"prompt": ["endless"] * 6}, {"prompt": ["hang"] * 6, "stream": True}):
         codec = service.parse_call(COMPLETIONS, body)
         call = asyncio.create_task(

@@ -127,7 +127,7 @@ async def test_answer_that_is_right_is_not_generated_again(
 async def test_answer_that_is_held_to_a_schema_comes_after_its_thoughts(
     asked: dict[str, Any], pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("handler.openai.service.are_opened", lambda prompt: True)
+    monkeypatch.setattr("handler.openai.service.starts_in_reasoning", lambda prompt: True)
     able = {"json_schema": True, "opens_thoughts": True}
     service = OpenAIService(
         pipeline_of({"pieces": ["Hm.</think>\n\n", '{"a": 1}']}, capabilities=able)

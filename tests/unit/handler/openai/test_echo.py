@@ -66,7 +66,7 @@ async def test_prompt_alone(
 ) -> None:
     # R8: no token is generated, and no slot waited for.
     pipeline = pipeline_of({"pieces": [{"error": "was asked"}]}, slots=1)
-    service = OpenAIService(pipeline, stream_several=True)
+    service = OpenAIService(pipeline, stream_multi_prompt=True)
     slot = await pipeline.engine.reserve(Priority.JOB)
     prompts = ["one two", "é three 😀"]
     body = {"prompt": prompts, "echo": True, "max_tokens": 0, "n": n, "logprobs": logprobs}

@@ -118,7 +118,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("body", "message"), REFUSED)
 async def test_refused(pipeline_of: PipelineFactory, body: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest) as raised:
-        await OpenAIService(pipeline_of()).embeddings(body)
+        await OpenAIService(pipeline_of()).create_embeddings(body)
     told = error_info(raised.value).openai_error()["error"]
     assert told["message"].startswith(message)
     assert (told["code"], told["param"]) == (400, message.split(" ")[0])
@@ -126,7 +126,7 @@ async def test_refused(pipeline_of: PipelineFactory, body: dict[str, Any], messa
 
 async def test_half_a_character_is_named_by_its_place(pipeline_of: PipelineFactory) -> None:
     with pytest.raises(InvalidRequest, match=r"^input\[1\] must be Unicode text"):
-        await OpenAIService(pipeline_of()).embeddings({"input": ["a", "\ud800"]})
+        await OpenAIService(pipeline_of()).create_embeddings({"input": ["a", "\ud800"]})
 
 
 async def test_models(pipeline_of: PipelineFactory) -> None:

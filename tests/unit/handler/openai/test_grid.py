@@ -122,7 +122,7 @@ async def test_completions(
 ) -> None:
     # R2-R5, R11, R13-R15, R20-R28
     sent, prompts = PROMPTS[prompt]
-    service = OpenAIService(pipeline_of(*SCRIPT), stream_several=True)
+    service = OpenAIService(pipeline_of(*SCRIPT), stream_multi_prompt=True)
     body = {"prompt": sent, "echo": echo, "logprobs": logprobs, "n": n, "stop": [STOP, "x"]}
     whole = await tell_whole(service, COMPLETIONS, body)
     assert len(whole.choices) == len(prompts) * n

@@ -255,7 +255,7 @@ async def test_engine_says_that_it_has_fewer(most: int, pipeline_of: PipelineFac
     for tell in (calls.tell_whole, calls.tell_streamed):
         for route, body in (
             (calls.COMPLETIONS, {"prompt": "hi", "logprobs": 2}),
-            (calls.CHAT, encode_chat_logprobs),
+            (calls.CHAT, chat),
         ):
             assert (await tell(service, route, body)).warnings == ([warning] if most < 2 else [])
 

@@ -97,7 +97,7 @@ async def test_no_more_at_a_time_than_there_are_slots(
 
     pipeline.engine.generate = watched  # type: ignore[method-assign]
     prompts = [f"prompt {number}" for number in range(8)]
-    service = OpenAIService(pipeline, stream_several=True)
+    service = OpenAIService(pipeline, stream_multi_prompt=True)
     for tell in (tell_whole, tell_streamed):
         told = await tell(service, COMPLETIONS, {"prompt": prompts})
         assert [told.choices[index].text for index in range(8)] == prompts
@@ -113,7 +113,7 @@ async def test_first_call_of_all_waits_to_know_how_many_slots_there_are(
 ) -> None:
     # R18: one that hangs would keep the others out of three free slots.
     pipeline = pipeline_of(HANGING, slots=4, load_ms=50)
-    service = OpenAIService(pipeline, stream_several=True)
+    service = OpenAIService(pipeline, stream_multi_prompt=True)
     call = asyncio.create_task(tell(service, COMPLETIONS, {"prompt": ["hang"] * 4}))
     await wait_until(lambda: pipeline.engine.running == 4)
     call.cancel()
@@ -141,7 +141,7 @@ async def test_choices_keep_the_order_of_the_prompts_whoever_ends_first(
 ) -> None:
     # R5
     slow = {"when": "slow", "pieces": ["slowly", {"text": " said", "delay_ms": 50}]}
-    service = OpenAIService(pipeline_of(slow, {"pieces": ["quick"]}), stream_several=True)
+    service = OpenAIService(pipeline_of(slow, {"pieces": ["quick"]}), stream_multi_prompt=True)
     body = {"prompt": ["slow", "other"]}
     whole = await tell_whole(service, COMPLETIONS, body)
     assert [choice.text for choice in whole.choices.values()] == ["slowly said", "quick"]
@@ -165,7 +165,7 @@ async def test_choices_are_streamed_side_by_side(pipeline_of: PipelineFactory) -
 async def test_first_text_of_any_opens_the_stream(pipeline_of: PipelineFactory) -> None:
     # R29, R30
     pipeline = pipeline_of(HANGING, {"pieces": ["x"]})
-    service = OpenAIService(pipeline, stream_several=True)
+    service = OpenAIService(pipeline, stream_multi_prompt=True)
     async with asyncio.timeout(5), await open_several(service, {"prompt": ["hang", "other"]}):
         pass
     await idle(pipeline)

@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from engine import Capabilities
 from handler.errors import InvalidRequest, NotFound, error_info
@@ -17,7 +15,6 @@ from handler.openai.chat import CHAT
 from handler.openai.completions import COMPLETIONS
 from handler.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.openai.endpoint_spec import EndpointSpec
-from handler.openai.parameters import ChatInput, CompletionInput, _read, read_parameters
 from handler.sampling import MAX_INT32
 from tests.unit.handler.openai.refusals import MISSING, REFUSALS, Refusal, refusals
 
@@ -212,38 +209,3 @@ def test_draft_model_is_only_warned_of_where_nothing_says_otherwise(shape: str) 
         )
     codec(OVMS, shape, dict.fromkeys(body)).adapt_to(able)
     codec(OVMS, shape, {"num_assistant_tokens": 5}).adapt_to(replace(able, draft=True))
-
-
-_WORTHS = st.sampled_from([None, True, False, 0, 1, 2, 1.0, 0.5, "x", [], ["x"], {"1": 2}])
-_NAMES = st.sampled_from(
-    sorted(
-        {
-            *CompletionInput.model_fields,
-            *ChatInput.model_fields,
-            "tools",
-            "tool_choice",
-            "enable_thinking",
-            "guided_json",
-            "user",
-        }
-    )
-)
-_CALLS = st.tuples(
-    st.sampled_from([CompletionInput, ChatInput]),
-    st.dictionaries(_NAMES, _WORTHS, max_size=3),
-    st.sampled_from([OPENAI, ORACLE, OVMS]),
-    st.sampled_from([None, 7]),
-)
-
-
-@given(st.lists(_CALLS, min_size=2, max_size=6))
-def test_a_call_is_read_as_if_it_were_the_first(calls: list[tuple[Any, Any, Any, Any]]) -> None:
-    # R8-R17: what was read of another is remembered, and matters to none.
-    def outcome(read: Any, call: tuple[Any, Any, Any, Any]) -> Any:
-        try:
-            return read(*call, None)
-        except InvalidRequest as error:
-            return error.message, error.param
-
-    for call in calls:
-        assert outcome(read_parameters, call) == outcome(_read, call)

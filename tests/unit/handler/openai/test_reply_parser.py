@@ -19,9 +19,9 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool
 TIME_CALL = '<tool_call>{"name": "time", "parameters": {}}</tool_call>'
 
 
-def read(*texts: str, tools: Tools = TOOLS, thinking: bool = False) -> dict[str, Any]:
+def read(*texts: str, tools: Tools = TOOLS, starts_in_reasoning: bool = False) -> dict[str, Any]:
     """The message of a text, its calls without their random ids; deltas must add up to it."""
-    reply = ReplyParser(tools, starts_in_reasoning=thinking)
+    reply = ReplyParser(tools, starts_in_reasoning=starts_in_reasoning)
     deltas = [delta for text in texts for delta in reply.push(text)] + reply.close()
     message = reply.message()
     for key in ("content", "reasoning_content"):

@@ -192,7 +192,7 @@ async def test_fault_of_our_own_in_mid_stream_is_told_too(
     def fault(*args: object) -> bytes:
         raise RuntimeError("a secret")
 
-    monkeypatch.setattr(OpenAICall, "closing", fault)
+    monkeypatch.setattr(OpenAICall, "encode_closing", fault)
     service = OpenAIService(pipeline_of({"pieces": ["a"]}))
     chunks = chunks_of(await blocks_of(service, "/v1/completions", {"prompt": "hi"}))
     assert [text_of(chunk) for chunk in chunks[:-1]] == ["a"]

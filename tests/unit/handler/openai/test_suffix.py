@@ -47,7 +47,7 @@ async def test_each_prompt_has_it_with_its_own_candidates(
     pipeline_of: PipelineFactory, tell: Tell
 ) -> None:
     # R5, R14
-    service = OpenAIService(pipeline_of(capabilities=ABLE), stream_several=True)
+    service = OpenAIService(pipeline_of(capabilities=ABLE), stream_multi_prompt=True)
     body = {"prompt": ["a ", "b "], "suffix": " z", "n": 2, "echo": True}
     told = await tell(service, COMPLETIONS, body)
     assert [told.choices[index].text for index in range(4)] == [

@@ -70,7 +70,7 @@ def test_what_must_be_called_is_a_schema() -> None:
     assert both.schema is not None
     assert len(both.schema["anyOf"]) == 2
     assert read_tools(BODY).schema is None
-    assert read_tools(BODY | {"tool_choice": "none"}).told == ()
+    assert read_tools(BODY | {"tool_choice": "none"}).definitions == ()
 
 
 async def chunks_of(service: OpenAIService, body: dict[str, Any]) -> list[dict[str, Any]]:
