@@ -1,13 +1,13 @@
-"""Decoding of chunked request bodies (RFC 9112, section 7.1)."""
+"""Decode chunked request bodies (RFC 9112, section 7.1)."""
 
 from __future__ import annotations
 
 from enum import Enum, auto
 
-# A size line: the size, and extensions, which are ignored.
+# The line before each chunk: its size, and extensions, which are ignored.
 _MAX_LINE_BYTES = 1_024
 _MAX_SIZE_DIGITS = 15
-# All lines behind the last chunk. Trailers are dropped, so there is no use for many.
+# All lines behind the last chunk. Trailers are dropped, so there is no need for long ones.
 _MAX_TRAILER_BYTES = 8_192
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 
@@ -34,7 +34,7 @@ class ChunkedBody:
     def __init__(self) -> None:
         self._state = _State.SIZE
         self._line = bytearray()
-        self._left = 0
+        self._remaining_bytes = 0
         self._trailer_bytes = 0
 
     @property
@@ -52,11 +52,11 @@ class ChunkedBody:
         at = 0
         while at < len(data) and self._state is not _State.DONE:
             if self._state is _State.DATA:
-                piece = data[at : at + self._left]
+                piece = data[at : at + self._remaining_bytes]
                 content.append(piece)
                 at += len(piece)
-                self._left -= len(piece)
-                if not self._left:
+                self._remaining_bytes -= len(piece)
+                if not self._remaining_bytes:
                     self._state = _State.DATA_END
                 continue
             end = data.find(b"\n", at)
@@ -84,8 +84,8 @@ class ChunkedBody:
         line = bytes(self._line[:-2])
         self._line.clear()
         if self._state is _State.SIZE:
-            self._left = _size_of(line)
-            self._state = _State.DATA if self._left else _State.TRAILER
+            self._remaining_bytes = _parse_size(line)
+            self._state = _State.DATA if self._remaining_bytes else _State.TRAILER
         elif self._state is _State.DATA_END:
             self._state = _State.SIZE
         elif not line:
@@ -94,7 +94,7 @@ class ChunkedBody:
             raise ChunkedError("a trailer is not of the form `name: value`")
 
 
-def _size_of(line: bytes) -> int:
+def _parse_size(line: bytes) -> int:
     """Return the chunk size that a line begins with; extensions behind a semicolon are ignored."""
     digits, _, extension = line.partition(b";")
     digits = digits.rstrip(b" \t")

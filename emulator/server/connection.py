@@ -1,4 +1,4 @@
-"""HTTP/1.1 connections whose clients cannot take more time or memory than they are allowed."""
+"""HTTP/1.1 connections with limits on the time and memory that a client can use."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MAX_HEAD_BYTES = 65_536
-# Of the requests that a client sends before the one in front of them is answered.
+# Requests that a client sends before an earlier one has been answered.
 _MAX_PIPELINED_BYTES = 65_536
 _HEAD_END = b"\r\n\r\n"
-# For a client to read a refusal: closing at once would make the kernel discard it, because the
-# rest of the request has not been read.
+# Time for a client to read an error response. After an immediate close the kernel would discard the
+# response, because the rest of the request has not been read.
 _LINGER_S = 2.0
 _MAX_LINGERING = 128
-# For the rest of a body whose request has been answered; nginx's `lingering_time`.
+# Time for the rest of a body whose request has been answered; nginx's `lingering_time`.
 _REST_OF_BODY_S = 30.0
 _RETRY_AFTER_S = 5
 _WARNING_INTERVAL_S = 60.0
@@ -44,7 +44,7 @@ _INVALID = "the request is not valid HTTP/1.1"
 
 
 class _Shared:
-    """What all connections of one server share. Owned by the event loop."""
+    """State that all connections of one server share. Owned by the event loop."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
@@ -56,22 +56,25 @@ class _Shared:
         )
         self.watch = HangupWatch()
         self.lingering = 0
-        self._warned_s = float("-inf")
+        self._warned_at = float("-inf")
 
     def warn(self, message: str) -> None:
         """Log a warning, at most once a minute: an attacker could fill the log."""
-        if time.monotonic() - self._warned_s >= _WARNING_INTERVAL_S:
-            self._warned_s = time.monotonic()
+        if time.monotonic() - self._warned_at >= _WARNING_INTERVAL_S:
+            self._warned_at = time.monotonic()
             logger.warning("%s (logged once a minute)", message)
 
 
 class _Flow(FlowControl):
-    """Uvicorn's flow control, which a request that waits for its body resumes at will."""
+    """Uvicorn's flow control, whose `resume_reading` has no effect while reading is held.
+
+    Uvicorn calls it whenever a request waits for its body.
+    """
 
     is_held = False
 
     def resume_reading(self) -> None:
-        """Read again, unless the client has sent too many requests ahead."""
+        """Resume reading, unless the client has pipelined too many requests."""
         if not self.is_held:
             super().resume_reading()
 
@@ -79,14 +82,14 @@ class _Flow(FlowControl):
 class TimeoutHttpProtocol(HttpToolsProtocol):
     """Uvicorn's protocol with limits.
 
-    - The parser (llhttp) gets the head of one request at a time. Where its body ends is decided
-      here, so that what follows is parsed only after this request has been answered.
-    - One timer runs for what the client has to send next: a head, then its body. Another one runs
-      while the client does not read. When one expires, the connection is closed.
-    - Requests that RFC 9112 has refused get a JSON error, and the connection is closed.
+    - The parser (llhttp) gets the head of one request at a time. This class finds the end of the
+      body itself, so that the next request is parsed only after this one has been answered.
+    - One timer runs until the client has sent a head, and then its body. Another one runs while the
+      client does not read. When one expires, the connection is closed.
+    - Requests that RFC 9112 requires to be rejected get a JSON error, and the connection is closed.
     """
 
-    # Set by a class of its own for each server, because uvicorn creates the connections.
+    # Uvicorn creates the connections, so each server has its own subclass that sets this.
     shared = _Shared(ConnectionLimits())
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -94,6 +97,7 @@ class TimeoutHttpProtocol(HttpToolsProtocol):
         self.limits = self.shared.limits
         self._address = ""
         self._is_counted = False
+        # Timers: the client sends a head or body; the client reads; the client reads the error.
         self._incoming: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._lingering: asyncio.TimerHandle | None = None
@@ -111,8 +115,8 @@ class TimeoutHttpProtocol(HttpToolsProtocol):
     # -- the transport's events ------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to wait for the first head, or refuse the connection if there are too many."""
-        # A TCP server's transports can be written to.
+        """Start to wait for the first head, or reject the connection if there are too many."""
+        # The transports of a TCP server can be written to, so the cast is safe.
         super().connection_made(cast("asyncio.Transport", transport))
         self.flow = self._flow = _Flow(self.transport)
         self._address = counted_address(self.client[0] if self.client else "")
@@ -134,66 +138,66 @@ class TimeoutHttpProtocol(HttpToolsProtocol):
         if self._lingering is not None:
             self._lingering.cancel()
             self.shared.lingering -= 1
-        _stop(self._incoming)
-        _stop(self._unread)
+        _cancel(self._incoming)
+        _cancel(self._unread)
         self._clear_pipelined()
-        # Uvicorn does this only if the client closed in good order.
+        # Uvicorn does this only if the client closed without an error.
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
         self._drop_body()
 
     def data_received(self, data: bytes) -> None:
-        """Take what the client sends."""
+        """Process bytes from the client."""
         if self._lingering is None and not self.transport.is_closing():
-            self._take(data)
+            self._process(data)
 
     def pause_writing(self) -> None:
-        """Begin to wait for the client to read."""
+        """Start the timer for a client that does not read."""
         super().pause_writing()
         self._unread = self.loop.call_later(self.limits.read_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
-        _stop(self._unread)
+        """Stop the timer: the client has read enough."""
+        _cancel(self._unread)
         super().resume_writing()
 
-    # -- what has been received ------------------------------------------------------------------
+    # -- received bytes --------------------------------------------------------------------------
 
-    def _take(self, data: bytes) -> None:
+    def _process(self, data: bytes) -> None:
         while data and self._lingering is None and not self.transport.is_closing():
             if self._is_answering():
                 self._add_pipelined(data)
                 return
-            data = self._take_head(data) if self._in_head else self._take_body(data)
+            data = self._process_head(data) if self._in_head else self._process_body(data)
         if not self._in_head and self._incoming is None and self._lingering is None:
-            # Only here: most bodies arrive with their heads and need no timer.
-            self._incoming = self.loop.call_later(self.limits.body_s, self._out_of_time)
+            # Started only now, because most bodies arrive with their heads and need no timer.
+            self._incoming = self.loop.call_later(self.limits.body_s, self._time_out)
 
     def _is_answering(self) -> bool:
-        """Return whether a request has been received whole and has not been answered."""
+        """Return whether a complete request has been received and not been answered yet."""
         return self._in_head and self.cycle is not None and not self.cycle.response_complete
 
-    def _take_head(self, data: bytes) -> bytes:
+    def _process_head(self, data: bytes) -> bytes:
         """Parse bytes of a head; return those behind its end."""
         if not self._head_bytes:
             # Some clients send an empty line behind a body (RFC 9112, section 2.2).
             data = data.lstrip(b"\r\n")
             if not data:
                 return b""
-            # Only now: empty lines do not keep an idle connection open.
+            # Not before: empty lines must not keep an idle connection open.
             self._unset_keepalive_if_required()
         at = (self._head_tail + data).find(_HEAD_END)
         end = len(data) if at < 0 else at + len(_HEAD_END) - len(self._head_tail)
         is_too_large = self._head_bytes + end > _MAX_HEAD_BYTES
         # A head that is too large is parsed up to the limit: the parser may find a more precise
-        # reason to refuse it, such as a long target.
+        # reason to reject it, such as a long target.
         piece = data[: min(end, _MAX_HEAD_BYTES - self._head_bytes)]
         self._head_bytes += len(piece)
         self._head_tail = (self._head_tail + piece)[1 - len(_HEAD_END) :]
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
-            # Another protocol is only offered; the request is served in this one.
+            # The client only offers another protocol; the request is served as HTTP/1.1.
             self._needs_parser = True
         except httptools.HttpParserError as error:
             cause = error.__context__
@@ -213,8 +217,8 @@ class TimeoutHttpProtocol(HttpToolsProtocol):
             self._end_message()
         return data[end:]
 
-    def _take_body(self, data: bytes) -> bytes:
-        """Take bytes of a body; return those behind its end."""
+    def _process_body(self, data: bytes) -> bytes:
+        """Process bytes of a body; return those behind its end."""
         if isinstance(self._body, ChunkedBody):
             try:
                 content, rest = self._body.feed(data)
@@ -241,23 +245,24 @@ class TimeoutHttpProtocol(HttpToolsProtocol):
         return rest
 
     def _end_message(self) -> None:
-        """The request is complete; the next bytes begin another one."""
-        self._stop_waiting()
+        """Finish the current request; the next bytes belong to another one."""
+        self._stop_timer()
         self._in_head = True
         self._head_bytes = 0
         self._head_tail = b""
         super().on_message_complete()
         if self._needs_parser:
-            # The old one still expects the body, or another protocol.
+            # The old parser still expects the body, or another protocol.
             self.parser = httptools.HttpRequestParser(self)
             self._needs_parser = False
 
-    # -- requests sent ahead ---------------------------------------------------------------------
+    # -- pipelined requests ----------------------------------------------------------------------
 
     def _add_pipelined(self, data: bytes) -> None:
-        """Keep requests for later, and stop reading when there are many of them.
+        """Store requests for later; stop reading above _MAX_PIPELINED_BYTES.
 
-        Up to that bound reading goes on, because it is what shows that the client has left.
+        Below that limit reading continues, because only reading shows that the client has
+        disconnected.
         """
         if not self._pipelined_count.add(len(data)):
             self.shared.warn("closed a connection: too many requests were sent ahead")
@@ -270,7 +275,7 @@ class TimeoutHttpProtocol(HttpToolsProtocol):
             self.shared.watch.add(self._fd(), self.transport.abort)
 
     def _clear_pipelined(self) -> bytes:
-        """Return the requests that were sent ahead, and read again."""
+        """Return and forget the pipelined requests; allow reading again."""
         data = bytes(self._pipelined)
         self._pipelined.clear()
         self._pipelined_count.release()
@@ -295,62 +300,62 @@ class TimeoutHttpProtocol(HttpToolsProtocol):
         }
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the target; a target that is too long is refused before its end."""
+        """Add a part of the target; a target that is too long is rejected before its end."""
         super().on_url(url)
         check_length(self.url)
 
     def on_headers_complete(self) -> None:
-        """Check the head, find out how its body ends, and start the application."""
+        """Check the head, determine how the body ends, and start the application."""
         method = self.parser.get_method().decode("ascii")
         host, length = check_headers(self.parser.get_http_version(), self.headers)
         target_host, self.url = split_target(method, self.url)
         if target_host is not None and target_host != host:
-            # The target's host wins (RFC 9112, section 3.2.2).
+            # The host of the target takes precedence (RFC 9112, section 3.2.2).
             self.headers[:] = [each for each in self.headers if each[0] != b"host"]
             self.headers.append((b"host", target_host))
         if self.url.startswith(b"//"):
-            # Uvicorn's way to split a target would take what follows for a host.
+            # Uvicorn's way to split a target would read the first segment as a host.
             self.url = b"http://host" + self.url
         self._body = ChunkedBody() if length is None else length
         self._needs_parser = bool(self._body)
-        # This starts the application, unless the target turns out to be malformed.
+        # This starts the application, unless the target is malformed.
         super().on_headers_complete()
         self._in_head = False
-        self._stop_waiting()
+        self._stop_timer()
 
     def on_message_complete(self) -> None:
         """Do nothing: the parser does not see the bodies. See `_end_message`."""
 
     def on_response_complete(self) -> None:
-        """Take the requests that were sent ahead, or wait for more."""
+        """Process pipelined requests, or wait for the next one."""
         if not self._in_head:
-            # The answer came before the end of the body.
-            self._stop_waiting()
+            # The response was sent before the end of the body.
+            self._stop_timer()
             limit_s = min(_REST_OF_BODY_S, self.limits.body_s)
-            self._incoming = self.loop.call_later(limit_s, self._out_of_time)
+            self._incoming = self.loop.call_later(limit_s, self._time_out)
         self._drop_body()
         data = self._clear_pipelined() if self._pipelined else b""
         super().on_response_complete()
         if data and not self.transport.is_closing():
-            self._take(data)
+            self._process(data)
 
     # -- the application -------------------------------------------------------------------------
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """Run the application for a request, and count its body until it has ended.
+        """Run the application for a request, and count the body in the budget until it returns.
 
-        A client that sends a body and leaves would otherwise make room for the next one while the
+        Otherwise a client could send a body and disconnect, and send the next one while the
         application still holds the first.
         """
         super()._start_asgi_task(cycle, partial(_run_and_release, app, self._received))
 
     def _drop_body(self) -> None:
-        """Free what has been received of the body and will not be read by the application."""
+        """Free the received part of a body that the application will not read."""
         if self.cycle is not None:
             self._received.release(len(self.cycle.body))
             self.cycle.body = bytearray()
 
-    # -- endings ---------------------------------------------------------------------------------
+    # -- closing ---------------------------------------------------------------------------------
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, also if its client has not read the last response."""
@@ -364,18 +369,18 @@ class TimeoutHttpProtocol(HttpToolsProtocol):
         logger.info("refused a request of %s: %s", self.client, message)
         cycle = self.cycle
         if not self._in_head and cycle.response_started:
-            # The error would be read as a part of that response, or as the next one.
+            # The client would read the error as a part of that response, or as the next response.
             self.transport.abort()
             return
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
-            # Nothing can be written to the client after the error below.
+            # No `100 Continue` may be written after the error below.
             cycle.waiting_for_100_continue = False
             cycle.message_event.set()
         if self.shared.lingering >= _MAX_LINGERING:
             self.transport.abort()
             return
-        self._stop_waiting()
+        self._stop_timer()
         self._drop_body()
         self.transport.write(_error_bytes(message, status))
         if self.transport.can_write_eof():
@@ -385,13 +390,13 @@ class TimeoutHttpProtocol(HttpToolsProtocol):
         self._lingering = self.loop.call_later(_LINGER_S, self.transport.abort)
 
     def _wait_for_head(self) -> None:
-        self._incoming = self.loop.call_later(self.limits.head_s, self._out_of_time)
+        self._incoming = self.loop.call_later(self.limits.head_s, self._time_out)
 
-    def _stop_waiting(self) -> None:
-        _stop(self._incoming)
+    def _stop_timer(self) -> None:
+        _cancel(self._incoming)
         self._incoming = None
 
-    def _out_of_time(self) -> None:
+    def _time_out(self) -> None:
         self._incoming = None
         self.transport.abort()
 
@@ -410,7 +415,7 @@ async def _run_and_release(
 
 
 def _error_bytes(message: str, status: int) -> bytes:
-    """Return a whole response that ends its connection."""
+    """Return a complete error response that closes the connection."""
     is_busy = status == 503
     kind = "service_unavailable_error" if is_busy else "invalid_request_error"
     body = orjson.dumps(ErrorInfo(message, ErrorMapping(status, kind)).openai_error())
@@ -424,11 +429,11 @@ def _error_bytes(message: str, status: int) -> bytes:
     )
 
 
-def _stop(timer: asyncio.TimerHandle | None) -> None:
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
     if timer is not None:
         timer.cancel()
 
 
 def build_protocol_class(limits: ConnectionLimits) -> type[TimeoutHttpProtocol]:
-    """Return the protocol with these limits, which its connections share."""
+    """Return the protocol class of a server with these limits."""
     return type("LimitedConnection", (TimeoutHttpProtocol,), {"shared": _Shared(limits)})

@@ -1,13 +1,14 @@
-"""How many connections there are, in all and from each address."""
+"""Count the open connections, in total and per address."""
 
 from __future__ import annotations
 
 from collections import Counter
 from ipaddress import IPv6Address, ip_address
 
-# For health checks and the owner of the machine while others use up all connections.
-_RESERVE = 16
-_RESERVE_PER_ADDRESS = 4
+# Extra connections from loopback addresses, for health checks and the machine's administrator
+# while other clients use all regular connections.
+_RESERVED_CONNECTIONS = 16
+_RESERVED_PER_ADDRESS = 4
 
 
 class ConnectionCounts:
@@ -26,8 +27,8 @@ class ConnectionCounts:
             self.total < self.maximum
             or (
                 _is_loopback(address)
-                and count < _RESERVE_PER_ADDRESS
-                and self.total < self.maximum + _RESERVE
+                and count < _RESERVED_PER_ADDRESS
+                and self.total < self.maximum + _RESERVED_CONNECTIONS
             )
         )
         if is_allowed:
@@ -50,7 +51,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def counted_address(host: str) -> str:
-    """Return whom connections are counted for: an IPv4 address, or the network of an IPv6 one.
+    """Return the key to count connections by: an IPv4 address, or the /64 network of an IPv6 one.
 
     One machine usually has 2**64 IPv6 addresses.
     """

@@ -1,4 +1,4 @@
-"""Ends the server when its engine is dead and nothing else needs the server."""
+"""Shut the server down when its engine is dead and no other worker uses the server."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from engine import AnyEngine
 
 logger = logging.getLogger(__name__)
 
-# How often it looks whether other workers still need the server.
-_LOOK_S = 1.0
+# The interval at which the watch checks whether other workers use the server.
+_CHECK_INTERVAL_S = 1.0
 
 
 class EngineWatch:
-    """Waits for the engine's death and then ends the server with an exit code other than 0.
+    """Waits until the engine is dead, and then makes the server exit with a code other than 0.
 
-    systemd, Docker or RunPod then starts another one, which finds the jobs in its queue. As long
-    as SDK workers use the server (`has_other_workers`), it stays for them, and only requests to
-    its own engine get 503. Owned by the event loop.
+    systemd, Docker or RunPod then starts another server, which finds the jobs in its queue. As long
+    as SDK workers use the server (`has_other_workers`), it continues to run for them, and only
+    requests to its own engine get 503. Owned by the event loop.
     """
 
     def __init__(
         self,
         engine: AnyEngine,
         has_other_workers: Callable[[], bool],
-        end: Callable[[str], None],
+        shut_down: Callable[[str], None],
     ) -> None:
         self._engine = engine
         self._has_other_workers = has_other_workers
-        self._end = end
+        self._shut_down = shut_down
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start watching."""
         self._task = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
-        """Stop watching; before the engine is closed, which is no failure."""
+        """Stop watching. Must be called before the engine is closed, which is not a failure."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -51,5 +51,5 @@ class EngineWatch:
             )
         # Workers come and go at any time, so there is no single event to wait for.
         while self._has_other_workers():  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_S)
-        self._end(failure.message)
+            await asyncio.sleep(_CHECK_INTERVAL_S)
+        self._shut_down(failure.message)

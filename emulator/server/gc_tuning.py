@@ -1,4 +1,4 @@
-"""Python's garbage collector, kept from looking through all jobs again and again."""
+"""Tune Python's garbage collector so that it does not traverse all jobs again and again."""
 
 from __future__ import annotations
 
@@ -8,76 +8,76 @@ from typing import Literal
 
 from emulator.server.heap import Heap
 
-# Full looks come after so many partial ones: each is at what has come since, and some 20,000
-# objects are looked at in 10 to 15 ms.
+# A full collection runs after two of the middle generation. Because older objects are frozen, it
+# traverses only objects created since the last one: some 20,000, in 10 to 15 ms.
 _THRESHOLDS = (700, 10, 2)
-_CHECK_S = 60.0
-# So many objects are always allowed to come.
-_LEAST = 50_000
+_CHECK_INTERVAL_S = 60.0
+# Growth of the frozen objects that never causes a collection of all of them.
+_MIN_GROWTH_OBJECTS = 50_000
 
 
 class GarbageCollectorTuning:
-    """Sets aside what has outlived a full look of the collector, so that the next one is short.
+    """Freezes the objects that have survived a full collection, so that the next one is short.
 
-    A full look goes through all that is kept, some 3 us for each job, and nothing else happens
-    meanwhile: with 100,000 jobs, which is what MAX_JOBS allows, it took a third of a second from
-    every stream. What is set aside is freed as ever when nobody refers to it any more. Only what
-    refers to itself would stay, so everything is looked at again when there is twice as much.
+    A full collection traverses all objects, about 3 us per job, and blocks the event loop:
+    with 100,000 jobs (the default of MAX_JOBS) it paused every stream for a third of a second.
+    Frozen objects are still freed when their last reference is gone. Only reference cycles would
+    stay in memory, so all objects are collected again when the number of frozen ones has doubled.
 
-    The collector is the process's, so there is one of these in it, and it is the server's. Owned by
-    the event loop, but for `_set_aside`, which the collector calls on any thread.
+    The collector belongs to the process, so only one instance may be started, the server's. Owned
+    by the event loop, except for `_freeze_survivors`, which the collector calls on any thread.
     """
 
     def __init__(self) -> None:
-        self._before = gc.get_threshold()
-        # How much was set aside, at the least, since all of it was looked at.
-        self._known = 0
-        self._looked = False
+        self._original_thresholds = gc.get_threshold()
+        # The lowest number of frozen objects since all objects were collected.
+        self._min_frozen = 0
+        self._has_collected = False
         self._task: asyncio.Task[None] | None = None
         self._heap = Heap()
 
     def start(self) -> None:
-        """Look once at what is there by now, and set it aside."""
-        self._before = gc.get_threshold()
-        self._look_at_all()
-        gc.callbacks.append(self._set_aside)
+        """Collect and freeze all current objects, and freeze survivors from now on."""
+        self._original_thresholds = gc.get_threshold()
+        self._collect_all()
+        gc.callbacks.append(self._freeze_survivors)
         gc.set_threshold(*_THRESHOLDS)
         self._task = asyncio.create_task(self._check_forever())
 
     def close(self) -> None:
-        """Leave the collector to look at all that comes from here on as it did before."""
+        """Restore the collector's thresholds and stop freezing."""
         if self._task is not None:
             self._task.cancel()
-            gc.callbacks.remove(self._set_aside)
-            gc.set_threshold(*self._before)
+            gc.callbacks.remove(self._freeze_survivors)
+            gc.set_threshold(*self._original_thresholds)
 
     def check(self) -> None:
-        """Have all of it looked at again if there is twice as much as there was."""
-        if not self._looked:
+        """Collect all objects again if the number of frozen ones has doubled."""
+        if not self._has_collected:
             return
-        self._looked = False
-        found = gc.get_freeze_count()
-        if found > 2 * self._known + _LEAST:
-            self._look_at_all()
+        self._has_collected = False
+        frozen = gc.get_freeze_count()
+        if frozen > 2 * self._min_frozen + _MIN_GROWTH_OBJECTS:
+            self._collect_all()
         else:
-            self._known = min(self._known, found)
+            self._min_frozen = min(self._min_frozen, frozen)
 
-    def _look_at_all(self) -> None:
+    def _collect_all(self) -> None:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        # Python waits with the next full look until a quarter of what the last one left has come.
-        # This one finds nothing, so nothing is waited for.
+        # Python delays the next full collection until the new objects are a quarter of those that
+        # the last one has left. This one leaves none, so there is no delay.
         gc.collect()
-        self._known = gc.get_freeze_count()
+        self._min_frozen = gc.get_freeze_count()
 
-    def _set_aside(self, phase: Literal["start", "stop"], info: dict[str, int]) -> None:
+    def _freeze_survivors(self, phase: Literal["start", "stop"], info: dict[str, int]) -> None:
         if phase == "stop" and info["generation"] == 2:
             gc.freeze()
-            self._looked = True
+            self._has_collected = True
 
     async def _check_forever(self) -> None:
         while True:
-            await asyncio.sleep(_CHECK_S)
+            await asyncio.sleep(_CHECK_INTERVAL_S)
             self.check()
             self._heap.trim_if_grown()

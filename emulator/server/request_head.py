@@ -1,4 +1,4 @@
-"""Checks of a request's first line and headers that the HTTP parser leaves to the server."""
+"""Check a request's first line and headers, as far as the HTTP parser does not."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def check_length(target: bytes) -> None:
 
 
 def split_target(method: str, target: bytes) -> tuple[bytes | None, bytes]:
-    """Return the host that a request target names, if it names one, and its path with its query.
+    """Split a request target into its host, or None, and its path with the query.
 
     Raises:
-        BadRequest: the target is malformed or of a form that this server has no use for.
+        BadRequest: the target is malformed, or has a form that this server does not support.
     """
     host = None
-    # CONNECT names a host and a port alone, and OPTIONS may name the server itself by an asterisk.
+    # The target of CONNECT is only a host and a port, and that of OPTIONS may be an asterisk.
     if method == "CONNECT" or not target.startswith(b"/"):
         absolute = None if method == "CONNECT" else _ABSOLUTE.fullmatch(target)
         if absolute is None:
@@ -54,11 +54,11 @@ def split_target(method: str, target: bytes) -> tuple[bytes | None, bytes]:
 
 
 def check_headers(version: str, headers: Headers) -> tuple[bytes | None, int | None]:
-    """Check the headers that say whom a request is for and where it ends.
+    """Check the Host header and the headers that define the end of the request.
 
-    A request whose end two servers see in different places carries a second one that only one of
-    them checks (request smuggling), so everything ambiguous is refused. Returns the host, and the
-    length of the body; None if the body is chunked.
+    If two servers disagree about the end of a request, it can contain a second request that only
+    one of them checks (request smuggling), so everything ambiguous is rejected. Returns the host,
+    and the length of the body; None if the body is chunked.
 
     Raises:
         BadRequest: RFC 9112 requires the request to be refused, or lets it be refused.

@@ -1,4 +1,4 @@
-"""Uvicorn, ended in good order: by a signal, within a time, without a cut-off that is not told."""
+"""Uvicorn with a graceful shutdown: limited in time, and clients learn why a stream ends."""
 
 from __future__ import annotations
 
@@ -23,50 +23,51 @@ from emulator.server.startup import StartupErrorFilter
 
 logger = logging.getLogger(__name__)
 
-# Clients keep idle connections for up to a minute; whoever lets go first should be they, or the
-# next request runs into the closing.
+# Clients keep idle connections for up to a minute. The client should close first: a request that is
+# sent while the server closes the connection fails.
 _KEEP_ALIVE_S = 75
-# For answers that are ready when the time is up, then for streams to say that they end here.
-_ANSWER_S = 1.0
-_FAREWELL_S = 1.0
-_MOST_FILES = 65_536
-# As exact as the date in an answer's headers.
+# After the drain deadline: time for responses that are ready, then for the last events of streams.
+_RESPONSE_TIMEOUT_S = 1.0
+_CLOSING_TIMEOUT_S = 1.0
+_MAX_OPEN_FILES = 65_536
+# The resolution of the Date header, which uvicorn updates at each tick.
 _TICK_S = 1.0
-# Asked for the first time after so many seconds of silence, then so often, so many times: with
-# these a connection ends within half a minute, which is how long a lease is.
-_PROBES = {
+# TCP keep-alive: seconds of silence before the first probe, seconds between probes, number of
+# probes. With these values a dead connection ends within half a minute, the default of LEASE_S.
+_KEEP_ALIVE_PROBES = {
     getattr(socket, name): value
-    # Each system has its own names, and some only the switch.
+    # Not every system has all of these options.
     for name, value in {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}.items()
     if hasattr(socket, name)
 }
 
 
-# The exit code for a setting that cannot be used, as `leave` has it.
-_REFUSED = 2
+# The exit code for a setting that cannot be used, as `exit_on_setting_error` uses it.
+_EXIT_SETTING_ERROR = 2
 
 
 class Server(uvicorn.Server):
-    """Listens until a signal, and a little longer.
+    """Serves until a signal, and then drains.
 
-    From the signal on nothing new is begun, while connections are still taken: workers need them to
-    hand in what they have done. When all is done, or DRAIN_S is over, or a second signal comes,
-    what still waits is answered, streams are told that they end here, and the rest is cut off.
+    After the signal no new work is started, but connections are still accepted: workers need them
+    to send their results. When all work has ended, or DRAIN_S has passed, or a second signal comes,
+    waiting requests are answered, streams get their last event, and the remaining connections are
+    cut.
     """
 
     def __init__(
         self,
         config: uvicorn.Config,
-        ending: GracefulShutdown,
+        graceful_shutdown: GracefulShutdown,
         on_listening: Callable[[str], object] = lambda url: None,
     ) -> None:
         super().__init__(config)
-        self._ending = ending
+        self._graceful_shutdown = graceful_shutdown
         self._on_listening = on_listening
         self._loop: asyncio.AbstractEventLoop | None = None
-        # A signal came, or the application has no use any more.
-        self._asked = ending.requested
-        self._garbage = GarbageCollectorTuning()
+        # Set by the first signal, or if the server cannot do its work any more.
+        self._stop_requested = graceful_shutdown.requested
+        self._gc_tuning = GarbageCollectorTuning()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application and listen.
@@ -79,39 +80,40 @@ class Server(uvicorn.Server):
             await super().startup(sockets)
         except SystemExit:
             app = self.config.app
-            if isinstance(app, StartupErrorFilter) and app.is_refused:
-                raise SystemExit(_REFUSED) from None
+            if isinstance(app, StartupErrorFilter) and app.is_unusable:
+                raise SystemExit(_EXIT_SETTING_ERROR) from None
             raise
         for server in self.servers:
             for sock in server.sockets:
-                _probe(sock)
-        self._garbage.start()
+                _enable_keep_alive_probes(sock)
+        self._gc_tuning.start()
         if self.servers:
-            self._on_listening(_url(self.servers[0].sockets[0].getsockname()))
+            self._on_listening(_local_url(self.servers[0].sockets[0].getsockname()))
 
     async def main_loop(self) -> None:
         """Wait for a signal.
 
-        Uvicorn looks ten times a second whether there was one, and each look takes one of the
-        cores from a model whose threads wait for each other.
+        Uvicorn polls for it ten times a second, and each poll takes a core away from a model whose
+        threads wait for each other.
         """
         while not await self.on_tick(0):
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), _TICK_S)
-            if self._asked.is_set():
+                await asyncio.wait_for(self._stop_requested.wait(), _TICK_S)
+            if self._stop_requested.is_set():
                 self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin the end; at the second signal, hurry."""
-        # Uvicorn would raise the signals again at its end, and the exit code would not be 0.
-        said = self._ending.force if self.should_exit else self._asked
+        """Start the shutdown; at the second signal, stop waiting for running work."""
+        # Uvicorn's own handler would raise the signals again at the end, and the exit code would
+        # not be 0.
+        event = self._graceful_shutdown.force if self.should_exit else self._stop_requested
         self.should_exit = True
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(said.set)
+            self._loop.call_soon_threadsafe(event.set)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End in good order."""
-        await self._ending.wait()
+        """Wait for running work, then close all connections and the application."""
+        await self._graceful_shutdown.wait()
         for server in self.servers:
             server.close()
         for sock in sockets or []:
@@ -119,43 +121,43 @@ class Server(uvicorn.Server):
         connections = self.server_state.connections
         for connection in list(connections):
             connection.shutdown()
-        await _finish(self.server_state.tasks, _ANSWER_S)
+        await _wait_for_tasks(self.server_state.tasks, _RESPONSE_TIMEOUT_S)
         for task in list(self.server_state.tasks):
             task.cancel()
-        await _finish(self.server_state.tasks, _FAREWELL_S)
+        await _wait_for_tasks(self.server_state.tasks, _CLOSING_TIMEOUT_S)
         for connection in list(connections):
-            _cut(connection)
-        self._garbage.close()
+            _close_connection(connection)
+        self._gc_tuning.close()
         await self.lifespan.shutdown()
         logger.info("stopped")
 
 
-def _probe(sock: socket.socket) -> None:
-    """Have the kernel ask now and then whether the other side is there, of all it accepts here.
+def _enable_keep_alive_probes(sock: socket.socket) -> None:
+    """Make the kernel probe the connections that are accepted on a socket.
 
-    One that lost its power says no goodbye, and a worker's long-poll is sent nothing that could go
-    unanswered: it would have its jobs for ever.
+    A machine that lost its power closes no connection, and nothing is sent on a worker's long poll
+    that could remain unacknowledged. Without probes the worker would keep its jobs for ever.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _PROBES.items():
+    for option, value in _KEEP_ALIVE_PROBES.items():
         sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _url(address: tuple[str, int]) -> str:
-    """Return where the server is reached from this machine."""
+def _local_url(address: tuple[str, int]) -> str:
+    """Return the URL of the server for clients on this machine."""
     host, port = ip_address(address[0]), address[1]
     if host.version == 6:
         return f"http://[{'::1' if host.is_unspecified else host}]:{port}"
     return f"http://{'127.0.0.1' if host.is_unspecified else host}:{port}"
 
 
-async def _finish(tasks: set[asyncio.Task[None]], limit_s: float) -> None:
+async def _wait_for_tasks(tasks: set[asyncio.Task[None]], limit_s: float) -> None:
     if tasks:
         await asyncio.wait(set(tasks), timeout=limit_s)
 
 
-def _cut(connection: Any) -> None:
-    """Close a connection; what its client has not read by now is not worth a hanging end."""
+def _close_connection(connection: Any) -> None:
+    """Close a connection, and discard data that the client has not read by now."""
     transport = connection.transport
     if transport.get_write_buffer_size():
         transport.abort()
@@ -166,7 +168,7 @@ def _cut(connection: Any) -> None:
 def build_uvicorn_config(
     app: ASGIApp, limits: ConnectionLimits, host: str = "127.0.0.1", port: int = 0
 ) -> uvicorn.Config:
-    """Return how uvicorn serves the application."""
+    """Return the uvicorn configuration for the application."""
     return uvicorn.Config(
         StartupErrorFilter(app),
         interface="asgi3",
@@ -179,14 +181,14 @@ def build_uvicorn_config(
         access_log=False,
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        # One by nature, whatever WEB_CONCURRENCY says to other servers.
+        # The server is one process; do not read WEB_CONCURRENCY.
         workers=1,
     )
 
 
 def raise_open_files_limit() -> None:
-    """Let this process have as many connections as the machine lets it; shells give it 1,024."""
+    """Raise the limit of open files, and so of connections; shells often set it to 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    limit = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

@@ -1,4 +1,4 @@
-"""The log block at start: version, addresses, model, engine and changed settings."""
+"""Log the version, addresses, model, engine and changed settings at the start."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def changed_settings(settings: EmulatorSettings) -> dict[str, str]:
         if value == field.default:
             continue
         is_secret = isinstance(value, SecretStr) or _SECRET_NAME.search(name) is not None
-        changed[name.upper()] = _MASKED if is_secret and value else _written(value)
+        changed[name.upper()] = _MASKED if is_secret and value else _format_value(value)
     return changed
 
 
@@ -74,14 +74,13 @@ def version() -> str:
     except metadata.PackageNotFoundError:
         project = Path(__file__).resolve().parents[2] / "pyproject.toml"
         try:
-            found = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"]
+            return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
         except (OSError, tomllib.TOMLDecodeError, KeyError):
             return "(unknown version)"
-        return str(found)
 
 
-def _written(value: Any) -> str:
-    """Return a setting's value as one would write it into the environment."""
+def _format_value(value: Any) -> str:
+    """Return a setting's value as it is written in an environment variable."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, float):

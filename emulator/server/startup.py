@@ -1,4 +1,4 @@
-"""The application's start: where it is known why it fails, that is said in a sentence."""
+"""Report known causes of a failed start in one sentence instead of a traceback."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ _FAILED = "lifespan.startup.failed"
 
 
 class StartupErrorFilter:
-    """An application whose job database may be unusable.
+    """Wraps an application whose job database may be unusable.
 
-    Starlette reports whatever its start raises with a traceback. A database that another server
-    has, or that is damaged, is no fault of the program: what helps is the sentence alone.
+    Starlette reports an exception at the start with a traceback. A database that is damaged or used
+    by another server is no bug of the program, so only the error's message is reported.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        # The start failed for a reason that a person has to remove: a restart does not help.
-        self.is_refused = False
+        # The start failed for a reason that a restart does not remove.
+        self.is_unusable = False
 
-    # Not a coroutine of its own: every call comes by here.
+    # Not a coroutine function: every request passes here, and a coroutine costs time.
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Hand a call on, and watch over the start."""
+        """Pass a request on; filter the errors of the lifespan's start."""
         if scope["type"] == "lifespan":
-            return self._live(scope, receive, send)
+            return self._run_lifespan(scope, receive, send)
         return self._app(scope, receive, send)
 
-    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
-        failed: Message | None = None
+    async def _run_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        failure: Message | None = None
 
-        async def held(message: Message) -> None:
-            nonlocal failed
+        async def hold_failure(message: Message) -> None:
+            nonlocal failure
             if message["type"] == _FAILED:
-                failed = message
+                failure = message
             else:
                 await send(message)
 
         try:
-            await self._app(scope, receive, held)
+            await self._app(scope, receive, hold_failure)
         except StoreUnavailable as error:
-            self.is_refused = isinstance(error, StoreUnusable)
-            if failed is None:
+            self.is_unusable = isinstance(error, StoreUnusable)
+            if failure is None:
                 raise
-            failed["message"] = f"the server does not start: {error}"
+            failure["message"] = f"the server does not start: {error}"
             raise
         finally:
-            if failed is not None:
-                await send(failed)
+            if failure is not None:
+                await send(failure)

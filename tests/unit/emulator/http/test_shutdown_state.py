@@ -144,7 +144,7 @@ async def test_waiting_ends_as_usual_while_all_is_well(shutdown: ShutdownState) 
     assert await seen.wait("nothing", 1) is None
     assert await seen.receive("b", "b/1", lease_s=9, wait_s=0.01) == []
     # All else is the store's own.
-    assert seen.available("a")
+    assert seen.has_ready_job("a")
 
 
 async def test_time_that_is_up_elsewhere_is_not_swallowed(shutdown: ShutdownState) -> None:

@@ -20,9 +20,9 @@ class _Kept:
 
 
 @pytest.fixture
-def kept_short(monkeypatch: pytest.MonkeyPatch) -> Iterator[GarbageCollectorTuning]:
+def gc_tuned(monkeypatch: pytest.MonkeyPatch) -> Iterator[GarbageCollectorTuning]:
     """Yield one that is at work, and for which a few objects are many."""
-    monkeypatch.setattr(gc_tuning, "_LEAST", 1_000)
+    monkeypatch.setattr(gc_tuning, "_MIN_GROWTH_OBJECTS", 1_000)
     found = GarbageCollectorTuning()
     # The loop's part is `check`, which the tests call.
     monkeypatch.setattr(GarbageCollectorTuning, "_check_forever", lambda self: _nothing())
@@ -47,8 +47,8 @@ def _looked_at(found: object) -> bool:
     return any(each is found for each in gc.get_objects())
 
 
-async def test_what_outlives_a_full_look_is_set_aside(kept_short: GarbageCollectorTuning) -> None:
-    kept_short.start()
+async def test_what_outlives_a_full_look_is_set_aside(gc_tuned: GarbageCollectorTuning) -> None:
+    gc_tuned.start()
     job = _Kept()
     assert _looked_at(job)
     gc.collect(1)
@@ -58,9 +58,9 @@ async def test_what_outlives_a_full_look_is_set_aside(kept_short: GarbageCollect
 
 
 async def test_what_was_set_aside_is_freed_when_nobody_refers_to_it(
-    kept_short: GarbageCollectorTuning,
+    gc_tuned: GarbageCollectorTuning,
 ) -> None:
-    kept_short.start()
+    gc_tuned.start()
     job = _Kept()
     seen = weakref.ref(job)
     gc.collect()
@@ -69,39 +69,39 @@ async def test_what_was_set_aside_is_freed_when_nobody_refers_to_it(
 
 
 async def test_what_refers_to_itself_is_freed_when_there_is_twice_as_much(
-    kept_short: GarbageCollectorTuning,
+    gc_tuned: GarbageCollectorTuning,
 ) -> None:
-    kept_short.start()
+    gc_tuned.start()
     seen = _dropped_ring()
-    kept_short.check()
+    gc_tuned.check()
     assert seen() is not None, "there was not more than before"
     more: list[list[None]] = [[] for _ in range(gc.get_freeze_count() + 10_000)]
     gc.collect()
-    kept_short.check()
+    gc_tuned.check()
     assert seen() is None
     assert not _looked_at(more)
 
 
 async def test_twice_as_much_counts_from_the_least_there_was(
-    kept_short: GarbageCollectorTuning,
+    gc_tuned: GarbageCollectorTuning,
 ) -> None:
-    kept_short.start()
+    gc_tuned.start()
     many: list[list[None]] = [[] for _ in range(100_000)]
     gc.collect()
-    kept_short._look_at_all()
+    gc_tuned._collect_all()
     # They end, as jobs do that are kept no longer.
-    most = kept_short._known
+    most = gc_tuned._min_frozen
     many.clear()
     gc.collect()
-    kept_short.check()
+    gc_tuned.check()
     # Something else may have been set aside in between.
-    assert kept_short._known < most - 90_000
+    assert gc_tuned._min_frozen < most - 90_000
 
 
 async def test_next_full_look_does_not_wait_for_a_quarter_of_all(
-    kept_short: GarbageCollectorTuning,
+    gc_tuned: GarbageCollectorTuning,
 ) -> None:
-    kept_short.start()
+    gc_tuned.start()
     kept: list[list[None]] = [[] for _ in range(40_000)]
     assert not _looked_at(kept[0])
 
@@ -121,7 +121,7 @@ async def test_what_an_earlier_server_has_left_is_freed_by_the_next() -> None:
 
 
 async def test_it_is_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gc_tuning, "_CHECK_S", 0.0)
+    monkeypatch.setattr(gc_tuning, "_CHECK_INTERVAL_S", 0.0)
     looked = asyncio.Event()
     monkeypatch.setattr(GarbageCollectorTuning, "check", lambda self: looked.set())
     found = GarbageCollectorTuning()

@@ -43,7 +43,7 @@ async def test_idle_server_says_that_nothing_runs(caplog: pytest.LogCaptureFixtu
 async def test_end_says_what_it_waits_for_and_when_that_is_done(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PROGRESS_S", 0.01)
+    monkeypatch.setattr(module, "_PROGRESS_INTERVAL_S", 0.01)
     counts = [RunningWork(jobs=2, batches=1)]
     done = asyncio.Event()
 

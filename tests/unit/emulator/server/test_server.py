@@ -134,11 +134,11 @@ async def test_signal_that_comes_before_it_waits_is_heard(
 async def test_second_signal_hurries(listening: Server) -> None:
     listening.handle_exit(signal.SIGTERM, None)
     await asyncio.sleep(0)
-    hurry = listening._ending.force
-    assert not hurry.is_set()
+    force = listening._graceful_shutdown.force
+    assert not force.is_set()
     listening.handle_exit(signal.SIGTERM, None)
     async with asyncio.timeout(5):
-        await hurry.wait()
+        await force.wait()
 
 
 async def test_date_goes_on(listening: Server, monkeypatch: pytest.MonkeyPatch) -> None:
