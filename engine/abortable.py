@@ -1,4 +1,4 @@
-"""What stops when its reader leaves."""
+"""The base class of streams that stop when their `async with` block is left."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Self
 
 
 class Abortable(ABC):
-    """A stream that runs on its own: leaving its `async with` block, in any way, stops it."""
+    """A stream that is produced in the background; leaving its `async with` block aborts it."""
 
     @abstractmethod
     def abort(self) -> None:
-        """Stop it now; harmless once it is over."""
+        """Stop it now; does nothing after its end."""
 
     async def __aenter__(self) -> Self:
         return self

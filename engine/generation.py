@@ -1,4 +1,4 @@
-"""From a backend's pieces to deltas: the state of one run on its producing thread."""
+"""Turns the token pieces of one run into deltas, on the run's own thread."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from engine.utf8 import Utf8Decoder
 
 
 class Generation:
-    """Decodes, matches stops, counts, and says when to stop.
+    """Decodes the pieces, finds stop strings, counts tokens, and decides when the run must stop.
 
-    Everything per token happens in `on_piece`; it may be called from a C callback, so it never
-    raises and never waits. Once it has answered True, later pieces are ignored: that is what makes
-    a late callback of an aborted run harmless. Owned by the thread the backend calls from, except
-    for `cancel`, which any thread may call.
+    Everything per token happens in `on_piece`. A C callback may call it, so it never raises and
+    never waits. After it has returned True it ignores all pieces, so a late callback of an aborted
+    run has no effect. Owned by the thread from which the backend calls; `cancel` may be called from
+    any thread.
     """
 
     __slots__ = (
@@ -27,7 +27,7 @@ class Generation:
         "_decode",
         "_done",
         "_emit",
-        "_first_s",
+        "_first_token_s",
         "_max_tokens",
         "_started_s",
         "_stop_ids",
@@ -48,22 +48,22 @@ class Generation:
         self._max_tokens = sampling.max_tokens
         self._emit = emit
         self._tokens = 0
-        self._started_s = self._first_s = time.monotonic()
-        # Of the text before stop strings were looked for.
+        self._started_s = self._first_token_s = time.monotonic()
+        # Characters of the decoded text, before stop strings are removed.
         self._chars = 0
         self._done = False
         self.reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
 
     def on_piece(self, piece: bytes, token_id: int, logprob: TokenLogprob | None) -> bool:
-        """Take one token's bytes; return True when the run should stop."""
+        """Process one token's bytes; return True if the run must stop."""
         if self._done:
             return True
         self._tokens += 1
         if self._tokens == 1:
-            self._first_s = time.monotonic()
+            self._first_token_s = time.monotonic()
         if token_id in self._stop_ids:
-            self._release()
+            self._emit_held_text()
             self._end(FinishReason.STOP, token_id)
             return True
         text = self._decode(piece)
@@ -79,29 +79,29 @@ class Generation:
                 return True
         self._emit(new_delta((text, logprob)))
         if self._tokens == self._max_tokens:
-            self._release()
+            self._emit_held_text()
             self._end(FinishReason.LENGTH, None)
         return self._done
 
     def cancel(self) -> None:
-        """Ignore everything from here on."""
+        """Ignore all further pieces."""
         self._done = True
 
     @property
-    def cancelled(self) -> bool:
-        """Whether it was cancelled before it had an end of its own; asked before `finish`."""
+    def is_cancelled(self) -> bool:
+        """Whether it was cancelled before it ended; to be read before `finish` is called."""
         return self._done and self.reason is None
 
     def finish(self, end: RunResult) -> Finish:
-        """Return the answer's end, after `Backend.run` has returned.
+        """Return the finish of the answer, after `Backend.run` has returned.
 
-        Where this side ended the run, its own count stands: the backend may have gone on for a
-        token or two before it noticed. Otherwise the backend's count does (R4), which knows of an
-        end-of-sequence token that brought no piece.
+        If `on_piece` stopped the run, its own token count is used: the backend may have produced a
+        token or two more before it stopped. Otherwise the backend's count is used (R4), because it
+        includes an end-of-sequence token that has no piece.
         """
         if self.reason is None:
             if not self._done:
-                self._release()
+                self._emit_held_text()
             self._end(end.reason, None)
             completion = self._tokens if end.completion_tokens is None else end.completion_tokens
         else:
@@ -113,11 +113,11 @@ class Generation:
             timings=Timings(
                 prefill_ms=end.prefill_ms,
                 reload_ms=end.reload_ms,
-                first_token_ms=(self._first_s - self._started_s) * 1000,
+                first_token_ms=(self._first_token_s - self._started_s) * 1000,
             ),
         )
 
-    def _release(self) -> None:
+    def _emit_held_text(self) -> None:
         if self._stops is not None and (held := self._stops.flush()):
             self._emit(Delta(held))
 

@@ -1,4 +1,4 @@
-"""What happens in an engine, told to whoever counts or logs it."""
+"""Events of an engine, for metrics and logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class RequestQueued(NamedTuple):
-    """A request found no free slot; `waiting` includes it."""
+    """A request waits for a slot; `waiting` includes it."""
 
     request_id: str
     priority: Priority
@@ -31,17 +31,18 @@ class RequestStarted(NamedTuple):
 
 
 class FirstToken(NamedTuple):
-    """The first token came, now, `after_s` after the start on a slot."""
+    """The first token came just now, `after_s` seconds after the start on a slot."""
 
     request_id: str
     after_s: float
 
 
 class RequestEnded(NamedTuple):
-    """A run is over and its slot free: a finish, or an error, which of an abort is its reason.
+    """A run has ended, with a finish or an error, and its slot is free.
 
-    `tokens` are those that came, which for a run without a finish is all that is known of it;
-    `decode_s` is from the first of them to the last.
+    If it was aborted, `error` is the reason of the abort. `tokens` is the number of tokens that were
+    received, the only figure for a run without a finish. `decode_s` is the time from the first to
+    the last of them.
     """
 
     request_id: str
@@ -55,14 +56,14 @@ class RequestEnded(NamedTuple):
 
 
 class HostLoaded(NamedTuple):
-    """The engine host is ready for requests, `after_s` after it was started."""
+    """The engine host is ready for requests, `after_s` seconds after its start."""
 
     after_s: float
     restarts: int
 
 
 class HostLost(NamedTuple):
-    """The engine host died or was killed; `dead` when it will not be started again."""
+    """The engine host died or was killed; `dead` if it will not be restarted."""
 
     reason: str
     dead: bool
@@ -73,21 +74,21 @@ Hook = Callable[[EngineEvent], None]
 
 
 class Hooks:
-    """Passes events to hooks in order; a hook that raises is logged and costs nobody a request.
+    """Passes events to hooks in order; an exception of a hook is logged and fails no request.
 
-    Called on the engine's event loop, a handful of times a request, never per token: the engine
-    knows no metrics library, `emulator` and `handler` plug theirs in here.
+    Called on the engine's event loop, a few times per request and never per token. The engine
+    itself uses no metrics library: `emulator` and `handler` add theirs as hooks.
     """
 
     def __init__(self, hooks: Sequence[Hook] = ()) -> None:
         self._hooks = tuple(hooks)
 
     def add(self, hook: Hook) -> None:
-        """Tell one more hook from here on."""
+        """Call one more hook from now on."""
         self._hooks = (*self._hooks, hook)
 
     def __call__(self, event: EngineEvent) -> None:
-        """Tell every hook."""
+        """Call every hook with the event."""
         for hook in self._hooks:
             try:
                 hook(event)

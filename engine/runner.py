@@ -1,4 +1,4 @@
-"""Runs a backend's blocking calls on threads, wherever the backend lives."""
+"""Runs a backend's blocking calls on threads, in the host process or in the caller's."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ logger = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
-    """Where a runner's results go; called from the runner's threads."""
+    """Receives a runner's results, on the runner's threads."""
 
-    def delta(self, run_id: int, delta: Delta) -> None:
-        """One token's text; waits only for a parent that does not read."""
+    def on_delta(self, run_id: int, delta: Delta) -> None:
+        """Handle one token's text; may block while the parent does not read."""
 
-    def finished(self, run_id: int, finish: Finish) -> None:
-        """The run has ended and its thread is free."""
+    def on_finished(self, run_id: int, finish: Finish) -> None:
+        """Handle the end of a run, whose thread is free again."""
 
-    def aborted(self, run_id: int, end: Finish | EngineError) -> None:
-        """The run has ended, one way or other, after an abort; its thread is free."""
+    def on_aborted(self, run_id: int, end: Finish | EngineError) -> None:
+        """Handle the end of a run after an abort, with or without an error."""
 
-    def failed(self, run_id: int, error: EngineError) -> None:
-        """The run has ended without an answer and its thread is free."""
+    def on_failed(self, run_id: int, error: EngineError) -> None:
+        """Handle the end of a run without an answer."""
 
 
 class Runner:
     """Owns one backend and the threads that its runs and side calls block.
 
-    The same class serves in the host process and in the caller's own (thread isolation), so both
-    run the same code. `start` is called only while a slot is free, hence never more runs than
-    threads; side calls (`SideCall`) have a thread of their own so that they do not wait
-    behind a generation, and vectors another one, since each takes as long as a prefill.
+    The same class is used in the host process and, under thread isolation, in the caller's own.
+    `start` is called only while a slot is free, so there are never more runs than threads. Side
+    calls (`SideCall`) have their own thread, so that they do not wait behind a generation, and
+    embeddings have another one, because each takes as long as a prefill.
     """
 
     def __init__(self, backend: Backend, sink: Sink) -> None:
@@ -59,12 +59,12 @@ class Runner:
         return capabilities
 
     def start(self, run_id: int, prompt: Prompt, sampling: SamplingParams) -> None:
-        """Begin a run; its results go to the sink."""
+        """Start a run; its results go to the sink."""
         sink = self._sink
         try:
-            generation = Generation(sampling, partial(sink.delta, run_id))
+            generation = Generation(sampling, partial(sink.on_delta, run_id))
         except ValueError as error:
-            sink.failed(run_id, RequestRejected(str(error)))
+            sink.on_failed(run_id, RequestRejected(str(error)))
             return
         with self._lock:
             self._generations[run_id] = generation
@@ -75,27 +75,27 @@ class Runner:
     ) -> None:
         end: Finish | EngineError
         try:
-            found = self._backend.run(run_id, prompt, sampling, generation.on_piece)
-            cut = generation.cancelled
-            end = generation.finish(found)
-        except EngineError as raised:
-            cut, end = generation.cancelled, raised
-        except Exception as raised:
-            # A backend's bug costs this request only; the log keeps the traceback.
+            result = self._backend.run(run_id, prompt, sampling, generation.on_piece)
+            is_cancelled = generation.is_cancelled
+            end = generation.finish(result)
+        except EngineError as error:
+            is_cancelled, end = generation.is_cancelled, error
+        except Exception as error:
+            # A bug of the backend ends only this request; the log has the traceback.
             logger.exception("the backend raised while running a request")
-            failed = BackendFailed(f"the engine failed on this request: {raised}")
-            cut, end = generation.cancelled, failed
+            failure = BackendFailed(f"the engine failed on this request: {error}")
+            is_cancelled, end = generation.is_cancelled, failure
         with self._lock:
             del self._generations[run_id]
-        if cut:
-            self._sink.aborted(run_id, end)
+        if is_cancelled:
+            self._sink.on_aborted(run_id, end)
         elif isinstance(end, Finish):
-            self._sink.finished(run_id, end)
+            self._sink.on_finished(run_id, end)
         else:
-            self._sink.failed(run_id, end)
+            self._sink.on_failed(run_id, end)
 
     def abort(self, run_id: int) -> None:
-        """Stop a run as soon as the backend can; an unknown or ended one is ignored."""
+        """Stop a run as soon as the backend can; unknown and ended runs are ignored."""
         with self._lock:
             generation = self._generations.get(run_id)
         if generation is not None:
@@ -108,7 +108,7 @@ class Runner:
         payload: Any,
         done: Callable[[Any, EngineError | None], object],
     ) -> None:
-        """Answer a side question on a thread."""
+        """Make a side call on a thread, and pass its result or error to `done`."""
 
         def work() -> None:
             try:
@@ -124,15 +124,15 @@ class Runner:
         (self._embeds if op == "embed" else self._calls).put(work)
 
     def release_threads(self) -> None:
-        """Let the threads go that are not stuck; the backend is left as it is."""
+        """End the threads that are not stuck in the backend, which stays as it is."""
         for threads in (self._runs, self._calls, self._embeds):
             threads.end()
 
     def close(self) -> None:
-        """Abort what runs, wait until it has returned, free the backend."""
+        """Abort all runs, wait until they have returned, and free the backend."""
         with self._lock:
-            running = list(self._generations)
-        for run_id in running:
+            run_ids = list(self._generations)
+        for run_id in run_ids:
             self.abort(run_id)
         self._runs.close()
         self._calls.close()

@@ -1,4 +1,4 @@
-"""One running generation, as its consumer sees it."""
+"""The stream of one running generation."""
 
 from __future__ import annotations
 
@@ -22,30 +22,32 @@ from engine.output import Delta, Finish, Timings
 from engine.request import GenerationRequest
 from engine.timeouts import Timeouts
 
-# One stream's undelivered text, in characters: past it the reader has stopped reading.
+# The most undelivered text of one stream: with more, the reader counts as gone.
 MAX_PENDING_CHARS = 8_000_000
 
 
 class RunControl(Protocol):
-    """What a stream may ask of the host its run is on."""
+    """The methods of a host that a stream uses to control its run."""
 
     def abort(self, run_id: int) -> None:
         """Stop the run as soon as the backend can."""
 
     def kill_stuck_run(self, run_id: int, error: EngineError) -> None:
-        """The run did not end in time after an abort: the host must go."""
+        """End the host, because the run did not stop in time after an abort."""
 
 
 class TokenStream(Abortable):
-    """Yields batches of deltas as they come, then has `result`; it owns the abort of its run.
+    """Yields batches of deltas as they arrive, and then has a `result`.
 
-    Leaving the `async with` block or calling `abort` stops the run at once, whatever the consumer
-    was waiting for, and nothing that arrives later can be seen. The slot is given back when the
-    host says that the run has returned, not before. Whoever iterates gets lists of at least one
-    `Delta` with text; a failure is raised after the deltas that came before it.
+    Leaving the `async with` block or calling `abort` stops the run at once, even while the consumer
+    waits, and drops everything that arrives later. The slot is released when the host reports that
+    the run has returned, not before. The iterator yields lists of at least one `Delta` with text or
+    log-probability; a failure is raised after the deltas that came before it.
 
-    Owned by the event loop, clocks included. Only `feed` is called from elsewhere: by the one
-    producing thread under thread isolation, by the loop itself under process isolation.
+    `buffered` says that no client reads before the end, so the deltas may come in few batches.
+
+    Owned by the event loop. Only `feed` may be called from another thread: under thread isolation
+    the run's thread calls it, under process isolation the loop itself.
     """
 
     def __init__(
@@ -68,7 +70,6 @@ class TokenStream(Abortable):
         self.run_id = run_id
         self.request = request
         self.warnings = warnings
-        # Nobody reads along: its deltas may come together, in a few parts.
         self.buffered = buffered
         self.result: Finish | None = None
         self.error: EngineError | None = None
@@ -80,117 +81,122 @@ class TokenStream(Abortable):
         self._on_end = on_end
         self._hooks = hooks
         self._loop = asyncio.get_running_loop()
-        # Made anew for each wait: an Event does the same with more steps, each of them per token.
+        # A new future for each wait: an Event does the same in more steps, for each token.
         self._waiter: asyncio.Future[None] | None = None
         self._threaded = threaded
         wake: Callable[[], object] = self._wake
         if threaded:
             wake = partial(self._loop.call_soon_threadsafe, self._wake)
         self._channel: DeltaChannel[Delta] = DeltaChannel(wake)
-        self._started = self._loop.time()
-        self._first_token: float | None = None
-        self._first_told = False
-        self._last_token = self._started
+        self._started_at = self._loop.time()
+        self._first_token_at: float | None = None
+        self._is_first_token_reported = False
+        self._last_token_at = self._started_at
         self._tokens = 0
-        self._aborted: float | None = None
-        self._over = False
-        # Of whoever waits for that.
-        self._parted: asyncio.Future[None] | None = None
+        self._aborted_at: float | None = None
+        self._has_ended = False
+        # For the callers of `wait_ended`.
+        self._end_waiter: asyncio.Future[None] | None = None
         self._pending_chars = 0
         self._delivered_chars = 0
-        self._too_slow = False
+        self._is_too_slow = False
         self._deadline = deadline
-        # No later than a token that comes at once could be missed: later ones re-arm no timer.
+        # The earliest time at which any limit can expire; tokens do not restart the timer.
         silence_s = min(timeouts.prefill_timeout_s, timeouts.stall_timeout_s)
-        self._timer = self._loop.call_at(min(self._started + silence_s, deadline), self._tick)
+        self._timer = self._loop.call_at(
+            min(self._started_at + silence_s, deadline), self._check_timeouts
+        )
 
     # -- the host's side ------------------------------------------------------------------------
 
     def feed(self, deltas: Sequence[Delta]) -> None:
-        """Take deltas from the host, in order; never waits, never raises."""
-        now = self._last_token = self._loop.time()
+        """Add deltas from the host, in order; never waits, never raises."""
+        now = self._last_token_at = self._loop.time()
         self._tokens += len(deltas)
-        if self._first_token is None:
-            self._first_token = now
+        if self._first_token_at is None:
+            self._first_token_at = now
             if self._threaded:
-                self._loop.call_soon_threadsafe(self._tell_first_token)
+                self._loop.call_soon_threadsafe(self._report_first_token)
             elif not self.buffered:
-                # What comes together here did not there, and the end says when it was.
-                self._tell_first_token()
-        if self._aborted is not None or self._too_slow:
+                # The first delta of a buffered run arrives late; its finish has the actual time.
+                self._report_first_token()
+        if self._aborted_at is not None or self._is_too_slow:
             return
         for delta in deltas:
             self._pending_chars += len(delta.text)
         if self._pending_chars - self._delivered_chars > MAX_PENDING_CHARS:
-            self._too_slow = True
-            self._loop.call_soon_threadsafe(self._abort_too_slow)
+            self._is_too_slow = True
+            self._loop.call_soon_threadsafe(self._abort_slow_consumer)
             return
         self._channel.extend(deltas)
 
     def end(self, finish: Finish | None, error: EngineError | None) -> None:
-        """The run has returned (`finish`), failed or was lost (`error`); loop side, once."""
-        if self._over:
+        """End the stream: the run has returned (`finish`), or failed or was lost (`error`).
+
+        Called on the event loop; only the first call counts.
+        """
+        if self._has_ended:
             return
-        if self._too_slow:
-            # The run may end in the very turn in which it said too much: text is missing.
-            self._abort_too_slow()
-        self._over = True
-        if self._parted is not None:
-            self._parted.set_result(None)
+        if self._is_too_slow:
+            # The run ended before the loop could abort it for too much text: text is missing.
+            self._abort_slow_consumer()
+        self._has_ended = True
+        if self._end_waiter is not None:
+            self._end_waiter.set_result(None)
         self._timer.cancel()
-        # It refers back to here, and what goes in a circle stays until the collector comes by.
+        # Break the reference cycle, which would otherwise stay until the garbage collector runs.
         self._channel.detach()
-        if self._aborted is None:
+        if self._aborted_at is None:
             self.error = error
             if finish is not None:
-                self._end_with(finish)
-        self._tell_first_token()
-        first = self._first_token
-        # An aborted run's end does not wait for what the run had said by then.
+                self._set_result(finish)
+        self._report_first_token()
+        first = self._first_token_at
+        # The end of an aborted run overtakes its deltas, so `self._tokens` may be too low.
         tokens = self._tokens if finish is None else finish.usage.completion_tokens
         self._hooks(
             RequestEnded(
                 self.request.request_id,
                 self.result,
                 self.error,
-                self._aborted is not None,
-                self._loop.time() - self._started,
+                self._aborted_at is not None,
+                self._loop.time() - self._started_at,
                 self.request.priority,
                 tokens,
-                0.0 if first is None else self._last_token - first,
+                0.0 if first is None else self._last_token_at - first,
             )
         )
         self._wake()
         self._on_end(self)
 
-    def _end_with(self, finish: Finish) -> None:
-        if self.buffered and self._first_token is not None:
-            there = self._started + finish.timings.first_token_ms / 1000
-            self._first_token = min(self._first_token, there)
+    def _set_result(self, finish: Finish) -> None:
+        if self.buffered and self._first_token_at is not None:
+            host_time = self._started_at + finish.timings.first_token_ms / 1000
+            self._first_token_at = min(self._first_token_at, host_time)
         timings = self._timings(finish)
         self.result = Finish(finish.reason, finish.usage, finish.stop_reason, timings)
 
-    def _tell_first_token(self) -> None:
-        if self._first_token is not None and not self._first_told:
-            self._first_told = True
-            after_s = self._first_token - self._started
+    def _report_first_token(self) -> None:
+        if self._first_token_at is not None and not self._is_first_token_reported:
+            self._is_first_token_reported = True
+            after_s = self._first_token_at - self._started_at
             self._hooks(FirstToken(self.request.request_id, after_s))
 
     def _wake(self) -> None:
-        """Have the consumer look again, if it waits."""
+        """Wake the consumer if it waits."""
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
     @property
-    def aborted(self) -> bool:
-        """Whether the run was told to stop, by its client or by a clock."""
-        return self._aborted is not None
+    def is_aborted(self) -> bool:
+        """Whether the run was aborted, by its client or by a timeout."""
+        return self._aborted_at is not None
 
     @property
     def last_token_s(self) -> float | None:
-        """When the last token came, on the loop's clock; None before the first."""
-        return None if self._first_token is None else self._last_token
+        """When the last token arrived, on the loop's clock; None before the first."""
+        return None if self._first_token_at is None else self._last_token_at
 
     # -- the consumer's side --------------------------------------------------------------------
 
@@ -198,86 +204,87 @@ class TokenStream(Abortable):
         return self
 
     async def __anext__(self) -> list[Delta]:
-        """Return what has come since the last call, waiting for at least one delta with text."""
+        """Return the new deltas, waiting for at least one with text or log-probability."""
         while True:
-            ended = self._over or self._aborted is not None
+            ended = self._has_ended or self._aborted_at is not None
             batch = []
             for delta in self._channel.drain():
                 text, logprob = delta
                 if text or logprob:
                     batch.append(delta)
                     self._delivered_chars += len(text)
-            if batch and self._aborted is None:
+            if batch and self._aborted_at is None:
                 return batch
             if ended:
                 if self.error is not None:
-                    # The one that is kept would keep, by its traceback, whoever reads this stream.
+                    # A copy: the traceback of the original would keep this stream's reader alive.
                     raise copy(self.error)
                 raise StopAsyncIteration
             self._waiter = self._loop.create_future()
             await self._waiter
 
     def abort(self, error: EngineError | None = None) -> None:
-        """Stop the run; the consumer, if it still listens, gets `error`. Harmless once it is over.
+        """Stop the run; a waiting consumer gets `error`. Does nothing after the end.
 
-        Synchronous, so that it works in a `finally`, in a cancelled task and in a signal handler's
-        callback alike.
+        It is synchronous, so that it also works in a `finally`, in a cancelled task and in the
+        callback of a signal handler.
         """
-        if self._over or self._aborted is not None:
+        if self._has_ended or self._aborted_at is not None:
             return
-        self._aborted = self._loop.time()
+        self._aborted_at = self._loop.time()
         self.error = error or GenerationCancelled("the request was cancelled")
         self._wake()
         self._control.abort(self.run_id)
-        if not self._over:
+        if not self._has_ended:
             self._timer.cancel()
-            self._timer = self._loop.call_at(self._due(), self._tick)
+            self._timer = self._loop.call_at(self._next_expiry(), self._check_timeouts)
 
     async def wait_ended(self) -> None:
-        """Wait until the run has returned and its slot is free; bounded by the clocks."""
-        if not self._over:
-            self._parted = self._parted or self._loop.create_future()
-            # Whoever gives up waiting is not the only one.
-            await asyncio.shield(self._parted)
+        """Wait until the run has returned and its slot is free; the timeouts limit the wait."""
+        if not self._has_ended:
+            self._end_waiter = self._end_waiter or self._loop.create_future()
+            # Shielded, because other callers may wait for the same future.
+            await asyncio.shield(self._end_waiter)
 
-    # -- the clocks -----------------------------------------------------------------------------
+    # -- the timeouts ---------------------------------------------------------------------------
 
-    def _due(self) -> float:
-        """Return when a clock will have run out, as far as is known by now."""
+    def _next_expiry(self) -> float:
+        """Return when the next timeout expires if no more tokens come."""
         timeouts = self._timeouts
-        if self._aborted is not None:
-            since = self._aborted
-            if self._first_token is None and not self._abort_in_prefill:
-                # A prefill that cannot be interrupted gets its own time before it counts as deaf.
-                since = max(since, self._started + timeouts.prefill_timeout_s)
+        if self._aborted_at is not None:
+            since = self._aborted_at
+            if self._first_token_at is None and not self._abort_in_prefill:
+                # A prefill that cannot be interrupted gets its full time before the run counts as
+                # stuck.
+                since = max(since, self._started_at + timeouts.prefill_timeout_s)
             return since + timeouts.abort_grace_s
-        if self._first_token is None:
-            return min(self._deadline, self._started + timeouts.prefill_timeout_s)
-        return min(self._deadline, self._last_token + timeouts.stall_timeout_s)
+        if self._first_token_at is None:
+            return min(self._deadline, self._started_at + timeouts.prefill_timeout_s)
+        return min(self._deadline, self._last_token_at + timeouts.stall_timeout_s)
 
-    def _tick(self) -> None:
-        """Look whether a clock has run out; tokens only put it off."""
-        due = self._due()
-        if self._loop.time() < due:
-            self._timer = self._loop.call_at(due, self._tick)
-        elif self._aborted is None:
-            self.abort(self._overdue(due))
+    def _check_timeouts(self) -> None:
+        """Abort the run, or report it as stuck, if a timeout has expired; else wait again."""
+        expiry = self._next_expiry()
+        if self._loop.time() < expiry:
+            self._timer = self._loop.call_at(expiry, self._check_timeouts)
+        elif self._aborted_at is None:
+            self.abort(self._expiry_error(expiry))
         else:
             grace_s = self._timeouts.abort_grace_s
             error = EngineStalled(f"the engine did not stop within {grace_s:g} s of an abort")
             self._control.kill_stuck_run(self.run_id, error)
 
-    def _overdue(self, due: float) -> EngineError:
+    def _expiry_error(self, expiry: float) -> EngineError:
         timeouts = self._timeouts
-        if due == self._deadline:
+        if expiry == self._deadline:
             return timeout_error(self.request, timeouts)
-        if self._first_token is None:
+        if self._first_token_at is None:
             return EngineStalled(
                 f"no first token came within {timeouts.prefill_timeout_s:g} s (PREFILL_TIMEOUT_S)"
             )
         return EngineStalled(f"no token came for {timeouts.stall_timeout_s:g} s (STALL_TIMEOUT_S)")
 
-    def _abort_too_slow(self) -> None:
+    def _abort_slow_consumer(self) -> None:
         self.abort(
             ConsumerTooSlow(
                 f"more than {MAX_PENDING_CHARS} characters waited to be read, so the request ended"
@@ -286,25 +293,26 @@ class TokenStream(Abortable):
 
     def _timings(self, finish: Finish) -> Timings:
         end = self._loop.time()
-        first = end if self._first_token is None else self._first_token
+        first = end if self._first_token_at is None else self._first_token_at
         generate_s = max(end - first, 0.0)
-        # The first token is paid for by prefill, so the rate is over the others.
-        others = finish.usage.completion_tokens - 1
+        # The first token belongs to prefill, so the rate is over the other tokens.
+        decoded_tokens = finish.usage.completion_tokens - 1
+        has_rate = generate_s > 0 and decoded_tokens > 0
         return Timings(
             queue_ms=1000 * self._queued_s,
             load_ms=1000 * self._load_s,
             reload_ms=finish.timings.reload_ms,
             prefill_ms=finish.timings.prefill_ms,
-            first_token_ms=1000 * (first - self._started),
+            first_token_ms=1000 * (first - self._started_at),
             generate_ms=1000 * generate_s,
-            total_ms=1000 * (self._queued_s + self._load_s + end - self._started),
-            tokens_per_second=others / generate_s if generate_s > 0 < others else 0.0,
+            total_ms=1000 * (self._queued_s + self._load_s + end - self._started_at),
+            tokens_per_second=decoded_tokens / generate_s if has_rate else 0.0,
             reused_tokens=finish.usage.cached_tokens,
             prefilled_tokens=finish.usage.prompt_tokens - finish.usage.cached_tokens,
         )
 
 
 def timeout_error(request: GenerationRequest, timeouts: Timeouts) -> GenerationTimeout:
-    """The error of a request whose own time is up, waiting in the queue included."""
+    """Return the error of a request that has reached its own limit, queueing included."""
     limit_s = timeouts.request_timeout_s if request.timeout_s is None else request.timeout_s
     return GenerationTimeout(f"the request took longer than {limit_s:g} s (REQUEST_TIMEOUT_S)")

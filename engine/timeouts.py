@@ -1,4 +1,4 @@
-"""The clocks that keep every wait bounded."""
+"""The time limits of an engine."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Limits in seconds, each for a different kind of silence.
+    """Limits in seconds.
 
-    Three of them, because a silent engine means different things: prefill is silent by nature and
-    on RKLLM cannot be interrupted (`prefill_timeout_s`, from the start of a run to its first
-    token); a token that does not come is a stall (`stall_timeout_s`); a run that goes on after an
-    abort has wedged (`abort_grace_s`). `request_timeout_s` is the request's own limit, waiting
-    included; `load_timeout_s` bounds the loading of the model.
+    Three limits apply to a run that produces nothing. Prefill produces nothing by nature, and on
+    RKLLM it cannot be interrupted: `prefill_timeout_s` counts from the start of a run to its first
+    token. `stall_timeout_s` is the longest time between two tokens. `abort_grace_s` is how long a
+    run may go on after an abort; then it counts as stuck.
 
-    `neighbour_grace_s` is how long the other runs may go on beside one that has wedged, before the
-    process is killed. After `down_limit_s` without a loaded model since a crash the engine is not
-    started any more.
+    `request_timeout_s` is the limit of a whole request, waiting included, and `load_timeout_s` of
+    loading the model. `neighbour_grace_s` is how long other runs may go on beside a stuck one,
+    before the process is killed. The engine is not restarted any more after `down_limit_s` without
+    a loaded model since a crash.
     """
 
     prefill_timeout_s: float = 300.0

@@ -1,4 +1,4 @@
-"""Threads that do one thing after the other."""
+"""A fixed number of threads that run queued functions."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerThreads:
-    """So many threads that share one queue of things to do.
+    """Threads that run functions from one queue; any thread may call `put`.
 
-    `concurrent.futures` makes a future of each, with a lock and a condition, and here nobody asks
-    for one: without them a short run takes a fifth less of the processor. Nothing is bounded:
-    callers put no more than may run at once. The threads do not keep the process from ending, for
-    one may be stuck in a native library. Any thread may call `put`.
+    `concurrent.futures` makes a future for each function, with a lock and a condition, and here no
+    caller needs one: a short run takes a fifth less processor time without them. The queue is
+    unbounded, because callers put no more functions than may run at once. The threads are daemons,
+    because one that is stuck in a native library must not keep the process from ending.
     """
 
     def __init__(self, count: int, name: str) -> None:
-        """Start them. Raises ValueError where there is to be none."""
+        """Start the threads. Raises ValueError if `count` is below 1."""
         if count < 1:
             raise ValueError(f"there must be at least one thread, got {count}")
         self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
@@ -32,16 +32,16 @@ class WorkerThreads:
             thread.start()
 
     def put(self, work: Callable[[], object]) -> None:
-        """Have something done by the next thread that is free; what it raises is logged."""
+        """Run a function on the next free thread; an exception is logged."""
         self._queue.put(work)
 
     def end(self) -> None:
-        """Let each thread end when all that was put has been done, and wait for none."""
+        """End the threads after all queued functions have run, without waiting for them."""
         for _ in self._threads:
             self._queue.put(None)
 
     def close(self) -> None:
-        """Wait until all that was put has been done and the threads have ended."""
+        """Wait until all queued functions have run and the threads have ended."""
         self.end()
         for thread in self._threads:
             thread.join()
@@ -51,7 +51,7 @@ class WorkerThreads:
             try:
                 work()
             except BaseException:
-                # Whatever it was: the next one needs a thread.
+                # Keep the thread for the next function, whatever the exception was.
                 logger.exception("a thread of the engine raised")
-            # What it held must not wait for the next one.
+            # Free the objects that the function holds before waiting for the next one.
             del work

@@ -1,4 +1,4 @@
-"""The seam between the engine and where its backend lives."""
+"""The interface between the engine and the host that runs its backend."""
 
 from __future__ import annotations
 
@@ -13,70 +13,70 @@ from engine.stream import TokenStream
 
 
 class Host(Protocol):
-    """Keeps one backend loaded, in this process or in one of its own.
+    """Keeps one backend loaded, in this process or in a child process.
 
-    Every method but `spawn` is called on the event loop, which owns the host.
+    Owned by the event loop: every method except `spawn` is called on it.
     """
 
-    # Whether runs feed their stream from a thread other than the loop's.
+    # Whether runs feed their streams from another thread than the event loop's.
     threaded: bool
 
     @property
     def failure(self) -> EngineError | None:
-        """What ended the host for good; None while it lives or is being restarted."""
+        """Why the host has ended permanently; None while it is alive or being restarted."""
 
     @property
     def capabilities(self) -> Capabilities | None:
-        """What the backend can do; None until it has been loaded once."""
+        """What the backend supports; None until it has been loaded once."""
 
     @property
     def loaded(self) -> bool:
-        """Whether a request would be run now: not while loading or between crash and restart."""
+        """Whether a request would start now: not while loading, nor between crash and restart."""
 
     @property
     def downtime(self) -> Downtime | None:
-        """Why it takes no runs at the moment, if that began with a failure; None otherwise."""
+        """Why the host takes no runs, if that began with a failure; None otherwise."""
 
     @property
     def restarts(self) -> int:
-        """How often it was started again after a crash."""
+        """How often the host was restarted after a crash."""
 
     @property
     def running(self) -> int:
-        """How many runs are under way on it."""
+        """How many runs are in flight on it."""
 
     def spawn(self) -> None:
-        """Begin loading at once, without a running loop; harmless the second time.
+        """Begin loading without a running event loop; does nothing the second time.
 
-        A worker calls it first thing, so that the model loads while slow imports go on.
+        A worker calls it first, so that the model loads during slow imports.
         """
 
     def abandon(self) -> None:
-        """Kill what `spawn` has started, at once; nothing was asked of it."""
+        """Kill at once what `spawn` has started; it must not have any requests."""
 
     async def ready(self) -> Capabilities:
         """Wait until the model is loaded. Raises ModelLoadFailed, EngineDead or EngineClosed."""
 
     def start_run(self, stream: TokenStream) -> None:
-        """Start the stream's run; its slot is free."""
+        """Start the stream's run, for which a slot was taken."""
 
     def abort(self, run_id: int) -> None:
         """Stop a run as soon as the backend can."""
 
     def kill_stuck_run(self, run_id: int, error: EngineError) -> None:
-        """A run did not end in time after an abort: get rid of the backend that it holds.
+        """End the host, because a run did not stop in time after an abort.
 
-        The other runs get time to end before that, and no new ones are taken meanwhile.
+        The other runs get time to finish first; no new ones are taken meanwhile.
         """
 
     async def call(self, op: SideCall, payload: Any) -> Any:
-        """Ask one of the backend's side calls."""
+        """Make one of the backend's side calls and return its result. Raises EngineError."""
 
     def detach(self) -> None:
-        """Let another event loop own the host; only while nothing runs and nobody waits."""
+        """Let another event loop own the host; nothing may be running or waiting."""
 
     async def close(self) -> None:
-        """Stop the runs, unload, leave nothing behind; bounded in time."""
+        """Abort the runs and unload the model, in limited time."""
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back when the capabilities, `loaded` or `failure` have changed."""
+        """Call `callback` whenever the capabilities, `loaded` or `failure` have changed."""

@@ -1,8 +1,9 @@
-"""The engine host process: a backend alone with its native library.
+"""The engine host process: runs one backend with its native library.
 
-Started by `ProcessHost` as `python -m engine.hosts.child FD PARENT_PID`. It reads orders from the
-socket on its main thread, runs the backend on others, and sends what comes of it from one more.
-It ends when told to, when the socket closes, or when its parent dies, whatever the backend does.
+Started by `ProcessHost` as `python -m engine.hosts.child FD PARENT_PID`. Its main thread
+reads commands from the socket, other threads run the backend, and one more sends the results. The
+process ends on the command `close`, when the socket closes, or when its parent dies, whatever the
+backend is doing.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from engine.hosts.process_utils import die_with_parent, exit_now, ignore_signals
 from engine.request import SamplingParams, prompt_from_wire
 from engine.runner import Runner
 
-# How long unloading may take once the parent is gone or has asked for it.
-UNLOAD_S = 5.0
+# How long unloading may take after `close` or the end of the connection.
+UNLOAD_TIMEOUT_S = 5.0
 
 
-def _orders(sock: socket.socket) -> Iterator[Any]:
+def _read_commands(sock: socket.socket) -> Iterator[Any]:
     decoder = FrameDecoder()
-    # A parent that dies with something unread resets the connection instead of closing it.
+    # A parent that dies with unread data resets the connection instead of closing it.
     with suppress(ConnectionResetError):
         while data := sock.recv(65536):
             yield from decoder.feed(data)
 
 
 def serve(sock: socket.socket) -> None:
-    """Load the backend that the first frame describes, then carry out orders until told to stop."""
+    """Load the backend that the first frame describes, then run commands until `close`."""
     frame_sender = FrameSender(sock)
-    orders = _orders(sock)
-    config = next(orders)
+    commands = _read_commands(sock)
+    config = next(commands)
     try:
         limit_memory(config["memory_mb"])
         runner = Runner(build(config["backend"], config["options"]), frame_sender)
@@ -51,15 +52,15 @@ def serve(sock: socket.socket) -> None:
         if not isinstance(failure, EngineError):
             traceback.print_exc()
             failure = ModelLoadFailed(f"the engine did not load: {error}")
-        frame_sender.message({"load_failed": failure.to_wire()})
+        frame_sender.send_message({"load_failed": failure.to_wire()})
         ignore_signals()
-        # Until the parent, who must get to read this, has done so and asks for the end.
-        next(orders, None)
+        # Keep the socket open until the parent has read the message and closes the connection.
+        next(commands, None)
         return
-    frame_sender.message({"loaded": capabilities.to_wire()})
+    frame_sender.send_message({"loaded": capabilities.to_wire()})
     ignore_signals()
-    for order in orders:
-        match order:
+    for command in commands:
+        match command:
             case {"run": run_id, "prompt": prompt, "sampling": sampling, "buffered": buffered}:
                 if buffered:
                     frame_sender.buffer_run(run_id)
@@ -70,15 +71,15 @@ def serve(sock: socket.socket) -> None:
             case {"call": call_id, "op": op, "payload": payload}:
                 argument = prompt_from_wire(payload)
 
-                def answer(result: Any, error: EngineError | None, call_id: int = call_id) -> None:
+                def reply(result: Any, error: EngineError | None, call_id: int = call_id) -> None:
                     wire = error and error.to_wire()
-                    frame_sender.message({"answer": call_id, "result": result, "error": wire})
+                    frame_sender.send_message({"answer": call_id, "result": result, "error": wire})
 
-                runner.call(op, argument, answer)
+                runner.call(op, argument, reply)
             case {"close": _}:
                 break
-    # Also when the socket closed. What is wedged in the library must not keep the process.
-    watchdog = threading.Timer(UNLOAD_S, exit_now, (1,))
+    # Also when the socket has closed: a stuck library must not keep the process alive.
+    watchdog = threading.Timer(UNLOAD_TIMEOUT_S, exit_now, (1,))
     watchdog.daemon = True
     watchdog.start()
     runner.close()
@@ -92,7 +93,7 @@ def main() -> None:
     try:
         serve(socket.socket(fileno=int(sys.argv[1])))
     except Exception:
-        # Not left to the interpreter, which would wait for threads that are stuck in the library.
+        # The interpreter's own exit would wait for threads that are stuck in the library.
         traceback.print_exc()
         exit_now(1)
     exit_now(0)

@@ -1,45 +1,148 @@
-"""Starting a process of the engine's, and saying how it ended."""
+"""The process that a backend runs in: how it is started, ended and described."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from engine.hosts.output_tail import OutputTail
+
 _ROOT = Path(__file__).resolve().parents[2]
-# How llama.cpp's threads wait for one another; the policy is what a person would set.
+# How llama.cpp's threads wait for one another; the policy is the variable that users set.
 _POLICY = "OMP_WAIT_POLICY"
-_WAITING = {_POLICY: "PASSIVE", "GOMP_SPINCOUNT": "300"}
+_DEFAULT_WAIT_ENV = {_POLICY: "PASSIVE", "GOMP_SPINCOUNT": "300"}
+# A child that has closed its socket gets this long to exit by itself.
+_EXIT_GRACE_S = 1.0
+_EXIT_POLL_S = 0.01
+# How long to wait for the last lines of a process that has ended. They are in the pipe already, but
+# a process that it started may keep the pipe open.
+_LAST_LINES_TIMEOUT_S = 0.5
+# A child that is stuck in a driver does not even end by SIGKILL: it is left behind after this long.
+KILL_TIMEOUT_S = 30.0
+
+
+class EngineProcess:
+    """A running `engine.hosts.child`, which has been sent its configuration.
+
+    `socket` is this side's end of the connection; whoever reads from it closes it.
+    """
+
+    def __init__(self, config: bytes, folder: str, output_tail: OutputTail) -> None:
+        """Start the process. Raises OSError, or RuntimeError if no thread can be started."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._popen = start_process(
+                    "engine.hosts.child",
+                    str(theirs.fileno()),
+                    folder=folder,
+                    pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                )
+            self._listen(output_tail)
+        except BaseException:
+            ours.close()
+            raise
+        self.socket = ours
+        self._output_tail = output_tail
+        # If the child has died already, the reader of the socket notices it.
+        with suppress(OSError):
+            ours.sendall(config)
+
+    def _listen(self, output_tail: OutputTail) -> None:
+        assert self._popen.stdout is not None  # noqa: S101 - opened as a pipe above
+        try:
+            output_tail.listen(self._popen.stdout)
+        except BaseException:
+            self._popen.kill()
+            self._popen.wait()
+            self._popen.stdout.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._popen.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, negative for a signal; None while the process runs."""
+        return self._popen.poll()
+
+    def kill(self) -> None:
+        """Send SIGKILL if the process is still running."""
+        if self._popen.poll() is None:
+            self._popen.kill()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait on this thread until the process has ended. Raises subprocess.TimeoutExpired."""
+        self._popen.wait(timeout_s)
+
+    async def wait_for_exit(self) -> str:
+        """Wait for the exit and the last output, and return how the process ended.
+
+        Kills a process that has only closed its socket, after a moment.
+        """
+        kill_at = time.monotonic() + _EXIT_GRACE_S
+        give_up_at = kill_at + KILL_TIMEOUT_S
+        # Polled, and not awaited in a thread: a machine in trouble may have no thread to give.
+        while (code := self.returncode) is None:
+            now = time.monotonic()
+            if now > give_up_at:
+                return f"the engine process {self.pid} did not end, even by SIGKILL"
+            if now > kill_at:
+                self.kill()
+            await asyncio.sleep(_EXIT_POLL_S)
+        give_up_at = time.monotonic() + _LAST_LINES_TIMEOUT_S
+        while not self._output_tail.is_complete:
+            if time.monotonic() > give_up_at:
+                break
+            await asyncio.sleep(_EXIT_POLL_S)
+        return f"the engine process {describe_exit(code)}"
 
 
 def thread_wait_env(known: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for how llama.cpp's threads wait that `known` leaves open.
+    """Return the environment variables that set how llama.cpp's threads wait for one another.
 
-    They do so hundreds of times a token. To sleep each time costs a quarter of the tokens, and to
-    spin on costs as many or far more as soon as anything else wants a core; so they spin for some
-    15 µs and then sleep (decision 15).
+    Leaves out the variables that `known` has. The threads wait hundreds of times per token.
+    Sleeping each time costs a quarter of the throughput, and endless spinning costs as much, or far
+    more as soon as another program needs a core. So they spin for some 15 µs and then sleep
+    (decision 15).
     """
-    return {} if _POLICY in known else {n: _WAITING[n] for n in _WAITING.keys() - known.keys()}
+    if _POLICY in known:
+        return {}
+    return {name: value for name, value in _DEFAULT_WAIT_ENV.items() if name not in known}
 
 
 def start_process(
     module: str, *arguments: str, folder: str, **options: Any
 ) -> subprocess.Popen[bytes]:
-    """Start a module that is told its parent's process id last. Raises OSError."""
+    """Start a module with this process's id as its last argument. Raises OSError."""
     path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
-    # Without the working folder on the path (-P): its packages are not ours.
+    # -P keeps the working folder off the path: its packages are not ours.
     command = [sys.executable, "-P", "-m", module, *arguments, str(os.getpid())]
-    own = {"PYTHONPATH": path, "TMPDIR": folder}
-    environment = {**os.environ, **thread_wait_env(os.environ), **own}
+    environment = {
+        **os.environ,
+        **thread_wait_env(os.environ),
+        "PYTHONPATH": path,
+        "TMPDIR": folder,
+    }
     return subprocess.Popen(command, env=environment, **options)
 
 
 def describe_exit(code: int) -> str:
-    """Return how a process ended, as the rest of a sentence about it."""
+    """Return how a process ended, as a predicate: "was killed by SIGSEGV"."""
     if code >= 0:
         return f"exited with code {code}"
     try:

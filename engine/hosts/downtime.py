@@ -1,4 +1,4 @@
-"""Why a host has no loaded model at the moment, and when it will be started again."""
+"""Why a host has no loaded model, and when it will be started again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import dataclass
 
-# What a client is told at most to wait before it tries again.
+# The longest wait that a client is asked for before it retries.
 _MAX_RETRY_AFTER_S = 60
 
 
@@ -14,9 +14,9 @@ _MAX_RETRY_AFTER_S = 60
 class Downtime:
     """A period without a loaded model that began with a failure; times are monotonic seconds.
 
-    `crashes` counts those in a row, `next_start` is when the process is started again (None: it is
-    starting, or still has runs to finish), `finishes_by` is until when other runs may go on beside
-    one that does not stop, and `load_s` is how long the model took to load the last time.
+    `crashes` is the number of crashes in a row. `next_start` is when the process is started again;
+    None means that it is starting, or still has runs to finish. `finishes_by` is how long other
+    runs may go on beside a run that does not stop. `load_s` is how long the last load took.
     """
 
     since: float
@@ -28,7 +28,7 @@ class Downtime:
 
     @property
     def sentence(self) -> str:
-        """What happens, when, and for what reason."""
+        """What the engine is doing about it, when, and why: "restarting in 2.0 s: …"."""
         now = time.monotonic()
         if self.finishes_by is not None:
             left_s = max(self.finishes_by - now, 0.0)
@@ -46,5 +46,5 @@ class Downtime:
     def retry_after_s(self) -> int:
         """Whole seconds after which a request may find the model loaded; from 1 to 60."""
         now = time.monotonic()
-        at = max(self.next_start or now, self.finishes_by or now, now)
-        return max(1, min(math.ceil(at - now + self.load_s), _MAX_RETRY_AFTER_S))
+        start = max(self.next_start or now, self.finishes_by or now, now)
+        return max(1, min(math.ceil(start - now + self.load_s), _MAX_RETRY_AFTER_S))

@@ -1,4 +1,4 @@
-"""The way out of the engine's process: what its runs say, gathered into frames."""
+"""Sends the output of the engine process's runs to the parent, several tokens to a frame."""
 
 from __future__ import annotations
 
@@ -16,194 +16,200 @@ from engine.hosts.frames import add_header, encode
 from engine.hosts.process_utils import exit_now
 from engine.output import Delta, Finish
 
-# Deltas that may wait for the parent to read. All that is said waits in one line, ends too, but for
-# those of aborted runs: a slot that was taken back must not wait behind the chatter of others.
-MAX_PENDING = 8_000
-# Deltas in a frame, and bytes that the kernel may hold (it takes twice of what it is told): such an
-# end comes behind no more than that.
-MAX_FRAME = 1_000
-_KERNEL_BYTES = 64 * 1024
-# A token after so long a silence is sent by the thread that brings it: at a reader's pace there is
-# nothing to gather, and waking another thread costs half of what is left of a token's way.
+# Deltas that may wait for the parent to read them. Everything waits in one queue, the ends of runs
+# included, except for the ends of aborted runs: a slot that was taken back must not wait behind the
+# output of other runs.
+MAX_PENDING_DELTAS = 8_000
+# Deltas in one frame, and bytes that the kernel may buffer (Linux doubles the value that it is
+# given): the end of an aborted run waits behind no more than that.
+MAX_FRAME_DELTAS = 1_000
+_SEND_BUFFER_BYTES = 64 * 1024
+# After a silence this long, a token is sent by the thread that brings it. At such a pace there is
+# nothing to combine, and waking another thread costs half of the rest of a token's latency.
 QUIET_S = 0.001
-# Tokens of a run that follow one another sooner share frames, and none waits longer than LATE_S for
-# another: nobody sees them one by one, and each frame takes time from the model, as below.
-PACE_S = 1 / 30
-LATE_S = 0.05
-# A young run sends more often: it waits no longer for another token than this share of its age, so
-# that a short answer of a fast model is a stream as well, and not one frame or two.
-AGE_SHARE = 1 / 8
-# More in one frame is a burst: the sender then lets more gather, and leaves the interpreter, which
-# they share, to the producer.
-BURST = 16
-GATHER_S = 0.001
-# What nobody reads along gathers for so long: a frame for each token of it would take time from the
-# model, whose threads wait for each other. Any STALL_TIMEOUT_S has to be longer than this.
-WHOLE_S = 0.2
-# So much of it is sent sooner.
-MOST_GATHERED = 1_000
+# Tokens of one run that follow each other faster than this share frames: no reader sees them one by
+# one, and each frame takes time from the model (see BUFFERED_DELAY_S). No token waits longer than
+# MAX_DELAY_S for another one.
+MIN_SEND_INTERVAL_S = 1 / 30
+MAX_DELAY_S = 0.05
+# A young run sends more often: a token waits no longer than this share of the run's age, so that a
+# short answer of a fast model is also streamed, and does not arrive in one or two frames.
+MAX_DELAY_AGE_RATIO = 1 / 8
+# A frame with more deltas is a burst: the sender then pauses to let more deltas gather, and leaves
+# the interpreter lock to the producer.
+BURST_DELTAS = 16
+BURST_PAUSE_S = 0.001
+# Tokens of a buffered run, which no client reads before its end, wait this long. A frame for each
+# token would take time from the model, whose threads wait for each other. STALL_TIMEOUT_S must
+# always be longer than this.
+BUFFERED_DELAY_S = 0.2
+# Delayed deltas are sent earlier when there are this many.
+MAX_DELAYED_DELTAS = 1_000
 _NEVER_S = threading.TIMEOUT_MAX
-# As JSON of `_frame`: one token of one run, without log-probability.
-_ALONE = b'{"deltas":[[%d,[%b],null]]}'
+# The JSON that `_build_frame` makes of one token of one run without log-probability.
+_SINGLE_DELTA_FRAME = b'{"deltas":[[%d,[%b],null]]}'
 
 
 class FrameSender:
-    """Sends what the runs produce, as much as has gathered in one frame.
+    """Sends what the runs produce, as many deltas to a frame as are pending.
 
-    Threads of the runner put, one sender thread drains: under a burst the frames grow instead of
-    the number of wake-ups. A lone token, and a run's end, are sent with all that waits by then by
-    the thread that puts them, if that can be done without waiting; whoever sends holds `_sending`,
-    so order is kept, and only the end of an aborted run comes before what it still had to say,
-    which nobody wants any more. Tokens of a fast run, and of answers that are wanted `whole`, wait
-    for others to share a frame with. When the parent does not read for a while the producers wait,
-    which slows the model down and nobody else: clients are read from in the parent, never here.
+    The runner's threads produce, and one sender thread drains: in a burst the frames grow, and not
+    the number of wake-ups. A lone token, and the end of a run, are sent by the thread that brings
+    them, together with everything pending, if that is possible without waiting. Every sender holds
+    `_send_lock`, so the order is kept. Only the end of an aborted run overtakes: its remaining
+    deltas are of no use any more. Tokens of a fast run and of a buffered run wait for others, to
+    share a frame. If the parent does not read for a while, the producers wait. That slows down the
+    model but no other reader: clients read from the parent, never from here.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)
-        self._awake = threading.Event()
-        self._room = threading.Event()
-        self._room.set()
-        self._parted = False
-        self._sending = threading.Lock()
-        self._sent_s = 0.0
-        # The end of a frame that the socket had no room for.
-        self._rest = b""
-        # Ends of aborted runs, which come before all that waits.
-        self._first: DeltaChannel[tuple[int, Any]] = DeltaChannel(self._awake.set)
-        # Runs that nobody reads along.
-        self._whole: set[int] = set()
-        # When each run's first token came, and its last one that did not wait for another.
-        self._begun_s: dict[int, float] = {}
-        self._told_s: dict[int, float] = {}
-        # After how long the sender looks by itself, and what was asked since it has looked.
-        self._tick_s = _NEVER_S
-        self._asked_s = _NEVER_S
-        # Until when tokens of fast runs may wait, if any do.
-        self._due_s = 0.0
-        self._channel: DeltaChannel[tuple[int, Any]] = DeltaChannel(self._awake.set)
-        threading.Thread(target=self._send_forever, name="outbox", daemon=True).start()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        self._wakeup = threading.Event()
+        self._has_room = threading.Event()
+        self._has_room.set()
+        self._is_closed = False
+        self._send_lock = threading.Lock()
+        self._last_send_s = 0.0
+        # The rest of a frame for which the socket had no room.
+        self._unsent = b""
+        # Ends of aborted runs, which are sent before everything else.
+        self._urgent: DeltaChannel[tuple[int, Any]] = DeltaChannel(self._wakeup.set)
+        self._buffered_runs: set[int] = set()
+        # By run: when its first token came, and when its last undelayed token came.
+        self._first_token_s: dict[int, float] = {}
+        self._undelayed_token_s: dict[int, float] = {}
+        # How long the sender thread waits before it polls, and the shortest delay that producers
+        # have asked for since its last poll.
+        self._poll_s = _NEVER_S
+        self._requested_poll_s = _NEVER_S
+        # The latest time to send the delayed tokens of fast runs; 0 if there are none.
+        self._flush_by_s = 0.0
+        self._channel: DeltaChannel[tuple[int, Any]] = DeltaChannel(self._wakeup.set)
+        threading.Thread(target=self._send_forever, name="frame-sender", daemon=True).start()
 
     def buffer_run(self, run_id: int) -> None:
-        """Send the tokens of a run in few frames, for its answer is wanted whole."""
-        self._whole.add(run_id)
+        """Send the tokens of a run in few frames: no client reads its answer before the end."""
+        self._buffered_runs.add(run_id)
 
-    def delta(self, run_id: int, delta: Delta) -> None:
-        """One token's text: sent at once, or with the next one of a fast run."""
+    def on_delta(self, run_id: int, delta: Delta) -> None:
+        """Send one token's text, at once or together with the next token of a fast run."""
         item, pending = (run_id, delta), self._channel.pending
-        if run_id in self._whole:
-            self._put_late(item, WHOLE_S)
-        elif len(pending) > BURST:
+        if run_id in self._buffered_runs:
+            self._put_delayed(item, BUFFERED_DELAY_S)
+        elif len(pending) > BURST_DELTAS:
             self._channel.put(item)
-        elif self._is_early(run_id, now_s := time.monotonic()):
-            self._due_s = self._due_s or now_s + LATE_S
-            self._put_late(item, LATE_S)
+        elif self._should_delay(run_id, now_s := time.monotonic()):
+            self._flush_by_s = self._flush_by_s or now_s + MAX_DELAY_S
+            self._put_delayed(item, MAX_DELAY_S)
         else:
-            self._told_s[run_id] = now_s
-            if delta.logprob is None and now_s - self._sent_s > QUIET_S:
+            self._undelayed_token_s[run_id] = now_s
+            if delta.logprob is None and now_s - self._last_send_s > QUIET_S:
                 self._send_now(item)
             else:
-                # One of many that come now, or more to write than the model should wait for.
+                # It is part of a burst, or has logprobs, which take long to encode: let the sender
+                # thread write it.
                 self._channel.put(item)
-        if len(pending) > MAX_PENDING:
+        if len(pending) > MAX_PENDING_DELTAS:
             self._wait_for_room()
 
-    def _is_early(self, run_id: int, now_s: float) -> bool:
+    def _should_delay(self, run_id: int, now_s: float) -> bool:
         """Return whether a run has sent so recently that its next token shares a frame."""
-        last_s = self._told_s.get(run_id)
+        last_s = self._undelayed_token_s.get(run_id)
         if last_s is None:
-            self._begun_s[run_id] = now_s
+            self._first_token_s[run_id] = now_s
             return False
-        return now_s - last_s < min(PACE_S, AGE_SHARE * (now_s - self._begun_s[run_id]))
+        age_s = now_s - self._first_token_s[run_id]
+        return now_s - last_s < min(MIN_SEND_INTERVAL_S, MAX_DELAY_AGE_RATIO * age_s)
 
     def _wait_for_room(self) -> None:
-        self._room.clear()
-        # Looked at again: room made before the line above would be waited for in vain.
-        if len(self._channel.pending) > MAX_PENDING and not self._parted:
-            self._awake.set()
-            self._room.wait()
+        self._has_room.clear()
+        # Check again: room that was made before the line above would not be noticed.
+        if len(self._channel.pending) > MAX_PENDING_DELTAS and not self._is_closed:
+            self._wakeup.set()
+            self._has_room.wait()
         else:
-            # It may be another producer's that was cleared.
-            self._room.set()
+            # Another producer may be waiting for the event that was cleared.
+            self._has_room.set()
 
-    def _put_late(self, item: tuple[int, Any], late_s: float) -> None:
-        """Leave an item to the next frame, or to the sender, which looks once in `late_s`."""
-        if len(self._channel.pending) >= MOST_GATHERED:
+    def _put_delayed(self, item: tuple[int, Any], delay_s: float) -> None:
+        """Leave an item to the next frame, or to the sender thread, which polls in `delay_s`."""
+        if len(self._channel.pending) >= MAX_DELAYED_DELTAS:
             self._channel.put(item)
             return
         self._channel.append_without_wake(item)
-        if self._asked_s > late_s:
-            self._asked_s = late_s
-        if self._tick_s > late_s:
-            self._tick_s = late_s
-            self._awake.set()
+        if self._requested_poll_s > delay_s:
+            self._requested_poll_s = delay_s
+        if self._poll_s > delay_s:
+            self._poll_s = delay_s
+            self._wakeup.set()
 
     def wake_producers(self) -> None:
-        """Wake the producers that wait for room: the run of one of them has been aborted."""
-        self._room.set()
+        """Wake the producers that wait for room, because the run of one of them was aborted."""
+        self._has_room.set()
 
-    def finished(self, run_id: int, finish: Finish) -> None:
-        """The run has ended."""
-        self._end(run_id, finish)
+    def on_finished(self, run_id: int, finish: Finish) -> None:
+        """Send the end of a run."""
+        self._end_run(run_id, finish)
 
-    def aborted(self, run_id: int, end: Finish | EngineError) -> None:
-        """The run has ended after an abort."""
-        self._forget(run_id)
-        self._first.append_without_wake((run_id, end))
+    def on_aborted(self, run_id: int, end: Finish | EngineError) -> None:
+        """Send the end of an aborted run, before everything that is pending."""
+        self._forget_run(run_id)
+        self._urgent.append_without_wake((run_id, end))
         self._send_now()
 
-    def failed(self, run_id: int, error: EngineError) -> None:
-        """The run has failed."""
-        self._end(run_id, error)
+    def on_failed(self, run_id: int, error: EngineError) -> None:
+        """Send the error of a failed run."""
+        self._end_run(run_id, error)
 
-    def _end(self, run_id: int, end: Finish | EngineError) -> None:
-        self._forget(run_id)
+    def _end_run(self, run_id: int, end: Finish | EngineError) -> None:
+        self._forget_run(run_id)
         self._send_now((run_id, end))
 
-    def _forget(self, run_id: int) -> None:
-        self._whole.discard(run_id)
-        self._told_s.pop(run_id, None)
-        self._begun_s.pop(run_id, None)
+    def _forget_run(self, run_id: int) -> None:
+        self._buffered_runs.discard(run_id)
+        self._undelayed_token_s.pop(run_id, None)
+        self._first_token_s.pop(run_id, None)
 
     def _send_now(self, last: tuple[int, Any] | None = None) -> None:
-        """Send all that waits and `last`, on this thread where that need not wait for anything."""
-        if not self._sending.acquire(blocking=False):
-            self._leave(last)
+        """Send everything pending and then `last`, on this thread if that needs no waiting."""
+        if not self._send_lock.acquire(blocking=False):
+            self._hand_over(last)
             return
         try:
-            first, pending = self._first.pending, self._channel.pending
-            if self._rest or self._parted or len(pending) > MAX_FRAME:
-                self._leave(last)
+            urgent, pending = self._urgent.pending, self._channel.pending
+            if self._unsent or self._is_closed or len(pending) > MAX_FRAME_DELTAS:
+                self._hand_over(last)
                 return
-            if last is None or first or pending or type(last[1]) is not Delta:
-                said = [] if last is None else [last]
-                frame = encode(_frame([*self._first.drain(), *self._drain(), *said]))
+            if last is None or urgent or pending or type(last[1]) is not Delta:
+                last_items = [] if last is None else [last]
+                batch = [*self._urgent.drain(), *self._drain(), *last_items]
+                frame = encode(_build_frame(batch))
             else:
-                # Alone it finds all caches cold, and each step takes ten times as long.
-                frame = add_header(_ALONE % (last[0], orjson.dumps(last[1].text)))
-            self._rest = frame
-            sent = self._sock.send(frame, socket.MSG_DONTWAIT)
-            self._rest = frame[sent:]
-            self._sent_s = time.monotonic()
+                # For a lone token all caches are cold, and each step takes ten times as long.
+                frame = add_header(_SINGLE_DELTA_FRAME % (last[0], orjson.dumps(last[1].text)))
+            self._unsent = frame
+            sent_bytes = self._sock.send(frame, socket.MSG_DONTWAIT)
+            self._unsent = frame[sent_bytes:]
+            self._last_send_s = time.monotonic()
         except OSError:
-            # No room, or nobody there: the sender waits, or finds out as well.
-            self._awake.set()
+            # The socket is full or closed: the sender thread waits, or gets the same error.
+            self._wakeup.set()
         except Exception:
-            _fail()
+            _exit_on_failure()
         finally:
-            self._sending.release()
-        if self._rest:
-            self._awake.set()
+            self._send_lock.release()
+        if self._unsent:
+            self._wakeup.set()
 
-    def _leave(self, last: tuple[int, Any] | None) -> None:
-        """Have the sender send what waits, and `last` behind it."""
+    def _hand_over(self, last: tuple[int, Any] | None) -> None:
+        """Let the sender thread send what is pending, and `last` after it."""
         if last is None:
-            self._awake.set()
+            self._wakeup.set()
         else:
             self._channel.put(last)
 
-    def message(self, message: dict[str, Any]) -> None:
+    def send_message(self, message: dict[str, Any]) -> None:
         """Send something that belongs to no run."""
         self._channel.put((0, message))
 
@@ -211,77 +217,78 @@ class FrameSender:
         while True:
             self._wait()
             try:
-                with self._sending:
-                    sent = self._send_all()
-                if sent > BURST:
-                    time.sleep(GATHER_S)
+                with self._send_lock:
+                    sent_items = self._send_all()
+                if sent_items > BURST_DELTAS:
+                    time.sleep(BURST_PAUSE_S)
             except OSError:
-                # Nobody reads any more; the main thread finds out too and unloads.
-                self._parted = True
-                self._room.set()
+                # The parent has closed the socket; the main thread notices it too, and unloads.
+                self._is_closed = True
+                self._has_room.set()
                 return
             except Exception:
-                _fail()
+                _exit_on_failure()
 
     def _send_all(self) -> int:
-        """Send what waits, in frames between which an aborted run's end can come; return how much.
+        """Send everything pending and return the number of items.
+
+        It is sent in several frames, so that the end of an aborted run can be sent between them.
 
         Raises OSError.
         """
         batch = self._drain()
-        if self._rest:
-            rest, self._rest = self._rest, b""
-            self._sock.sendall(rest)
-        at = 0
-        while at < len(batch) or self._first.pending:
-            part = [*self._first.drain(), *batch[at : at + MAX_FRAME]]
-            self._sock.sendall(encode(_frame(part)))
-            at += MAX_FRAME
-        self._sent_s = time.monotonic()
+        if self._unsent:
+            unsent, self._unsent = self._unsent, b""
+            self._sock.sendall(unsent)
+        start = 0
+        while start < len(batch) or self._urgent.pending:
+            part = [*self._urgent.drain(), *batch[start : start + MAX_FRAME_DELTAS]]
+            self._sock.sendall(encode(_build_frame(part)))
+            start += MAX_FRAME_DELTAS
+        self._last_send_s = time.monotonic()
         return len(batch)
 
     def _drain(self) -> list[tuple[int, Any]]:
-        """Take all that waits, and let those go on that wait for room."""
-        # Before: what comes in between sets it anew.
-        self._due_s = 0.0
-        waiting = self._channel.drain()
-        if not self._room.is_set():
-            self._room.set()
-        return waiting
+        """Take everything pending, and wake the producers that wait for room."""
+        # Before draining: a token that is put in between sets it again.
+        self._flush_by_s = 0.0
+        items = self._channel.drain()
+        if not self._has_room.is_set():
+            self._has_room.set()
+        return items
 
     def _wait(self) -> None:
-        """Return when there is something to send: something urgent, or what has waited enough."""
-        while not self._awake.wait(self._tick_s):
-            asked_s = self._asked_s
-            # Who puts something from here on wakes this thread; what was put before is seen below.
-            self._tick_s = _NEVER_S
-            waiting, left_s = len(self._channel.pending), self._due_s - time.monotonic()
-            if waiting and left_s > 0:
-                self._tick_s = min(left_s, asked_s)
+        """Wait until an item must be sent at once, or delayed items are due."""
+        while not self._wakeup.wait(self._poll_s):
+            requested_s = self._requested_poll_s
+            # From here on a producer wakes this thread; items that were put before are seen below.
+            self._poll_s = _NEVER_S
+            pending, left_s = len(self._channel.pending), self._flush_by_s - time.monotonic()
+            if pending and left_s > 0:
+                self._poll_s = min(left_s, requested_s)
                 continue
-            self._tick_s, self._asked_s = asked_s, _NEVER_S
-            if waiting:
+            self._poll_s, self._requested_poll_s = requested_s, _NEVER_S
+            if pending:
                 return
-        self._awake.clear()
+        self._wakeup.clear()
 
 
-def _frame(batch: list[tuple[int, Any]]) -> dict[str, Any]:
-    """Group a batch by run; a run's end always comes after its deltas, so order is kept."""
+def _build_frame(batch: list[tuple[int, Any]]) -> dict[str, Any]:
+    """Group a batch by run; a run's end always comes after its deltas, so the order is kept."""
     texts: dict[int, list[str]] = {}
     logprobs: dict[int, list[Any]] = {}
     frame: dict[str, Any] = {}
     for run_id, item in batch:
         if type(item) is Delta:
-            of_run = texts.get(run_id)
-            if of_run is None:
-                of_run = texts[run_id] = []
-            of_run.append(item.text)
+            run_texts = texts.get(run_id)
+            if run_texts is None:
+                run_texts = texts[run_id] = []
+            run_texts.append(item.text)
             if (logprob := item.logprob) is not None:
-                # JSON has no bytes; Latin-1 has a character for each.
+                # JSON has no bytes; Latin-1 has one character for each byte.
                 raw = logprob.raw.decode("latin-1")
-                said = (logprob.token, logprob.logprob, logprob.top, raw, logprob.offset)
-                entry = [len(of_run) - 1, *said]
-                logprobs.setdefault(run_id, []).append(entry)
+                values = (logprob.token, logprob.logprob, logprob.top, raw, logprob.offset)
+                logprobs.setdefault(run_id, []).append([len(run_texts) - 1, *values])
         elif isinstance(item, Finish):
             frame.setdefault("finished", []).append([run_id, item.to_wire()])
         elif isinstance(item, EngineError):
@@ -289,11 +296,11 @@ def _frame(batch: list[tuple[int, Any]]) -> dict[str, Any]:
         else:
             frame.setdefault("messages", []).append(item)
     if texts:
-        frame["deltas"] = [[key, of_run, logprobs.get(key)] for key, of_run in texts.items()]
+        frame["deltas"] = [[key, run_texts, logprobs.get(key)] for key, run_texts in texts.items()]
     return frame
 
 
-def _fail() -> NoReturn:
-    """End a host that cannot tell what it does: it is of no use, and the parent starts another."""
+def _exit_on_failure() -> NoReturn:
+    """End a host that cannot send its output; the parent starts another one."""
     traceback.print_exc()
     exit_now(1)

@@ -1,4 +1,4 @@
-"""A socket of frames, served by the event loop."""
+"""A socket that carries frames, read and written by the event loop."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 from engine.hosts.frames import FrameDecoder, encode
 
-# What one turn of the loop takes; more would keep everybody else from theirs.
+# Bytes read in one iteration of the loop; more would delay everything else on the loop.
 _READ_BYTES = 16 * 1024
 
 
 class FrameSocket:
-    """Reads frames as the loop finds them and writes without ever blocking it.
+    """Reads and writes frames without blocking the event loop, which owns it.
 
-    Reading on the loop itself, instead of in a thread, saves the hop that costs most between a
-    token and its client. What the socket does not take is kept and written when it does; it is
-    bounded by what may run at once, since only admitted requests are sent. Owned by the loop.
+    Reading on the loop itself saves the hop from a reader thread to the loop, the most expensive
+    one on a token's way to its client. Bytes that the socket does not take are kept and written
+    later. They are bounded by the number of slots, since only admitted requests are sent.
     """
 
     def __init__(
@@ -32,24 +32,24 @@ class FrameSocket:
         self._decoder = FrameDecoder()
         self._buffer = memoryview(bytearray(_READ_BYTES))
         self._unsent = bytearray()
-        self._flushing = False
+        self._is_flush_scheduled = False
         self._on_message = on_message
         self._on_closed = on_closed
         sock.setblocking(False)
-        self._loop.add_reader(sock.fileno(), self._readable)
+        self._loop.add_reader(sock.fileno(), self._on_readable)
 
     def send(self, message: Any) -> None:
-        """Send a message, or keep it until the socket takes it; after `close` it goes nowhere."""
+        """Send a message, or keep it until the socket takes it; after `close` it is dropped."""
         if self._sock.fileno() < 0:
             return
         self._unsent += encode(message)
-        if not self._flushing:
-            # Once a turn: what is sent in between goes along.
-            self._flushing = True
+        if not self._is_flush_scheduled:
+            # Once per iteration of the loop, so that messages sent in between share one write.
+            self._is_flush_scheduled = True
             self._loop.call_soon(self._flush)
 
     def close(self) -> None:
-        """Close the socket without calling back; harmless the second time."""
+        """Close the socket without calling `on_closed`; does nothing the second time."""
         fileno = self._sock.fileno()
         if fileno >= 0:
             self._loop.remove_reader(fileno)
@@ -57,19 +57,19 @@ class FrameSocket:
             self._sock.close()
 
     def detach(self) -> socket.socket:
-        """Stop reading and return the socket, for another loop; between messages only."""
+        """Stop reading and return the socket, for another loop; no message may be in progress."""
         fileno = self._sock.fileno()
         if fileno >= 0:
             self._loop.remove_reader(fileno)
             self._loop.remove_writer(fileno)
         return self._sock
 
-    def hang_up(self) -> None:
-        """Let the other side see the end, where there is no loop any more to close with."""
+    def shutdown(self) -> None:
+        """Let the other side see the end of the stream; works without an event loop."""
         if self._sock.fileno() >= 0:
             self._sock.shutdown(socket.SHUT_RDWR)
 
-    def _readable(self) -> None:
+    def _on_readable(self) -> None:
         try:
             size = self._sock.recv_into(self._buffer)
             for message in self._decoder.feed(self._buffer[:size]):
@@ -79,10 +79,10 @@ class FrameSocket:
         except (OSError, ValueError):
             size = 0
         if not size:
-            self._lost()
+            self._on_disconnected()
 
     def _flush(self) -> None:
-        self._flushing = False
+        self._is_flush_scheduled = False
         if self._sock.fileno() < 0 or not self._unsent:
             return
         try:
@@ -90,7 +90,7 @@ class FrameSocket:
         except BlockingIOError:
             sent = 0
         except OSError:
-            self._lost()
+            self._on_disconnected()
             return
         del self._unsent[:sent]
         if self._unsent:
@@ -98,7 +98,7 @@ class FrameSocket:
         else:
             self._loop.remove_writer(self._sock.fileno())
 
-    def _lost(self) -> None:
+    def _on_disconnected(self) -> None:
         if self._sock.fileno() >= 0:
             self.close()
             self._on_closed()

@@ -1,4 +1,4 @@
-"""The wire between the engine and its host process: length-prefixed JSON."""
+"""The protocol between the engine and its host process: length-prefixed JSON messages."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from typing import Any
 import orjson
 
 _HEADER = struct.Struct(">I")
-# Above any prompt that a body limit lets through; a longer frame means the stream is out of step.
+# Larger than any prompt within the limit on request bodies: a longer frame shows that the stream is
+# out of step.
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 
 
 def encode(message: Any) -> bytes:
-    """Return one message as a frame, dataclasses in it as objects.
+    """Return one message as a frame; dataclasses become JSON objects.
 
-    Raises TypeError for what JSON cannot carry.
+    Raises TypeError for values that JSON cannot represent.
     """
     return add_header(orjson.dumps(message))
 
 
 def add_header(body: bytes) -> bytes:
-    """Return a message that is JSON already as a frame."""
+    """Return a message that is JSON already as a frame, with its length in front."""
     return _HEADER.pack(len(body)) + body
 
 
 class FrameDecoder:
-    """Cuts a byte stream into messages; owned by whoever reads the socket."""
+    """Cuts a byte stream into messages; owned by the reader of the socket."""
 
     __slots__ = ("_buffer",)
 
@@ -37,30 +38,30 @@ class FrameDecoder:
     def feed(self, data: bytes | memoryview) -> Iterable[Any]:
         """Return the messages that `data` completes.
 
-        Raises ValueError when out of step, here or on the way through them.
+        Raises ValueError if the stream is out of step, here or during the iteration.
         """
         if not self._buffer and len(data) > _HEADER.size:
             (length,) = _HEADER.unpack_from(data)
             if _HEADER.size + length == len(data):
-                # One whole frame, as a lone token is: nothing to put together.
+                # The common case of a lone token: exactly one frame, so nothing is buffered.
                 return (orjson.loads(data[_HEADER.size :]),)
         return self._cut(data)
 
     def _cut(self, data: bytes | memoryview) -> Iterator[Any]:
         buffer = self._buffer
         buffer += data
-        done = 0
+        consumed = 0
         try:
-            while len(buffer) - done >= _HEADER.size:
-                (length,) = _HEADER.unpack_from(buffer, done)
+            while len(buffer) - consumed >= _HEADER.size:
+                (length,) = _HEADER.unpack_from(buffer, consumed)
                 if length > MAX_FRAME_BYTES:
                     raise ValueError(f"a frame of {length} bytes cannot be right")
-                end = done + _HEADER.size + length
+                end = consumed + _HEADER.size + length
                 if len(buffer) < end:
                     break
-                message = orjson.loads(memoryview(buffer)[done + _HEADER.size : end])
-                # Before it is handed out: whoever takes it may raise, and must not get it again.
-                done = end
+                message = orjson.loads(memoryview(buffer)[consumed + _HEADER.size : end])
+                # Before the `yield`: if the consumer raises, it must not get the message again.
+                consumed = end
                 yield message
         finally:
-            del buffer[:done]
+            del buffer[:consumed]

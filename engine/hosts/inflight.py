@@ -1,4 +1,4 @@
-"""What is under way on the engine's process: runs and side calls."""
+"""The runs and side calls that are in flight on the engine's process."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from engine.stream import TokenStream
 
 
 class InflightRequests:
-    """Asks the child for runs and side calls, and hands what it says to whoever waits for it.
+    """Sends runs and side calls to the child, and passes its output to the streams and callers.
 
-    Each of them ends here once: by what the child says, or all together when it is lost. Owned by
-    the event loop.
+    Each run and call ends exactly once: when the child reports its end, or in `fail_all` when the
+    child is lost. Owned by the event loop.
     """
 
     def __init__(
-        self, send: Callable[[dict[str, Any]], None], on_deaf: Callable[[EngineError], None]
+        self, send: Callable[[dict[str, Any]], None], on_unresponsive: Callable[[EngineError], None]
     ) -> None:
         self._send = send
-        self._on_deaf = on_deaf
+        self._on_unresponsive = on_unresponsive
         self._streams: dict[int, TokenStream] = {}
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count(1)
-        # When a run last ended by itself, on the loop's clock.
-        self._ended_s = 0.0
+        # When a run last finished without an abort, on the loop's clock.
+        self._last_finish_s = 0.0
 
     def __contains__(self, run_id: int) -> bool:
         """Whether a run has not ended."""
@@ -40,17 +40,17 @@ class InflightRequests:
         return len(self._streams)
 
     @property
-    def aborted(self) -> list[TokenStream]:
+    def aborted_runs(self) -> list[TokenStream]:
         """The runs that were aborted and have not ended."""
-        return [stream for stream in self._streams.values() if stream.aborted]
+        return [stream for stream in self._streams.values() if stream.is_aborted]
 
     @property
     def has_healthy(self) -> bool:
         """Whether a run that was not aborted, or a side call, has not ended."""
-        return bool(self._calls) or not all(each.aborted for each in self._streams.values())
+        return bool(self._calls) or not all(each.is_aborted for each in self._streams.values())
 
     def start_run(self, stream: TokenStream) -> None:
-        """Ask for the stream's run."""
+        """Send the stream's run to the child."""
         self._streams[stream.run_id] = stream
         try:
             self._send(
@@ -65,28 +65,28 @@ class InflightRequests:
             del self._streams[stream.run_id]
             stream.end(None, _not_sendable(error))
 
-    async def call(self, op: SideCall, payload: Any, within_s: float) -> Any:
-        """Ask one of the backend's side calls; a child that does not answer is deaf.
+    async def call(self, op: SideCall, payload: Any, timeout_s: float) -> Any:
+        """Make one of the backend's side calls; `on_unresponsive` is called if there is no answer.
 
-        A vector has to wait for the run before it, so its time begins anew with whatever a run
-        says.
+        An embedding waits for the run before it, so its timeout restarts whenever a run makes
+        progress.
 
         Raises EngineError.
         """
         loop = asyncio.get_running_loop()
-        call_id, asked_s = next(self._call_ids), loop.time()
+        call_id, start_s = next(self._call_ids), loop.time()
         future = self._calls[call_id] = loop.create_future()
         try:
             self._send({"call": call_id, "op": op, "payload": payload})
             while not future.done():
-                since_s = max(asked_s, self._heard_s()) if op == "embed" else asked_s
-                left_s = since_s + within_s - loop.time()
+                since_s = max(start_s, self._last_progress_s()) if op == "embed" else start_s
+                left_s = since_s + timeout_s - loop.time()
                 if left_s <= 0:
                     error = EngineStalled(
-                        f"the engine did not {op} within {within_s:g} s (PREFILL_TIMEOUT_S)"
+                        f"the engine did not {op} within {timeout_s:g} s (PREFILL_TIMEOUT_S)"
                     )
                     del self._calls[call_id]
-                    self._on_deaf(error)
+                    self._on_unresponsive(error)
                     raise error
                 await asyncio.wait({future}, timeout=left_s)
             return future.result()
@@ -95,32 +95,32 @@ class InflightRequests:
         finally:
             self._calls.pop(call_id, None)
 
-    def _heard_s(self) -> float:
-        """When a run last said something, or came to its end."""
-        said = [at for each in self._streams.values() if (at := each.last_token_s) is not None]
-        return max([self._ended_s, *said])
+    def _last_progress_s(self) -> float:
+        """Return when a run last produced a token or finished."""
+        last_tokens = [each.last_token_s for each in self._streams.values()]
+        return max([self._last_finish_s, *[each for each in last_tokens if each is not None]])
 
     def handle_frame(self, frame: dict[str, Any]) -> None:
-        """Take what the child says of its runs."""
+        """Pass the deltas and ends in a frame of the child to their streams."""
         streams = self._streams
         for run_id, texts, logprobs in frame.get("deltas", ()):
             if (stream := streams.get(run_id)) is not None:
                 stream.feed(
                     [new_delta((text, None)) for text in texts]
                     if logprobs is None
-                    else _join(texts, logprobs)
+                    else _build_deltas(texts, logprobs)
                 )
         for run_id, wire in frame.get("finished", ()):
             if (stream := streams.pop(run_id, None)) is not None:
                 stream.end(Finish.from_wire(wire), None)
                 if stream.result is not None:
-                    self._ended_s = asyncio.get_running_loop().time()
+                    self._last_finish_s = asyncio.get_running_loop().time()
         for run_id, wire in frame.get("failed", ()):
             if (stream := streams.pop(run_id, None)) is not None:
                 stream.end(None, from_wire(wire))
 
     def resolve_call(self, call_id: int, result: Any, error: EngineError | None) -> None:
-        """Take the child's answer to a side call, which may have been given up."""
+        """Set the result of a side call; does nothing if its caller has given up."""
         future = self._calls.get(call_id)
         if future is None or future.done():
             return
@@ -130,7 +130,7 @@ class InflightRequests:
             future.set_exception(error)
 
     def fail_all(self, error: EngineError) -> None:
-        """End all of them with this error: the child is no more."""
+        """End all runs and calls with this error, because the child is gone."""
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.end(None, error)
@@ -138,8 +138,8 @@ class InflightRequests:
             self.resolve_call(call_id, None, error)
 
 
-def _join(texts: list[str], logprobs: list[list[Any]]) -> list[Delta]:
-    found: dict[int, TokenLogprob] = {
+def _build_deltas(texts: list[str], logprobs: list[list[Any]]) -> list[Delta]:
+    logprob_by_index: dict[int, TokenLogprob] = {
         index: TokenLogprob(
             token,
             logprob,
@@ -149,9 +149,9 @@ def _join(texts: list[str], logprobs: list[list[Any]]) -> list[Delta]:
         )
         for index, token, logprob, top, raw, offset in logprobs
     }
-    return [Delta(text, found.get(index)) for index, text in enumerate(texts)]
+    return [Delta(text, logprob_by_index.get(index)) for index, text in enumerate(texts)]
 
 
 def _not_sendable(error: TypeError) -> RequestRejected:
-    # Half a surrogate pair, a number beyond 64 bits: what JSON cannot carry to the child.
+    # The value is half a surrogate pair or a number beyond 64 bits, which the encoder refuses.
     return RequestRejected(f"the request holds a value that cannot be passed on: {error}")

@@ -10,25 +10,25 @@ from contextlib import suppress
 from pathlib import Path
 
 SETTING = "ENGINE_MEMORY_MB"
-# Of what the machine or the container has; the rest is for the server and everything else.
+# Share of the memory of the machine or container; the rest is for the server and other programs.
 DEFAULT_SHARE = 0.8
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-# How the allocators of Rust, C++, Python and C report that the process got no more memory.
+# The messages with which the allocators of Rust, C++, Python and C report an allocation failure.
 _PROCESS_REFUSALS = (
     "memory allocation of",
     "std::bad_alloc",
     "MemoryError",
     "[Errno 12] Cannot allocate memory",
 )
-# How libraries report that memory ran out, of a device or of the process.
+# The messages with which libraries report that a device or the process is out of memory.
 _LIBRARY_REFUSALS = ("out of memory", "failed to allocate", "cannot allocate memory")
-# C++ prints two lines, and other threads may print one in between. An older line may be about
-# memory that the library could do without, such as pages that could not be locked.
-_LINES_OF_REFUSAL = 3
+# C++ prints two lines, and another thread may print one in between. An older line may be about
+# memory that the library did not need, such as pages that could not be locked.
+_MAX_REFUSAL_LINES = 3
 
 
 def limit_memory(megabytes: int) -> None:
-    """Limit the memory that this process may write to, the files it has mapped not counted.
+    """Limit the memory that this process may write to; mapped files do not count.
 
     This is RLIMIT_DATA and not RLIMIT_AS, which limits all addresses: a model file is mapped
     read-only and shares its memory with the page cache, and an NPU runtime maps the memory of the
@@ -41,15 +41,15 @@ def limit_memory(megabytes: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:
         size = min(size, hard)
-    # The soft limit alone would do; whatever runs in this process must not raise it.
+    # The hard limit is set too, so that no library in this process can raise the soft limit.
     resource.setrlimit(resource.RLIMIT_DATA, (size, size))
 
 
 def default_limit_mb(processes: int = 1, other_models_bytes: int = 0) -> int:
     """Return the default limit of one engine process in MB; 0 if the machine's memory is unknown.
 
-    It is what the model files of the other processes leave of the share for engines, and at least
-    an equal part: a large model beside a small one needs most of the memory.
+    It is the engines' share of the memory minus the model files of the other processes, and at
+    least an equal part: a large model beside a small one needs most of the memory.
     """
     total = available_bytes()
     if total is None:
@@ -61,7 +61,7 @@ def default_limit_mb(processes: int = 1, other_models_bytes: int = 0) -> int:
 def available_bytes() -> int | None:
     """Return the memory of the machine, or of the container if that is less."""
     sizes = []
-    # Not every system knows these names.
+    # Some systems do not have these names.
     with suppress(ValueError, OSError):
         sizes.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for path in _CGROUP_LIMITS:
@@ -76,19 +76,19 @@ def available_bytes() -> int | None:
 
 
 def memory_note(exit_code: int | None, last_lines: Sequence[str], megabytes: int) -> str:
-    """Return the end of a sentence about a process that ended because it got no more memory.
+    """Return the note ": it ran out of memory" for a process that ended for lack of memory, or "".
 
-    Empty without evidence for that, which is that the process ended by itself, by an error or
-    `abort`, right after it printed that memory was refused. A segmentation fault or SIGKILL has
-    other causes as often, whatever was printed before. The setting is named only if an allocator
-    of the process refused: its limit does not count the memory of a device.
+    The evidence is that the process ended by itself, with an error or by `abort`, right after it
+    printed that an allocation failed. A segmentation fault or SIGKILL has other causes as often,
+    whatever was printed before. The note names the setting only if an allocator of the process
+    failed: the limit does not count the memory of a device.
 
     `exit_code` is the one of `subprocess`, negative for a signal, and None if it is not known.
     """
     has_ended_itself = exit_code is not None and (exit_code > 0 or exit_code == -signal.SIGABRT)
     if not has_ended_itself or not last_lines:
         return ""
-    recent = last_lines[-_LINES_OF_REFUSAL:]
+    recent = last_lines[-_MAX_REFUSAL_LINES:]
     if any(refusal in line for line in recent for refusal in _PROCESS_REFUSALS):
         if not megabytes:
             return ": it ran out of memory"

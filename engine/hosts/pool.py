@@ -1,4 +1,4 @@
-"""Copies of one model, each in a process of its own, as one host."""
+"""Several copies of one model, each in its own process, as one host."""
 
 from __future__ import annotations
 
@@ -20,74 +20,73 @@ logger = logging.getLogger(__name__)
 
 
 class PoolHost:
-    """Gives each run to the loaded copy with the fewest under way.
+    """Gives each run to the loaded copy with the fewest runs in flight.
 
-    `capabilities.slots` are those of the copies that are loaded. They are told anew when a copy
-    dies, before what ran on it ends, so that nobody is let in for a slot that is gone; one that
-    comes back brings its slots with it. `failure` is set when the last copy has failed for good.
-    The hosts are processes: one that is asked about a run of another's does nothing. Owned by the
-    event loop, like the hosts in it.
+    `capabilities.slots` is the sum over the loaded copies. It is updated when a copy dies, before
+    the runs on that copy end, so that no request is admitted to a slot that is gone; a copy that
+    is restarted adds its slots again. `failure` is set when the last copy has failed permanently.
+    A host ignores calls about a run that it does not have. Owned by the event loop, like its hosts.
     """
 
     threaded = False
 
     def __init__(self, hosts: Sequence[Host]) -> None:
         self._hosts = tuple(hosts)
-        # Put together when something changes, and not for each request.
+        # Computed when a host changes, and not for each request.
         self.capabilities: Capabilities | None = None
         self._callbacks: list[Callable[[], None]] = []
         self._changed: asyncio.Event | None = None
         self._starting: list[asyncio.Task[None]] = []
-        # Vectors hold a slot as runs do, and are no runs.
+        # Embedding calls in flight, which use a slot but do not count as runs.
         self._embeds: Counter[Host] = Counter()
         for host in self._hosts:
             host.on_change(self._on_change)
 
     @property
     def failure(self) -> EngineError | None:
-        """What ended the first copy, once all have ended; None while one lives."""
+        """Why the first copy has ended, once all have ended; None while one is alive."""
         failures = [host.failure for host in self._hosts]
         return failures[0] if all(failures) else None
 
     @property
     def loaded(self) -> bool:
-        """Whether a request would be run now by one of them."""
+        """Whether a request would start now on one of the copies."""
         return any(host.loaded for host in self._hosts)
 
     @property
     def downtime(self) -> Downtime | None:
-        """Why no copy takes runs: that of the copy that will be started first."""
+        """Why no copy takes runs: the downtime of the copy that will be started first."""
         if self.loaded:
             return None
         periods = [host.downtime for host in self._hosts if host.failure is None]
-        known = [each for each in periods if each is not None]
-        if not known or len(known) < len(periods):
-            # One of them loads for the first time.
+        downtimes = [each for each in periods if each is not None]
+        if not downtimes or len(downtimes) < len(periods):
+            # A copy without a downtime is loading for the first time.
             return None
-        first = min(known, key=lambda each: each.next_start or each.finishes_by or 0.0)
-        return replace(first, since=max(each.since for each in known))
+        first = min(downtimes, key=lambda each: each.next_start or each.finishes_by or 0.0)
+        return replace(first, since=max(each.since for each in downtimes))
 
     @property
     def restarts(self) -> int:
-        """How often any of them was started again."""
+        """How often any copy was restarted."""
         return sum(host.restarts for host in self._hosts)
 
     @property
     def running(self) -> int:
-        """How many runs are under way on all of them."""
+        """How many runs are in flight on all copies."""
         return sum(host.running for host in self._hosts)
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back when the capabilities, `loaded` or `failure` have changed."""
+        """Call `callback` whenever the capabilities, `loaded` or `failure` have changed."""
         self._callbacks.append(callback)
 
     def abandon(self) -> None:
-        """Kill all of them, while nothing was asked of any."""
+        """Kill all copies at once; they must not have any requests."""
         for host in self._hosts:
             host.abandon()
 
     def spawn(self) -> None:
-        """Begin loading all of them."""
+        """Begin loading all copies."""
         for host in self._hosts:
             host.spawn()
 
@@ -97,7 +96,7 @@ class PoolHost:
             self._starting = [asyncio.create_task(self._start(host)) for host in self._hosts]
         while True:
             if (failure := self.failure) is not None:
-                # The same error for everyone who asks: its traceback must not grow with each.
+                # All callers get the same exception object: its traceback must not grow with each.
                 raise failure.with_traceback(None)
             if self.loaded and (capabilities := self.capabilities) is not None:
                 return capabilities
@@ -115,8 +114,8 @@ class PoolHost:
             logger.error("copy %d of a model is not there: %s", self._hosts.index(host), error)
 
     def start_run(self, stream: TokenStream) -> None:
-        """Start the stream's run on the least busy copy."""
-        self._least_busy().start_run(stream)
+        """Start the stream's run on the least loaded copy."""
+        self._find_least_loaded().start_run(stream)
 
     def abort(self, run_id: int) -> None:
         """Stop a run as soon as its backend can."""
@@ -124,14 +123,14 @@ class PoolHost:
             host.abort(run_id)
 
     def kill_stuck_run(self, run_id: int, error: EngineError) -> None:
-        """Get rid of the process that holds the run, and of no other."""
+        """End the process that has the run, and no other."""
         for host in self._hosts:
             host.kill_stuck_run(run_id, error)
 
     async def call(self, op: SideCall, payload: Any) -> Any:
-        """Ask one of the backend's side calls of the least busy copy. Raises EngineError."""
+        """Make a side call on the least loaded copy and return its result. Raises EngineError."""
         await self.ready()
-        host = self._least_busy()
+        host = self._find_least_loaded()
         if op != "embed":
             return await host.call(op, payload)
         self._embeds[host] += 1
@@ -141,7 +140,7 @@ class PoolHost:
             self._embeds[host] -= 1
 
     def detach(self) -> None:
-        """Let another event loop own the copies, which serve nothing at the moment."""
+        """Let another event loop own the copies; nothing may be running."""
         for task in self._starting:
             task.cancel()
         self._starting = []
@@ -150,33 +149,37 @@ class PoolHost:
             host.detach()
 
     async def close(self) -> None:
-        """Close all of them at once; bounded like one."""
+        """Close all copies in parallel, in the same limited time as one."""
         await asyncio.gather(*(host.close() for host in self._hosts))
         for task in self._starting:
             task.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
 
-    def _loaded(self) -> list[Host]:
+    def _loaded_hosts(self) -> list[Host]:
         return [host for host in self._hosts if host.loaded]
 
-    def _least_busy(self) -> Host:
-        def busy(host: Host) -> int:
+    def _find_least_loaded(self) -> Host:
+        def count_requests(host: Host) -> int:
             return host.running + self._embeds[host]
 
-        return min(self._loaded() or self._hosts, key=busy)
+        return min(self._loaded_hosts() or self._hosts, key=count_requests)
 
-    def _capabilities_of_all(self) -> Capabilities | None:
-        """Return what a copy can do, with the slots of all that are loaded; None until one was."""
-        known = [host.capabilities for host in self._loaded() or self._hosts]
-        found = [each for each in known if each is not None]
-        if not found:
+    def _combine_capabilities(self) -> Capabilities | None:
+        """Return the capabilities of a copy with the slots of all loaded ones.
+
+        None until a copy has been loaded.
+        """
+        optional = [host.capabilities for host in self._loaded_hosts() or self._hosts]
+        capabilities = [each for each in optional if each is not None]
+        if not capabilities:
             return None
-        # Where none is loaded, those who are let in wait for the first that will be.
-        slots = sum(each.slots for each in found) if self.loaded else found[0].slots
-        return replace(found[0], slots=slots)
+        first = capabilities[0]
+        # If no copy is loaded, the admitted requests wait for the first one that will be.
+        slots = sum(each.slots for each in capabilities) if self.loaded else first.slots
+        return replace(first, slots=slots)
 
     def _on_change(self) -> None:
-        self.capabilities = self._capabilities_of_all()
+        self.capabilities = self._combine_capabilities()
         if self._changed is not None:
             self._changed.set()
         for callback in self._callbacks:

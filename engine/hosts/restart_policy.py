@@ -1,35 +1,35 @@
-"""A host's crashes in a row: how long to wait after each, and when another start is useless."""
+"""How long to wait before a crashed host is started again, and when another start is useless."""
 
 from __future__ import annotations
 
 FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 30.0
-# A host that has served for so long and then dies by itself starts a new row.
+# A host that has run this long before it dies by itself starts a new row of crashes.
 STEADY_S = 600.0
-# A model that was never loaded gets so many starts: a damaged file crashes the library each time.
+# How often a model that was never loaded is started: a damaged file crashes the library each time.
 MAX_FIRST_CRASHES = 5
 
 
 class RestartPolicy:
-    """Counts crashes until something is answered in between. Owned by the host's event loop."""
+    """Counts the crashes since the last finished request. Owned by the host's event loop."""
 
-    __slots__ = ("in_a_row",)
+    __slots__ = ("crashes_in_a_row",)
 
     def __init__(self) -> None:
-        self.in_a_row = 0
+        self.crashes_in_a_row = 0
 
     def reset(self) -> None:
-        """End the row: the host works."""
-        self.in_a_row = 0
+        """Forget the crashes: the host has finished a request."""
+        self.crashes_in_a_row = 0
 
     def record_crash(self, lived_s: float) -> None:
-        """Count a crash of a host that had lived for so long; 0 if it had to be killed."""
+        """Count a crash; `lived_s` is how long the host has run, 0 if it had to be killed."""
         if lived_s > STEADY_S:
-            self.in_a_row = 0
-        self.in_a_row += 1
+            self.crashes_in_a_row = 0
+        self.crashes_in_a_row += 1
 
     @property
     def pause_s(self) -> float:
         """How long to wait before the next start: doubled with each crash, up to a maximum."""
-        doublings = min(max(self.in_a_row - 1, 0), 30)
+        doublings = min(max(self.crashes_in_a_row - 1, 0), 30)
         return min(FIRST_BACKOFF_S * 2.0**doublings, MAX_BACKOFF_S)

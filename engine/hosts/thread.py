@@ -1,4 +1,4 @@
-"""Thread isolation: the backend in this very process, for hardened libraries and for profiling."""
+"""Thread isolation: the backend runs in this process, for stable libraries and for profiling."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ logger = logging.getLogger(__name__)
 class ThreadHost:
     """Runs the backend on threads of this process.
 
-    It saves a process and a socket and survives nothing: a crash takes the server along, and a
-    wedged run cannot be ended, so the engine is EngineDead when the other runs have ended or have
-    had their time. Owned by the event loop; the
-    runner's threads reach it only through `TokenStream.feed` and `call_soon_threadsafe`.
+    It saves a process and a socket, but a crash ends the server too. A stuck run cannot be ended,
+    so the engine becomes EngineDead when the other runs have ended or their time is up. Owned by
+    the event loop; the runner's threads use only `TokenStream.feed` and `call_soon_threadsafe`.
     """
 
     threaded = True
@@ -51,20 +50,20 @@ class ThreadHost:
         self._loading: asyncio.Task[None] | None = None
         self._streams: dict[int, TokenStream] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        # Set when a retirement is over.
+        # Set when a retirement has ended.
         self._changed: asyncio.Event | None = None
         self._callbacks: list[Callable[[], None]] = []
         self._retirement = Retirement(
             timeouts.neighbour_grace_s,
             self._streams.__contains__,
-            lambda: all(each.aborted for each in self._streams.values()),
-            self._give_up,
+            lambda: all(each.is_aborted for each in self._streams.values()),
+            self._fail_permanently,
             self._resume,
         )
 
     @property
     def downtime(self) -> Downtime | None:
-        """Why it takes no runs, while the last ones get time to end beside a wedged one."""
+        """Why it takes no runs, while other runs get time to finish beside a stuck one."""
         retirement = self._retirement
         if self.failure is not None or retirement.error is None:
             return None
@@ -74,21 +73,24 @@ class ThreadHost:
 
     @property
     def running(self) -> int:
-        """How many runs are under way on it."""
+        """How many runs are in flight on it."""
         return len(self._streams)
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back when the capabilities, `loaded` or `failure` have changed."""
+        """Call `callback` whenever the capabilities, `loaded` or `failure` have changed."""
         self._callbacks.append(callback)
 
     def spawn(self) -> None:
-        """Do nothing: without a process of its own there is nothing to begin before the loop."""
+        """Do nothing: loading needs the event loop."""
 
     def abandon(self) -> None:
         """Do nothing: `spawn` has started nothing."""
 
     async def ready(self) -> Capabilities:
-        """Load on the first call, wait for it on the others. Raises ModelLoadFailed."""
+        """Load the model on the first call, and wait until it is loaded.
+
+        Raises ModelLoadFailed, EngineDead or EngineClosed.
+        """
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         if self._loading is None:
@@ -100,7 +102,7 @@ class ThreadHost:
             self._changed.clear()
             await self._changed.wait()
         if self.failure is not None:
-            # The same error for everyone who asks: its traceback must not grow with each.
+            # All callers get the same exception object: its traceback must not grow with each.
             raise self.failure.with_traceback(None)
         assert self.capabilities is not None  # noqa: S101 - loaded without a failure
         return self.capabilities
@@ -117,13 +119,14 @@ class ThreadHost:
         except EngineError as error:
             self.failure = error
         except TimeoutError:
+            limit_s = self._timeouts.load_timeout_s
             self.failure = EngineDead(
-                f"the model did not load within {self._timeouts.load_timeout_s:g} s (LOAD_TIMEOUT_S)"
+                f"the model did not load within {limit_s:g} s (LOAD_TIMEOUT_S)"
             )
         except Exception as error:
             logger.exception("the backend raised while loading")
             self.failure = ModelLoadFailed(f"the engine did not load: {error}")
-        # llama.cpp's server has put handlers of its own in place of Python's.
+        # llama.cpp's server has replaced Python's signal handlers.
         _restore_signals(handlers)
         self.loaded = self.failure is None
         if self.loaded:
@@ -145,7 +148,7 @@ class ThreadHost:
             self._retirement.check()
 
     def kill_stuck_run(self, run_id: int, error: EngineError) -> None:
-        """Take no more runs, and give the engine up when the others have ended or had their time.
+        """Take no more runs, and declare the engine dead when the other runs have had their time.
 
         A thread cannot be killed.
         """
@@ -158,13 +161,13 @@ class ThreadHost:
             self._retirement.check()
 
     def _resume(self) -> None:
-        """Take runs again: what did not stop has stopped after all."""
+        """Take runs again, because the run that did not stop has ended after all."""
         self.loaded = True
         self._notify()
         if self._changed is not None:
             self._changed.set()
 
-    def _give_up(self, error: EngineError) -> None:
+    def _fail_permanently(self, error: EngineError) -> None:
         self.failure = EngineDead(f"{error.message}, and ENGINE_ISOLATION=thread cannot restart it")
         self._hooks(HostLost(error.message, dead=True))
         self._end_streams(self.failure)
@@ -176,12 +179,12 @@ class ThreadHost:
         streams = list(self._streams.values())
         self._streams.clear()
         for stream in streams:
-            # The runs that still react must not go on without a reader.
+            # A run that still reacts must not continue without a reader.
             self.abort(stream.run_id)
             stream.end(None, error)
 
     async def call(self, op: SideCall, payload: Any) -> Any:
-        """Ask one of the backend's side calls. Raises EngineError."""
+        """Make one of the backend's side calls and return its result. Raises EngineError."""
         await self.ready()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
@@ -201,17 +204,17 @@ class ThreadHost:
         return await future
 
     async def close(self) -> None:
-        """Abort the runs and unload, or leave a wedged backend to the process's end."""
-        gave_up = isinstance(self.failure, EngineDead) or self._retirement.error is not None
+        """Abort the runs and unload the model; a stuck backend is left until the process ends."""
+        is_stuck = isinstance(self.failure, EngineDead) or self._retirement.error is not None
         self._retirement.stop()
         self.failure = self.failure or EngineClosed("the engine is shutting down")
         self._notify()
         if self._changed is not None:
             self._changed.set()
-        if self._loading is not None and not self._loading.done() and not gave_up:
-            # A load cannot be interrupted, and what it brings has to be unloaded again.
+        if self._loading is not None and not self._loading.done() and not is_stuck:
+            # A load cannot be interrupted, and the loaded model has to be unloaded again.
             await asyncio.wait({self._loading}, timeout=self._timeouts.abort_grace_s)
-        if self._runner is not None and gave_up:
+        if self._runner is not None and is_stuck:
             self._runner.release_threads()
         elif self._runner is not None:
             closing = asyncio.create_task(asyncio.to_thread(self._runner.close))
@@ -221,33 +224,33 @@ class ThreadHost:
         self._runner = None
 
     def detach(self) -> None:
-        """Let another event loop own the host, which serves nothing at the moment."""
+        """Let another event loop own the host; nothing may be running."""
         self._loop = self._changed = None
 
     # -- Sink, on the runner's threads ----------------------------------------------------------
 
-    def delta(self, run_id: int, delta: Delta) -> None:
-        """One token's text."""
+    def on_delta(self, run_id: int, delta: Delta) -> None:
+        """Pass one token's text to its stream."""
         stream = self._streams.get(run_id)
         if stream is not None:
             stream.feed((delta,))
 
-    def finished(self, run_id: int, finish: Finish) -> None:
-        """The run has ended."""
-        self._over(run_id, finish, None)
+    def on_finished(self, run_id: int, finish: Finish) -> None:
+        """End the stream of a finished run."""
+        self._end_stream(run_id, finish, None)
 
-    def aborted(self, run_id: int, end: Finish | EngineError) -> None:
-        """The run has ended after an abort."""
+    def on_aborted(self, run_id: int, end: Finish | EngineError) -> None:
+        """End the stream of an aborted run."""
         if isinstance(end, Finish):
-            self.finished(run_id, end)
+            self.on_finished(run_id, end)
         else:
-            self.failed(run_id, end)
+            self.on_failed(run_id, end)
 
-    def failed(self, run_id: int, error: EngineError) -> None:
-        """The run has failed."""
-        self._over(run_id, None, error)
+    def on_failed(self, run_id: int, error: EngineError) -> None:
+        """End the stream of a failed run."""
+        self._end_stream(run_id, None, error)
 
-    def _over(self, run_id: int, finish: Finish | None, error: EngineError | None) -> None:
+    def _end_stream(self, run_id: int, finish: Finish | None, error: EngineError | None) -> None:
         def end() -> None:
             stream = self._streams.pop(run_id, None)
             if stream is not None:
@@ -255,7 +258,7 @@ class ThreadHost:
             self._retirement.check()
 
         assert self._loop is not None  # noqa: S101 - runs start after `ready`
-        # A run that was given up may end when the loop has gone, and then nobody wants to know.
+        # A stuck run may end after the loop was closed, when its stream has ended already.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(end)
 

@@ -120,7 +120,7 @@ async def test_no_line_has_a_text_or_a_key_and_each_has_its_ids(
             named = {"x-request-id": "of-the-crash"}
             response = await client.post(ROUTE, json={"prompt": f"deadly {MARK}"}, headers=named)
             assert response.status_code == 500
-            await wait_until(lambda: any("last words" in line for line in server.lines))
+            await wait_until(lambda: any("last output" in line for line in server.lines))
             running = (await client.post("/run", json={"input": PLAIN | {"prompt": "hang"}})).json()
             await becomes(client, running["id"], "IN_PROGRESS", "")
         server.process.terminate()

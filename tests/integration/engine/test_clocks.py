@@ -186,7 +186,7 @@ async def test_deaf_run_costs_the_host_process_but_not_the_engine(engine_of: Eng
     assert (await ask(engine, "next"))[0] == "next"
     assert engine.restarts == 1
     # A client's abort says nothing about the engine.
-    assert engine._host._crashes.in_a_row == 0  # type: ignore[attr-defined]
+    assert engine._host._restart_policy.crashes_in_a_row == 0  # type: ignore[attr-defined]
     assert child_pid(engine) != first_child
     assert [event.dead for event in events if isinstance(event, HostLost)] == [False]
 

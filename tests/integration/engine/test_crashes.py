@@ -139,7 +139,7 @@ def no_threads(*args: Any, **options: Any) -> None:
     [
         ("subprocess.Popen", no_memory, "Cannot allocate memory"),
         ("subprocess.Popen", no_processes, "Resource temporarily unavailable"),
-        ("engine.hosts.process.socket.socketpair", no_descriptors, "Too many open files"),
+        ("engine.hosts.child_process.socket.socketpair", no_descriptors, "Too many open files"),
         ("engine.hosts.output_tail.OutputTail.listen", no_threads, "can't start new thread"),
     ],
     ids=["memory", "processes", "descriptors", "threads"],
@@ -210,7 +210,7 @@ async def test_host_that_hangs_up_but_lives_is_killed(engine_of: EngineMaker) ->
     await engine.ready()
     pid = child_pid(engine)
     os.kill(pid, signal.SIGSTOP)
-    engine._host._link._lost()  # type: ignore[attr-defined]
+    engine._host._frame_socket._on_disconnected()  # type: ignore[attr-defined]
     assert (await ask(engine, "next"))[0] == "next"
     assert child_pid(engine) != pid
     assert engine.restarts == 1
@@ -222,8 +222,8 @@ async def test_process_that_survives_sigkill_is_left_behind(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch, hangs_up: bool
 ) -> None:
     # As one that is stuck in a driver of the NPU does.
-    monkeypatch.setattr("engine.hosts.process._DEATH_S", 0.0)
-    monkeypatch.setattr("engine.hosts.process._KILL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("engine.hosts.child_process._EXIT_GRACE_S", 0.0)
+    monkeypatch.setattr("engine.hosts.child_process.KILL_TIMEOUT_S", 0.2)
     engine = engine_of(FOREVER, ECHO, slots=2)
     host: Any = engine._host
     async with await engine.generate(request("forever")) as stream:
@@ -232,9 +232,9 @@ async def test_process_that_survives_sigkill_is_left_behind(
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(process, "kill", lambda: None)
             if hangs_up:
-                host._link._lost()
+                host._frame_socket._on_disconnected()
             else:
-                host._give_up(EngineStalled("the engine did not stop"))
+                host._kill_and_restart(EngineStalled("the engine did not stop"))
             with pytest.raises(EngineCrashed):
                 await read(stream)
             await wait_until(lambda: engine.state is EngineState.READY)
@@ -254,7 +254,7 @@ async def test_restart_that_raises_ends_the_engine_instead_of_leaving_requests_w
     def no_watches(*args: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("engine.hosts.process.Link", no_watches)
+    monkeypatch.setattr("engine.hosts.process.FrameSocket", no_watches)
     os.kill(child_pid(engine), signal.SIGKILL)
     await wait_until(lambda: engine.state is not EngineState.READY)
     with pytest.raises(EngineDead, match=r"cannot be restarted: .*No space left on device"):
@@ -303,7 +303,7 @@ async def test_crash_loop_ends_in_a_clear_error_with_last_words(engine_of: Engin
         assert type(failed) is EngineDead
         assert "crashed 5 times in a row while it loaded the model for the first" in failed.message
         assert "SIGSEGV" in failed.message
-        assert not failed.message.endswith("last words: none")
+        assert not failed.message.endswith("last output: none")
     assert engine.state is EngineState.DEAD
     assert (engine.restarts, engine.running, engine.waiting) == (4, 0, 0)
     assert [event.dead for event in events if isinstance(event, HostLost)] == [False] * 4 + [True]
@@ -333,7 +333,7 @@ async def test_last_words_are_reported_when_the_process_ends_before_they_are_rea
     engine = engine_of(SEGFAULT, ECHO, slots=1)
     with pytest.raises(EngineCrashed):
         await ask(engine, "segfault")
-    assert "its last words: Fatal Python error: Segmentation fault" in caplog.text
+    assert "its last output: Fatal Python error: Segmentation fault" in caplog.text
 
 
 @only_processes
@@ -407,7 +407,7 @@ async def test_crash_after_a_clients_abort_counts_for_nobody(
         os.kill(child_pid(engine), signal.SIGKILL)
         with pytest.raises(EngineReplaced, match="running beside another one"):
             await read(neighbour)
-    assert engine._host._crashes.in_a_row == 0  # type: ignore[attr-defined]
+    assert engine._host._restart_policy.crashes_in_a_row == 0  # type: ignore[attr-defined]
     assert (await ask(engine, "fine"))[0] == "fine"
 
 

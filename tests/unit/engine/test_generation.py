@@ -174,9 +174,9 @@ def test_a_run_is_cancelled_only_before_an_end_of_its_own(
     """An answer that has ended is told whole, whoever leaves a moment later."""
     run = Run(**sampling)
     run.say("a")
-    assert not run.generation.cancelled
+    assert not run.generation.is_cancelled
     run.generation.cancel()
-    assert run.generation.cancelled is not own_end
+    assert run.generation.is_cancelled is not own_end
 
 
 def test_logprobs_pass_through_with_their_place_in_the_text() -> None:

@@ -84,21 +84,21 @@ class Results:
         self.ended = threading.Semaphore(0)
         self.answers: list[tuple[Any, EngineError | None]] = []
 
-    def delta(self, run_id: int, delta: Delta) -> None:
+    def on_delta(self, run_id: int, delta: Delta) -> None:
         self.texts.append((run_id, delta.text))
 
-    def finished(self, run_id: int, finish: Finish) -> None:
+    def on_finished(self, run_id: int, finish: Finish) -> None:
         self.finishes[run_id] = finish
         self.ended.release()
 
-    def aborted(self, run_id: int, end: Finish | EngineError) -> None:
+    def on_aborted(self, run_id: int, end: Finish | EngineError) -> None:
         self.cut.append(run_id)
         if isinstance(end, Finish):
-            self.finished(run_id, end)
+            self.on_finished(run_id, end)
         else:
-            self.failed(run_id, end)
+            self.on_failed(run_id, end)
 
-    def failed(self, run_id: int, error: EngineError) -> None:
+    def on_failed(self, run_id: int, error: EngineError) -> None:
         self.errors[run_id] = error
         self.ended.release()
 

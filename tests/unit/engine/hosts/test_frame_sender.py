@@ -42,8 +42,8 @@ class SenderHarness:
         said = [str(number) for number in range(count)]
         self.sender.buffer_run(run_id)
         for text in said:
-            self.sender.delta(run_id, Delta(text))
-        self.sender.finished(run_id, FINISH)
+            self.sender.on_delta(run_id, Delta(text))
+        self.sender.on_finished(run_id, FINISH)
         return said
 
     def parts(self) -> list[list[str]]:
@@ -73,7 +73,7 @@ class Played:
         self._came: dict[str, float] = {}
         self._awake = False
         monkeypatch.setattr(engine.hosts.frame_sender, "time", self)
-        monkeypatch.setattr(harness.sender, "_awake", self)
+        monkeypatch.setattr(harness.sender, "_wakeup", self)
         monkeypatch.setattr(harness.sender, "_channel", DeltaChannel(self.set))
         harness.theirs.setblocking(False)
 
@@ -90,7 +90,7 @@ class Played:
     def frames(self) -> list[dict[str, Any]]:
         """Return what is sent until nothing more will be."""
         sender = self._office.sender
-        while self._told or sender._channel.pending or sender._tick_s < threading.TIMEOUT_MAX:
+        while self._told or sender._channel.pending or sender._poll_s < threading.TIMEOUT_MAX:
             sender._wait()
             sender._send_all()
             self._read()
@@ -116,7 +116,7 @@ class Played:
         until_s = self.now_s + timeout
         while self._told and not self._awake and self._told[0][0] <= until_s:
             self.now_s, run_id, text = self._told.pop(0)
-            self._office.sender.delta(run_id, Delta(text))
+            self._office.sender.on_delta(run_id, Delta(text))
             self._read()
         if timeout == threading.TIMEOUT_MAX and not self._told:
             # There is nothing left to wait for.
@@ -128,8 +128,8 @@ class Played:
 
 @pytest.fixture
 def old_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have every run send no more often than PACE_S, as one does that is not young any more."""
-    monkeypatch.setattr(engine.hosts.frame_sender, "AGE_SHARE", 1e12)
+    """Let every run send at most once per MIN_SEND_INTERVAL_S, as an old run does."""
+    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_DELAY_AGE_RATIO", 1e12)
 
 
 @pytest.fixture
@@ -148,19 +148,19 @@ def harness() -> Iterator[SenderHarness]:
     yield harness
     harness.close()
     # The sender finds the socket gone and ends.
-    harness.sender.message({"to": "nobody"})
+    harness.sender.send_message({"to": "nobody"})
     for thread in threading.enumerate():
-        if thread.name == "outbox":
+        if thread.name == "frame-sender":
             thread.join(10)
     harness.ours.close()
 
 
 def test_end_of_a_run_comes_after_its_text(harness: SenderHarness) -> None:
     for number in range(3000):
-        harness.sender.delta(number % 3, Delta(str(number)))
+        harness.sender.on_delta(number % 3, Delta(str(number)))
     for run_id in range(3):
-        harness.sender.finished(run_id, FINISH)
-    harness.sender.failed(3, BackendFailed("x"))
+        harness.sender.on_finished(run_id, FINISH)
+    harness.sender.on_failed(3, BackendFailed("x"))
     texts: dict[int, list[str]] = {0: [], 1: [], 2: []}
     ended: list[int] = []
     for frame in harness.frames():
@@ -181,7 +181,7 @@ def test_end_of_a_run_comes_after_its_text(harness: SenderHarness) -> None:
 def test_logprobs_travel_with_the_index_of_their_delta(harness: SenderHarness) -> None:
     logprob = TokenLogprob("b", -0.5, (("b", -0.5), ("c", -1.5)), b"\xff", 1)
     batch = [(4, Delta("a")), (4, Delta("b", logprob)), (5, Delta("x"))]
-    assert engine.hosts.frame_sender._frame(batch) == {
+    assert engine.hosts.frame_sender._build_frame(batch) == {
         "deltas": [
             [4, ["a", "b"], [[1, "b", -0.5, (("b", -0.5), ("c", -1.5)), "ÿ", 1]]],
             [5, ["x"], None],
@@ -201,8 +201,8 @@ def test_producers_wait_for_a_slow_reader_and_nothing_is_lost(
     # Below zero every token is sent by its own thread if that can be done without waiting, unless
     # all but the first are left to another frame.
     monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", quiet_s)
-    monkeypatch.setattr(engine.hosts.frame_sender, "PACE_S", pace_s)
-    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_PENDING", 3)
+    monkeypatch.setattr(engine.hosts.frame_sender, "MIN_SEND_INTERVAL_S", pace_s)
+    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_PENDING_DELTAS", 3)
     harness.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     count = 5000 * scale
     interval = sys.getswitchinterval()
@@ -210,8 +210,8 @@ def test_producers_wait_for_a_slow_reader_and_nothing_is_lost(
 
     def produce(run_id: int) -> None:
         for number in range(count):
-            harness.sender.delta(run_id, Delta(str(number)))
-        harness.sender.finished(run_id, FINISH)
+            harness.sender.on_delta(run_id, Delta(str(number)))
+        harness.sender.on_finished(run_id, FINISH)
 
     producers = [threading.Thread(target=produce, args=(run_id,), daemon=True) for run_id in (1, 2)]
     try:
@@ -233,11 +233,11 @@ def test_producers_wait_for_a_slow_reader_and_nothing_is_lost(
 def test_reader_that_went_away_holds_no_producer_up(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_PENDING", 3)
+    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_PENDING_DELTAS", 3)
 
     def produce() -> None:
         for _ in range(100_000):
-            harness.sender.delta(1, Delta("x"))
+            harness.sender.on_delta(1, Delta("x"))
 
     producer = threading.Thread(target=produce, daemon=True)
     producer.start()
@@ -250,7 +250,7 @@ def test_reader_that_went_away_holds_no_producer_up(
 def test_room_that_is_made_at_the_last_moment_is_noticed(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_PENDING", 0)
+    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_PENDING_DELTAS", 0)
     # Otherwise the producer sends it itself, and there is no pile.
     monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", math.inf)
     sender = harness.sender
@@ -266,15 +266,15 @@ def test_room_that_is_made_at_the_last_moment_is_noticed(
                     break
             super().clear()
 
-    sender._room = Room()
-    producer = threading.Thread(target=sender.delta, args=(1, Delta("x")), daemon=True)
-    with sender._sending:
+    sender._has_room = Room()
+    producer = threading.Thread(target=sender.on_delta, args=(1, Delta("x")), daemon=True)
+    with sender._send_lock:
         producer.start()
         assert looked.wait(WAIT_S)
     producer.join(WAIT_S)
     assert not producer.is_alive()
     # Other producers that wait are not left to the next frame.
-    assert sender._room.is_set()
+    assert sender._has_room.is_set()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -289,24 +289,24 @@ def test_sender_that_cannot_go_on_ends_the_process(
         raise SystemExit(code)
 
     monkeypatch.setattr(engine.hosts.frame_sender, "exit_now", fake_exit)
-    harness.sender.message({"what": object()})
+    harness.sender.send_message({"what": object()})
     assert ended.wait(10)
     assert "TypeError" in capfd.readouterr().err
 
 
 def test_a_lone_token_is_sent_by_the_thread_that_brings_it(alone: SenderHarness) -> None:
-    alone.sender.delta(1, Delta("one"))
+    alone.sender.on_delta(1, Delta("one"))
     assert next(alone.frames()) == {"deltas": [[1, ["one"], None]]}
 
 
 def test_a_token_with_its_logprobs_is_left_to_the_sender(alone: SenderHarness) -> None:
     """A model waits for what its thread writes."""
     alone.theirs.setblocking(False)
-    alone.sender.delta(1, Delta("one", TokenLogprob("one", -0.5, ())))
+    alone.sender.on_delta(1, Delta("one", TokenLogprob("one", -0.5, ())))
     with pytest.raises(BlockingIOError):
         next(alone.frames())
     assert len(alone.sender._channel.pending) == 1
-    assert alone.sender._awake.is_set()
+    assert alone.sender._wakeup.is_set()
 
 
 @pytest.mark.usefixtures("old_runs")
@@ -314,16 +314,16 @@ def test_tokens_of_a_fast_run_share_frames(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", -1.0)
-    monkeypatch.setattr(engine.hosts.frame_sender, "PACE_S", 1000.0)
-    monkeypatch.setattr(engine.hosts.frame_sender, "LATE_S", 1000.0)
+    monkeypatch.setattr(engine.hosts.frame_sender, "MIN_SEND_INTERVAL_S", 1000.0)
+    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_DELAY_S", 1000.0)
     frames = harness.frames()
     for text in ("first", "second"):
         # The second wakes the sender, which has to know after how long to look by itself.
-        harness.sender.delta(1, Delta(text))
+        harness.sender.on_delta(1, Delta(text))
         assert next(frames) == {"deltas": [[1, [text], None]]}
     for text in ("third", "fourth"):
-        harness.sender.delta(1, Delta(text))
-    harness.sender.finished(1, FINISH)
+        harness.sender.on_delta(1, Delta(text))
+    harness.sender.on_finished(1, FINISH)
     assert next(frames) == {
         "deltas": [[1, ["third", "fourth"], None]],
         "finished": [[1, FINISH.to_wire()]],
@@ -400,7 +400,7 @@ def test_the_sender_sleeps_when_all_is_said(
     played.says(2, 0.008, ["whole"] * 100)
     played.frames()
     # After all of it was sent, and soon.
-    assert alone.sender._tick_s == threading.TIMEOUT_MAX
+    assert alone.sender._poll_s == threading.TIMEOUT_MAX
     assert played.now_s - 1000.8 < 1.0
 
 
@@ -409,15 +409,15 @@ def test_a_token_of_a_fast_run_waits_for_no_other_for_long(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", -1.0)
-    monkeypatch.setattr(engine.hosts.frame_sender, "PACE_S", 1000.0)
+    monkeypatch.setattr(engine.hosts.frame_sender, "MIN_SEND_INTERVAL_S", 1000.0)
     # What answers that nobody reads along wait for does not decide.
-    monkeypatch.setattr(engine.hosts.frame_sender, "WHOLE_S", 1000.0)
+    monkeypatch.setattr(engine.hosts.frame_sender, "BUFFERED_DELAY_S", 1000.0)
     frames = harness.frames()
     harness.sender.buffer_run(2)
-    harness.sender.delta(2, Delta("whole"))
+    harness.sender.on_delta(2, Delta("whole"))
     assert next(frames) == {"deltas": [[2, ["whole"], None]]}
     for text in ("first", "second", "third", "fourth"):
-        harness.sender.delta(1, Delta(text))
+        harness.sender.on_delta(1, Delta(text))
         assert next(frames) == {"deltas": [[1, [text], None]]}
 
 
@@ -426,12 +426,12 @@ def test_a_fast_run_holds_no_other_up(
     alone: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", -1.0)
-    monkeypatch.setattr(engine.hosts.frame_sender, "PACE_S", 1000.0)
+    monkeypatch.setattr(engine.hosts.frame_sender, "MIN_SEND_INTERVAL_S", 1000.0)
     frames = alone.frames()
-    alone.sender.delta(1, Delta("fast"))
+    alone.sender.on_delta(1, Delta("fast"))
     assert next(frames) == {"deltas": [[1, ["fast"], None]]}
-    alone.sender.delta(1, Delta("faster"))
-    alone.sender.delta(2, Delta("slow"))
+    alone.sender.on_delta(1, Delta("faster"))
+    alone.sender.on_delta(2, Delta("slow"))
     assert next(frames) == {"deltas": [[1, ["faster"], None], [2, ["slow"], None]]}
 
 
@@ -441,25 +441,25 @@ def test_a_run_that_has_ended_is_forgotten(
     monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", -1.0)
     sender = alone.sender
     sender.buffer_run(1)
-    sender.aborted(1, FINISH)
-    for run_id, end in enumerate((sender.finished, sender.aborted), start=2):
-        sender.delta(run_id, Delta("x"))
-        assert run_id in sender._told_s
+    sender.on_aborted(1, FINISH)
+    for run_id, end in enumerate((sender.on_finished, sender.on_aborted), start=2):
+        sender.on_delta(run_id, Delta("x"))
+        assert run_id in sender._undelayed_token_s
         end(run_id, FINISH)
-    assert not sender._told_s
-    assert not sender._begun_s
-    assert not sender._whole
+    assert not sender._undelayed_token_s
+    assert not sender._first_token_s
+    assert not sender._buffered_runs
 
 
 def test_a_token_does_not_overtake_what_is_being_sent(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", -1.0)
-    monkeypatch.setattr(engine.hosts.frame_sender, "PACE_S", 0.0)
-    with harness.sender._sending:
-        harness.sender.delta(1, Delta("one"))
-        harness.sender.delta(1, Delta("two"))
-    harness.sender.delta(1, Delta("three"))
+    monkeypatch.setattr(engine.hosts.frame_sender, "MIN_SEND_INTERVAL_S", 0.0)
+    with harness.sender._send_lock:
+        harness.sender.on_delta(1, Delta("one"))
+        harness.sender.on_delta(1, Delta("two"))
+    harness.sender.on_delta(1, Delta("three"))
     texts: list[str] = []
     for frame in harness.frames():
         texts += frame["deltas"][0][1]
@@ -472,11 +472,11 @@ def test_an_end_is_sent_with_all_before_it_by_the_thread_that_brings_it(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The sender is kept from doing it.
-    monkeypatch.setattr(harness.sender._awake, "set", lambda: None)
+    monkeypatch.setattr(harness.sender._wakeup, "set", lambda: None)
     harness.sender.buffer_run(1)
     for text in ("one", "two"):
-        harness.sender.delta(1, Delta(text))
-    harness.sender.finished(1, FINISH)
+        harness.sender.on_delta(1, Delta(text))
+    harness.sender.on_finished(1, FINISH)
     assert next(harness.frames()) == {
         "deltas": [[1, ["one", "two"], None]],
         "finished": [[1, FINISH.to_wire()]],
@@ -486,7 +486,7 @@ def test_an_end_is_sent_with_all_before_it_by_the_thread_that_brings_it(
 def test_what_nobody_reads_along_comes_in_few_frames(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.hosts.frame_sender, "WHOLE_S", 20.0)
+    monkeypatch.setattr(engine.hosts.frame_sender, "BUFFERED_DELAY_S", 20.0)
     said = harness.say_whole(1, 500)
     parts = harness.parts()
     assert [*chain.from_iterable(parts)] == said
@@ -499,39 +499,39 @@ def test_what_nobody_reads_along_is_told_of_before_its_end(harness: SenderHarnes
     harness.sender.buffer_run(1)
     frames = harness.frames()
     for text in ("one", "two", "three"):
-        harness.sender.delta(1, Delta(text))
+        harness.sender.on_delta(1, Delta(text))
         assert next(frames) == {"deltas": [[1, [text], None]]}
 
 
 def test_more_than_should_gather_is_sent_at_once(
     alone: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.hosts.frame_sender, "MOST_GATHERED", 10)
+    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_DELAYED_DELTAS", 10)
     sender = alone.sender
     sender.buffer_run(1)
-    sender.delta(1, Delta("x"))
+    sender.on_delta(1, Delta("x"))
     # From here on the sender knows when to look.
-    sender._awake.clear()
+    sender._wakeup.clear()
     for _ in range(9):
-        sender.delta(1, Delta("x"))
-    assert not sender._awake.is_set()
-    sender.delta(1, Delta("x"))
-    assert sender._awake.is_set()
+        sender.on_delta(1, Delta("x"))
+    assert not sender._wakeup.is_set()
+    sender.on_delta(1, Delta("x"))
+    assert sender._wakeup.is_set()
 
 
 def test_the_end_of_an_aborted_run_comes_before_what_others_said_before_it(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A slot that was taken back does not wait behind the chatter of others.
-    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_FRAME", 100)
+    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_FRAME_DELTAS", 100)
     sender = harness.sender
     count = 7_000
-    with sender._sending:
+    with sender._send_lock:
         # Nobody can send meanwhile.
         for number in range(count):
-            sender.delta(number % 2, Delta(str(number)))
-        sender.aborted(1, FINISH)
-        sender.finished(0, FINISH)
+            sender.on_delta(number % 2, Delta(str(number)))
+        sender.on_aborted(1, FINISH)
+        sender.on_finished(0, FINISH)
     texts: list[str] = []
     said_before = -1
     for frame in harness.frames():
@@ -549,18 +549,18 @@ def test_the_end_of_an_aborted_run_comes_before_what_others_said_before_it(
 def test_a_frame_under_way_is_all_that_an_aborted_run_waits_for(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_FRAME", 10)
+    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_FRAME_DELTAS", 10)
     harness.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     sender = harness.sender
-    with sender._sending:
+    with sender._send_lock:
         for number in range(5_000):
-            sender.delta(0, Delta(str(number)))
-        sender._awake.set()
+            sender.on_delta(0, Delta(str(number)))
+        sender._wakeup.set()
     # The sender has begun with them and is stuck for a reader.
     frames = harness.frames(64)
     texts = list(next(frames)["deltas"][0][1])
-    sender.aborted(1, FINISH)
-    sender.finished(0, FINISH)
+    sender.on_aborted(1, FINISH)
+    sender.on_finished(0, FINISH)
     said_before = -1
     for frame in frames:
         for _, of_run, _ in frame.get("deltas", ()):
@@ -577,8 +577,8 @@ def test_a_frame_under_way_is_all_that_an_aborted_run_waits_for(
 
 def test_an_aborted_run_that_finds_the_sender_busy_is_sent_by_it(harness: SenderHarness) -> None:
     """Nothing else waits that would have it look again."""
-    with harness.sender._sending:
-        harness.sender.aborted(1, FINISH)
+    with harness.sender._send_lock:
+        harness.sender.on_aborted(1, FINISH)
     assert next(harness.frames()) == {"finished": [[1, FINISH.to_wire()]]}
 
 
@@ -586,7 +586,7 @@ def test_what_one_end_has_gathered_is_still_sent_in_several_frames(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An end of an aborted run could come between them."""
-    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_FRAME", 10)
+    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_FRAME_DELTAS", 10)
     said = harness.say_whole(0, 95)
     parts = harness.parts()
     assert [*chain.from_iterable(parts)] == said
@@ -596,13 +596,13 @@ def test_what_one_end_has_gathered_is_still_sent_in_several_frames(
 def test_the_kernel_holds_little_of_what_nobody_has_read(harness: SenderHarness) -> None:
     """Linux keeps twice of what it is told, for its own book-keeping."""
     held = harness.ours.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-    assert held == 2 * engine.hosts.frame_sender._KERNEL_BYTES
+    assert held == 2 * engine.hosts.frame_sender._SEND_BUFFER_BYTES
 
 
 def test_a_producer_without_room_is_woken_by_an_abort(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_PENDING", 3)
+    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_PENDING_DELTAS", 3)
     waiting = threading.Event()
     sender = harness.sender
 
@@ -611,12 +611,12 @@ def test_a_producer_without_room_is_woken_by_an_abort(
             waiting.set()
             return super().wait(timeout)
 
-    sender._room = Room()
-    with sender._sending:
+    sender._has_room = Room()
+    with sender._send_lock:
 
         def produce() -> None:
             for _ in range(5):
-                sender.delta(1, Delta("x"))
+                sender.on_delta(1, Delta("x"))
 
         producer = threading.Thread(target=produce, daemon=True)
         producer.start()

@@ -9,26 +9,26 @@ from tests.waiting import wait_until
 
 
 async def test_last_words_are_complete_when_the_pipe_is_closed() -> None:
-    last_words = OutputTail()
-    assert last_words.is_complete
-    assert (last_words.all(), last_words.last(), last_words.lines()) == ("none", "none", [])
+    tail = OutputTail()
+    assert tail.is_complete
+    assert (tail.joined(), tail.last_line(), tail.lines()) == ("none", "none", [])
     reading, writing = os.pipe()
-    last_words.listen(os.fdopen(reading, "rb"))
+    tail.listen(os.fdopen(reading, "rb"))
     os.write(writing, b"first\n\nsecond\n")
-    await wait_until(lambda: len(last_words.lines()) == 2)
-    assert not last_words.is_complete
+    await wait_until(lambda: len(tail.lines()) == 2)
+    assert not tail.is_complete
     os.write(writing, b"third")
     os.close(writing)
-    await wait_until(lambda: last_words.is_complete)
-    assert last_words.lines() == ["first", "second", "third"]
-    assert (last_words.all(), last_words.last()) == ("first | second | third", "third")
+    await wait_until(lambda: tail.is_complete)
+    assert tail.lines() == ["first", "second", "third"]
+    assert (tail.joined(), tail.last_line()) == ("first | second | third", "third")
 
 
 async def test_last_words_leave_out_the_stack_trace_after_them() -> None:
-    last_words = OutputTail()
+    tail = OutputTail()
     reading, writing = os.pipe()
     os.write(writing, b"what():  std::bad_alloc\nFatal Python error: Aborted\n  File x\n")
     os.close(writing)
-    last_words.listen(os.fdopen(reading, "rb"))
-    await wait_until(lambda: last_words.is_complete)
-    assert last_words.lines() == ["what():  std::bad_alloc"]
+    tail.listen(os.fdopen(reading, "rb"))
+    await wait_until(lambda: tail.is_complete)
+    assert tail.lines() == ["what():  std::bad_alloc"]
