@@ -1,1 +1,1 @@
-"""Files of prompts, each answered once: OpenAI's batch format and plain jobs."""
+"""Offline batches: answer each line of a file once, in OpenAI's batch format or as plain jobs."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if __name__ == "__main__":
-    # The working folder comes first on the path, and a handler.py in it would hide our package.
+    # Python puts the working folder first on the path: a handler.py there would hide our package.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from batch.cli.arguments import (
@@ -42,44 +42,50 @@ Settings are environment variables, such as MODEL_PATH and BATCH_TRIES: see docs
 _EXIT_CODES = """exit codes: 0 all lines are answered; 1 some lines failed and are in the error file;
 2 refused (see the message); 3 interrupted: run the same command again to resume"""
 
-# New objects between two garbage collections. Lines leave no reference cycles behind, so a
-# collection finds little.
+# Number of new objects before a garbage collection. Lines leave no reference cycles behind, so
+# frequent collections would free little.
 _GC_THRESHOLD = 50_000
 
-# Subcommands that use a queue: the module (imported only when used), the summary in the list of
-# commands, and the description.
-_QUEUE_COMMANDS = {
-    "worker": (
-        "worker",
-        "answer the messages of an SQS queue",
-        "Answer the messages of an SQS queue. Any number of workers may share one queue.",
-    ),
-    "submit": (
-        "submit",
-        "send a file of requests to an SQS queue",
-        "Send each line of a file to an SQS queue, for workers to answer.",
-    ),
-    "collect": (
-        "collect",
-        "write the answers of a submitted batch to one file",
-        "Write the answers of a submitted batch to one file, in the order of its input.",
-    ),
-}
 
-_QUEUE_COMMAND_ARGUMENTS = {
-    "worker": (WORKER_EXITS, add_worker_arguments),
-    "submit": (SUBMIT_EXITS, add_submit_arguments),
-    "collect": (COLLECT_EXITS, add_collect_arguments),
+class _QueueCommand(NamedTuple):
+    summary: str
+    description: str
+    exit_codes: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+
+
+# Subcommands that use a queue. Each name is also its module in `batch.cli`, imported on use.
+_QUEUE_COMMANDS = {
+    "worker": _QueueCommand(
+        summary="answer the messages of an SQS queue",
+        description="Answer the messages of an SQS queue. Any number of workers may share one "
+        "queue.",
+        exit_codes=WORKER_EXITS,
+        add_arguments=add_worker_arguments,
+    ),
+    "submit": _QueueCommand(
+        summary="send a file of requests to an SQS queue",
+        description="Send each line of a file to an SQS queue, for workers to answer.",
+        exit_codes=SUBMIT_EXITS,
+        add_arguments=add_submit_arguments,
+    ),
+    "collect": _QueueCommand(
+        summary="write the answers of a submitted batch to one file",
+        description="Write the answers of a submitted batch to one file, in the order of its "
+        "input.",
+        exit_codes=COLLECT_EXITS,
+        add_arguments=add_collect_arguments,
+    ),
 }
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "python -m batch") -> int:
     """Run the command and return its exit code.
 
-    `argv` is sys.argv[1:] if it is None; `prog` is the command's name in usage messages. The
-    imports are inside so that `--help` and a wrong argument are answered before them.
+    `argv` defaults to sys.argv[1:]; `prog` is the command's name in usage messages. Slow imports
+    are inside the function, so that `--help` and usage errors are printed without them.
     """
-    given = _parser(prog).parse_args(argv)
+    args = _create_parser(prog).parse_args(argv)
 
     from rich.console import Console
 
@@ -92,12 +98,12 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m batch") ->
     configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
     console = Console(stderr=True)
     try:
-        return int(given.run(given, settings, console))
+        return int(args.run(args, settings, console))
     except SettingError as error:
         exit_on_setting_error(error)
 
 
-def _parser(prog: str) -> argparse.ArgumentParser:
+def _create_parser(prog: str) -> argparse.ArgumentParser:
     parser = Parser(
         prog=prog,
         description="Answer files of requests, on this machine or through an SQS queue.",
@@ -133,35 +139,39 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         help="start over: discard the journal and the output of an earlier run",
     )
     run.set_defaults(run=_run)
-    for name, (module_name, told, description) in _QUEUE_COMMANDS.items():
-        exits, add_arguments = _QUEUE_COMMAND_ARGUMENTS[name]
-        command = commands.add_parser(name, help=told, description=description, epilog=exits)
-        add_arguments(command)
-        command.set_defaults(run=partial(_run_queue_command, module_name))
+    for name, queue_command in _QUEUE_COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            help=queue_command.summary,
+            description=queue_command.description,
+            epilog=queue_command.exit_codes,
+        )
+        queue_command.add_arguments(command)
+        command.set_defaults(run=partial(_run_queue_command, name))
     return parser
 
 
 def _run_queue_command(
-    module_name: str, given: argparse.Namespace, settings: BatchSettings, console: Console
+    module_name: str, args: argparse.Namespace, settings: BatchSettings, console: Console
 ) -> int:
-    # Only the command's own module: the others import libraries that it does not need.
-    code: int = import_module(f"batch.cli.{module_name}").run(given, settings, console)
+    # Import only this command's module: the others import libraries that it does not need.
+    code: int = import_module(f"batch.cli.{module_name}").run(args, settings, console)
     return code
 
 
-def _run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
+def _run(args: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
     from batch.cli.run import RunArgs, RunCommand
 
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
-    order = RunArgs(
-        input=given.input,
-        output=given.output,
-        errors=given.errors,
-        ordered=not given.unordered,
-        force=given.force,
+    run_args = RunArgs(
+        input=args.input,
+        output=args.output,
+        errors=args.errors,
+        ordered=not args.unordered,
+        force=args.force,
     )
-    return RunCommand(order, settings, console).run()
+    return RunCommand(run_args, settings, console).run()
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ class LambdaWorker:
         """Load the model. Raises SettingError, JobsError, ValueError, EngineError."""
         settings = resolve_models(settings)
         self._settings = settings
-        self._place = ResultBucket.at(
+        self._place = ResultBucket.from_url(
             settings.batch_results, max_message_bytes=settings.max_body_mb * 1_000_000
         )
         self._results = BucketResultStore(self._place, settings.served_model)
@@ -95,7 +95,7 @@ class LambdaWorker:
     async def _begin(self) -> WorkerConfig:
         queue = SqsQueue(sqs_client(self._settings.batch_queue_url))
         try:
-            facts = await queue.facts(self._settings.batch_queue_url)
+            facts = await queue.get_attributes(self._settings.batch_queue_url)
         finally:
             queue.close()
         await self._engine.ready()

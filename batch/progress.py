@@ -1,4 +1,4 @@
-"""Progress of a run: lines answered, failed and retried, and the rates."""
+"""Progress of a batch: lines answered, failed and retried, and the rates."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class BatchProgress:
-    """Counts lines as they are answered; the progress display reads the counts periodically.
+    """Counts of a run, updated with each answered line and read by the progress display.
 
-    `before` is the number of lines that earlier runs answered. They count in `done`, but not in
-    the rates. `told` is called for each line with whether it succeeded.
+    `done_before` is the number of lines that earlier runs answered. They count in `done`, but not
+    in the rates. `on_line` is called for each answered line with whether it succeeded.
     """
 
     total: int
@@ -20,38 +20,39 @@ class BatchProgress:
     failed: int = 0
     tokens: int = 0
     retries: int = 0
-    before: int = 0
-    told: Callable[[bool], object] = lambda ok: None
-    begun_s: float = field(default_factory=time.monotonic)
+    done_before: int = 0
+    on_line: Callable[[bool], object] = lambda ok: None
+    started_s: float = field(default_factory=time.monotonic)
 
-    def count(self, *, ok: bool, tokens: int) -> None:
-        """Count an answered line."""
+    def record_line(self, *, ok: bool, tokens: int) -> None:
+        """Count an answered line and the tokens of its answer."""
         self.done += 1
         self.failed += not ok
         self.tokens += tokens
-        self.told(ok)
+        self.on_line(ok)
 
     @property
-    def seconds(self) -> float:
-        """Duration of this run so far."""
-        return max(time.monotonic() - self.begun_s, 0.001)
+    def elapsed_s(self) -> float:
+        """Duration of this run so far, at least 1 ms."""
+        return max(time.monotonic() - self.started_s, 0.001)
 
     @property
     def lines_per_s(self) -> float:
         """Lines per second of this run."""
-        return (self.done - self.before) / self.seconds
+        return (self.done - self.done_before) / self.elapsed_s
 
     @property
-    def left_s(self) -> float | None:
+    def remaining_s(self) -> float | None:
         """Estimated remaining time at this rate; None before the first line."""
         rate = self.lines_per_s
         return (self.total - self.done) / rate if rate else None
 
-    def rates(self) -> str:
+    def format_rates(self) -> str:
         """Return the rates and the counts of failures and retries as text."""
-        said = [f"{self.lines_per_s:,.1f} lines/s", f"{self.tokens / self.seconds:,.0f} tokens/s"]
+        tokens_per_s = self.tokens / self.elapsed_s
+        parts = [f"{self.lines_per_s:,.1f} lines/s", f"{tokens_per_s:,.0f} tokens/s"]
         if self.failed:
-            said.append(f"{self.failed:,} failed")
+            parts.append(f"{self.failed:,} failed")
         if self.retries:
-            said.append(f"{self.retries:,} retried")
-        return ", ".join(said)
+            parts.append(f"{self.retries:,} retried")
+        return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""Answering the lines of a batch that have no answer yet."""
+"""Runs the lines of a batch that have no answer yet."""
 
 from __future__ import annotations
 
@@ -17,100 +17,100 @@ _MAX_RETRY_DELAY_S = 30.0
 
 
 class BatchRunner:
-    """Keeps as many lines under way as the engine can use, and writes down what becomes of them.
+    """Answers `concurrency` lines at a time and appends their answers to the journal.
 
-    A kill costs what is under way and nothing else, so `at_once` is no more than the engine's slots
-    where nobody says otherwise: the next line is there in a moment. Lines are read as they are
-    needed. Owned by the event loop, which reads and writes the files as well: both are a few
-    microseconds a line.
+    A kill loses the lines in progress, so the default concurrency is the number of engine slots
+    and no more: the next line is read within microseconds, so no slot stays idle. Lines are read as
+    they are needed. Owned by the event loop, which also reads and writes the files, because both
+    take a few microseconds per line.
     """
 
     def __init__(
         self,
         source: LineSource,
         journal: BatchJournal,
-        answerer: LineExecutor,
-        tally: BatchProgress,
+        executor: LineExecutor,
+        progress: BatchProgress,
         *,
-        at_once: int,
-        tries: int,
+        concurrency: int,
+        max_attempts: int,
     ) -> None:
         self._journal = journal
-        self._answerer = answerer
-        self._tally = tally
-        self._at_once = at_once
-        self._tries = tries
-        self._lines = self._missing(source)
+        self._executor = executor
+        self._progress = progress
+        self._concurrency = concurrency
+        self._max_attempts = max_attempts
+        self._lines = self._read_unanswered_lines(source)
         self._stopping = False
         self._input_error: InputError | None = None
-        # Lines that are being answered.
-        self.under_way = 0
+        # The number of lines that are being answered.
+        self.in_progress = 0
 
     def stop(self) -> None:
-        """Begin no more lines; the lines in progress are finished."""
+        """Start no more lines; the lines in progress are finished."""
         self._stopping = True
 
     async def run(self) -> None:
-        """Answer all lines, or those under way when `stop` is called.
+        """Answer all lines; after `stop`, return when the lines in progress are finished.
 
         Raises:
             EngineLost: the engine is dead.
             OSError: the journal cannot be written.
-            InputError: the input cannot be read, or was changed; lines under way were answered.
+            InputError: the input cannot be read, or was changed; lines in progress were answered.
         """
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(self._at_once):
-                    group.create_task(self._work())
+                for _ in range(self._concurrency):
+                    group.create_task(self._answer_lines())
         except BaseExceptionGroup as failures:
-            # The first one ended the others.
+            # The first failure cancelled the other tasks.
             raise failures.exceptions[0] from None
         if self._input_error is not None:
             raise self._input_error
 
-    async def _work(self) -> None:
+    async def _answer_lines(self) -> None:
         for line in self._lines:
-            self.under_way += 1
+            self.in_progress += 1
             try:
                 outcome = await self._answer(line)
             finally:
-                self.under_way -= 1
+                self.in_progress -= 1
             if outcome is None:
                 return
             self._journal.add(line.number, outcome.line, ok=outcome.ok)
-            self._tally.count(ok=outcome.ok, tokens=outcome.tokens)
+            self._progress.record_line(ok=outcome.ok, tokens=outcome.tokens)
             if self._stopping:
                 return
 
     async def _answer(self, line: Line) -> LineOutcome | None:
-        """Return the final result of a line; temporary failures are tried again after a pause.
+        """Return the final outcome of a line, after retries of temporary failures.
 
-        A line that was running at a crash of the engine gets its last try alone, so that of the
-        lines that ran side by side at the crashes only the one that causes them fails.
+        If the engine crashed while the line was running, the line's last attempt is exclusive. So
+        of the lines that ran concurrently at a crash, only the line that causes crashes fails.
 
-        Return None if the runner stops before a try that is left: the next run does that.
+        Return None if the runner stops while attempts are left: the next run makes them.
         """
-        pause_s, crashes = _MIN_RETRY_DELAY_S, 0
-        for left in reversed(range(self._tries)):
-            is_last = not left or crashes == MAX_CRASHES - 1
-            outcome = await self._answerer.answer(line, alone=bool(crashes) and is_last)
+        delay_s, crashes = _MIN_RETRY_DELAY_S, 0
+        for attempts_left in reversed(range(self._max_attempts)):
+            is_last = not attempts_left or crashes == MAX_CRASHES - 1
+            outcome = await self._executor.answer(line, exclusive=bool(crashes) and is_last)
             crashes += outcome.crashed
-            if outcome.ok or not outcome.retryable or not left or crashes == MAX_CRASHES:
+            if outcome.ok or not outcome.retryable or not attempts_left or crashes == MAX_CRASHES:
                 break
             if self._stopping:
                 return None
-            self._tally.retries += 1
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, _MAX_RETRY_DELAY_S)
+            self._progress.retries += 1
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, _MAX_RETRY_DELAY_S)
         return outcome
 
-    def _missing(self, source: LineSource) -> Iterator[Line]:
+    def _read_unanswered_lines(self, source: LineSource) -> Iterator[Line]:
         try:
             for number, raw in enumerate(source.lines(), 1):
                 if self._stopping:
                     return
-                if self._journal.missing(number):
+                if self._journal.is_missing(number):
                     yield parse_line(raw, number)
         except InputError as error:
-            # Not raised here: it would cancel the lines under way, whose answers are nearly there.
+            # `run` raises it later: raising here would cancel the lines in progress.
             self._input_error = error

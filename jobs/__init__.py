@@ -1,7 +1,7 @@
-"""Jobs as the platform keeps them: states, leases, the store they wait in, the disk behind it.
+"""Job queue and job store: jobs, leases, and the journal that makes jobs survive a restart.
 
-Each name is imported when it is first asked for: the store process begins in half the time without
-what only those need who ask it, and servers wait for it.
+Names are imported on first use. The store process then starts in half the time, because it does not
+load the modules that only its clients need, and a server waits for it at startup.
 """
 
 from importlib import import_module
@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jobs.errors import JobsError, NotRetryable, StoreFull, StoreUnavailable, StoreUnusable
-    from jobs.journal_port import Journal, NoJournal
-    from jobs.limits import Limits
     from jobs.memory.store import MemoryJobStore
-    from jobs.model import Job, JobStatus, Json, NewJob, Policy
-    from jobs.ports import Chunk, JobQueue, JobStore, Stats
+    from jobs.model import Job, JobStatus, Json, Limits, NewJob, Policy
+    from jobs.ports import Chunk, JobQueue, JobStore, Journal, NoJournal, QueueStats
     from jobs.sqlite.journal import SqliteJournal
 
 _NAMES = {
     "errors": ("JobsError", "NotRetryable", "StoreFull", "StoreUnavailable", "StoreUnusable"),
-    "model": ("Job", "JobStatus", "Json", "NewJob", "Policy"),
-    "journal_port": ("Journal", "NoJournal"),
-    "limits": ("Limits",),
+    "model": ("Job", "JobStatus", "Json", "Limits", "NewJob", "Policy"),
     "memory.store": ("MemoryJobStore",),
+    "ports": ("Chunk", "Journal", "JobQueue", "JobStore", "NoJournal", "QueueStats"),
     "sqlite.journal": ("SqliteJournal",),
-    "ports": ("Chunk", "JobQueue", "JobStore", "Stats"),
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
@@ -42,8 +38,8 @@ __all__ = [
     "NoJournal",
     "NotRetryable",
     "Policy",
+    "QueueStats",
     "SqliteJournal",
-    "Stats",
     "StoreFull",
     "StoreUnavailable",
     "StoreUnusable",
@@ -51,8 +47,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name's module and keep the name here. Raises AttributeError: there is no such."""
+    """Import the module of a public name and cache the name here. Raises AttributeError."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    return found
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    return value

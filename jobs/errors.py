@@ -1,23 +1,23 @@
-"""What a store can answer instead of doing what it was asked."""
+"""Errors that a job store or queue raises."""
 
 from __future__ import annotations
 
 
 class JobsError(Exception):
-    """Base of what stores raise; the message is a sentence for whoever asked."""
+    """Base of the errors of stores and queues; its message is a sentence for the client."""
 
 
 class StoreFull(JobsError):
-    """As many jobs, or as many bytes of them, are kept as may be."""
+    """The store holds as many jobs, or as many bytes, as its limits allow."""
 
 
 class StoreUnavailable(JobsError):
-    """The disk did not take it: full, read-only, locked or gone. Nothing has changed."""
+    """The disk refused the write: it is full, read-only, locked or gone. Nothing has changed."""
 
 
 class StoreUnusable(StoreUnavailable):
-    """The store cannot be opened until a person has done something; retrying does not help."""
+    """The store cannot be opened until an operator intervenes; retrying does not help."""
 
 
 class NotRetryable(JobsError):
-    """Only a job that failed or timed out can be run again."""
+    """The job has neither failed nor timed out, so it cannot be run again."""

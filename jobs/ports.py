@@ -1,8 +1,8 @@
-"""The ports: what any queue of jobs can do, and what a store of them can besides."""
+"""Protocols of a job queue, of a job store, and of the journal that a store writes to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -10,18 +10,18 @@ from jobs.model import Job, JobStatus, Json, NewJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stats:
-    """An endpoint's jobs: how many are in each state, and how many were lost or sent again."""
+class QueueStats:
+    """How many jobs of an endpoint have each status, and how many were lost or retried."""
 
     counts: Mapping[JobStatus, int] = field(default_factory=dict)
     retried: int = 0
-    # Of the job that has waited longest; None where none waits.
+    # When the job that has waited longest was queued; None if no job waits.
     oldest_queued_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One thing a worker has streamed: the attempt it belongs to, its number there from 1, JSON."""
+    """One streamed output of a job: its attempt, its number in the attempt from 1, and its JSON."""
 
     attempt: int
     number: int
@@ -29,14 +29,14 @@ class Chunk:
 
 
 class JobQueue(Protocol):
-    """Jobs handed out under a lease, each to one worker at a time.
+    """A queue that leases each job to one worker at a time.
 
-    A lease is a job in progress: its `id` and `attempt` say which. `ack`, `nack` and `extend` under
-    an attempt that is over change nothing and answer False, so a worker that was given up, and is
-    not dead, does no harm.
+    A lease is identified by the job's `id` and `attempt`. For an attempt that is no longer in
+    progress, `ack`, `nack` and `extend` change nothing and return False, so a worker that was
+    given up but still runs does no harm.
 
-    On SQS a job may be given to two at the same time, its order is about that in which it was sent,
-    counts are about right and every lease counts as a loss: `SqsQueue` says what of this is lost.
+    SQS guarantees less: a job may be leased to two workers at a time, the order and the counts are
+    approximate, and every receive counts as a lost attempt. See `SqsQueue`.
     """
 
     async def enqueue(self, new: NewJob) -> Job:
@@ -50,16 +50,17 @@ class JobQueue(Protocol):
         lease_s: float,
         wait_s: float = 0.0,
         limit: int = 1,
-        busy: bool = False,
+        skip_lost: bool = False,
     ) -> list[Job]:
-        """Lease up to `limit` jobs, those first that have waited longest; none after `wait_s`.
+        """Lease up to `limit` jobs, the longest-waiting first; return none after `wait_s`.
 
-        A worker that is `busy` gets none that it has lost: what it says of the run it does not know
-        to be lost could not be told from what it says of the new one.
+        `skip_lost` leaves out jobs that this worker has lost. It is set for a worker that runs
+        other jobs: it may not know that it lost this one, and its messages about the old attempt
+        could not be told apart from those about the new one.
         """
 
     async def extend(self, job_id: str, attempt: int, lease_s: float) -> bool:
-        """Let a lease end no earlier than `lease_s` from now."""
+        """Extend a lease so that it expires no earlier than `lease_s` from now."""
 
     async def ack(
         self, job_id: str, attempt: int, *, output: Json | None = None, error: str | None = None
@@ -67,97 +68,172 @@ class JobQueue(Protocol):
         """End a job with its output or its error; durable when this returns.
 
         Raises:
-            StoreUnavailable: it has not ended; the lease still holds.
+            StoreUnavailable: the job has not ended, and the lease is still valid.
         """
 
     async def nack(self, job_id: str, attempt: int, reason: str | None = None) -> bool:
-        """Give a job back: it waits again, in its old place.
+        """Return a job to its old place in the queue.
 
-        With a `reason` it counts as lost, and fails when it was lost too often.
+        With a `reason` the attempt counts as lost, and the job fails if it was lost too often.
         """
 
-    async def dead(self, endpoint: str) -> Sequence[Job]:
-        """Return the jobs that were lost too often and are still kept."""
+    async def list_dead_letters(self, endpoint: str) -> Sequence[Job]:
+        """Return the retained jobs that failed because they were lost too often."""
 
-    async def stats(self, endpoint: str) -> Stats:
+    async def stats(self, endpoint: str) -> QueueStats:
         """Count an endpoint's jobs."""
 
 
 class JobStore(JobQueue, Protocol):
-    """A queue whose jobs can be looked up, waited for, streamed, taken back and run again."""
+    """A queue whose jobs can also be read, awaited, streamed, cancelled and retried."""
 
-    def available(self, endpoint: str) -> bool:
-        """Tell whether a job waits that `receive` would give at once."""
+    def has_ready_job(self, endpoint: str) -> bool:
+        """Return whether `receive` would lease a job at once."""
 
-    def next_job(self, endpoint: str) -> Job | None:
-        """Return the job that `receive` would lease first; None when none waits."""
+    def peek_job(self, endpoint: str) -> Job | None:
+        """Return the job that `receive` would lease next; None if no job waits."""
 
-    async def wait_available(self, endpoint: str) -> None:
-        """Return when there may be one."""
+    async def wait_for_job(self, endpoint: str) -> None:
+        """Return when a job may be ready; another worker may take it first."""
 
-    def wake(self, endpoint: str) -> None:
-        """Have somebody else look at what waits: whoever was woken for it may not take it."""
+    def wake_waiter(self, endpoint: str) -> None:
+        """Wake one more waiter for the ready job: the one woken before it may not take the job."""
 
-    async def idle(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Return when no job is in progress."""
 
     async def get(self, job_id: str) -> Job | None:
-        """Return a job as it is now; None when there is none, or no longer."""
+        """Return a job as it is now; None if it is not stored."""
 
     async def wait(self, job_id: str, timeout_s: float) -> Job | None:
-        """Return a job when it has ended, or as it is after `timeout_s`; None like `get`."""
+        """Return a job when it ends, or as it is after `timeout_s`; None if it is not stored."""
 
     async def publish(self, job_id: str) -> None:
-        """Have a `sync` job on disk before its id is told: not before. Raises StoreUnavailable."""
+        """Write a `sync` job to the disk before its id is sent to a client.
 
-    async def progress(self, job_id: str, attempt: int, output: Json) -> bool:
-        """Keep what a worker says of a job that goes on; False when it is over."""
+        A `sync` job without a webhook is not written otherwise. Raises StoreUnavailable.
+        """
 
-    async def append(self, job_id: str, attempt: int, values: Sequence[Json]) -> bool:
-        """Add to a job's stream; live at once, on disk soon after. False when it is over.
+    async def save_progress(self, job_id: str, attempt: int, output: Json) -> bool:
+        """Store the progress of a running job; False if the attempt is no longer in progress."""
+
+    async def append_chunks(self, job_id: str, attempt: int, values: Sequence[Json]) -> bool:
+        """Append to a job's stream; readers see it at once, and it is written to disk soon after.
+
+        Returns False if the attempt is no longer in progress.
 
         Raises:
-            StoreFull: so much was streamed, by it or by all, that no more can be kept.
+            StoreFull: the job, or all jobs together, have streamed as much as the limits allow.
         """
 
-    async def read(self, job_id: str, after: tuple[int, int], wait_s: float) -> list[Chunk]:
-        """Return what was streamed after (attempt, number), waiting for some or for the end."""
+    async def read_chunks(self, job_id: str, after: tuple[int, int], wait_s: float) -> list[Chunk]:
+        """Return the chunks after (attempt, number).
 
-    async def drain(self, job_id: str, wait_s: float) -> list[Chunk]:
-        """Return what no earlier call has returned, in order, waiting for some or for the end."""
+        Waits up to `wait_s` for a chunk or for the end of the job.
+        """
+
+    async def take_chunks(self, job_id: str, wait_s: float) -> list[Chunk]:
+        """Return, in order, the chunks that no earlier call has returned.
+
+        Waits up to `wait_s` for a chunk or for the end of the job.
+        """
 
     async def cancel(self, job_id: str) -> Job | None:
-        """End a job that has not ended, whoever has it. Raises StoreUnavailable."""
+        """End a job unless it has ended, and stop its worker. Raises StoreUnavailable."""
 
     async def retry(self, job_id: str) -> Job | None:
-        """Queue a failed job again under its id. Raises NotRetryable, StoreUnavailable."""
+        """Queue a failed job again under the same id. Raises NotRetryable, StoreUnavailable."""
 
     async def purge(self, endpoint: str) -> int:
-        """Cancel all that waits in a queue; return how many. Raises StoreUnavailable."""
+        """Cancel all waiting jobs of an endpoint; return how many. Raises StoreUnavailable."""
 
-    async def stops(self, worker_id: str, wait_s: float) -> list[str]:
-        """Return jobs this worker has to stop; none after `wait_s`.
+    async def receive_stops(self, worker_id: str, wait_s: float) -> list[str]:
+        """Return the ids of jobs that this worker must stop; none after `wait_s`.
 
-        Each one once, or twice where it had only just been handed out: it may not have begun.
+        Each id is returned once, or twice if the job was leased only a moment before: the worker
+        ignores the stop of a job that it has not started.
         """
 
-    def stop(self, worker_id: str, job_id: str) -> None:
-        """Have a worker stop what it runs of a job, unless it is given that job anew."""
+    def request_stop(self, worker_id: str, job_id: str) -> None:
+        """Tell a worker to stop a job; dropped if the job is leased to that worker again first."""
 
-    async def lose(self, worker_id: str, reason: str, only: str | None = None) -> int:
-        """Take all that a worker has from it, or one job; return how many.
+    async def reclaim_jobs(self, worker_id: str, reason: str, job_id: str | None = None) -> int:
+        """Take all jobs, or one job, from a worker that is believed gone; return how many.
 
-        It is believed to be gone. Where it is not, it does not know.
+        Each counts as a lost attempt. If the worker is still alive, it does not learn of it.
         """
 
-    def held(self, worker_id: str) -> Sequence[Job]:
-        """Return the jobs a worker has."""
+    def list_leased_jobs(self, worker_id: str) -> Sequence[Job]:
+        """Return the jobs that are leased to a worker."""
 
-    def endpoints(self) -> Sequence[str]:
-        """Return the endpoints that have jobs, or workers that wait for some."""
+    def list_endpoints(self) -> Sequence[str]:
+        """Return the endpoints that have jobs or waiting workers."""
 
-    async def recent(self, endpoint: str, limit: int) -> Sequence[Job]:
+    async def list_recent_jobs(self, endpoint: str, limit: int) -> Sequence[Job]:
         """Return an endpoint's newest jobs, newest first."""
 
-    async def webhook_sent(self, job_id: str) -> None:
-        """Remember that a job's webhook needs no more tries."""
+    async def mark_webhook_sent(self, job_id: str) -> None:
+        """Record that a job's webhook was delivered or given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedJob:
+    """A job that was read from the disk, with its streamed chunks."""
+
+    job: Job
+    chunks: Sequence[Chunk]
+
+
+class Journal(Protocol):
+    """Writes a store's changes to the disk, in their order.
+
+    `save`, `append_chunks` and `delete` never wait and never fail; `flush` reports whether the disk
+    accepted them. Owned by the event loop.
+    """
+
+    async def load(self) -> Iterable[SavedJob]:
+        """Return all saved jobs, oldest first. Raises StoreUnavailable."""
+
+    def save(self, job: Job) -> None:
+        """Write the current state of a job, replacing the saved one."""
+
+    def append_chunks(self, job_id: str, chunks: Sequence[Chunk]) -> None:
+        """Append to a job's stream."""
+
+    def delete(self, job_id: str) -> None:
+        """Delete a job and its stream."""
+
+    async def flush(self) -> None:
+        """Return when all earlier changes are on the disk. Raises StoreUnavailable."""
+
+    async def wait_for_capacity(self) -> None:
+        """Return when the unwritten changes are below their limit (backpressure)."""
+
+    async def close(self) -> None:
+        """Write the remaining changes and stop, within a bounded time."""
+
+
+class NoJournal:
+    """A journal that stores nothing: the jobs are lost when the process ends."""
+
+    async def load(self) -> Iterable[SavedJob]:
+        """Return nothing."""
+        return ()
+
+    def save(self, job: Job) -> None:
+        """Do nothing."""
+
+    def append_chunks(self, job_id: str, chunks: Sequence[Chunk]) -> None:
+        """Do nothing."""
+
+    def delete(self, job_id: str) -> None:
+        """Do nothing."""
+
+    async def flush(self) -> None:
+        """Return at once."""
+
+    async def wait_for_capacity(self) -> None:
+        """Return at once."""
+
+    async def close(self) -> None:
+        """Do nothing."""

@@ -10,6 +10,7 @@ from handler.terminal_text import escape_lines
 def print_message(console: Console, text: str) -> None:
     """Print a message without markup or line wrapping, and with its control characters escaped.
 
-    Messages contain ids, URLs and file names, and a terminal would obey what is in them.
+    Messages contain ids, URLs and file names from users, and a terminal would execute control
+    sequences in them.
     """
     console.print(escape_lines(text), markup=False, highlight=False, soft_wrap=True)

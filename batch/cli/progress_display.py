@@ -18,45 +18,44 @@ _LINE_INTERVAL_S = 10.0
 
 
 @asynccontextmanager
-async def show_progress(tally: BatchProgress, console: Console) -> AsyncIterator[None]:
+async def show_progress(progress: BatchProgress, console: Console) -> AsyncIterator[None]:
     """Show progress while the context is open: a bar on a terminal, otherwise periodic lines."""
-    watching = asyncio.create_task(
-        _update_bar(tally, console) if console.is_terminal else _print_lines(tally, console)
+    display = asyncio.create_task(
+        _update_bar(progress, console) if console.is_terminal else _print_lines(progress, console)
     )
     try:
         yield
     finally:
-        watching.cancel()
-        await asyncio.wait([watching])
+        display.cancel()
+        await asyncio.wait([display])
 
 
-async def _update_bar(tally: BatchProgress, console: Console) -> None:
+async def _update_bar(progress: BatchProgress, console: Console) -> None:
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, auto_refresh=False) as progress:
-        task = progress.add_task("", total=tally.total)
+    with Progress(*columns, console=console, auto_refresh=False) as bar:
+        task = bar.add_task("", total=progress.total)
         try:
             while True:
-                _draw_bar(progress, task, tally)
+                _draw_bar(bar, task, progress)
                 await asyncio.sleep(_BAR_INTERVAL_S)
         finally:
-            _draw_bar(progress, task, tally)
+            _draw_bar(bar, task, progress)
 
 
-def _draw_bar(progress: Progress, task: TaskID, tally: BatchProgress) -> None:
-    progress.update(
-        task, completed=tally.done, description=f"{tally.rates()}, {_format_remaining_time(tally)}"
-    )
-    progress.refresh()
+def _draw_bar(bar: Progress, task: TaskID, progress: BatchProgress) -> None:
+    bar.update(task, completed=progress.done, description=_format_rates(progress))
+    bar.refresh()
 
 
-async def _print_lines(tally: BatchProgress, console: Console) -> None:
+async def _print_lines(progress: BatchProgress, console: Console) -> None:
     while True:
         await asyncio.sleep(_LINE_INTERVAL_S)
-        console.print(
-            f"{tally.done:,} of {tally.total:,} lines, {tally.rates()}, {_format_remaining_time(tally)}"
-        )
+        rates = _format_rates(progress)
+        console.print(f"{progress.done:,} of {progress.total:,} lines, {rates}")
 
 
-def _format_remaining_time(tally: BatchProgress) -> str:
-    left_s = tally.left_s
-    return "time left unknown" if left_s is None else f"{timedelta(seconds=round(left_s))} left"
+def _format_rates(progress: BatchProgress) -> str:
+    remaining_s = progress.remaining_s
+    if remaining_s is None:
+        return f"{progress.format_rates()}, time left unknown"
+    return f"{progress.format_rates()}, {timedelta(seconds=round(remaining_s))} left"

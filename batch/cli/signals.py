@@ -1,4 +1,4 @@
-"""What Ctrl-C and SIGTERM do to a command that has work under way."""
+"""Graceful stop of a command on SIGINT (Ctrl-C) and SIGTERM."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from contextlib import contextmanager
 
 
 class StopSignals:
-    """The first signal asks for an end, the second one does not wait for it.
+    """Starts a graceful stop on the first signal and cancels the task on the second.
 
-    `name` is of the first one, and empty before; `times` is how many came. Owned by the event loop.
+    `first_signal` is the name of the first signal, empty before it; `count` is the number of
+    signals received. Owned by the event loop.
     """
 
     def __init__(self) -> None:
-        self.name = ""
-        self.times = 0
-        # None while there is nothing that could be ended in order.
-        self.act: Callable[[], object] | None = None
+        self.first_signal = ""
+        self.count = 0
+        # Starts the graceful stop. While it is None, the first signal cancels the task.
+        self.begin_stop: Callable[[], object] | None = None
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
-        """Listen to signals while this lasts, in the task that is to be ended."""
+    def handling(self) -> Iterator[None]:
+        """Handle signals within the context, which the task to stop must enter."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
-        def stop(name: str) -> None:
-            self.times += 1
-            self.name = self.name or name
-            at_once = self.times > 1 or self.act is None
-            if at_once and task is not None:
+        def on_signal(name: str) -> None:
+            self.count += 1
+            self.first_signal = self.first_signal or name
+            if self.begin_stop is not None and self.count == 1:
+                self.begin_stop()
+            elif task is not None:
                 task.cancel()
-            elif self.act is not None:
-                self.act()
 
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        for each in numbers:
-            loop.add_signal_handler(each, stop, each.name)
+        signals = (signal.SIGINT, signal.SIGTERM)
+        for each in signals:
+            loop.add_signal_handler(each, on_signal, each.name)
         try:
             yield
         finally:
-            for each in numbers:
+            for each in signals:
                 loop.remove_signal_handler(each)

@@ -30,21 +30,21 @@ from jobs.failpoints import failpoint
 from jobs.sqs.calls import sqs_client
 from jobs.sqs.queue import SqsQueue
 
-# Messages sent concurrently, ten per SQS request. Progress is saved after each lot.
-_MESSAGES_PER_LOT = 500
+# Messages sent concurrently, ten per SQS request. Progress is saved after each such group.
+_MESSAGES_PER_GROUP = 500
 # Digits of the input's SHA-256 in the default name of a batch.
 _BATCH_NAME_DIGITS = 16
 
 
-def run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
+def run(args: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
     """Send the lines that were not sent yet and return the exit code. Raises SettingError."""
     # The engine is built for its checks only; no model is loaded.
     engine = build_engine(settings)
-    answerer = LineExecutor(build_services(settings, engine, build_validation(settings)), engine)
+    executor = LineExecutor(build_services(settings, engine, build_validation(settings)), engine)
     with ScratchFolder() as scratch:
-        submission = SubmitCommand(given, settings, console, answerer)
+        command = SubmitCommand(args, settings, console, executor)
         try:
-            return submission.run(scratch.path)
+            return command.run(scratch.path)
         except (InputError, JobsError, PreconditionFailed) as error:
             print_message(console, str(error))
             return REFUSED
@@ -57,126 +57,131 @@ class SubmitCommand:
     """One run of the command.
 
     The input's manifest is in the bucket before the first line is in the queue. A line that is sent
-    twice, for example by a run that was killed, is answered once, because its answer has one key.
-    Owned by the thread that calls `run`.
+    twice, for example after a killed run, gets one answer, because the key of its answer is the
+    same. Owned by the thread that calls `run`.
     """
 
     def __init__(
         self,
-        given: argparse.Namespace,
+        args: argparse.Namespace,
         settings: BatchSettings,
         console: Console,
-        answerer: LineExecutor,
+        executor: LineExecutor,
     ) -> None:
-        self._given = given
+        self._args = args
         self._settings = settings
         self._console = console
-        self._answerer = answerer
+        self._executor = executor
 
     def run(self, folder: Path) -> int:
         """Check the input, write its manifest and send its lines.
 
-        Raises InputError, JobsError, Refused: nothing was sent.
+        Raises InputError, JobsError, PreconditionFailed: nothing was sent.
         """
         settings = self._settings
         try:
-            place = ResultBucket.at(self._given.results)
-            if self._given.batch is not None:
-                validate_batch_name(self._given.batch)
+            bucket = ResultBucket.from_url(self._args.results)
+            if self._args.batch is not None:
+                validate_batch_name(self._args.batch)
         except ValueError as error:
             raise PreconditionFailed(str(error)) from None
-        client = sqs_client(self._given.queue_url)
-        path = fetch_input(self._given.input, folder / "input", settings.batch_max_mb * 1_000_000)
+        client = sqs_client(self._args.queue_url)
+        path = fetch_input(self._args.input, folder / "input", settings.batch_max_mb * 1_000_000)
         source = LineSource(path, settings.max_body_mb * 1_000_000)
         with self._console.status("checking the lines"):
-            found = scan_input(source, self._answerer.check, settings.batch_max_lines)
-        if found.bad:
-            raise PreconditionFailed(format_problems(found))
-        batch = self._given.batch or found.digest[:_BATCH_NAME_DIGITS]
-        queue = SqsQueue(client, bodies=place)
+            summary = scan_input(source, self._executor.check, settings.batch_max_lines)
+        if summary.problem_count:
+            raise PreconditionFailed(format_problems(summary))
+        batch = self._args.batch or summary.digest[:_BATCH_NAME_DIGITS]
+        queue = SqsQueue(client, bodies=bucket)
         try:
             # Fail on a missing queue before the manifest is written.
-            asyncio.run(self._ask(queue))
+            asyncio.run(self._check_queue(queue))
         finally:
             queue.close()
-        manifest = self._begin(place, batch, source, found)
-        skip = 0 if self._given.again else manifest.sent
-        messages = self._messages(source, batch, skip, self._answered(place, batch))
-        print_message(self._console, f"batch {batch}: {found.lines:,} lines, {skip:,} sent already")
-        tally = BatchProgress(found.lines, skip, before=skip)
+        manifest = self._create_manifest(bucket, batch, source, summary)
+        sent_before = 0 if self._args.again else manifest.sent
+        answer_names = self._list_answer_names(bucket, batch) if self._args.again else set()
+        messages = self._encode_messages(source, batch, sent_before, answer_names)
+        print_message(
+            self._console, f"batch {batch}: {summary.lines:,} lines, {sent_before:,} sent already"
+        )
+        progress = BatchProgress(summary.lines, sent_before, done_before=sent_before)
         try:
-            asyncio.run(self._send(SqsQueue(client, bodies=place), messages, manifest, tally))
+            asyncio.run(self._send(SqsQueue(client, bodies=bucket), messages, manifest, progress))
         except KeyboardInterrupt:
-            return self._stopped(tally, "stopped by SIGINT")
+            return self._report_interruption(progress, "stopped by SIGINT")
         except (JobsError, InputError) as error:
-            return self._stopped(tally, str(error))
-        print_message(self._console, f"{tally.done:,} of {found.lines:,} lines sent")
+            return self._report_interruption(progress, str(error))
+        print_message(self._console, f"{progress.done:,} of {summary.lines:,} lines sent")
         return DONE
 
-    async def _ask(self, queue: SqsQueue) -> None:
-        await queue.facts(self._given.queue_url)
+    async def _check_queue(self, queue: SqsQueue) -> None:
+        await queue.get_attributes(self._args.queue_url)
 
-    def _begin(
-        self, place: ResultBucket, batch: str, source: LineSource, found: InputSummary
+    def _create_manifest(
+        self, bucket: ResultBucket, batch: str, source: LineSource, summary: InputSummary
     ) -> BatchManifest:
-        manifest = BatchManifest(place, batch)
+        """Return the batch's manifest, written unless an earlier run did.
+
+        Raises PreconditionFailed if the existing manifest belongs to another input.
+        """
+        manifest = BatchManifest(bucket, batch)
         ids = (parse_line(raw, number).custom_id for number, raw in enumerate(source.lines(), 1))
-        header = BatchHeader(found.digest, found.lines, self._given.queue_url)
-        if not manifest.begin(header, ids):
-            known = manifest.header()
-            if known is None or known.digest != found.digest:
+        header = BatchHeader(summary.digest, summary.lines, self._args.queue_url)
+        if not manifest.create(header, ids):
+            existing = manifest.header()
+            if existing is None or existing.digest != summary.digest:
                 raise PreconditionFailed(
                     f"{manifest.url} belongs to another input; choose another --batch"
                 )
         return manifest
 
-    def _answered(self, place: ResultBucket, batch: str) -> set[str]:
-        """Return the names of the existing answers; only needed with --again."""
-        if not self._given.again:
-            return set()
-        return {each.key.rpartition("/")[2] for each in place.list(results_prefix(batch))}
+    def _list_answer_names(self, bucket: ResultBucket, batch: str) -> set[str]:
+        """Return the names of the existing answers, for --again."""
+        return {each.key.rpartition("/")[2] for each in bucket.list(results_prefix(batch))}
 
-    def _messages(
-        self, source: LineSource, batch: str, skip: int, answered: set[str]
+    def _encode_messages(
+        self, source: LineSource, batch: str, sent_before: int, answer_names: set[str]
     ) -> Iterator[Json | None]:
-        """Yield a message for each line after `skip`, or None if the line has an answer."""
-        for number, raw in enumerate(islice(source.lines(), skip, None), skip + 1):
+        """Yield a message for each line after `sent_before`, or None if the line has an answer."""
+        for number, raw in enumerate(islice(source.lines(), sent_before, None), sent_before + 1):
             line = parse_line(raw, number)
             name = result_key(batch, line.custom_id).rpartition("/")[2]
-            yield None if name in answered else encode_message(batch, raw, line)
+            yield None if name in answer_names else encode_message(batch, raw, line)
 
     async def _send(
         self,
         queue: SqsQueue,
         messages: Iterator[Json | None],
         manifest: BatchManifest,
-        tally: BatchProgress,
+        progress: BatchProgress,
     ) -> None:
-        url = self._given.queue_url
+        url = self._args.queue_url
 
         async def send(message: Json | None) -> None:
             if message is not None:
                 await queue.enqueue(NewJob(endpoint=url, input=message))
-            tally.count(ok=True, tokens=0)
+            progress.record_line(ok=True, tokens=0)
 
         try:
-            async with show_progress(tally, self._console):
-                while lot := [*islice(messages, _MESSAGES_PER_LOT)]:
-                    async with asyncio.TaskGroup() as group:
-                        for message in lot:
-                            group.create_task(send(message))
-                    await asyncio.to_thread(manifest.note_sent, tally.done)
+            async with show_progress(progress, self._console):
+                while group := [*islice(messages, _MESSAGES_PER_GROUP)]:
+                    async with asyncio.TaskGroup() as tasks:
+                        for message in group:
+                            tasks.create_task(send(message))
+                    await asyncio.to_thread(manifest.save_sent_lines, progress.done)
                     failpoint("sent-noted")
         except BaseExceptionGroup as failures:
-            # The first failure cancelled the others.
+            # The first failure cancelled the other tasks.
             raise failures.exceptions[0] from None
         finally:
             queue.close()
 
-    def _stopped(self, tally: BatchProgress, why: str) -> int:
+    def _report_interruption(self, progress: BatchProgress, reason: str) -> int:
         print_message(
             self._console,
-            f"{why}; {tally.done:,} of {tally.total:,} lines sent; "
+            f"{reason}; {progress.done:,} of {progress.total:,} lines sent; "
             "run the same command again to resume",
         )
         return INTERRUPTED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from functools import partial
 
 import uvloop
 from rich.console import Console
@@ -29,13 +30,13 @@ from jobs.sqs.calls import sqs_client
 from jobs.sqs.queue import SqsQueue
 
 
-def run(given: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
-    """Work until a stop signal and return the exit code. Raises SettingError."""
+def run(args: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
+    """Answer messages until a stop signal and return the exit code. Raises SettingError."""
     settings = resolve_models(settings)
     engine = build_engine(settings)
-    doors = build_services(settings, engine, build_validation(settings))
+    services = build_services(settings, engine, build_validation(settings))
     return uvloop.run(
-        WorkerCommand(given, settings, console, engine, LineExecutor(doors, engine)).run()
+        WorkerCommand(args, settings, console, engine, LineExecutor(services, engine)).run()
     )
 
 
@@ -47,24 +48,24 @@ class WorkerCommand:
 
     def __init__(
         self,
-        given: argparse.Namespace,
+        args: argparse.Namespace,
         settings: BatchSettings,
         console: Console,
         engine: AnyEngine,
-        answerer: LineExecutor,
+        executor: LineExecutor,
     ) -> None:
-        self._given = given
+        self._args = args
         self._settings = settings
         self._console = console
         self._engine = engine
-        self._answerer = answerer
-        self._tally = BatchProgress(0)
-        self._stop = StopSignals()
+        self._executor = executor
+        self._progress = BatchProgress(0)
+        self._signals = StopSignals()
 
     async def run(self) -> int:
-        """Work and return the exit code."""
-        code = DONE
-        with self._stop.heard():
+        """Answer messages until the worker stops and return the exit code."""
+        exit_code = DONE
+        with self._signals.handling():
             try:
                 await self._work()
             except PreconditionFailed as error:
@@ -72,57 +73,56 @@ class WorkerCommand:
                 return REFUSED
             except (EngineError, WorkerStopped) as error:
                 print_message(self._console, f"{error}; unfinished messages return to the queue")
-                code = INTERRUPTED
+                exit_code = INTERRUPTED
             except asyncio.CancelledError:
-                if not self._stop.name:
+                if not self._signals.first_signal:
                     raise
-                # A single signal before the first message was received is a normal end.
-                code = DONE if self._stop.times == 1 else INTERRUPTED
+                # Before the first message is received, the first signal cancels this task, which
+                # is a normal end.
+                exit_code = DONE if self._signals.count == 1 else INTERRUPTED
             finally:
                 await self._engine.close()
-        if self._stop.name:
-            print_message(self._console, f"stopped by {self._stop.name}")
-        print_message(
-            self._console, f"{self._tally.done:,} messages answered, {self._tally.rates()}"
-        )
-        return code
+        if self._signals.first_signal:
+            print_message(self._console, f"stopped by {self._signals.first_signal}")
+        rates = self._progress.format_rates()
+        print_message(self._console, f"{self._progress.done:,} messages answered, {rates}")
+        return exit_code
 
-    def _stopping(self, under_way: int) -> str:
-        """Return what is waited for after a first signal, and for how long at most."""
-        messages = "1 message" if under_way == 1 else f"{under_way:,} messages"
+    def _stop(self, worker: QueueWorker) -> None:
+        """Receive no more messages, and print how long the messages in progress can take."""
+        count = worker.in_progress
+        messages = "1 message" if count == 1 else f"{count:,} messages"
         limit_s = max(self._settings.request_timeout_s, self._settings.batch_poll_s)
-        return (
+        print_message(
+            self._console,
             f"stopping: waiting for {messages} under way, up to {limit_s:g} s; "
-            "Ctrl-C again ends at once, and what is under way comes again"
+            "Ctrl-C again ends at once, and what is under way comes again",
         )
+        worker.stop()
 
     async def _work(self) -> None:
-        url, model = self._given.queue_url, self._settings.served_model
+        """Check queue and bucket, load the model and answer messages until the worker stops."""
+        url, model = self._args.queue_url, self._settings.served_model
         try:
-            place = ResultBucket.at(
-                self._given.results, max_message_bytes=self._settings.max_body_mb * 1_000_000
+            bucket = ResultBucket.from_url(
+                self._args.results, max_message_bytes=self._settings.max_body_mb * 1_000_000
             )
-            results = BucketResultStore(place, model)
-            queue = SqsQueue(sqs_client(url), results, place)
-            facts = await queue.facts(url)
-            until_empty = self._given.until_empty
-            terms = build_worker_config(
-                self._settings, facts, self._engine.slots, until_empty=until_empty
+            results = BucketResultStore(bucket, model)
+            queue = SqsQueue(sqs_client(url), results, bucket)
+            attributes = await queue.get_attributes(url)
+            until_empty = self._args.until_empty
+            config = build_worker_config(
+                self._settings, attributes, self._engine.slots, until_empty=until_empty
             )
-            await asyncio.to_thread(place.check)
+            await asyncio.to_thread(bucket.check)
         except (JobsError, ValueError) as error:
             raise PreconditionFailed(str(error)) from None
         print_message(self._console, f"loading {model}")
         await self._engine.ready()
-        worker = QueueWorker(queue, results, self._answerer, self._tally, model, terms)
-
-        def stop() -> None:
-            print_message(self._console, self._stopping(worker.under_way))
-            worker.stop()
-
-        self._stop.act = stop
+        worker = QueueWorker(queue, results, self._executor, self._progress, model, config)
+        self._signals.begin_stop = partial(self._stop, worker)
         try:
-            async with show_worker_progress(self._tally, self._console):
+            async with show_worker_progress(self._progress, self._console):
                 await worker.run()
         finally:
             queue.close()

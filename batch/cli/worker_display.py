@@ -17,32 +17,32 @@ _LINE_INTERVAL_S = 60.0
 
 
 @asynccontextmanager
-async def show_worker_progress(tally: BatchProgress, console: Console) -> AsyncIterator[None]:
+async def show_worker_progress(progress: BatchProgress, console: Console) -> AsyncIterator[None]:
     """Show progress while the context is open: one updated line, or periodic lines in a log."""
     show = _update_status if console.is_terminal else _print_lines
-    watching = asyncio.create_task(show(tally, console))
+    display = asyncio.create_task(show(progress, console))
     try:
         yield
     finally:
-        watching.cancel()
-        await asyncio.wait([watching])
+        display.cancel()
+        await asyncio.wait([display])
 
 
-async def _update_status(tally: BatchProgress, console: Console) -> None:
-    with console.status(_format_progress(tally)) as status:
+async def _update_status(progress: BatchProgress, console: Console) -> None:
+    with console.status(_format_progress(progress)) as status:
         while True:
             await asyncio.sleep(_STATUS_INTERVAL_S)
-            status.update(_format_progress(tally))
+            status.update(_format_progress(progress))
 
 
-async def _print_lines(tally: BatchProgress, console: Console) -> None:
-    before = -1
+async def _print_lines(progress: BatchProgress, console: Console) -> None:
+    last_done = -1
     while True:
-        if tally.done != before:
-            print_message(console, _format_progress(tally))
-            before = tally.done
+        if progress.done != last_done:
+            print_message(console, _format_progress(progress))
+            last_done = progress.done
         await asyncio.sleep(_LINE_INTERVAL_S)
 
 
-def _format_progress(tally: BatchProgress) -> str:
-    return f"{tally.done:,} messages answered, {tally.rates()}"
+def _format_progress(progress: BatchProgress) -> str:
+    return f"{progress.done:,} messages answered, {progress.format_rates()}"

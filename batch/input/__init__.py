@@ -1,1 +1,1 @@
-"""Batch input: where lines come from, and the check before a model is loaded."""
+"""Batch input: reading lines, and checking them before a model is loaded."""

@@ -1,4 +1,4 @@
-"""One line of a batch: what is asked, and who asked it."""
+"""One line of a batch: the request and its id."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from handler.json_values import MAX_JSON_VALUES, has_more_values, parse_json
 from handler.openai.body_keys import CALL_LINE_KEYS
 from handler.sampling import describe_value
 
-# OpenAI's bound for metadata; an id is copied into every answer and looked for in none.
+# OpenAI's limit for metadata values. The id is only copied into the answer.
 MAX_ID_CHARS = 512
 _BOM = b"\xef\xbb\xbf"
 
@@ -26,8 +26,8 @@ class BadLine(Exception):
 class Line:
     """One request of a batch.
 
-    `number` counts from 1 as editors do. `route` is an OpenAI route, or None for a RunPod job,
-    whose `body` is its `input`. `warnings` are sentences about the keys beside it.
+    `number` counts from 1. `route` is an OpenAI route, or None for a RunPod job, whose `body` is
+    its `input`. `warnings` are sentences about the line's other keys.
     """
 
     number: int
@@ -38,15 +38,15 @@ class Line:
 
     @property
     def kind(self) -> str:
-        """What all lines of a file have in common, in a user's words."""
+        """The kind of request, which must be the same for all lines of a file, for messages."""
         return self.route or "job inputs"
 
 
 def parse_line(raw: bytes, number: int) -> Line:
-    """Return the request on a line.
+    """Return the request on a line. Raises BadLine.
 
-    A byte order mark before the first line and a carriage return at the end of any are what
-    editors leave behind, and mean nothing. Raises BadLine.
+    A byte order mark before the first line and carriage returns at the ends of lines are ignored,
+    because editors add them.
     """
     if number == 1:
         raw = raw.removeprefix(_BOM)
@@ -55,35 +55,35 @@ def parse_line(raw: bytes, number: int) -> Line:
     if has_more_values(raw, MAX_JSON_VALUES):
         raise BadLine(f"the line has more than {MAX_JSON_VALUES:,} JSON values")
     try:
-        found = parse_json(raw)
+        fields = parse_json(raw)
     except orjson.JSONDecodeError as error:
         raise BadLine(f"the line is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise BadLine(f"the line must be a JSON object, got {describe_value(found)}")
-    if "input" in found and "body" not in found:
-        body = _require_object(found, "input")
-        return Line(number, _read_job_id(found, number), None, body, job_warnings(found))
+    if not isinstance(fields, dict):
+        raise BadLine(f"the line must be a JSON object, got {describe_value(fields)}")
+    if "input" in fields and "body" not in fields:
+        body = _require_object(fields, "input")
+        return Line(number, _read_job_id(fields, number), None, body, job_warnings(fields))
     for name in ("custom_id", "method", "url", "body"):
-        if name not in found:
+        if name not in fields:
             raise BadLine(f"{name} is missing")
-    if found["method"] != "POST":
-        raise BadLine(f"method must be POST, got {describe_value(found['method'])}")
-    url = found["url"]
+    if fields["method"] != "POST":
+        raise BadLine(f"method must be POST, got {describe_value(fields['method'])}")
+    url = fields["url"]
     if not isinstance(url, str):
         raise BadLine(f"url must be a string, got {describe_value(url)}")
-    custom_id, body = _require_id(found["custom_id"], "custom_id"), _require_object(found, "body")
-    return Line(number, custom_id, url, body, CALL_LINE_KEYS.warnings(found))
+    custom_id, body = _require_id(fields["custom_id"], "custom_id"), _require_object(fields, "body")
+    return Line(number, custom_id, url, body, CALL_LINE_KEYS.warnings(fields))
 
 
-def _require_object(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = found[name]
+def _require_object(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = fields[name]
     if not isinstance(value, dict):
         raise BadLine(f"{name} must be a JSON object, got {describe_value(value)}")
     return value
 
 
-def _read_job_id(found: Mapping[str, Any], number: int) -> str:
-    return _require_id(found["id"], "id") if found.get("id") is not None else f"line-{number}"
+def _read_job_id(fields: Mapping[str, Any], number: int) -> str:
+    return _require_id(fields["id"], "id") if fields.get("id") is not None else f"line-{number}"
 
 
 def _require_id(value: object, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Looking a whole batch over before a model is loaded for it."""
+"""Check of all lines of a batch before the model is loaded."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from dataclasses import dataclass, field
 from batch.input.line import BadLine, Line, parse_line
 from batch.input.source import LineSource
 
-# So many problems are told one by one; a file of the wrong kind has as many as lines.
+# Maximum number of problems to list: a file of another format has one on each line.
 MAX_LISTED_PROBLEMS = 100
 
 
 @dataclass(slots=True)
 class InputSummary:
-    """What is known of an input that has been looked over.
+    """The result of a scan of an input.
 
-    `problems` are the first so many by line, with what is wrong there; `bad` counts all of them.
-    `digest` is SHA-256 of the bytes.
+    `problems` are the first MAX_LISTED_PROBLEMS problems, as line number and sentence;
+    `problem_count` counts all of them. `digest` is the SHA-256 of the file's bytes.
     """
 
     digest: str = ""
     lines: int = 0
     kind: str | None = None
-    bad: int = 0
+    problem_count: int = 0
     problems: list[tuple[int, str]] = field(default_factory=list)
 
-    def blame(self, number: int, problem: str) -> None:
-        """Note what is wrong with a line."""
-        self.bad += 1
+    def add_problem(self, number: int, problem: str) -> None:
+        """Record a problem of a line."""
+        self.problem_count += 1
         insort(self.problems, (number, problem))
         del self.problems[MAX_LISTED_PROBLEMS:]
 
@@ -42,67 +42,70 @@ def scan_input(
     max_lines: int,
     on_line: Callable[[], object] = lambda: None,
 ) -> InputSummary:
-    """Read every line and say what is wrong with any; `check` raises BadLine.
+    """Check every line with `check`, which raises BadLine, and return the problems.
 
-    Ids are kept as hashes of eight bytes, and two different ones are alike once in ten billion
-    files of 50,000 lines: the ids themselves would be many times as much memory.
+    Duplicate ids are detected by hashes of eight bytes, because the ids themselves would need many
+    times as much memory. Two different ids have the same hash once in ten billion files of 50,000
+    lines.
 
     Raises:
         InputError: the file cannot be read.
     """
-    found = InputSummary()
+    summary = InputSummary()
     digest = hashlib.sha256()
-    ids, of_line = array("Q"), array("L")
+    id_hashes, line_numbers = array("Q"), array("L")
     for raw in source.lines():
         digest.update(raw)
-        found.lines += 1
-        number = found.lines
+        summary.lines += 1
+        number = summary.lines
         on_line()
         if number > max_lines:
             continue
         if len(raw) > source.max_line_bytes:
-            found.blame(
+            summary.add_problem(
                 number, f"the line is longer than {source.max_line_bytes:,} bytes (MAX_BODY_MB)"
             )
             continue
         try:
             line = parse_line(raw, number)
-            ids.append(_hash_id(line.custom_id))
-            of_line.append(number)
-            found.kind = found.kind or line.kind
-            if line.kind != found.kind:
+            id_hashes.append(_hash_id(line.custom_id))
+            line_numbers.append(number)
+            summary.kind = summary.kind or line.kind
+            if line.kind != summary.kind:
                 raise BadLine(
-                    f"the line is for {line.kind}, the lines before it are for {found.kind}"
+                    f"the line is for {line.kind}, the lines before it are for {summary.kind}"
                 )
             check(line)
         except BadLine as error:
-            found.blame(number, str(error))
-    for first, again in _find_duplicates(ids):
-        found.blame(of_line[again], f"custom_id is the same as on line {of_line[first]}")
-    if not found.lines:
-        found.blame(1, f"{source.path} is empty")
-    if found.lines > max_lines:
-        found.blame(
-            max_lines + 1,
-            f"the file has {found.lines:,} lines, at most {max_lines:,} are allowed",
+            summary.add_problem(number, str(error))
+    for first, duplicate in _find_duplicates(id_hashes):
+        summary.add_problem(
+            line_numbers[duplicate], f"custom_id is the same as on line {line_numbers[first]}"
         )
-    found.digest = digest.hexdigest()
-    return found
+    if not summary.lines:
+        summary.add_problem(1, f"{source.path} is empty")
+    if summary.lines > max_lines:
+        summary.add_problem(
+            max_lines + 1,
+            f"the file has {summary.lines:,} lines, at most {max_lines:,} are allowed",
+        )
+    summary.digest = digest.hexdigest()
+    return summary
 
 
 def _find_duplicates(keys: array[int]) -> Iterator[tuple[int, int]]:
-    """Yield where a key comes first and where again, for each time that it does."""
+    """Yield the index of the first occurrence of a key and of each later one."""
     order = sorted(range(len(keys)), key=keys.__getitem__)
     first = 0
-    for here, place in enumerate(order):
-        if keys[place] != keys[order[first]]:
-            first = here
-        elif here != first:
-            yield order[first], place
+    for position, index in enumerate(order):
+        if keys[index] != keys[order[first]]:
+            first = position
+        elif position != first:
+            yield order[first], index
 
 
 def compute_digest(source: LineSource) -> str:
-    """Return what `look_over` takes down as a file's digest. Raises InputError."""
+    """Return the digest of a file, the same as in its InputSummary. Raises InputError."""
     digest = hashlib.sha256()
     for raw in source.lines():
         digest.update(raw)
@@ -110,5 +113,5 @@ def compute_digest(source: LineSource) -> str:
 
 
 def _hash_id(custom_id: str) -> int:
-    named = hashlib.blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=8)
-    return int.from_bytes(named.digest(), "big")
+    hashed = hashlib.blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=8)
+    return int.from_bytes(hashed.digest(), "big")

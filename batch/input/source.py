@@ -1,4 +1,4 @@
-"""Where a batch is read from: a file, or what is copied into one first."""
+"""Reads the input of a batch: a local file, or a local copy of stdin, a URL or an S3 object."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ class InputError(Exception):
 
 
 class LineSource:
-    """Reads the lines of a local file, any number of times.
+    """Reads the lines of a local file, any number of times, and detects changes between readings.
 
-    A batch is read twice: its lines are checked, and later answered. The first whole reading keeps
-    a hash of eight bytes for each line, and every later one must find the same lines: an answer to
-    a line that was not checked, or to another line than its journal says, would be worse than none.
-    A line of more than `max_line_bytes` is cut off behind the first byte that is too many, so none
-    fills the memory.
+    A batch is read twice: its lines are checked, and later answered. The first complete reading
+    keeps a hash of eight bytes per line, and each later reading compares. This prevents answers to
+    unchecked lines and answers in the journal under the wrong line number. A line longer than
+    `max_line_bytes` is cut off after `max_line_bytes` + 1 bytes, to bound memory.
     """
 
     def __init__(self, path: Path, max_line_bytes: int) -> None:
@@ -39,36 +38,36 @@ class LineSource:
 
     def lines(self) -> Iterator[bytes]:
         """Yield the lines with their ends. Raises InputError, also if the file was changed."""
-        known, hashes = self._hashes, array("Q")
+        expected, hashes = self._hashes, array("Q")
         number = 0
         for line in self._read():
             number += 1
-            hashed = _hash_line(line)
-            if known is None:
-                hashes.append(hashed)
-            elif number > len(known):
-                raise self._changed(f"it has more than {len(known):,} lines now")
-            elif hashed != known[number - 1]:
-                raise self._changed(f"line {number:,} is another one")
+            line_hash = _hash_line(line)
+            if expected is None:
+                hashes.append(line_hash)
+            elif number > len(expected):
+                raise self._changed_error(f"it has more than {len(expected):,} lines now")
+            elif line_hash != expected[number - 1]:
+                raise self._changed_error(f"line {number:,} is another one")
             yield line
-        if known is None:
+        if expected is None:
             self._hashes = hashes
-        elif number < len(known):
-            raise self._changed(f"it has {number:,} of {len(known):,} lines")
+        elif number < len(expected):
+            raise self._changed_error(f"it has {number:,} of {len(expected):,} lines")
 
-    def _changed(self, difference: str) -> InputError:
+    def _changed_error(self, difference: str) -> InputError:
         return InputError(
             f"{self.path} was changed during the run, {difference}: restore it as it was"
         )
 
     def _read(self) -> Iterator[bytes]:
-        most = self.max_line_bytes + 1
+        max_read_bytes = self.max_line_bytes + 1
         try:
             with self.path.open("rb", buffering=_READ_BYTES) as file:
-                while line := file.readline(most):
+                while line := file.readline(max_read_bytes):
                     yield line
-                    while len(line) == most and not line.endswith(b"\n"):
-                        line = file.readline(most)
+                    while len(line) == max_read_bytes and not line.endswith(b"\n"):
+                        line = file.readline(max_read_bytes)
         except OSError as error:
             raise InputError(f"{self.path} cannot be read: {error.strerror}") from None
 
@@ -77,48 +76,49 @@ def _hash_line(line: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(line, digest_size=8).digest(), "big")
 
 
-def fetch_input(given: str, spool: Path, max_bytes: int) -> Path:
-    """Return the local file of an input, copied to `spool` where it is none.
+def fetch_input(address: str, spool: Path, max_bytes: int) -> Path:
+    """Return the local file of an input address; other inputs are copied to `spool` first.
 
     Raises:
-        InputError: it is not there, cannot be read or is larger than allowed.
+        InputError: the input does not exist, cannot be read or is larger than allowed.
     """
     try:
-        if given == STDIN:
+        if address == STDIN:
             chunks = iter(lambda: sys.stdin.buffer.read(_READ_BYTES), b"")
             return _copy_to_file(chunks, spool, max_bytes, "the standard input")
-        if is_blob_url(given):
-            blobs, key = open_blob(given)
-            return _copy_to_file(blobs.read(key), spool, max_bytes, given)
-        if given.startswith(_HTTP_SCHEMES):
-            return _download(given, spool, max_bytes)
-        path = Path(given)
+        if is_blob_url(address):
+            blobs, key = open_blob(address)
+            return _copy_to_file(blobs.read(key), spool, max_bytes, address)
+        if address.startswith(_HTTP_SCHEMES):
+            return _download(address, spool, max_bytes)
+        path = Path(address)
         if not path.is_file():
             raise InputError(f"{path} {'is not a file' if path.exists() else 'does not exist'}")
         size = path.stat().st_size
     except (BlobError, ValueError) as error:
         raise InputError(str(error)) from None
     except OSError as error:
-        raise InputError(f"{given} cannot be read: {error.strerror}") from None
+        raise InputError(f"{address} cannot be read: {error.strerror}") from None
     if size > max_bytes:
-        raise InputError(_too_large(given, max_bytes))
+        raise InputError(_too_large(address, max_bytes))
     return path
 
 
 def _download(url: str, spool: Path, max_bytes: int) -> Path:
-    # Most inputs are files.
+    # Imported here because most inputs are files.
     import httpx2
 
     try:
         headers = {"accept-encoding": "gzip"}
         with httpx2.stream(
             "GET", url, timeout=_TIMEOUT_S, follow_redirects=True, headers=headers
-        ) as answer:
-            if answer.status_code != 200:
-                raise InputError(f"{url} answered with {answer.status_code}")
-            encoding = answer.headers.get("content-encoding", "identity").lower()
-            # The library would unpack each piece at once, and a piece of 64 KB may become 64 GB.
-            chunks: Iterable[bytes] = answer.iter_raw(_READ_BYTES)
+        ) as response:
+            if response.status_code != 200:
+                raise InputError(f"{url} answered with {response.status_code}")
+            encoding = response.headers.get("content-encoding", "identity").lower()
+            # The library's own decompression of a chunk is unbounded: a gzip bomb of 64 KB would
+            # need gigabytes of memory. `_decompress` limits the size of its chunks.
+            chunks: Iterable[bytes] = response.iter_raw(_READ_BYTES)
             if encoding in ("gzip", "x-gzip"):
                 chunks = _decompress(chunks, url)
             elif encoding != "identity":
@@ -129,28 +129,28 @@ def _download(url: str, spool: Path, max_bytes: int) -> Path:
 
 
 def _decompress(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """Yield what gzip data contains, in pieces of a bounded size. Raises InputError."""
-    unpacker = zlib.decompressobj(wbits=31)
+    """Yield decompressed gzip data in chunks of at most _READ_BYTES. Raises InputError."""
+    decompressor = zlib.decompressobj(wbits=31)
     try:
         for chunk in chunks:
-            packed = chunk
-            while packed and not unpacker.eof:
-                yield unpacker.decompress(packed, _READ_BYTES)
-                packed = unpacker.unconsumed_tail
-        while not unpacker.eof and (piece := unpacker.decompress(b"", _READ_BYTES)):
-            yield piece
+            compressed = chunk
+            while compressed and not decompressor.eof:
+                yield decompressor.decompress(compressed, _READ_BYTES)
+                compressed = decompressor.unconsumed_tail
+        while not decompressor.eof and (decompressed := decompressor.decompress(b"", _READ_BYTES)):
+            yield decompressed
     except zlib.error as error:
         raise InputError(f"{name} is not the gzip data that it says: {error}") from None
-    if not unpacker.eof:
+    if not decompressor.eof:
         raise InputError(f"{name} ended in the middle of its gzip data")
 
 
 def _copy_to_file(chunks: Iterable[bytes], spool: Path, max_bytes: int, name: str) -> Path:
-    copied = 0
+    size_bytes = 0
     with spool.open("wb") as file:
         for chunk in chunks:
-            copied += len(chunk)
-            if copied > max_bytes:
+            size_bytes += len(chunk)
+            if size_bytes > max_bytes:
                 raise InputError(_too_large(name, max_bytes))
             file.write(chunk)
     return spool

@@ -1,1 +1,1 @@
-"""Batch output: the journal of answers and the finished files."""
+"""Batch output: the journal of answers, and the output and error files."""

@@ -1,4 +1,4 @@
-"""Where the lines of a finished batch go: a file, a bucket, the standard output."""
+"""Destinations of a finished batch: a file, an S3 object or the standard output."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _NEW_SUFFIX = ".new"
 
 
 class Destination(Protocol):
-    """A place that has all lines or none."""
+    """A place for the output. It holds all lines or none."""
 
     @property
     def name(self) -> str:
-        """Its last part, as a file would be called."""
+        """The file name, without folders."""
 
     def exists(self) -> bool:
-        """Whether something is there. Raises OSError or BlobError."""
+        """Return whether the destination exists. Raises OSError or BlobError."""
 
     def write(self, lines: Iterable[bytes]) -> None:
-        """Put lines there, in place of what is. Raises OSError or BlobError."""
+        """Replace the content by lines. Raises OSError or BlobError."""
 
     def remove(self) -> None:
-        """Have nothing there. Raises OSError or BlobError."""
+        """Remove the destination, if it exists. Raises OSError or BlobError."""
 
 
 class FileDestination:
-    """A file, which gets its name when it is complete and on disk.
+    """A file, written under a temporary name and renamed when it is complete and on disk.
 
     A `private` file has mode 0600 whatever the umask; other files follow the umask.
     """
@@ -52,11 +52,11 @@ class FileDestination:
         return self.path.name
 
     def exists(self) -> bool:
-        """Whether there is such a file."""
+        """Return whether the file exists."""
         return self.path.exists()
 
     def write(self, lines: Iterable[bytes]) -> None:
-        """Replace the file's content by lines; after a failure the old content stays.
+        """Replace the file's content by lines; after a failure the old content remains.
 
         Raises OSError.
         """
@@ -67,14 +67,14 @@ class FileDestination:
                 file.flush()
                 os.fsync(file.fileno())
         except BaseException:
-            # On a full disk, the incomplete file would take the space that others need.
+            # On a full disk, the incomplete file would take space that is needed elsewhere.
             new.unlink(missing_ok=True)
             raise
         new.replace(self.path)
         sync_folder(self.path.parent)
 
     def remove(self) -> None:
-        """Remove the file, if it exists, so that it stays removed after a power failure."""
+        """Remove the file, if it exists, and sync the folder in case of a power failure."""
         try:
             self.path.unlink()
         except FileNotFoundError:
@@ -83,7 +83,7 @@ class FileDestination:
 
 
 class BlobDestination:
-    """An object in a bucket, uploaded in parts and there when the last one is."""
+    """An object in a bucket. It exists when its last part is uploaded."""
 
     def __init__(self, url: str, blobs: BlobStore, key: str) -> None:
         self._url = url
@@ -99,25 +99,25 @@ class BlobDestination:
         return PurePosixPath(self._key).name
 
     def exists(self) -> bool:
-        """Whether there is such an object. Raises BlobError."""
-        return any(found.key == self._key for found in self._blobs.list(self._key))
+        """Return whether the object exists. Raises BlobError."""
+        return any(blob.key == self._key for blob in self._blobs.list(self._key))
 
     def write(self, lines: Iterable[bytes]) -> None:
-        """Put lines there. Raises BlobError."""
+        """Replace the object by lines. Raises BlobError."""
         self._blobs.upload(self._key, lines)
 
     def remove(self) -> None:
-        """Remove the object, if it is there. Raises BlobError."""
+        """Remove the object, if it exists. Raises BlobError."""
         self._blobs.remove(self._key)
 
 
 class StdoutDestination:
-    """The standard output: whoever reads it gets the lines at the end."""
+    """The standard output, which gets all lines at the end of the batch."""
 
     name = "stdout"
 
     def exists(self) -> bool:
-        """Nothing can be there."""
+        """Return False: the standard output has no earlier content."""
         return False
 
     def write(self, lines: Iterable[bytes]) -> None:
@@ -126,29 +126,30 @@ class StdoutDestination:
         sys.stdout.buffer.flush()
 
     def remove(self) -> None:
-        """Nothing can be there."""
+        """Do nothing: the standard output has no earlier content."""
 
 
-def open_destination(given: str) -> Destination:
-    """Return the place that a user names."""
-    if given == STDOUT:
+def open_destination(address: str) -> Destination:
+    """Return the destination for an option's value: `-`, an s3:// address or a path."""
+    if address == STDOUT:
         return StdoutDestination()
-    if is_blob_url(given):
-        return BlobDestination(given, *open_blob(given))
-    return FileDestination(Path(given))
+    if is_blob_url(address):
+        return BlobDestination(address, *open_blob(address))
+    return FileDestination(Path(address))
 
 
-def is_blob_url(given: str) -> bool:
-    """Whether an address is one in a bucket."""
-    return given.startswith(_S3_SCHEME)
+def is_blob_url(address: str) -> bool:
+    """Return whether an address is an s3:// address."""
+    return address.startswith(_S3_SCHEME)
 
 
 def open_blob(url: str) -> tuple[BlobStore, str]:
-    """Return an address's bucket and key. Raises ValueError."""
+    """Return the bucket and the key of an s3:// address. Raises ValueError."""
     bucket, _, key = url.removeprefix(_S3_SCHEME).partition("/")
     if not bucket or not key or key.endswith("/"):
         raise ValueError(f"{url} must be s3://BUCKET/KEY")
-    # Its packages take longer to import than all the rest, and most batches stay on the disk.
+    # Imported here because the AWS packages take longer to import than everything else, and most
+    # batches use local files.
     from handler.blobs.s3 import S3Blobs, s3_client
 
     return S3Blobs(bucket, s3_client()), key

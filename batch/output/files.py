@@ -11,14 +11,15 @@ from handler.blobs import BlobError
 
 
 class OutputError(Exception):
-    """The output cannot go where it should; the message is one sentence that says what to do."""
+    """The output cannot be written there; the message is one sentence that says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputFiles:
-    """Where answers go: `answers` and `errors` are complete or not there, whatever happens.
+    """The output files of a batch: `answers` and `errors`.
 
-    Until every line has an answer there is the journal alone.
+    Both are written when every line has an answer, and each is complete or absent, also after a
+    crash. Until then, only the `journal` exists.
     """
 
     answers: Destination
@@ -26,45 +27,47 @@ class OutputFiles:
     journal: Path
 
     @classmethod
-    def at(cls, given: str, errors: str | None, scratch: Path) -> OutputFiles:
-        """Return where `-o` says.
+    def from_addresses(cls, output: str, errors: str | None, scratch: Path) -> OutputFiles:
+        """Return the files for the values of `-o` and `--errors`. Raises OutputError.
 
-        The journal is beside a file, in the working folder for a bucket, and in `scratch` for the
-        standard output, which nobody could go on with. Raises OutputError.
+        The journal is next to an output file, in the working folder for a bucket, and in `scratch`
+        for the standard output, because such a run cannot be resumed.
         """
         try:
-            answers = open_destination(given)
-            failed = open_destination(errors or _default_error_path(given))
+            answers = open_destination(output)
+            errors_destination = open_destination(errors or _default_error_path(output))
         except ValueError as error:
             raise OutputError(str(error)) from None
         journal = Path(answers.name + SUFFIX)
         if isinstance(answers, FileDestination):
             journal = answers.path.with_name(journal.name)
-        elif given == STDOUT:
+        elif output == STDOUT:
             journal = scratch / journal
-        return cls(answers, failed, journal)
+        return cls(answers, errors_destination, journal)
 
-    def check(self, given_input: str, *, force: bool) -> None:
-        """Refuse what would destroy something. Raises OutputError."""
+    def check(self, input_address: str, *, force: bool) -> None:
+        """Check that no input or existing output would be overwritten. Raises OutputError."""
         if str(self.answers) == str(self.errors):
             raise OutputError(f"the output and the error file are the same: {self.answers}")
-        for place in (self.answers, self.errors):
-            if str(place) == given_input or _is_same_file(place, given_input):
-                raise OutputError(f"{place} is the input and would be overwritten")
-            if isinstance(place, FileDestination) and not place.path.parent.is_dir():
-                raise OutputError(f"the folder {place.path.parent} for {place} does not exist")
+        for destination in (self.answers, self.errors):
+            if str(destination) == input_address or _is_same_file(destination, input_address):
+                raise OutputError(f"{destination} is the input and would be overwritten")
+            if isinstance(destination, FileDestination) and not destination.path.parent.is_dir():
+                raise OutputError(
+                    f"the folder {destination.path.parent} for {destination} does not exist"
+                )
         if force or self.journal.exists():
-            # A run that was interrupted goes on, perhaps in its very last step.
+            # With a journal, this run resumes one that may have been writing the output already.
             return
         try:
-            for place in (self.answers, self.errors):
-                if place.exists():
-                    raise OutputError(f"{place} exists already; --force replaces it")
+            for destination in (self.answers, self.errors):
+                if destination.exists():
+                    raise OutputError(f"{destination} exists already; --force replaces it")
         except (OSError, BlobError) as error:
             raise OutputError(str(error)) from None
 
     def write(self, journal: BatchJournal, *, ordered: bool) -> None:
-        """Make both of a journal that has all answers. Raises OSError or BlobError."""
+        """Write both files from a complete journal. Raises OSError or BlobError."""
         if journal.failed:
             self.errors.write(journal.answers(ok=False, ordered=ordered))
         else:
@@ -72,16 +75,20 @@ class OutputFiles:
         self.answers.write(journal.answers(ok=True, ordered=ordered))
 
 
-def _default_error_path(given: str) -> str:
-    """Return where failed lines go if nobody says."""
-    if given == STDOUT:
+def _default_error_path(output: str) -> str:
+    """Return the default of `--errors`."""
+    if output == STDOUT:
         return "errors.jsonl"
-    folder, slash, name = given.rpartition("/")
+    folder, slash, name = output.rpartition("/")
     path = PurePosixPath(name)
     return f"{folder}{slash}{path.stem}.errors{path.suffix or '.jsonl'}"
 
 
-def _is_same_file(place: Destination, given_input: str) -> bool:
-    if not isinstance(place, FileDestination):
+def _is_same_file(destination: Destination, input_address: str) -> bool:
+    if not isinstance(destination, FileDestination):
         return False
-    return place.path.exists() and Path(given_input).exists() and place.path.samefile(given_input)
+    return (
+        destination.path.exists()
+        and Path(input_address).exists()
+        and destination.path.samefile(input_address)
+    )

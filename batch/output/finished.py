@@ -1,4 +1,4 @@
-"""A note beside a finished output that names its input, so that the command can be repeated."""
+"""A note next to a finished output: a repeated run with the same input does nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from batch.output.destination import Destination, FileDestination
 class FinishedRun:
     """The digest of the input and the counts of a run that answered every line.
 
-    `output_bytes` is the size of the output: a file of another size was changed since. Only outputs
-    that are files have a note.
+    `output_bytes` is the size of the output: if the file's size differs, it was changed since. Only
+    outputs that are local files have a note.
     """
 
     digest: str
@@ -37,7 +37,7 @@ class FinishedRun:
 
     @classmethod
     def write(cls, output: Destination, digest: str, lines: int, failed: int) -> None:
-        """Leave the note of an output that is complete. Raises OSError."""
+        """Write the note of a complete output. Raises OSError."""
         if isinstance(output, FileDestination):
             note = cls(digest, lines, failed, output.path.stat().st_size)
             FileDestination(_note_path(output)).write([orjson.dumps(asdict(note)) + b"\n"])

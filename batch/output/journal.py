@@ -1,4 +1,4 @@
-"""What has been answered so far, on disk as it is answered."""
+"""The journal of a batch: each answer is appended to a file as soon as it is complete."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class JournalDamaged(JournalError):
 
 @dataclass(frozen=True, slots=True)
 class JournalHeader:
-    """Which input a journal has the answers of."""
+    """The first line of a journal, which identifies the input."""
 
     digest: str
     lines: int
@@ -41,19 +41,19 @@ class JournalHeader:
 
 
 class BatchJournal:
-    """An append-only file of answers beside the output it will become.
+    """An append-only file of answers next to the output, which is written from it at the end.
 
-    A record is `<line> <1, or 0 for failed> <CRC-32> <answer>` and an end of line. Records are in
-    the order in which the lines were answered. A line with a record is never answered again, even
-    if lines before it have no answer yet. Each record is with the operating system when `add`
-    returns, so a killed process loses nothing. Once a second records are synced to the disk, so a
-    power failure costs the answers of the last second.
+    A record is `<line> <1, or 0 for failed> <CRC-32> <answer>` and a line feed. Records are in the
+    order in which the lines were answered. A line with a record is never answered again, even if
+    lines before it have no answer yet. Each record is with the operating system when `add` returns,
+    so a killed process loses nothing. Records are synced to the disk once a second, so a power
+    failure loses the answers of the last second.
 
-    Opening a journal cuts off a last record that is incomplete. Any other damaged record stays in
-    the file and is ignored: its line counts as unanswered, and the records after it are used. The
-    file is readable by its owner only, because it contains answers.
+    Opening a journal cuts off an incomplete last record. Any other damaged record stays in the file
+    and is ignored: its line counts as unanswered, and the records after it are used. Only the owner
+    can read the file, because it contains answers.
 
-    Memory is 17 bytes for each line of the input. Owned by one thread; one more syncs.
+    Memory is 17 bytes for each line of the input. Owned by one thread; a second thread syncs.
     """
 
     def __init__(
@@ -66,24 +66,24 @@ class BatchJournal:
     ) -> None:
         """Open or create a journal; `fresh` discards an existing one.
 
-        Where the caller knows the input without the journal, `expected` stands in for a first line
-        that is damaged. `reserve` is called with the file's size in bytes before an answer is
-        written; if it raises, the answer is not written. Raises JournalError.
+        If the caller knows the input without the journal, `expected` replaces a damaged first line.
+        `reserve` is called with the file's future size in bytes before an answer is written; if it
+        raises, the answer is not written. Raises JournalError.
         """
         self.path = path
         self._reserve = reserve
         self.header: JournalHeader | None = None
         self.done = 0
         self.failed = 0
-        # Records that were ignored when the journal was opened.
-        self.damaged = 0
-        # Of each line's answer: where it is, how long (0 for none), whether it is one.
+        # Number of records that were ignored when the journal was opened.
+        self.damaged_records = 0
+        # For each line's answer: its offset, its length (0 for no answer), whether it succeeded.
         self._offsets: array[int] = array("Q")
         self._lengths: array[int] = array("L")
         self._ok = bytearray()
-        self._unsynced = False
-        self._unsyncable: OSError | None = None
-        self._end = 0
+        self._needs_sync = False
+        self._sync_error: OSError | None = None
+        self._size_bytes = 0
         try:
             self._fd = open_private(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -105,62 +105,65 @@ class BatchJournal:
 
     @property
     def lines(self) -> int:
-        """How many lines the input has."""
+        """The number of lines of the input."""
         return len(self._ok)
 
     @property
     def size(self) -> int:
-        """How many bytes the file has."""
-        return self._end
+        """The size of the file in bytes."""
+        return self._size_bytes
 
     @property
-    def lost(self) -> int:
-        """How many lines have no answer any more because their records are damaged, at most."""
-        return min(self.damaged, self.lines - self.done)
+    def lost_lines(self) -> int:
+        """The maximum number of lines whose answers were lost to damaged records."""
+        return min(self.damaged_records, self.lines - self.done)
 
     def begin(self, header: JournalHeader) -> None:
-        """Start over for an input, discarding all records. Raises OSError."""
+        """Start a journal for an input, discarding all records. Raises OSError."""
         os.ftruncate(self._fd, 0)
-        self._end = 0
-        self.damaged = 0
-        self._prepare(header)
+        self._size_bytes = 0
+        self.damaged_records = 0
+        self._reset_index(header)
         self._write(orjson.dumps(asdict(header)) + b"\n")
-        # A power failure must not take the file with the records that are synced later.
+        # After a power failure, the file must still exist for the records that are synced later.
         sync_folder(self.path.parent)
 
     def add(self, number: int, answer: bytes, *, ok: bool) -> None:
         """Write the answer to a line.
 
-        Raises OSError and what `reserve` raises, and then the record is not there.
+        Raises OSError and the errors of `reserve`; after an error the record does not exist.
         """
-        if self._unsyncable is not None:
-            raise self._unsyncable
+        if self._sync_error is not None:
+            raise self._sync_error
         checksum = self._checksum(b"%d %d" % (number, ok), answer)
         record = b"%d %d %08x %b\n" % (number, ok, checksum, answer)
-        self._reserve(self._end + len(record))
+        self._reserve(self._size_bytes + len(record))
         self._write(record)
-        self._note(number, len(answer) + 1, ok=ok)
+        self._index_record(number, len(answer) + 1, ok=ok)
 
-    def missing(self, number: int) -> bool:
-        """Whether a line has no answer yet."""
+    def is_missing(self, number: int) -> bool:
+        """Return whether a line has no answer yet."""
         return not self._lengths[number - 1]
 
     def answers(self, *, ok: bool, ordered: bool = True) -> Iterator[bytes]:
-        """Yield the answers of one kind with their ends, by their lines or as they came."""
+        """Yield the successful or the failed answers with their line feeds.
+
+        They are in the order of the input if `ordered`, otherwise in the order of the journal.
+        """
         offsets, lengths = self._offsets, self._lengths
-        places: Iterable[int] = range(len(offsets))
+        indices: Iterable[int] = range(len(offsets))
         if not ordered:
-            places = sorted(places, key=offsets.__getitem__)
-        for place in places:
-            if lengths[place] and self._ok[place] == ok:
-                yield os.pread(self._fd, lengths[place], offsets[place])
+            indices = sorted(indices, key=offsets.__getitem__)
+        for index in indices:
+            if lengths[index] and self._ok[index] == ok:
+                yield os.pread(self._fd, lengths[index], offsets[index])
 
     def remove(self) -> None:
-        """Leave nothing for a next run."""
+        """Delete the file."""
         self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the file, synced. Raises OSError."""
+        """Sync and close the file. Raises OSError."""
         self._closed.set()
         self._syncer.join()
         try:
@@ -168,7 +171,7 @@ class BatchJournal:
         finally:
             os.close(self._fd)
 
-    def _prepare(self, header: JournalHeader) -> None:
+    def _reset_index(self, header: JournalHeader) -> None:
         self.header = header
         self.done = self.failed = 0
         self._offsets = array("Q", [0]) * header.lines
@@ -176,22 +179,22 @@ class BatchJournal:
         self._ok = bytearray(header.lines)
 
     def _recover(self, expected: JournalHeader | None) -> None:
-        """Read the records of an earlier run, and cut off an incomplete last one."""
+        """Index the records of an earlier run, and cut off an incomplete last one."""
         with open(self._fd, "rb", buffering=_READ_BYTES, closefd=False) as file:
             first = file.readline()
             if not first.endswith(b"\n"):
-                # Nothing, or a run that ended in its first moment.
+                # The file is new, or its run was killed while writing the header.
                 return
-            self._prepare(self._header(first, expected))
-            self._end = len(first)
+            self._reset_index(self._parse_header(first, expected))
+            self._size_bytes = len(first)
             for record in file:
                 if not record.endswith(b"\n"):
                     break
-                self._end += len(record)
-                self.damaged += not self._read(record)
-        os.ftruncate(self._fd, self._end)
+                self._size_bytes += len(record)
+                self.damaged_records += not self._index_if_valid(record)
+        os.ftruncate(self._fd, self._size_bytes)
 
-    def _header(self, first: bytes, expected: JournalHeader | None) -> JournalHeader:
+    def _parse_header(self, first: bytes, expected: JournalHeader | None) -> JournalHeader:
         """Return the header in a journal's first line. Raises JournalDamaged."""
         try:
             header = JournalHeader(**orjson.loads(first))
@@ -201,7 +204,7 @@ class BatchJournal:
         if expected is not None and not (
             is_usable and (header.digest, header.lines) == (expected.digest, expected.lines)
         ):
-            self.damaged += 1
+            self.damaged_records += 1
             return expected
         if not is_usable:
             raise JournalDamaged(
@@ -209,29 +212,29 @@ class BatchJournal:
             )
         return header
 
-    def _read(self, record: bytes) -> bool:
-        """Take over the record that ends at the current end; return whether it is undamaged."""
+    def _index_if_valid(self, record: bytes) -> bool:
+        """Index the record that ends at the current end; return whether it is undamaged."""
         number, ok, checksum, answer = (*record[:-1].split(b" ", 3), b"", b"", b"")[:4]
         if not (number.isdigit() and len(number) <= len(str(self.lines)) and ok in (b"0", b"1")):
             return False
         if checksum != b"%08x" % self._checksum(b"%b %b" % (number, ok), answer):
             return False
         line = int(number)
-        # The same line twice: only in format 1, whose checksum does not cover the number.
-        if not (1 <= line <= self.lines and self.missing(line)):
+        # A second record of a line occurs only in format 1, whose checksum does not cover the number.
+        if not (1 <= line <= self.lines and self.is_missing(line)):
             return False
-        self._note(line, len(answer) + 1, ok=ok == b"1")
+        self._index_record(line, len(answer) + 1, ok=ok == b"1")
         return True
 
     def _checksum(self, head: bytes, answer: bytes) -> int:
         is_covered = self.header is not None and self.header.format > 1
         return zlib.crc32(answer, zlib.crc32(head) if is_covered else 0)
 
-    def _note(self, number: int, length: int, *, ok: bool) -> None:
-        """Remember the record that ends at the current end of the file."""
+    def _index_record(self, number: int, length: int, *, ok: bool) -> None:
+        """Add the record that ends at the current end of the file to the index."""
         self.done += 1
         self.failed += not ok
-        self._offsets[number - 1] = self._end - length
+        self._offsets[number - 1] = self._size_bytes - length
         self._lengths[number - 1] = length
         self._ok[number - 1] = ok
 
@@ -241,19 +244,19 @@ class BatchJournal:
             while written < len(record):
                 written += os.write(self._fd, record[written:])
         except OSError:
-            # On a full disk a part may be there: the next record must not begin behind it.
-            os.ftruncate(self._fd, self._end)
+            # On a full disk, a part may have been written: the next record must not follow it.
+            os.ftruncate(self._fd, self._size_bytes)
             raise
-        self._end += len(record)
-        self._unsynced = True
+        self._size_bytes += len(record)
+        self._needs_sync = True
 
     def _sync_forever(self) -> None:
         while not self._closed.wait(_SYNC_INTERVAL_S):
-            if self._unsynced:
-                self._unsynced = False
+            if self._needs_sync:
+                self._needs_sync = False
                 try:
                     os.fsync(self._fd)
                 except OSError as error:
-                    # Told to whoever adds next: nothing is safe that the disk has not taken.
-                    self._unsyncable = error
+                    # The next `add` raises it, because later records would not be durable.
+                    self._sync_error = error
                     return

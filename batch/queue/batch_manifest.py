@@ -42,16 +42,16 @@ class BatchManifest:
     def begin(self, header: BatchHeader, ids: Iterator[str]) -> bool:
         """Write a manifest where there is none; return whether it was."""
 
-        def pieces() -> Iterator[bytes]:
+        def encode() -> Iterator[bytes]:
             yield orjson.dumps(asdict(header)) + b"\n"
             for each in ids:
                 yield orjson.dumps(each) + b"\n"
 
-        return self._place.upload_first(self._key, pieces())
+        return self._place.upload_if_absent(self._key, encode())
 
     def header(self) -> BatchHeader | None:
         """Return a batch's header, or None where there is no such batch."""
-        first = self._place.first_piece(self._key)
+        first = self._place.read_first_chunk(self._key)
         if first is None:
             return None
         try:
@@ -63,7 +63,7 @@ class BatchManifest:
         """Yield the lines' ids. Raises QueueRefused where the manifest is damaged."""
         rest = b""
         has_header = False
-        for piece in self._place.pieces(self._key):
+        for piece in self._place.read_chunks(self._key):
             *lines, rest = (rest + piece).split(b"\n")
             if len(rest) > _MAX_ID_BYTES:
                 raise self._damaged()
@@ -94,6 +94,6 @@ class BatchManifest:
             # Sent again, a line is still answered once.
             return 0
 
-    def note_sent(self, lines: int) -> None:
+    def save_sent_lines(self, lines: int) -> None:
         """Take down that so many lines are in the queue."""
         self._place.put(self._sent_key, orjson.dumps({"sent": lines}))

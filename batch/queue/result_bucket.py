@@ -41,7 +41,7 @@ class ResultBucket:
         self._blobs = S3Blobs(bucket, client)
 
     @classmethod
-    def at(
+    def from_url(
         cls, url: str, client: Any = None, *, max_message_bytes: int = MAX_MESSAGE_BYTES
     ) -> ResultBucket:
         """Return what `s3://BUCKET/PREFIX` names. Raises ValueError."""
@@ -72,7 +72,7 @@ class ResultBucket:
             except BlobNotFound:
                 return None
 
-    def first_piece(self, key: str) -> bytes | None:
+    def read_first_chunk(self, key: str) -> bytes | None:
         """Return the first piece of an object, or None if there is none."""
         with _queue_errors():
             try:
@@ -80,7 +80,7 @@ class ResultBucket:
             except BlobNotFound:
                 return None
 
-    def pieces(self, key: str) -> Iterator[bytes]:
+    def read_chunks(self, key: str) -> Iterator[bytes]:
         """Yield an object in pieces."""
         with _queue_errors():
             yield from self._blobs.read(f"{self._prefix}{key}")
@@ -90,12 +90,12 @@ class ResultBucket:
         with _queue_errors():
             self._blobs.write(f"{self._prefix}{key}", body)
 
-    def put_first(self, key: str, body: bytes) -> bool:
+    def put_if_absent(self, key: str, body: bytes) -> bool:
         """Write an object unless there is one; return whether it was written."""
         with _queue_errors():
             return self._blobs.write(f"{self._prefix}{key}", body, absent=True)
 
-    def upload_first(self, key: str, pieces: Iterable[bytes]) -> bool:
+    def upload_if_absent(self, key: str, pieces: Iterable[bytes]) -> bool:
         """Do the same as `put_first` for an object that is too large for memory."""
         with _queue_errors():
             return self._blobs.upload(f"{self._prefix}{key}", pieces, absent=True)
@@ -107,7 +107,7 @@ class ResultBucket:
 
     def keep(self, name: str, body: bytes) -> str:
         """Write a message's body under a name unless it exists; return its key with the prefix."""
-        self.put_first(f"bodies/{name}", body)
+        self.put_if_absent(f"bodies/{name}", body)
         return f"{self._prefix}bodies/{name}"
 
     def read(self, bucket: str, key: str) -> bytes:

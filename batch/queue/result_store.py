@@ -40,4 +40,4 @@ class BucketResultStore:
         line = ended.output
         if line is None:
             line = failure_line(message, NOT_ANSWERED, ended.error or "")
-        self._place.put_first(message.key, line)
+        self._place.put_if_absent(message.key, line)

@@ -61,12 +61,12 @@ class WorkerConfig:
     queue_url: str
     worker_id: str
     slots: int
-    at_once: int
+    concurrency: int
     lease_s: float
     poll_s: float
-    tries: int
-    last: int
-    dead_letters: bool
+    max_attempts: int
+    max_receives: int
+    has_dead_letter_queue: bool
     until_empty: bool = False
 
 
@@ -104,7 +104,7 @@ class QueueWorker:
         self._failure: Exception | None = None
 
     @property
-    def under_way(self) -> int:
+    def in_progress(self) -> int:
         """How many messages are being answered."""
         return len(self._under_way)
 
@@ -137,7 +137,7 @@ class QueueWorker:
     async def _receive_all(self) -> None:
         terms, pause_s = self._terms, _MIN_RETRY_DELAY_S
         while not self._stopping:
-            free = terms.at_once - len(self._under_way)
+            free = terms.concurrency - len(self._under_way)
             if free <= 0:
                 await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
                 continue
@@ -186,9 +186,9 @@ class QueueWorker:
     async def _settle(self, job: Job, message: Message) -> None:
         """Do with a message what is to be done."""
         found = await asyncio.to_thread(self._results.find, message.key)
-        last = job.attempt >= self._terms.last
+        last = job.attempt >= self._terms.max_receives
         if found is not None:
-            if last and self._terms.dead_letters and not is_success_line(found):
+            if last and self._terms.has_dead_letter_queue and not is_success_line(found):
                 await self._give_back(job)
             else:
                 await self._queue.ack(job.id, job.attempt)
@@ -206,11 +206,11 @@ class QueueWorker:
                     await self._give_back(job)
                     return
                 # What crashes the engine must not do so beside others each time.
-                alone = 1 < job.attempt == self._terms.last - 1
+                alone = 1 < job.attempt == self._terms.max_receives - 1
                 outcome = await self._answerer.answer(line, alone=alone)
             if outcome.ok or not outcome.retryable:
                 await self._end(job, outcome)
-            elif job.attempt + 1 < self._terms.last:
+            elif job.attempt + 1 < self._terms.max_receives:
                 self._tally.retries += 1
                 await self._give_back(job, "it was not answered, and may be another time")
             else:
@@ -228,22 +228,22 @@ class QueueWorker:
     async def _end(self, job: Job, outcome: LineOutcome) -> None:
         """Keep what became of a message, and delete it."""
         if await self._insist(lambda: self._queue.ack(job.id, job.attempt, output=outcome.line)):
-            self._tally.count(ok=outcome.ok, tokens=outcome.tokens)
+            self._tally.record_line(ok=outcome.ok, tokens=outcome.tokens)
 
     async def _write_off(self, job: Job, line: bytes) -> None:
         """Keep the error of a message that is not tried again, and leave it to the queue."""
-        if not self._terms.dead_letters:
+        if not self._terms.has_dead_letter_queue:
             await self._end(job, LineOutcome(line, ok=False))
             return
         ended = job.replace(output=line)
         await self._insist(lambda: asyncio.to_thread(self._results.keep, ended))
-        self._tally.count(ok=False, tokens=0)
+        self._tally.record_line(ok=False, tokens=0)
         await self._give_back(job)
 
     async def _insist(self, act: Callable[[], Awaitable[T]]) -> T:
         """Try a few times what may pass: an answer has cost more than a second request."""
         pause_s = _MIN_RETRY_DELAY_S
-        for _ in range(self._terms.tries - 1):
+        for _ in range(self._terms.max_attempts - 1):
             try:
                 return await act()
             except StoreUnavailable as error:

@@ -27,7 +27,7 @@ class Terms:
     window_s: float
     kept_s: float
 
-    def at_once(self, slots: int) -> int:
+    def concurrency(self, slots: int) -> int:
         """Return how many lines may be under way."""
         return max(1, math.floor(self.share * slots))
 

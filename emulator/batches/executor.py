@@ -137,7 +137,7 @@ class Work:
             self.id,
             lambda batch, at: (
                 batch.refuse(told(found), at)
-                if found.bad
+                if found.problem_count
                 else batch.begin(found.digest, found.lines, at)
             ),
         )
@@ -178,9 +178,9 @@ class Work:
                     self._source,
                     journal,
                     means.answerer,
-                    BatchProgress(journal.lines, told=means.on_line),
-                    at_once=means.terms.at_once(means.engine.slots),
-                    tries=means.terms.tries,
+                    BatchProgress(journal.lines, on_line=means.on_line),
+                    concurrency=means.terms.concurrency(means.engine.slots),
+                    max_attempts=means.terms.tries,
                 )
                 try:
                     await self._runner.run()
@@ -203,12 +203,12 @@ class Work:
             )
             if journal.header is None:
                 journal.begin(header)
-            elif journal.lost:
+            elif journal.lost_lines:
                 logger.warning(
                     "batch %s: up to %d lines are answered again, because their records in %s are "
                     "damaged",
                     self.id,
-                    journal.lost,
+                    journal.lost_lines,
                     path.name,
                 )
             return journal

@@ -61,6 +61,6 @@ def look(path: Path, limits: LineLimits, endpoint: str | None = None) -> InputSu
 def told(found: InputSummary, most: int = MAX_LISTED_PROBLEMS) -> list[tuple[int | None, str]]:
     """Return what is wrong by lines, and in the last place how much more there is."""
     problems: list[tuple[int | None, str]] = list(found.problems[:most])
-    if found.bad > len(problems):
-        problems.append((None, f"and {found.bad - len(problems):,} problems more"))
+    if found.problem_count > len(problems):
+        problems.append((None, f"and {found.problem_count - len(problems):,} problems more"))
     return problems

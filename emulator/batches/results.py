@@ -86,7 +86,7 @@ def _errors(journal: BatchJournal, source: LineSource, undone: str) -> Iterator[
     if journal.done == journal.lines:
         return
     for number, raw in enumerate(source.lines(), 1):
-        if journal.missing(number):
+        if journal.is_missing(number):
             told = {
                 "id": f"batch_req_{uuid.uuid4().hex}",
                 "custom_id": parse_line(raw, number).custom_id,

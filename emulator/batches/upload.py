@@ -131,7 +131,7 @@ class Uploads:
                 found = await asyncio.to_thread(look, path, self._limits)
             except InputError as error:
                 raise NoRoom(str(error)) from None
-        if found.bad:
+        if found.problem_count:
             problems = told(found, _MOST_TOLD)
             said = [text if line is None else f"line {line}: {text}" for line, text in problems]
             raise InvalidRequest("; ".join(said), "file")

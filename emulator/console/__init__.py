@@ -1,1 +1,1 @@
-"""The page at `/`: what people see of the server, and the few routes that it alone needs."""
+"""The web console at `/`, and the routes that only the console uses."""

@@ -1,4 +1,4 @@
-"""The parameters that this server accepts, as the console's forms need them."""
+"""Describe the parameters that this server accepts, for the console's forms."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from handler.openai.parameters import ChatInput, CompletionInput
 from handler.options import OptionsInput
 from handler.sampling import JOB_DEFAULTS, SamplingDefaults, SamplingInput
 
-# A value for each parameter that some engine does not support.
-_ASKING = SamplingParams(
+# Has a value for each parameter that some engine does not support, to find those of this engine.
+_PROBE = SamplingParams(
     min_p=0.1,
     repetition_penalty=1.1,
     frequency_penalty=0.1,
@@ -34,7 +34,7 @@ def describe_console(
 ) -> dict[str, Any]:
     """Return the forms, their parameters and the engine's capabilities (None while it loads).
 
-    `trouble` is why the engine is being restarted or is dead.
+    `trouble` is the reason why the engine is being restarted or is dead.
     """
     openai = SamplingDefaults(max_tokens=settings.default_max_tokens)
     notes = _notes(capabilities)
@@ -73,26 +73,26 @@ def describe_console(
 def _parameters(
     model: type[BaseModel], defaults: SamplingDefaults, notes: dict[str, str]
 ) -> dict[str, Schema]:
-    """Return a body's parameters as schemas, with defaults and notes of the engine's limits."""
-    unset = {**asdict(SamplingParams()), **asdict(defaults), "n": 1, "best_of": None}
-    found = fields_of(model)
-    for name, field in found.items():
-        value = unset.get(name)
+    """Return a body's parameters as schemas, with defaults and notes on the engine's limits."""
+    values = {**asdict(SamplingParams()), **asdict(defaults), "n": 1, "best_of": None}
+    parameters = fields_of(model)
+    for name, field in parameters.items():
+        value = values.get(name)
         field["default"] = value if isinstance(value, int | float | bool) else None
         if name in notes:
             field["note"] = notes[name]
-    return found
+    return parameters
 
 
 def _notes(capabilities: Capabilities | None) -> dict[str, str]:
-    """Return the engine's own warnings by the parameter that they are about."""
+    """Return the engine's warnings by parameter."""
     if capabilities is None:
         return {}
     unsupported = {
         warning.partition(" ")[0]: warning.removesuffix(" and was ignored")
-        for warning in capabilities.check("", _ASKING)
+        for warning in capabilities.check("", _PROBE)
     }
-    # These replace warnings that name a value of _ASKING, which no user has sent.
+    # These replace warnings that name a value of _PROBE, which no user has sent.
     fixed = {
         name: f"{name} is fixed at {value:g} while the model is loaded"
         for name, value in capabilities.fixed_sampling.items()

@@ -1,4 +1,4 @@
-"""One job as server-sent events: each state it comes to, each delta as the model says it."""
+"""Follow one job as server-sent events: each state, and each delta as it is generated."""
 
 from __future__ import annotations
 
@@ -13,48 +13,53 @@ from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
 from handler.active_generation import ActiveGeneration
 from jobs import Job, JobStatus, JobStore
 
-# Nobody is told of a delta by whoever keeps it, so that nobody pays for a reader that is not there:
-# a reader looks, as often as a screen is drawn, and where nothing happens less and less often.
-_LOOK_S = 0.015
-_LOOK_AGAIN_S = 0.1
+# Deltas are polled, so that a generation without a reader costs nothing. The interval is that of a
+# screen refresh, and grows to the maximum while nothing is new.
+_MIN_POLL_INTERVAL_S = 0.015
+_MAX_POLL_INTERVAL_S = 0.1
 
 
 class JobEventStream:
-    """Follows one job to its end for one reader; owned by the task that answers it.
+    """Follows one job to its end for one reader; owned by the task that answers the request.
 
-    `event: job` is a job's summary, whenever something in it is new; `event: deltas` what this
-    process's engine has said since the last one, `first` being the number of the first of them;
-    `event: chunk` what another worker has streamed; `event: restart` says that what was said is
-    void; `event: end` is the whole job. Deltas of a job that personal data is redacted from are not
-    told before they are.
+    The events:
 
-    A job that `local_worker` (the key of this process's worker) has completed before is sent
-    without its chunks, because its output holds all of their text.
+    - `job`: the job's summary, whenever a field of it has changed.
+    - `deltas`: the deltas of this process's engine since the last event; `first` is the number of
+      the first one. If personal data is redacted from the job, there are none before the redaction.
+    - `chunk`: a chunk that another worker has streamed.
+    - `restart`: all deltas and chunks so far are void, because another attempt has started.
+    - `end`: the whole job. `gone`: the job does not exist.
+
+    If `local_worker` (the key of this process's worker) has completed the job before the stream
+    starts, its chunks are not sent, because the output has all of their text.
     """
 
     def __init__(
-        self, store: JobStore, answers: GenerationTracker, job_id: str, local_worker: str = ""
+        self, store: JobStore, tracker: GenerationTracker, job_id: str, local_worker: str = ""
     ) -> None:
         self._store = store
         self._local_worker = local_worker
         self._needs_chunks: bool | None = None
-        self._answers = answers
+        self._tracker = tracker
         self._job_id = job_id
-        self._shown: dict[str, Any] = {}
-        self._place = (0, 0)
-        self._answer: ActiveGeneration | None = None
-        self._said = 0
-        self._anything = False
+        self._last_summary: dict[str, Any] = {}
+        # The attempt and number of the last chunk.
+        self._last_chunk = (0, 0)
+        # Kept here, so that its last deltas can be read after its worker has released it.
+        self._generation: ActiveGeneration | None = None
+        self._sent_deltas = 0
+        self._has_sent_text = False
 
     def response(self) -> SSEResponse:
-        """Return what answers the reader."""
+        """Return the response to the reader."""
         return SSEResponse(self.events(), lambda: None, keep_alive_s=KEEP_ALIVE_S)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """Yield blocks of whole events, the last of them `end` or `gone`."""
-        wait_s = _LOOK_S
+        wait_s = _MIN_POLL_INTERVAL_S
         while True:
-            # Before what it has said: an end that is known before that is behind all of it.
+            # Read before the deltas: if the job has ended by now, its last deltas are read below.
             job = await self._store.get(self._job_id)
             if job is None:
                 yield _event("gone", {})
@@ -62,61 +67,62 @@ class JobEventStream:
             if self._needs_chunks is None:
                 is_completed = job.status is JobStatus.COMPLETED
                 self._needs_chunks = not (is_completed and job.worker_id == self._local_worker)
-            block = self._state(job) + self._deltas() + await self._chunks()
-            wait_s = min(wait_s * 1.5, _LOOK_AGAIN_S)
+            block = self._job_event(job) + self._delta_event() + await self._chunk_events()
+            wait_s = min(wait_s * 1.5, _MAX_POLL_INTERVAL_S)
             if block:
-                wait_s = _LOOK_S
+                wait_s = _MIN_POLL_INTERVAL_S
                 yield block
             if job.status.is_final:
-                first = self._answers.first_text_at(job.id)
-                yield _event("end", job_view.full_view(job, first))
+                first_text_at = self._tracker.first_text_at(job.id)
+                yield _event("end", job_view.full_view(job, first_text_at))
                 return
-            # Ends early where something is streamed or the job ends.
-            await self._store.read_chunks(self._job_id, self._place, wait_s)
+            # Returns early if a chunk is streamed or the job ends.
+            await self._store.read_chunks(self._job_id, self._last_chunk, wait_s)
 
-    def _state(self, job: Job) -> bytes:
-        shown = job_view.summary_view(job, self._answers.first_text_at(job.id))
-        if shown == self._shown:
+    def _job_event(self, job: Job) -> bytes:
+        summary = job_view.summary_view(job, self._tracker.first_text_at(job.id))
+        if summary == self._last_summary:
             return b""
-        before = self._shown.get("attempt", job.attempt)
-        self._shown = shown
-        return self._restart(job.attempt != before) + _event("job", shown)
+        last_attempt = self._last_summary.get("attempt", job.attempt)
+        self._last_summary = summary
+        restart = self._restart_event() if job.attempt != last_attempt else b""
+        return restart + _event("job", summary)
 
-    def _deltas(self) -> bytes:
-        # Once seen it is held here, and so can be found when nobody else has it any more.
-        answer = self._answers.find(self._job_id)
-        if answer is None:
+    def _delta_event(self) -> bytes:
+        generation = self._tracker.find(self._job_id)
+        if generation is None:
             return b""
-        again = False
-        if answer is not self._answer:
-            again, self._answer, self._said = self._answer is not None, answer, 0
-        texts = answer.deltas_after(self._said)
+        restart = b""
+        if generation is not self._generation:
+            if self._generation is not None:
+                restart = self._restart_event()
+            self._generation, self._sent_deltas = generation, 0
+        texts = generation.deltas_after(self._sent_deltas)
         if not texts:
-            return self._restart(again)
-        told = _event("deltas", {"first": self._said, "texts": texts})
-        self._said += len(texts)
-        restart = self._restart(again)
-        self._anything = True
-        return restart + told
+            return restart
+        deltas = _event("deltas", {"first": self._sent_deltas, "texts": texts})
+        self._sent_deltas += len(texts)
+        self._has_sent_text = True
+        return restart + deltas
 
-    async def _chunks(self) -> bytes:
-        chunks = await self._store.read_chunks(self._job_id, self._place, 0)
+    async def _chunk_events(self) -> bytes:
+        chunks = await self._store.read_chunks(self._job_id, self._last_chunk, 0)
         block = b""
         for chunk in chunks:
-            if self._place[0] not in (0, chunk.attempt):
-                block += self._restart(True)
-            self._place = (chunk.attempt, chunk.number)
-            # The engine in this process was heard itself, before its words were put together.
-            if self._answer is None and self._needs_chunks:
+            if self._last_chunk[0] not in (0, chunk.attempt):
+                block += self._restart_event()
+            self._last_chunk = (chunk.attempt, chunk.number)
+            # The text of a generation in this process has been sent as deltas.
+            if self._generation is None and self._needs_chunks:
                 block += _event("chunk", {"output": orjson.Fragment(chunk.value)})
-                self._anything = True
+                self._has_sent_text = True
         return block
 
-    def _restart(self, again: bool) -> bytes:
-        """Return what takes back all that was said, if anything was."""
-        if not (again and self._anything):
+    def _restart_event(self) -> bytes:
+        """Return the event that makes all text void; nothing if no text was sent."""
+        if not self._has_sent_text:
             return b""
-        self._anything = False
+        self._has_sent_text = False
         return _event("restart", {})
 
 

@@ -1,4 +1,4 @@
-"""What the engine in this process says at this moment, by the name of its request."""
+"""Find the running generations of this process's engine by their request id."""
 
 from __future__ import annotations
 
@@ -9,41 +9,39 @@ from weakref import ReferenceType, ref
 
 from handler.active_generation import ActiveGeneration
 
-# The newest: a job that is kept for longer tells of its own in its output.
-_MOST = 10_000
+# The newest generations whose first-text time is kept.
+_MAX_GENERATIONS = 10_000
 
 
 class GenerationTracker:
-    """Finds an answer that is on its way, so that it can be looked at without a stream of its own.
+    """Finds a running generation, so that its text can be read although it is not streamed.
 
-    A job whose worker returns one JSON streams nothing, and is looked at all the same. That costs
-    the one who runs it nothing per token: the texts are those that the answer keeps for itself.
-    Answers leave by themselves when nobody else holds them; the moments of their first texts are
-    kept. Owned by the event loop.
+    That costs the worker nothing per token, because a generation keeps its deltas anyway. The
+    tracker holds weak references: a generation disappears when its worker releases it, and only the
+    time of its first text is kept. Owned by the event loop.
     """
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
-        # By name, in the order of the first texts: when that was, and the answer while it is there.
-        self._known: OrderedDict[str, tuple[float, ReferenceType[ActiveGeneration]]] = OrderedDict()
+        # By request id, oldest first: the time of the first text, and the generation.
+        self._entries: OrderedDict[str, tuple[float, ReferenceType[ActiveGeneration]]] = (
+            OrderedDict()
+        )
 
-    def add(self, running: ActiveGeneration) -> None:
-        """Remember an answer whose first text is there.
+    def add(self, generation: ActiveGeneration) -> None:
+        """Add a generation that has its first text; it replaces one with the same id (a retry)."""
+        request_id = generation.request.generation.request_id
+        self._entries[request_id] = self._now(), ref(generation)
+        self._entries.move_to_end(request_id)
+        if len(self._entries) > _MAX_GENERATIONS:
+            self._entries.popitem(last=False)
 
-        The next one of the same name, a second try, takes its place.
-        """
-        name = running.request.generation.request_id
-        self._known[name] = self._now(), ref(running)
-        self._known.move_to_end(name)
-        if len(self._known) > _MOST:
-            self._known.popitem(last=False)
+    def find(self, request_id: str) -> ActiveGeneration | None:
+        """Return the running generation; None if there is none."""
+        entry = self._entries.get(request_id)
+        return None if entry is None else entry[1]()
 
-    def find(self, name: str) -> ActiveGeneration | None:
-        """Return the answer that is on its way; None where there is none."""
-        known = self._known.get(name)
-        return None if known is None else known[1]()
-
-    def first_text_at(self, name: str) -> float | None:
-        """Return when an answer's first text came, in seconds since the epoch."""
-        known = self._known.get(name)
-        return None if known is None else known[0]
+    def first_text_at(self, request_id: str) -> float | None:
+        """Return when the first text was generated, in seconds since the epoch."""
+        entry = self._entries.get(request_id)
+        return None if entry is None else entry[0]

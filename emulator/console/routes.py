@@ -1,4 +1,4 @@
-"""`/console/*`: what the page asks for that no client of RunPod's or OpenAI's does."""
+"""`/console/*`: the routes that only the console's page uses."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from handler.errors import InvalidRequest, NotFound
 from handler.sampling import describe_value
 from jobs import JobStatus, JobStore
 
-_LISTED = 100
-# So many of the newest are looked through for those in one state.
-_LOOKED_THROUGH = 5_000
+_MAX_LISTED = 100
+# How many of the newest jobs are searched for those with a given status.
+_MAX_SEARCHED = 5_000
 
 
 class ConsoleRoutes:
-    """Shows jobs of all endpoints, one of them live, and what may be asked; holds nothing.
+    """Lists and follows the jobs of all endpoints, and describes the parameters; holds no state.
 
-    Of several models' `engines`, by their names, the default's is the one that is described.
+    `engines` are the engines by model name; the description is of the default model's engine.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ConsoleRoutes:
         return JSON(job_view.full_view(job, self._answers.first_text_at(job_id)))
 
 
-def _asked_status(request: Request) -> JobStatus | None:
+def _read_status(request: Request) -> JobStatus | None:
     raw = request.query_params.get("status")
     if raw is None:
         return None

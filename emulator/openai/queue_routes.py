@@ -1,7 +1,7 @@
-"""`/v2/{endpoint}/openai/v1/*`: OpenAI's routes of any endpoint, by way of its queue, as RunPod's.
+"""Serve `/v2/{endpoint}/openai/v1/*`: the OpenAI API of an endpoint, through its job queue.
 
-A call becomes a job whose input is `{"openai_route": …, "openai_input": …}`, for the worker in this
-process or for one that has joined, and what the worker says of it becomes an OpenAI answer.
+As on RunPod, a call becomes a job whose input is `{"openai_route": …, "openai_input": …}`. The
+local worker or an SDK worker runs it, and its output becomes the response.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ PREFIX = "/v2/{endpoint}/openai"
 
 
 class QueuedOpenAIRoutes:
-    """Sends calls as jobs and answers with what becomes of them.
+    """Submits calls as jobs and returns their output.
 
-    Whatever is posted goes to the worker, known here or not, as on RunPod: it is the worker that
-    knows its routes. The models of the worker in this process are known without asking it, which
-    could not answer while it is busy or loads.
+    As on RunPod, every POST goes to the worker, even to a route that this server does not have:
+    only the worker knows its own routes. The models of the local worker are listed without a job,
+    because it cannot run one while it is busy or loading.
     """
 
     def __init__(
@@ -58,44 +58,44 @@ class QueuedOpenAIRoutes:
         self._shutdown = shutdown
         self._policy = settings.policy_limits()
         self._max_body_bytes = int(settings.max_body_mb * 1e6)
-        self._local = settings.endpoint_id if settings.local_worker else None
+        self._local_endpoint = settings.endpoint_id if settings.local_worker else None
         self._keep_alive_s = keep_alive_s
-        self._taking_back: set[asyncio.Task[None]] = set()
+        self._cancellations: set[asyncio.Task[None]] = set()
 
     def routes(self) -> list[Route]:
         """Return the routes to mount."""
         models = PREFIX + MODELS
-        posted = [*ENDPOINT_SPECS, EMBEDDINGS, "/v1/{route:path}"]
+        post_paths = [*ENDPOINT_SPECS, EMBEDDINGS, "/v1/{route:path}"]
         return [
-            Route(models, self._models, methods=["GET"]),
-            Route(f"{models}/{{model:path}}", self._model, methods=["GET"]),
-            *[Route(PREFIX + route, self._generate, methods=["POST"]) for route in posted],
+            Route(models, self._list_models, methods=["GET"]),
+            Route(f"{models}/{{model:path}}", self._get_model, methods=["GET"]),
+            *[Route(PREFIX + path, self._call_worker, methods=["POST"]) for path in post_paths],
         ]
 
     async def close(self) -> None:
-        """Wait until the jobs are taken back whose clients have left."""
-        if self._taking_back:
-            await asyncio.wait(self._taking_back)
+        """Wait until the jobs of disconnected clients are cancelled."""
+        if self._cancellations:
+            await asyncio.wait(self._cancellations)
 
-    async def _generate(self, request: Request) -> Response | SSEResponse:
+    async def _call_worker(self, request: Request) -> Response | SSEResponse:
         body = await read_json(request, self._max_body_bytes)
         route = "/v1/" + request.scope["path"].partition("/openai/v1/")[2]
         if body.get("stream") is True:
-            return await self._streamed(request, route, body)
-        return JSON(await self._whole(request, route, body))
+            return await self._stream_call(request, route, body)
+        return JSON(await self._complete_call(request, route, body))
 
-    async def _models(self, request: Request) -> Response:
-        return JSON(await self._list(request))
+    async def _list_models(self, request: Request) -> Response:
+        return JSON(await self._read_model_list(request))
 
-    async def _model(self, request: Request) -> Response:
+    async def _get_model(self, request: Request) -> Response:
         name = request.path_params["model"]
         if not name:
-            # A name may have a slash in it, so this route takes the list's with one at its end too.
+            # Model names may contain slashes, so this route also matches `/models/`.
             return RedirectResponse(request.url.path.rstrip("/"))
-        if request.path_params["endpoint"] == self._local:
+        if request.path_params["endpoint"] == self._local_endpoint:
             return JSON(self._service.get_model(name))
-        found = await self._list(request)
-        models = [each for each in found.get("data") or () if isinstance(each, dict)]
+        model_list = await self._read_model_list(request)
+        models = [each for each in model_list.get("data") or () if isinstance(each, dict)]
         for model in models:
             if model.get("id") == name:
                 return JSON(model)
@@ -106,56 +106,66 @@ class QueuedOpenAIRoutes:
             {"available_models": names},
         )
 
-    async def _list(self, request: Request) -> dict[str, Any]:
-        if request.path_params["endpoint"] == self._local:
+    async def _read_model_list(self, request: Request) -> dict[str, Any]:
+        if request.path_params["endpoint"] == self._local_endpoint:
             return self._service.list_models()
-        # What asks is told from what is sent by there being nothing in it.
-        return await self._whole(request, MODELS, {})
+        # An empty input means GET: a job has no HTTP method.
+        return await self._complete_call(request, MODELS, {})
 
-    async def _whole(self, request: Request, route: str, body: dict[str, Any]) -> dict[str, Any]:
-        call = await self._send(request, route, body)
+    async def _complete_call(
+        self, request: Request, route: str, body: dict[str, Any]
+    ) -> dict[str, Any]:
+        call = await self._submit(request, route, body)
         try:
-            job = await while_connected(request.receive, call.end())
+            job = await while_connected(request.receive, call.wait_until_completed())
         finally:
-            call.leave()
+            call.detach()
         output = orjson.loads(job.output) if job.output is not None else None
         if output == []:
-            # Of a generator whose worker does not collect what it yields.
+            # A generator handler without `return_aggregate_stream` has its output in chunks only.
             output = [
                 orjson.loads(chunk.value)
                 for chunk in await self._store.read_chunks(job.id, (0, 0), 0)
             ]
         return read_body(output)
 
-    async def _streamed(self, request: Request, route: str, body: dict[str, Any]) -> SSEResponse:
-        call = await self._send(request, route, body)
+    async def _stream_call(self, request: Request, route: str, body: dict[str, Any]) -> SSEResponse:
+        call = await self._submit(request, route, body)
         try:
-            # A failure before the first event is an HTTP error (R30).
-            first = await while_connected(request.receive, call.events())
+            # An error before the first event is sent as an HTTP error (R30).
+            first_events = await while_connected(request.receive, call.next_events())
         except BaseException:
-            call.leave()
+            call.detach()
             raise
-        farewell = error_event(SHUTTING_DOWN_ERROR) + DONE
-        return SSEResponse(_events(call, first), call.leave, farewell, self._keep_alive_s)
+        closing_event = error_event(SHUTTING_DOWN_ERROR) + DONE
+        return SSEResponse(
+            _stream_events(call, first_events), call.detach, closing_event, self._keep_alive_s
+        )
 
-    async def _send(self, request: Request, route: str, body: dict[str, Any]) -> QueuedCall:
-        """Queue a call, a job as /runsync's. Raises InvalidRequest, StoreFull, StoreUnavailable."""
+    async def _submit(self, request: Request, route: str, body: dict[str, Any]) -> QueuedCall:
+        """Queue a call as a synchronous job, like /runsync.
+
+        Raises:
+            InvalidRequest: the body or the query is wrong.
+            StoreFull: the store has no room for another job.
+            StoreUnavailable: the job cannot be written.
+        """
         wait_s = asked_wait_s(request)
         given = {"input": {"openai_route": route, "openai_input": body}}
         new = new_job(given, request.path_params["endpoint"], self._policy, sync=True)
         job = await self._store.enqueue(new)
-        # For the line in the log.
+        # For the request's log line.
         request.path_params["job_id"] = job.id
-        return QueuedCall(self._store, job, self._shutdown, wait_s, self._on_left)
+        return QueuedCall(self._store, job, self._shutdown, wait_s, self._on_detach)
 
-    def _on_left(self, job: Job, over: bool) -> None:
-        if over:
+    def _on_detach(self, job: Job, is_finished: bool) -> None:
+        if is_finished:
             return
-        task = asyncio.create_task(self._cancel(job.id))
-        self._taking_back.add(task)
-        task.add_done_callback(self._taking_back.discard)
+        task = asyncio.create_task(self._cancel_job(job.id))
+        self._cancellations.add(task)
+        task.add_done_callback(self._cancellations.discard)
 
-    async def _cancel(self, job_id: str) -> None:
+    async def _cancel_job(self, job_id: str) -> None:
         try:
             await self._store.cancel(job_id)
         except StoreUnavailable as error:
@@ -167,18 +177,18 @@ class QueuedOpenAIRoutes:
             )
 
 
-async def _events(call: QueuedCall, first: bytes) -> AsyncGenerator[bytes, None]:
-    yield first
+async def _stream_events(call: QueuedCall, first_events: bytes) -> AsyncGenerator[bytes, None]:
+    yield first_events
     try:
         while not call.done:
-            yield await call.events()
+            yield await call.next_events()
     except CallFailed as failed:
-        yield error_event(failed.problem) + DONE
+        yield error_event(failed.info) + DONE
     except Exception as error:
-        # Whatever it was: a stream that just stops would look like a whole answer to some clients.
+        # Any error: a stream that ends without one looks like a complete answer to some clients.
         yield error_event(error_info(error)) + DONE
 
 
 async def on_call_failed(request: Request, error: Exception) -> Response:
-    """Answer a call whose job has no answer."""
-    return error_response(error.problem if isinstance(error, CallFailed) else error_info(error))
+    """Return the error response of a call whose job has no usable output."""
+    return error_response(error.info if isinstance(error, CallFailed) else error_info(error))

@@ -1,4 +1,4 @@
-"""One OpenAI call as a job in the queue: listened to, or waited for, for a client that is there."""
+"""An OpenAI call that runs as a job: wait for its result, or stream its events."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from jobs import Chunk, Job, JobStatus, JobStore
 
 T = TypeVar("T")
 
-# How long what nothing wakes a reader for may stay unnoticed: a worker that is lost.
-_LOOK_S = 0.5
+# The store does not wake readers when a worker is lost, so the job is read at this interval.
+_POLL_INTERVAL_S = 0.5
 _TIMEOUT = ErrorMapping(504, "timeout_error", retryable=True)
 _LOST = ErrorMapping(502, "worker_error", retryable=True)
 
 
 class QueuedCall:
-    """A call whose job nobody but its client knows of, so the job ends when the client leaves.
+    """A call whose job belongs to its client alone, so the job is cancelled if the client leaves.
 
-    It waits `wait_s` for a worker, as long as `/runsync` waits for an end; a worker that has it is
-    given the time of the job's policy. A job that is lost runs again unseen while nothing of it was
-    sent on; after that an answer that begins anew would be a lie.
+    The job waits up to `wait_s` seconds for a worker. A worker that takes it has the time of the
+    job's policy. If the worker is lost before anything was sent to the client, the job runs again
+    unnoticed. After that the call fails, because the second answer would not continue the first.
     """
 
     def __init__(
@@ -35,105 +35,110 @@ class QueuedCall:
         job: Job,
         shutdown: ShutdownState,
         wait_s: float,
-        on_left: Callable[[Job, bool], None],
+        on_detach: Callable[[Job, bool], None],
     ) -> None:
         self._store = store
         self._job = job
         self._shutdown = shutdown
         self._wait_s = wait_s
-        self._on_left = on_left
-        self._until = asyncio.get_running_loop().time() + wait_s
-        # Of the last chunk that was read.
-        self._place = (0, 0)
+        self._on_detach = on_detach
+        self._deadline = asyncio.get_running_loop().time() + wait_s
+        # The attempt and the number of the last chunk that was read.
+        self._position = (0, 0)
         self._events = SSEReassembler()
-        self._said = False
-        self._over = False
-        self._left = False
+        self._has_sent_events = False
+        self._is_finished = False
+        self._is_detached = False
 
     @property
     def done(self) -> bool:
         """Whether the last event has been returned."""
         return self._events.done
 
-    async def end(self) -> Job:
-        """Wait for the job's end. Raises CallFailed."""
-        while not (job := await self._look()).status.is_final:
-            ended = await self._undrained(self._store.wait(job.id, _LOOK_S), None)
-            if ended is not None and ended.status.is_final:
-                # It may have been forgotten since.
-                job = ended
+    async def wait_until_completed(self) -> Job:
+        """Wait for the job to complete. Raises CallFailed."""
+        while not (job := await self._get_job()).status.is_final:
+            waiting = self._store.wait(job.id, _POLL_INTERVAL_S)
+            final_job = await self._unless_shutdown(waiting, None)
+            if final_job is not None and final_job.status.is_final:
+                # Use this one: the store may have deleted the job since.
+                job = final_job
                 break
-        self._over = True
+        self._is_finished = True
         if job.status is not JobStatus.COMPLETED:
             raise CallFailed(describe_job_failure(job))
         return job
 
-    async def events(self) -> bytes:
-        """Wait for the next events and return them, all there are; `[DONE]` is the last of all.
+    async def next_events(self) -> bytes:
+        """Wait for more events and return all that are available; the last one is `[DONE]`.
 
         Raises CallFailed.
         """
-        block = b""
-        while not block:
-            # Before its chunks: an end that is known before them is behind all of them.
-            job = await self._look()
-            read = self._store.read_chunks(job.id, self._place, _LOOK_S)
-            if chunks := await self._undrained(read, []):
-                block = self._heard(chunks)
+        events = b""
+        while not events:
+            # Read the job before its chunks: if it is final now, the chunks read next are all.
+            job = await self._get_job()
+            reading = self._store.read_chunks(job.id, self._position, _POLL_INTERVAL_S)
+            if chunks := await self._unless_shutdown(reading, []):
+                events = self._feed_chunks(chunks)
             elif job.status.is_final:
-                block = self._ended(job)
-        self._said = True
-        # A job that has said all that it will say is left alone to end.
-        self._over |= self.done
-        return block
+                events = self._finish(job)
+        self._has_sent_events = True
+        # After the last event the job need not be cancelled: it ends by itself.
+        self._is_finished |= self.done
+        return events
 
-    def leave(self) -> None:
-        """Have no more to do with the job; `on_left` is told whether it had said all it will."""
-        if not self._left:
-            self._left = True
-            self._on_left(self._job, self._over)
+    def detach(self) -> None:
+        """Stop following the job; call `on_detach` with it and whether the call is finished."""
+        if not self._is_detached:
+            self._is_detached = True
+            self._on_detach(self._job, self._is_finished)
 
-    def _heard(self, chunks: list[Chunk]) -> bytes:
-        if self._place[0] not in (0, chunks[0].attempt):
-            self._begin_anew()
-        self._place = (chunks[-1].attempt, chunks[-1].number)
+    def _feed_chunks(self, chunks: list[Chunk]) -> bytes:
+        if self._position[0] not in (0, chunks[0].attempt):
+            self._restart()
+        self._position = (chunks[-1].attempt, chunks[-1].number)
         return b"".join([self._events.feed(orjson.loads(chunk.value)) for chunk in chunks])
 
-    def _ended(self, job: Job) -> bytes:
-        self._over = True
+    def _finish(self, job: Job) -> bytes:
+        self._is_finished = True
         if job.status is not JobStatus.COMPLETED:
             raise CallFailed(describe_job_failure(job))
-        if not self._place[0] and job.output is not None:
-            # Of a worker that does not stream.
+        if not self._position[0] and job.output is not None:
+            # The worker does not stream: its events are in the output.
             return self._events.feed(orjson.loads(job.output)) + self._events.finish()
         return self._events.finish()
 
-    async def _look(self) -> Job:
-        """Return the job as it is now. Raises CallFailed where it is not worth waiting for."""
+    async def _get_job(self) -> Job:
+        """Return the current job. Raises CallFailed if the call must not wait for it any longer."""
         job = await self._store.get(self._job.id)
         if job is None:
             raise CallFailed(ErrorInfo("the call's job is not kept any more", _TIMEOUT))
-        if self._place[0] and (self._place[0] != job.attempt or job.status is JobStatus.IN_QUEUE):
-            self._begin_anew()
+        is_queued = job.status is JobStatus.IN_QUEUE
+        if self._position[0] and (self._position[0] != job.attempt or is_queued):
+            self._restart()
         if job.status.is_final:
             return job
-        waits = job.status is JobStatus.IN_QUEUE
-        if self._shutdown.deadline_passed.is_set() or (waits and self._shutdown.draining.is_set()):
+        if self._shutdown.deadline_passed.is_set() or (
+            is_queued and self._shutdown.draining.is_set()
+        ):
             raise CallFailed(SHUTTING_DOWN_ERROR)
-        if waits and asyncio.get_running_loop().time() >= self._until:
-            said = f"no worker of endpoint {job.endpoint} took the call within {self._wait_s:g} s"
-            raise CallFailed(ErrorInfo(said, _TIMEOUT))
+        if is_queued and asyncio.get_running_loop().time() >= self._deadline:
+            message = (
+                f"no worker of endpoint {job.endpoint} took the call within {self._wait_s:g} s"
+            )
+            raise CallFailed(ErrorInfo(message, _TIMEOUT))
         return job
 
-    def _begin_anew(self) -> None:
-        """Forget what a lost worker has said. Raises CallFailed where the client has some of it."""
-        if self._said:
+    def _restart(self) -> None:
+        """Discard the output of a lost worker. Raises CallFailed if some of it was sent."""
+        if self._has_sent_events:
             raise CallFailed(ErrorInfo("the worker was lost in the middle of its answer", _LOST))
         self._events = SSEReassembler()
-        self._place = (0, 0)
+        self._position = (0, 0)
 
-    async def _undrained(self, work: Awaitable[T], otherwise: T) -> T:
-        """Return what `work` returns, or the other thing as soon as the server's end goes on."""
+    async def _unless_shutdown(self, work: Awaitable[T], otherwise: T) -> T:
+        """Return the result of `work`, or `otherwise` as soon as the shutdown advances."""
         shutdown = self._shutdown
         until = (
             shutdown.wait_until_deadline

@@ -1,4 +1,4 @@
-"""`/tokenize` and `/detokenize`: what a prompt is to the model, as vLLM's servers tell it."""
+"""Serve `/tokenize` and `/detokenize`, in the format of vLLM's server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class TokenizeRoutes:
-    """Asks a model's engine for tokens and text; holds nothing between calls."""
+    """Converts between text and token ids with a model's engine; has no state between requests."""
 
     def __init__(self, models: ModelRegistry, max_body_bytes: int) -> None:
         self._models = models
@@ -40,9 +40,9 @@ class TokenizeRoutes:
     async def _tokenize(self, request: Request) -> Response:
         body = await read_json(request, self._max_body_bytes)
         engine = self._models.find_for_body(body).engine
-        tokens = await engine.tokenize(await self._text(body, engine))
+        tokens = await engine.tokenize(await self._read_text(body, engine))
         capabilities = await engine.ready()
-        return _answer(
+        return _create_response(
             {
                 "count": len(tokens),
                 "max_model_len": capabilities.context_length,
@@ -51,8 +51,8 @@ class TokenizeRoutes:
             TOKENIZE_KEYS.warnings(body),
         )
 
-    async def _text(self, body: dict[str, Any], engine: Engine) -> str:
-        """Return a prompt, or what the model's template makes of messages."""
+    async def _read_text(self, body: dict[str, Any], engine: Engine) -> str:
+        """Return the prompt, or the messages rendered by the model's chat template."""
         if body.get("messages") is not None:
             messages = await check_body(body, partial(read_messages, body["messages"]))
             return await engine.render(Chat(messages))
@@ -73,10 +73,10 @@ class TokenizeRoutes:
             )
         engine = self._models.find_for_body(body).engine
         prompt = await engine.detokenize([*tokens])
-        return _answer({"prompt": prompt}, DETOKENIZE_KEYS.warnings(body))
+        return _create_response({"prompt": prompt}, DETOKENIZE_KEYS.warnings(body))
 
 
-def _answer(body: dict[str, Any], warnings: tuple[str, ...]) -> Response:
+def _create_response(body: dict[str, Any], warnings: tuple[str, ...]) -> Response:
     for warning in warnings:
         logger.warning("%s", warning)
     return JSON({**body, "warnings": list(warnings)} if warnings else body)

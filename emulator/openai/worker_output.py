@@ -1,4 +1,4 @@
-"""What workers say of an OpenAI call, as its client reads it: events, one body, or an error."""
+"""Convert a worker's output of an OpenAI call into events, a response body, or an error."""
 
 from __future__ import annotations
 
@@ -14,75 +14,75 @@ from handler.results import result_pointer
 from handler.sampling import describe_value
 from jobs import Job, JobStatus
 
-_FAILED = 500
-_NO_ANSWER = ErrorMapping(502, "worker_error")
+_DEFAULT_STATUS = 500
+_INVALID_OUTPUT = ErrorMapping(502, "worker_error")
 _IN_BUCKET = ErrorMapping(413, "result_too_large_error")
 _TIMEOUT = ErrorMapping(504, "timeout_error", retryable=True)
 _CANCELLED = ErrorMapping(499, "cancelled_error")
-# More than any worker's sentence about a failure has.
-_LONGEST_REPR = 100_000
+# Longer than the error message of any worker.
+_MAX_REPR_CHARS = 100_000
 
 
 class CallFailed(Exception):
-    """A call has no answer; `problem` is what its client is told instead."""
+    """A call has no response; `info` is the error that its client gets instead."""
 
-    def __init__(self, problem: ErrorInfo) -> None:
-        super().__init__(problem.message)
-        self.problem = problem
+    def __init__(self, info: ErrorInfo) -> None:
+        super().__init__(info.message)
+        self.info = info
 
 
 class SSEReassembler:
-    """Makes whole server-sent events of what a worker streams, however it was cut or wrapped.
+    """Builds complete server-sent events from a worker's stream.
 
-    Workers send text that is cut anywhere, in the middle of an event or of its end; chunks as
-    objects; or lists of either. Each event goes out as one line of data, which is what all of
-    OpenAI's clients read, and what follows `[DONE]` does not go out at all.
+    Workers stream text that is split anywhere, even within an event or a line end; chunks as
+    objects; or lists of either. Each event is returned with one `data` line, which all OpenAI
+    clients can read. Anything after `[DONE]` is discarded.
     """
 
     def __init__(self) -> None:
         self.done = False
-        self._held = ""
-        self._began = False
+        self._pending = ""
+        self._has_events = False
 
     def feed(self, value: Any) -> bytes:
-        """Return the events that are whole by now. Raises CallFailed for what has no place here."""
+        """Return the events that are complete now. Raises CallFailed if the value is no output."""
         if isinstance(value, list):
             return b"".join([self.feed(each) for each in value])
         if value is None or self.done:
             return b""
         if isinstance(value, str):
-            return self._text(value)
-        if (failure := _failure(value)) is not None:
-            raise CallFailed(failure)
+            return self._feed_text(value)
+        if (error := _find_error(value)) is not None:
+            raise CallFailed(error)
         if not _is_chunk(value):
-            raise CallFailed(_no_answer("a stream of chunks", value))
-        self._began = True
+            raise CallFailed(_invalid_output("a stream of chunks", value))
+        self._has_events = True
         return b"data: " + orjson.dumps(value) + b"\n\n"
 
     def finish(self) -> bytes:
-        """Return what is left at the worker's end, `[DONE]` last. Raises CallFailed for nothing."""
+        """Return the remaining events, `[DONE]` last. Raises CallFailed if there was no event."""
         if self.done:
             return b""
-        left, self._held = self._held, ""
-        block = self._event(left.replace("\r", "\n"))
-        if not self._began:
-            raise CallFailed(_no_answer("server-sent events", left))
+        rest, self._pending = self._pending, ""
+        events = self._build_event(rest.replace("\r", "\n"))
+        if not self._has_events:
+            raise CallFailed(_invalid_output("server-sent events", rest))
         if not self.done:
-            block += DONE
+            events += DONE
         self.done = True
-        return block
+        return events
 
-    def _text(self, text: str) -> bytes:
-        text = self._held + text
-        # The other half of a line's end may be in what comes next.
+    def _feed_text(self, text: str) -> bytes:
+        text = self._pending + text
+        # A carriage return at the end may be the first half of a line end.
         half = "\r" if text.endswith("\r") else ""
         text = text.removesuffix(half).replace("\r\n", "\n").replace("\r", "\n")
-        whole, _, rest = text.rpartition("\n\n")
-        self._held = rest + half
-        return b"".join([self._event(block) for block in whole.split("\n\n")])
+        complete, _, rest = text.rpartition("\n\n")
+        self._pending = rest + half
+        return b"".join([self._build_event(block) for block in complete.split("\n\n")])
 
-    def _event(self, block: str) -> bytes:
-        """Return one event; nothing for a comment, and after the last one."""
+    def _build_event(self, block: str) -> bytes:
+        """Return the event in a block of lines; nothing for a comment or after `[DONE]`."""
         lines = [
             line.removeprefix("data:").removeprefix(" ")
             for line in block.split("\n")
@@ -91,106 +91,107 @@ class SSEReassembler:
         data = "\n".join(lines).strip()
         if not data or self.done:
             return b""
-        self._began = True
+        self._has_events = True
         if data == "[DONE]":
             self.done = True
             return DONE
-        return b"data: " + _on_one_line(data) + b"\n\n"
+        return b"data: " + _encode_data(data) + b"\n\n"
 
 
 def read_body(output: Any) -> dict[str, Any]:
-    """Return the body that a worker answered a call with which is not streamed.
+    """Return the response body in a worker's output of a call that is not streamed.
 
-    A worker may return it or yield it, as an object or as its text. Raises CallFailed.
+    A worker may return or yield the body, as an object or as JSON text. Raises CallFailed.
     """
-    found = output
-    while isinstance(found, list) and len(found) == 1:
-        [found] = found
-    if isinstance(found, list) and all(isinstance(each, str) for each in found):
-        found = "".join(found)
-    if isinstance(found, str):
+    body = output
+    while isinstance(body, list) and len(body) == 1:
+        [body] = body
+    if isinstance(body, list) and all(isinstance(each, str) for each in body):
+        body = "".join(body)
+    if isinstance(body, str):
         try:
-            found = orjson.loads(found)
+            body = orjson.loads(body)
         except orjson.JSONDecodeError:
-            raise CallFailed(_no_answer("one JSON body", output)) from None
-    if (failure := _failure(found)) is not None:
-        raise CallFailed(failure)
-    if not isinstance(found, dict):
-        raise CallFailed(_no_answer("one JSON body", output))
-    return found
+            raise CallFailed(_invalid_output("one JSON body", output)) from None
+    if (error := _find_error(body)) is not None:
+        raise CallFailed(error)
+    if not isinstance(body, dict):
+        raise CallFailed(_invalid_output("one JSON body", output))
+    return body
 
 
 def describe_job_failure(job: Job) -> ErrorInfo:
-    """Return what the client of a call is told whose job has ended without an output."""
+    """Return the error of a call whose job ended without completing."""
     if job.status is JobStatus.TIMED_OUT:
-        seconds = job.policy.execution_timeout_ms / 1000
-        return ErrorInfo(f"the call took the worker longer than {seconds:g} s", _TIMEOUT)
+        timeout_s = job.policy.execution_timeout_ms / 1000
+        return ErrorInfo(f"the call took the worker longer than {timeout_s:g} s", _TIMEOUT)
     if job.status is JobStatus.CANCELLED:
         return ErrorInfo("the job of this call was cancelled", _CANCELLED)
-    told = job.error or "the worker failed and said nothing"
-    said = _read(told)
-    if not isinstance(said, Mapping):
-        # The SDK's word for what a generator raised; a traceback is not for clients (R53).
-        message = told.partition("\ntraceback:")[0].strip()
-        return ErrorInfo(message, ErrorMapping(_FAILED, "worker_error"))
-    # What else a handler raised, as the SDK tells it.
-    return _problem({"message": said.get("error_message")} | dict(said), told)
+    text = job.error or "the worker failed and said nothing"
+    value = _parse_error_text(text)
+    if not isinstance(value, Mapping):
+        # The SDK appends the traceback of a generator's error, which clients must not get (R53).
+        message = text.partition("\ntraceback:")[0].strip()
+        return ErrorInfo(message, ErrorMapping(_DEFAULT_STATUS, "worker_error"))
+    # The SDK reports other exceptions of a handler as an object with `error_message`.
+    return _read_error({"message": value.get("error_message")} | dict(value), text)
 
 
-def _read(told: str) -> Any:
-    """Return what a worker's error says where it is an object; None where it is just words."""
+def _parse_error_text(text: str) -> Any:
+    """Return the object that a worker's error text encodes; None if it is plain text."""
     try:
-        return orjson.loads(told)
+        return orjson.loads(text)
     except orjson.JSONDecodeError:
         pass
-    if not told.startswith("{'") or len(told) > _LONGEST_REPR:
+    if not text.startswith("{'") or len(text) > _MAX_REPR_CHARS:
         return None
     try:
-        # The SDK writes an object that a generator yielded as Python does.
-        return ast.literal_eval(told)
+        # The SDK writes an object that a generator yielded as its Python repr.
+        return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return None
 
 
-def _failure(value: Any) -> ErrorInfo | None:
-    """Return what is wrong where an output is an error, which some workers return as an answer.
+def _find_error(value: Any) -> ErrorInfo | None:
+    """Return the error if an output is one, because some workers return errors as output.
 
-    Where it is a pointer to a result in a bucket, too: no OpenAI client would follow it.
+    A pointer to a result in a bucket is an error too, because OpenAI clients cannot follow it.
     """
-    if (place := result_pointer(value)) is not None:
-        return ErrorInfo(f"the answer was put into a bucket: {place['url']}", _IN_BUCKET)
+    if (pointer := result_pointer(value)) is not None:
+        return ErrorInfo(f"the answer was put into a bucket: {pointer['url']}", _IN_BUCKET)
     if not isinstance(value, dict) or not (value.get("error") or value.get("object") == "error"):
         return None
     try:
-        return _problem(value, orjson.dumps(value).decode())
+        return _read_error(value, orjson.dumps(value).decode())
     except orjson.JSONEncodeError:
-        return _problem(value, "the worker answered with an error that is nested too deeply")
+        return _read_error(value, "the worker answered with an error that is nested too deeply")
 
 
-def _problem(said: Mapping[str, Any], whole: str) -> ErrorInfo:
-    """Return an error object of a worker as ours; `whole` is its text."""
-    inner = said.get("error")
+def _read_error(value: Mapping[str, Any], text: str) -> ErrorInfo:
+    """Convert a worker's error object; `text` is the message if the object has none."""
+    inner = value.get("error")
     if isinstance(inner, str):
         inner = {"message": inner}
-    error = inner if isinstance(inner, Mapping) else said
-    code = error.get("code") or said.get("code")
-    known = isinstance(code, int) and 400 <= code <= 599
-    status = code if known and isinstance(code, int) else _FAILED
+    error = inner if isinstance(inner, Mapping) else value
+    code = error.get("code") or value.get("code")
+    status = code if isinstance(code, int) and 400 <= code <= 599 else _DEFAULT_STATUS
     message = error.get("message")
     details = error.get("details")
     if status == 503 and isinstance(details, Mapping):
-        # Our own worker's: the message will be what it was.
+        # This project's worker sends R54's fixed message; `reason` is the specific one.
         message = details.get("reason", message)
     kind, param = error.get("type"), error.get("param")
     return ErrorInfo(
-        message if isinstance(message, str) and message else whole,
+        message if isinstance(message, str) and message else text,
         ErrorMapping(status, kind if isinstance(kind, str) else "worker_error"),
         param if isinstance(param, str) else None,
     )
 
 
-def _no_answer(wanted: str, got: Any) -> ErrorInfo:
-    return ErrorInfo(f"the worker's output must be {wanted}, got {describe_value(got)}", _NO_ANSWER)
+def _invalid_output(expected: str, value: Any) -> ErrorInfo:
+    return ErrorInfo(
+        f"the worker's output must be {expected}, got {describe_value(value)}", _INVALID_OUTPUT
+    )
 
 
 def _is_chunk(value: Any) -> bool:
@@ -201,11 +202,12 @@ def _is_chunk(value: Any) -> bool:
     )
 
 
-def _on_one_line(data: str) -> bytes:
+def _encode_data(data: str) -> bytes:
+    """Return an event's data on one line if possible."""
     if "\n" in data:
         try:
             return orjson.dumps(orjson.loads(data))
         except (orjson.JSONDecodeError, orjson.JSONEncodeError):
-            # No JSON, or nested too deeply to be written again.
+            # Not JSON, or nested too deeply to be encoded again.
             return data.replace("\n", "\ndata: ").encode()
     return data.encode()

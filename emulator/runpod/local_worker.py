@@ -16,7 +16,8 @@ from emulator.runpod.worker_registry import Fleet
 from engine import AnyEngine, EngineState, Priority, Slot
 from engine.errors import EngineError
 from handler.errors import ResultTooLarge
-from handler.job import Interruption, JobHandler, JobResult
+from handler.job import JobHandler
+from handler.job_result import Interruption, JobResult
 from jobs import Job, JobStore, StoreFull, StoreUnavailable
 from jobs.failpoints import failpoint
 

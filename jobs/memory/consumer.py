@@ -1,4 +1,4 @@
-"""The worker's side of a store: jobs are handed out, streamed, ended and given back."""
+"""Operations of the workers of a store: receive, stream, end and return jobs."""
 
 from __future__ import annotations
 
@@ -6,38 +6,45 @@ import asyncio
 from collections.abc import Sequence
 
 from jobs.errors import StoreFull
-from jobs.failpoints import hit
-from jobs.memory.core import Core
+from jobs.failpoints import failpoint
+from jobs.memory.state import StoreState
 from jobs.model import Job, JobStatus, Json
 from jobs.ports import Chunk
 
 
-class WorkerSide(Core):
-    """What a store does for whoever runs jobs; the port has the contracts."""
+class ConsumerOperations:
+    """The operations of `JobStore` for workers; the protocol documents their contracts."""
 
-    def available(self, endpoint: str) -> bool:
-        """Tell whether a job waits that `receive` would give at once."""
-        known = self._ledger.known(endpoint)
-        return known is not None and len(known.line) > 0
+    def __init__(self, state: StoreState) -> None:
+        self._state = state
+        self._table = state.table
+        self._leases = state.leases
+        self._workers = state.workers
+        self._monotonic = state.monotonic
 
-    def next_job(self, endpoint: str) -> Job | None:
-        """Return the job that `receive` would lease first; None when none waits."""
-        known = self._ledger.known(endpoint)
-        job_id = known.line.first() if known is not None else None
-        return self._ledger.entry(job_id).job if job_id is not None else None
+    def has_ready_job(self, endpoint: str) -> bool:
+        """Return whether `receive` would lease a job at once."""
+        known = self._table.find_endpoint(endpoint)
+        return known is not None and len(known.queue) > 0
 
-    async def wait_available(self, endpoint: str) -> None:
-        """Return when there may be one."""
+    def peek_job(self, endpoint: str) -> Job | None:
+        """Return the job that `receive` would lease next; None if no job waits."""
+        known = self._table.find_endpoint(endpoint)
+        job_id = known.queue.peek() if known is not None else None
+        return self._table.get(job_id).job if job_id is not None else None
+
+    async def wait_for_job(self, endpoint: str) -> None:
+        """Return when a job may be ready; another worker may take it first."""
         try:
-            await self._ledger.endpoint(endpoint).line.watch()
+            await self._table.get_or_create_endpoint(endpoint).queue.wait_as_observer()
         finally:
-            self._ledger.tidy(endpoint)
+            self._table.drop_endpoint_if_idle(endpoint)
 
-    def wake(self, endpoint: str) -> None:
-        """Have somebody else look at what waits: whoever was woken for it may not take it."""
-        known = self._ledger.known(endpoint)
+    def wake_waiter(self, endpoint: str) -> None:
+        """Wake one more waiter for the ready job: the one woken before it may not take the job."""
+        known = self._table.find_endpoint(endpoint)
         if known is not None:
-            known.line.wake()
+            known.queue.wake_waiter()
 
     async def receive(
         self,
@@ -47,40 +54,36 @@ class WorkerSide(Core):
         lease_s: float,
         wait_s: float = 0.0,
         limit: int = 1,
-        busy: bool = False,
+        skip_lost: bool = False,
     ) -> list[Job]:
-        """Lease up to `limit` jobs, those first that have waited longest; none after `wait_s`.
-
-        A worker that is `busy` gets none that it has lost: what it says of the run it does not know
-        to be lost could not be told from what it says of the new one.
-        """
-        if wait_s > 0 and not self.available(endpoint):
+        """Lease up to `limit` jobs, the longest-waiting first; return none after `wait_s`."""
+        if wait_s > 0 and not self.has_ready_job(endpoint):
             try:
                 async with asyncio.timeout(wait_s):
-                    while not self.available(endpoint):
-                        await self._ledger.endpoint(endpoint).line.wait()
+                    while not self.has_ready_job(endpoint):
+                        await self._table.get_or_create_endpoint(endpoint).queue.wait_as_consumer()
             except TimeoutError:
-                # Looked at once more: a job may have come in the same turn of the loop.
+                # Continue: a job may have come in the same iteration of the loop.
                 pass
             finally:
-                self._ledger.tidy(endpoint)
+                self._table.drop_endpoint_if_idle(endpoint)
         leased: list[Job] = []
-        passed: list[str] = []
-        known = self._ledger.known(endpoint)
-        while known and len(leased) < limit and (job_id := known.line.pop()) is not None:
-            if busy and self._leases.may_still_run(job_id, worker_id):
-                passed.append(job_id)
+        skipped: list[str] = []
+        known = self._table.find_endpoint(endpoint)
+        while known and len(leased) < limit and (job_id := known.queue.pop()) is not None:
+            if skip_lost and self._leases.may_still_run(job_id, worker_id):
+                skipped.append(job_id)
             else:
-                job = self._leases.give(job_id, worker_id, lease_s)
-                self._on_started(job)
+                job = self._leases.grant(job_id, worker_id, lease_s)
+                self._state.on_started(job)
                 leased.append(job)
         if known:
-            for job_id in passed:
-                known.line.push(self._ledger.entry(job_id).job)
+            for job_id in skipped:
+                known.queue.push(self._table.get(job_id).job)
         return leased
 
     async def extend(self, job_id: str, attempt: int, lease_s: float) -> bool:
-        """Let a lease end no earlier than `lease_s` from now."""
+        """Extend a lease so that it expires no earlier than `lease_s` from now."""
         return self._leases.extend(job_id, attempt, lease_s)
 
     async def ack(
@@ -89,118 +92,112 @@ class WorkerSide(Core):
         """End a job with its output or its error; durable when this returns.
 
         Raises:
-            StoreUnavailable: it has not ended; the lease still holds.
+            StoreUnavailable: the job has not ended, and the lease is still valid.
         """
-        while (entry := self._leases.entry(job_id, attempt)) is not None and entry.changing:
-            # The same end, said twice: the second must not be told of success before the first.
-            await asyncio.wait({entry.changing})
-        if entry is None:
+        while (record := self._leases.find(job_id, attempt)) is not None and record.transition:
+            # A repeated ack must not be answered before the first one is durable.
+            await asyncio.wait({record.transition})
+        if record is None:
             return False
         status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
-        hit("ack")
-        ended = entry.job.but(status=status, ended_at=self._now(), output=output, error=error)
-        await self._changes.make([ended])
+        failpoint("ack")
+        ended_at = self._state.now()
+        ended = record.job.replace(status=status, ended_at=ended_at, output=output, error=error)
+        await self._state.transitions.apply([ended])
         return True
 
     async def nack(self, job_id: str, attempt: int, reason: str | None = None) -> bool:
-        """Give a job back: it waits again, in its old place.
-
-        With a `reason` it counts as lost, and fails when it was lost too often.
-        """
-        entry = self._leases.entry(job_id, attempt)
-        if entry is None or entry.changing is not None:
+        """Return a job to its old place in the queue; with a `reason` it counts as lost."""
+        record = self._leases.find(job_id, attempt)
+        if record is None or record.transition is not None:
             return False
-        await self._changes.make(self._leases.take_back(entry, reason))
+        await self._state.transitions.apply(self._leases.requeue_or_fail(record, reason))
         return True
 
-    async def lose(self, worker_id: str, reason: str, only: str | None = None) -> int:
-        """Take all that a worker has from it, or one job; return how many.
-
-        It is believed to be gone. Where it is not, it does not know.
-        """
-        hit("losing")
+    async def reclaim_jobs(self, worker_id: str, reason: str, job_id: str | None = None) -> int:
+        """Take all jobs, or one job, from a worker that is believed gone; return how many."""
+        failpoint("losing")
         failed: list[Job] = []
-        lost = 0
-        for job_id in self._workers.held(worker_id):
-            if only not in (None, job_id):
+        count = 0
+        for leased_id in self._workers.list_leased_job_ids(worker_id):
+            if job_id not in (None, leased_id):
                 continue
-            entry = self._ledger.get(job_id)
-            if entry is not None and entry.changing is None:
-                failed += self._leases.lose(entry, reason)
-                lost += 1
-        await self._changes.make(failed)
-        return lost
+            record = self._table.find(leased_id)
+            if record is not None and record.transition is None:
+                failed += self._leases.reclaim(record, reason)
+                count += 1
+        await self._state.transitions.apply(failed)
+        return count
 
-    def held(self, worker_id: str) -> Sequence[Job]:
-        """Return the jobs a worker has."""
-        entries = map(self._ledger.get, self._workers.held(worker_id))
-        return [entry.job for entry in entries if entry is not None]
+    def list_leased_jobs(self, worker_id: str) -> Sequence[Job]:
+        """Return the jobs that are leased to a worker."""
+        records = map(self._table.find, self._workers.list_leased_job_ids(worker_id))
+        return [record.job for record in records if record is not None]
 
-    async def stops(self, worker_id: str, wait_s: float) -> list[str]:
-        """Return jobs this worker has to stop; none after `wait_s`. The port says how often."""
-        return await self._workers.stops(worker_id, wait_s)
+    async def receive_stops(self, worker_id: str, wait_s: float) -> list[str]:
+        """Return the ids of jobs that this worker must stop; none after `wait_s`."""
+        return await self._workers.receive_stops(worker_id, wait_s)
 
-    def stop(self, worker_id: str, job_id: str) -> None:
-        """Have a worker stop what it runs of a job, unless it is given that job anew."""
-        self._workers.stop(worker_id, job_id, self._monotonic())
+    def request_stop(self, worker_id: str, job_id: str) -> None:
+        """Tell a worker to stop a job; dropped if the job is leased to that worker again first."""
+        self._workers.request_stop(worker_id, job_id, self._monotonic())
 
-    async def idle(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Return when no job is in progress."""
-        await self._workers.idle()
+        await self._workers.wait_until_idle()
 
-    async def progress(self, job_id: str, attempt: int, output: Json) -> bool:
-        """Keep what a worker says of a job that goes on; False when it is over."""
-        entry = self._leases.entry(job_id, attempt)
-        if entry is None or entry.changing is not None:
+    async def save_progress(self, job_id: str, attempt: int, output: Json) -> bool:
+        """Store the progress of a running job; False if the attempt is no longer in progress."""
+        record = self._leases.find(job_id, attempt)
+        if record is None or record.transition is not None:
             return False
-        self._ledger.become(entry, entry.job.but(progress=output))
-        self._ledger.save(entry, entry.job)
-        hit("progress")
+        self._table.set_job(record, record.job.replace(progress=output))
+        self._table.save(record, record.job)
+        failpoint("progress")
         return True
 
-    async def append(self, job_id: str, attempt: int, values: Sequence[Json]) -> bool:
-        """Add to a job's stream; live at once, on disk soon after. False when it is over.
+    async def append_chunks(self, job_id: str, attempt: int, values: Sequence[Json]) -> bool:
+        """Append to a job's stream; False if the attempt is no longer in progress.
 
-        Raises:
-            StoreFull: so much was streamed that no more can be kept.
+        Waits while the journal has too much to write. Raises StoreFull.
         """
-        entry = self._leases.entry(job_id, attempt)
-        if entry is None or entry.changing is not None:
+        record = self._leases.find(job_id, attempt)
+        if record is None or record.transition is not None:
             return False
-        size = sum(map(len, values))
-        most = self._limits.max_stream_bytes
-        if entry.stream_bytes + size > most:
-            raise StoreFull(f"a job may stream {most:,} bytes, this one has more")
-        self._ledger.make_room(size)
-        self._ledger.count_stream(size)
-        chunks = entry.extend_stream(values)
-        if not entry.private:
-            self._journal.append(job_id, chunks)
-        hit("appended")
-        await self._journal.room()
+        size_bytes = sum(map(len, values))
+        max_bytes = self._state.limits.max_stream_bytes
+        if record.stream_bytes + size_bytes > max_bytes:
+            raise StoreFull(f"a job may stream {max_bytes:,} bytes, this one has more")
+        self._table.make_room(size_bytes)
+        self._table.add_stream_bytes(size_bytes)
+        chunks = record.append_chunks(values)
+        if not record.is_unpublished:
+            self._state.journal.append_chunks(job_id, chunks)
+        failpoint("appended")
+        await self._state.journal.wait_for_capacity()
         return True
 
-    async def read(self, job_id: str, after: tuple[int, int], wait_s: float) -> list[Chunk]:
-        """Return what was streamed after (attempt, number), waiting for some or for the end."""
+    async def read_chunks(self, job_id: str, after: tuple[int, int], wait_s: float) -> list[Chunk]:
+        """Return the chunks after (attempt, number), waiting for one or for the end of the job."""
         deadline = self._monotonic() + wait_s
-        entry = self._ledger.get(job_id)
-        while entry is not None:
-            if chunks := entry.after(after):
+        record = self._table.find(job_id)
+        while record is not None:
+            if chunks := record.chunks_after(after):
                 return chunks
-            if entry.job.status.final or self._ledger.get(job_id) is not entry:
+            if record.job.status.is_final or self._table.find(job_id) is not record:
                 break
-            if not await entry.changed(deadline - self._monotonic()):
+            if not await record.wait_for_change(deadline - self._monotonic()):
                 break
         return []
 
-    async def drain(self, job_id: str, wait_s: float) -> list[Chunk]:
-        """Return what no earlier call has returned, in order, waiting for some or for the end."""
-        entry = self._ledger.get(job_id)
-        if entry is None:
+    async def take_chunks(self, job_id: str, wait_s: float) -> list[Chunk]:
+        """Return the chunks that no earlier call has returned, waiting as `read_chunks` does."""
+        record = self._table.find(job_id)
+        if record is None:
             return []
-        await self.read(job_id, entry.drained, wait_s)
-        # Looked at again: another reader may have been quicker.
-        chunks = entry.after(entry.drained)
+        await self.read_chunks(job_id, record.taken_until, wait_s)
+        # Read again: another caller may have taken the chunks during the wait.
+        chunks = record.chunks_after(record.taken_until)
         if chunks:
-            entry.drained = (chunks[-1].attempt, chunks[-1].number)
+            record.taken_until = (chunks[-1].attempt, chunks[-1].number)
         return chunks

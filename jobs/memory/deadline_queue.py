@@ -1,4 +1,4 @@
-"""What time will demand of jobs: when a lease, a limit or a retention is over."""
+"""A queue of the deadlines of jobs, ordered by time."""
 
 from __future__ import annotations
 
@@ -8,60 +8,67 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Literal, NamedTuple, TypeAlias
 
-Due: TypeAlias = Literal["lease", "execution", "ttl", "retention"]
+DeadlineKind: TypeAlias = Literal["lease", "execution", "ttl", "retention"]
 
-_LEAST = 1_000
+_MIN_COMPACTION_LENGTH = 1_000
 
 
-class Item(NamedTuple):
-    """A look at a job, when it is due; `mark` says which lease, run, queueing or end is meant."""
+class Deadline(NamedTuple):
+    """A time at which a job must be checked.
 
-    when: float
+    `version` identifies the lease, run, queueing or end of the job that the deadline was set for:
+    an attempt number or a time. If the job has another one by then, the deadline is stale.
+    """
+
+    due_at: float
     order: int
     job_id: str
-    due: Due
-    mark: float
+    kind: DeadlineKind
+    version: float
 
 
-class Agenda:
-    """A heap of what is due and when; owned by the store.
+class DeadlineQueue:
+    """A heap of deadlines; owned by the store.
 
-    Nothing is taken out when it does not matter any more: most jobs are over long before the
-    limits that were set for them. When there is twice as much as mattered the last time, what does
-    not is dropped. `on_sooner` is called when something is due before all that was there.
+    Deadlines are not removed when they become stale: most jobs end long before the limits that were
+    set for them. When the heap has twice as many entries as were current at the last compaction,
+    `is_current` filters out the stale ones. `on_earlier` is called when a new deadline is the
+    earliest.
     """
 
     def __init__(
-        self, matters: Callable[[Item], bool], on_sooner: Callable[[], object] = lambda: None
+        self,
+        is_current: Callable[[Deadline], bool],
+        on_earlier: Callable[[], object] = lambda: None,
     ) -> None:
-        self._matters = matters
-        self._on_sooner = on_sooner
-        self._items: list[Item] = []
+        self._is_current = is_current
+        self._on_earlier = on_earlier
+        self._heap: list[Deadline] = []
         self._order = count()
-        self._most = _LEAST
+        self._compaction_length = _MIN_COMPACTION_LENGTH
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._heap)
 
-    def put(self, when: float, job_id: str, due: Due, mark: float) -> None:
-        """Have a job looked at; never, where `when` is infinite."""
-        if when == math.inf:
+    def add(self, due_at: float, job_id: str, kind: DeadlineKind, version: float) -> None:
+        """Add a deadline; an infinite `due_at` adds nothing."""
+        if due_at == math.inf:
             return
-        item = Item(when, next(self._order), job_id, due, mark)
-        heapq.heappush(self._items, item)
-        if self._items[0] is item:
-            self._on_sooner()
-        if len(self._items) > self._most:
-            self._items = [item for item in self._items if self._matters(item)]
-            heapq.heapify(self._items)
-            self._most = 2 * len(self._items) + _LEAST
+        deadline = Deadline(due_at, next(self._order), job_id, kind, version)
+        heapq.heappush(self._heap, deadline)
+        if self._heap[0] is deadline:
+            self._on_earlier()
+        if len(self._heap) > self._compaction_length:
+            self._heap = [deadline for deadline in self._heap if self._is_current(deadline)]
+            heapq.heapify(self._heap)
+            self._compaction_length = 2 * len(self._heap) + _MIN_COMPACTION_LENGTH
 
     @property
-    def next(self) -> float:
-        """When to look again; infinite where there is nothing."""
-        return self._items[0].when if self._items else math.inf
+    def next_due_at(self) -> float:
+        """The time of the earliest deadline; infinite if there is none."""
+        return self._heap[0].due_at if self._heap else math.inf
 
-    def due(self, now: float) -> Iterator[Item]:
-        """Take out and yield what is due by now, in order."""
-        while self._items and self._items[0].when <= now:
-            yield heapq.heappop(self._items)
+    def pop_due(self, now: float) -> Iterator[Deadline]:
+        """Remove and yield the deadlines that have passed, earliest first."""
+        while self._heap and self._heap[0].due_at <= now:
+            yield heapq.heappop(self._heap)

@@ -1,4 +1,4 @@
-"""When a lease, a limit or a retention of a job is over, and what that means."""
+"""Expiry of leases, time limits and retention."""
 
 from __future__ import annotations
 
@@ -7,177 +7,179 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from jobs.failpoints import hit
-from jobs.limits import Limits
-from jobs.memory.deadline_queue import Agenda, Item
-from jobs.memory.job_record import Entry
-from jobs.memory.job_table import Ledger
+from jobs.failpoints import failpoint
+from jobs.memory.deadline_queue import Deadline, DeadlineQueue
+from jobs.memory.job_record import JobRecord
+from jobs.memory.job_table import JobTable
 from jobs.memory.workers import Workers
-from jobs.model import Job, JobStatus
+from jobs.model import Job, JobStatus, Limits
 
 logger = logging.getLogger(__name__)
 
-# A job that is changing is looked at again when it is known how that ended.
-_CHANGING_S = 0.1
-# What could not be written is tried again after so long.
-_AGAIN_S = 1.0
-# The SDK looks for jobs that it was given ten times a second; a busy machine may take longer.
-BEGINS_S = 0.5
-# Nothing is awaited for longer, for stops that nobody asks for are in no agenda.
-_LONGEST_S = 60.0
+# Retry delay for a deadline of a job whose transition is still being written.
+_TRANSITION_RETRY_S = 0.1
+# Retry delay after the end of a job could not be written.
+_WRITE_RETRY_S = 1.0
+# RunPod's SDK starts the jobs that it has received ten times a second; on a busy machine later.
+MAX_START_DELAY_S = 0.5
+# Upper bound of each wait: expired stops of workers have no deadline in the queue.
+_MAX_WAIT_S = 60.0
 
 
-class Timekeeper:
-    """Keeps the times of all jobs; owned by the store.
+class ExpiryScheduler:
+    """Schedules the deadlines of all jobs and handles them when they are due; owned by the store.
 
-    Leases are kept by the monotonic clock. The other limits count from times that are in the job,
-    by the clock of the day, so that they go on where they were when a server starts again.
+    Leases use the monotonic clock. The other limits count from times that are saved with the job,
+    by the system clock, so they continue correctly after a restart of the server.
     """
 
     def __init__(
         self,
-        ledger: Ledger,
+        table: JobTable,
         workers: Workers,
         limits: Limits,
         now: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
-        self._ledger = ledger
+        self._table = table
         self._workers = workers
         self._limits = limits
         self._now = now
         self._monotonic = monotonic
-        self._sooner = asyncio.Event()
-        self._agenda = Agenda(self._matters, self._sooner.set)
+        # Set when something becomes due earlier than `wait_until_due` knows.
+        self._has_earlier = asyncio.Event()
+        self._deadlines = DeadlineQueue(self._is_current, self._has_earlier.set)
 
-    def lease(self, entry: Entry, lease_s: float) -> None:
-        """Begin the lease of a job that is in progress, and its run."""
-        job = entry.job
-        entry.lease_until = self._monotonic() + lease_s
-        self._agenda.put(entry.lease_until, job.id, "lease", job.attempt)
-        limit_s = job.policy.execution_timeout_ms / 1000
-        self._put_since(job.started_at or 0.0, limit_s, job.id, "execution", job.attempt)
+    def start_lease(self, record: JobRecord, lease_s: float) -> None:
+        """Start the lease of a job in progress, and its execution timeout."""
+        job = record.job
+        record.lease_until = self._monotonic() + lease_s
+        self._deadlines.add(record.lease_until, job.id, "lease", job.attempt)
+        timeout_s = job.policy.execution_timeout_ms / 1000
+        self._add_since(job.started_at or 0.0, timeout_s, job.id, "execution", job.attempt)
 
-    def limit(self, job: Job, due: Literal["ttl", "retention"]) -> None:
-        """Let a job end when it has existed, or been kept, for as long as it may."""
-        if due == "ttl":
-            since, limit_s = job.queued_at, job.policy.ttl_ms / 1000
-        else:
-            limits = self._limits
-            since = job.ended_at or 0.0
-            limit_s = limits.sync_retention_s if job.sync else limits.retention_s
-        self._put_since(since, limit_s, job.id, due, since)
+    def schedule_ttl(self, job: Job) -> None:
+        """Remove a job that has not ended when its ttl has passed."""
+        self._add_since(job.queued_at, job.policy.ttl_ms / 1000, job.id, "ttl", job.queued_at)
 
-    def stop(self, job: Job, entry: Entry) -> None:
-        """Have a job stopped by who has it, and by who has lost it and may not know.
+    def schedule_retention(self, job: Job) -> None:
+        """Remove a job that has ended when its retention has passed."""
+        ended_at = job.ended_at or 0.0
+        retention_s = self._limits.sync_retention_s if job.sync else self._limits.retention_s
+        self._add_since(ended_at, retention_s, job.id, "retention", ended_at)
 
-        A job that has just been handed out may not run yet, and its worker drops the stop of a job
-        that it does not run: it is told once more. One that has stopped it by then drops that.
+    def request_stops(self, job: Job, record: JobRecord) -> None:
+        """Tell the worker that has a job, and one that lost it but may still run it, to stop it.
+
+        A worker that has just received a job may not have started it, and ignores the stop of a job
+        that it does not run. So the stop is sent a second time. A worker that has already stopped
+        the job ignores the second one.
         """
         now = self._monotonic()
-        for worker_id in {job.worker_id, entry.lost_to(now)}:
+        for worker_id in {job.worker_id, record.worker_still_running(now)}:
             if worker_id is not None:
-                self._workers.stop(worker_id, job.id, now)
-        if job.worker_id is not None and self._now() - (job.started_at or 0.0) < BEGINS_S:
-            self._workers.stop_again(job.worker_id, job.id, now + BEGINS_S)
-            self._sooner.set()
+                self._workers.request_stop(worker_id, job.id, now)
+        if job.worker_id is not None and self._now() - (job.started_at or 0.0) < MAX_START_DELAY_S:
+            self._workers.repeat_stop_at(job.worker_id, job.id, now + MAX_START_DELAY_S)
+            self._has_earlier.set()
 
-    def _put_since(
+    def _add_since(
         self,
         since: float,
         limit_s: float,
         job_id: str,
-        due: Literal["execution", "ttl", "retention"],
-        mark: float,
+        kind: Literal["execution", "ttl", "retention"],
+        version: float,
     ) -> None:
-        # The clock of the day may have been set back since.
+        # Not negative, even if the system clock was set back in between.
         passed_s = max(0.0, self._now() - since)
-        self._agenda.put(self._monotonic() + limit_s - passed_s, job_id, due, mark)
+        self._deadlines.add(self._monotonic() + limit_s - passed_s, job_id, kind, version)
 
-    async def wait(self) -> None:
-        """Return when something is due, or might be: a server with nothing to do sleeps."""
-        while (left_s := min(self._next() - self._monotonic(), _LONGEST_S)) > 0:
-            self._sooner.clear()
+    async def wait_until_due(self) -> None:
+        """Return when something is due, or may be; sleeps while the store has nothing to do."""
+        while (remaining_s := min(self._next_due_at() - self._monotonic(), _MAX_WAIT_S)) > 0:
+            self._has_earlier.clear()
             try:
-                async with asyncio.timeout(left_s):
-                    await self._sooner.wait()
+                async with asyncio.timeout(remaining_s):
+                    await self._has_earlier.wait()
             except TimeoutError:
                 return
 
-    def _next(self) -> float:
-        return min(self._agenda.next, self._workers.next)
+    def _next_due_at(self) -> float:
+        return min(self._deadlines.next_due_at, self._workers.next_repeat_at)
 
-    def over(self, lose: Callable[[Entry, str], Sequence[Job]]) -> list[Job]:
-        """Do what time demands by now; return the jobs that have to end, as they have to.
+    def process_due(self, reclaim: Callable[[JobRecord, str], Sequence[Job]]) -> list[Job]:
+        """Handle everything that is due; return the jobs that must end, in their final state.
 
-        `lose` takes a job from a worker that was not heard of, and returns it if that ends it.
+        `reclaim` takes a job from a worker whose lease has expired. It returns the failed job if it
+        was lost too often, and nothing otherwise.
         """
         now = self._monotonic()
-        # A lease and a run may be over at one time: one end is enough.
+        # Lease and execution timeout may both expire; the job ends once.
         ended: dict[str, Job] = {}
-        for item in self._agenda.due(now):
-            entry = self._ledger.get(item.job_id)
-            if entry is None or not self._matters(item):
+        for deadline in self._deadlines.pop_due(now):
+            record = self._table.find(deadline.job_id)
+            if record is None or not self._is_current(deadline):
                 continue
-            if entry.changing is not None:
-                self._again(item, now + _CHANGING_S)
-            elif item.due == "retention":
-                hit("forgotten")
-                self._ledger.forget(entry)
-            elif item.due == "ttl":
-                hit("expired")
-                _log_expiry(entry.job)
-                self.stop(entry.job, entry)
-                self._ledger.forget(entry)
-            elif item.due == "lease" and entry.lease_until > now:
-                self._again(item, entry.lease_until)
+            if record.transition is not None:
+                self._postpone(deadline, now + _TRANSITION_RETRY_S)
+            elif deadline.kind == "retention":
+                failpoint("forgotten")
+                self._table.remove(record)
+            elif deadline.kind == "ttl":
+                failpoint("expired")
+                _log_expiry(record.job)
+                self.request_stops(record.job, record)
+                self._table.remove(record)
+            elif deadline.kind == "lease" and record.lease_until > now:
+                self._postpone(deadline, record.lease_until)
             else:
-                hit("timed-out" if item.due == "execution" else "lease-over")
-                ends = (
-                    [self._timed_out(entry.job)]
-                    if item.due == "execution"
-                    else lose(entry, "its worker was not heard of any more")
+                failpoint("timed-out" if deadline.kind == "execution" else "lease-over")
+                failed = (
+                    [self._time_out(record.job)]
+                    if deadline.kind == "execution"
+                    else reclaim(record, "its worker was not heard of any more")
                 )
-                if ends:
-                    # It matters no more when the end is written.
-                    self._again(item, now + _AGAIN_S)
-                for job in ends:
+                if failed:
+                    # Stale as soon as the end is written, so this retries only a failed write.
+                    self._postpone(deadline, now + _WRITE_RETRY_S)
+                for job in failed:
                     ended.setdefault(job.id, job)
-        self._workers.over(now)
-        # One that was forgotten in the same look has no end any more.
-        return [job for job_id, job in ended.items() if self._ledger.get(job_id) is not None]
+        self._workers.process_due_stops(now)
+        # A later deadline of the same call may have removed the job.
+        return [job for job_id, job in ended.items() if self._table.find(job_id) is not None]
 
-    def _again(self, item: Item, when: float) -> None:
-        self._agenda.put(when, item.job_id, item.due, item.mark)
+    def _postpone(self, deadline: Deadline, due_at: float) -> None:
+        self._deadlines.add(due_at, deadline.job_id, deadline.kind, deadline.version)
 
-    def _timed_out(self, job: Job) -> Job:
-        limit_s = job.policy.execution_timeout_ms / 1000
-        return job.but(
+    def _time_out(self, job: Job) -> Job:
+        timeout_s = job.policy.execution_timeout_ms / 1000
+        return job.replace(
             status=JobStatus.TIMED_OUT,
             ended_at=self._now(),
-            error=f"the job ran for more than {limit_s:g} s (executionTimeout)",
+            error=f"the job ran for more than {timeout_s:g} s (executionTimeout)",
         )
 
-    def _matters(self, item: Item) -> bool:
-        """Tell whether a look at a job is still worth taking."""
-        entry = self._ledger.get(item.job_id)
-        if entry is None:
+    def _is_current(self, deadline: Deadline) -> bool:
+        """Return whether a deadline still applies to its job."""
+        record = self._table.find(deadline.job_id)
+        if record is None:
             return False
-        job = entry.job
-        if item.due == "retention":
-            return job.ended_at == item.mark
-        if item.due == "ttl":
-            return not job.status.final and job.queued_at == item.mark
-        return job.status is JobStatus.IN_PROGRESS and job.attempt == item.mark
+        job = record.job
+        if deadline.kind == "retention":
+            return job.ended_at == deadline.version
+        if deadline.kind == "ttl":
+            return not job.status.is_final and job.queued_at == deadline.version
+        return job.status is JobStatus.IN_PROGRESS and job.attempt == deadline.version
 
 
 def _log_expiry(job: Job) -> None:
-    """Log that a job is forgotten because its ttl is over."""
-    where = "on its worker" if job.status is JobStatus.IN_PROGRESS else "in the queue"
+    """Log that a job is removed because its ttl has passed."""
+    location = "on its worker" if job.status is JobStatus.IN_PROGRESS else "in the queue"
     logger.warning(
         "job %s expired %s: its ttl of %g s is over",
         job.id,
-        where,
+        location,
         job.policy.ttl_ms / 1000,
         extra={"job_id": job.id},
     )

@@ -1,4 +1,4 @@
-"""What a store keeps of one job besides the job: its lease, its stream, who waits for it."""
+"""The record of one job in a store: the job, its lease, its stream and its waiters."""
 
 from __future__ import annotations
 
@@ -9,107 +9,109 @@ from collections.abc import Sequence
 from jobs.model import Job, Json
 from jobs.ports import Chunk
 
-# More than any worker streams while a batch is on its way to the disk.
-UNSEEN = 100_000
+# More chunks than any worker streams before a batch of them is written to the disk.
+RESUME_NUMBER_GAP = 100_000
 
 
-class Entry:
-    """One job's place in a store; owned by the store.
+class JobRecord:
+    """A job and the state that the store keeps about it; owned by the store.
 
-    `changing` is set while a change is on its way to the disk: nothing else may happen to the job
-    until it is there or has failed. `private` is a job whose id nobody has been told, and of which
-    nothing is written: it ends with the server.
+    `transition` is the task that writes a change of the job to the disk, if there is one: until it
+    succeeds or fails, the job cannot change in another way. `is_unpublished` marks a job whose id
+    no client has received. It is not written to the journal, and is lost when the server ends.
     """
 
     __slots__ = (
-        "_number",
+        "_last_number",
         "_waiters",
-        "changing",
         "chunks",
-        "drained",
+        "is_unpublished",
         "job",
         "lease_until",
-        "lost_by",
         "lost_until",
-        "private",
+        "lost_worker_id",
         "stream_bytes",
+        "taken_until",
+        "transition",
     )
 
-    def __init__(self, job: Job, *, private: bool = False) -> None:
+    def __init__(self, job: Job, *, is_unpublished: bool = False) -> None:
         self.job = job
-        self.private = private
-        self.changing: asyncio.Task[None] | None = None
-        # By the event loop's clock; means something while the job is in progress.
+        self.is_unpublished = is_unpublished
+        self.transition: asyncio.Task[None] | None = None
+        # By the monotonic clock; valid only while the job is in progress.
         self.lease_until = 0.0
-        # The worker that lost it last, and until when that may still run it and not know.
-        self.lost_by: str | None = None
+        # The worker that lost the job last, and until when it may still run it without knowing.
+        self.lost_worker_id: str | None = None
         self.lost_until = 0.0
         self.chunks: list[Chunk] = []
-        self.drained = (0, 0)
+        # (attempt, number) of the last chunk that `take_chunks` has returned.
+        self.taken_until = (0, 0)
         self.stream_bytes = 0
-        self._number = 0
+        self._last_number = 0
         self._waiters: list[asyncio.Future[bool]] = []
 
-    def lost_to(self, now: float) -> str | None:
-        """Return the worker that has lost it and had not the time to end it since."""
-        return self.lost_by if now < self.lost_until else None
+    def worker_still_running(self, now: float) -> str | None:
+        """Return the worker that has lost the job but may still run it, if there is one."""
+        return self.lost_worker_id if now < self.lost_until else None
 
-    def begin_stream(self) -> int:
-        """Forget an earlier attempt's stream; return how many bytes it had."""
-        gone, self.stream_bytes = self.stream_bytes, 0
+    def clear_stream(self) -> int:
+        """Drop the chunks of an earlier attempt; return how many bytes they had."""
+        dropped_bytes, self.stream_bytes = self.stream_bytes, 0
         self.chunks = []
-        self._number = 0
-        return gone
+        self._last_number = 0
+        return dropped_bytes
 
-    def resume_stream(self, chunks: Sequence[Chunk]) -> None:
-        """Take up a stream that a worker goes on with after the store has begun anew.
+    def restore_stream(self, chunks: Sequence[Chunk]) -> None:
+        """Restore the stream of a job whose worker survived a restart of the store.
 
-        Its last chunks may not have been on disk, and readers have seen them: what comes next is
-        numbered well past those, or readers would take it for what they know.
+        The last chunks before the restart may not have been written, although readers received
+        them. New chunks are numbered with a gap after the saved ones, because a reader would take a
+        chunk with a repeated number for one that it has already read.
         """
         self.chunks = list(chunks)
         self.stream_bytes = sum(len(chunk.value) for chunk in chunks)
-        self._number = (chunks[-1].number if chunks else 0) + UNSEEN
+        self._last_number = (chunks[-1].number if chunks else 0) + RESUME_NUMBER_GAP
 
-    def extend_stream(self, values: Sequence[Json]) -> list[Chunk]:
-        """Add to the stream of the current attempt and wake its readers."""
-        first = self._number + 1
-        new = [Chunk(self.job.attempt, first + at, value) for at, value in enumerate(values)]
+    def append_chunks(self, values: Sequence[Json]) -> list[Chunk]:
+        """Append to the stream of the current attempt and wake its readers."""
+        first = self._last_number + 1
+        new = [Chunk(self.job.attempt, first + i, value) for i, value in enumerate(values)]
         self.chunks += new
-        self._number += len(new)
+        self._last_number += len(new)
         self.stream_bytes += sum(map(len, values))
-        self.wake()
+        self.wake_waiters()
         return new
 
-    def after(self, place: tuple[int, int]) -> list[Chunk]:
-        """Return what comes after a place; an earlier attempt's place is before everything."""
-        at = bisect_right(self.chunks, place, key=lambda chunk: (chunk.attempt, chunk.number))
-        return self.chunks[at:]
+    def chunks_after(self, position: tuple[int, int]) -> list[Chunk]:
+        """Return the chunks after (attempt, number); all if the attempt is an earlier one."""
+        index = bisect_right(self.chunks, position, key=lambda chunk: (chunk.attempt, chunk.number))
+        return self.chunks[index:]
 
-    def wake(self) -> None:
-        """Let everybody who waits look again."""
+    def wake_waiters(self) -> None:
+        """Wake all tasks that wait for a change of the job."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            _tell(waiter, True)
+            _resolve(waiter, True)
 
-    async def changed(self, timeout_s: float) -> bool:
-        """Wait for `wake`; False after `timeout_s`."""
+    async def wait_for_change(self, timeout_s: float) -> bool:
+        """Wait for `wake_waiters`; return False after `timeout_s`."""
         if timeout_s <= 0:
             return False
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
         self._waiters.append(waiter)
-        # A third of what `asyncio.timeout` takes: every /runsync waits here.
-        timer = loop.call_later(timeout_s, _tell, waiter, False)
+        # Takes a third of the time of `asyncio.timeout`; every /runsync waits here.
+        timer = loop.call_later(timeout_s, _resolve, waiter, False)
         try:
             return await waiter
         finally:
             timer.cancel()
-            # After a wake-up it is in the list no more.
+            # `wake_waiters` has already removed it, a timeout has not.
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
 
 
-def _tell(waiter: asyncio.Future[bool], woken: bool) -> None:
+def _resolve(waiter: asyncio.Future[bool], is_woken: bool) -> None:
     if not waiter.done():
-        waiter.set_result(woken)
+        waiter.set_result(is_woken)

@@ -1,4 +1,4 @@
-"""All jobs that are kept, and what they amount to."""
+"""All stored jobs, with their counts by endpoint and their size."""
 
 from __future__ import annotations
 
@@ -6,163 +6,192 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from jobs.errors import StoreFull
-from jobs.journal_port import Journal
-from jobs.limits import Limits
-from jobs.memory.endpoint import Endpoint
-from jobs.memory.job_record import Entry
+from jobs.memory.job_record import JobRecord
+from jobs.memory.ready_queue import ReadyQueue
 from jobs.memory.workers import Workers
-from jobs.model import Job, JobStatus
+from jobs.model import Job, JobStatus, Limits
+from jobs.ports import Journal
 
 
-class Ledger:
-    """Counts jobs and bytes, by endpoint and by worker, and keeps both within the limits.
+class Endpoint:
+    """The counts and the ready queue of one endpoint.
 
-    Every way in which a job is added, changed or forgotten leads through here, so that no count can
-    come apart from what it counts. Owned by the store.
+    Only stored jobs are counted, so the counts are the same after a restart. `totals` holds the
+    counts of all endpoints together; all endpoints update it.
+    """
+
+    __slots__ = ("_totals", "counts", "queue", "retried")
+
+    def __init__(self, totals: dict[JobStatus, int]) -> None:
+        self._totals = totals
+        self.queue = ReadyQueue()
+        self.counts = dict.fromkeys(JobStatus, 0)
+        self.retried = 0
+
+    def add_to_counts(self, job: Job, change: int) -> None:
+        """Count a job with its current status: `change` is 1 to add it and -1 to remove it."""
+        self.counts[job.status] += change
+        self._totals[job.status] += change
+        if job.was_retried:
+            self.retried += change
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the endpoint has no jobs and no task waits for one."""
+        return not self.queue.has_waiters and not any(self.counts.values())
+
+
+class JobTable:
+    """Holds all jobs, counts them and their bytes, and enforces the limits.
+
+    All additions, changes and removals of jobs go through this class, so that the counts always
+    match the jobs. Owned by the store.
     """
 
     def __init__(self, limits: Limits, journal: Journal, workers: Workers) -> None:
         self._limits = limits
         self._journal = journal
         self._workers = workers
-        self._entries: dict[str, Entry] = {}
+        self._records: dict[str, JobRecord] = {}
         self._endpoints: dict[str, Endpoint] = {}
         self.totals = dict.fromkeys(JobStatus, 0)
-        self._bytes = 0
-        self._arriving = 0
-        # Results that their sender has got, oldest first: they make room for new jobs.
+        self._total_bytes = 0
+        self._reserved_jobs = 0
+        # Unpublished jobs whose result the client has received, oldest first. They are removed
+        # when new jobs need the space.
         self._delivered: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many jobs there are, with those on their way in."""
-        return len(self._entries) + self._arriving
+        """Return how many jobs there are, including reserved ones."""
+        return len(self._records) + self._reserved_jobs
 
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self._entries.values())
+    def __iter__(self) -> Iterator[JobRecord]:
+        return iter(self._records.values())
 
-    def newest(self) -> Iterator[Entry]:
-        """Yield all, the newest first."""
-        return reversed(self._entries.values())
+    def newest_first(self) -> Iterator[JobRecord]:
+        """Yield all records, newest first."""
+        return reversed(self._records.values())
 
     @property
-    def bytes(self) -> int:
-        """How many bytes there are of them."""
-        return self._bytes
+    def total_bytes(self) -> int:
+        """The size in bytes of all jobs and their streams."""
+        return self._total_bytes
 
-    def get(self, job_id: str) -> Entry | None:
-        """Return a job's entry; None when there is none, or no longer."""
-        return self._entries.get(job_id)
+    def find(self, job_id: str) -> JobRecord | None:
+        """Return the record of a job; None if it is not stored."""
+        return self._records.get(job_id)
 
-    def entry(self, job_id: str) -> Entry:
-        """Return the entry of a job that is known to be kept."""
-        return self._entries[job_id]
+    def get(self, job_id: str) -> JobRecord:
+        """Return the record of a job that is known to be stored."""
+        return self._records[job_id]
 
-    def endpoint(self, name: str) -> Endpoint:
-        """Return an endpoint, which exists as soon as it is named by who sends or takes jobs."""
+    def get_or_create_endpoint(self, name: str) -> Endpoint:
+        """Return an endpoint, and create it if needed: used when a job or a worker names it."""
         endpoint = self._endpoints.get(name)
         if endpoint is None:
             endpoint = self._endpoints[name] = Endpoint(self.totals)
         return endpoint
 
-    def known(self, name: str) -> Endpoint | None:
-        """Return an endpoint if it exists: asking about one must not make it."""
+    def find_endpoint(self, name: str) -> Endpoint | None:
+        """Return an endpoint; None if it does not exist."""
         return self._endpoints.get(name)
 
-    def endpoints(self) -> list[str]:
-        """Return the names of all."""
+    def endpoint_names(self) -> list[str]:
+        """Return the names of all endpoints."""
         return list(self._endpoints)
 
-    def tidy(self, name: str) -> None:
-        """Drop an endpoint of which nothing is left: anybody may have named it."""
+    def drop_endpoint_if_idle(self, name: str) -> None:
+        """Remove an idle endpoint: clients choose the names, so idle ones would accumulate."""
         endpoint = self._endpoints.get(name)
-        if endpoint is not None and endpoint.idle:
+        if endpoint is not None and endpoint.is_idle:
             del self._endpoints[name]
 
-    def arrive(self, job: Job) -> None:
-        """Count a job that nobody can see yet. Raises StoreFull."""
+    def reserve(self, job: Job) -> None:
+        """Count a job that is not visible yet. Raises StoreFull."""
         self.make_room(job.size, jobs=1)
-        self._arriving += 1
-        self._bytes += job.size
+        self._reserved_jobs += 1
+        self._total_bytes += job.size
 
-    def refuse(self, job: Job) -> None:
-        """Count it no more."""
-        self._arriving -= 1
-        self._bytes -= job.size
+    def release_reservation(self, job: Job) -> None:
+        """Undo `reserve`."""
+        self._reserved_jobs -= 1
+        self._total_bytes -= job.size
 
-    def add(self, entry: Entry) -> None:
-        """Keep a job."""
-        job = entry.job
-        self._entries[job.id] = entry
-        self.endpoint(job.endpoint).count(job, 1)
-        self._bytes += job.size + entry.stream_bytes
+    def add(self, record: JobRecord) -> None:
+        """Add a job."""
+        job = record.job
+        self._records[job.id] = record
+        self.get_or_create_endpoint(job.endpoint).add_to_counts(job, 1)
+        self._total_bytes += job.size + record.stream_bytes
         if job.status is JobStatus.IN_PROGRESS:
-            self._workers.hold(job.worker_id or "", job.id)
+            self._workers.add_lease(job.worker_id or "", job.id)
 
-    def save(self, entry: Entry, job: Job) -> None:
-        """Write a job's state; of one that nobody was told of there is nothing to keep."""
-        if not entry.private:
+    def save(self, record: JobRecord, job: Job) -> None:
+        """Write a job to the journal unless it is unpublished."""
+        if not record.is_unpublished:
             self._journal.save(job)
 
-    def become(self, entry: Entry, job: Job) -> None:
-        """Show a job's new state to all who look or wait."""
-        before = entry.job
+    def set_job(self, record: JobRecord, job: Job) -> None:
+        """Replace a job's state and make the new one visible to all readers."""
+        before = record.job
         endpoint = self._endpoints[job.endpoint]
-        endpoint.count(before, -1)
-        endpoint.count(job, 1)
-        self._bytes += job.size - before.size
-        entry.job = job
+        endpoint.add_to_counts(before, -1)
+        endpoint.add_to_counts(job, 1)
+        self._total_bytes += job.size - before.size
+        record.job = job
         if job.status is JobStatus.IN_PROGRESS:
             if before.status is not JobStatus.IN_PROGRESS:
-                self._workers.hold(job.worker_id or "", job.id)
+                self._workers.add_lease(job.worker_id or "", job.id)
         elif before.status is JobStatus.IN_PROGRESS:
-            self._workers.release(before.worker_id or "", job.id)
-        if job.status.final:
-            # Nobody waits for less, or for what is streamed, which is told apart.
-            entry.wake()
+            self._workers.remove_lease(before.worker_id or "", job.id)
+        if job.status.is_final:
+            # Waiters need no other change of state; `append_chunks` wakes the readers of streams.
+            record.wake_waiters()
 
-    def begin_stream(self, entry: Entry) -> None:
-        """Forget what an earlier attempt has streamed."""
-        self._bytes -= entry.begin_stream()
+    def clear_stream(self, record: JobRecord) -> None:
+        """Drop the chunks of an earlier attempt."""
+        self._total_bytes -= record.clear_stream()
 
-    def count_stream(self, size: int) -> None:
-        """Count what was streamed."""
-        self._bytes += size
+    def add_stream_bytes(self, size: int) -> None:
+        """Count streamed bytes."""
+        self._total_bytes += size
 
-    def deliver(self, job_id: str) -> None:
-        """Note that a job's sender has got the result and never had an id to ask again with."""
+    def mark_delivered(self, job_id: str) -> None:
+        """Record that the client of an unpublished job has received its result."""
         self._delivered[job_id] = None
 
-    def forget(self, entry: Entry) -> None:
-        """Keep a job no longer."""
-        job = entry.job
-        del self._entries[job.id]
+    def remove(self, record: JobRecord) -> None:
+        """Remove a job and delete it from the journal."""
+        job = record.job
+        del self._records[job.id]
         self._delivered.pop(job.id, None)
         endpoint = self._endpoints[job.endpoint]
-        endpoint.count(job, -1)
-        endpoint.line.remove(job.id)
-        self._bytes -= job.size + entry.stream_bytes
+        endpoint.add_to_counts(job, -1)
+        endpoint.queue.remove(job.id)
+        self._total_bytes -= job.size + record.stream_bytes
         if job.status is JobStatus.IN_PROGRESS:
-            self._workers.release(job.worker_id or "", job.id)
-        if not entry.private:
-            self._journal.forget(job.id)
-        entry.wake()
-        self.tidy(job.endpoint)
+            self._workers.remove_lease(job.worker_id or "", job.id)
+        if not record.is_unpublished:
+            self._journal.delete(job.id)
+        record.wake_waiters()
+        self.drop_endpoint_if_idle(job.endpoint)
 
-    def make_room(self, size: int, jobs: int = 0) -> None:
-        """Forget delivered results, as many as `size` more bytes and so many jobs need.
+    def make_room(self, size_bytes: int, jobs: int = 0) -> None:
+        """Remove delivered results until `size_bytes` more bytes and `jobs` more jobs fit.
 
         Raises:
-            StoreFull: all of them would not do.
+            StoreFull: they do not fit even after all delivered results were removed.
         """
         limits = self._limits
-        most = limits.max_jobs - jobs
-        while self._delivered and (len(self) > most or self._bytes + size > limits.max_bytes):
+        max_jobs = limits.max_jobs - jobs
+        max_bytes = limits.max_bytes - size_bytes
+        while self._delivered and (len(self) > max_jobs or self._total_bytes > max_bytes):
             job_id, _ = self._delivered.popitem(last=False)
-            entry = self._entries[job_id]
-            # It may have been run again, or its id told, since.
-            if entry.private and entry.changing is None and entry.job.status.final:
-                self.forget(entry)
-        if len(self) > most:
-            raise StoreFull(f"{limits.max_jobs:,} jobs are kept, the most that may be")
-        if self._bytes + size > limits.max_bytes:
-            raise StoreFull(f"the jobs that are kept have {limits.max_bytes:,} bytes, the most")
+            record = self._records[job_id]
+            # It may have been published or retried since its result was delivered.
+            if record.is_unpublished and record.transition is None and record.job.status.is_final:
+                self.remove(record)
+        if len(self) > max_jobs:
+            raise StoreFull(f"the job store is full: it keeps at most {limits.max_jobs:,} jobs")
+        if self._total_bytes > max_bytes:
+            raise StoreFull(f"the job store is full: its jobs may have {limits.max_bytes:,} bytes")

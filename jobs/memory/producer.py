@@ -1,4 +1,4 @@
-"""The sender's side of a store: jobs come in, are looked up, taken back and run again."""
+"""Operations of the clients of a store: submit, read, cancel and retry jobs."""
 
 from __future__ import annotations
 
@@ -6,27 +6,34 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from jobs.errors import NotRetryable
-from jobs.failpoints import hit
-from jobs.memory.core import Core
-from jobs.memory.job_record import Entry
+from jobs.failpoints import failpoint
+from jobs.memory.job_record import JobRecord
+from jobs.memory.state import StoreState
 from jobs.model import Job, JobStatus, NewJob, new_id
-from jobs.ports import Stats
+from jobs.ports import QueueStats
 
-_RETRYABLE = (JobStatus.FAILED, JobStatus.TIMED_OUT)
+_RETRYABLE_STATUSES = (JobStatus.FAILED, JobStatus.TIMED_OUT)
 
 
-class SenderSide(Core):
-    """What a store does for whoever sends jobs; the port has the contracts."""
+class ProducerOperations:
+    """The operations of `JobStore` for clients; the protocol documents their contracts."""
+
+    def __init__(self, state: StoreState) -> None:
+        self._state = state
+        self._table = state.table
+        self._journal = state.journal
+        self._now = state.now
+        self._monotonic = state.monotonic
 
     async def enqueue(self, new: NewJob) -> Job:
         """Accept a job; it is durable when this returns.
 
-        One that is `sync` is not: its sender waits for the result, and is told nothing before. Only
-        a webhook is owed whatever happens.
+        A `sync` job without a webhook is not written to the disk: its client waits for the result
+        and has no id to ask with after a restart. A webhook must be called even after a restart.
 
         Raises:
-            StoreFull: there are too many, or too much of them.
-            StoreUnavailable: the disk did not take it.
+            StoreFull: the limits of the store do not allow another job of this size.
+            StoreUnavailable: the disk refused the job.
         """
         now = self._now()
         job = Job(
@@ -40,109 +47,110 @@ class SenderSide(Core):
             webhook=new.webhook,
             extra=new.extra,
         )
-        private = new.sync and new.webhook is None
-        if private:
-            self._ledger.make_room(job.size, jobs=1)
+        is_unpublished = new.sync and new.webhook is None
+        if is_unpublished:
+            self._table.make_room(job.size, jobs=1)
         else:
-            await self._accept(job)
-        self._ledger.add(Entry(job, private=private))
-        self._ledger.endpoint(job.endpoint).line.push(job)
-        self._time.limit(job, "ttl")
-        hit("enqueued")
+            await self._save(job)
+        self._table.add(JobRecord(job, is_unpublished=is_unpublished))
+        self._table.get_or_create_endpoint(job.endpoint).queue.push(job)
+        self._state.expiry.schedule_ttl(job)
+        failpoint("enqueued")
         return job
 
-    async def _accept(self, job: Job) -> None:
-        """Have a job on disk, while it counts and nobody sees it."""
-        self._ledger.arrive(job)
+    async def _save(self, job: Job) -> None:
+        """Write a new job to the disk; meanwhile it is counted but not visible."""
+        self._table.reserve(job)
         self._journal.save(job)
-        hit("enqueue-saved")
+        failpoint("enqueue-saved")
         try:
-            await self._journal.durable()
+            await self._journal.flush()
         except BaseException:
-            # Refused, or its sender has gone: nobody knows its id.
-            self._journal.forget(job.id)
+            # The disk refused it, or the client disconnected before it received the id.
+            self._journal.delete(job.id)
             raise
         finally:
-            self._ledger.refuse(job)
-        hit("enqueue-durable")
+            self._table.release_reservation(job)
+        failpoint("enqueue-durable")
 
     async def publish(self, job_id: str) -> None:
-        """Have a `sync` job on disk before its id is told. Raises StoreUnavailable."""
-        # A change that it shares with jobs that are told of is on its way without it.
-        entry = await self._settled(job_id)
-        if entry is None or not entry.private:
+        """Write a `sync` job to the disk before its id is sent. Raises StoreUnavailable."""
+        # An unpublished job that shares a transition with published ones is not written by it.
+        record = await self._state.find_settled(job_id)
+        if record is None or not record.is_unpublished:
             return
-        # Before the wait: whatever ends it meanwhile has to be on disk as well.
-        entry.private = False
-        self._journal.save(entry.job)
-        if entry.chunks:
-            self._journal.append(job_id, entry.chunks)
-        hit("publish")
+        # Set before the wait, so that a transition that starts meanwhile is written as well.
+        record.is_unpublished = False
+        self._journal.save(record.job)
+        if record.chunks:
+            self._journal.append_chunks(job_id, record.chunks)
+        failpoint("publish")
         try:
-            await self._journal.durable()
+            await self._journal.flush()
         except BaseException:
-            # A change that has begun since is told of, and may be written where this was not.
-            if entry.changing is None:
-                entry.private = True
-                self._journal.forget(job_id)
+            # A transition that has started meanwhile has its own write, which may succeed. Its
+            # caller relies on it, so the job stays published.
+            if record.transition is None:
+                record.is_unpublished = True
+                self._journal.delete(job_id)
             raise
-        hit("published")
+        failpoint("published")
 
     async def get(self, job_id: str) -> Job | None:
-        """Return a job as it is now; None when there is none, or no longer."""
-        entry = self._ledger.get(job_id)
-        return entry.job if entry is not None else None
+        """Return a job as it is now; None if it is not stored."""
+        record = self._table.find(job_id)
+        return record.job if record is not None else None
 
     async def wait(self, job_id: str, timeout_s: float) -> Job | None:
-        """Return a job when it has ended, or as it is after `timeout_s`; None like `get`."""
+        """Return a job when it ends, or as it is after `timeout_s`; None if it is not stored."""
         deadline = self._monotonic() + timeout_s
-        entry = self._ledger.get(job_id)
-        if entry is None:
+        record = self._table.find(job_id)
+        if record is None:
             return None
-        while not entry.job.status.final:
-            woken = await entry.changed(deadline - self._monotonic())
-            # One that has ended is worth returning even if it was forgotten in the same moment.
-            if not entry.job.status.final and self._ledger.get(job_id) is not entry:
+        while not record.job.status.is_final:
+            is_woken = await record.wait_for_change(deadline - self._monotonic())
+            # A job that has ended is returned even if it was removed at the same moment.
+            if not record.job.status.is_final and self._table.find(job_id) is not record:
                 return None
-            if not woken:
+            if not is_woken:
                 break
-        return entry.job
+        return record.job
 
     async def cancel(self, job_id: str) -> Job | None:
-        """End a job that has not ended, whoever has it. Raises StoreUnavailable."""
-        entry = await self._settled(job_id)
-        if entry is None:
+        """End a job unless it has ended, and stop its worker. Raises StoreUnavailable."""
+        record = await self._state.find_settled(job_id)
+        if record is None:
             return None
-        if not entry.job.status.final:
-            hit("cancel")
-            await self._changes.make([self._cancelled(entry)])
-            hit("cancelled")
-        return entry.job
+        if not record.job.status.is_final:
+            failpoint("cancel")
+            await self._state.transitions.apply([self._to_cancelled(record.job)])
+            failpoint("cancelled")
+        return record.job
 
-    def _cancelled(self, entry: Entry) -> Job:
-        return entry.job.but(status=JobStatus.CANCELLED, ended_at=self._now())
+    def _to_cancelled(self, job: Job) -> Job:
+        return job.replace(status=JobStatus.CANCELLED, ended_at=self._now())
 
     async def retry(self, job_id: str) -> Job | None:
-        """Queue a failed job again under its id.
+        """Queue a failed job again under the same id.
 
         Raises:
-            NotRetryable: it did not fail.
-            StoreUnavailable: the disk did not take it.
+            NotRetryable: it has neither failed nor timed out.
+            StoreUnavailable: the disk refused the change.
         """
-        # Whoever asks has its id, be it that of a result that was not written.
+        # The caller has the id, so the job must be on the disk, even a result that was not written.
         await self.publish(job_id)
-        entry = await self._settled(job_id)
-        if entry is None:
+        record = await self._state.find_settled(job_id)
+        if record is None:
             return None
-        job = entry.job
-        if job.status not in _RETRYABLE:
+        job = record.job
+        if job.status not in _RETRYABLE_STATUSES:
             raise NotRetryable(
                 f"only a job that is FAILED or TIMED_OUT can be run again, this one is {job.status}"
             )
-        again = job.but(
+        queued = job.replace(
             status=JobStatus.IN_QUEUE,
             queued_at=self._now(),
-            losses=0,
+            lost_attempts=0,
             retries=job.retries + 1,
             worker_id=None,
             started_at=None,
@@ -152,69 +160,70 @@ class SenderSide(Core):
             error=None,
             webhook_sent=False,
         )
-        hit("retry")
-        await self._changes.make([again])
-        hit("retried")
-        return entry.job
+        failpoint("retry")
+        await self._state.transitions.apply([queued])
+        failpoint("retried")
+        return record.job
 
     async def purge(self, endpoint: str) -> int:
-        """Cancel all that waits in a queue; return how many. Raises StoreUnavailable."""
-        known = self._ledger.known(endpoint)
-        waiting = [self._ledger.get(job_id) for job_id in known.line] if known else []
-        ended = [self._cancelled(entry) for entry in waiting if entry is not None]
-        hit("purge")
-        await self._changes.make(ended)
-        hit("purged")
-        return len(ended)
+        """Cancel all waiting jobs of an endpoint; return how many. Raises StoreUnavailable."""
+        known = self._table.find_endpoint(endpoint)
+        waiting = [self._table.find(job_id) for job_id in known.queue] if known else []
+        cancelled = [self._to_cancelled(record.job) for record in waiting if record is not None]
+        failpoint("purge")
+        await self._state.transitions.apply(cancelled)
+        failpoint("purged")
+        return len(cancelled)
 
-    async def stats(self, endpoint: str) -> Stats:
+    async def stats(self, endpoint: str) -> QueueStats:
         """Count an endpoint's jobs."""
-        known = self._ledger.known(endpoint)
+        known = self._table.find_endpoint(endpoint)
         if known is None:
-            return Stats()
-        return Stats(
+            return QueueStats()
+        return QueueStats(
             counts=dict(known.counts),
             retried=known.retried,
             oldest_queued_at=self.oldest_queued_at(endpoint),
         )
 
     def oldest_queued_at(self, endpoint: str) -> float | None:
-        """Return since when the job waits that has waited longest; None where none does."""
-        known = self._ledger.known(endpoint)
-        oldest = self._ledger.get(known.line.oldest() or "") if known is not None else None
-        return oldest.job.queued_at if oldest is not None else None
+        """Return when the longest-waiting job was queued; None if no job waits."""
+        known = self._table.find_endpoint(endpoint)
+        job_id = known.queue.peek_oldest() if known is not None else None
+        record = self._table.find(job_id or "")
+        return record.job.queued_at if record is not None else None
 
-    def totals(self) -> Mapping[JobStatus, int]:
-        """Count the jobs of all endpoints, however many there are of those."""
-        return dict(self._ledger.totals)
+    def count_by_status(self) -> Mapping[JobStatus, int]:
+        """Count the jobs of all endpoints; takes the same time for any number of endpoints."""
+        return dict(self._table.totals)
 
-    def endpoints(self) -> Sequence[str]:
-        """Return the endpoints that have jobs, or workers that wait for some."""
-        return self._ledger.endpoints()
+    def list_endpoints(self) -> Sequence[str]:
+        """Return the endpoints that have jobs or waiting workers."""
+        return self._table.endpoint_names()
 
-    async def recent(self, endpoint: str, limit: int) -> Sequence[Job]:
-        """Return an endpoint's newest jobs, newest first."""
+    async def list_recent_jobs(self, endpoint: str, limit: int) -> Sequence[Job]:
+        """Return an endpoint's newest published jobs, newest first."""
         newest = (
-            entry.job
-            for entry in self._ledger.newest()
-            if entry.job.endpoint == endpoint and not entry.private
+            record.job
+            for record in self._table.newest_first()
+            if record.job.endpoint == endpoint and not record.is_unpublished
         )
         return list(islice(newest, limit))
 
-    async def dead(self, endpoint: str) -> Sequence[Job]:
-        """Return the jobs that were lost too often and are still kept."""
+    async def list_dead_letters(self, endpoint: str) -> Sequence[Job]:
+        """Return the retained jobs that failed because they were lost too often."""
         return [
-            entry.job
-            for entry in self._ledger
-            if entry.job.endpoint == endpoint
-            and entry.job.status is JobStatus.FAILED
-            and entry.job.losses >= self._limits.max_losses
+            record.job
+            for record in self._table
+            if record.job.endpoint == endpoint
+            and record.job.status is JobStatus.FAILED
+            and record.job.lost_attempts >= self._state.limits.max_losses
         ]
 
-    async def webhook_sent(self, job_id: str) -> None:
-        """Remember that a job's webhook needs no more tries."""
-        entry = self._ledger.get(job_id)
-        if entry is not None and entry.changing is None and entry.job.status.final:
-            entry.job = entry.job.but(webhook_sent=True)
-            self._ledger.save(entry, entry.job)
-            hit("webhook-kept")
+    async def mark_webhook_sent(self, job_id: str) -> None:
+        """Record that a job's webhook was delivered or given up."""
+        record = self._table.find(job_id)
+        if record is not None and record.transition is None and record.job.status.is_final:
+            record.job = record.job.replace(webhook_sent=True)
+            self._table.save(record, record.job)
+            failpoint("webhook-kept")

@@ -1,4 +1,4 @@
-"""The jobs of one endpoint that wait, in order, and the workers that wait for them."""
+"""The waiting jobs of one endpoint, in order, and the tasks that wait for a job."""
 
 from __future__ import annotations
 
@@ -11,101 +11,109 @@ from typing import TypeAlias
 
 from jobs.model import Job
 
-_LEAST = 1_000
+_MIN_COMPACTION_LENGTH = 1_000
 
 _Waiters: TypeAlias = deque[asyncio.Future[None]]
 _Heap: TypeAlias = list[tuple[float, int, str]]
 
 
-class JobLine:
-    """Hands out what has waited longest; low priority after all others.
+class ReadyQueue:
+    """Returns the longest-waiting job first, and low-priority jobs after all others.
 
-    A job that comes back keeps its place, since it is the time it was queued that counts. Taking a
-    job out of the middle only marks it: it is skipped when its turn comes. Owned by the event loop.
+    Jobs are ordered by the time they were queued, so a job that is returned to the queue gets its
+    old place. Removing a job from the middle leaves its heap entry, which is skipped later. Owned
+    by the event loop.
     """
 
     def __init__(self) -> None:
-        self._first: _Heap = []
-        self._low: _Heap = []
-        self._waiting: dict[str, int] = {}
-        self._order = count()
-        # Those that take a job as soon as they are woken, and those that still have to get ready
-        # and may be long about it: a job that wakes one of these must not be lost to the others.
-        self._takers: _Waiters = deque()
-        self._watchers: _Waiters = deque()
+        self._normal: _Heap = []
+        self._low_priority: _Heap = []
+        # The number of the valid heap entry of each waiting job.
+        self._entry_numbers: dict[str, int] = {}
+        self._next_number = count()
+        # Consumers take a job as soon as they are woken. Observers first have to get ready, which
+        # may take long. A new job wakes one of each, so that it does not wait for an observer
+        # while a consumer could take it.
+        self._consumers: _Waiters = deque()
+        self._observers: _Waiters = deque()
 
     def __len__(self) -> int:
-        """How many jobs wait."""
-        return len(self._waiting)
+        """Return how many jobs wait."""
+        return len(self._entry_numbers)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(self._waiting))
+        return iter(list(self._entry_numbers))
 
     @property
-    def watched(self) -> bool:
-        """Whether anybody waits for a job."""
-        return bool(self._takers or self._watchers)
+    def has_waiters(self) -> bool:
+        """Whether a task waits for a job."""
+        return bool(self._consumers or self._observers)
 
     def push(self, job: Job) -> None:
-        """Let a job wait."""
-        number = next(self._order)
-        self._waiting[job.id] = number
-        heap = self._low if job.policy.low_priority else self._first
+        """Add a job."""
+        number = next(self._next_number)
+        self._entry_numbers[job.id] = number
+        heap = self._low_priority if job.policy.low_priority else self._normal
         heapq.heappush(heap, (job.queued_at, number, job.id))
-        if len(heap) > 2 * len(self._waiting) + _LEAST:
-            # Mostly jobs that were taken back before their turn.
-            heap[:] = [item for item in heap if self._waiting.get(item[2]) == item[1]]
+        if len(heap) > 2 * len(self._entry_numbers) + _MIN_COMPACTION_LENGTH:
+            # Most entries are of jobs that were removed, for example cancelled, while they waited.
+            heap[:] = [item for item in heap if self._entry_numbers.get(item[2]) == item[1]]
             heapq.heapify(heap)
-        self.wake()
+        self.wake_waiter()
 
     def remove(self, job_id: str) -> None:
-        """Take a job out, if it waits."""
-        self._waiting.pop(job_id, None)
+        """Remove a job if it waits."""
+        self._entry_numbers.pop(job_id, None)
 
     def pop(self) -> str | None:
-        """Take the next one out; None when none waits."""
-        for heap in (self._first, self._low):
+        """Remove the next job and return its id; None if no job waits."""
+        for heap in (self._normal, self._low_priority):
             while heap:
                 _, number, job_id = heapq.heappop(heap)
-                if self._waiting.get(job_id) == number:
-                    del self._waiting[job_id]
+                if self._entry_numbers.get(job_id) == number:
+                    del self._entry_numbers[job_id]
                     return job_id
         return None
 
-    def first(self) -> str | None:
-        """Return the one that `pop` would take out, and leave it there; None when none waits."""
-        for heap in (self._first, self._low):
-            while heap and self._waiting.get(heap[0][2]) != heap[0][1]:
-                heapq.heappop(heap)
+    def peek(self) -> str | None:
+        """Return the id of the job that `pop` would remove; None if no job waits."""
+        for heap in (self._normal, self._low_priority):
+            self._drop_stale_head(heap)
             if heap:
                 return heap[0][2]
         return None
 
-    def oldest(self) -> str | None:
-        """Return the one that has waited longest, and leave it there."""
+    def peek_oldest(self) -> str | None:
+        """Return the id of the job that has waited longest, whatever its priority."""
         heads = []
-        for heap in (self._first, self._low):
-            while heap and self._waiting.get(heap[0][2]) != heap[0][1]:
-                heapq.heappop(heap)
+        for heap in (self._normal, self._low_priority):
+            self._drop_stale_head(heap)
             heads += heap[:1]
         return min(heads)[2] if heads else None
 
-    def wake(self) -> None:
-        """Have one of those who wait look at what is there, if there is anything."""
-        if self._waiting:
-            _wake_one(self._takers)
-            _wake_one(self._watchers)
+    def _drop_stale_head(self, heap: _Heap) -> None:
+        while heap and self._entry_numbers.get(heap[0][2]) != heap[0][1]:
+            heapq.heappop(heap)
 
-    async def wait(self) -> None:
-        """Return when a job may be there, to take it at once; whoever finds it gone waits again."""
-        await self._wait(self._takers)
+    def wake_waiter(self) -> None:
+        """Wake one consumer and one observer if a job waits."""
+        if self._entry_numbers:
+            _wake_first(self._consumers)
+            _wake_first(self._observers)
 
-    async def watch(self) -> None:
-        """Return when a job may be there, and leave it to whoever is quicker."""
-        await self._wait(self._watchers)
+    async def wait_as_consumer(self) -> None:
+        """Return when a job may be ready.
+
+        The caller must take a job at once. If another task took it first, the caller waits again.
+        """
+        await self._wait(self._consumers)
+
+    async def wait_as_observer(self) -> None:
+        """Return when a job may be ready; the caller may take it later or not at all."""
+        await self._wait(self._observers)
 
     async def _wait(self, waiters: _Waiters) -> None:
-        if self._waiting:
+        if self._entry_numbers:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiters.append(waiter)
@@ -113,15 +121,15 @@ class JobLine:
             await waiter
         except asyncio.CancelledError:
             if not waiter.cancelled():
-                # Woken and cancelled in one turn of the loop: the wake-up is another's.
-                _wake_one(waiters)
+                # Woken and cancelled in the same iteration of the loop: pass the wake-up on.
+                _wake_first(waiters)
             elif waiter in waiters:
-                # It is not, where a job came after it was cancelled and before it got here.
+                # `_wake_first` has already removed it if a job came after the cancellation.
                 waiters.remove(waiter)
             raise
 
 
-def _wake_one(waiters: _Waiters) -> None:
+def _wake_first(waiters: _Waiters) -> None:
     while waiters:
         waiter = waiters.popleft()
         if not waiter.done():

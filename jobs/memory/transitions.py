@@ -1,4 +1,4 @@
-"""Changes of state that are on disk before anybody sees them."""
+"""Changes of job status that are written to the disk before they become visible."""
 
 from __future__ import annotations
 
@@ -6,87 +6,92 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from jobs.failpoints import hit
-from jobs.journal_port import Journal
-from jobs.memory.job_record import Entry
-from jobs.memory.job_table import Ledger
+from jobs.failpoints import failpoint
+from jobs.memory.job_record import JobRecord
+from jobs.memory.job_table import JobTable
 from jobs.model import Job, JobStatus
+from jobs.ports import Journal
 
-_Change: TypeAlias = tuple[Entry, Job]
+_Transition: TypeAlias = tuple[JobRecord, Job]
 
 
-class Changes:
-    """Writes new states, waits for the disk, and only then lets them be.
+class TransitionWriter:
+    """Writes new job states to the journal, waits for the disk, and then makes them visible.
 
-    While a change is on its way the job can change in no other way: its entry is `changing`, and it
-    waits in no line. When the disk does not take the change, all is as it was. It goes on when
-    whoever asked for it is cancelled: a result that has been sent is a result.
+    While a transition is being written, `transition` of its records is set: the job cannot change
+    in another way, and it is in no ready queue. If the disk refuses the write, the old state stays.
+    A transition continues if its caller is cancelled: a result that a worker has sent is kept.
 
-    Owned by the store, which is told of each change that has taken effect.
+    Owned by the store. `on_applied` is called with the old job and the record of each job after its
+    transition.
     """
 
     def __init__(
-        self, ledger: Ledger, journal: Journal, took_effect: Callable[[Job, Entry], None]
+        self, table: JobTable, journal: Journal, on_applied: Callable[[Job, JobRecord], None]
     ) -> None:
-        self._ledger = ledger
+        self._table = table
         self._journal = journal
-        self._took_effect = took_effect
+        self._on_applied = on_applied
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def make(self, jobs: Sequence[Job]) -> None:
-        """Return when the jobs are what they are given as. Raises StoreUnavailable."""
-        task = self.begin(jobs)
+    async def apply(self, jobs: Sequence[Job]) -> None:
+        """Change jobs to the given states and return when they are visible.
+
+        Raises StoreUnavailable.
+        """
+        task = self.start(jobs)
         if task is not None:
             await asyncio.shield(task)
 
-    def begin(self, jobs: Sequence[Job]) -> asyncio.Task[None] | None:
-        """Send off a change of jobs that are not changing.
+    def start(self, jobs: Sequence[Job]) -> asyncio.Task[None] | None:
+        """Start to change jobs to the given states; none of them may be in a transition.
 
-        Returns None where it has taken effect at once: jobs that nobody was told of need no disk.
+        Returns None if the new states are visible at once: unpublished jobs need no write.
         """
         if not jobs:
             return None
-        changes = [(self._ledger.entry(job.id), job) for job in jobs]
-        for entry, job in changes:
-            if entry.job.status is JobStatus.IN_QUEUE:
-                self._ledger.endpoint(job.endpoint).line.remove(job.id)
-            self._ledger.save(entry, job)
-        hit("change-saved")
-        if all(entry.private for entry, _ in changes):
-            hit("change-private")
-            self._take_effect(changes)
+        transitions = [(self._table.get(job.id), job) for job in jobs]
+        for record, job in transitions:
+            if record.job.status is JobStatus.IN_QUEUE:
+                self._table.get_or_create_endpoint(job.endpoint).queue.remove(job.id)
+            self._table.save(record, job)
+        failpoint("change-saved")
+        if all(record.is_unpublished for record, _ in transitions):
+            failpoint("change-private")
+            self._apply(transitions)
             return None
-        task = asyncio.create_task(self._write(changes))
+        task = asyncio.create_task(self._write(transitions))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        for entry, _ in changes:
-            entry.changing = task
+        for record, _ in transitions:
+            record.transition = task
         return task
 
-    async def settled(self) -> None:
-        """Return when nothing is on its way."""
+    async def wait_until_finished(self) -> None:
+        """Return when no transition is being written."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _write(self, changes: Sequence[_Change]) -> None:
+    async def _write(self, transitions: Sequence[_Transition]) -> None:
         try:
-            await self._journal.durable()
+            await self._journal.flush()
         except BaseException:
-            for entry, _ in changes:
-                entry.changing = None
-                self._ledger.save(entry, entry.job)
-                if entry.job.status is JobStatus.IN_QUEUE:
-                    self._ledger.endpoint(entry.job.endpoint).line.push(entry.job)
+            for record, _ in transitions:
+                record.transition = None
+                self._table.save(record, record.job)
+                if record.job.status is JobStatus.IN_QUEUE:
+                    endpoint = self._table.get_or_create_endpoint(record.job.endpoint)
+                    endpoint.queue.push(record.job)
             raise
-        hit("change-durable")
-        for entry, _ in changes:
-            entry.changing = None
-        self._take_effect(changes)
-        hit("change-visible")
+        failpoint("change-durable")
+        for record, _ in transitions:
+            record.transition = None
+        self._apply(transitions)
+        failpoint("change-visible")
 
-    def _take_effect(self, changes: Sequence[_Change]) -> None:
-        shown_before = [(entry.job, entry) for entry, _ in changes]
-        for entry, job in changes:
-            self._ledger.become(entry, job)
-        for before, entry in shown_before:
-            self._took_effect(before, entry)
+    def _apply(self, transitions: Sequence[_Transition]) -> None:
+        old_jobs = [(record.job, record) for record, _ in transitions]
+        for record, job in transitions:
+            self._table.set_job(record, job)
+        for old_job, record in old_jobs:
+            self._on_applied(old_job, record)

@@ -1,4 +1,4 @@
-"""The store process as the event loop sees it: a socket to write to and a child to look after."""
+"""The event loop's connection to the store process: a socket and a child process."""
 
 from __future__ import annotations
 
@@ -14,93 +14,94 @@ from pathlib import Path
 from typing import Any
 
 from jobs.errors import StoreUnavailable, StoreUnusable
-from jobs.failpoints import hit
-from jobs.sqlite.database_file import pin
+from jobs.failpoints import failpoint
+from jobs.sqlite.database_file import open_pinned
 from jobs.sqlite.frames import FrameDecoder
 
 logger = logging.getLogger(__name__)
 
 _READ_BYTES = 1 << 20
-# A commit of which nothing is heard for so long: the disk hangs.
-_HANGS_S = 30.0
-# To die when it is killed.
-_KILLED_S = 1.0
+# After so long without an answer to a batch, the disk hangs.
+_BATCH_TIMEOUT_S = 30.0
+# Time for a killed process to end.
+_KILL_TIMEOUT_S = 1.0
 
 
-class StoreLink:
-    """One store process at a time; owned by a journal.
+class StoreClient:
+    """Starts one store process at a time and exchanges messages with it; owned by a journal.
 
-    Nothing here waits for a child in a way that holds up the loop: one that hangs in its disk does
-    not even die when it is killed.
+    No method blocks the event loop while a child ends: a process that hangs in a disk operation
+    does not end even when it is killed.
     """
 
     def __init__(self, path: Path, lock_wait_s: float) -> None:
         self._path = path
         self._lock_wait_s = lock_wait_s
-        # Of the database that was opened first: no other one is opened later.
+        # Inode of the database that was opened first; no other database is opened later.
         self._inode: int | None = None
-        # Keeps the inode from being reused while no store process has the database open.
-        self._pin = -1
+        # Open descriptor that prevents reuse of the inode while no store process runs.
+        self._pinned_fd = -1
         self._process: subprocess.Popen[bytes] | None = None
         self._sock: socket.socket | None = None
         self._decoder = FrameDecoder()
         self._inbox: list[Any] = []
-        # Killed, and not dead yet.
-        self._gone: list[subprocess.Popen[bytes]] = []
+        # Closed or killed processes that have not ended yet.
+        self._ending: list[subprocess.Popen[bytes]] = []
 
     @property
     def pid(self) -> int | None:
-        """The store process, while there is one."""
+        """The process id of the store process, if there is one."""
         return self._process.pid if self._process is not None else None
 
     @property
-    def up(self) -> bool:
-        """Whether there is a process that has opened the database, as far as is known."""
+    def is_connected(self) -> bool:
+        """Whether there is a store process that has not been found to have ended."""
         return self._sock is not None
 
     async def connect(self, *, check: bool) -> str | None:
-        """Start the store process and have it open the database, checked or as it is.
+        """Start the store process, which opens the database; `check` verifies its integrity.
 
-        Returns why the disk takes nothing, if that is known already.
+        Returns why the disk refuses writes, if that is already known.
 
         Raises:
             StoreUnusable: the database cannot be used.
             StoreUnavailable: the process cannot be started.
-            ConnectionError: the process ended.
+            ConnectionError: the process ended before it answered.
         """
-        self._reap()
+        self._forget_ended()
         try:
             self._sock = self._spawn(check)
         except OSError as error:
             raise StoreUnavailable(f"the store process cannot be started: {error}") from error
-        hit("journal-spawned")
+        failpoint("journal-spawned")
         self._decoder = FrameDecoder()
         self._inbox = []
         message = await self.receive()
         if message[0] != "open":
-            self.cut()
+            self.kill()
             raise StoreUnusable(message[1])
-        self._keep_inode(message[1])
-        trouble: str | None = message[2]
-        return trouble
+        self._pin_inode(message[1])
+        write_error: str | None = message[2]
+        return write_error
 
-    def _keep_inode(self, inode: int | None) -> None:
-        """Remember which file the database is; None if a full disk did not take it yet.
+    def _pin_inode(self, inode: int | None) -> None:
+        """Record which file is the database and keep it open.
 
-        Raises StoreUnusable if it was replaced already.
+        `inode` is None if a full disk has prevented the creation of the file. Raises StoreUnusable
+        if the file has already been replaced.
         """
-        if inode is None or self._pin >= 0:
+        if inode is None or self._pinned_fd >= 0:
             return
         self._inode = inode
         try:
-            self._pin = pin(self._path, inode)
+            self._pinned_fd = open_pinned(self._path, inode)
         except OSError as error:
-            self.cut()
+            self.kill()
             raise StoreUnusable(
                 f"the job database {self._path.name} cannot be used: {error.strerror}"
             ) from error
         except StoreUnusable:
-            self.cut()
+            self.kill()
             raise
 
     async def send(self, frame: bytes) -> None:
@@ -110,7 +111,7 @@ class StoreLink:
         await asyncio.get_running_loop().sock_sendall(self._sock, frame)
 
     async def receive(self) -> Any:
-        """Return the next message. Raises ConnectionError at the end of the store process."""
+        """Return the next message. Raises ConnectionError if the store process has ended."""
         if self._sock is None:
             raise ConnectionResetError("there is no store process")
         while not self._inbox:
@@ -120,45 +121,48 @@ class StoreLink:
             self._inbox += self._decoder.feed(data)
         return self._inbox.pop(0)
 
-    async def deliver(self, frame: bytes, number: int) -> Any:
-        """Send a batch and return its answer: done, failed, or one cannot be sure.
+    async def write_batch(self, frame: bytes, number: int) -> Any:
+        """Send a batch and return the answer: (kind, number, detail).
 
-        A store process that dies over it is followed by another, which is sent the same.
+        The kind is "done", "failed", or "unsure" if the batch may have been written. If the store
+        process ends meanwhile, a new one is started and receives the same batch.
         """
-        sent = 0
-        said = ""
+        attempts = 0
+        error_text = ""
         for _ in range(2):
             try:
-                async with asyncio.timeout(_HANGS_S):
-                    if not self.up:
+                async with asyncio.timeout(_BATCH_TIMEOUT_S):
+                    if not self.is_connected:
                         await self.connect(check=False)
-                    hit("journal-sending")
-                    sent += 1
+                    failpoint("journal-sending")
+                    attempts += 1
                     await self.send(frame)
                     answer = await self.receive()
                 if answer[0] == "done":
-                    self._keep_inode(answer[2])
-                hit("journal-answered")
+                    self._pin_inode(answer[2])
+                failpoint("journal-answered")
             except TimeoutError:
-                said = f"the job database {self._path.name} was not written in {_HANGS_S:g} s"
-                self.cut()
+                error_text = (
+                    f"the job database {self._path.name} was not written in {_BATCH_TIMEOUT_S:g} s"
+                )
+                self.kill()
                 break
             except StoreUnavailable as error:
-                said = str(error)
+                error_text = str(error)
                 break
             except ConnectionError:
-                hit("journal-again")
-                said = "the store process does not live long enough to write"
-                self.cut()
+                failpoint("journal-again")
+                error_text = "the store process does not live long enough to write"
+                self.kill()
             else:
-                if answer[0] == "done" or sent == 1:
+                if answer[0] == "done" or attempts == 1:
                     return answer
-                # The one before may have written it, and died before it could say so.
+                # The previous process may have written it and ended before it answered.
                 return ("unsure", *answer[1:])
-        return ("unsure" if sent else "failed", number, said)
+        return ("unsure" if attempts else "failed", number, error_text)
 
-    def cut(self) -> None:
-        """Let the store process go at once; what it has not answered may be written or not."""
+    def kill(self) -> None:
+        """Kill the store process; batches that it has not answered may or may not be written."""
         if self._sock is not None:
             self._sock.close()
             self._sock = None
@@ -168,33 +172,33 @@ class StoreLink:
                 logger.error("the store process has ended with code %s", code)
             else:
                 process.kill()
-            self._gone.append(process)
-        self._reap()
+            self._ending.append(process)
+        self._forget_ended()
 
     async def close(self, limit_s: float) -> None:
-        """Let the store process end by itself, as it does when its socket closes, or kill it."""
+        """Close the socket, at which the store process ends; kill it if it does not."""
         if self._sock is not None:
             self._sock.close()
             self._sock = None
         process, self._process = self._process, None
         if process is not None:
-            self._gone.append(process)
-        await asyncio.to_thread(_wait, self._gone, limit_s)
-        for process in self._gone:
+            self._ending.append(process)
+        await asyncio.to_thread(_wait_for_all, self._ending, limit_s)
+        for process in self._ending:
             if process.poll() is None:
                 logger.error("the store process %d did not end in time", process.pid)
                 process.kill()
-        await asyncio.to_thread(_wait, self._gone, _KILLED_S)
-        if self._pin >= 0:
-            os.close(self._pin)
-            self._pin = -1
+        await asyncio.to_thread(_wait_for_all, self._ending, _KILL_TIMEOUT_S)
+        if self._pinned_fd >= 0:
+            os.close(self._pinned_fd)
+            self._pinned_fd = -1
 
-    def _reap(self) -> None:
-        """Forget the dead."""
-        self._gone = [process for process in self._gone if process.poll() is None]
+    def _forget_ended(self) -> None:
+        """Drop the processes that have ended."""
+        self._ending = [process for process in self._ending if process.poll() is None]
 
     def _spawn(self, check: bool) -> socket.socket:
-        """Start the store process; return this side of its socket. Raises OSError."""
+        """Start the store process and return our end of its socket. Raises OSError."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         root = str(Path(__file__).resolve().parents[2])
@@ -204,7 +208,7 @@ class StoreLink:
                 self._process = subprocess.Popen(
                     [
                         sys.executable,
-                        # Without the working folder on the path: its packages are not ours.
+                        # Exclude the working folder from the path: its packages may hide ours.
                         "-P",
                         "-m",
                         "jobs.sqlite.server",
@@ -224,8 +228,8 @@ class StoreLink:
         return ours
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]], limit_s: float) -> None:
-    """Wait for processes to end, but no longer than this in all."""
+def _wait_for_all(processes: Sequence[subprocess.Popen[bytes]], limit_s: float) -> None:
+    """Wait until processes have ended, at most `limit_s` seconds in total."""
     deadline = time.monotonic() + limit_s
     for process in processes:
         try:

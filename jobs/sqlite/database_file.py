@@ -1,12 +1,12 @@
-"""The file of the job database: which one it is, who may use it, whether it is still there.
+"""The file of the job database: identity, locks, and detection of a replaced file.
 
-A path is not enough to tell one database from another: symbolic links, hard links, bind mounts and
-`..` give one file several paths, and two servers on one file lose jobs that were acknowledged. So
-the lock is on the file itself.
+A path does not identify a database: symbolic links, hard links, bind mounts and `..` give one file
+several paths, and two servers that use one file lose acknowledged jobs. So the file itself is
+locked.
 
-Two locks are involved. The server holds the one on the file `JOB_DB.lock` for as long as it lives,
-so that a second server is refused at once, in whatever container it runs. The store process holds
-the one on the database. It can outlive a killed server by a moment, and its successor waits for it.
+There are two locks. The server locks the file `JOB_DB.lock` until it ends, so that a second server
+is refused at once, even from another container. The store process locks the database. It may
+outlive a killed server by a moment, so the next store process waits for this lock.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from jobs.sqlite.private_files import (
 )
 
 _LOCK_SUFFIX = ".lock"
-_LOG_SUFFIX = "-wal"
-_INDEX_SUFFIX = "-shm"
-_POLL_S = 0.05
-# Of a disk, quota or file size limit that takes no more.
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# Processes write their own id, so that a second server can name the first.
+_WAL_SUFFIX = "-wal"
+_SHM_SUFFIX = "-shm"
+_LOCK_POLL_S = 0.05
+# Errors of a full disk, an exceeded quota, and a file size limit.
+DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# A server writes its process id into the lock file, so that a second server can report it.
 _MAX_PID_BYTES = 20
 
-MOVED = (
+MOVED_MESSAGE = (
     "the job database {name} was removed or replaced while the server was running: new jobs are "
     "refused until its files are back or the server is restarted"
 )
@@ -48,30 +48,30 @@ class DatabaseInUse(OSError):
 
 
 def real_path(path: Path) -> Path:
-    """Return the path without symbolic links and `..`, also of a path below /proc/self/fd.
+    """Return the path without symbolic links and `..`, even of a path below /proc/self/fd.
 
     SQLite keeps its log beside the path that it opens, so every server must open the same one.
     """
     return Path(os.path.realpath(path))
 
 
-def lock_of(path: Path) -> Path:
-    """Return the file that a server locks as long as it uses a database."""
+def lock_path(path: Path) -> Path:
+    """Return the path of the file that a server locks while it uses a database."""
     return path.with_name(path.name + _LOCK_SUFFIX)
 
 
-def other_names(path: Path) -> str | None:
-    """Return why a database with several names may not be opened by this one; None if it may.
+def check_hard_links(path: Path) -> str | None:
+    """Return why a database with several hard links cannot be opened by this name, or None.
 
-    SQLite's log is beside one of the names only. Opened by another name, acknowledged jobs in the
-    log would be missing and the log would later be applied to a changed database. The lock file
-    beside a name says that servers have used the database by it.
+    SQLite's log is beside only one of the names. Under another name, acknowledged jobs in the log
+    would be missing, and the log would later be applied to a changed database. A lock file beside
+    a name shows that servers have used the database under that name.
     """
     try:
         links = path.stat().st_nlink
     except OSError:
         return None
-    if links < 2 or lock_of(path).exists():
+    if links < 2 or lock_path(path).exists():
         return None
     return (
         f"it is a hard link, and its log of recent jobs is beside another of its {links} names: "
@@ -80,28 +80,28 @@ def other_names(path: Path) -> str | None:
 
 
 class ServerLock:
-    """Held by a server for as long as it uses a database; the kernel releases it at its end."""
+    """The lock of a server on its database; the kernel releases it when the server ends."""
 
     def __init__(self, path: Path) -> None:
         self._database = path
-        self._path = lock_of(path)
+        self._path = lock_path(path)
         self._fd = -1
 
-    def take(self) -> None:
-        """Take the lock; harmless if it is taken.
+    def acquire(self) -> None:
+        """Acquire the lock; no-op if this object already holds it.
 
-        Raises StoreUnusable if the database must be opened by another of its names, DatabaseInUse,
-        and OSError.
+        Raises StoreUnusable if the database must be opened under another of its names,
+        DatabaseInUse, and OSError.
         """
         if self._fd >= 0:
             return
-        if (reason := other_names(self._database)) is not None:
+        if (reason := check_hard_links(self._database)) is not None:
             raise StoreUnusable(f"the job database {self._database.name} is refused: {reason}")
         try:
             fd = open_private(self._path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            if error.errno in FULL:
-                # The lock on the database itself has to do.
+            if error.errno in DISK_FULL_ERRNOS:
+                # The lock on the database itself must suffice.
                 return
             raise
         try:
@@ -110,7 +110,7 @@ class ServerLock:
             os.close(fd)
             raise DatabaseInUse("another server uses it") from None
         self._fd = fd
-        # On a full disk the lock alone has to do.
+        # On a full disk the process id is missing; the lock itself suffices.
         with suppress(OSError):
             os.ftruncate(fd, 0)
             os.write(fd, b"%d" % os.getpid())
@@ -123,38 +123,38 @@ class ServerLock:
 
 
 class DatabaseFile:
-    """The locked file of a store process.
+    """The database file that a store process has locked.
 
     The descriptor stays open until the process ends: closing it would release the locks that SQLite
     has on the file, because POSIX locks belong to a process and not to a descriptor.
 
-    An existing file keeps its mode until `make_private`, since it may be another program's.
+    An existing file keeps its mode until `make_private`, because it may belong to another program.
     """
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
         self._fd = fd
         self.inode = os.fstat(fd).st_ino
-        self._log = path.with_name(path.name + _LOG_SUFFIX)
-        self._log_inode: int | None = None
+        self._wal = path.with_name(path.name + _WAL_SUFFIX)
+        self._wal_inode: int | None = None
 
     @classmethod
     def lock(cls, path: Path, wait_s: float, inode: int | None) -> Self:
-        """Open a database, or create it, and lock it, waiting for another process to end.
+        """Open or create a database and lock it; wait until another process releases it.
 
-        With an `inode`, only the file that has it is accepted: a store process that replaces a
+        With an `inode`, only the file with this inode is accepted: a store process that replaces a
         crashed one must not continue with another database, or create an empty one.
 
         Raises:
             StoreUnusable: the file is another one.
-            DatabaseInUse: another process has it for longer than `wait_s`.
+            DatabaseInUse: another process has held the lock for longer than `wait_s`.
             OSError: it cannot be opened.
         """
         deadline = time.monotonic() + wait_s
         while True:
             is_new = not path.exists()
             if inode is not None and (is_new or path.stat().st_ino != inode):
-                raise StoreUnusable(MOVED.format(name=path.name))
+                raise StoreUnusable(MOVED_MESSAGE.format(name=path.name))
             fd = (open_private if is_new else open_regular)(path, os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -162,51 +162,51 @@ class DatabaseFile:
                 os.close(fd)
                 if time.monotonic() > deadline:
                     raise DatabaseInUse("another server uses it") from None
-                # flock waits without end or not at all.
-                time.sleep(_POLL_S)
+                # flock has no timeout.
+                time.sleep(_LOCK_POLL_S)
                 continue
             if os.fstat(fd).st_ino == _inode(path):
                 break
-            # It was replaced in this moment, and SQLite would open the new one.
+            # The file was replaced meanwhile, and SQLite would open the new one.
             os.close(fd)
             if time.monotonic() > deadline:
-                raise StoreUnusable(MOVED.format(name=path.name))
+                raise StoreUnusable(MOVED_MESSAGE.format(name=path.name))
         if is_new:
-            # SQLite syncs the names of its logs, but not that of a file that it finds.
+            # SQLite syncs the names of its logs, but not the name of an existing database.
             sync_folder(path.parent)
         return cls(path, fd)
 
     def make_private(self) -> None:
-        """Correct the modes of the database and of the files beside it. Raises OSError."""
+        """Set the private mode on the database and its log files. Raises OSError."""
         make_private(self._fd, FILE_MODE)
-        for suffix in (_LOG_SUFFIX, _INDEX_SUFFIX):
+        for suffix in (_WAL_SUFFIX, _SHM_SUFFIX):
             with suppress(FileNotFoundError):
                 make_private(self.path.with_name(self.path.name + suffix), FILE_MODE)
 
     def has_moved(self) -> bool:
-        """Return whether its path or its log's path is another file by now, or none.
+        """Return whether the database or its log was removed or replaced.
 
-        Compares inodes alone, as SQLite does: some file systems report changing devices.
+        Compares inodes only, as SQLite does: on some file systems the device number changes.
         """
         if _inode(self.path) != self.inode:
             return True
-        found = _inode(self._log)
-        if self._log_inode is None:
-            self._log_inode = found
-        return found != self._log_inode
+        wal_inode = _inode(self._wal)
+        if self._wal_inode is None:
+            self._wal_inode = wal_inode
+        return wal_inode != self._wal_inode
 
 
-def pin(path: Path, inode: int) -> int:
+def open_pinned(path: Path, inode: int) -> int:
     """Open the database that a store process has open, and return the descriptor.
 
-    As long as a file is open, its inode is not given to a new file. So a database that replaces it
-    is recognised even if the store process has ended in between. Raises StoreUnusable if the
-    database was replaced already, and OSError.
+    The inode of an open file is not reused. So a replaced database is detected by its inode even if
+    the store process has ended in between. Raises StoreUnusable if the database was already
+    replaced, and OSError.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if os.fstat(fd).st_ino != inode:
         os.close(fd)
-        raise StoreUnusable(MOVED.format(name=path.name))
+        raise StoreUnusable(MOVED_MESSAGE.format(name=path.name))
     return fd
 
 
@@ -217,23 +217,23 @@ def _inode(path: Path) -> int | None:
         return None
 
 
-def user_of(path: Path) -> tuple[bool, int | None]:
-    """Return whether a living server uses a database, and its process id if that is known.
+def find_user(path: Path) -> tuple[bool, int | None]:
+    """Return whether a server uses a database, and the server's process id if it is known.
 
-    Creates and changes nothing. Raises OSError.
+    Does not create or change files. Raises OSError.
     """
-    lock = lock_of(path)
+    lock = lock_path(path)
     if is_locked(lock):
-        return True, _pid_in(lock)
-    # Beside a path that servers use there is a lock file. Without one, whoever has the file locked
-    # came by another path, and is not the store process of a server killed a moment ago.
+        return True, _read_pid(lock)
+    # Servers create a lock file beside the path that they use. Without one, a lock on the database
+    # is of a server that uses another path, and not of the store process of a killed server.
     return not lock.exists() and is_locked(path), None
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process has an exclusive lock on a file, which need not exist."""
+    """Return whether a process has an exclusive lock on a file; False if it does not exist."""
     try:
-        # A pipe of somebody else's with this name is not waited for.
+        # O_NONBLOCK: opening a pipe would wait for its other end.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
@@ -247,8 +247,8 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def _pid_in(lock: Path) -> int | None:
-    """Return the process id in a lock file, if there is a process with it here."""
+def _read_pid(lock: Path) -> int | None:
+    """Return the process id in a lock file if such a process runs, else None."""
     try:
         pid = int(lock.read_bytes()[:_MAX_PID_BYTES])
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -1,8 +1,8 @@
-"""The wire between a journal and its store process: length-prefixed values.
+"""Frames between a journal and its store process: length-prefixed `marshal` values.
 
-By marshal: both ends are this interpreter, the socket is nobody else's, and nothing is faster for
-bytes. The engine's process has a wire of its own in `engine/hosts`: jobs and engine share no code,
-so that either can be taken without the other.
+`marshal` is the fastest format for bytes. It is safe here, because both processes run the same
+interpreter and no other process has the socket. `engine/hosts` has frames of its own: jobs and
+engine share no code, so that each package can be used without the other.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from collections.abc import Iterator
 from typing import Any
 
 _HEADER = struct.Struct(">I")
-# Above any batch; a longer frame means the stream is out of step.
+# Larger than any batch; a longer frame means that the stream is corrupt.
 MAX_FRAME_BYTES = 1_000_000_000
 
 
 def encode(message: Any) -> bytes:
-    """Return a message of tuples, lists, texts, numbers and bytes as a frame."""
+    """Encode a message of tuples, lists, strings, numbers and bytes as a frame."""
     body = marshal.dumps(message)
     return _HEADER.pack(len(body)) + body
 
 
 class FrameDecoder:
-    """Cuts a byte stream into messages; owned by whoever reads the socket."""
+    """Decodes a byte stream into messages; owned by the reader of the socket."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """Yield the messages that `data` completes. Raises ValueError when out of step."""
+        """Yield the messages that `data` completes. Raises ValueError if the stream is corrupt."""
         buffer = self._buffer
         buffer += data
         while len(buffer) >= _HEADER.size:
@@ -40,6 +40,6 @@ class FrameDecoder:
             end = _HEADER.size + length
             if len(buffer) < end:
                 break
-            message = marshal.loads(bytes(buffer[_HEADER.size : end]))  # noqa: S302 - its own child's
+            message = marshal.loads(bytes(buffer[_HEADER.size : end]))  # noqa: S302 - from our own child
             del buffer[:end]
             yield message

@@ -1,4 +1,4 @@
-"""The journal on SQLite, seen from the event loop: batches to the store process and back."""
+"""The SQLite journal on the event loop: sends batches of changes to the store process."""
 
 from __future__ import annotations
 
@@ -10,130 +10,129 @@ from pathlib import Path
 from typing import Any
 
 from jobs.errors import StoreUnavailable, StoreUnusable
-from jobs.failpoints import hit
-from jobs.journal_port import Saved
+from jobs.failpoints import failpoint
 from jobs.model import Job
-from jobs.ports import Chunk
-from jobs.sqlite.client import StoreLink
+from jobs.ports import Chunk, SavedJob
+from jobs.sqlite.client import StoreClient
 from jobs.sqlite.database_file import ServerLock, real_path
 from jobs.sqlite.frames import encode
-from jobs.sqlite.schema import from_row, outdated, to_row
-from jobs.sqlite.write_batch import Pending
+from jobs.sqlite.schema import from_row, outdated_chunks, to_row
+from jobs.sqlite.write_batch import WriteBatch
 
 logger = logging.getLogger(__name__)
 
-# What nobody waits for is written after so long, or with what somebody does.
-BEHIND_S = 0.05
-# More than this waits to be written: whoever streams waits as well.
+# Changes that no caller waits for are written after this delay, or with changes that one waits for.
+WRITE_DELAY_S = 0.05
+# Above this size of unwritten changes, `wait_for_capacity` blocks (backpressure).
 MAX_PENDING_BYTES = 32_000_000
-# A store process that died is started again after so long, and what failed is tried again.
-_AGAIN_S = 0.5
-# An earlier server's store process may take a moment to go.
-_LOCK_WAIT_S = 10.0
-_CLOSE_S = 10.0
-# Fewer who wait are not worth two commits.
-_MANY = 32
-# Store processes that may die over reading the database before it is given up.
-_READERS = 3
+# Delay before a failed batch is sent again, to a new store process if the old one has ended.
+_RETRY_DELAY_S = 0.5
+# Time for the store process of an earlier server to end.
+_LOCK_TIMEOUT_S = 10.0
+_CLOSE_TIMEOUT_S = 10.0
+# With fewer waiters, splitting them over two commits costs more than it saves.
+_MIN_SPLIT_WAITERS = 32
+# How many store processes may end while they read the database before `load` gives up.
+_MAX_LOAD_ATTEMPTS = 3
 
 
 class SqliteJournal:
-    """Keeps a store's jobs in an SQLite database that a process of its own writes.
+    """Saves a store's jobs in an SQLite database, which a separate process writes.
 
-    One batch is on its way at a time; what comes meanwhile is the next. A store process that dies
-    is started again and given the same batch: writing it twice is writing it once. When the disk
-    refuses, whoever waits is told why, and the rest is kept and tried again.
+    One batch is written at a time; changes that come meanwhile form the next batch. If the store
+    process ends, a new one receives the same batch: writing a batch is idempotent. If the disk
+    refuses a batch, the callers of `flush` get the error, and the batch is retried.
 
-    Owned by the event loop; one task talks to the store process.
+    Owned by the event loop; one task exchanges messages with the store process.
     """
 
-    def __init__(self, path: Path, *, lock_wait_s: float = _LOCK_WAIT_S) -> None:
+    def __init__(self, path: Path, *, lock_wait_s: float = _LOCK_TIMEOUT_S) -> None:
         self._path = path
-        # Why the last batch was not written; None while all is well.
-        self.trouble: str | None = None
-        # Jobs on disk that cannot be read; they stay there.
+        # Why the last batch was not written; None if it was.
+        self.write_error: str | None = None
+        # Ids of the damaged jobs in the database, which are skipped and stay there.
         self.set_aside: list[str] = []
         real = real_path(path)
         self._server_lock = ServerLock(real)
-        self._link = StoreLink(real, lock_wait_s)
-        self._pending = Pending()
-        # The rows of the jobs that may be on disk, and those of whom it is known that they are.
-        self._numbers: dict[str, int] = {}
+        self._client = StoreClient(real, lock_wait_s)
+        self._pending = WriteBatch()
+        # The row numbers of the jobs that may be on the disk, and the ids of those that are.
+        self._row_numbers: dict[str, int] = {}
         self._on_disk: set[str] = set()
-        self._unused = itertools.count(1)
-        self._wanted = asyncio.Event()
-        self._urgent = asyncio.Event()
-        self._roomy = asyncio.Event()
-        self._roomy.set()
-        self._batches = 0
+        self._next_row_number = itertools.count(1)
+        self._has_changes = asyncio.Event()
+        self._has_waiters = asyncio.Event()
+        self._has_capacity = asyncio.Event()
+        self._has_capacity.set()
+        self._batch_number = 0
         self._task: asyncio.Task[None] | None = None
         self._closing = False
 
     @property
     def pid(self) -> int | None:
-        """The store process, while there is one."""
-        return self._link.pid
+        """The process id of the store process, if there is one."""
+        return self._client.pid
 
-    # -- the port -------------------------------------------------------------------------------
+    # -- Journal --------------------------------------------------------------------------------
 
-    async def load(self) -> Iterable[Saved]:
-        """Return all that was saved, oldest job first.
+    async def load(self) -> Iterable[SavedJob]:
+        """Return all saved jobs, oldest first.
 
-        Raises StoreUnusable, or StoreUnavailable where another try may succeed.
+        Raises StoreUnusable, or StoreUnavailable if a later attempt may succeed.
         """
         try:
-            self._server_lock.take()
+            self._server_lock.acquire()
         except OSError as error:
             reason = error.strerror or error
             raise StoreUnusable(
                 f"the job database {self._path.name} cannot be used: {reason}"
             ) from None
-        for _ in range(_READERS):
+        for _ in range(_MAX_LOAD_ATTEMPTS):
             try:
-                self.trouble = await self._link.connect(check=True)
-                found = await self._read()
+                self.write_error = await self._client.connect(check=True)
+                saved_jobs = await self._read()
             except ConnectionError:
-                self._link.cut()
+                self._client.kill()
             except BaseException:
-                self._link.cut()
+                self._client.kill()
                 raise
             else:
-                hit("journal-loaded")
-                if self.trouble is not None:
-                    logger.error("%s; new jobs are refused until that is over", self.trouble)
+                failpoint("journal-loaded")
+                if self.write_error is not None:
+                    logger.error("%s; new jobs are refused until that is over", self.write_error)
                 self._task = asyncio.create_task(self._write_forever())
-                return found
+                return saved_jobs
         raise StoreUnavailable(
             f"the job database {self._path.name} was not read: "
-            f"{_READERS} store processes have ended over it"
+            f"{_MAX_LOAD_ATTEMPTS} store processes have ended over it"
         )
 
-    async def _read(self) -> list[Saved]:
-        await self._link.send(encode(("load",)))
-        found: list[Saved] = []
+    async def _read(self) -> list[SavedJob]:
+        await self._client.send(encode(("load",)))
+        saved_jobs: list[SavedJob] = []
         self.set_aside = []
-        last = 0
-        while (message := await self._link.receive())[0] == "rows":
+        last_number = 0
+        while (message := await self._client.receive())[0] == "rows":
             for row, chunks in message[1]:
-                # Also of a damaged row: its number must not be used for another job.
-                last = max(last, row[0])
+                # Damaged rows count too: their numbers must not be used for other jobs.
+                last_number = max(last_number, row[0])
                 try:
                     job = from_row(row)
                 except (KeyError, ValueError, TypeError) as error:
                     self._set_aside(row[0], row[1], error)
                     continue
-                self._numbers[job.id] = row[0]
+                self._row_numbers[job.id] = row[0]
                 self._on_disk.add(job.id)
-                found.append(Saved(job, [Chunk(*chunk) for chunk in chunks]))
+                saved_jobs.append(SavedJob(job, [Chunk(*chunk) for chunk in chunks]))
         if message[0] != "loaded":
             raise StoreUnusable(message[1])
-        self._unused = itertools.count(last + 1)
-        # A job that was written when its client was told its id has a later number than others.
-        found.sort(key=lambda saved: saved.job.created_at)
-        return found
+        self._next_row_number = itertools.count(last_number + 1)
+        # Row numbers are not in this order: a sync job may be published after younger jobs.
+        saved_jobs.sort(key=lambda saved: saved.job.created_at)
+        return saved_jobs
 
     def _set_aside(self, number: int, job_id: object, error: Exception) -> None:
-        """Leave a damaged row where it is, and name it."""
+        """Log a damaged row and record its job id; the row stays in the database."""
         name = job_id if isinstance(job_id, str) else "unknown"
         logger.error(
             "the job database %s: job %s (row %d) is damaged and set aside: %s",
@@ -145,157 +144,160 @@ class SqliteJournal:
         self.set_aside.append(name)
 
     def save(self, job: Job) -> None:
-        """Write a job as it is now, in place of what was known of it."""
+        """Write the current state of a job, replacing the saved one."""
         self._pending.save(job)
-        self._wanted.set()
+        self._has_changes.set()
 
-    def append(self, job_id: str, chunks: Sequence[Chunk]) -> None:
-        """Add to what a job has streamed."""
-        self._pending.append(job_id, chunks)
+    def append_chunks(self, job_id: str, chunks: Sequence[Chunk]) -> None:
+        """Append to a job's stream."""
+        self._pending.append_chunks(job_id, chunks)
         if self._pending.bytes > MAX_PENDING_BYTES:
-            self._roomy.clear()
-            self._urgent.set()
-        self._wanted.set()
+            self._has_capacity.clear()
+            self._has_waiters.set()
+        self._has_changes.set()
 
-    def forget(self, job_id: str) -> None:
-        """Remove a job and its stream."""
-        self._pending.forget(job_id, on_disk=job_id in self._numbers)
-        self._look_for_room()
-        self._wanted.set()
+    def delete(self, job_id: str) -> None:
+        """Delete a job and its stream."""
+        self._pending.delete(job_id, on_disk=job_id in self._row_numbers)
+        self._update_capacity()
+        self._has_changes.set()
 
-    async def durable(self) -> None:
-        """Return when all that came before is on disk. Raises StoreUnavailable."""
+    async def flush(self) -> None:
+        """Return when all earlier changes are on the disk. Raises StoreUnavailable."""
         if self._task is None or self._task.done():
             raise StoreUnavailable(f"the job database {self._path.name} is not open")
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pending.waiters.append(waiter)
-        self._wanted.set()
-        self._urgent.set()
+        self._has_changes.set()
+        self._has_waiters.set()
         await waiter
 
-    async def room(self) -> None:
-        """Return when not too much waits to be written."""
-        if not self._roomy.is_set():
-            await self._roomy.wait()
+    async def wait_for_capacity(self) -> None:
+        """Return when the unwritten changes are below their limit."""
+        if not self._has_capacity.is_set():
+            await self._has_capacity.wait()
 
     async def close(self) -> None:
-        """Write what is left and stop; bounded in time."""
+        """Write the remaining changes and stop, within a bounded time."""
         self._closing = True
-        self._wanted.set()
-        self._urgent.set()
+        self._has_changes.set()
+        self._has_waiters.set()
         if self._task is not None:
-            _, late = await asyncio.wait({self._task}, timeout=_CLOSE_S)
-            if late:
-                logger.error("the job database was not written to the end: %s", self.trouble)
+            _, unfinished = await asyncio.wait({self._task}, timeout=_CLOSE_TIMEOUT_S)
+            if unfinished:
+                logger.error("the job database was not written to the end: %s", self.write_error)
                 self._task.cancel()
                 await asyncio.wait({self._task})
-        _answer(self._pending.waiters, StoreUnavailable("the server is shutting down"))
-        self._roomy.set()
-        await self._link.close(_CLOSE_S)
+        _resolve(self._pending.waiters, StoreUnavailable("the server is shutting down"))
+        self._has_capacity.set()
+        await self._client.close(_CLOSE_TIMEOUT_S)
         self._server_lock.release()
 
-    # -- the one task ---------------------------------------------------------------------------
+    # -- the writing task -----------------------------------------------------------------------
 
     async def _write_forever(self) -> None:
         while True:
-            await self._wanted.wait()
-            if not self._urgent.is_set():
-                await _either(self._urgent, BEHIND_S)
-            self._wanted.clear()
-            self._urgent.clear()
-            gathered, self._pending = self._pending, Pending()
-            if gathered:
-                await self._write(gathered)
+            await self._has_changes.wait()
+            if not self._has_waiters.is_set():
+                await _wait_at_most(self._has_waiters, WRITE_DELAY_S)
+            self._has_changes.clear()
+            self._has_waiters.clear()
+            changes, self._pending = self._pending, WriteBatch()
+            if changes:
+                await self._write(changes)
             if self._closing and not self._pending:
                 return
 
-    async def _write(self, gathered: Pending) -> None:
-        """Have all that has gathered written, and tell those who wait how that went."""
-        # What is in none of these is not on disk, and need not be removed when it is forgotten.
-        new = [job_id for job_id in gathered.jobs if job_id not in self._numbers]
-        self._numbers.update(zip(new, self._unused, strict=False))
-        batches = gathered.split()
+    async def _write(self, changes: WriteBatch) -> None:
+        """Write all changes and resolve their waiters."""
+        # A job without a row number is not on the disk and needs no deletion from it.
+        new_ids = [job_id for job_id in changes.jobs if job_id not in self._row_numbers]
+        self._row_numbers.update(zip(new_ids, self._next_row_number, strict=False))
+        batches = changes.split()
         try:
-            for at, batch in enumerate(batches):
-                answer = await self._ask(batch)
+            for i, batch in enumerate(batches):
+                answer = await self._write_batch(batch)
                 if answer[0] != "done":
-                    await self._not_written(batches[at:], new, answer)
+                    await self._handle_failure(batches[i:], new_ids, answer)
                     return
         except asyncio.CancelledError:
-            _answer(gathered.waiters, StoreUnavailable("the server is shutting down"))
+            _resolve(changes.waiters, StoreUnavailable("the server is shutting down"))
             raise
-        if self.trouble is not None:
+        if self.write_error is not None:
             logger.info("the job database is written again")
-        self.trouble = None
-        self._tell(gathered.waiters)
-        self._look_for_room()
+        self.write_error = None
+        self._resolve_written(changes.waiters)
+        self._update_capacity()
 
-    def _tell(self, waiters: Sequence[asyncio.Future[None]]) -> None:
-        """Tell those who wait that what they wait for is on disk.
+    def _resolve_written(self, waiters: Sequence[asyncio.Future[None]]) -> None:
+        """Resolve the waiters of a written batch.
 
-        Where all of them had waited for one batch, each hands in its next job only now, and disk
-        and loop would take turns for ever. So half of many are told two turns of the loop later:
-        what the others bring is then on its way.
+        If all clients wait for the same batch, each submits its next job only now, and the disk and
+        the event loop work in turns for ever. So half of many waiters are resolved two iterations
+        of the loop later: by then the next batch, with the jobs of the others, is being written.
         """
-        alone = bool(self._pending) or len(waiters) < _MANY
-        now = len(waiters) if alone else len(waiters) // 2
-        _answer(waiters[:now])
-        if later := waiters[now:]:
+        is_overlapping = bool(self._pending) or len(waiters) < _MIN_SPLIT_WAITERS
+        count = len(waiters) if is_overlapping else len(waiters) // 2
+        _resolve(waiters[:count])
+        if later := waiters[count:]:
             loop = asyncio.get_running_loop()
-            loop.call_soon(lambda: loop.call_soon(_answer, later))
+            loop.call_soon(lambda: loop.call_soon(_resolve, later))
 
-    async def _not_written(self, batches: Sequence[Pending], new: Sequence[str], said: Any) -> None:
-        sure, trouble = said[0] == "failed", said[2]
-        if self.trouble != trouble:
-            logger.error("%s", trouble)
-        self.trouble = trouble
-        hit("journal-refused")
+    async def _handle_failure(
+        self, batches: Sequence[WriteBatch], new_ids: Sequence[str], answer: Any
+    ) -> None:
+        """Keep unwritten batches for a retry, reject their waiters, and wait before the retry."""
+        is_not_written, write_error = answer[0] == "failed", answer[2]
+        if self.write_error != write_error:
+            logger.error("%s", write_error)
+        self.write_error = write_error
+        failpoint("journal-refused")
         for batch in batches:
             self._pending.put_back(batch)
-            if sure or batch is not batches[0]:
-                for job_id in batch.jobs.keys() & set(new):
-                    self._numbers.pop(job_id, None)
-        _answer(batches[-1].waiters, StoreUnavailable(trouble))
-        # They undo what they had saved, before it is sent again.
+            if is_not_written or batch is not batches[0]:
+                for job_id in batch.jobs.keys() & set(new_ids):
+                    self._row_numbers.pop(job_id, None)
+        _resolve(batches[-1].waiters, StoreUnavailable(write_error))
+        # Let the waiters undo their changes before the changes are sent again.
         await asyncio.sleep(0)
-        if self._link.up and not self._closing:
-            # Whoever asks from here on is a reason to try at once; the rest can wait.
-            await _either(self._urgent, _AGAIN_S)
+        if self._client.is_connected and not self._closing:
+            # A new waiter triggers a retry at once; other changes wait for the delay.
+            await _wait_at_most(self._has_waiters, _RETRY_DELAY_S)
         else:
-            await asyncio.sleep(_AGAIN_S)
-        self._wanted.set()
+            await asyncio.sleep(_RETRY_DELAY_S)
+        self._has_changes.set()
 
-    async def _ask(self, batch: Pending) -> Any:
-        """Return how writing a batch went: done, failed, or one cannot be sure.
+    async def _write_batch(self, batch: WriteBatch) -> Any:
+        """Write a batch and return the answer, as `StoreClient.write_batch` does.
 
-        An exception of any kind is an answer too: the next batch must find a task to write it.
+        Exceptions of any kind become an answer, so that the writing task does not end.
         """
-        self._batches += 1
+        self._batch_number += 1
         try:
             frame = encode(self._message(batch))
-            answer = await self._link.deliver(frame, self._batches)
+            answer = await self._client.write_batch(frame, self._batch_number)
         except Exception as error:
             logger.exception("a batch could not be written")
-            self._link.cut()
-            return ("unsure", self._batches, f"{self._path.name} was not written: {error}")
+            self._client.kill()
+            return ("unsure", self._batch_number, f"{self._path.name} was not written: {error}")
         if answer[0] == "done":
             self._on_disk.update(batch.jobs)
-            self._on_disk.difference_update(batch.forgotten)
-            for job_id in batch.forgotten:
-                self._numbers.pop(job_id, None)
+            self._on_disk.difference_update(batch.deleted)
+            for job_id in batch.deleted:
+                self._row_numbers.pop(job_id, None)
         return answer
 
-    def _message(self, batch: Pending) -> Any:
-        numbers, on_disk = self._numbers, self._on_disk
+    def _message(self, batch: WriteBatch) -> Any:
+        numbers, on_disk = self._row_numbers, self._on_disk
         jobs = [(job, numbers[job_id]) for job_id, job in batch.jobs.items()]
         return (
             "write",
-            self._batches,
-            # Of some it has turned out by now that they are not there.
-            [(numbers[job_id],) for job_id in batch.forgotten if job_id in numbers],
+            self._batch_number,
+            # Jobs without a row number have turned out not to be on the disk.
+            [(numbers[job_id],) for job_id in batch.deleted if job_id in numbers],
             [to_row(job, number) for job, number in jobs],
             [(number, job.input) for job, number in jobs if job.id not in on_disk],
-            [row for job, number in jobs if (row := outdated(job, number)) is not None],
+            [row for job, number in jobs if (row := outdated_chunks(job, number)) is not None],
             [
                 (numbers[job_id], chunk.attempt, chunk.number, chunk.value)
                 for job_id, chunks in batch.chunks.items()
@@ -303,12 +305,14 @@ class SqliteJournal:
             ],
         )
 
-    def _look_for_room(self) -> None:
+    def _update_capacity(self) -> None:
         if self._pending.bytes <= MAX_PENDING_BYTES:
-            self._roomy.set()
+            self._has_capacity.set()
 
 
-def _answer(waiters: Sequence[asyncio.Future[None]], error: StoreUnavailable | None = None) -> None:
+def _resolve(
+    waiters: Sequence[asyncio.Future[None]], error: StoreUnavailable | None = None
+) -> None:
     for waiter in waiters:
         if waiter.done():
             continue
@@ -318,8 +322,8 @@ def _answer(waiters: Sequence[asyncio.Future[None]], error: StoreUnavailable | N
             waiter.set_exception(error)
 
 
-async def _either(event: asyncio.Event, limit_s: float) -> None:
-    """Wait for an event, but no longer than this."""
+async def _wait_at_most(event: asyncio.Event, limit_s: float) -> None:
+    """Wait for an event, at most `limit_s` seconds."""
     try:
         async with asyncio.timeout(limit_s):
             await event.wait()

@@ -1,7 +1,7 @@
 """Files and folders that only their owner may read, whatever the umask.
 
-Prompts and answers are in them. The umask decides about new files only, and most systems let
-everybody read those.
+They contain prompts and answers. The umask applies only to new files, and on most systems it lets
+all users read those.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ def open_regular(path: str | Path, flags: int) -> int:
 
 
 def make_private(file: int | Path, mode: int) -> None:
-    """Give a file or folder this mode if it has another one.
+    """Set the mode of a file or folder if it has another one.
 
     Raises PermissionError if it belongs to another user and others have access to it.
     """
-    known = os.stat(file)
-    if stat.S_IMODE(known.st_mode) == mode:
+    status = os.stat(file)
+    if stat.S_IMODE(status.st_mode) == mode:
         return
     try:
         os.chmod(file, mode)
     except PermissionError:
-        # A file system without modes, such as FAT, refuses its owner as well.
-        others = stat.S_IMODE(known.st_mode) & ~stat.S_IRWXU
-        if known.st_uid != os.geteuid() and others:
+        # A file system without modes, such as FAT, refuses the call of the owner as well.
+        access_of_others = stat.S_IMODE(status.st_mode) & ~stat.S_IRWXU
+        if status.st_uid != os.geteuid() and access_of_others:
             raise
 
 
 def sync_folder(path: Path) -> None:
-    """Write a folder's names to the disk, so that they survive a power failure. Raises OSError."""
+    """Sync a folder, so that its new file names survive a power failure. Raises OSError."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)

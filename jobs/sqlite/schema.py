@@ -1,4 +1,4 @@
-"""Jobs as rows of SQLite."""
+"""The SQLite schema of jobs, and conversion between jobs and rows."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import orjson
 
 from jobs.model import Job, JobStatus, Policy
 
-VERSION = 2
+SCHEMA_VERSION = 2
 
-# Rows are found by numbers that the journal gives away in turn: what is written together is then in
-# few pages, where random ids would have each in a page of its own (four times the time, fifteen
-# times the bytes). Inputs never change, and have a table to themselves: the rest of a job is
-# written again with each change.
-CREATE = """
+# The primary key is a sequence number from the journal. Rows that are written together are then in
+# few pages; with the random job ids as keys each row would be in another page (four times the
+# time, fifteen times the bytes). Inputs have a table of their own because they never change, while
+# the rest of a job is written again with each change.
+CREATE_TABLES = """
 CREATE TABLE IF NOT EXISTS jobs (
     number INTEGER PRIMARY KEY,
     id TEXT NOT NULL,
@@ -39,16 +39,16 @@ CREATE TABLE IF NOT EXISTS chunks (
     PRIMARY KEY (job, attempt, number)
 ) STRICT, WITHOUT ROWID;
 """
-# The columns that every version has.
-_COLUMNS = {
+# The columns that all versions of the schema have.
+_COMMON_COLUMNS = {
     ("jobs", column) for column in ("id", "endpoint", "status", "created_at", "state", "output")
 } | {("chunks", column) for column in ("attempt", "number")}
-# Of version 1, whose rows had the jobs' ids for keys.
-_TAKE_ASIDE = """
+# Migration from version 1, in which the job ids were the keys.
+_RENAME_V1_TABLES = """
 ALTER TABLE jobs RENAME TO old_jobs;
 ALTER TABLE chunks RENAME TO old_chunks;
 """
-_TAKE_OVER = """
+_COPY_V1_ROWS = """
 INSERT INTO jobs (id, endpoint, status, created_at, state, output)
 SELECT id, endpoint, status, created_at, state, output FROM old_jobs;
 INSERT INTO inputs (job, value)
@@ -59,7 +59,7 @@ FROM old_chunks JOIN jobs ON jobs.id = old_chunks.job_id;
 DROP TABLE old_jobs;
 DROP TABLE old_chunks;
 """
-SAVE = """
+UPSERT_JOB = """
 INSERT INTO jobs (number, id, endpoint, status, created_at, state, output)
 VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (number) DO UPDATE SET
@@ -67,27 +67,27 @@ ON CONFLICT (number) DO UPDATE SET
     state = excluded.state,
     output = excluded.output
 """
-SAVE_INPUT = "INSERT OR REPLACE INTO inputs (job, value) VALUES (?, ?)"
-APPEND = "INSERT OR REPLACE INTO chunks (job, attempt, number, value) VALUES (?, ?, ?, ?)"
-FORGET_OLD = "DELETE FROM chunks WHERE job = ? AND attempt < ?"
-FORGET = "DELETE FROM jobs WHERE number = ?"
-FORGET_INPUT = "DELETE FROM inputs WHERE job = ?"
-FORGET_CHUNKS = "DELETE FROM chunks WHERE job = ?"
-JOBS = (
+UPSERT_INPUT = "INSERT OR REPLACE INTO inputs (job, value) VALUES (?, ?)"
+UPSERT_CHUNK = "INSERT OR REPLACE INTO chunks (job, attempt, number, value) VALUES (?, ?, ?, ?)"
+DELETE_OLD_CHUNKS = "DELETE FROM chunks WHERE job = ? AND attempt < ?"
+DELETE_JOB = "DELETE FROM jobs WHERE number = ?"
+DELETE_INPUT = "DELETE FROM inputs WHERE job = ?"
+DELETE_CHUNKS = "DELETE FROM chunks WHERE job = ?"
+SELECT_JOBS = (
     "SELECT number, id, endpoint, status, created_at, state, output, value FROM jobs "
     "LEFT JOIN inputs ON job = number ORDER BY number"
 )
-CHUNKS = "SELECT attempt, number, value FROM chunks WHERE job = ? ORDER BY attempt, number"
+SELECT_CHUNKS = "SELECT attempt, number, value FROM chunks WHERE job = ? ORDER BY attempt, number"
 
-# (number, id, endpoint, status, created_at, state, output); it is read with the input behind it
+# (number, id, endpoint, status, created_at, state, output), and when read also the input.
 Row = tuple[int, str, str, str, float, str, bytes | None]
 RowWithInput = tuple[int, str, str, str, float, str, bytes | None, bytes | None]
 
-_STATE = (
+# The fields of a job that are stored unchanged, under their own names, in the `state` column.
+_STATE_FIELDS = (
     "sync",
     "webhook",
     "attempt",
-    "losses",
     "retries",
     "worker_id",
     "queued_at",
@@ -99,11 +99,12 @@ _STATE = (
 
 
 def to_row(job: Job, number: int) -> Row:
-    """Return a job as the row with this number."""
+    """Convert a job to the row with this number."""
     policy = job.policy
-    state: dict[str, Any] = {name: getattr(job, name) for name in _STATE}
+    state: dict[str, Any] = {name: getattr(job, name) for name in _STATE_FIELDS}
+    state["losses"] = job.lost_attempts
     state["policy"] = [policy.execution_timeout_ms, policy.ttl_ms, policy.low_priority]
-    # Text, so that the table can be read with any tool.
+    # As text instead of bytes, so that the table can be read with any tool.
     state["extra"] = job.extra.decode(errors="replace")
     state["progress"] = job.progress.decode(errors="replace")
     return (
@@ -112,31 +113,31 @@ def to_row(job: Job, number: int) -> Row:
         job.endpoint.encode(errors="replace").decode(),
         job.status.value,
         job.created_at,
-        _text(state),
+        _encode_state(state),
         job.output,
     )
 
 
-def _text(state: dict[str, Any]) -> str:
+def _encode_state(state: dict[str, Any]) -> str:
     try:
         return orjson.dumps(state).decode()
     except TypeError:
-        # Half a surrogate pair: a job that cannot be written would keep all others from it too.
+        # orjson refuses a lone surrogate. A job that cannot be written would block all others.
         return json.dumps(state).encode(errors="replace").decode()
 
 
-def outdated(job: Job, number: int) -> tuple[int, int] | None:
-    """Return a job's row and the first attempt whose stream is of use; None where all of it is."""
-    waits = job.status is JobStatus.IN_QUEUE
-    first = job.attempt + waits
-    return (number, first) if first > 1 else None
+def outdated_chunks(job: Job, number: int) -> tuple[int, int] | None:
+    """Return the job's row number and the first attempt whose chunks are kept; None to keep all."""
+    is_waiting = job.status is JobStatus.IN_QUEUE
+    first_kept = job.attempt + is_waiting
+    return (number, first_kept) if first_kept > 1 else None
 
 
 _NUMBER = (int, float)
 _OPTIONAL_NUMBER = (int, float, type(None))
 _OPTIONAL_TEXT = (str, type(None))
-# The types that each value of a row's state may have.
-_TYPES: dict[str, tuple[type, ...]] = {
+# The allowed types of each value in the `state` column.
+_STATE_TYPES: dict[str, tuple[type, ...]] = {
     "sync": (bool,),
     "webhook": _OPTIONAL_TEXT,
     "attempt": (int,),
@@ -155,13 +156,13 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def from_row(row: RowWithInput) -> Job:
-    """Return the job of a row. Raises ValueError, KeyError or TypeError if the row is damaged."""
+    """Convert a row to a job. Raises ValueError, KeyError or TypeError if the row is damaged."""
     _, job_id, endpoint, status, created_at, text, output, job_input = row
-    # Text that is not UTF-8 is read as bytes.
+    # The store process returns text that is not UTF-8 as bytes.
     if not (isinstance(job_id, str) and isinstance(endpoint, str) and isinstance(text, str)):
         raise ValueError("a text in it is not UTF-8")
-    state = _state(text)
-    for name, types in _TYPES.items():
+    state = _decode_state(text)
+    for name, types in _STATE_TYPES.items():
         if type(state[name]) not in types:
             raise ValueError(f"its {name} is a {type(state[name]).__name__}")
     execution_timeout_ms, ttl_ms, low_priority = state["policy"]
@@ -181,11 +182,12 @@ def from_row(row: RowWithInput) -> Job:
         ),
         extra=state["extra"].encode(),
         progress=state["progress"].encode(),
-        **{name: state[name] for name in _STATE},
+        lost_attempts=state["losses"],
+        **{name: state[name] for name in _STATE_FIELDS},
     )
 
 
-def _state(text: str) -> dict[str, Any]:
+def _decode_state(text: str) -> dict[str, Any]:
     try:
         state: dict[str, Any] = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -193,8 +195,8 @@ def _state(text: str) -> dict[str, Any]:
     return state
 
 
-class NoTables(sqlite3.OperationalError):
-    """The database is new, and the disk does not take its tables."""
+class TablesNotCreated(sqlite3.OperationalError):
+    """The database is new, and its tables could not be created because the disk is full."""
 
 
 def open_database(
@@ -205,32 +207,32 @@ def open_database(
     exclusive: bool = False,
     on_recognised: Callable[[], object] = lambda: None,
 ) -> sqlite3.Connection:
-    """Open or create the database in this version's form; `check` reads all of it once.
+    """Open or create the database and migrate it; `check` verifies its integrity first.
 
-    FULL: a commit is on the disk when it returns, not only in the system's memory, so that
-    acknowledged jobs survive a power failure. `exclusive` keeps the index of the log in memory
-    instead of a file: a full disk has no room for that file. `on_recognised` is called before the
-    first change, when it is certain that the database is empty or this program's.
+    With `synchronous = FULL` a commit is on the disk when it returns, and not only in the memory of
+    the system, so that acknowledged jobs survive a power failure. `exclusive` keeps the index of
+    the log in memory instead of in a file, which cannot be created on a full disk. `on_recognised`
+    is called before the first change, when the database is known to be empty or ours.
 
     Raises:
-        NoTables: it is new and cannot be created now.
+        TablesNotCreated: the database is new and cannot be created now.
         sqlite3.Error: it cannot be opened, is damaged, or is not a database.
-        ValueError: a later version or another program wrote it.
+        ValueError: a later version of this program, or another program, wrote it.
     """
     database = sqlite3.connect(path, timeout=busy_s, isolation_level=None)
     try:
-        _recognise(database, exclusive=exclusive)
+        _check_ownership(database, exclusive=exclusive)
         on_recognised()
-        _prepare(database, check=check)
+        _initialise(database, check=check)
     except (sqlite3.OperationalError, ValueError, OSError):
         database.close()
         raise
-    # A damaged database stays open: closing would fold the log into it and remove the log.
+    # A damaged database stays open: closing it would checkpoint the log and remove it.
     return database
 
 
 def is_full(error: sqlite3.Error) -> bool:
-    """Return whether an error is of a disk that takes no more, as far as SQLite can say."""
+    """Return whether an error may be caused by a full disk."""
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and code & 0xFF in (
         sqlite3.SQLITE_FULL,
@@ -239,8 +241,8 @@ def is_full(error: sqlite3.Error) -> bool:
     )
 
 
-def _recognise(database: sqlite3.Connection, *, exclusive: bool) -> None:
-    """Check that a database is empty or this program's, and change nothing. Raises ValueError."""
+def _check_ownership(database: sqlite3.Connection, *, exclusive: bool) -> None:
+    """Check, without changes, that a database is empty or ours. Raises ValueError."""
     if exclusive:
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
     version = _version(database)
@@ -250,11 +252,11 @@ def _recognise(database: sqlite3.Connection, *, exclusive: bool) -> None:
             "SELECT m.name, c.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c"
         )
     }
-    if columns and not (version and columns >= _COLUMNS):
-        # Other programs count the versions of their tables as well, so the number says nothing.
+    if columns and not (version and columns >= _COMMON_COLUMNS):
+        # The version alone proves nothing: other programs set `user_version` too.
         raise ValueError("another program created it")
-    if version > VERSION:
-        raise ValueError(f"it has version {version}, and this server knows {VERSION}")
+    if version > SCHEMA_VERSION:
+        raise ValueError(f"it has version {version}, and this server knows {SCHEMA_VERSION}")
 
 
 def _version(database: sqlite3.Connection) -> int:
@@ -262,27 +264,27 @@ def _version(database: sqlite3.Connection) -> int:
     return version
 
 
-def _prepare(database: sqlite3.Connection, *, check: bool) -> None:
+def _initialise(database: sqlite3.Connection, *, check: bool) -> None:
     version = _version(database)
     try:
-        _bring_up_to_date(database, version, check=check)
+        _migrate(database, version, check=check)
     except sqlite3.OperationalError as error:
         if version == 0 and is_full(error):
-            raise NoTables(str(error)) from error
+            raise TablesNotCreated(str(error)) from error
         raise
 
 
-def _bring_up_to_date(database: sqlite3.Connection, version: int, *, check: bool) -> None:
+def _migrate(database: sqlite3.Connection, version: int, *, check: bool) -> None:
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = FULL")
     if check:
         (result,) = database.execute("PRAGMA quick_check(1)").fetchone()
         if result != "ok":
             raise sqlite3.DatabaseError(f"it is damaged: {result}")
-    if version == VERSION:
-        # Nothing to write: this must succeed on a full disk.
+    if version == SCHEMA_VERSION:
+        # Write nothing: this must succeed on a full disk.
         return
-    before, after = (_TAKE_ASIDE, _TAKE_OVER) if version == 1 else ("", "")
-    mark = f"PRAGMA user_version = {VERSION};"
-    # In one transaction: a process that is killed in between leaves what there was before.
-    database.executescript(f"BEGIN IMMEDIATE;{before}{CREATE}{after}{mark}COMMIT;")
+    before, after = (_RENAME_V1_TABLES, _COPY_V1_ROWS) if version == 1 else ("", "")
+    set_version = f"PRAGMA user_version = {SCHEMA_VERSION};"
+    # In one transaction: a process that is killed leaves the previous state.
+    database.executescript(f"BEGIN IMMEDIATE;{before}{CREATE_TABLES}{after}{set_version}COMMIT;")

@@ -1,1 +1,1 @@
-"""The queue port on SQS."""
+"""The job queue on SQS."""

@@ -1,4 +1,4 @@
-"""What a queue of SQS is like, as its attributes say."""
+"""Attributes of an SQS queue."""
 
 from __future__ import annotations
 
@@ -6,69 +6,70 @@ from dataclasses import dataclass
 
 import orjson
 
-from jobs.sqs.bodies import INLINE_BYTES
-from jobs.sqs.calls import Calls
+from jobs.sqs.bodies import MAX_INLINE_BYTES
+from jobs.sqs.calls import SqsCaller
 
-_WAITING = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesDelayed"]
-_LEASED = "ApproximateNumberOfMessagesNotVisible"
+_WAITING_COUNTS = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesDelayed"]
+_LEASED_COUNT = "ApproximateNumberOfMessagesNotVisible"
 
 
 @dataclass(frozen=True, slots=True)
-class QueueFacts:
-    """A queue's kind and its limits.
+class QueueAttributes:
+    """The kind of a queue and its limits.
 
-    `dead_letters` is the ARN of its dead-letter queue, to which SQS moves a message that was
-    received `max_receives` times; both are None where it has none. `inline_bytes` are those of the
-    longest body that is not put into a bucket.
+    SQS moves a message that was received `max_receives` times to the dead-letter queue with the ARN
+    `dead_letter_arn`. Both are None if there is no such queue. A message body of more than
+    `max_inline_bytes` is stored in a bucket.
     """
 
     url: str
-    fifo: bool
-    inline_bytes: int
+    is_fifo: bool
+    max_inline_bytes: int
     max_receives: int | None = None
-    dead_letters: str | None = None
+    dead_letter_arn: str | None = None
 
 
-async def facts(calls: Calls, queue_url: str) -> QueueFacts:
-    """Ask a queue for its attributes. Raises QueueRefused, StoreUnavailable."""
-    answer = await calls.ask(
+async def fetch_attributes(calls: SqsCaller, queue_url: str) -> QueueAttributes:
+    """Fetch the attributes of a queue. Raises QueueRefused, StoreUnavailable."""
+    answer = await calls.call(
         "get_queue_attributes",
         queue_url,
         QueueUrl=queue_url,
         AttributeNames=["MaximumMessageSize", "RedrivePolicy"],
     )
     attributes = answer.get("Attributes", {})
-    fifo = queue_url.endswith(".fifo")
-    inline_bytes = min(INLINE_BYTES, int(attributes.get("MaximumMessageSize", INLINE_BYTES)))
+    is_fifo = queue_url.endswith(".fifo")
+    max_bytes = int(attributes.get("MaximumMessageSize", MAX_INLINE_BYTES))
+    max_inline_bytes = min(MAX_INLINE_BYTES, max_bytes)
     if "RedrivePolicy" not in attributes:
-        return QueueFacts(queue_url, fifo, inline_bytes)
+        return QueueAttributes(queue_url, is_fifo, max_inline_bytes)
     policy = orjson.loads(attributes["RedrivePolicy"])
-    return QueueFacts(
+    return QueueAttributes(
         queue_url,
-        fifo,
-        inline_bytes,
+        is_fifo,
+        max_inline_bytes,
         int(policy["maxReceiveCount"]),
         policy["deadLetterTargetArn"],
     )
 
 
-async def url_of(calls: Calls, arn: str) -> str:
-    """Return the URL of a queue. Raises QueueRefused, StoreUnavailable."""
+async def fetch_queue_url(calls: SqsCaller, arn: str) -> str:
+    """Return the URL of the queue with this ARN. Raises QueueRefused, StoreUnavailable."""
     account, name = arn.split(":")[-2:]
-    found = await calls.ask("get_queue_url", arn, QueueName=name, QueueOwnerAWSAccountId=account)
-    return str(found["QueueUrl"])
+    answer = await calls.call("get_queue_url", arn, QueueName=name, QueueOwnerAWSAccountId=account)
+    return str(answer["QueueUrl"])
 
 
-async def counts(calls: Calls, queue_url: str) -> tuple[int, int]:
-    """Return about how many messages wait and how many are leased.
+async def count_messages(calls: SqsCaller, queue_url: str) -> tuple[int, int]:
+    """Return approximately how many messages wait, and how many are leased.
 
     Raises QueueRefused, StoreUnavailable.
     """
-    answer = await calls.ask(
+    answer = await calls.call(
         "get_queue_attributes",
         queue_url,
         QueueUrl=queue_url,
-        AttributeNames=[*_WAITING, _LEASED],
+        AttributeNames=[*_WAITING_COUNTS, _LEASED_COUNT],
     )
-    of = answer["Attributes"]
-    return sum(int(of[name]) for name in _WAITING), int(of[_LEASED])
+    attributes = answer["Attributes"]
+    return sum(int(attributes[name]) for name in _WAITING_COUNTS), int(attributes[_LEASED_COUNT])

@@ -1,6 +1,7 @@
-"""Messages too long for a queue: their bodies in a bucket, pointers to them in the queue.
+"""Message bodies that are too long for a queue: kept in a bucket, with a pointer in the queue.
 
-As Amazon's extended clients for Java and Python do it, so that either side may be one of theirs.
+The format is that of Amazon's extended clients for Java and Python, so that they can send to this
+program and receive from it.
 """
 
 from __future__ import annotations
@@ -14,81 +15,84 @@ import orjson
 from jobs.model import Json
 from jobs.sqs.errors import QueueRefused
 
-# From here on Amazon's clients use the bucket; queues of before August 2025 take no more.
-INLINE_BYTES = 262_144
-SIZE = "ExtendedPayloadSize"
-# What older clients call it.
-SIZES = (SIZE, "SQSLargePayloadSize")
+# Amazon's clients store longer bodies in the bucket. Queues created before August 2025 refuse them.
+MAX_INLINE_BYTES = 262_144
+SIZE_ATTRIBUTE = "ExtendedPayloadSize"
+# The current name of the attribute, and the name in older clients.
+SIZE_ATTRIBUTES = (SIZE_ATTRIBUTE, "SQSLargePayloadSize")
 _POINTER = "software.amazon.payloadoffloading.PayloadS3Pointer"
 _POINTERS = (_POINTER, "com.amazon.sqs.javamessaging.MessageS3Pointer")
-# XML, in which SQS once spoke, has no such characters; JSON can write them otherwise.
+# SQS refuses these characters, which XML does not allow. JSON can escape them.
 _UNSENDABLE = {b"\xef\xbf\xbe": b"\\ufffe", b"\xef\xbf\xbf": b"\\uffff"}
 
 
-class Bodies(Protocol):
-    """A bucket for bodies. All calls block, and raise StoreUnavailable or QueueRefused."""
+class BodyStore(Protocol):
+    """A bucket of message bodies. All calls block, and raise StoreUnavailable or QueueRefused."""
 
     @property
     def bucket(self) -> str:
-        """Its name."""
+        """The name of the bucket."""
 
     def keep(self, name: str, body: bytes) -> str:
-        """Have a body in the bucket, once for each name; return its key."""
+        """Store a body under a name, unless the name exists, and return its key."""
 
     def read(self, bucket: str, key: str) -> bytes:
-        """Return a body, from whichever bucket a sender has put it in."""
+        """Return a body from the bucket that the sender has stored it in."""
 
 
-def sendable(body: Json) -> Json:
-    """Return the same JSON in characters that SQS takes."""
-    for raw, written in _UNSENDABLE.items():
-        body = body.replace(raw, written)
+def escape_unsendable(body: Json) -> Json:
+    """Escape the characters in a JSON text that SQS refuses."""
+    for raw, escaped in _UNSENDABLE.items():
+        body = body.replace(raw, escaped)
     return body
 
 
-def entry(body: Json, inline_bytes: int, bodies: Bodies | None) -> tuple[dict[str, Any], int]:
-    """Return what a message consists of, and how many bytes it counts.
+def build_entry(
+    body: Json, max_inline_bytes: int, bodies: BodyStore | None
+) -> tuple[dict[str, Any], int]:
+    """Return the fields of a message for a body, and how many bytes SQS counts for it.
 
-    A body's name is its hash: sent again it is kept once, and whoever has the pointer a second time
-    still finds it. So nothing is removed with a message; the bucket's lifecycle does that.
+    A body in the bucket is named by its hash, so a body that is sent again is stored once, and a
+    message that is delivered again still finds it. Therefore deleting a message does not delete its
+    body; the bucket's lifecycle rules do.
 
     Raises:
-        QueueRefused: it is too long, and there is no bucket for it.
-        StoreUnavailable: the bucket did not take it.
+        QueueRefused: the body is too long, and there is no bucket.
+        StoreUnavailable: the bucket refused the body.
     """
-    if len(body) <= inline_bytes:
+    if len(body) <= max_inline_bytes:
         return {"MessageBody": body.decode()}, len(body)
     if bodies is None:
         raise QueueRefused(
-            f"a message may have {inline_bytes:,} bytes without a bucket, this one has "
+            f"a message may have {max_inline_bytes:,} bytes without a bucket, this one has "
             f"{len(body):,}"
         )
     key = bodies.keep(hashlib.sha256(body).hexdigest(), body)
-    place = {"s3BucketName": bodies.bucket, "s3Key": key}
-    text = orjson.dumps([_POINTER, place]).decode()
+    location = {"s3BucketName": bodies.bucket, "s3Key": key}
+    text = orjson.dumps([_POINTER, location]).decode()
     size = str(len(body))
-    attributes = {SIZE: {"DataType": "Number", "StringValue": size}}
-    counted = len(text) + len(SIZE) + len("Number") + len(size)
-    return {"MessageBody": text, "MessageAttributes": attributes}, counted
+    attributes = {SIZE_ATTRIBUTE: {"DataType": "Number", "StringValue": size}}
+    counted_bytes = len(text) + len(SIZE_ATTRIBUTE) + len("Number") + len(size)
+    return {"MessageBody": text, "MessageAttributes": attributes}, counted_bytes
 
 
-def body_of(text: str, attributes: Mapping[str, Any], bodies: Bodies | None) -> Json:
-    """Return a message's body, from its bucket where it is a pointer.
+def read_body(text: str, attributes: Mapping[str, Any], bodies: BodyStore | None) -> Json:
+    """Return the body of a message; a pointer is resolved by reading the bucket.
 
     Raises:
-        QueueRefused: it is a pointer that leads nowhere.
+        QueueRefused: the pointer is invalid, its object is missing, or there is no bucket.
         StoreUnavailable: the bucket does not answer.
     """
-    if not any(name in attributes for name in SIZES):
+    if not any(name in attributes for name in SIZE_ATTRIBUTES):
         return text.encode()
     try:
-        kind, place = orjson.loads(text)
-        bucket, key = place["s3BucketName"], place["s3Key"]
-        known = kind in _POINTERS and isinstance(bucket, str) and isinstance(key, str)
+        kind, location = orjson.loads(text)
+        bucket, key = location["s3BucketName"], location["s3Key"]
+        is_valid = kind in _POINTERS and isinstance(bucket, str) and isinstance(key, str)
     except (KeyError, TypeError, ValueError):
-        known = False
-    if not known:
-        raise QueueRefused(f"a message with {SIZE} is no pointer: {text[:200]!r}")
+        is_valid = False
+    if not is_valid:
+        raise QueueRefused(f"a message with {SIZE_ATTRIBUTE} is no pointer: {text[:200]!r}")
     if bodies is None:
         raise QueueRefused("a message's body is in a bucket, and no bucket is given")
     return bodies.read(bucket, key)

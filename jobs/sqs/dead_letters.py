@@ -1,45 +1,45 @@
-"""A look into a dead-letter queue."""
+"""Listing of the messages of a dead-letter queue."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from jobs.sqs.calls import MAX_ENTRIES, Calls
-from jobs.sqs.message import ASKED
+from jobs.sqs.calls import MAX_ENTRIES, SqsCaller
+from jobs.sqs.message import RECEIVE_ATTRIBUTES
 
-_MOST = 1_000
-# Nobody else sees them for so long, and they are given back when all have been seen.
-_LOOK_S = 30
+_MAX_MESSAGES = 1_000
+# Messages are invisible to other receivers for so long, or until all have been listed.
+_VISIBILITY_TIMEOUT_S = 30
 
 
-async def dead_messages(calls: Calls, queue_url: str) -> list[Mapping[str, Any]]:
-    """Return the messages of a queue that nobody else looks at, and leave them there.
+async def list_dead_messages(calls: SqsCaller, queue_url: str) -> list[Mapping[str, Any]]:
+    """Return the messages of a queue that are not leased, and leave them in the queue.
 
     Raises QueueRefused, StoreUnavailable.
     """
-    found: dict[str, Mapping[str, Any]] = {}
-    while len(found) < _MOST:
-        answer = await calls.ask(
+    by_id: dict[str, Mapping[str, Any]] = {}
+    while len(by_id) < _MAX_MESSAGES:
+        answer = await calls.call(
             "receive_message",
             queue_url,
             QueueUrl=queue_url,
             MaxNumberOfMessages=MAX_ENTRIES,
-            VisibilityTimeout=_LOOK_S,
+            VisibilityTimeout=_VISIBILITY_TIMEOUT_S,
             WaitTimeSeconds=1,
-            **ASKED,
+            **RECEIVE_ATTRIBUTES,
         )
         new = {each["MessageId"]: each for each in answer.get("Messages", ())}
-        if not new.keys() - found.keys():
+        if not new.keys() - by_id.keys():
             break
-        found |= new
-    messages = [*found.values()]
-    for at in range(0, len(messages), MAX_ENTRIES):
+        by_id |= new
+    messages = [*by_id.values()]
+    for start in range(0, len(messages), MAX_ENTRIES):
         entries = [
             {"Id": str(number), "ReceiptHandle": each["ReceiptHandle"], "VisibilityTimeout": 0}
-            for number, each in enumerate(messages[at : at + MAX_ENTRIES])
+            for number, each in enumerate(messages[start : start + MAX_ENTRIES])
         ]
-        await calls.ask(
+        await calls.call(
             "change_message_visibility_batch", queue_url, QueueUrl=queue_url, Entries=entries
         )
     return messages

@@ -1,4 +1,4 @@
-"""What goes wrong between here and SQS, told as a store's errors."""
+"""Translation of SQS errors to the errors of stores."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from botocore.exceptions import (
 
 from jobs.errors import JobsError, StoreUnavailable
 
-# A receipt handle of a message that is not, or no longer, this one's.
-_OVER = {"ReceiptHandleIsInvalid", "MessageNotInflight", "InvalidParameterValue"}
-# What another try may end better for; everything else of a client's fault stays as it is.
-_PASSES = {
+# Codes for an expired or foreign receipt handle.
+_LEASE_EXPIRED_CODES = {"ReceiptHandleIsInvalid", "MessageNotInflight", "InvalidParameterValue"}
+# Codes of temporary errors. Other errors of the client do not go away by a retry.
+_TEMPORARY_CODES = {
     "InternalError",
     "InternalFailure",
     "KmsThrottled",
@@ -31,7 +31,7 @@ _PASSES = {
     "Throttling",
     "ThrottlingException",
 }
-_OURS = (
+_CONFIGURATION_ERRORS = (
     CredentialRetrievalError,
     NoCredentialsError,
     NoRegionError,
@@ -41,34 +41,34 @@ _OURS = (
 
 
 class QueueRefused(JobsError):
-    """There is no such queue or bucket, or whoever asks may not: another try ends the same."""
+    """The queue or bucket does not exist, or access is denied; a retry does not help."""
 
 
-class LeaseOver(JobsError):
-    """A receipt handle counts no more: the message is somebody else's, or gone."""
+class LeaseExpired(JobsError):
+    """A receipt handle is no longer valid: the message was leased again or deleted."""
 
 
 @contextmanager
-def told(name: str) -> Iterator[None]:
-    """Tell boto3's errors as those of a store; `name` is what was asked."""
+def store_errors(name: str) -> Iterator[None]:
+    """Raise boto3's errors as those of a store; `name` is the queue, for the message."""
     try:
         yield
     except ClientError as error:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
-        raise failure(name, error.response.get("Error", {}), status) from None
-    except _OURS as error:
+        raise to_store_error(name, error.response.get("Error", {}), status) from None
+    except _CONFIGURATION_ERRORS as error:
         raise QueueRefused(f"{name}: {error}") from None
     except BotoCoreError as error:
         raise StoreUnavailable(f"{name}: {error}") from None
 
 
-def failure(name: str, error: Mapping[str, Any], status: int = 400) -> JobsError:
-    """Return what SQS says of a request, or of one entry of it."""
+def to_store_error(name: str, error: Mapping[str, Any], status: int = 400) -> JobsError:
+    """Convert the error of a request, or of one of its entries, to a store error."""
     # AWS.SimpleQueueService.NonExistentQueue
     code = str(error.get("Code", "an error")).rpartition(".")[2]
     message = f"{name}: {code}: {error.get('Message') or 'no reason was given'}"
-    if code in _OVER:
-        return LeaseOver(message)
-    if code in _PASSES or status >= 500:
+    if code in _LEASE_EXPIRED_CODES:
+        return LeaseExpired(message)
+    if code in _TEMPORARY_CODES or status >= 500:
         return StoreUnavailable(message)
     return QueueRefused(message)

@@ -1,4 +1,4 @@
-"""Which messages this process has, and under which receipt handles."""
+"""The leases of this process and their receipt handles."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from jobs.model import Job
 
-# More than any process loses in the time in which it may not know.
-_LOST = 10_000
+# More than a process loses while a worker may still run a lost job without knowing.
+_MAX_LOST = 10_000
 
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """A message that was given out; `until` is by the monotonic clock of this process."""
+    """A leased message; `expires_at` is by the monotonic clock of this process."""
 
     job: Job
-    handle: str
-    until: float
+    receipt_handle: str
+    expires_at: float
 
 
 class SqsLeases:
@@ -30,38 +30,39 @@ class SqsLeases:
         self._lost: OrderedDict[tuple[str | None, str], None] = OrderedDict()
 
     def get(self, job_id: str, attempt: int) -> Lease | None:
-        """Return a lease that is not over, by this process's clock."""
+        """Return a lease that has not expired by this process's clock."""
         lease = self._leases.get(job_id)
-        if lease is None or lease.job.attempt != attempt or self._over(lease):
+        if lease is None or lease.job.attempt != attempt or self._has_expired(lease):
             return None
         return lease
 
-    def begin(self, lease: Lease) -> None:
-        """Take down a lease in place of an earlier one of the same message."""
+    def add(self, lease: Lease) -> None:
+        """Add a lease, replacing an earlier one of the same message."""
         self._leases[lease.job.id] = lease
 
-    def renew(self, job_id: str, handle: str, until: float) -> bool:
-        """Give a lease that still holds a newer handle; False where there is none."""
+    def renew(self, job_id: str, receipt_handle: str, expires_at: float) -> bool:
+        """Update the handle of a valid lease; return False if there is no such lease."""
         lease = self._leases.get(job_id)
-        if lease is None or self._over(lease):
+        if lease is None or self._has_expired(lease):
             return False
-        lease.handle, lease.until = handle, max(lease.until, until)
+        lease.receipt_handle = receipt_handle
+        lease.expires_at = max(lease.expires_at, expires_at)
         return True
 
-    def end(self, lease: Lease) -> None:
-        """Forget a lease, if a later one has not taken its place."""
+    def remove(self, lease: Lease) -> None:
+        """Remove a lease unless a later one has replaced it."""
         if self._leases.get(lease.job.id) is lease:
             del self._leases[lease.job.id]
 
     def has_lost(self, worker_id: str, job_id: str) -> bool:
-        """Whether a worker had this job until its lease was over."""
+        """Return whether a worker had a lease of this job that has expired."""
         return (worker_id, job_id) in self._lost
 
-    def _over(self, lease: Lease) -> bool:
-        if self._monotonic() < lease.until:
+    def _has_expired(self, lease: Lease) -> bool:
+        if self._monotonic() < lease.expires_at:
             return False
-        self.end(lease)
+        self.remove(lease)
         self._lost[lease.job.worker_id, lease.job.id] = None
-        while len(self._lost) > _LOST:
+        while len(self._lost) > _MAX_LOST:
             self._lost.popitem(last=False)
         return True

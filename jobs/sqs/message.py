@@ -1,4 +1,4 @@
-"""From a message of SQS to the job that it is."""
+"""Conversion of SQS messages to jobs."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from collections.abc import Mapping
 from typing import Any
 
 from jobs.model import Job, JobStatus
-from jobs.sqs.bodies import SIZES, Bodies, body_of
+from jobs.sqs.bodies import SIZE_ATTRIBUTES, BodyStore, read_body
 
-# What has to be asked for with every receive.
-ASKED = {
+# Arguments of every receive request: the attributes that `to_job` needs.
+RECEIVE_ATTRIBUTES = {
     "MessageSystemAttributeNames": ["ApproximateReceiveCount", "SentTimestamp"],
-    "MessageAttributeNames": [*SIZES],
+    "MessageAttributeNames": [*SIZE_ATTRIBUTES],
 }
 
 
-def job_of(
-    endpoint: str, worker_id: str | None, message: Mapping[str, Any], bodies: Bodies | None
+def to_job(
+    endpoint: str, worker_id: str | None, message: Mapping[str, Any], bodies: BodyStore | None
 ) -> Job:
-    """Return a message as a worker's job; each receive is an attempt.
+    """Convert a message to a worker's job; each receive is an attempt.
 
-    Blocks while its body is read from a bucket. Raises QueueRefused, StoreUnavailable.
+    Blocks while the body is read from a bucket. Raises QueueRefused, StoreUnavailable.
     """
-    known = message["Attributes"]
-    attempt = int(known["ApproximateReceiveCount"])
-    sent_at = int(known["SentTimestamp"]) / 1000
+    attributes = message["Attributes"]
+    attempt = int(attributes["ApproximateReceiveCount"])
+    sent_at = int(attributes["SentTimestamp"]) / 1000
     return Job(
         id=message["MessageId"],
         endpoint=endpoint,
-        input=body_of(message["Body"], message.get("MessageAttributes", {}), bodies),
+        input=read_body(message["Body"], message.get("MessageAttributes", {}), bodies),
         created_at=sent_at,
         queued_at=sent_at,
         status=JobStatus.IN_PROGRESS,
         attempt=attempt,
-        losses=attempt - 1,
+        lost_attempts=attempt - 1,
         worker_id=worker_id,
         started_at=time.time(),
     )

@@ -1,4 +1,4 @@
-"""Jobs in queues of SQS, or of a server that speaks as it does."""
+"""A job queue on SQS, or on a server with the same API."""
 
 from __future__ import annotations
 
@@ -12,93 +12,94 @@ from typing import Any, Protocol
 
 from jobs.errors import JobsError
 from jobs.model import Job, JobStatus, Json, NewJob
-from jobs.ports import Stats
-from jobs.sqs.attributes import QueueFacts, counts, facts, url_of
-from jobs.sqs.bodies import Bodies, entry, sendable
-from jobs.sqs.calls import MAX_ENTRIES, Calls, Gathered
-from jobs.sqs.dead_letters import dead_messages
-from jobs.sqs.errors import LeaseOver
+from jobs.ports import QueueStats
+from jobs.sqs.attributes import QueueAttributes, count_messages, fetch_attributes, fetch_queue_url
+from jobs.sqs.bodies import BodyStore, build_entry, escape_unsendable
+from jobs.sqs.calls import MAX_ENTRIES, CallBatcher, SqsCaller
+from jobs.sqs.dead_letters import list_dead_messages
+from jobs.sqs.errors import LeaseExpired
 from jobs.sqs.leases import Lease, SqsLeases
-from jobs.sqs.message import ASKED, job_of
+from jobs.sqs.message import RECEIVE_ATTRIBUTES, to_job
 
 logger = logging.getLogger(__name__)
 
-# The longest that SQS waits for a message.
-_POLL_S = 20
-_LONGEST_PAUSE_S = 900.0
+# The longest wait for a message that SQS allows.
+_MAX_POLL_S = 20
+_MAX_RETRY_DELAY_S = 900.0
 
 
-class Results(Protocol):
-    """Where the ends of jobs are kept, for a queue forgets them."""
+class JobResultStore(Protocol):
+    """Stores the results of jobs, which SQS does not."""
 
     def keep(self, ended: Job) -> None:
-        """Have a job's output or error durable, the first of several alone.
+        """Store a job's output or error durably, unless the job already has a result.
 
-        Blocks, and is called on several threads. Raises StoreUnavailable, QueueRefused.
+        Blocks, and is called from several threads. Raises StoreUnavailable, QueueRefused.
         """
 
 
 class SqsQueue:
-    """The queue port on SQS; an endpoint is the URL of a queue.
+    """Implements `JobQueue` on SQS; an endpoint is the URL of a queue.
 
-    What another driver promises and SQS does not:
+    SQS guarantees less than the protocol requires:
 
-    - A message may be delivered twice, also while it is leased, and to two workers under the same
-      attempt. So the end of a job is kept by `results`, where the first is the only one, and the
-      message deleted after that. An attempt is fenced by its receipt handle and by this process's
-      clock: SQS may say yes to a handle that is over.
-    - Every receive counts as a loss, also one that was given back. After the queue's
-      `maxReceiveCount` SQS moves the message to the dead-letter queue, at the next receive.
-    - Messages come in about their order, and counts are about right. Nothing is known of jobs that
-      have ended.
-    - A message is a job's input alone: no policy, no webhook, no `extra`.
+    - A message may be delivered twice, even while it is leased, and to two workers under the same
+      attempt. So a job's result is first stored in `results`, which accepts only the first one, and
+      then the message is deleted. An attempt is fenced by its receipt handle and by this process's
+      clock, because SQS may accept an expired handle.
+    - Every receive counts as a lost attempt, even if the job was returned with `nack`. After the
+      queue's `maxReceiveCount` SQS moves the message to the dead-letter queue, at the next receive.
+    - The order and the counts are approximate, and ended jobs are not stored.
+    - A message contains only a job's input: no policy, no webhook, no `extra`.
 
-    In a FIFO queue each input is a group of its own, so that none waits for another; the same input
-    sent twice in five minutes is one message. Used by one event loop; boto3 has threads.
+    In a FIFO queue each input is a message group of its own, so that no message blocks another. The
+    same input sent twice within five minutes is one message. Used by one event loop; the calls of
+    boto3 run on threads.
     """
 
     def __init__(
         self,
         client: Any,
-        results: Results | None = None,
-        bodies: Bodies | None = None,
+        results: JobResultStore | None = None,
+        bodies: BodyStore | None = None,
         *,
-        pause_s: float = 1.0,
+        retry_delay_s: float = 1.0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take boto3's client; `pause_s` is before a lost job's second try, doubled each time."""
-        self._calls = Calls(client)
+        """Use a boto3 client; `retry_delay_s` applies after a first loss and doubles each time."""
+        self._calls = SqsCaller(client)
         self._results = results
         self._bodies = bodies
-        self._pause_s = pause_s
+        self._retry_delay_s = retry_delay_s
         self._monotonic = monotonic
         self._leases = SqsLeases(monotonic)
-        self._facts: dict[str, QueueFacts] = {}
-        self._gathered: dict[tuple[str, str], Gathered] = {}
+        self._attributes: dict[str, QueueAttributes] = {}
+        self._batchers: dict[tuple[str, str], CallBatcher] = {}
 
-    async def facts(self, endpoint: str) -> QueueFacts:
-        """Return what a queue is like, as it was when it was first asked.
+    async def get_attributes(self, endpoint: str) -> QueueAttributes:
+        """Return the attributes of a queue, which are fetched once.
 
         Raises QueueRefused, StoreUnavailable.
         """
-        if endpoint not in self._facts:
-            self._facts[endpoint] = await facts(self._calls, endpoint)
-        return self._facts[endpoint]
+        if endpoint not in self._attributes:
+            self._attributes[endpoint] = await fetch_attributes(self._calls, endpoint)
+        return self._attributes[endpoint]
 
     async def enqueue(self, new: NewJob) -> Job:
         """Send a job's input. Raises QueueRefused, StoreUnavailable."""
         if new != NewJob(endpoint=new.endpoint, input=new.input):
             raise ValueError("a message of SQS carries a job's input and nothing else")
-        known = await self.facts(new.endpoint)
-        body = sendable(new.input)
-        written = partial(entry, body, known.inline_bytes, self._bodies)
-        # Only a long one has a bucket to wait for.
-        short = len(body) <= known.inline_bytes
-        message, size = written() if short else await self._calls.run(written)
-        if known.fifo:
+        attributes = await self.get_attributes(new.endpoint)
+        body = escape_unsendable(new.input)
+        build = partial(build_entry, body, attributes.max_inline_bytes, self._bodies)
+        # Only a long body is written to a bucket, which blocks.
+        is_inline = len(body) <= attributes.max_inline_bytes
+        message, size_bytes = build() if is_inline else await self._calls.run(build)
+        if attributes.is_fifo:
             name = hashlib.sha256(body).hexdigest()
             message |= {"MessageGroupId": name, "MessageDeduplicationId": name}
-        sent = await self._of("send_message_batch", new.endpoint).ask(size, **message)
+        batcher = self._get_batcher("send_message_batch", new.endpoint)
+        sent = await batcher.call(size_bytes, **message)
         now = time.time()
         return Job(
             id=sent["MessageId"],
@@ -116,173 +117,181 @@ class SqsQueue:
         lease_s: float,
         wait_s: float = 0.0,
         limit: int = 1,
-        busy: bool = False,
+        skip_lost: bool = False,
     ) -> list[Job]:
-        """Lease up to `limit` jobs, ten at the most, waiting for one in whole seconds.
+        """Lease up to `limit` jobs, at most ten, waiting for one in whole seconds.
 
-        One that is `busy` has to wait for a job it has lost, as do all others, for a lease's time.
-        To be cancelled while this waits costs what is on its way a lease's time.
+        A message that `skip_lost` leaves out is leased all the same: no worker can receive it for
+        `lease_s`. The same holds for messages in transit when this call is cancelled.
 
         Raises QueueRefused, StoreUnavailable.
         """
         deadline = self._monotonic() + wait_s
         while True:
-            left_s = max(0, math.ceil(deadline - self._monotonic()))
-            answer = await self._calls.ask(
+            remaining_s = max(0, math.ceil(deadline - self._monotonic()))
+            answer = await self._calls.call(
                 "receive_message",
                 endpoint,
                 QueueUrl=endpoint,
                 MaxNumberOfMessages=min(limit, MAX_ENTRIES),
-                WaitTimeSeconds=min(left_s, _POLL_S),
-                VisibilityTimeout=_seconds(lease_s),
-                **ASKED,
+                WaitTimeSeconds=min(remaining_s, _MAX_POLL_S),
+                VisibilityTimeout=_whole_seconds(lease_s),
+                **RECEIVE_ATTRIBUTES,
             )
-            until = self._monotonic() + lease_s
-            found = [
-                await self._take(endpoint, worker_id, message, until, busy=busy)
+            expires_at = self._monotonic() + lease_s
+            received = [
+                await self._lease(endpoint, worker_id, message, expires_at, skip_lost=skip_lost)
                 for message in answer.get("Messages", ())
             ]
-            jobs = [job for job in found if job is not None]
+            jobs = [job for job in received if job is not None]
             if jobs or self._monotonic() >= deadline:
                 return jobs
 
     async def extend(self, job_id: str, attempt: int, lease_s: float) -> bool:
-        """Let a lease end no earlier than `lease_s` from now.
+        """Extend a lease so that it expires no earlier than `lease_s` from now.
 
-        False, too, where SQS lets nobody keep a message for longer: twelve hours after it was given
-        out. Raises QueueRefused, StoreUnavailable.
+        Also returns False if SQS refuses: its longest lease is twelve hours. Raises QueueRefused,
+        StoreUnavailable.
         """
         lease = self._leases.get(job_id, attempt)
         if lease is None:
             return False
-        until = self._monotonic() + lease_s
-        if until <= lease.until:
+        expires_at = self._monotonic() + lease_s
+        if expires_at <= lease.expires_at:
             return True
         try:
-            await self._show_after(lease, lease_s)
-        except LeaseOver:
-            self._leases.end(lease)
+            await self._change_visibility(lease, lease_s)
+        except LeaseExpired:
+            self._leases.remove(lease)
             return False
-        lease.until = max(lease.until, until)
+        lease.expires_at = max(lease.expires_at, expires_at)
         return True
 
     async def ack(
         self, job_id: str, attempt: int, *, output: Json | None = None, error: str | None = None
     ) -> bool:
-        """Have a job's end kept, and then its message deleted.
+        """Store a job's result and then delete its message.
 
         Raises:
-            StoreUnavailable, QueueRefused: it has not ended, or is not deleted; the lease holds.
+            StoreUnavailable, QueueRefused: the result is not stored or the message not deleted; the
+                lease is still valid.
         """
         lease = self._leases.get(job_id, attempt)
         if lease is None:
             return False
         if output is not None or error is not None:
             if self._results is None:
-                raise ValueError("a queue has no place for the ends of jobs, and none is given")
-            status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
-            ended = lease.job.but(status=status, ended_at=time.time(), output=output, error=error)
+                raise ValueError("SQS does not store results, and `results` is None")
+            ended = lease.job.replace(
+                status=JobStatus.COMPLETED if error is None else JobStatus.FAILED,
+                ended_at=time.time(),
+                output=output,
+                error=error,
+            )
             await self._calls.run(partial(self._results.keep, ended))
         try:
-            gathered = self._of("delete_message_batch", lease.job.endpoint)
-            await gathered.ask(ReceiptHandle=lease.handle)
-        except LeaseOver:
-            self._leases.end(lease)
+            batcher = self._get_batcher("delete_message_batch", lease.job.endpoint)
+            await batcher.call(ReceiptHandle=lease.receipt_handle)
+        except LeaseExpired:
+            self._leases.remove(lease)
             return False
-        self._leases.end(lease)
+        self._leases.remove(lease)
         return True
 
     async def nack(self, job_id: str, attempt: int, reason: str | None = None) -> bool:
-        """Give a job back: at once, and with a `reason` after a pause.
+        """Return a job to the queue: at once, or with a `reason` after a delay.
 
-        Raises QueueRefused, StoreUnavailable: it comes back when its lease is over.
+        Raises QueueRefused, StoreUnavailable: the job returns when its lease expires.
         """
         lease = self._leases.get(job_id, attempt)
         if lease is None:
             return False
-        pause_s = 0.0
+        delay_s = 0.0
         if reason is not None:
-            pause_s = min(self._pause_s * 2.0 ** min(attempt - 1, 20), _LONGEST_PAUSE_S)
-            told = {"job_id": job_id}
-            logger.warning("job %s was lost and waits again: %s", job_id, reason, extra=told)
-        self._leases.end(lease)
+            delay_s = min(self._retry_delay_s * 2.0 ** min(attempt - 1, 20), _MAX_RETRY_DELAY_S)
+            fields = {"job_id": job_id}
+            logger.warning("job %s was lost and waits again: %s", job_id, reason, extra=fields)
+        self._leases.remove(lease)
         try:
-            await self._show_after(lease, pause_s)
-        except LeaseOver:
+            await self._change_visibility(lease, delay_s)
+        except LeaseExpired:
             return False
         return True
 
-    async def dead(self, endpoint: str) -> Sequence[Job]:
-        """Return jobs from the queue's dead-letter queue, a thousand at the most.
+    async def list_dead_letters(self, endpoint: str) -> Sequence[Job]:
+        """Return jobs from the queue's dead-letter queue, at most a thousand.
 
-        They are received and given back, which counts as a receive there. Raises QueueRefused,
+        They are received and returned there, which counts as a receive. Raises QueueRefused,
         StoreUnavailable.
         """
-        known = await self.facts(endpoint)
-        if known.dead_letters is None:
+        attributes = await self.get_attributes(endpoint)
+        if attributes.dead_letter_arn is None:
             return []
-        found = await dead_messages(self._calls, await url_of(self._calls, known.dead_letters))
-        error = f"the job was received {known.max_receives} times and not ended"
-        return [
-            (await self._calls.run(partial(job_of, endpoint, None, message, self._bodies))).but(
-                status=JobStatus.FAILED, error=error
-            )
-            for message in found
-        ]
+        queue_url = await fetch_queue_url(self._calls, attributes.dead_letter_arn)
+        error = f"the job was received {attributes.max_receives} times and not ended"
+        jobs: list[Job] = []
+        for message in await list_dead_messages(self._calls, queue_url):
+            job = await self._calls.run(partial(to_job, endpoint, None, message, self._bodies))
+            jobs.append(job.replace(status=JobStatus.FAILED, error=error))
+        return jobs
 
-    async def stats(self, endpoint: str) -> Stats:
-        """Count what waits, what is leased and what is dead, about. Raises as `dead` does."""
-        waiting, leased = await counts(self._calls, endpoint)
-        found = {JobStatus.IN_QUEUE: waiting, JobStatus.IN_PROGRESS: leased}
-        known = await self.facts(endpoint)
-        if known.dead_letters is not None:
-            dead_letters = await url_of(self._calls, known.dead_letters)
-            found[JobStatus.FAILED] = sum(await counts(self._calls, dead_letters))
-        return Stats(counts=found)
+    async def stats(self, endpoint: str) -> QueueStats:
+        """Count waiting, leased and dead jobs, approximately.
+
+        Raises QueueRefused, StoreUnavailable.
+        """
+        waiting, leased = await count_messages(self._calls, endpoint)
+        counts = {JobStatus.IN_QUEUE: waiting, JobStatus.IN_PROGRESS: leased}
+        attributes = await self.get_attributes(endpoint)
+        if attributes.dead_letter_arn is not None:
+            queue_url = await fetch_queue_url(self._calls, attributes.dead_letter_arn)
+            counts[JobStatus.FAILED] = sum(await count_messages(self._calls, queue_url))
+        return QueueStats(counts=counts)
 
     def close(self) -> None:
-        """Let the threads end when they have done what they are at."""
+        """Let the threads end after their current calls."""
         self._calls.close()
 
-    async def _take(
+    async def _lease(
         self,
         endpoint: str,
         worker_id: str,
         message: Mapping[str, Any],
-        until: float,
+        expires_at: float,
         *,
-        busy: bool,
+        skip_lost: bool,
     ) -> Job | None:
-        """Return the job of a message that nobody here has, and that can be read."""
-        job_id, handle = message["MessageId"], message["ReceiptHandle"]
-        if self._leases.renew(job_id, handle, until):
-            # Delivered twice: of two handles the later is the one that counts.
+        """Return the job of a message; None if it is leased here, skipped or unreadable."""
+        job_id, receipt_handle = message["MessageId"], message["ReceiptHandle"]
+        if self._leases.renew(job_id, receipt_handle, expires_at):
+            # The message was delivered twice; only the later handle is valid.
             return None
-        if busy and self._leases.has_lost(worker_id, job_id):
+        if skip_lost and self._leases.has_lost(worker_id, job_id):
             return None
         try:
-            job = await self._calls.run(partial(job_of, endpoint, worker_id, message, self._bodies))
+            job = await self._calls.run(partial(to_job, endpoint, worker_id, message, self._bodies))
         except JobsError as error:
-            # It comes again, and after too many times it is dead.
-            told = {"job_id": job_id}
-            logger.error("message %s cannot be read: %s", job_id, error, extra=told)
+            # SQS delivers it again, and after too many receives moves it to the dead-letter queue.
+            fields = {"job_id": job_id}
+            logger.error("message %s cannot be read: %s", job_id, error, extra=fields)
             return None
-        self._leases.begin(Lease(job, handle, until))
+        self._leases.add(Lease(job, receipt_handle, expires_at))
         return job
 
-    async def _show_after(self, lease: Lease, seconds: float) -> None:
-        gathered = self._of("change_message_visibility_batch", lease.job.endpoint)
-        await gathered.ask(
-            ReceiptHandle=lease.handle, VisibilityTimeout=_seconds(seconds) if seconds else 0
+    async def _change_visibility(self, lease: Lease, seconds: float) -> None:
+        batcher = self._get_batcher("change_message_visibility_batch", lease.job.endpoint)
+        await batcher.call(
+            ReceiptHandle=lease.receipt_handle,
+            VisibilityTimeout=_whole_seconds(seconds) if seconds else 0,
         )
 
-    def _of(self, action: str, endpoint: str) -> Gathered:
+    def _get_batcher(self, action: str, endpoint: str) -> CallBatcher:
         key = (action, endpoint)
-        if key not in self._gathered:
-            self._gathered[key] = Gathered(self._calls, action, endpoint)
-        return self._gathered[key]
+        if key not in self._batchers:
+            self._batchers[key] = CallBatcher(self._calls, action, endpoint)
+        return self._batchers[key]
 
 
-def _seconds(seconds: float) -> int:
-    """Return what SQS takes: whole seconds, one at least."""
+def _whole_seconds(seconds: float) -> int:
+    """Round up to whole seconds, at least one, as SQS requires."""
     return max(1, math.ceil(seconds))

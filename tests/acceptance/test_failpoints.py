@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from jobs.failpoints import MARK, VARIABLE
+from jobs.failpoints import MARKER_VARIABLE, NAME_VARIABLE
 from tests.crashes.hook import Hook
 from tests.crashes.parts import AT_START, LOCKED, PARTS, STORE_KILLED, in_store
 from tests.crashes.scene import FAR, Gone, Scene
@@ -106,7 +106,7 @@ async def test_server_whose_store_never_lives_to_read_says_so_and_ends(
     server, _ = yesterday.begin(tmp_path)
     try:
         # Without a mark each store process dies there.
-        await server.spawn(**{VARIABLE: "store-loading"})
+        await server.spawn(**{NAME_VARIABLE: "store-loading"})
         assert await server.ended() == 3
         said = server.last_words()
         assert "the server does not start: the job database jobs.sqlite3 was not read" in said
@@ -138,7 +138,7 @@ async def test_killed_at(name: str, yesterday: Yesterday, tmp_path: Path) -> Non
 
 async def _day(name: str, mark: Path, server: Server, scene: Scene) -> None:
     """Live until the kill, or through it where only the store process dies."""
-    environment = {VARIABLE: name, MARK: str(mark)}
+    environment = {NAME_VARIABLE: name, MARKER_VARIABLE: str(mark)}
     if name in AT_START:
         await server.spawn(**environment)
         await wait_until(mark.exists)

@@ -43,7 +43,7 @@ async def pipeline(model_path: Path) -> AsyncIterator[Pipeline]:
 
 async def both(pipeline: Pipeline, route: str, body: dict[str, Any]) -> Told:
     """The whole answer, after it was found to be the streamed one as well."""
-    service = OpenAIService(pipeline, stream_several=True)
+    service = OpenAIService(pipeline, stream_multi_prompt=True)
     async with asyncio.timeout(50):
         whole = await tell_whole(service, route, body)
         streamed = await tell_streamed(service, route, body)

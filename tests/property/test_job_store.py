@@ -25,8 +25,8 @@ from jobs import (
     SqliteJournal,
     StoreFull,
 )
-from jobs.memory.expiry import BEGINS_S
-from jobs.memory.job_record import UNSEEN
+from jobs.memory.expiry import MAX_START_DELAY_S
+from jobs.memory.job_record import RESUME_NUMBER_GAP
 
 RETENTION_S = 100.0
 TTL_S = 500.0
@@ -48,7 +48,7 @@ class Known:
     turn: int
     status: JobStatus = JobStatus.IN_QUEUE
     attempt: int = 0
-    losses: int = 0
+    lost_attempts: int = 0
     worker: str | None = None
     started_at: float = 0.0
     lease_until: float = 0.0
@@ -128,8 +128,8 @@ class JobStoreModel(RuleBasedStateMachine):
         known = self.jobs[job_id]
         if known.worker:
             self.stops[known.worker].add(job_id)
-            if self.time - known.started_at < BEGINS_S:
-                self.again[known.worker, job_id] = self.time + BEGINS_S
+            if self.time - known.started_at < MAX_START_DELAY_S:
+                self.again[known.worker, job_id] = self.time + MAX_START_DELAY_S
         if known.lost_by and self.time < known.lost_until:
             self.stops[known.lost_by].add(job_id)
 
@@ -141,8 +141,8 @@ class JobStoreModel(RuleBasedStateMachine):
 
     def lose(self, job_id: str, *, beside: bool = False) -> None:
         known = self.jobs[job_id]
-        known.losses += 1
-        if known.losses >= MAX_LOSSES:
+        known.lost_attempts += 1
+        if known.lost_attempts >= MAX_LOSSES:
             self.end(job_id, JobStatus.FAILED)
         else:
             self.queue(known, beside=beside)
@@ -239,7 +239,7 @@ class JobStoreModel(RuleBasedStateMachine):
         job_id = data.draw(st.sampled_from(list(self.jobs)))
         known = self.jobs[job_id]
         said = self.loop.run_until_complete(
-            self.store.append(job_id, self.attempt(job_id, stale), values)
+            self.store.append_chunks(job_id, self.attempt(job_id, stale), values)
         )
         assert said == (known.status is JobStatus.IN_PROGRESS and not stale)
         if said:
@@ -250,7 +250,7 @@ class JobStoreModel(RuleBasedStateMachine):
     def drain(self, data: st.DataObject) -> None:
         job_id = data.draw(st.sampled_from(list(self.jobs)))
         known = self.jobs[job_id]
-        got = self.loop.run_until_complete(self.store.drain(job_id, 0))
+        got = self.loop.run_until_complete(self.store.take_chunks(job_id, 0))
         assert [chunk.value for chunk in got] == known.chunks[known.drained :]
         known.drained = len(known.chunks)
 
@@ -259,7 +259,7 @@ class JobStoreModel(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject) -> None:
         job_id = data.draw(st.sampled_from(list(self.jobs)))
         self.loop.run_until_complete(self.store.cancel(job_id))
-        if not self.jobs[job_id].status.final:
+        if not self.jobs[job_id].status.is_final:
             self.end(job_id, JobStatus.CANCELLED)
 
     @precondition(lambda self: self.jobs)
@@ -274,7 +274,7 @@ class JobStoreModel(RuleBasedStateMachine):
             assert not may
         else:
             assert may
-            known.queued_at, known.losses, known.output = self.time, 0, None
+            known.queued_at, known.lost_attempts, known.output = self.time, 0, None
             self.queue(known)
 
     @rule()
@@ -292,17 +292,17 @@ class JobStoreModel(RuleBasedStateMachine):
             if self.jobs[job_id].worker == worker
         ]
         self.give_back_in_order(worker, held)
-        assert self.loop.run_until_complete(self.store.lose(worker, "gone")) == len(held)
+        assert self.loop.run_until_complete(self.store.reclaim_jobs(worker, "gone")) == len(held)
 
     def give_back_in_order(self, worker: str, held: list[str]) -> None:
-        order = [job.id for job in self.store.held(worker)]
+        order = [job.id for job in self.store.list_leased_jobs(worker)]
         assert sorted(order) == sorted(held)
         for job_id in order:
             self.lose_to(job_id)
 
     @rule(worker=st.sampled_from(WORKERS))
     def ask_what_to_stop(self, worker: str) -> None:
-        got = self.loop.run_until_complete(self.store.stops(worker, 0))
+        got = self.loop.run_until_complete(self.store.receive_stops(worker, 0))
         assert sorted(got) == sorted(self.stops[worker])
         self.stops[worker] = set()
 
@@ -331,7 +331,7 @@ class JobStoreModel(RuleBasedStateMachine):
         return [(self.limit(known), job_id) for job_id, known in self.jobs.items()]
 
     def limit(self, known: Known) -> float:
-        if known.status.final:
+        if known.status.is_final:
             return known.ended_at + RETENTION_S
         if known.status is JobStatus.IN_QUEUE:
             return known.queued_at + TTL_S
@@ -342,7 +342,7 @@ class JobStoreModel(RuleBasedStateMachine):
         self.turn += 1
         for each in [each for when, each in sorted(self.limits()) if when <= self.time]:
             known = self.jobs[each]
-            if known.status.final:
+            if known.status.is_final:
                 del self.jobs[each]
             elif known.queued_at + TTL_S <= self.time:
                 self.stop(each)
@@ -379,35 +379,36 @@ class JobStoreModel(RuleBasedStateMachine):
         if not hasattr(self, "store"):
             return
         found: dict[str, Job] = {
-            job.id: job for job in self.loop.run_until_complete(self.store.recent("e", 100))
+            job.id: job
+            for job in self.loop.run_until_complete(self.store.list_recent_jobs("e", 100))
         }
         assert found.keys() == self.jobs.keys()
         for job_id, known in self.jobs.items():
             job = found[job_id]
             assert job.input == b"%d" % known.number
-            assert (job.status, job.attempt, job.losses) == (
+            assert (job.status, job.attempt, job.lost_attempts) == (
                 known.status,
                 known.attempt,
-                known.losses,
+                known.lost_attempts,
             )
             assert job.output == known.output
             if known.status is JobStatus.IN_PROGRESS:
                 assert job.worker_id == known.worker
-            chunks = self.loop.run_until_complete(self.store.read(job_id, (0, 0), 0))
+            chunks = self.loop.run_until_complete(self.store.read_chunks(job_id, (0, 0), 0))
             assert [chunk.value for chunk in chunks] == known.chunks
             numbers = [chunk.number for chunk in chunks]
             assert numbers == sorted(set(numbers))
-            assert all(number < UNSEEN * 100 for number in numbers)
+            assert all(number < RESUME_NUMBER_GAP * 100 for number in numbers)
         assert by_job(self.told) == by_job(self.expected)
         stats = self.loop.run_until_complete(self.store.stats("e"))
         for status in JobStatus:
             assert stats.counts.get(status, 0) == len(self.of(status))
-        assert stats.retried == sum(job.again for job in found.values())
-        assert self.store._workers._idle.is_set() == (not self.of(JobStatus.IN_PROGRESS))
+        assert stats.retried == sum(job.was_retried for job in found.values())
+        assert self.store._state.workers._no_leases.is_set() == (not self.of(JobStatus.IN_PROGRESS))
         waiting = [self.jobs[job_id].queued_at for job_id in self.of(JobStatus.IN_QUEUE)]
         assert stats.oldest_queued_at == (1e9 + min(waiting) if waiting else None)
-        ledger = self.store._ledger
-        assert ledger.bytes == sum(
+        table = self.store._state.table
+        assert table.total_bytes == sum(
             job.size + sum(map(len, self.jobs[job.id].chunks)) for job in found.values()
         )
 

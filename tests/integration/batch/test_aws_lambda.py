@@ -82,7 +82,7 @@ def record(name: str, line: object, receives: int = 1, **more: Any) -> dict[str,
 
 
 def answer(custom_id: str) -> dict[str, Any]:
-    found = ResultBucket.at(RESULTS).find(result_key("b", custom_id))
+    found = ResultBucket.from_url(RESULTS).find(result_key("b", custom_id))
     assert found is not None
     line: dict[str, Any] = json.loads(found)
     return line
@@ -103,7 +103,7 @@ def test_what_has_no_answer_comes_again_and_nothing_else(worker: LambdaWorker) -
     assert text(answer("a")) == "one"
     said = worker.answer({"Records": [record("4", in_batch("c", "crash"))]}, Context())
     assert failed(said) == ["4"]
-    assert ResultBucket.at(RESULTS).find(result_key("b", "c")) is None
+    assert ResultBucket.from_url(RESULTS).find(result_key("b", "c")) is None
     # Received for the last time: its error is kept, and SQS moves it.
     said = worker.answer({"Records": [record("4", in_batch("c", "crash"), 3)]}, Context())
     assert failed(said) == ["4"]
@@ -123,7 +123,7 @@ def test_a_call_that_has_no_time_left_tells_what_has_ended(worker: LambdaWorker)
 
 def test_a_body_in_a_bucket(worker: LambdaWorker) -> None:
     long = json.dumps(in_batch("long", "w" * 300_000)).encode()
-    message, _ = build_entry(long, 1_000, ResultBucket.at(RESULTS))
+    message, _ = build_entry(long, 1_000, ResultBucket.from_url(RESULTS))
     attributes = {
         name: {"dataType": each["DataType"], "stringValue": each["StringValue"]}
         for name, each in message["MessageAttributes"].items()

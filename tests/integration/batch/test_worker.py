@@ -27,11 +27,11 @@ TERMS = WorkerConfig(
     queue_url="q",
     worker_id="w",
     slots=2,
-    at_once=4,
+    concurrency=4,
     lease_s=30.0,
     poll_s=1.0,
-    tries=3,
-    last=4,
+    max_attempts=3,
+    max_receives=4,
     dead_letters=False,
     until_empty=True,
 )
@@ -45,14 +45,14 @@ class Answering:
         self.act = act
         self.asked: list[str] = []
         # Of each try, whether the line was to run alone.
-        self.alone: list[bool] = []
+        self.exclusive: list[bool] = []
 
     def check(self, line: Line) -> None:
         """Accept every line."""
 
-    async def answer(self, line: Line, *, alone: bool = False) -> LineOutcome:
+    async def answer(self, line: Line, *, exclusive: bool = False) -> LineOutcome:
         self.asked.append(line.custom_id)
-        self.alone.append(alone)
+        self.exclusive.append(exclusive)
         return await self.act(line)
 
 
@@ -72,7 +72,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[ResultBucket]:
         given = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
         client = s3_client(region_name="us-east-1", **given)
         client.create_bucket(Bucket="bucket")
-        yield ResultBucket.at("s3://bucket/here", client)
+        yield ResultBucket.from_url("s3://bucket/here", client)
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ async def test_a_failure_that_may_pass_is_tried_again_and_written_off_in_the_end
     (job,) = await send(store, "a")
     answering = Answering(bad)
     # One try less than the store allows before it fails a job itself.
-    worker, tally = worker_of(store, place, answering, replace(TERMS, last=3))
+    worker, tally = worker_of(store, place, answering, replace(TERMS, max_receives=3))
     await worker.run()
     assert answering.asked == ["a", "a"]
     assert (tally.done, tally.failed, tally.retries) == (1, 1, 1)
@@ -172,20 +172,20 @@ async def test_a_failure_that_may_pass_is_tried_again_and_written_off_in_the_end
 
 
 @pytest.mark.parametrize(
-    ("last", "alone"), [(4, [False, False, True]), (3, [False, True]), (2, [False])]
+    ("max_receives", "exclusive"), [(4, [False, False, True]), (3, [False, True]), (2, [False])]
 )
 async def test_message_runs_alone_at_its_last_try_unless_that_is_its_first(
-    store: MemoryJobStore, place: ResultBucket, last: int, alone: list[bool]
+    store: MemoryJobStore, place: ResultBucket, max_receives: int, exclusive: list[bool]
 ) -> None:
     async def crashed(line: Line) -> LineOutcome:
         return LineOutcome(b'{"status": "FAILED"}', ok=False, retryable=True, crashed=True)
 
     (job,) = await send(store, "a")
     answering = Answering(crashed)
-    worker, tally = worker_of(store, place, answering, replace(TERMS, last=last))
+    worker, tally = worker_of(store, place, answering, replace(TERMS, max_receives=max_receives))
     await worker.run()
-    assert answering.alone == alone
-    assert (tally.done, tally.failed, tally.retries) == (1, 1, len(alone) - 1)
+    assert answering.exclusive == exclusive
+    assert (tally.done, tally.failed, tally.retries) == (1, 1, len(exclusive) - 1)
     ended = await store.get(job.id)
     assert ended is not None
     assert ended.output == b'{"status": "FAILED"}'
@@ -212,7 +212,7 @@ async def test_a_bucket_that_refuses_ends_the_worker_before_it_answers(
 
     async def kept_nowhere(line: Line) -> LineOutcome:
         await asyncio.to_thread(
-            ResultBucket.at("s3://none", s3_client(**given)).put_first, "a", b""
+            ResultBucket.from_url("s3://none", s3_client(**given)).put_if_absent, "a", b""
         )
         return await good(line)
 

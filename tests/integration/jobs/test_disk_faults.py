@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from jobs import JobStatus, MemoryJobStore, SqliteJournal, StoreUnavailable
-from jobs.failpoints import MARK, VARIABLE
+from jobs.failpoints import MARKER_VARIABLE, NAME_VARIABLE
 from jobs.sqlite import client
 from jobs.sqlite import journal as module
-from jobs.sqlite.schema import VERSION
+from jobs.sqlite.schema import SCHEMA_VERSION
 from tests.integration.jobs.stores import SOON_S, Stores, begin, job_of, new, soon, take
 from tests.waiting import wait_until
 
@@ -59,9 +59,10 @@ async def test_a_database_of_a_later_version_is_refused(disk: Stores) -> None:
     await disk.open()
     await disk.close()
     with contextlib.closing(sqlite3.connect(disk.path)) as database:
-        database.execute(f"PRAGMA user_version = {VERSION + 1}")
-    assert f"it has version {VERSION + 1}, and this server knows {VERSION}" in await refused(
-        disk.path
+        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    assert (
+        f"it has version {SCHEMA_VERSION + 1}, and this server knows {SCHEMA_VERSION}"
+        in await refused(disk.path)
     )
 
 
@@ -102,7 +103,7 @@ async def test_damaged_row_is_set_aside_and_the_rest_is_served(
         database.text_factory = bytes
         before = database.execute("SELECT * FROM jobs WHERE number = 3").fetchone()
     again = await disk.open()
-    assert [job.id for job in await again.recent("e", 10)] == [sent[1].id, sent[0].id]
+    assert [job.id for job in await again.list_recent_jobs("e", 10)] == [sent[1].id, sent[0].id]
     assert disk.journals[-1].set_aside == [sent[2].id]
     assert f"job {sent[2].id} (row 3) is damaged and set aside" in caplog.text
     await again.enqueue(new())
@@ -125,8 +126,8 @@ async def test_a_store_process_that_dies_while_the_store_starts_is_replaced(
     sent = [await store.enqueue(new(number)) for number in range(3)]
     await disk.close()
     mark = tmp_path / "killed"
-    monkeypatch.setenv(VARIABLE, place)
-    monkeypatch.setenv(MARK, str(mark))
+    monkeypatch.setenv(NAME_VARIABLE, place)
+    monkeypatch.setenv(MARKER_VARIABLE, str(mark))
     again = await disk.open()
     # The last of these places is passed after it was said that all is loaded.
     await wait_until(mark.exists)
@@ -140,7 +141,7 @@ async def test_a_database_that_no_store_process_survives_is_refused(
 ) -> None:
     await disk.open()
     await disk.close()
-    monkeypatch.setenv(VARIABLE, "store-loading")
+    monkeypatch.setenv(NAME_VARIABLE, "store-loading")
     assert await refused(disk.path) == (
         "the job database jobs.sqlite3 was not read: 3 store processes have ended over it"
     )
@@ -213,7 +214,7 @@ async def test_what_the_disk_refuses_has_not_happened_and_works_again_afterwards
     await store.nack(waits.id, 1)
     await store.ack(failing.id, 1, error="no")
     waits = await job_of(store, waits.id)
-    before = {job.id: job for job in await store.recent("e", 10)}
+    before = {job.id: job for job in await store.list_recent_jobs("e", 10)}
     disk.ended.clear()
     async with FAULTS[fault](disk):
         async with asyncio.timeout(3 * SOON_S):
@@ -227,13 +228,13 @@ async def test_what_the_disk_refuses_has_not_happened_and_works_again_afterwards
         for each in said:
             assert isinstance(each, StoreUnavailable), each
             assert "jobs.sqlite3" in str(each)
-        assert {job.id: job for job in await store.recent("e", 10)} == before
-        assert disk.journals[-1].trouble is not None
+        assert {job.id: job for job in await store.list_recent_jobs("e", 10)} == before
+        assert disk.journals[-1].write_error is not None
         # What nobody waits for goes on.
         await store.enqueue(new("sync", sync=True))
-        assert await store.append(ending.id, 1, [b"1"])
+        assert await store.append_chunks(ending.id, 1, [b"1"])
         assert disk.ended == []
-        assert await store.stops("w", 0) == []
+        assert await store.receive_stops("w", 0) == []
     async with asyncio.timeout(3 * SOON_S):
         while True:
             # The first may come before the fault is seen to be over.
@@ -243,7 +244,7 @@ async def test_what_the_disk_refuses_has_not_happened_and_works_again_afterwards
         assert await store.ack(ends.id, 1, output=b'"again"')
         await store.retry(fails.id)
         await store.cancel(waits.id)
-    assert disk.journals[-1].trouble is None
+    assert disk.journals[-1].write_error is None
     await disk.close()
     again = await disk.open()
     states = {job.id: job.status for job in await again.recent("e", 10)}
@@ -264,10 +265,10 @@ async def test_a_job_refused_by_a_disk_that_stays_broken_is_not_kept(disk: Store
         for _ in range(20):
             with pytest.raises(StoreUnavailable):
                 await store.enqueue(new(MUCH))
-        assert store._ledger.bytes == 0
+        assert store._state.table.total_bytes == 0
         assert not journal._pending.jobs
-        assert not journal._pending.forgotten
-        assert not journal._numbers
+        assert not journal._pending.deleted
+        assert not journal._row_numbers
         assert not journal._on_disk
 
 
@@ -275,14 +276,14 @@ async def test_a_job_that_was_given_up_on_its_way_to_a_full_disk_stops_no_other(
     disk: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await disk.open()
-    link = disk.journals[-1]._link
-    deliver, on_its_way = link.deliver, asyncio.Event()
+    link = disk.journals[-1]._client
+    deliver, on_its_way = link.write_batch, asyncio.Event()
 
     async def watched(frame: bytes, number: int) -> Any:
         on_its_way.set()
         return await deliver(frame, number)
 
-    monkeypatch.setattr(link, "deliver", watched)
+    monkeypatch.setattr(link, "write_batch", watched)
     async with full(disk):
         sending = asyncio.create_task(store.enqueue(new(MUCH)))
         await on_its_way.wait()
@@ -297,7 +298,7 @@ async def test_a_job_that_was_given_up_on_its_way_to_a_full_disk_stops_no_other(
                 kept = await store.enqueue(new())
                 break
     await disk.close()
-    assert [job.id for job in await (await disk.open()).recent("e", 10)] == [kept.id]
+    assert [job.id for job in await (await disk.open()).list_recent_jobs("e", 10)] == [kept.id]
 
 
 async def test_time_that_ends_a_job_is_kept_when_the_disk_is_back(disk: Stores) -> None:
@@ -308,7 +309,7 @@ async def test_time_that_ends_a_job_is_kept_when_the_disk_is_back(disk: Stores) 
     async with full(disk):
         disk.clock.tick(6)
         # Enough that it does not fit in what its log has left.
-        await store.append(sent.id, 1, [MUCH.encode()])
+        await store.append_chunks(sent.id, 1, [MUCH.encode()])
         with pytest.raises(StoreUnavailable):
             await store.sweep()
         assert (await job_of(store, sent.id)).status is JobStatus.IN_PROGRESS
@@ -326,7 +327,7 @@ async def test_whoever_streams_waits_while_too_much_is_unwritten(
     async with full(disk):
         with pytest.raises(StoreUnavailable):
             await store.enqueue(new(MUCH))
-        streaming = asyncio.create_task(store.append(job.id, 1, [b"x" * 2_000_000]))
+        streaming = asyncio.create_task(store.append_chunks(job.id, 1, [b"x" * 2_000_000]))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(streaming), 0.3)
     assert await soon(streaming)
@@ -336,14 +337,14 @@ async def test_a_store_process_that_stands_still_is_given_up(
     disk: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that hangs: whoever waits is told so, and nothing waits for the process to die."""
-    monkeypatch.setattr(client, "_HANGS_S", 0.5)
+    monkeypatch.setattr(client, "_BATCH_TIMEOUT_S", 0.5)
     store = await disk.open()
     pid = disk.journals[-1].pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(StoreUnavailable, match=r"was not written in 0\.5 s"):
         await asyncio.wait_for(store.enqueue(new()), SOON_S)
-    monkeypatch.setattr(client, "_HANGS_S", 10.0)
+    monkeypatch.setattr(client, "_BATCH_TIMEOUT_S", 10.0)
     await asyncio.wait_for(store.enqueue(new()), SOON_S)
     assert disk.journals[-1].pid != pid
 
@@ -351,7 +352,7 @@ async def test_a_store_process_that_stands_still_is_given_up(
 async def test_closing_is_bounded_when_the_disk_refuses(
     disk: Stores, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "_CLOSE_S", 0.5)
+    monkeypatch.setattr(module, "_CLOSE_TIMEOUT_S", 0.5)
     store = await disk.open()
     await store.enqueue(new())
     job = await take(store)
@@ -410,7 +411,7 @@ async def test_disk_that_refuses_at_the_start_keeps_nothing_from_being_served(
         assert (await job_of(again, lost.id)).status is JobStatus.IN_PROGRESS
         assert (await take(again)).id == waits.id
     async with asyncio.timeout(3 * SOON_S):
-        while not await again.dead("e"):
+        while not await again.list_dead_letters("e"):
             with contextlib.suppress(StoreUnavailable):
                 await disk.pass_time(again, 31)
     assert (await job_of(again, lost.id)).status is JobStatus.FAILED
@@ -430,4 +431,4 @@ async def test_a_batch_that_cannot_be_sent_for_any_reason_is_refused_and_the_nex
             await asyncio.wait_for(store.enqueue(new()), SOON_S)
     kept = await asyncio.wait_for(store.enqueue(new()), SOON_S)
     await disk.close()
-    assert [job.id for job in await (await disk.open()).recent("e", 10)] == [kept.id]
+    assert [job.id for job in await (await disk.open()).list_recent_jobs("e", 10)] == [kept.id]

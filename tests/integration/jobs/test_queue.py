@@ -61,7 +61,7 @@ async def test_receive_waits_for_a_job(store: MemoryJobStore) -> None:
 
 async def test_receive_returns_none_after_its_time(store: MemoryJobStore) -> None:
     assert await store.receive("e", "w", lease_s=1, wait_s=0.01) == []
-    assert not store.endpoints()
+    assert not store.list_endpoints()
 
 
 async def test_receivers_are_served_in_the_order_they_came(store: MemoryJobStore) -> None:
@@ -93,21 +93,21 @@ async def test_who_has_to_get_ready_first_does_not_keep_a_job_from_the_others(
     store: MemoryJobStore,
 ) -> None:
     """The local worker waits for a slot when it hears of a job; an SDK worker need not wait too."""
-    getting_ready = await begin(store.wait_available("e"))
+    getting_ready = await begin(store.wait_for_job("e"))
     ready = await begin(store.receive("e", "sdk", lease_s=1, wait_s=30))
     job = await store.enqueue(new())
     assert [each.id for each in await soon(ready)] == [job.id]
     await soon(getting_ready)
-    assert not store.available("e")
+    assert not store.has_ready_job("e")
 
 
 async def test_available_says_whether_a_job_waits(store: MemoryJobStore) -> None:
-    assert not store.available("e")
+    assert not store.has_ready_job("e")
     await store.enqueue(new())
-    assert store.available("e")
-    await soon(asyncio.create_task(store.wait_available("e")))
+    assert store.has_ready_job("e")
+    await soon(asyncio.create_task(store.wait_for_job("e")))
     await take(store)
-    assert not store.available("e")
+    assert not store.has_ready_job("e")
 
 
 async def test_a_lease_makes_a_job_the_workers(stores: Stores) -> None:
@@ -118,8 +118,8 @@ async def test_a_lease_makes_a_job_the_workers(stores: Stores) -> None:
     assert job == await store.get(sent.id)
     assert (job.status, job.attempt, job.worker_id) == (JobStatus.IN_PROGRESS, 1, "me")
     assert (job.delay_ms, job.execution_ms) == (2000, None)
-    assert store.held("me") == [job]
-    assert store.held("another") == []
+    assert store.list_leased_jobs("me") == [job]
+    assert store.list_leased_jobs("another") == []
 
 
 async def test_a_lease_that_ends_gives_the_job_to_the_next(stores: Stores) -> None:
@@ -130,8 +130,12 @@ async def test_a_lease_that_ends_gives_the_job_to_the_next(stores: Stores) -> No
     assert (await job_of(store, first.id)).status is JobStatus.IN_PROGRESS
     await stores.pass_time(store, 2)
     waiting = await job_of(store, first.id)
-    assert (waiting.status, waiting.losses, waiting.worker_id) == (JobStatus.IN_QUEUE, 1, None)
-    assert store.held("silent") == []
+    assert (waiting.status, waiting.lost_attempts, waiting.worker_id) == (
+        JobStatus.IN_QUEUE,
+        1,
+        None,
+    )
+    assert store.list_leased_jobs("silent") == []
     second = await take(store, "next")
     assert (second.id, second.attempt) == (first.id, 2)
 
@@ -166,10 +170,10 @@ async def test_a_worker_that_was_given_up_and_is_not_dead_does_no_harm(stores: S
     assert not await store.ack(old.id, old.attempt, output=b'"late"')
     assert not await store.nack(old.id, old.attempt, "late")
     assert not await store.extend(old.id, old.attempt, 1000)
-    assert not await store.progress(old.id, old.attempt, b'"late"')
-    assert not await store.append(old.id, old.attempt, [b'"late"'])
+    assert not await store.save_progress(old.id, old.attempt, b'"late"')
+    assert not await store.append_chunks(old.id, old.attempt, [b'"late"'])
     assert await store.get(now.id) == now
-    assert await store.read(now.id, (0, 0), 0) == []
+    assert await store.read_chunks(now.id, (0, 0), 0) == []
     assert await store.ack(now.id, now.attempt, output=b'"mine"')
     assert (await job_of(store, now.id)).output == b'"mine"'
 
@@ -183,7 +187,7 @@ async def test_ack_ends_a_job_with_its_output(stores: Stores) -> None:
     ended = await job_of(store, job.id)
     assert (ended.status, ended.output, ended.error) == (JobStatus.COMPLETED, b"[1]", None)
     assert (ended.execution_ms, ended.worker_id) == (3000, "w")
-    assert store.held("w") == []
+    assert store.list_leased_jobs("w") == []
     assert stores.ended == [ended]
 
 
@@ -194,7 +198,7 @@ async def test_ack_with_an_error_makes_it_failed(stores: Stores) -> None:
     assert await store.ack(job.id, job.attempt, error="it broke")
     ended = await job_of(store, job.id)
     assert (ended.status, ended.output, ended.error) == (JobStatus.FAILED, None, "it broke")
-    assert await store.dead("e") == []
+    assert await store.list_dead_letters("e") == []
 
 
 async def test_of_two_ends_the_first_stands(stores: Stores) -> None:
@@ -214,14 +218,14 @@ async def test_a_job_that_is_lost_too_often_has_failed(stores: Stores) -> None:
     store = await stores.open(max_losses=3)
     sent = await store.enqueue(new())
     for number in range(3):
-        assert await store.dead("e") == []
+        assert await store.list_dead_letters("e") == []
         job = await take(store, f"w{number}")
         assert await store.nack(job.id, job.attempt, "killed")
     dead = await job_of(store, sent.id)
-    assert (dead.status, dead.attempt, dead.losses) == (JobStatus.FAILED, 3, 3)
+    assert (dead.status, dead.attempt, dead.lost_attempts) == (JobStatus.FAILED, 3, 3)
     assert dead.error == "the job was started and lost 3 times; the last time: killed"
-    assert await store.dead("e") == [dead]
-    assert await store.dead("another") == []
+    assert await store.list_dead_letters("e") == [dead]
+    assert await store.list_dead_letters("another") == []
     assert (await store.stats("e")).retried == 1
 
 
@@ -230,22 +234,24 @@ async def test_a_busy_worker_is_not_given_what_it_has_lost(stores: Stores) -> No
     store = await stores.open()
     lost = await store.enqueue(new(execution_timeout_ms=60_000))
     job = await take(store, "w1")
-    assert await store.lose("w1", "its connection broke off") == 1
+    assert await store.reclaim_jobs("w1", "its connection broke off") == 1
     other = await store.enqueue(new())
-    found = await store.receive("e", "w1", lease_s=30, limit=5, busy=True)
+    found = await store.receive("e", "w1", lease_s=30, limit=5, skip_lost=True)
     assert [each.id for each in found] == [other.id]
-    assert await store.receive("e", "w1", lease_s=30, busy=True) == []
+    assert await store.receive("e", "w1", lease_s=30, skip_lost=True) == []
     # It waits, and in its place.
-    assert store.available("e")
-    assert [each.id for each in await store.receive("e", "w2", lease_s=30, busy=True)] == [lost.id]
-    assert await store.lose("w2", "and again", only=lost.id) == 1
-    assert await store.receive("e", "w2", lease_s=30, busy=True) == []
+    assert store.has_ready_job("e")
+    assert [each.id for each in await store.receive("e", "w2", lease_s=30, skip_lost=True)] == [
+        lost.id
+    ]
+    assert await store.reclaim_jobs("w2", "and again", job_id=lost.id) == 1
+    assert await store.receive("e", "w2", lease_s=30, skip_lost=True) == []
     # By its own word it runs nothing any more.
     (job,) = await store.receive("e", "w2", lease_s=30)
     assert await store.nack(job.id, job.attempt)
     stores.clock.tick(61)
     # Whatever it still runs has had its time.
-    assert len(await store.receive("e", "w2", lease_s=30, busy=True)) == 1
+    assert len(await store.receive("e", "w2", lease_s=30, skip_lost=True)) == 1
 
 
 async def test_a_job_given_back_without_a_reason_is_not_lost(stores: Stores) -> None:
@@ -255,7 +261,7 @@ async def test_a_job_given_back_without_a_reason_is_not_lost(stores: Stores) -> 
         job = await take(store)
         assert await store.nack(job.id, job.attempt)
     waiting = await job_of(store, job.id)
-    assert (waiting.status, waiting.losses, waiting.attempt) == (JobStatus.IN_QUEUE, 0, 5)
+    assert (waiting.status, waiting.lost_attempts, waiting.attempt) == (JobStatus.IN_QUEUE, 0, 5)
     assert (await store.stats("e")).retried == 0
 
 
@@ -268,12 +274,12 @@ async def test_a_worker_that_is_gone_gives_all_it_had_back(stores: Stores) -> No
     await store.nack(again.id, again.attempt, "once before")
     held = await store.receive("e", "gone", lease_s=30, limit=3)
     other = await take(store, "stays")
-    assert await store.lose("gone", "it went away") == 3
+    assert await store.reclaim_jobs("gone", "it went away") == 3
     states = [(await job_of(store, job.id)).status for job in held]
     assert states == [JobStatus.FAILED, JobStatus.IN_QUEUE, JobStatus.IN_QUEUE]
-    assert store.held("gone") == []
-    assert store.held("stays") == [other]
-    assert await store.lose("gone", "again") == 0
+    assert store.list_leased_jobs("gone") == []
+    assert store.list_leased_jobs("stays") == [other]
+    assert await store.reclaim_jobs("gone", "again") == 0
 
 
 async def test_stats_count_each_state(stores: Stores) -> None:
@@ -301,8 +307,8 @@ async def test_endpoints_know_nothing_of_each_other(store: MemoryJobStore) -> No
     a, b = await store.enqueue(new(endpoint="a")), await store.enqueue(new(endpoint="b"))
     assert (await take(store, endpoint="b")).id == b.id
     assert await store.receive("b", "w", lease_s=1) == []
-    assert [job.id for job in await store.recent("a", 10)] == [a.id]
-    assert sorted(store.endpoints()) == ["a", "b"]
+    assert [job.id for job in await store.list_recent_jobs("a", 10)] == [a.id]
+    assert sorted(store.list_endpoints()) == ["a", "b"]
 
 
 async def test_totals_are_of_all_endpoints(store: MemoryJobStore) -> None:
@@ -311,27 +317,27 @@ async def test_totals_are_of_all_endpoints(store: MemoryJobStore) -> None:
     done = await take(store, endpoint="a")
     await store.ack(done.id, done.attempt, output=b"1")
     await store.cancel((await take(store, endpoint="b")).id)
-    totals = store.totals()
+    totals = store.count_by_status()
     assert {status: many for status, many in totals.items() if many} == {
         JobStatus.COMPLETED: 1,
         JobStatus.CANCELLED: 1,
         JobStatus.IN_QUEUE: 1,
     }
     for status in JobStatus:
-        each = [(await store.stats(name)).counts[status] for name in store.endpoints()]
+        each = [(await store.stats(name)).counts[status] for name in store.list_endpoints()]
         assert totals[status] == sum(each)
 
 
 async def test_asking_about_an_endpoint_does_not_make_it(store: MemoryJobStore) -> None:
     await store.stats("x")
     await store.purge("x")
-    await store.recent("x", 1)
-    assert not store.available("x")
+    await store.list_recent_jobs("x", 1)
+    assert not store.has_ready_job("x")
     waiting = await begin(store.receive("y", "w", lease_s=1, wait_s=30))
-    assert store.endpoints() == ["y"]
+    assert store.list_endpoints() == ["y"]
     waiting.cancel()
     await turns()
-    assert not store.endpoints()
+    assert not store.list_endpoints()
 
 
 async def test_more_jobs_than_may_be_are_refused(stores: Stores) -> None:

@@ -93,7 +93,7 @@ async def store_of(journal: SqliteJournal | None) -> AsyncIterator[Driver]:
 
 async def sqs_of(client: Any, name: str) -> AsyncIterator[Driver]:
     kept = Kept()
-    queue = SqsQueue(client, kept, pause_s=0)
+    queue = SqsQueue(client, kept, retry_delay_s=0)
     yield Driver(queue, make_queue(client, name, MAX_LOSSES), kept, SQS_LEASE_S)
     queue.close()
 
@@ -150,7 +150,7 @@ async def test_what_is_sent_is_received(driver: Driver) -> None:
     taken = [await driver.take_one() for _ in sent]
     assert {job.id: job.input for job in taken} == {job.id: job.input for job in sent}
     for job in taken:
-        assert (job.status, job.attempt, job.losses) == (JobStatus.IN_PROGRESS, 1, 0)
+        assert (job.status, job.attempt, job.lost_attempts) == (JobStatus.IN_PROGRESS, 1, 0)
         assert (job.endpoint, job.worker_id) == (driver.endpoint, "w")
         assert abs(job.created_at - sent[0].created_at) < 60
 
@@ -259,7 +259,7 @@ async def test_what_is_lost_too_often_is_dead(driver: Driver) -> None:
     assert await driver.take() == []
 
     async def look() -> list[Job]:
-        return [*await driver.queue.dead(driver.endpoint)]
+        return [*await driver.queue.list_dead_letters(driver.endpoint)]
 
     (dead,) = await poll_until(look)
     assert (dead.status, dead.input) == (JobStatus.FAILED, b'{"a": 1}')
@@ -267,7 +267,7 @@ async def test_what_is_lost_too_often_is_dead(driver: Driver) -> None:
     if isinstance(driver.queue, MemoryJobStore):
         assert dead.id == sent.id
     # Looking changes nothing.
-    assert [each.id for each in await driver.queue.dead(driver.endpoint)] == [dead.id]
+    assert [each.id for each in await driver.queue.list_dead_letters(driver.endpoint)] == [dead.id]
     counts = (await driver.queue.stats(driver.endpoint)).counts
     assert counts[JobStatus.FAILED] == 1
 
@@ -276,7 +276,7 @@ async def test_a_worker_that_is_busy_is_not_given_what_it_has_lost(driver: Drive
     await driver.send()
     first = await driver.take_one("a", driver.lease_s)
     await asyncio.sleep(driver.past_s)
-    assert await driver.take("a", driver.lease_s, busy=True) == []
+    assert await driver.take("a", driver.lease_s, skip_lost=True) == []
     other = await driver.take_again("b")
     assert other.id == first.id
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from jobs import Chunk, JobStatus
-from jobs.memory.job_record import UNSEEN
-from jobs.sqlite.client import StoreLink
+from jobs.memory.job_record import RESUME_NUMBER_GAP
+from jobs.sqlite.client import StoreClient
 from jobs.sqlite.frames import encode
 from tests.integration.jobs.stores import SOON_S, Stores, job_of, new, soon, take
 
@@ -48,19 +48,19 @@ async def test_every_state_is_found_again(disk: Stores) -> None:
     await store.ack(done.id, 1, output=b'{"o":1}')
     await store.ack(broken.id, 1, error="no")
     await store.nack(lost.id, 1, "killed")
-    await store.progress(runs.id, 1, b'"half"')
-    waits, gone = [job.id for job in await store.recent("e", 2)][::-1]
+    await store.save_progress(runs.id, 1, b'"half"')
+    waits, gone = [job.id for job in await store.list_recent_jobs("e", 2)][::-1]
     await store.cancel(gone)
-    await store.webhook_sent(gone)
-    before = {job.id: job for job in await store.recent("e", 10)}
+    await store.mark_webhook_sent(gone)
+    before = {job.id: job for job in await store.list_recent_jobs("e", 10)}
     counted = await store.stats("e")
     assert counted.retried == 1
     await disk.close()
     disk.ended.clear()
     again = await disk.open(lambda worker_id: True)
-    assert {job.id: job for job in await again.recent("e", 10)} == before
+    assert {job.id: job for job in await again.list_recent_jobs("e", 10)} == before
     assert await again.stats("e") == counted
-    assert [job.id for job in again.held("w")] == [runs.id]
+    assert [job.id for job in again.list_leased_jobs("w")] == [runs.id]
     # Who waits for a webhook is told after the start, those that were told are not.
     assert [job.id for job in disk.ended] == [done.id, broken.id]
     assert [(await take(again)).id for _ in "ab"] == [lost.id, waits]
@@ -85,10 +85,10 @@ async def test_a_job_of_a_worker_that_went_with_the_server_is_lost(disk: Stores)
         "the job was started and lost 2 times; the last time: the server was stopped"
     )
     assert disk.ended == [failed]
-    assert len(again.held("far")) == 1
-    assert again.held("local") == []
+    assert len(again.list_leased_jobs("far")) == 1
+    assert again.list_leased_jobs("local") == []
     waiting = await take(again)
-    assert (waiting.attempt, waiting.losses) == (2, 1)
+    assert (waiting.attempt, waiting.lost_attempts) == (2, 1)
 
 
 async def test_a_kept_worker_that_did_not_survive_loses_its_lease(disk: Stores) -> None:
@@ -124,19 +124,19 @@ async def test_a_stream_is_found_again_and_goes_on_behind_what_was_seen(disk: St
     store = await disk.open()
     await store.enqueue(new())
     job = await take(store, "far")
-    await store.append(job.id, 1, [b"1", b"2"])
+    await store.append_chunks(job.id, 1, [b"1", b"2"])
     await disk.close()
     again = await disk.open(lambda worker_id: True)
-    assert await again.drain(job.id, 0) == [Chunk(1, 1, b"1"), Chunk(1, 2, b"2")]
-    await again.append(job.id, 1, [b"3"])
-    assert await again.read(job.id, (1, 5), 0) == [Chunk(1, 3 + UNSEEN, b"3")]
+    assert await again.take_chunks(job.id, 0) == [Chunk(1, 1, b"1"), Chunk(1, 2, b"2")]
+    await again.append_chunks(job.id, 1, [b"3"])
+    assert await again.read_chunks(job.id, (1, 5), 0) == [Chunk(1, 3 + RESUME_NUMBER_GAP, b"3")]
 
 
 async def test_what_an_earlier_attempt_streamed_is_not_found_again(disk: Stores) -> None:
     store = await disk.open()
     failed, lost = await store.enqueue(new(1)), await store.enqueue(new(2))
     for job in await store.receive("e", "w", lease_s=30, limit=2):
-        await store.append(job.id, 1, [b"1"])
+        await store.append_chunks(job.id, 1, [b"1"])
     await store.ack(failed.id, 1, error="no")
     await store.nack(lost.id, 1, "lost")
     # On disk, with all of it.
@@ -145,10 +145,10 @@ async def test_what_an_earlier_attempt_streamed_is_not_found_again(disk: Stores)
     await disk.close()
     again = await disk.open()
     for job in (failed, lost):
-        assert await again.read(job.id, (0, 0), 0) == []
+        assert await again.read_chunks(job.id, (0, 0), 0) == []
     for job in await again.receive("e", "w", lease_s=30, limit=2):
-        await again.append(job.id, 2, [b"2"])
-        assert await again.read(job.id, (0, 0), 0) == [Chunk(2, 1, b"2")]
+        await again.append_chunks(job.id, 2, [b"2"])
+        assert await again.read_chunks(job.id, (0, 0), 0) == [Chunk(2, 1, b"2")]
     await disk.close()
     with contextlib.closing(sqlite3.connect(disk.path)) as database:
         assert database.execute("SELECT attempt, value FROM chunks").fetchall() == [(2, b"2")] * 2
@@ -159,13 +159,13 @@ async def test_what_is_forgotten_leaves_nothing_on_disk(disk: Stores) -> None:
     for number in range(4):
         await store.enqueue(new(number, sync=number % 2 == 0, ttl_ms=3_600_000))
     for job in await store.receive("e", "w", lease_s=30, limit=3):
-        await store.append(job.id, 1, [b"1"])
+        await store.append_chunks(job.id, 1, [b"1"])
         await store.ack(job.id, 1, output=b"1")
     await disk.pass_time(store, 61)
     await disk.pass_time(store, 3_600)
     await disk.close()
     journal = disk.journals[-1]
-    assert not journal._numbers
+    assert not journal._row_numbers
     assert not journal._on_disk
     with contextlib.closing(sqlite3.connect(disk.path)) as database:
         for table in ("jobs", "inputs", "chunks"):
@@ -176,14 +176,14 @@ async def test_an_input_goes_to_the_disk_once(
     disk: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await disk.open()
-    link = disk.journals[-1]._link
-    deliver, sizes = link.deliver, []
+    link = disk.journals[-1]._client
+    deliver, sizes = link.write_batch, []
 
     async def weighed(frame: bytes, number: int) -> Any:
         sizes.append(len(frame))
         return await deliver(frame, number)
 
-    monkeypatch.setattr(link, "deliver", weighed)
+    monkeypatch.setattr(link, "write_batch", weighed)
     sent = await store.enqueue(new("x" * 100_000))
     await store.ack((await take(store)).id, 1, output=b"1")
     assert sizes[0] > 100_000
@@ -201,7 +201,7 @@ async def test_a_job_that_was_written_late_keeps_its_place(disk: Stores) -> None
     await store.publish(sent[0].id)
     await disk.close()
     again = await disk.open()
-    assert [job.id for job in await again.recent("e", 2)] == [sent[1].id, sent[0].id]
+    assert [job.id for job in await again.list_recent_jobs("e", 2)] == [sent[1].id, sent[0].id]
     assert [(await take(again)).id for _ in sent] == [job.id for job in sent]
 
 
@@ -212,7 +212,7 @@ async def test_large_jobs_are_read_a_few_at_a_time(disk: Stores) -> None:
         await store.enqueue(new(f"{number}" * 5_000_000, webhook="http://x"))
         await store.ack((await take(store)).id, 1, output=b"1" * 5_000_000)
     await disk.close()
-    link = StoreLink(disk.path, 5.0)
+    link = StoreClient(disk.path, 5.0)
     await link.connect(check=False)
     await link.send(encode(("load",)))
     kinds = []
@@ -237,14 +237,18 @@ async def test_what_a_runsync_has_said_before_its_id_is_told_is_kept_with_it(dis
     store = await disk.open()
     told, untold = [await store.enqueue(new(number, sync=True)) for number in range(2)]
     for job in await store.receive("e", "w", lease_s=30, limit=2):
-        await store.append(job.id, 1, [b"1", b"2"])
-        await store.progress(job.id, 1, b'"half"')
+        await store.append_chunks(job.id, 1, [b"1", b"2"])
+        await store.save_progress(job.id, 1, b'"half"')
     await store.publish(told.id)
-    await store.append(told.id, 1, [b"3"])
+    await store.append_chunks(told.id, 1, [b"3"])
     await disk.close()
     again = await disk.open(lambda worker_id: True)
     assert (await job_of(again, told.id)).progress == b'"half"'
-    assert [each.value for each in await again.read(told.id, (0, 0), 0)] == [b"1", b"2", b"3"]
+    assert [each.value for each in await again.read_chunks(told.id, (0, 0), 0)] == [
+        b"1",
+        b"2",
+        b"3",
+    ]
     # Nobody can ask for it.
     assert await again.get(untold.id) is None
 
@@ -253,14 +257,14 @@ async def test_a_runsync_that_is_run_again_is_on_disk_first(disk: Stores) -> Non
     store = await disk.open()
     sent = await store.enqueue(new("again", sync=True))
     job = await take(store)
-    await store.append(job.id, 1, [b"1"])
+    await store.append_chunks(job.id, 1, [b"1"])
     await store.ack(job.id, 1, error="no")
     assert await rows(disk.path) == {}
     await store.retry(sent.id)
     assert await rows(disk.path) == {sent.id: "IN_QUEUE"}
     await disk.close()
     again = await disk.open()
-    assert await again.read(sent.id, (0, 0), 0) == []
+    assert await again.read_chunks(sent.id, (0, 0), 0) == []
     job = await take(again)
     assert (job.id, job.input, job.attempt, job.retries) == (sent.id, b"again", 2, 1)
     await again.ack(job.id, 2, output=b"1")
@@ -305,7 +309,7 @@ async def test_a_store_process_that_is_killed_under_load_loses_nothing(disk: Sto
             job = await store.enqueue(new(number))
             sent.append(job.id)
             (mine,) = await store.receive("e", f"w{number}", lease_s=1000)
-            await store.append(mine.id, mine.attempt, [b"1", b"2"])
+            await store.append_chunks(mine.id, mine.attempt, [b"1", b"2"])
             assert await store.ack(mine.id, mine.attempt, output=mine.id.encode())
             ended.append(mine.id)
             one_more.set()
@@ -319,11 +323,11 @@ async def test_a_store_process_that_is_killed_under_load_loses_nothing(disk: Sto
     assert [job.id for job in disk.ended] == ended
     await disk.close()
     again = await disk.open()
-    found = {job.id: job for job in await again.recent("e", 10**6)}
+    found = {job.id: job for job in await again.list_recent_jobs("e", 10**6)}
     assert sorted(found) == sorted(sent)
     for job_id, job in found.items():
         assert (job.status, job.output) == (JobStatus.COMPLETED, job_id.encode())
-        assert [chunk.value for chunk in await again.read(job_id, (0, 0), 0)] == [b"1", b"2"]
+        assert [chunk.value for chunk in await again.read_chunks(job_id, (0, 0), 0)] == [b"1", b"2"]
 
 
 async def test_after_kill_9_of_the_server_its_store_process_ends_and_nothing_is_lost(
@@ -348,7 +352,7 @@ async def test_after_kill_9_of_the_server_its_store_process_ends_and_nothing_is_
     store = await disk.open()
     if told and not told[-1].endswith("-u1"):
         told.pop()
-    found = {job.id for job in await store.recent("e", 10**6)}
+    found = {job.id for job in await store.list_recent_jobs("e", 10**6)}
     assert set(told) <= found
     assert not alive(store_pid)
 
@@ -363,7 +367,7 @@ async def test_an_enqueue_whose_sender_has_gone_leaves_no_job(disk: Stores) -> N
         await sending
     kept = await store.enqueue(new())
     await disk.close()
-    assert [job.id for job in await (await disk.open()).recent("e", 10)] == [kept.id]
+    assert [job.id for job in await (await disk.open()).list_recent_jobs("e", 10)] == [kept.id]
 
 
 async def test_a_result_that_was_sent_is_a_result_though_its_worker_has_gone(

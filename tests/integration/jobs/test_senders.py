@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobs import JobStatus, MemoryJobStore, NotRetryable
-from jobs.memory.workers import STOP_S
+from jobs.memory.workers import STOP_RETENTION_S
 from tests.integration.jobs.stores import Stores, begin, job_of, new, soon, take, turns
 
 
@@ -35,15 +35,15 @@ async def test_what_is_not_there_is_none(store: MemoryJobStore) -> None:
     assert await store.wait("x", 60) is None
     assert await store.cancel("x") is None
     assert await store.retry("x") is None
-    assert await store.read("x", (0, 0), 60) == []
-    assert await store.drain("x", 60) == []
+    assert await store.read_chunks("x", (0, 0), 60) == []
+    assert await store.take_chunks("x", 60) == []
     await store.publish("x")
-    await store.webhook_sent("x")
+    await store.mark_webhook_sent("x")
     assert not await store.ack("x", 1, output=b"1")
     assert not await store.nack("x", 1, "lost")
     assert not await store.extend("x", 1, 1)
-    assert not await store.append("x", 1, [b"1"])
-    assert not await store.progress("x", 1, b"1")
+    assert not await store.append_chunks("x", 1, [b"1"])
+    assert not await store.save_progress("x", 1, b"1")
 
 
 async def test_wait_returns_the_end_to_everyone_who_waits(store: MemoryJobStore) -> None:
@@ -70,8 +70,8 @@ async def test_whoever_waits_for_a_job_that_is_forgotten_hears_so(stores: Stores
     store = await stores.open()
     sent = await store.enqueue(new(ttl_ms=10_000))
     waiting = await begin(store.wait(sent.id, 60))
-    reading = await begin(store.read(sent.id, (0, 0), 60))
-    draining = await begin(store.drain(sent.id, 60))
+    reading = await begin(store.read_chunks(sent.id, (0, 0), 60))
+    draining = await begin(store.take_chunks(sent.id, 60))
     await stores.pass_time(store, 11)
     assert await soon(waiting) is None
     assert await soon(reading) == []
@@ -85,10 +85,10 @@ async def test_an_end_is_delivered_though_it_was_forgotten_in_the_same_moment(
     sent = await store.enqueue(new(sync=True))
     waiting = await begin(store.wait(sent.id, 60))
     job = await take(store)
-    await store.append(job.id, 1, [b"1"])
+    await store.append_chunks(job.id, 1, [b"1"])
     await turns()
-    reading = await begin(store.read(sent.id, (1, 1), 60))
-    await store.append(job.id, 1, [b"2"])
+    reading = await begin(store.read_chunks(sent.id, (1, 1), 60))
+    await store.append_chunks(job.id, 1, [b"2"])
     await store.ack(job.id, 1, output=b'"out"')
     await store.enqueue(new(sync=True))
     assert await store.get(sent.id) is None
@@ -105,7 +105,7 @@ async def test_cancel_ends_a_job_that_waits(stores: Stores) -> None:
     assert cancelled == await store.get(sent.id)
     assert cancelled is not None
     assert cancelled.status is JobStatus.CANCELLED
-    assert not store.available("e")
+    assert not store.has_ready_job("e")
     assert await store.receive("e", "w", lease_s=1) == []
     assert stores.ended == [cancelled]
 
@@ -115,11 +115,11 @@ async def test_cancel_ends_a_job_that_runs_and_its_worker_hears_of_it_once(
 ) -> None:
     await store.enqueue(new())
     job = await take(store, "w")
-    listening = await begin(store.stops("w", 60))
-    other = await begin(store.stops("v", 60))
+    listening = await begin(store.receive_stops("w", 60))
+    other = await begin(store.receive_stops("v", 60))
     await store.cancel(job.id)
     assert await soon(listening) == [job.id]
-    assert await store.stops("w", 0) == []
+    assert await store.receive_stops("w", 0) == []
     assert not other.done()
     other.cancel()
     assert not await store.ack(job.id, 1, output=b"1")
@@ -133,7 +133,7 @@ async def test_cancel_changes_nothing_of_a_job_that_has_ended(stores: Stores) ->
     await store.ack(job.id, 1, output=b"1")
     assert await store.cancel(job.id) == await store.get(job.id)
     assert (await job_of(store, job.id)).status is JobStatus.COMPLETED
-    assert await store.stops("w", 0) == []
+    assert await store.receive_stops("w", 0) == []
     assert len(stores.ended) == 1
 
 
@@ -150,13 +150,13 @@ async def test_a_worker_that_may_not_have_begun_a_job_is_told_to_stop_it_once_mo
         await store.cancel(sent.id)
     else:
         await stores.pass_time(store, 0.3)
-    assert await store.stops("w", 0) == [sent.id]
+    assert await store.receive_stops("w", 0) == [sent.id]
     await stores.pass_time(store, 0.4)
-    assert await store.stops("w", 0) == []
+    assert await store.receive_stops("w", 0) == []
     await stores.pass_time(store, 0.2)
-    assert await store.stops("w", 0) == [sent.id]
+    assert await store.receive_stops("w", 0) == [sent.id]
     await stores.pass_time(store, 60)
-    assert await store.stops("w", 0) == []
+    assert await store.receive_stops("w", 0) == []
 
 
 async def test_a_worker_that_has_begun_a_job_is_told_to_stop_it_once(stores: Stores) -> None:
@@ -165,9 +165,9 @@ async def test_a_worker_that_has_begun_a_job_is_told_to_stop_it_once(stores: Sto
     await take(store, "w")
     await stores.pass_time(store, 0.6)
     await store.cancel(sent.id)
-    assert await store.stops("w", 0) == [sent.id]
+    assert await store.receive_stops("w", 0) == [sent.id]
     await stores.pass_time(store, 60)
-    assert await store.stops("w", 0) == []
+    assert await store.receive_stops("w", 0) == []
 
 
 @pytest.mark.parametrize("how", ["cancel", "purge", "ttl", "taken again"])
@@ -187,8 +187,8 @@ async def test_a_worker_that_has_lost_a_job_is_told_to_stop_it_too(
         await store.purge("e")
     else:
         await store.cancel(sent.id)
-    assert await store.stops("slow", 0) == [sent.id]
-    assert await store.stops("other", 0) == ([sent.id] if how == "taken again" else [])
+    assert await store.receive_stops("slow", 0) == [sent.id]
+    assert await store.receive_stops("other", 0) == ([sent.id] if how == "taken again" else [])
 
 
 async def test_a_worker_that_lost_a_job_long_ago_is_not_told_to_stop_it(stores: Stores) -> None:
@@ -198,7 +198,7 @@ async def test_a_worker_that_lost_a_job_long_ago_is_not_told_to_stop_it(stores: 
     await stores.pass_time(store, 2)
     await stores.pass_time(store, 6)
     await store.cancel(sent.id)
-    assert await store.stops("gone", 0) == []
+    assert await store.receive_stops("gone", 0) == []
 
 
 async def test_of_an_end_and_a_cancel_at_one_time_one_happens(stores: Stores) -> None:
@@ -217,21 +217,21 @@ async def test_what_failed_can_be_run_again_under_its_id(stores: Stores, how: st
     store = await stores.open()
     sent = await store.enqueue(new(execution_timeout_ms=5_000, webhook="http://x/"))
     job = await take(store, lease_s=1000)
-    await store.append(job.id, 1, [b"1"])
-    await store.progress(job.id, 1, b'"half"')
+    await store.append_chunks(job.id, 1, [b"1"])
+    await store.save_progress(job.id, 1, b'"half"')
     if how == "failed":
         await store.ack(job.id, 1, output=b'"some"', error="no")
     else:
         await stores.pass_time(store, 6)
-    await store.webhook_sent(job.id)
+    await store.mark_webhook_sent(job.id)
     stores.clock.tick(10)
     again = await store.retry(sent.id)
     assert again == await store.get(sent.id)
     assert again is not None
-    assert (again.status, again.retries, again.losses) == (JobStatus.IN_QUEUE, 1, 0)
+    assert (again.status, again.retries, again.lost_attempts) == (JobStatus.IN_QUEUE, 1, 0)
     assert (again.output, again.error, again.progress, again.webhook_sent) == (None, None, b"", 0)
     assert (again.queued_at, again.created_at) == (stores.clock.now(), sent.created_at)
-    assert await store.read(sent.id, (0, 0), 0) == []
+    assert await store.read_chunks(sent.id, (0, 0), 0) == []
     assert (await store.stats("e")).retried == 1
     assert not await store.ack(sent.id, 1, output=b'"late"')
     job = await take(store)
@@ -252,7 +252,7 @@ async def test_a_worker_that_gets_a_job_again_is_not_told_to_stop_it(stores: Sto
     await store.retry(job.id)
     again = await take(store, "w", lease_s=1000)
     assert (again.id, again.attempt) == (job.id, 2)
-    assert await store.stops("w", 0) == []
+    assert await store.receive_stops("w", 0) == []
 
 
 @pytest.mark.parametrize("status", ["IN_QUEUE", "IN_PROGRESS", "COMPLETED", "CANCELLED"])
@@ -278,7 +278,7 @@ async def test_purge_cancels_what_waits_and_nothing_else(stores: Stores) -> None
     runs = await take(store)
     assert await store.purge("e") == 3
     assert await store.purge("e") == 0
-    assert not store.available("e")
+    assert not store.has_ready_job("e")
     assert await store.get(runs.id) == runs
     assert await store.get(other.id) == other
     assert [job.status for job in stores.ended] == [JobStatus.CANCELLED] * 3
@@ -290,11 +290,11 @@ async def test_stops_that_nobody_asks_for_are_dropped(stores: Stores) -> None:
         await store.enqueue(new(number))
         job = await take(store, f"w{number}")
         await store.cancel(job.id)
-    await stores.pass_time(store, STOP_S - 1)
-    assert len(await store.stops("w0", 0)) == 1
+    await stores.pass_time(store, STOP_RETENTION_S - 1)
+    assert len(await store.receive_stops("w0", 0)) == 1
     await stores.pass_time(store, 2)
-    assert await store.stops("w1", 0) == []
-    assert len(store._workers) == 0
+    assert await store.receive_stops("w1", 0) == []
+    assert len(store._state.workers) == 0
 
 
 @pytest.mark.parametrize("running", [False, True])
@@ -308,12 +308,12 @@ async def test_a_job_exists_no_longer_than_its_ttl(stores: Stores, running: bool
     assert await store.get(sent.id) is not None
     await stores.pass_time(store, 2)
     assert await store.get(sent.id) is None
-    assert not store.available("e")
-    assert await store.stops("w", 0) == ([sent.id] if running else [])
+    assert not store.has_ready_job("e")
+    assert await store.receive_stops("w", 0) == ([sent.id] if running else [])
     assert not await store.ack(sent.id, 1, output=b"1")
-    assert store.held("w") == []
+    assert store.list_leased_jobs("w") == []
     assert stores.ended == []
-    assert store.endpoints() == []
+    assert store.list_endpoints() == []
 
 
 async def test_ttl_is_no_limit_for_a_job_that_has_ended(stores: Stores) -> None:
@@ -337,7 +337,7 @@ async def test_a_job_runs_no_longer_than_it_may(stores: Stores) -> None:
     ended = await job_of(store, job.id)
     assert (ended.status, ended.execution_ms) == (JobStatus.TIMED_OUT, 6000)
     assert ended.error == "the job ran for more than 5 s (executionTimeout)"
-    assert await store.stops("w", 0) == [job.id]
+    assert await store.receive_stops("w", 0) == [job.id]
     assert stores.ended == [ended]
 
 
@@ -387,7 +387,7 @@ async def test_results_are_kept_for_their_time(stores: Stores) -> None:
     assert await store.get(run.id) is not None
     await stores.pass_time(store, 2)
     assert await store.get(run.id) is None
-    assert store.endpoints() == []
+    assert store.list_endpoints() == []
 
 
 async def test_recent_are_the_newest_first_without_those_nobody_knows(
@@ -397,7 +397,7 @@ async def test_recent_are_the_newest_first_without_those_nobody_knows(
     await store.enqueue(new(sync=True))
     told = await store.enqueue(new(sync=True))
     await store.publish(told.id)
-    assert [job.id for job in await store.recent("e", 3)] == [told.id, ids[3], ids[2]]
+    assert [job.id for job in await store.list_recent_jobs("e", 3)] == [told.id, ids[3], ids[2]]
 
 
 async def test_what_was_streamed_and_said_counts_and_is_given_back(stores: Stores) -> None:
@@ -407,8 +407,8 @@ async def test_what_was_streamed_and_said_counts_and_is_given_back(stores: Store
         await store.enqueue(new(number, webhook="http://x/" if number else None))
     outcomes: list[Any] = await store.receive("e", "w", lease_s=30, limit=6)
     for job in outcomes:
-        await store.append(job.id, 1, [b"12345", b"6"])
-        await store.progress(job.id, 1, b"12345678")
+        await store.append_chunks(job.id, 1, [b"12345", b"6"])
+        await store.save_progress(job.id, 1, b"12345678")
     done, failed, cancelled, lost, back, _silent = outcomes
     await store.ack(done.id, 1, output=b"123")
     await store.ack(failed.id, 1, error="no")
@@ -418,9 +418,9 @@ async def test_what_was_streamed_and_said_counts_and_is_given_back(stores: Store
     await store.nack(back.id, 1)
     await stores.pass_time(store, 31)
     for job in await store.receive("e", "w", lease_s=30, limit=6):
-        await store.append(job.id, job.attempt, [b"x"])
-    await store.lose("w", "gone")
+        await store.append_chunks(job.id, job.attempt, [b"x"])
+    await store.reclaim_jobs("w", "gone")
     await store.purge("e")
-    await stores.pass_time(store, STOP_S)
-    assert (len(store._ledger), store._ledger.bytes) == (0, 0)
-    assert (store.endpoints(), len(store._workers)) == ([], 0)
+    await stores.pass_time(store, STOP_RETENTION_S)
+    assert (len(store._state.table), store._state.table.total_bytes) == (0, 0)
+    assert (store.list_endpoints(), len(store._state.workers)) == ([], 0)

@@ -158,11 +158,11 @@ async def test_a_message_that_comes_twice_is_one_job(server: MiniStack, url: str
     (job,) = await take(queue, url)
     given = queue._leases.get(job.id, job.attempt)
     assert given is not None
-    first = given.handle
+    first = given.receipt_handle
     # Shown again behind the driver's back: it is given out while the driver has it.
     client.change_message_visibility(QueueUrl=url, ReceiptHandle=first, VisibilityTimeout=0)
     assert await take(queue, url, wait_s=0) == []
-    assert given.handle != first
+    assert given.receipt_handle != first
     # The handle of the second delivery is the one that deletes.
     assert await queue.ack(job.id, job.attempt)
     assert await take(queue, url, wait_s=0) == []
@@ -187,7 +187,7 @@ async def test_a_handle_of_an_earlier_receive_deletes_nothing(server: MiniStack,
 
 
 async def test_what_was_lost_waits_longer_each_time(server: MiniStack, url: str) -> None:
-    queue = SqsQueue(server.client(), pause_s=1)
+    queue = SqsQueue(server.client(), retry_delay_s=1)
     await queue.enqueue(NewJob(endpoint=url, input=b"1"))
     (job,) = await take(queue, url)
     assert await queue.nack(job.id, job.attempt, "the engine died")
@@ -254,7 +254,7 @@ async def test_whose_fault_it_is(
             queue.enqueue(NewJob(endpoint=asked, input=b"1")),
             queue.receive(asked, "w", lease_s=1),
             queue.stats(asked),
-            queue.dead(asked),
+            queue.list_dead_letters(asked),
         ):
             with pytest.raises(kind, match=said):
                 await act

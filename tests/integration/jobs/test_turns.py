@@ -40,7 +40,7 @@ async def test_senders_that_go_on_are_all_told(disk: Stores) -> None:
     assert len(ids) == 10 * _SENDERS
     await disk.close()
     again = await disk.open()
-    assert {each.id for each in await again.recent("e", 1_000)} == ids
+    assert {each.id for each in await again.list_recent_jobs("e", 1_000)} == ids
 
 
 async def test_who_leaves_before_being_told_keeps_it_from_nobody(disk: Stores) -> None:

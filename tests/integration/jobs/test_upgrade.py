@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs import Chunk, JobStatus, StoreUnavailable
-from jobs.sqlite.schema import VERSION
+from jobs.sqlite.schema import SCHEMA_VERSION
 from tests.integration.jobs.stores import Stores, job_of, new, take
 
 # As version 1 had them.
@@ -73,22 +73,22 @@ async def test_jobs_of_an_earlier_version_go_on(disk: Stores, old: Path) -> None
     store = await disk.open()
     ended = await job_of(store, "a")
     assert (ended.status, ended.input, ended.output) == (JobStatus.COMPLETED, b'"a"', b"1")
-    assert await store.read("a", (0, 0), 0) == [Chunk(1, 1, b"one"), Chunk(1, 2, b"two")]
+    assert await store.read_chunks("a", (0, 0), 0) == [Chunk(1, 1, b"one"), Chunk(1, 2, b"two")]
     fresh = await store.enqueue(new(1))
     waiting = await take(store)
     assert (waiting.id, waiting.input) == ("b", b'"b"')
     await store.ack("b", 1, output=b"2")
     await disk.close()
     again = await disk.open()
-    assert {job.id: (job.status, job.output) for job in await again.recent("e", 10)} == {
+    assert {job.id: (job.status, job.output) for job in await again.list_recent_jobs("e", 10)} == {
         "a": (JobStatus.COMPLETED, b"1"),
         "b": (JobStatus.COMPLETED, b"2"),
         fresh.id: (JobStatus.IN_QUEUE, None),
     }
-    assert len(await again.read("a", (0, 0), 0)) == 2
+    assert len(await again.read_chunks("a", (0, 0), 0)) == 2
     await disk.close()
     with contextlib.closing(sqlite3.connect(old)) as database:
-        assert database.execute("PRAGMA user_version").fetchone() == (VERSION,)
+        assert database.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
         tables = database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
     assert {name for (name,) in tables} == {"jobs", "inputs", "chunks"}
 

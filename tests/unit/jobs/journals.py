@@ -1,4 +1,4 @@
-"""A disk whose answers a test gives."""
+"""A journal whose writes a test completes by hand."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from jobs.model import Job
 
 
 class ManualJournal(NoJournal):
-    """Holds everybody who waits for the disk until the test lets them go, or refuses them."""
+    """Blocks each `flush` until the test accepts or refuses the writes."""
 
     def __init__(self) -> None:
         self.saved: list[Job] = []
-        self.forgotten: list[str] = []
+        self.deleted: list[str] = []
         self.waiters: list[asyncio.Future[None]] = []
-        self.asked = asyncio.Event()
+        self.flush_called = asyncio.Event()
 
     def save(self, job: Job) -> None:
         self.saved.append(job)
 
-    def forget(self, job_id: str) -> None:
-        self.forgotten.append(job_id)
+    def delete(self, job_id: str) -> None:
+        self.deleted.append(job_id)
 
-    async def durable(self) -> None:
+    async def flush(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiters.append(waiter)
-        self.asked.set()
+        self.flush_called.set()
         await waiter
 
-    async def write(self) -> None:
-        """Everything is on disk now."""
-        await self._answer(None)
+    async def accept_writes(self) -> None:
+        """Let all pending calls of `flush` return."""
+        await self._resolve_waiters(None)
 
-    async def refuse(self) -> None:
-        """The disk is full."""
-        await self._answer(StoreUnavailable("the disk is full"))
+    async def refuse_writes(self) -> None:
+        """Let all pending calls of `flush` fail, as on a full disk."""
+        await self._resolve_waiters(StoreUnavailable("the disk is full"))
 
-    async def _answer(self, error: StoreUnavailable | None) -> None:
+    async def _resolve_waiters(self, error: StoreUnavailable | None) -> None:
         waiters, self.waiters = self.waiters, []
         for waiter in waiters:
             if waiter.done():

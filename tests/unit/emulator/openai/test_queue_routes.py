@@ -295,9 +295,9 @@ async def test_end_without_an_output_is_an_http_error(
     elif status is JobStatus.CANCELLED:
         await at.store.cancel(at.job.id)
     else:
-        entry = at.store._ledger.get(at.job.id)
+        entry = at.store._state.table.find(at.job.id)
         assert entry is not None
-        at.store._ledger.become(entry, entry.job.replace(status=status, ended_at=0.0))
+        at.store._state.table.set_job(entry, entry.job.replace(status=status, ended_at=0.0))
     await over(asked)
     assert (status_of(client), error_of(client)["code"]) == (code, code)
 

@@ -93,7 +93,7 @@ def test_what_is_nested_too_deeply_to_be_written_goes_on_as_it_came() -> None:
     )
     with pytest.raises(CallFailed) as caught:
         read_body(f'{{"error": {"[" * 300}{"]" * 300}}}')
-    assert caught.value.problem.message.endswith("an error that is nested too deeply")
+    assert caught.value.info.message.endswith("an error that is nested too deeply")
 
 
 def test_events_go_out_as_soon_as_they_are_whole() -> None:
@@ -120,9 +120,9 @@ def test_events_go_out_as_soon_as_they_are_whole() -> None:
 def test_what_is_no_chunk_is_refused(value: Any, got: str) -> None:
     with pytest.raises(CallFailed) as failed:
         SSEReassembler().feed(value)
-    assert failed.value.problem.mapping.status == 502
+    assert failed.value.info.mapping.status == 502
     said = f"the worker's output must be a stream of chunks, got {got}"
-    assert failed.value.problem.message == said
+    assert failed.value.info.message == said
 
 
 @pytest.mark.parametrize("values", [[], [None], [""], ["hello there"], ["a\n\nb\n\n"], [": x\n\n"]])
@@ -131,7 +131,7 @@ def test_stream_without_an_event_is_no_answer(values: list[Any]) -> None:
     assert b"".join([events.feed(value) for value in values]) == b""
     with pytest.raises(CallFailed, match="must be server-sent events") as failed:
         events.finish()
-    assert failed.value.problem.mapping == ErrorMapping(502, "worker_error")
+    assert failed.value.info.mapping == ErrorMapping(502, "worker_error")
 
 
 BODY = {"object": "text_completion", "choices": []}
@@ -149,7 +149,7 @@ def test_body_is_found_however_it_was_returned(output: Any) -> None:
 def test_what_is_no_body_is_a_bad_gateway(output: Any) -> None:
     with pytest.raises(CallFailed, match="must be one JSON body") as failed:
         read_body(output)
-    assert failed.value.problem.mapping == ErrorMapping(502, "worker_error")
+    assert failed.value.info.mapping == ErrorMapping(502, "worker_error")
 
 
 OURS = {"error": {"message": "no", "type": "invalid_request_error", "param": "prompt", "code": 400}}
@@ -184,10 +184,10 @@ def test_error_that_was_returned_as_an_answer_is_one(output: Any, problem: Error
     for given in (output, [output], json.dumps(output)):
         with pytest.raises(CallFailed) as failed:
             read_body(given)
-        assert failed.value.problem == problem
+        assert failed.value.info == problem
     with pytest.raises(CallFailed) as failed:
         SSEReassembler().feed(output)
-    assert failed.value.problem == problem
+    assert failed.value.info == problem
 
 
 def failed_job(error: str | None, status: JobStatus = JobStatus.FAILED) -> Job:
@@ -253,6 +253,6 @@ def test_pointer_to_a_result_in_a_bucket_is_none_and_says_where_it_is() -> None:
         for ask in (read_body, SSEReassembler().feed):
             with pytest.raises(CallFailed) as failed:
                 ask(output)
-            assert failed.value.problem == told
+            assert failed.value.info == told
     # Behind the end of a stream it is for others.
     assert fed(TEXT, pointer) == WHOLE

@@ -401,8 +401,8 @@ async def test_job_runs_alone_when_one_more_loss_would_fail_it(
         at.engine.subscribe(look)
         for job in jobs:
             # As after two crashes.
-            entry = at.store._ledger.entry(job.id)
-            at.store._ledger.become(entry, entry.job.replace(lost_attempts=2))
+            entry = at.store._state.table.get(job.id)
+            at.store._state.table.set_job(entry, entry.job.replace(lost_attempts=2))
         assert [await at.text(job) for job in jobs] == ["ab"] * 2
         assert most <= 1
 

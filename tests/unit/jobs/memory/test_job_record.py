@@ -1,15 +1,15 @@
-"""One job's stream and those who wait for it."""
+"""A job's stream and its waiters."""
 
 from __future__ import annotations
 
 import asyncio
 
 from jobs import Chunk, Job, JobStatus
-from jobs.memory.job_record import UNSEEN, Entry
+from jobs.memory.job_record import RESUME_NUMBER_GAP, JobRecord
 
 
-def running(attempt: int = 1) -> Entry:
-    return Entry(
+def running(attempt: int = 1) -> JobRecord:
+    return JobRecord(
         Job(
             id="a",
             endpoint="e",
@@ -22,47 +22,47 @@ def running(attempt: int = 1) -> Entry:
 
 
 def test_chunks_are_numbered_within_their_attempt() -> None:
-    entry = running()
-    assert entry.extend_stream([b"x", b"yy"]) == [Chunk(1, 1, b"x"), Chunk(1, 2, b"yy")]
-    assert entry.extend_stream([]) == []
-    assert entry.extend_stream([b"z"]) == [Chunk(1, 3, b"z")]
-    assert entry.stream_bytes == 4
-    assert entry.begin_stream() == 4
-    entry.job = entry.job.but(attempt=2)
-    assert entry.extend_stream([b"x"]) == [Chunk(2, 1, b"x")]
+    record = running()
+    assert record.append_chunks([b"x", b"yy"]) == [Chunk(1, 1, b"x"), Chunk(1, 2, b"yy")]
+    assert record.append_chunks([]) == []
+    assert record.append_chunks([b"z"]) == [Chunk(1, 3, b"z")]
+    assert record.stream_bytes == 4
+    assert record.clear_stream() == 4
+    record.job = record.job.replace(attempt=2)
+    assert record.append_chunks([b"x"]) == [Chunk(2, 1, b"x")]
 
 
-def test_what_comes_after_a_place() -> None:
-    entry = running(attempt=2)
-    entry.extend_stream([b"1", b"2", b"3"])
+def test_chunks_after_compares_attempt_and_number() -> None:
+    record = running(attempt=2)
+    record.append_chunks([b"1", b"2", b"3"])
     values = [
-        b"".join(chunk.value for chunk in entry.after(place))
-        for place in [(0, 0), (1, 99), (2, 0), (2, 1), (2, 3), (3, 0)]
+        b"".join(chunk.value for chunk in record.chunks_after(position))
+        for position in [(0, 0), (1, 99), (2, 0), (2, 1), (2, 3), (3, 0)]
     ]
     assert values == [b"123", b"123", b"123", b"23", b"", b""]
 
 
-def test_a_stream_taken_up_again_goes_on_well_past_what_is_known() -> None:
-    entry = running()
-    entry.resume_stream([Chunk(1, 1, b"1"), Chunk(1, 2, b"22")])
-    assert entry.stream_bytes == 3
-    assert entry.extend_stream([b"3"]) == [Chunk(1, 3 + UNSEEN, b"3")]
+def test_restored_stream_continues_with_a_gap_in_the_numbers() -> None:
+    record = running()
+    record.restore_stream([Chunk(1, 1, b"1"), Chunk(1, 2, b"22")])
+    assert record.stream_bytes == 3
+    assert record.append_chunks([b"3"]) == [Chunk(1, 3 + RESUME_NUMBER_GAP, b"3")]
     empty = running()
-    empty.resume_stream([])
-    assert empty.extend_stream([b"1"])[0].number == UNSEEN + 1
+    empty.restore_stream([])
+    assert empty.append_chunks([b"1"])[0].number == RESUME_NUMBER_GAP + 1
 
 
-async def test_a_wake_up_reaches_all_and_leaves_nobody_behind() -> None:
-    entry = running()
-    waiters = [asyncio.create_task(entry.changed(60)) for _ in range(3)]
+async def test_wake_waiters_wakes_all_and_leaves_no_waiter() -> None:
+    record = running()
+    waiters = [asyncio.create_task(record.wait_for_change(60)) for _ in range(3)]
     await asyncio.sleep(0)
-    entry.wake()
+    record.wake_waiters()
     assert await asyncio.gather(*waiters) == [True] * 3
-    assert not await entry.changed(0.001)
-    assert not await entry.changed(0)
-    assert not await entry.changed(-1)
-    leaves = asyncio.create_task(entry.changed(60))
+    assert not await record.wait_for_change(0.001)
+    assert not await record.wait_for_change(0)
+    assert not await record.wait_for_change(-1)
+    cancelled = asyncio.create_task(record.wait_for_change(60))
     await asyncio.sleep(0)
-    leaves.cancel()
-    await asyncio.wait({leaves})
-    assert entry._waiters == []
+    cancelled.cancel()
+    await asyncio.wait({cancelled})
+    assert record._waiters == []

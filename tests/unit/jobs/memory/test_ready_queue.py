@@ -1,4 +1,4 @@
-"""The jobs of an endpoint in a line, and who waits at its head."""
+"""The order of waiting jobs, and the wake-ups of tasks that wait for one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.memory.ready_queue import JobLine
+from jobs.memory.ready_queue import ReadyQueue
 from jobs.model import Job, Policy
 
 
@@ -34,102 +34,102 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS)
-def test_order_against_a_sorted_list(steps: list[tuple[str, int, bool]]) -> None:
-    line = JobLine()
+def test_pop_returns_jobs_in_the_order_of_a_sorted_list(steps: list[tuple[str, int, bool]]) -> None:
+    queue = ReadyQueue()
     model: list[tuple[bool, int, int, str]] = []
     for number, (step, value, low) in enumerate(steps):
         if step == "push":
-            line.push(job(str(number), float(value), low=low))
+            queue.push(job(str(number), float(value), low=low))
             model.append((low, value, number, str(number)))
         elif step == "remove":
-            line.remove(str(value))
+            queue.remove(str(value))
             model = [each for each in model if each[3] != str(value)]
         else:
             model.sort()
-            assert line.pop() == (model.pop(0)[3] if model else None)
-        assert len(line) == len(model)
-        assert sorted(line) == sorted(each[3] for each in model)
+            assert queue.pop() == (model.pop(0)[3] if model else None)
+        assert len(queue) == len(model)
+        assert sorted(queue) == sorted(each[3] for each in model)
         oldest = min(model, key=lambda each: (each[1], each[2]))[3] if model else None
-        assert line.oldest() == oldest
+        assert queue.peek_oldest() == oldest
 
 
-def test_a_job_that_was_taken_out_and_comes_again_is_there_once() -> None:
-    line = JobLine()
-    line.push(job("a"))
-    line.remove("a")
-    line.push(job("a"))
-    assert (line.pop(), line.pop()) == ("a", None)
+def test_job_pushed_again_after_removal_is_popped_once() -> None:
+    queue = ReadyQueue()
+    queue.push(job("a"))
+    queue.remove("a")
+    queue.push(job("a"))
+    assert (queue.pop(), queue.pop()) == ("a", None)
 
 
-def test_jobs_that_were_taken_back_do_not_pile_up() -> None:
-    line = JobLine()
-    line.push(job("stays"))
+def test_entries_of_removed_jobs_do_not_accumulate() -> None:
+    queue = ReadyQueue()
+    queue.push(job("stays"))
     for number in range(10_000):
-        line.push(job(str(number), 1.0))
-        line.remove(str(number))
-    assert len(line._first) < 3_000
-    assert line.pop() == "stays"
+        queue.push(job(str(number), 1.0))
+        queue.remove(str(number))
+    assert len(queue._normal) < 3_000
+    assert queue.pop() == "stays"
 
 
-async def begin(line: JobLine) -> asyncio.Task[None]:
-    task = asyncio.create_task(line.wait())
+async def start_consumer(queue: ReadyQueue) -> asyncio.Task[None]:
+    task = asyncio.create_task(queue.wait_as_consumer())
     await asyncio.sleep(0)
     return task
 
 
-async def test_each_job_wakes_one_who_waits() -> None:
-    line = JobLine()
-    waiters = [await begin(line) for _ in range(3)]
-    line.push(job("a"))
-    line.push(job("b"))
+async def test_push_wakes_one_consumer_per_job() -> None:
+    queue = ReadyQueue()
+    waiters = [await start_consumer(queue) for _ in range(3)]
+    queue.push(job("a"))
+    queue.push(job("b"))
     await asyncio.sleep(0)
     assert [each.done() for each in waiters] == [True, True, False]
     waiters[2].cancel()
     await asyncio.wait(waiters)
-    assert not line.watched
+    assert not queue.has_waiters
 
 
-async def test_nobody_waits_where_there_is_a_job() -> None:
-    line = JobLine()
-    line.push(job("a"))
-    await line.wait()
-    await line.watch()
+async def test_waiting_returns_at_once_if_a_job_is_ready() -> None:
+    queue = ReadyQueue()
+    queue.push(job("a"))
+    await queue.wait_as_consumer()
+    await queue.wait_as_observer()
 
 
 @pytest.mark.parametrize("cancel_first", [True, False])
-async def test_a_wake_up_is_not_lost_with_who_leaves(cancel_first: bool) -> None:
-    line = JobLine()
-    leaves, stays = await begin(line), await begin(line)
+async def test_wake_up_of_a_cancelled_consumer_is_passed_on(cancel_first: bool) -> None:
+    queue = ReadyQueue()
+    cancelled, remaining = await start_consumer(queue), await start_consumer(queue)
     if cancel_first:
-        # Cancelled, but it has not heard of it when the job comes.
-        leaves.cancel()
-        line.push(job("a"))
+        # Cancelled, but its task has not run yet when the job comes.
+        cancelled.cancel()
+        queue.push(job("a"))
     else:
-        line.push(job("a"))
-        leaves.cancel()
-    await asyncio.wait_for(stays, 5)
+        queue.push(job("a"))
+        cancelled.cancel()
+    await asyncio.wait_for(remaining, 5)
     with pytest.raises(asyncio.CancelledError):
-        await leaves
-    assert not line.watched
+        await cancelled
+    assert not queue.has_waiters
 
 
-async def test_others_are_woken_for_what_the_first_did_not_take() -> None:
-    line = JobLine()
-    first, second = await begin(line), await begin(line)
-    line.wake()
+async def test_wake_waiter_wakes_the_next_consumer_if_a_job_is_left() -> None:
+    queue = ReadyQueue()
+    first, second = await start_consumer(queue), await start_consumer(queue)
+    queue.wake_waiter()
     await asyncio.sleep(0)
-    # There is nothing to look at.
+    # No job is ready.
     assert not first.done()
-    line.push(job("a"))
+    queue.push(job("a"))
     await asyncio.wait_for(first, 5)
     assert not second.done()
-    line.wake()
+    queue.wake_waiter()
     await asyncio.wait_for(second, 5)
 
 
-async def test_who_watches_takes_no_wake_up_from_who_takes() -> None:
-    line = JobLine()
-    watches = asyncio.create_task(line.watch())
-    takes = await begin(line)
-    line.push(job("a"))
-    await asyncio.wait_for(asyncio.gather(watches, takes), 5)
+async def test_observer_does_not_consume_the_wake_up_of_a_consumer() -> None:
+    queue = ReadyQueue()
+    observer = asyncio.create_task(queue.wait_as_observer())
+    consumer = await start_consumer(queue)
+    queue.push(job("a"))
+    await asyncio.wait_for(asyncio.gather(observer, consumer), 5)

@@ -1,4 +1,4 @@
-"""A change while it is on its way to the disk, and when the disk refuses it."""
+"""Transitions of jobs while they are being written, and when the disk refuses them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class World:
-    """A store on a disk that answers when the test says so, and time that passes by hand."""
+    """A store with a journal and a clock that the test controls."""
 
     def __init__(self, **limits: Any) -> None:
         self.disk = ManualJournal()
@@ -30,7 +30,7 @@ class World:
         )
 
     async def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start what waits for the disk."""
+        """Start an operation and let it run until it waits for the disk."""
         task = asyncio.create_task(work)
         for _ in range(5):
             await asyncio.sleep(0)
@@ -38,12 +38,12 @@ class World:
 
     async def written(self, work: Coroutine[Any, Any, T]) -> T:
         task = await self.start(work)
-        await self.disk.write()
+        await self.disk.accept_writes()
         return await task
 
     async def refused(self, work: Coroutine[Any, Any, Any]) -> None:
         task = await self.start(work)
-        await self.disk.refuse()
+        await self.disk.refuse_writes()
         with pytest.raises(StoreUnavailable, match="the disk is full"):
             await task
 
@@ -60,26 +60,26 @@ class World:
         return now.status if now is not None else None
 
 
-async def test_nobody_sees_a_job_that_is_not_on_disk() -> None:
+async def test_new_job_is_invisible_until_it_is_on_disk() -> None:
     world = World()
     sending = await world.start(world.store.enqueue(NewJob(endpoint="e", input=b"1")))
-    assert await world.store.recent("e", 10) == []
-    assert not world.store.available("e")
-    assert world.store.endpoints() == []
-    await world.disk.write()
-    assert await world.store.recent("e", 10) == [await sending]
+    assert await world.store.list_recent_jobs("e", 10) == []
+    assert not world.store.has_ready_job("e")
+    assert world.store.list_endpoints() == []
+    await world.disk.accept_writes()
+    assert await world.store.list_recent_jobs("e", 10) == [await sending]
 
 
-async def test_a_refused_job_leaves_nothing() -> None:
+async def test_refused_job_leaves_no_state() -> None:
     world = World(max_jobs=1)
     for _ in range(3):
         await world.refused(world.store.enqueue(NewJob(endpoint="e", input=b"1")))
-    assert world.disk.forgotten == [job.id for job in world.disk.saved]
-    assert (len(world.store._ledger), world.store._ledger.bytes) == (0, 0)
+    assert world.disk.deleted == [job.id for job in world.disk.saved]
+    assert (len(world.store._state.table), world.store._state.table.total_bytes) == (0, 0)
     await world.waiting()
 
 
-async def test_an_end_is_seen_when_it_is_on_disk_and_not_before() -> None:
+async def test_end_becomes_visible_only_when_it_is_on_disk() -> None:
     world = World()
     job = await world.running()
     waiting = await world.start(world.store.wait(job.id, 60))
@@ -87,47 +87,47 @@ async def test_an_end_is_seen_when_it_is_on_disk_and_not_before() -> None:
     assert await world.status(job) is JobStatus.IN_PROGRESS
     assert world.ended == []
     assert not waiting.done()
-    await world.disk.write()
+    await world.disk.accept_writes()
     assert await acking
     assert (await waiting) == world.ended[0]
 
 
-async def test_a_refused_end_has_not_happened_and_can_be_said_again() -> None:
+async def test_refused_ack_changes_nothing_and_can_be_repeated() -> None:
     world = World()
     job = await world.running()
     await world.refused(world.store.ack(job.id, 1, output=b"1"))
     assert await world.store.get(job.id) == job
     assert world.disk.saved[-1] == job
     assert world.ended == []
-    assert await world.store.progress(job.id, 1, b'"going on"')
+    assert await world.store.save_progress(job.id, 1, b'"going on"')
     assert await world.written(world.store.ack(job.id, 1, output=b"2"))
     assert world.ended[0].output == b"2"
 
 
-async def test_an_end_said_twice_is_no_success_before_the_first_is() -> None:
+async def test_repeated_ack_waits_for_the_first() -> None:
     world = World()
     job = await world.running()
     first = await world.start(world.store.ack(job.id, 1, output=b"1"))
     second = await world.start(world.store.ack(job.id, 1, output=b"1"))
     assert not second.done()
-    await world.disk.write()
+    await world.disk.accept_writes()
     assert (await first, await second) == (True, False)
 
 
-async def test_the_second_of_two_ends_takes_the_place_of_a_refused_first() -> None:
+async def test_second_ack_succeeds_when_the_first_is_refused() -> None:
     world = World()
     job = await world.running()
     first = await world.start(world.store.ack(job.id, 1, output=b"1"))
     second = await world.start(world.store.ack(job.id, 1, output=b"2"))
-    await world.disk.refuse()
+    await world.disk.refuse_writes()
     with pytest.raises(StoreUnavailable):
         await first
-    await world.disk.write()
+    await world.disk.accept_writes()
     assert await second
     assert [each.output for each in world.ended] == [b"2"]
 
 
-async def test_whoever_was_given_up_does_not_wait_for_another_s_end() -> None:
+async def test_ack_of_an_earlier_attempt_returns_at_once() -> None:
     world = World()
     job = await world.running()
     await world.store.nack(job.id, 1)
@@ -136,22 +136,22 @@ async def test_whoever_was_given_up_does_not_wait_for_another_s_end() -> None:
     late = await world.start(world.store.ack(job.id, 1, output=b"2"))
     assert late.done()
     assert not await late
-    await world.disk.write()
+    await world.disk.accept_writes()
     assert await acking
 
 
-async def test_nothing_else_happens_to_a_job_that_is_changing() -> None:
+async def test_job_in_transition_does_not_change_otherwise() -> None:
     world = World(max_losses=1)
     job = await world.running(policy=Policy(execution_timeout_ms=5_000, ttl_ms=20_000))
     acking = await world.start(world.store.ack(job.id, 1, output=b"1"))
     assert not await world.store.nack(job.id, 1, "lost")
-    assert not await world.store.progress(job.id, 1, b"1")
-    assert not await world.store.append(job.id, 1, [b"1"])
-    assert await world.store.lose("w", "gone") == 0
+    assert not await world.store.save_progress(job.id, 1, b"1")
+    assert not await world.store.append_chunks(job.id, 1, [b"1"])
+    assert await world.store.reclaim_jobs("w", "gone") == 0
     world.time = 100.0
     await world.store.sweep()
     assert await world.status(job) is JobStatus.IN_PROGRESS
-    await world.disk.write()
+    await world.disk.accept_writes()
     assert await acking
     assert await world.status(job) is JobStatus.COMPLETED
     world.time = 101.0
@@ -159,8 +159,8 @@ async def test_nothing_else_happens_to_a_job_that_is_changing() -> None:
     assert await world.status(job) is JobStatus.COMPLETED
 
 
-async def test_a_lease_goes_on_while_the_disk_thinks_about_an_end() -> None:
-    """`ack` says: it has not ended, the lease still holds."""
+async def test_lease_can_be_extended_while_the_end_is_being_written() -> None:
+    """After a refused `ack` the lease is still valid."""
     world = World()
     job = await world.running()
     acking = await world.start(world.store.ack(job.id, 1, output=b"1"))
@@ -168,7 +168,7 @@ async def test_a_lease_goes_on_while_the_disk_thinks_about_an_end() -> None:
     assert await world.store.extend(job.id, 1, 30)
     world.time = 35.0
     await world.store.sweep()
-    await world.disk.refuse()
+    await world.disk.refuse_writes()
     with pytest.raises(StoreUnavailable):
         await acking
     world.time = 40.0
@@ -176,114 +176,115 @@ async def test_a_lease_goes_on_while_the_disk_thinks_about_an_end() -> None:
     assert await world.status(job) is JobStatus.IN_PROGRESS
 
 
-async def test_a_job_whose_cancel_is_on_its_way_is_handed_to_nobody() -> None:
+async def test_job_is_not_leased_while_its_cancellation_is_being_written() -> None:
     world = World()
     first, second = await world.waiting(), await world.waiting()
     cancelling = await world.start(world.store.cancel(first.id))
     assert await world.status(first) is JobStatus.IN_QUEUE
     receiving = await world.start(world.store.receive("e", "w", lease_s=30, wait_s=60, limit=5))
     assert [job.id for job in await receiving] == [second.id]
-    await world.disk.refuse()
+    await world.disk.refuse_writes()
     with pytest.raises(StoreUnavailable):
         await cancelling
-    # It is in its old place again.
+    # The job is in its old place retried.
     assert [job.id for job in await world.store.receive("e", "w", lease_s=30)] == [first.id]
 
 
-async def test_a_refused_cancel_wakes_who_waits_for_a_job() -> None:
+async def test_refused_cancel_wakes_a_waiting_worker() -> None:
     world = World()
     job = await world.waiting()
     cancelling = await world.start(world.store.cancel(job.id))
     receiving = await world.start(world.store.receive("e", "w", lease_s=30, wait_s=60))
     assert not receiving.done()
-    await world.disk.refuse()
+    await world.disk.refuse_writes()
     assert [each.id for each in await receiving] == [job.id]
     with pytest.raises(StoreUnavailable):
         await cancelling
 
 
-async def test_a_worker_is_told_to_stop_only_when_the_end_is_on_disk() -> None:
-    """A worker that has stopped says no more of its job: it would hang if the end were refused."""
+async def test_worker_receives_stop_only_when_the_end_is_on_disk() -> None:
+    """A worker that has stopped sends nothing more, so a job with a refused end would hang."""
     world = World()
     job = await world.running()
     cancelling = await world.start(world.store.cancel(job.id))
-    assert await world.store.stops("w", 0) == []
-    await world.disk.refuse()
+    assert await world.store.receive_stops("w", 0) == []
+    await world.disk.refuse_writes()
     with pytest.raises(StoreUnavailable):
         await cancelling
-    assert await world.store.stops("w", 0) == []
+    assert await world.store.receive_stops("w", 0) == []
     await world.written(world.store.cancel(job.id))
-    assert await world.store.stops("w", 0) == [job.id]
+    assert await world.store.receive_stops("w", 0) == [job.id]
 
 
-async def test_whoever_asked_for_a_change_may_leave() -> None:
+async def test_transition_continues_when_its_caller_is_cancelled() -> None:
     world = World()
     job = await world.running()
     acking = await world.start(world.store.ack(job.id, 1, output=b"1"))
     acking.cancel()
     await asyncio.gather(acking, return_exceptions=True)
-    await world.disk.write()
+    await world.disk.accept_writes()
     assert await world.status(job) is JobStatus.COMPLETED
 
 
-async def test_cancel_and_retry_wait_for_what_is_on_its_way() -> None:
+async def test_cancel_and_retry_wait_for_the_transition_in_progress() -> None:
     world = World()
     job = await world.running()
     acking = await world.start(world.store.ack(job.id, 1, error="no"))
     cancelling = await world.start(world.store.cancel(job.id))
     retrying = await world.start(world.store.retry(job.id))
-    await world.disk.write()
+    await world.disk.accept_writes()
     cancelled = await cancelling
     assert cancelled is not None
     assert (await acking, cancelled.status) == (True, JobStatus.FAILED)
-    await world.disk.write()
-    again = await retrying
-    assert again is not None
-    assert again.status is JobStatus.IN_QUEUE
+    await world.disk.accept_writes()
+    retried = await retrying
+    assert retried is not None
+    assert retried.status is JobStatus.IN_QUEUE
 
 
-async def test_a_cancel_that_waited_for_a_job_that_is_gone_finds_none() -> None:
+async def test_cancel_returns_none_if_the_job_was_removed_meanwhile() -> None:
     world = World()
     job = await world.running(policy=Policy(ttl_ms=10_000))
     acking = await world.start(world.store.ack(job.id, 1, output=b"1"))
-    entry = world.store._ledger.get(job.id)
-    assert entry is not None
-    assert entry.changing is not None
-    # As time would, in the turn in which the change is undone, and before who waits for it wakes.
-    entry.changing.add_done_callback(lambda _: world.store._ledger.forget(entry))
+    record = world.store._state.table.find(job.id)
+    assert record is not None
+    assert record.transition is not None
+    # As expiry may do, in the loop iteration that undoes the transition, before its waiters run.
+    record.transition.add_done_callback(lambda _: world.store._state.table.remove(record))
     cancelling = await world.start(world.store.cancel(job.id))
-    await world.disk.refuse()
+    await world.disk.refuse_writes()
     with pytest.raises(StoreUnavailable):
         await acking
     assert await cancelling is None
 
 
-async def test_a_refused_retry_leaves_the_job_as_it_had_failed() -> None:
+async def test_refused_retry_leaves_the_failed_job_unchanged() -> None:
     world = World()
     job = await world.running()
-    await world.store.append(job.id, 1, [b"1"])
+    await world.store.append_chunks(job.id, 1, [b"1"])
     await world.written(world.store.ack(job.id, 1, error="no"))
     failed = await world.store.get(job.id)
     await world.refused(world.store.retry(job.id))
     assert await world.store.get(job.id) == failed
-    assert len(await world.store.read(job.id, (0, 0), 0)) == 1
-    assert not world.store.available("e")
+    assert len(await world.store.read_chunks(job.id, (0, 0), 0)) == 1
+    assert not world.store.has_ready_job("e")
 
 
-async def test_losing_a_worker_gives_back_what_it_can_when_the_disk_refuses_the_rest() -> None:
+async def test_reclaim_requeues_jobs_even_if_the_disk_refuses_the_failed_ones() -> None:
     world = World(max_losses=2)
     often = await world.running()
     await world.store.nack(often.id, 1, "once")
     await world.waiting()
     often, other = sorted(
-        await world.store.receive("e", "gone", lease_s=30, limit=2), key=lambda job: -job.losses
+        await world.store.receive("e", "gone", lease_s=30, limit=2),
+        key=lambda job: -job.lost_attempts,
     )
-    await world.refused(world.store.lose("gone", "went away"))
+    await world.refused(world.store.reclaim_jobs("gone", "went away"))
     assert await world.status(often) is JobStatus.IN_PROGRESS
     assert await world.status(other) is JobStatus.IN_QUEUE
 
 
-async def test_an_end_in_time_that_is_refused_is_tried_again() -> None:
+async def test_refused_timeout_is_retried() -> None:
     world = World()
     job = await world.running(policy=Policy(execution_timeout_ms=5_000))
     await world.store.extend(job.id, 1, 1000)
@@ -297,7 +298,7 @@ async def test_an_end_in_time_that_is_refused_is_tried_again() -> None:
     assert await world.status(job) is JobStatus.TIMED_OUT
 
 
-async def test_many_ends_in_time_need_the_disk_once() -> None:
+async def test_many_timeouts_need_one_write() -> None:
     world = World()
     for _ in range(20):
         await world.waiting(policy=Policy(execution_timeout_ms=5_000))
@@ -307,7 +308,7 @@ async def test_many_ends_in_time_need_the_disk_once() -> None:
     assert len(world.ended) == 20
 
 
-async def test_a_runsync_that_is_not_told_of_needs_no_disk() -> None:
+async def test_unpublished_runsync_is_not_written() -> None:
     world = World()
     new = NewJob(endpoint="e", input=b"1", sync=True)
     sent = await world.store.enqueue(new)
@@ -317,65 +318,65 @@ async def test_a_runsync_that_is_not_told_of_needs_no_disk() -> None:
     assert (world.disk.waiters, world.disk.saved) == ([], [])
 
 
-async def test_a_runsync_with_a_webhook_is_on_disk_before_that_is_called() -> None:
+async def test_runsync_with_webhook_is_on_disk_before_the_webhook_is_called() -> None:
     world = World()
     await world.waiting(sync=True, webhook="http://x/")
     (job,) = await world.store.receive("e", "w", lease_s=30)
     acking = await world.start(world.store.ack(job.id, 1, output=b"1"))
     assert world.ended == []
-    await world.disk.write()
+    await world.disk.accept_writes()
     assert await acking
 
 
-async def test_publish_waits_for_the_disk_each_time_until_it_took_it() -> None:
+async def test_publish_can_be_repeated_until_the_disk_accepts_it() -> None:
     world = World()
     sent = await world.store.enqueue(NewJob(endpoint="e", input=b"1", sync=True))
     await world.refused(world.store.publish(sent.id))
-    # Its id was not told, so it is not kept.
-    assert world.disk.forgotten == [sent.id]
+    # Its id was not sent, so it is deleted from the journal.
+    assert world.disk.deleted == [sent.id]
     publishing = await world.start(world.store.publish(sent.id))
     (job,) = await world.store.receive("e", "w", lease_s=30)
-    # Its id may be told any moment: from here on its end has to be on disk as well.
+    # Its id may be sent at any moment, so its end must be written as well.
     acking = await world.start(world.store.ack(job.id, 1, output=b"1"))
     assert (publishing.done(), acking.done()) == (False, False)
-    await world.disk.write()
+    await world.disk.accept_writes()
     await publishing
     assert await acking
 
 
-async def test_a_refused_publish_leaves_an_end_that_is_on_its_way_on_disk() -> None:
+async def test_refused_publish_does_not_delete_an_end_that_is_being_written() -> None:
     world = World()
     sent = await world.store.enqueue(NewJob(endpoint="e", input=b"1", sync=True))
     (job,) = await world.store.receive("e", "w", lease_s=30)
     publishing = await world.start(world.store.publish(sent.id))
     acking = await world.start(world.store.ack(job.id, 1, output=b"1"))
-    # The end comes with the next batch.
+    # The end is in the next batch.
     publish, end = world.disk.waiters
     world.disk.waiters = [publish]
-    await world.disk.refuse()
+    await world.disk.refuse_writes()
     with pytest.raises(StoreUnavailable):
         await publishing
     world.disk.waiters = [end]
-    await world.disk.write()
+    await world.disk.accept_writes()
     assert await acking
-    assert world.disk.forgotten == []
+    assert world.disk.deleted == []
 
 
-async def test_publish_has_the_end_on_disk_that_is_on_its_way_with_that_of_others() -> None:
+async def test_publish_writes_an_end_that_is_in_a_transition_with_other_jobs() -> None:
     world = World()
     await world.waiting()
     sync = await world.store.enqueue(NewJob(endpoint="e", input=b"1", sync=True))
     purging = await world.start(world.store.purge("e"))
     publishing = await world.start(world.store.publish(sync.id))
     while world.disk.waiters:
-        await world.disk.write()
+        await world.disk.accept_writes()
     assert await purging == 2
     await publishing
     assert await world.status(sync) is JobStatus.CANCELLED
     assert [job.status for job in world.disk.saved if job.id == sync.id] == [JobStatus.CANCELLED]
 
 
-async def test_delivered_results_do_not_pile_up() -> None:
+async def test_delivered_results_do_not_accumulate() -> None:
     world = World()
     for _ in range(50):
         await world.store.enqueue(NewJob(endpoint="e", input=b"1", sync=True))
@@ -383,38 +384,38 @@ async def test_delivered_results_do_not_pile_up() -> None:
         await world.store.ack(job.id, 1, output=b"1")
         world.time += 10
         await world.store.sweep()
-    assert len(world.store._ledger) <= 6
-    assert len(world.store._ledger._delivered) <= 6
+    assert len(world.store._state.table) <= 6
+    assert len(world.store._state.table._delivered) <= 6
 
 
-async def test_time_is_kept_by_itself_though_the_disk_hangs() -> None:
-    """A change that hangs must not hold up the leases of other jobs."""
+async def test_leases_expire_while_the_disk_hangs() -> None:
+    """A transition that hangs must not delay the leases of other jobs."""
     world = World()
     await world.store.start()
     stuck = await world.running(policy=Policy(execution_timeout_ms=5_000))
     other = await world.waiting()
     (other,) = await world.store.receive("e", "silent", lease_s=10)
-    waiting = asyncio.create_task(world.store.wait_available("e"))
-    world.disk.asked.clear()
+    waiting = asyncio.create_task(world.store.wait_for_job("e"))
+    world.disk.flush_called.clear()
     world.time = 6.0
     async with asyncio.timeout(10):
-        await world.disk.asked.wait()
+        await world.disk.flush_called.wait()
         world.time = 11.0
         await waiting
     assert await world.status(other) is JobStatus.IN_QUEUE
     assert await world.status(stuck) is JobStatus.IN_PROGRESS
-    await world.disk.write()
+    await world.disk.accept_writes()
     assert await world.status(stuck) is JobStatus.TIMED_OUT
     await world.store.close()
 
 
-async def test_a_closing_store_waits_for_what_is_on_its_way() -> None:
+async def test_close_waits_for_transitions() -> None:
     world = World()
     await world.store.start()
     job = await world.running()
     acking = await world.start(world.store.ack(job.id, 1, output=b"1"))
     closing = await world.start(world.store.close())
     assert not closing.done()
-    await world.disk.write()
+    await world.disk.accept_writes()
     await closing
     assert (await acking, len(world.ended)) == (True, 1)

@@ -1,4 +1,4 @@
-"""Messages between a journal and its store process come out as they went in."""
+"""Frames between a journal and its store process."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ MESSAGE = st.recursive(
 
 
 @given(messages=st.lists(MESSAGE, max_size=6), data=st.data())
-def test_any_messages_in_any_cut(messages: list[Any], data: st.DataObject) -> None:
+def test_decoder_returns_messages_for_any_split_of_the_stream(
+    messages: list[Any], data: st.DataObject
+) -> None:
     decoder = FrameDecoder()
     parts = cut(b"".join(map(encode, messages)), data)
     assert [message for part in parts for message in decoder.feed(part)] == messages
 
 
-def test_a_stream_that_is_out_of_step_is_noticed() -> None:
+def test_decoder_refuses_a_frame_that_is_too_long() -> None:
     with pytest.raises(ValueError, match="cannot be right"):
         list(FrameDecoder().feed(struct.pack(">I", MAX_FRAME_BYTES + 1)))
