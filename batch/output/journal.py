@@ -220,7 +220,7 @@ class BatchJournal:
         if checksum != b"%08x" % self._checksum(b"%b %b" % (number, ok), answer):
             return False
         line = int(number)
-        # A second record of a line occurs only in format 1, whose checksum does not cover the number.
+        # A line occurs twice only in format 1, whose checksum does not cover the number.
         if not (1 <= line <= self.lines and self.is_missing(line)):
             return False
         self._index_record(line, len(answer) + 1, ok=ok == b"1")

@@ -22,7 +22,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[ResultBucket]:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     with mock_aws():
-        mocked_place = ResultBucket.at("s3://bucket/here")
+        mocked_place = ResultBucket.from_url("s3://bucket/here")
         mocked_place._client.create_bucket(Bucket="bucket")
         yield mocked_place
 

@@ -298,7 +298,7 @@ def test_surplus_answers_do_not_end_collect_before_the_last_line(
 def test_copy_of_an_answer_does_not_count_as_another_lines(
     place: ResultBucket, tmp_path: Path, name: str, prefix: str
 ) -> None:
-    at = ResultBucket.at(f"s3://bucket/{prefix}", place._client)
+    at = ResultBucket.from_url(f"s3://bucket/{prefix}", place._client)
     submitted(at, "a", "b")
     answered(at, "a")
     folder, _, key = result_key("evening", "a").rpartition("/")

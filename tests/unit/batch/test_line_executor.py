@@ -13,7 +13,7 @@ from batch.line_executor import LineExecutor, LineOutcome
 from engine import AnyEngine, EngineState, Priority, Slot
 from engine.errors import EngineCrashed, EngineReplaced, EngineRestarting
 from handler.composition import Services
-from handler.job import Interruption, JobResult
+from handler.job_result import Interruption, JobResult
 
 LINE = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}
 BODY: dict[str, Any] = {"choices": [], "usage": {"completion_tokens": 2}}
@@ -48,7 +48,7 @@ class FakeService:
     def __init__(self, engine: FakeEngine, *errors: Exception) -> None:
         self._engine = engine
         self._errors = list(errors)
-        self.tries = 0
+        self.attempts = 0
         self.held: list[int] = []
 
     def check_call(self, route: str, body: object) -> None:
@@ -57,7 +57,7 @@ class FakeService:
     async def answer_without_generation(
         self, route: str, body: object, slot: Slot | None
     ) -> dict[str, Any]:
-        self.tries += 1
+        self.attempts += 1
         self.held.append(self._engine.held)
         if self._errors:
             raise self._errors.pop(0)
@@ -94,7 +94,7 @@ async def test_line_that_has_to_wait_is_tried_again_after_a_pause(error: Excepti
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await answerer.answer(line_of())
-    assert service.tries == 1
+    assert service.attempts == 1
 
 
 async def test_line_that_has_to_wait_is_answered_in_the_end(
@@ -103,7 +103,7 @@ async def test_line_that_has_to_wait_is_answered_in_the_end(
     monkeypatch.setattr("batch.line_executor._RETRY_DELAY_S", 0.0)
     answerer, service, _ = answerer_of(RESTARTING, REPLACED)
     outcome = await answerer.answer(line_of())
-    assert (outcome.ok, outcome.tokens, service.tries) == (True, 2, 3)
+    assert (outcome.ok, outcome.tokens, service.attempts) == (True, 2, 3)
 
 
 @pytest.mark.parametrize("priority", [None, Priority.BATCH])
@@ -112,7 +112,7 @@ async def test_line_alone_holds_one_slot_for_itself_at_each_try(
 ) -> None:
     monkeypatch.setattr("batch.line_executor._RETRY_DELAY_S", 0.0)
     answerer, service, engine = answerer_of(REPLACED, EngineCrashed("it died"), priority=priority)
-    outcome = await answerer.answer(line_of(), alone=True)
+    outcome = await answerer.answer(line_of(), exclusive=True)
     assert (outcome.ok, outcome.crashed, outcome.retryable) == (False, True, True)
     assert engine.reserved == [(Priority.BATCH, True)] * 2
     assert (service.held, engine.held) == ([1, 1], 0)

@@ -29,7 +29,7 @@ class Stopping:
         self.asked: list[int] = []
         self.runner: BatchRunner | None = None
 
-    async def answer(self, line: Line, *, alone: bool = False) -> LineOutcome:
+    async def answer(self, line: Line, *, exclusive: bool = False) -> LineOutcome:
         self.asked.append(line.number)
         assert self.runner is not None
         self.runner.stop()
@@ -42,10 +42,10 @@ class Scripted:
     def __init__(self, *outcomes: LineOutcome) -> None:
         self._outcomes = list(outcomes)
         # Of each try, whether the line was to run alone.
-        self.alone: list[bool] = []
+        self.exclusive: list[bool] = []
 
-    async def answer(self, line: Line, *, alone: bool = False) -> LineOutcome:
-        self.alone.append(alone)
+    async def answer(self, line: Line, *, exclusive: bool = False) -> LineOutcome:
+        self.exclusive.append(exclusive)
         return self._outcomes.pop(0) if len(self._outcomes) > 1 else self._outcomes[0]
 
 
@@ -64,7 +64,7 @@ def source_of(folder: Path, lines: int) -> LineSource:
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "tries", "alone"),
+    ("outcomes", "max_attempts", "exclusive"),
     [
         ([CRASH], 3, [False, False, True]),
         # A line that was running at three crashes is taken for their reason.
@@ -77,8 +77,8 @@ def source_of(folder: Path, lines: int) -> LineSource:
 )
 async def test_line_runs_alone_at_its_last_try_if_the_engine_crashed_under_it(
     outcomes: list[LineOutcome],
-    tries: int,
-    alone: list[bool],
+    max_attempts: int,
+    exclusive: list[bool],
     tmp_path: Path,
     journal: BatchJournal,
     monkeypatch: pytest.MonkeyPatch,
@@ -91,11 +91,11 @@ async def test_line_runs_alone_at_its_last_try_if_the_engine_crashed_under_it(
         journal,
         cast("LineExecutor", answerer),
         BatchProgress(1),
-        at_once=1,
-        tries=tries,
+        concurrency=1,
+        max_attempts=max_attempts,
     )
     await runner.run()
-    assert answerer.alone == alone
+    assert answerer.exclusive == exclusive
     assert journal.done == 1
 
 
@@ -118,8 +118,8 @@ async def test_what_is_under_way_is_written_down_unless_it_would_be_tried_again(
         journal,
         cast("LineExecutor", answerer),
         BatchProgress(LINES),
-        at_once=1,
-        tries=3,
+        concurrency=1,
+        max_attempts=3,
     )
     await answerer.runner.run()
     assert answerer.asked == [1]

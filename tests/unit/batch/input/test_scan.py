@@ -43,7 +43,7 @@ def over(source: LineSource, max_lines: int = 100) -> InputSummary:
 def test_a_batch_without_problems(write: Write) -> None:
     source = write(call("a"), call("b"), b"")
     found = over(source)
-    assert (found.lines, found.kind, found.bad) == (2, "/v1/completions", 0)
+    assert (found.lines, found.kind, found.problem_count) == (2, "/v1/completions", 0)
     assert (
         found.digest
         == compute_digest(source)
@@ -68,7 +68,7 @@ def test_every_problem_has_its_line(write: Write) -> None:
         call("e"),
     )
     found = scan_input(source, check, 100)
-    assert found.bad == 7
+    assert found.problem_count == 7
     assert found.problems == [
         (2, "the line is empty"),
         (3, "the line is for /v1/chat/completions, the lines before it are for /v1/completions"),
@@ -90,7 +90,7 @@ def test_jobs_and_calls_do_not_mix(write: Write) -> None:
 
 def test_an_empty_file(write: Write) -> None:
     found = over(write())
-    assert found.bad == 1
+    assert found.problem_count == 1
     assert found.problems[0][1].endswith("in.jsonl is empty")
 
 
@@ -102,7 +102,7 @@ def test_too_many_lines_are_one_problem(write: Write) -> None:
 def test_of_very_many_problems_the_first_by_line_are_kept(write: Write) -> None:
     lines = [call("same")] * 200 + [b"{"] * 200
     found = over(write(*lines), max_lines=1_000)
-    assert found.bad == 199 + 200
+    assert found.problem_count == 199 + 200
     assert [number for number, _ in found.problems] == list(range(2, 2 + MAX_LISTED_PROBLEMS))
 
 
@@ -115,7 +115,7 @@ def test_a_line_of_just_the_allowed_length(write: Write) -> None:
     exact = call("a", filler="x" * 50)
     source = write(exact, call("b"), max_line_bytes=len(exact) + 1)
     assert [*source.lines()] == [exact + b"\n", call("b")]
-    assert over(source).bad == 0
+    assert over(source).problem_count == 0
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:

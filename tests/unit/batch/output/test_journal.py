@@ -50,7 +50,7 @@ def test_answers_come_by_line_or_as_they_came(path: Path) -> None:
     fill(path)
     with opened(path) as journal:
         assert (journal.lines, journal.done, journal.failed) == (5, 3, 1)
-        assert [journal.missing(number) for number in range(1, 6)] == [False] * 3 + [True] * 2
+        assert [journal.is_missing(number) for number in range(1, 6)] == [False] * 3 + [True] * 2
         assert [*journal.answers(ok=True)] == ['{"n":"ü"}\n'.encode(), b'{"n":3}\n']
         assert [*journal.answers(ok=True, ordered=False)] == [b'{"n":3}\n', '{"n":"ü"}\n'.encode()]
         assert [*journal.answers(ok=False)] == [b'{"n":1}\n']
@@ -108,9 +108,9 @@ def test_damaged_record_costs_that_record_alone(
     path.write_bytes(whole.replace(undamaged, damaged))
     with opened(path) as journal:
         assert (journal.lines, journal.done, journal.failed) == (5, 2, 0)
-        assert journal.damaged >= 1
-        assert journal.lost == journal.damaged
-        assert [journal.missing(number) for number in range(1, 6)] == [
+        assert journal.damaged_records >= 1
+        assert journal.lost_lines == journal.damaged_records
+        assert [journal.is_missing(number) for number in range(1, 6)] == [
             True,
             False,
             False,
@@ -120,9 +120,9 @@ def test_damaged_record_costs_that_record_alone(
         assert [*journal.answers(ok=True)] == ['{"n":"ü"}\n'.encode(), b'{"n":3}\n']
         for number in (1, 4, 5):
             journal.add(number, b"again", ok=True)
-        assert journal.lost == 0
+        assert journal.lost_lines == 0
     with opened(path) as journal:
-        assert (journal.done, journal.lost) == (5, 0)
+        assert (journal.done, journal.lost_lines) == (5, 0)
         assert [*journal.answers(ok=True)].count(b"again\n") == 3
 
 
@@ -130,8 +130,8 @@ def test_record_that_loses_its_end_costs_itself_and_the_next(path: Path) -> None
     fill(path)
     path.write_bytes(path.read_bytes().replace(b'{"n":3}\n', b'{"n":3} '))
     with opened(path) as journal:
-        assert (journal.done, journal.damaged) == (1, 1)
-        assert not journal.missing(2)
+        assert (journal.done, journal.damaged_records) == (1, 1)
+        assert not journal.is_missing(2)
 
 
 def test_journal_of_the_earlier_format_is_continued(path: Path) -> None:
@@ -147,7 +147,7 @@ def test_journal_of_the_earlier_format_is_continued(path: Path) -> None:
         + record(4, b"five")
     )
     with opened(path) as journal:
-        assert (journal.done, journal.damaged) == (2, 1)
+        assert (journal.done, journal.damaged_records) == (2, 1)
         journal.add(5, b"five", ok=True)
     with opened(path) as journal:
         assert [*journal.answers(ok=True)] == [b"two\n", b"four\n", b"five\n"]
@@ -192,7 +192,7 @@ def test_answer_without_room_is_not_written(path: Path) -> None:
     assert reserved == [path.stat().st_size] == [journal.size]
     with pytest.raises(Full):
         journal.add(2, b"x" * 40, ok=True)
-    assert journal.missing(2)
+    assert journal.is_missing(2)
     assert path.stat().st_size == journal.size
     journal.close()
 
@@ -232,7 +232,7 @@ try:
         journal.add(number, b"x" * 40, ok=True)
 except OSError as error:
     assert error.errno == {errno.EFBIG}, error
-    assert journal.missing(number) and journal.done == number - 1
+    assert journal.is_missing(number) and journal.done == number - 1
 journal.close()
 print(number - 1)
 """
