@@ -1,4 +1,4 @@
-"""`/health`: how the server itself is, for whoever starts it or sends clients to it (R42)."""
+"""`/health`: the state of the server, for process supervisors and load balancers (R42)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from emulator.http.shutdown_state import ShutdownState
 from engine import AnyEngine, Engine, EngineState
 from jobs import SqliteJournal
 
-_WORDS = {
+_STATUS_OF_ENGINE = {
     "ready": "ok",
     "loading": "loading",
     "restarting": "restarting",
@@ -24,11 +24,11 @@ _WORDS = {
 
 
 class Health:
-    """Tells of each model's engine, of the disk that jobs are kept on, and of the server's end.
+    """Reports the state of each model's engine, of the job database, and of a shutdown.
 
-    503 when nothing will be answered any more, and while requests get 503 because a restart of the
-    engine takes long. A disk that takes no jobs is reported and is no 503: the OpenAI routes need
-    none; nor is a model that is dead beside one that is not.
+    The response is 503 if the engine is dead, if the server shuts down, and while requests get 503
+    because a restart of the engine takes long. It is 200 if jobs cannot be written to disk, because
+    the OpenAI routes do not need the disk, and if only some of several models are dead.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class Health:
         models: Mapping[str, Engine],
         journal: SqliteJournal | None,
         shutdown: ShutdownState,
-        set_aside: Callable[[], list[str]] = list,
+        list_set_aside: Callable[[], list[str]] = list,
     ) -> None:
         self._engine = engine
         self._models = models
         self._journal = journal
         self._shutdown = shutdown
-        # Ids of files and batches whose records are damaged.
-        self._set_aside = set_aside
+        # Returns the ids of files and batches whose records are damaged.
+        self._list_set_aside = list_set_aside
 
     def route(self) -> Route:
         """Return the route to mount."""
@@ -53,22 +53,22 @@ class Health:
     async def _answer(self, request: Request) -> Response:
         engine = self._engine
         trouble = self._journal.write_error if self._journal is not None else None
-        word = _WORDS[engine.state]
+        status = _STATUS_OF_ENGINE[engine.state]
         if self._shutdown.draining.is_set():
-            word = "draining"
-        elif word not in ("restarting", "unavailable") and trouble is not None:
-            # While the model loads as well: jobs are taken then, where the disk does.
-            word = "degraded"
-        elif word == "ok" and self._part_is_missing():
-            word = "degraded"
+            status = "draining"
+        elif status not in ("restarting", "unavailable") and trouble is not None:
+            # Also while the model loads: jobs are accepted then, if they can be written to disk.
+            status = "degraded"
+        elif status == "ok" and self._has_failed_instance():
+            status = "degraded"
         body = {
-            "status": word,
+            "status": status,
             "model": next(iter(self._models)),
-            "engine": _told(engine),
+            "engine": _engine_as_json(engine),
             "models": [
                 {
                     "id": name,
-                    **_told(each),
+                    **_engine_as_json(each),
                     "instances": [asdict(instance) for instance in each.instances],
                 }
                 for name, each in self._models.items()
@@ -78,12 +78,12 @@ class Health:
                 "trouble": trouble,
                 "set_aside": [] if self._journal is None else self._journal.set_aside,
             },
-            "batches": {"set_aside": self._set_aside()},
+            "batches": {"set_aside": self._list_set_aside()},
         }
         refuses = engine.state is EngineState.DEAD or engine.rejects_interactive
         return JSON(body, 503 if refuses or self._shutdown.draining.is_set() else 200)
 
-    def _part_is_missing(self) -> bool:
+    def _has_failed_instance(self) -> bool:
         return any(
             instance.state in (EngineState.DEAD, EngineState.RESTARTING)
             for engine in self._models.values()
@@ -96,7 +96,7 @@ class Health:
         return "ok" if trouble is None else "unavailable"
 
 
-def _told(engine: AnyEngine) -> dict[str, Any]:
+def _engine_as_json(engine: AnyEngine) -> dict[str, Any]:
     failure = engine.failure
     return {
         "state": engine.state.value,

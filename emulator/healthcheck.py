@@ -1,6 +1,6 @@
-"""`python -m emulator.healthcheck`: what a container's HEALTHCHECK asks, whatever runs in it.
+"""`python -m emulator.healthcheck`: the HEALTHCHECK of the container image.
 
-With the standard library alone, since it is started every half minute.
+Uses only the standard library, because it is started every half minute.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SERVERS = ("emulator", "serve")
 
 
 def main(command_line: Path = Path("/proc/1/cmdline"), argv: Sequence[str] = ()) -> int:
-    """Return 0 if the container's own process is well, else 1, and say why."""
+    """Return 0 if the container's main process is healthy; else print the reason and return 1."""
     argparse.ArgumentParser(
         prog="python -m emulator.healthcheck",
         description="Exit 0 if the server that this container runs answers /health, and 1 with the "
@@ -28,36 +28,36 @@ def main(command_line: Path = Path("/proc/1/cmdline"), argv: Sequence[str] = ())
     arguments = command_line.read_bytes().decode(errors="replace").split("\0")
     name = next((each for each in arguments if each in _SERVERS), None)
     if name is None:
-        # A worker listens on no port, and it ends by itself when its engine is dead.
+        # The container runs a worker, which listens on no port and exits if its engine is dead.
         return 0
-    trouble = ask(*address(arguments[arguments.index(name) + 1 :], os.environ))
+    trouble = check_health(*find_address(arguments[arguments.index(name) + 1 :], os.environ))
     if trouble is not None:
         sys.stderr.write(f"{trouble}\n")
     return 0 if trouble is None else 1
 
 
-def address(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[str, int]:
-    """Return where a server that was started like this is asked from inside of its container."""
+def find_address(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[str, int]:
+    """Return the host and port at which a server with these arguments listens in its container."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--host", default=environment.get("HOST") or "127.0.0.1")
     parser.add_argument("--port", type=int, default=int(environment.get("PORT") or _PORT))
-    given, _ = parser.parse_known_args([each for each in arguments if each])
-    everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where it listens, not we
-    return everywhere.get(given.host, given.host), given.port
+    options, _ = parser.parse_known_args([each for each in arguments if each])
+    wildcards = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not an address to listen on
+    return wildcards.get(options.host, options.host), options.port
 
 
-def ask(host: str, port: int) -> str | None:
-    """Return what is wrong with the server; None where it is well, or still loads its model."""
+def check_health(host: str, port: int) -> str | None:
+    """Return what is wrong with the server; None if it is healthy or still loads its model."""
     connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", "/health")
-        answer = connection.getresponse()
-        body = answer.read()
+        response = connection.getresponse()
+        body = response.read()
     except (OSError, http.client.HTTPException) as error:
         return f"/health does not answer: {error}"
     finally:
         connection.close()
-    return None if answer.status == 200 else body.decode(errors="replace")
+    return None if response.status == 200 else body.decode(errors="replace")
 
 
 if __name__ == "__main__":

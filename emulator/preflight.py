@@ -1,7 +1,7 @@
-"""Checks of the address, the job database and the batch folder before anything is started.
+"""Check the address, the job database and the batch folder before anything is started.
 
-A second server on the same port or database is the most common mistake at start. It is answered
-with one sentence, before a model is loaded or a file is created.
+A second server on the same port or database is the most common mistake at start. It is reported in
+one sentence, before a model is loaded or a file is created.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from emulator.settings import IN_MEMORY, EmulatorSettings
 from handler.setting_error import SettingError
 from jobs.sqlite.database_file import check_hard_links, find_user, is_locked, real_path
 
-# As uvicorn's own default.
+# Uvicorn's own default.
 _BACKLOG = 2048
 # The last port that only root may listen on.
 _LAST_PRIVILEGED_PORT = 1023
 
 
 def listening_sockets(host: str, port: int) -> list[socket.socket]:
-    """Return sockets that listen on every address of a host; 0 is any free port, the same for all.
+    """Return sockets that listen on every address of a host; port 0 is one free port for all.
 
-    They listen at once: two programs may bind one address as long as neither listens. Clients that
-    connect before the server is ready wait for it. Raises SettingError.
+    The sockets listen already, because two programs can bind the same address if neither listens.
+    Clients that connect before the server is ready wait for it. Raises SettingError.
     """
     try:
-        found = socket.getaddrinfo(
+        addresses = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except (OSError, UnicodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "it is no host name"
+        reason = error.strerror if isinstance(error, OSError) else "it is no host name"
         raise SettingError(
-            f"the address {host} cannot be found ({said}); choose another one with --host or HOST"
+            f"the address {host} cannot be found ({reason}); choose another one with --host or HOST"
         ) from None
     sockets: list[socket.socket] = []
     try:
-        for family, kind, protocol, _, address in dict.fromkeys(found):
+        for family, kind, protocol, _, address in dict.fromkeys(addresses):
             sock = socket.socket(family, kind, protocol)
             sockets.append(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -60,10 +60,10 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
 
 
 def check_exposure(settings: EmulatorSettings, sockets: Sequence[socket.socket]) -> None:
-    """Check that a server that other machines can reach requires a key, or is meant not to.
+    """Check that a server that other machines can reach requires a key, or allows access without.
 
-    `sockets` are those that it listens on: HOST may be a name, and only they have the addresses.
-    Raises SettingError.
+    The addresses are taken from the listening `sockets`, because HOST may be a name. Raises
+    SettingError.
     """
     if settings.keys() or settings.allow_no_api_key:
         return
@@ -181,13 +181,16 @@ def _check_parent(path: Path, what: str, remedy: str) -> None:
 
 
 def _check_owner(path: Path, what: str, remedy: str) -> None:
-    """Refuse what others may read or write and this process cannot correct. Raises OSError."""
+    """Reject a path that other users can access and whose mode this process cannot change.
+
+    Raises OSError.
+    """
     if not path.exists():
         return
-    known = path.stat()
-    is_open_to_others = stat.S_IMODE(known.st_mode) & ~stat.S_IRWXU
-    if is_open_to_others and known.st_uid != os.geteuid() and os.geteuid() != 0:
+    status = path.stat()
+    is_open_to_others = stat.S_IMODE(status.st_mode) & ~stat.S_IRWXU
+    if is_open_to_others and status.st_uid != os.geteuid() and os.geteuid() != 0:
         raise SettingError(
             f"{what} belongs to another user and is open to others "
-            f"(mode {stat.S_IMODE(known.st_mode):04o}); {remedy}"
+            f"(mode {stat.S_IMODE(status.st_mode):04o}); {remedy}"
         )

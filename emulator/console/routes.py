@@ -39,13 +39,13 @@ class ConsoleRoutes:
         store: JobStore,
         fleet: Fleet,
         engines: Mapping[str, Engine],
-        answers: GenerationTracker,
+        tracker: GenerationTracker,
         settings: EmulatorSettings,
     ) -> None:
         self._store = store
         self._fleet = fleet
         self._engine = engines[settings.served_model]
-        self._answers = answers
+        self._tracker = tracker
         self._settings = settings
 
     def routes(self) -> list[Route]:
@@ -62,22 +62,22 @@ class ConsoleRoutes:
         return JSON(describe_console(self._settings, engine.capabilities, trouble))
 
     async def _list(self, request: Request) -> Response:
-        status = _asked_status(request)
+        status = _read_status(request)
         endpoints = sorted({self._settings.endpoint_id, *self._store.list_endpoints()})
-        asked = request.query_params.get("endpoint", self._settings.endpoint_id)
-        found = await self._store.list_recent_jobs(
-            asked, _LISTED if status is None else _LOOKED_THROUGH
+        endpoint = request.query_params.get("endpoint", self._settings.endpoint_id)
+        recent = await self._store.list_recent_jobs(
+            endpoint, _MAX_LISTED if status is None else _MAX_SEARCHED
         )
-        jobs = [job for job in found if status in (None, job.status)][:_LISTED]
-        stats = await self._store.stats(asked)
+        jobs = [job for job in recent if status in (None, job.status)][:_MAX_LISTED]
+        stats = await self._store.stats(endpoint)
         return JSON(
             {
                 "endpoints": endpoints,
-                "endpoint": asked,
+                "endpoint": endpoint,
                 "counts": {each.value: stats.counts.get(each, 0) for each in JobStatus},
-                "workers": self._fleet.counts(asked),
+                "workers": self._fleet.counts(endpoint),
                 "jobs": [
-                    job_view.summary_view(job, self._answers.first_text_at(job.id)) for job in jobs
+                    job_view.summary_view(job, self._tracker.first_text_at(job.id)) for job in jobs
                 ],
             }
         )
@@ -89,8 +89,8 @@ class ConsoleRoutes:
             raise NotFound(f"there is no job {job_id}")
         if "text/event-stream" in request.headers.get("accept", ""):
             local = worker_key(self._settings.endpoint_id, LOCAL)
-            return JobEventStream(self._store, self._answers, job_id, local).response()
-        return JSON(job_view.full_view(job, self._answers.first_text_at(job_id)))
+            return JobEventStream(self._store, self._tracker, job_id, local).response()
+        return JSON(job_view.full_view(job, self._tracker.first_text_at(job_id)))
 
 
 def _read_status(request: Request) -> JobStatus | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.healthcheck import address, ask, main
+from emulator.healthcheck import check_health, find_address, main
 from tests.ports import free_port
 
 
@@ -47,17 +47,17 @@ def answering(status: int) -> Iterator[int]:
 def test_a_server_is_asked_where_it_listens(
     arguments: list[str], environment: dict[str, str], found: tuple[str, int]
 ) -> None:
-    assert address(arguments, environment) == found
+    assert find_address(arguments, environment) == found
 
 
 def test_a_server_that_says_200_is_well() -> None:
     with answering(200) as port:
-        assert ask("127.0.0.1", port) is None
+        assert check_health("127.0.0.1", port) is None
 
 
 def test_one_that_says_503_is_not_and_its_words_are_told() -> None:
     with answering(503) as port:
-        assert ask("127.0.0.1", port) == '{"status": "as it is"}'
+        assert check_health("127.0.0.1", port) == '{"status": "as it is"}'
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])

@@ -165,7 +165,7 @@ async def test_last_words_are_told_before_the_end(scene: Scene) -> None:
 
 
 def test_only_the_newest_answers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emulator.console.generation_tracker._MOST", 2)
+    monkeypatch.setattr("emulator.console.generation_tracker._MAX_GENERATIONS", 2)
     times = iter((1.0, 2.0, 3.0))
     answers = GenerationTracker(lambda: next(times))
     kept = [Spoken(name, "x") for name in ("a", "b", "c")]
@@ -181,7 +181,7 @@ def test_only_the_newest_answers_are_remembered(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_second_try_is_the_newest_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emulator.console.generation_tracker._MOST", 2)
+    monkeypatch.setattr("emulator.console.generation_tracker._MAX_GENERATIONS", 2)
     times = iter((1.0, 2.0, 3.0, 4.0))
     answers = GenerationTracker(lambda: next(times))
     kept = [Spoken(name, text) for name, text in (("a", "x"), ("b", "x"), ("a", "y"), ("c", "x"))]
