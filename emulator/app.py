@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
@@ -30,7 +30,6 @@ from emulator.http.responses import error_response, on_error, on_http_error
 from emulator.http.shutdown_state import ShutdownState
 from emulator.metrics.definitions import Metrics
 from emulator.metrics.gauges import build_polled_metrics
-from emulator.metrics.instruments import Metric
 from emulator.metrics.route import MetricsRoute
 from emulator.metrics.validator import InstrumentedValidator
 from emulator.middleware.auth import ApiKeyMiddleware
@@ -38,10 +37,10 @@ from emulator.middleware.draining import DrainGate
 from emulator.middleware.fault_injection import FaultInjectionMiddleware
 from emulator.middleware.origin_check import OriginCheckMiddleware
 from emulator.middleware.request_id import RequestIdMiddleware
-from emulator.openai.performance import Performance
+from emulator.openai.chat_rate_limit import ChatRateLimiter
 from emulator.openai.queue_routes import QueuedOpenAIRoutes, on_call_failed
 from emulator.openai.routes import OpenAIRoutes
-from emulator.openai.system_status import Oracle
+from emulator.openai.system_status import RequestStatistics, SystemStatus
 from emulator.openai.tokenize_routes import TokenizeRoutes
 from emulator.openai.worker_output import CallFailed
 from emulator.openapi.routes import DocsRoutes
@@ -159,8 +158,8 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
         local=LOCAL,
     )
     max_body_bytes = int(settings.max_body_mb * 1e6)
-    performance = Performance()
-    engine.subscribe(performance)
+    statistics = RequestStatistics()
+    engine.subscribe(statistics)
     batches = BatchPlane(settings, doors, engine, metrics.count_batch_line)
     told = [
         *metrics.families,
@@ -168,7 +167,8 @@ def build_app(settings: EmulatorSettings, engine: AnyEngine) -> Starlette:
     ]
     openai = OpenAIRoutes(
         doors.openai,
-        _oracle(settings, engine, performance, told),
+        _build_rate_limiter(settings.rate_limit_chat),
+        SystemStatus(engines_by_model(engine, settings.served_model), statistics, told),
         TokenizeRoutes(doors.models, max_body_bytes),
         max_body_bytes,
         interval_s,
@@ -277,15 +277,9 @@ async def _load(engine: AnyEngine) -> None:
         logger.error("the engine did not start: %s", error)
 
 
-def _oracle(
-    settings: EmulatorSettings,
-    engine: AnyEngine,
-    performance: Performance,
-    told: Sequence[Metric],
-) -> Oracle:
+def _build_rate_limiter(rate: str) -> ChatRateLimiter:
     try:
-        engines = engines_by_model(engine, settings.served_model)
-        return Oracle(engines, performance, told, settings.rate_limit_chat)
+        return ChatRateLimiter(rate)
     except ValueError as error:
         raise SettingError(
             f'RATE_LIMIT_CHAT: {error}; it is written like "10/minute", and off for none'

@@ -151,9 +151,9 @@ class QueuedOpenAIRoutes:
             StoreUnavailable: the job cannot be written.
         """
         wait_s = asked_wait_s(request)
-        given = {"input": {"openai_route": route, "openai_input": body}}
-        new = new_job(given, request.path_params["endpoint"], self._policy, sync=True)
-        job = await self._store.enqueue(new)
+        job_body = {"input": {"openai_route": route, "openai_input": body}}
+        endpoint = request.path_params["endpoint"]
+        job = await self._store.enqueue(new_job(job_body, endpoint, self._policy, sync=True))
         # For the request's log line.
         request.path_params["job_id"] = job.id
         return QueuedCall(self._store, job, self._shutdown, wait_s, self._on_detach)
@@ -170,7 +170,7 @@ class QueuedOpenAIRoutes:
             await self._store.cancel(job_id)
         except StoreUnavailable as error:
             logger.warning(
-                "job %s goes on, though its client has left: %s",
+                "job %s of a disconnected client could not be cancelled: %s",
                 job_id,
                 error,
                 extra={"job_id": job_id},

@@ -1,8 +1,8 @@
-"""OpenAI's routes over HTTP, in all three dialects."""
+"""Serve the OpenAI API over HTTP, in all three dialects."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -14,107 +14,118 @@ from emulator.http.request_body import read_json
 from emulator.http.responses import JSON, error_response
 from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
-from emulator.openai.system_status import Oracle
+from emulator.openai.chat_rate_limit import ChatRateLimiter, RouteHandler
+from emulator.openai.system_status import SystemStatus
 from emulator.openai.tokenize_routes import TokenizeRoutes
 from handler.errors import error_info
 from handler.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.openai.events import DONE, error_event, stream_events
 from handler.openai.service import EMBEDDINGS, ENDPOINT_SPECS, MODELS, OpenAIService
 
-# Where the families of routes begin, instead of /v1.
 PREFIXES: Mapping[str, Dialect] = {"/v1": OPENAI, "/v3": OVMS, "": ORACLE}
-
-_Answer = Callable[[Request], Coroutine[Any, Any, Any]]
 
 
 class OpenAIRoutes:
-    """Turns HTTP calls into calls of the service; holds nothing between them.
+    """Answers HTTP requests with the OpenAI service; has no state between requests.
 
-    A dialect is the prefix of a route and a row of a table: the three share all code, but for what
-    the oracle asks of its callers and the names of its errors.
+    The prefix of a route selects the dialect. All dialects share this code, except that the routes
+    without a prefix have a rate limit, `/system/status`, and named error codes.
     """
 
     def __init__(
         self,
         service: OpenAIService,
-        oracle: Oracle,
-        tokens: TokenizeRoutes,
+        rate_limiter: ChatRateLimiter,
+        system_status: SystemStatus,
+        tokenize_routes: TokenizeRoutes,
         max_body_bytes: int,
         interval_s: float,
         keep_alive_s: float = KEEP_ALIVE_S,
     ) -> None:
         self._service = service
-        self._oracle = oracle
-        self._tokens = tokens
+        self._rate_limiter = rate_limiter
+        self._system_status = system_status
+        self._tokenize_routes = tokenize_routes
         self._max_body_bytes = max_body_bytes
         self._interval_s = interval_s
         self._keep_alive_s = keep_alive_s
 
     def routes(self) -> list[Route]:
         """Return the routes to mount."""
-        found = []
-        for prefix, dialect in PREFIXES.items():
-            for shape in ENDPOINT_SPECS:
-                answer = self._generating(shape, dialect)
-                if dialect is ORACLE and shape.startswith("/v1/chat"):
-                    answer = self._oracle.limited(answer)
-                path = prefix + shape.removeprefix("/v1")
-                found.append(Route(path, self._told(answer, dialect), methods=["POST"]))
-            vectors = prefix + EMBEDDINGS.removeprefix("/v1")
-            answer = self._told(self._embedding(dialect), dialect)
-            found.append(Route(vectors, answer, methods=["POST"]))
-            models = prefix + MODELS.removeprefix("/v1")
-            found.append(Route(models, self._told(self._models, dialect), methods=["GET"]))
-            one = self._told(self._model, dialect)
-            found.append(Route(f"{models}/{{model:path}}", one, methods=["GET"]))
-        status = self._told(self._oracle.status, ORACLE)
-        found.append(Route("/system/status", status, methods=["GET"]))
-        return [*found, *self._tokens.routes()]
+        routes = [
+            route
+            for prefix, dialect in PREFIXES.items()
+            for route in self._dialect_routes(prefix, dialect)
+        ]
+        status = _encode_errors(self._system_status.respond, ORACLE)
+        routes.append(Route("/system/status", status, methods=["GET"]))
+        return [*routes, *self._tokenize_routes.routes()]
 
-    async def _models(self, request: Request) -> Response:
+    def _dialect_routes(self, prefix: str, dialect: Dialect) -> list[Route]:
+        post = {path: self._generation_handler(path, dialect) for path in ENDPOINT_SPECS}
+        if dialect is ORACLE:
+            chat = "/v1/chat/completions"
+            post[chat] = self._rate_limiter.wrap(post[chat])
+        post[EMBEDDINGS] = self._embeddings_handler(dialect)
+        get: dict[str, RouteHandler] = {
+            MODELS: self._list_models,
+            f"{MODELS}/{{model:path}}": self._get_model,
+        }
+        return [
+            Route(
+                prefix + path.removeprefix("/v1"),
+                _encode_errors(handler, dialect),
+                methods=[method],
+            )
+            for method, handlers in (("POST", post), ("GET", get))
+            for path, handler in handlers.items()
+        ]
+
+    async def _list_models(self, request: Request) -> Response:
         return JSON(self._service.list_models())
 
-    async def _model(self, request: Request) -> Response:
+    async def _get_model(self, request: Request) -> Response:
         name = request.path_params["model"]
         if not name:
-            # A name may have a slash in it, so this route takes the list's with one at its end too.
+            # Model names may contain slashes, so this route also matches `/models/`.
             return RedirectResponse(request.url.path.rstrip("/"))
         return JSON(self._service.get_model(name))
 
-    def _generating(self, shape: str, dialect: Dialect) -> _Answer:
-        async def answer(request: Request) -> Response | SSEResponse:
+    def _generation_handler(self, path: str, dialect: Dialect) -> RouteHandler:
+        async def handle(request: Request) -> Response | SSEResponse:
             body = await read_json(request, self._max_body_bytes)
-            call = await self._service.parse_call_async(shape, body, dialect)
+            call = await self._service.parse_call_async(path, body, dialect)
             if not call.streaming:
                 return JSON(await while_connected(request.receive, self._service.complete(call)))
-            running = await while_connected(
+            generations = await while_connected(
                 request.receive,
                 self._service.open_stream(call),
-                dispose=lambda running: running.abort(),
+                dispose=lambda generations: generations.abort(),
             )
-            stream = stream_events(call, running, self._interval_s)
-            farewell = error_event(SHUTTING_DOWN_ERROR, dialect) + DONE
-            return SSEResponse(stream, running.abort, farewell, self._keep_alive_s)
+            events = stream_events(call, generations, self._interval_s)
+            closing_event = error_event(SHUTTING_DOWN_ERROR, dialect) + DONE
+            return SSEResponse(events, generations.abort, closing_event, self._keep_alive_s)
 
-        return answer
+        return handle
 
-    def _embedding(self, dialect: Dialect) -> _Answer:
-        async def answer(request: Request) -> Response:
+    def _embeddings_handler(self, dialect: Dialect) -> RouteHandler:
+        async def handle(request: Request) -> Response:
             body = await read_json(request, self._max_body_bytes)
-            vectors = self._service.create_embeddings(body, dialect)
-            return JSON(await while_connected(request.receive, vectors))
+            embeddings = self._service.create_embeddings(body, dialect)
+            return JSON(await while_connected(request.receive, embeddings))
 
-        return answer
+        return handle
 
-    def _told(self, answer: _Answer, dialect: Dialect) -> _Answer:
-        """Return a route whose failures are told as the dialect tells them."""
-        if not dialect.named_errors:
-            return answer
 
-        async def named(request: Request) -> Any:
-            try:
-                return await answer(request)
-            except Exception as error:
-                return error_response(error_info(error), named=True)
+def _encode_errors(handler: RouteHandler, dialect: Dialect) -> RouteHandler:
+    """Return a handler whose errors have named codes, if the dialect requires them."""
+    if not dialect.named_errors:
+        return handler
 
-        return named
+    async def handle(request: Request) -> Any:
+        try:
+            return await handler(request)
+        except Exception as error:
+            return error_response(error_info(error), named=True)
+
+    return handle

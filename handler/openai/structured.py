@@ -28,7 +28,7 @@ def read_response_format(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the JSON Schema that an answer must match; None if any text is allowed.
 
     Raises:
-        InvalidRequest: it is none of OpenAI's three formats.
+        InvalidRequest: the format is not one of OpenAI's three.
     """
     response_format = body.get(_PARAM)
     if response_format is None:
