@@ -102,9 +102,9 @@ def _count(raw: str) -> int:
 
 
 def _command(raw: str) -> str:
-    from emulator.autoscaling.worker_process import worker_command
+    from emulator.autoscaling.worker_process import parse_worker_command
 
-    worker_command(raw)
+    parse_worker_command(raw)
     return raw
 
 

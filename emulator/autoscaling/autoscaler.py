@@ -1,4 +1,4 @@
-"""SDK workers as processes of this server: started when jobs wait, ended when none do."""
+"""Start SDK workers as processes of this server when jobs wait, and stop them when none do."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from emulator.autoscaling.policy import Demand, count_missing, count_spare
 from emulator.autoscaling.worker_process import (
     Process,
     Spawn,
+    parse_worker_command,
     spawn_supervised,
-    worker_command,
     worker_environment,
 )
 from emulator.config import ScalingPolicy
@@ -23,21 +23,22 @@ from jobs import JobStatus, JobStore
 
 logger = logging.getLogger(__name__)
 
+# The prefix of managed workers' ids.
 _PREFIX = "launched-"
 _TICK_S = 0.25
-# After a SIGTERM to a worker without jobs: its long-polls are answered in a few seconds.
-_GRACE_S = 15.0
-# The same at the server's end, where no more jobs are handed out.
-_FAREWELL_S = 0.5
-# RunPod gives a worker seven minutes to load what it has to load.
-_JOIN_S = 420.0
-_FIRST_BACKOFF_S, _MOST_BACKOFF_S = 1.0, 60.0
-# A worker that has lived for so long had no fault in its beginnings.
-_SOUND_S = 30.0
+# Time for a worker without jobs to exit after SIGTERM; its long polls end within a few seconds.
+_EXIT_TIMEOUT_S = 15.0
+# The same during a shutdown, when no more jobs are leased.
+_SHUTDOWN_EXIT_TIMEOUT_S = 0.5
+# RunPod gives a worker seven minutes to start and load its model.
+_JOIN_TIMEOUT_S = 420.0
+_FIRST_BACKOFF_S, _MAX_BACKOFF_S = 1.0, 60.0
+# A worker that has run for this long resets the backoff when it ends.
+_BACKOFF_RESET_S = 30.0
 
 
 class ManagedWorker:
-    """One worker of the launcher's; owned by it."""
+    """One worker process of the autoscaler, which owns it. Times are of the monotonic clock."""
 
     __slots__ = ("busy_at", "ending_at", "joined", "name", "process", "started_at")
 
@@ -45,22 +46,23 @@ class ManagedWorker:
         self.name = name
         self.process = process
         self.started_at = now
-        # When it last had a job, or asked for its first.
+        # When it last had a job, or requested its first one.
         self.busy_at = now
+        # Whether it has requested a job.
         self.joined = False
-        # When it was told to end.
+        # When it was sent SIGTERM.
         self.ending_at: float | None = None
 
 
 class Autoscaler:
-    """Keeps as many workers as an endpoint's scaling asks for; owned by the event loop."""
+    """Runs as many workers as the scaling policy requires; owned by the event loop."""
 
     def __init__(
         self,
         store: JobStore,
         fleet: Fleet,
         endpoint: str,
-        scaling: ScalingPolicy,
+        policy: ScalingPolicy,
         *,
         command: str = "",
         api_key: str | None = None,
@@ -69,99 +71,101 @@ class Autoscaler:
         local: str | None = None,
         spawn: Spawn | None = None,
         now: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._fleet = fleet
         self._endpoint = endpoint
-        self._scaling = scaling
-        self._command = worker_command(command)
+        self._policy = policy
+        self._command = parse_worker_command(command)
         self._api_key = api_key
         self._own_key = own_key
         self._allows_private_targets = allows_private_targets
         self._local = worker_key(endpoint, local) if local is not None else None
         self._spawn: Spawn = spawn or spawn_supervised
         self._now = now
-        self._wall = wall
+        self._wall_clock = wall_clock
         self._url = ""
         self._workers: dict[str, ManagedWorker] = {}
-        # So that no name is one of before a restart, whose jobs may still be on the books.
+        # Part of each name, so that no worker has the name of one before a restart of the server,
+        # which may still have leases.
         self._series = secrets.token_hex(3)
-        self._number = 0
-        self._started_at = -float("inf")
-        self._crashes = 0
-        self._not_before = -float("inf")
-        self._replacing = 0
+        self._last_number = 0
+        self._last_start_at = -float("inf")
+        self._consecutive_crashes = 0
+        self._no_start_before = -float("inf")
+        # How many workers have requested to be replaced.
+        self._replacements = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self, url: str) -> None:
-        """Begin, now that the server can be reached at `url`."""
-        if self._scaling.max_workers > 0:
+        """Start scaling; the server must be reachable at `url`."""
+        if self._policy.max_workers > 0:
             self._url = url
-            self._task = asyncio.create_task(self._look_after())
+            self._task = asyncio.create_task(self._run())
 
-    async def _look_after(self) -> None:
+    async def _run(self) -> None:
         while True:
             try:
                 await self.tick()
             except Exception:
-                logger.exception("the workers could not be looked after")
+                logger.exception("the workers could not be updated")
             await asyncio.sleep(_TICK_S)
 
     async def tick(self) -> None:
-        """Take note of what has become of the workers, then end or start some."""
+        """Update the state of the workers, then stop or start some."""
         now = self._now()
-        known = {worker.name: worker for worker in self._fleet.workers(self._endpoint)}
+        registered = {worker.name: worker for worker in self._fleet.workers(self._endpoint)}
         for worker in list(self._workers.values()):
             if worker.process.returncode is not None:
-                await self._ended(worker, worker.process.returncode, now)
+                await self._handle_exit(worker, worker.process.returncode, now)
                 continue
-            seen = known.get(worker.name)
-            if seen is not None and not worker.joined:
+            registration = registered.get(worker.name)
+            if registration is not None and not worker.joined:
                 worker.joined, worker.busy_at = True, now
-            if self._held(worker):
+            if self._has_jobs(worker):
                 worker.busy_at = now
             if worker.ending_at is not None:
-                if now - worker.ending_at > _GRACE_S and not self._held(worker):
+                if now - worker.ending_at > _EXIT_TIMEOUT_S and not self._has_jobs(worker):
                     worker.process.kill()
-            elif seen is not None and seen.refresh:
+            elif registration is not None and registration.refresh:
                 logger.info("%s asked to be replaced", worker.name)
-                self._end(worker, now)
-                self._replacing += 1
-            elif not worker.joined and now - worker.started_at > _JOIN_S:
-                logger.error("%s has not asked for a job in %g s", worker.name, _JOIN_S)
+                self._terminate(worker, now)
+                self._replacements += 1
+            elif not worker.joined and now - worker.started_at > _JOIN_TIMEOUT_S:
+                logger.error("%s has not asked for a job in %g s", worker.name, _JOIN_TIMEOUT_S)
                 worker.process.kill()
         await self._scale(now)
-        starting = sum(not worker.joined for worker in self._live)
+        starting = sum(not worker.joined for worker in self._active)
         self._fleet.show_initializing(self._endpoint, starting)
 
     @property
-    def _live(self) -> list[ManagedWorker]:
+    def _active(self) -> list[ManagedWorker]:
         return [worker for worker in self._workers.values() if worker.ending_at is None]
 
-    def _held(self, worker: ManagedWorker) -> bool:
+    def _has_jobs(self, worker: ManagedWorker) -> bool:
         return bool(self._store.list_leased_jobs(worker_key(self._endpoint, worker.name)))
 
     async def _scale(self, now: float) -> None:
         demand = await self._demand()
         idle = [
             worker
-            for worker in self._live
-            if worker.joined and now - worker.busy_at >= self._scaling.idle_timeout_s
+            for worker in self._active
+            if worker.joined and now - worker.busy_at >= self._policy.idle_timeout_s
         ]
         idle.sort(key=lambda worker: worker.busy_at)
-        for worker in idle[: count_spare(self._scaling, demand, len(self._live))]:
+        for worker in idle[: count_spare(self._policy, demand, len(self._active))]:
             logger.info("%s has nothing to do and ends", worker.name)
-            self._end(worker, now)
-        live = self._live
+            self._terminate(worker, now)
+        live = self._active
         starting = sum(not worker.joined for worker in live)
-        since_s = now - self._started_at
-        missing = count_missing(self._scaling, demand, len(live), starting, since_s)
-        missing = min(max(missing, self._replacing), self._scaling.max_workers - len(live))
-        if missing > 0 and now >= self._not_before:
-            self._replacing = 0
+        since_last_start_s = now - self._last_start_at
+        missing = count_missing(self._policy, demand, len(live), starting, since_last_start_s)
+        missing = min(max(missing, self._replacements), self._policy.max_workers - len(live))
+        if missing > 0 and now >= self._no_start_before:
+            self._replacements = 0
             for _ in range(missing):
-                await self._begin(now)
+                await self._start_worker(now)
 
     async def _demand(self) -> Demand:
         stats = await self._store.stats(self._endpoint)
@@ -172,13 +176,13 @@ class Autoscaler:
         return Demand(
             queued=stats.counts.get(JobStatus.IN_QUEUE, 0),
             running=max(0, running),
-            waited_s=0.0 if oldest is None else max(0.0, self._wall() - oldest),
+            waited_s=0.0 if oldest is None else max(0.0, self._wall_clock() - oldest),
         )
 
-    async def _begin(self, now: float) -> None:
-        self._number += 1
-        name = f"{_PREFIX}{self._series}-{self._number}"
-        self._started_at = now
+    async def _start_worker(self, now: float) -> None:
+        self._last_number += 1
+        name = f"{_PREFIX}{self._series}-{self._last_number}"
+        self._last_start_at = now
         environment = worker_environment(
             self._url,
             self._endpoint,
@@ -190,72 +194,73 @@ class Autoscaler:
         try:
             process = await self._spawn(name, self._command, environment)
         except OSError as error:
-            self._failed(now, f"{name} could not be started: {error}")
+            self._back_off(now, f"{name} could not be started: {error}")
             return
         self._workers[name] = ManagedWorker(name, process, now)
         logger.info("%s starts", name)
 
-    def _end(self, worker: ManagedWorker, now: float) -> None:
+    def _terminate(self, worker: ManagedWorker, now: float) -> None:
         worker.ending_at = now
         worker.process.terminate()
 
-    async def _ended(self, worker: ManagedWorker, code: int, now: float) -> None:
+    async def _handle_exit(self, worker: ManagedWorker, code: int, now: float) -> None:
         del self._workers[worker.name]
         self._fleet.left(self._endpoint, worker.name)
         await self._store.reclaim_jobs(worker_key(self._endpoint, worker.name), "its worker ended")
         if worker.ending_at is not None:
             logger.info("%s has ended", worker.name)
             return
-        if worker.joined and now - worker.started_at > _SOUND_S:
-            self._crashes = 0
-        # What the worker has reported itself says more than the last line that it wrote.
-        has_reported = worker.name in self._fleet.unhealthy(self._endpoint)
-        if code and not worker.joined and not has_reported:
+        if worker.joined and now - worker.started_at > _BACKOFF_RESET_S:
+            self._consecutive_crashes = 0
+        # A reason that the worker has reported itself is better than its last line of output.
+        has_reported_reason = worker.name in self._fleet.unhealthy(self._endpoint)
+        if code and not worker.joined and not has_reported_reason:
             self._fleet.show_unhealthy(self._endpoint, worker.name, worker.process.last_line)
-        self._failed(now, f"{worker.name} ended by itself, with code {code}")
+        self._back_off(now, f"{worker.name} ended by itself, with code {code}")
 
-    def _failed(self, now: float, what: str) -> None:
-        pause_s = min(_FIRST_BACKOFF_S * 2**self._crashes, _MOST_BACKOFF_S)
-        # Beyond that it only has to stay beyond it.
-        self._crashes = min(self._crashes + 1, 10)
-        self._not_before = now + pause_s
-        logger.error("%s; the next one starts in %g s at the earliest", what, pause_s)
+    def _back_off(self, now: float, reason: str) -> None:
+        pause_s = min(_FIRST_BACKOFF_S * 2**self._consecutive_crashes, _MAX_BACKOFF_S)
+        # More than 10 would not change the pause.
+        self._consecutive_crashes = min(self._consecutive_crashes + 1, 10)
+        self._no_start_before = now + pause_s
+        logger.error("%s; the next one starts in %g s at the earliest", reason, pause_s)
 
     async def drain(self, limit_s: float) -> None:
-        """Start no more workers, have all finish what they run, and kill what is left then.
+        """Start no more workers, let all finish their jobs for `limit_s`, and kill the rest.
 
-        What a killed one had waits again, and has lost no worker by it.
+        The jobs of a killed worker go back to the queue; that does not count as a lost attempt.
         """
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if not self._workers:
             return
-        for worker in self._live:
-            self._end(worker, self._now())
-        ends = {asyncio.ensure_future(each.process.wait()) for each in self._workers.values()}
+        for worker in self._active:
+            self._terminate(worker, self._now())
+        exits = {asyncio.ensure_future(each.process.wait()) for each in self._workers.values()}
         loop = asyncio.get_running_loop()
-        began = loop.time()
+        started_at = loop.time()
         try:
-            while any(not end.done() for end in ends) and loop.time() < began + limit_s:
-                await asyncio.wait(ends, timeout=min(_TICK_S, limit_s))
-                if loop.time() > began + _FAREWELL_S:
-                    # Told to wait, as all are now, the SDK sleeps for seconds before it looks up.
-                    self._kill(lambda worker: not self._held(worker))
+            while any(not end.done() for end in exits) and loop.time() < started_at + limit_s:
+                await asyncio.wait(exits, timeout=min(_TICK_S, limit_s))
+                if loop.time() > started_at + _SHUTDOWN_EXIT_TIMEOUT_S:
+                    # During a shutdown the server answers job requests with 429, after which the
+                    # SDK sleeps for seconds before it handles the SIGTERM.
+                    self._kill(lambda worker: not self._has_jobs(worker))
         finally:
             self._kill(lambda worker: True)
-        await asyncio.wait(ends)
+        await asyncio.wait(exits)
         for worker in self._workers.values():
             for job in self._store.list_leased_jobs(worker_key(self._endpoint, worker.name)):
                 await self._store.nack(job.id, job.attempt)
         self._workers.clear()
 
-    def _kill(self, which: Callable[[ManagedWorker], bool]) -> None:
+    def _kill(self, should_kill: Callable[[ManagedWorker], bool]) -> None:
         for worker in self._workers.values():
-            if worker.process.returncode is None and which(worker):
+            if worker.process.returncode is None and should_kill(worker):
                 worker.process.kill()
 
 
 def is_managed(key: str) -> bool:
-    """Tell whether a worker's key is one of a launcher's: such a worker ends with its server."""
+    """Return whether a worker's key is one of a managed worker, which ends with its server."""
     return worker_name(key).startswith(_PREFIX)

@@ -1,10 +1,11 @@
-"""`keeper.py COMMAND…`: runs a worker in a process group of its own, and leaves none of it behind.
+"""`supervisor.py COMMAND…`: run a worker in its own process group, and kill the whole group.
 
-A worker has children, the SDK's heartbeat first, that outlive it when it is killed. The keeper ends
-them with it, and all of them when its own stdin ends: when the server closes it, or is no more,
-whatever killed that. SIGTERM is handed on to the worker alone, which then finishes what it runs.
+A worker has child processes, such as the SDK's heartbeat, that survive when it is killed. The
+supervisor kills them when the worker ends, and kills the whole group when its own stdin ends: when
+the server closes it, or has ended for any reason. SIGTERM is forwarded to the worker only, which
+then finishes its jobs.
 
-Run as a file, by an interpreter without site-packages: it should cost next to nothing.
+It is run as a file by an interpreter without site-packages, to save time and memory.
 """
 
 from __future__ import annotations
@@ -18,39 +19,39 @@ from types import FrameType
 
 
 def main(command: list[str]) -> int:
-    """Run the command; return its exit code, as a shell tells it."""
+    """Run the command; return its exit code as a shell does, 128 + N after signal N."""
     worker: subprocess.Popen[bytes] | None = None
-    told = False
+    is_terminated = False
 
-    def end(number: int, frame: FrameType | None) -> None:
-        nonlocal told
-        told = True
+    def forward_sigterm(number: int, frame: FrameType | None) -> None:
+        nonlocal is_terminated
+        is_terminated = True
         if worker is not None and worker.returncode is None:
             os.kill(worker.pid, signal.SIGTERM)
 
-    signal.signal(signal.SIGTERM, end)
-    # Ctrl-C is for the server, which tells its workers.
+    signal.signal(signal.SIGTERM, forward_sigterm)
+    # Ctrl-C is for the server, which stops its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         worker = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
     except OSError as error:
         sys.stderr.write(f"{command[0]} cannot be started: {error.strerror}\n")
         return 127
-    if told:
+    if is_terminated:
         os.kill(worker.pid, signal.SIGTERM)
-    threading.Thread(target=_kill_at_end, args=(worker.pid,), daemon=True).start()
+    threading.Thread(target=_kill_at_end_of_stdin, args=(worker.pid,), daemon=True).start()
     code = worker.wait()
-    _kill(worker.pid)
+    _kill_group(worker.pid)
     return code if code >= 0 else 128 - code
 
 
-def _kill_at_end(group: int) -> None:
+def _kill_at_end_of_stdin(group: int) -> None:
     while os.read(0, 4096):
         pass
-    _kill(group)
+    _kill_group(group)
 
 
-def _kill(group: int) -> None:
+def _kill_group(group: int) -> None:
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""A worker as a process behind its keeper, and what it is told of its platform."""
+"""Start a worker under a supervisor process, with the environment that the SDK needs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from handler.setting_error import NO_SDK
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_LINE = 2**16
-# What the SDK says of a call that failed has its URL in it.
-_HIDDEN = re.compile(rf"(?<={WORKER_KEY_PARAM.decode()}=)[\w-]+")
+_MAX_LINE_BYTES = 2**16
+# The SDK logs the URL of a failed request.
+_SECRET = re.compile(rf"(?<={WORKER_KEY_PARAM.decode()}=)[\w-]+")
 # The SDK's last line after a failed fitness check; the reason is in the line before it.
 _SDK_EXIT_LINE = "Worker is unhealthy, exiting."
-# What is meant for this server, or for a worker of another one.
+# Prefixes of variables that are meant for this server, or for a worker of another server.
 _NOT_INHERITED = (
     *("API_KEYS", "HOST", "PORT", "JOB_DB", "LOCAL_WORKER", "SCALER", "WORKERS", "WORKER_"),
     "RUNPOD_",
@@ -44,20 +44,20 @@ class Process(Protocol):
 
     @property
     def returncode(self) -> int | None:
-        """How it ended; None while it runs."""
+        """The exit code; None while the process runs."""
 
     @property
     def last_line(self) -> str:
-        """The last line that it has written, the SDK's note that it exits not counted."""
+        """The last line of its output, without the SDK's line that it exits."""
 
     def terminate(self) -> None:
-        """Have it finish what it runs and end."""
+        """Send SIGTERM: the worker finishes its jobs and exits."""
 
     def kill(self) -> None:
-        """End it and all it started, now."""
+        """Kill the process and its child processes."""
 
     async def wait(self) -> int:
-        """Wait for its end."""
+        """Wait until the process has exited; return the exit code."""
 
 
 Spawn = Callable[[str, Sequence[str], Mapping[str, str]], Awaitable[Process]]
@@ -72,11 +72,11 @@ def worker_environment(
     *,
     allows_private_targets: bool = True,
 ) -> Mapping[str, str]:
-    """Return this process's environment as a worker of the server at `url` needs it.
+    """Return the environment of a worker of the server at `url`.
 
-    Its SDK sends the `api_key` only where the user has none of the cloud in ~/.runpod/config.toml;
-    the `own_key` is in its URLs, whatever else it sends. Whether jobs may name private addresses
-    is decided by the address that the server listens on, which the worker does not know.
+    The SDK sends the `api_key` only if ~/.runpod/config.toml has no key of the cloud, so the
+    `own_key` is added to the URLs. `allows_private_targets` depends on the address that the server
+    listens on, which the worker does not know.
     """
     base = f"{url}/v2/{endpoint}"
     query = "?gpu=local" if own_key is None else f"?gpu=local&{WORKER_KEY_PARAM.decode()}={own_key}"
@@ -85,32 +85,32 @@ def worker_environment(
         for key, value in os.environ.items()
         if key in _INHERITED or not key.upper().startswith(_NOT_INHERITED)
     }
-    given = {
+    own = {
         "RUNPOD_WEBHOOK_GET_JOB": f"{base}/job-take/$ID{query}",
         "RUNPOD_WEBHOOK_POST_OUTPUT": f"{base}/job-done/$RUNPOD_POD_ID/$ID{query}",
         "RUNPOD_WEBHOOK_POST_STREAM": f"{base}/job-stream/$RUNPOD_POD_ID/$ID{query}",
         "RUNPOD_WEBHOOK_PING": f"{base}/ping/$RUNPOD_POD_ID{query}",
         "RUNPOD_POD_ID": name,
         "RUNPOD_ENDPOINT_ID": endpoint,
-        # They want a network and a GPU.
+        # The checks need a network and a GPU.
         "RUNPOD_SKIP_AUTO_SYSTEM_CHECKS": "true",
         "RUNPOD_SKIP_GPU_CHECK": "true",
         "PRIVATE_TARGETS": "on" if allows_private_targets else "off",
         "PYTHONUNBUFFERED": "1",
     }
     if api_key is not None:
-        given["RUNPOD_AI_API_KEY"] = api_key
-    # The SDK's own default is DEBUG, which prints prompts and answers.
-    return {"RUNPOD_LOG_LEVEL": "INFO"} | inherited | given
+        own["RUNPOD_AI_API_KEY"] = api_key
+    # The SDK's default is DEBUG, which logs prompts and outputs.
+    return {"RUNPOD_LOG_LEVEL": "INFO"} | inherited | own
 
 
-def worker_command(written: str) -> list[str]:
-    """Return a command line as arguments; an empty one starts this package's worker.
+def parse_worker_command(command_line: str) -> list[str]:
+    """Split a command line into arguments; an empty one starts this package's worker.
 
-    Raises ValueError if it is not a command line. `python` is the interpreter of this process,
-    since there may be no other, or one without the SDK.
+    `python` is replaced by the interpreter of this process, because there may be no other one, or
+    one without the SDK. Raises ValueError if quotes do not match.
     """
-    command = shlex.split(written)
+    command = shlex.split(command_line)
     if not command:
         return list(_OWN_WORKER)
     return [sys.executable, *command[1:]] if command[0] in ("python", "python3") else command
@@ -119,7 +119,7 @@ def worker_command(written: str) -> list[str]:
 def missing_sdk(command: str) -> str | None:
     """Return why this package's worker cannot be started; None if it can.
 
-    A command of the user's own may run in another interpreter, so it is not examined.
+    The user's own command may use another interpreter, so it is not checked.
     """
     if shlex.split(command) or find_spec("runpod") is not None:
         return None
@@ -127,7 +127,7 @@ def missing_sdk(command: str) -> str | None:
 
 
 class SupervisedProcess:
-    """A worker behind its keeper, with what it writes going to the log."""
+    """A worker under a supervisor process; its output goes to the log."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -136,21 +136,21 @@ class SupervisedProcess:
 
     @property
     def returncode(self) -> int | None:
-        """How it ended; None while it runs."""
+        """The exit code; None while the process runs."""
         return self._process.returncode
 
     def terminate(self) -> None:
-        """Have it finish what it runs and end."""
+        """Send SIGTERM: the worker finishes its jobs and exits."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it and all it started: the keeper does so when its stdin ends."""
+        """Kill the worker and its child processes: the supervisor does so when its stdin ends."""
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     async def wait(self) -> int:
-        """Wait for its end."""
+        """Wait until the process has exited; return the exit code."""
         code = await self._process.wait()
         await asyncio.gather(self._reader, return_exceptions=True)
         return code
@@ -160,11 +160,11 @@ class SupervisedProcess:
             try:
                 line = await output.readline()
             except ValueError:
-                # Longer than anybody reads; the reader has dropped it.
+                # Longer than _MAX_LINE_BYTES; the reader has dropped it.
                 continue
             if not line:
                 return
-            if text := _HIDDEN.sub("…", line.decode("utf-8", "replace").rstrip()):
+            if text := _SECRET.sub("…", line.decode("utf-8", "replace").rstrip()):
                 logger.info("%s: %s", name, text)
                 if _SDK_EXIT_LINE not in text:
                     self.last_line = text
@@ -182,8 +182,8 @@ async def spawn_supervised(
         stdout=PIPE,
         stderr=STDOUT,
         env=environment,
-        limit=_LONGEST_LINE,
-        # Not of the terminal's group: Ctrl-C is for the server, which ends them in good order.
+        limit=_MAX_LINE_BYTES,
+        # Not in the terminal's group: Ctrl-C is for the server, which stops the workers gracefully.
         start_new_session=True,
     )
     return SupervisedProcess(name, process)

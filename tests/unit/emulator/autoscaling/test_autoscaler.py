@@ -15,7 +15,11 @@ import pytest
 import emulator.autoscaling.autoscaler
 from emulator.autoscaling.autoscaler import Autoscaler, is_managed
 from emulator.autoscaling.policy import Demand, count_missing, count_spare
-from emulator.autoscaling.worker_process import spawn_supervised, worker_command, worker_environment
+from emulator.autoscaling.worker_process import (
+    parse_worker_command,
+    spawn_supervised,
+    worker_environment,
+)
 from emulator.config import ScalingPolicy
 from emulator.runpod.job_response import worker_key
 from emulator.runpod.worker_registry import Fleet
@@ -72,7 +76,7 @@ class World:
             local="local",
             spawn=self._spawn,
             now=lambda: self.time,
-            wall=lambda: self.time,
+            wall_clock=lambda: self.time,
         )
         self.launcher._url = URL
 
@@ -410,7 +414,7 @@ async def test_looking_after_them_goes_on_after_an_error(
     monkeypatch.setattr(world.store, "stats", stats)
     world.launcher.start(URL)
     await wait_until(lambda: world.processes)
-    assert "could not be looked after" in caplog.text
+    assert "could not be updated" in caplog.text
     await world.launcher.drain(0)
 
 
@@ -468,11 +472,15 @@ async def test_workers_key_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -
 
 def test_command() -> None:
     own = [sys.executable, "-P", str(ROOT / "handler" / "__main__.py")]
-    assert worker_command("") == worker_command(" ") == own
-    assert worker_command("python 'my handler.py' --x") == [sys.executable, "my handler.py", "--x"]
-    assert worker_command("/opt/run me") == ["/opt/run", "me"]
+    assert parse_worker_command("") == parse_worker_command(" ") == own
+    assert parse_worker_command("python 'my handler.py' --x") == [
+        sys.executable,
+        "my handler.py",
+        "--x",
+    ]
+    assert parse_worker_command("/opt/run me") == ["/opt/run", "me"]
     with pytest.raises(ValueError, match="quotation"):
-        worker_command("python 'x")
+        parse_worker_command("python 'x")
 
 
 async def test_names_are_the_launchers_and_differ() -> None:
@@ -486,7 +494,7 @@ async def test_names_are_the_launchers_and_differ() -> None:
     assert not is_managed(worker_key("launched-1", "pod"))
 
 
-# -- a real process behind its keeper -------------------------------------------------------------
+# -- a real process under its supervisor -------------------------------------------------------------
 
 
 PARENT = """
