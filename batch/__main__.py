@@ -39,7 +39,8 @@ examples:
 
 Settings are environment variables, such as MODEL_PATH and BATCH_TRIES: see docs/settings.md."""
 
-_EXIT_CODES = """exit codes: 0 all lines are answered; 1 some lines failed and are in the error file;
+_EXIT_CODES = """\
+exit codes: 0 all lines are answered; 1 some lines failed and are in the error file;
 2 refused (see the message); 3 interrupted: run the same command again to resume"""
 
 # Number of new objects before a garbage collection. Lines leave no reference cycles behind, so

@@ -1,6 +1,7 @@
-"""A worker that AWS Lambda calls with the messages of a queue: `batch.aws_lambda.handler`.
+"""A worker for AWS Lambda, which calls `batch.aws_lambda.handler` with the messages of a queue.
 
-Settings as for `python -m batch worker`, with BATCH_QUEUE_URL and BATCH_RESULTS for its options.
+The settings are those of `python -m batch worker`, with BATCH_QUEUE_URL and BATCH_RESULTS in place
+of its options.
 The event source mapping needs ReportBatchItemFailures.
 """
 
@@ -23,8 +24,8 @@ from batch.progress import BatchProgress
 from batch.queue.event_queue import LambdaEventQueue, read_jobs
 from batch.queue.result_bucket import ResultBucket
 from batch.queue.result_store import BucketResultStore
-from batch.queue.worker import QueueWorker, WorkerConfig
-from batch.queue.worker_config import build_worker_config
+from batch.queue.worker import QueueWorker
+from batch.queue.worker_config import WorkerConfig, build_worker_config
 from batch.settings import BatchSettings
 from handler.composition import build_services, build_validation
 from handler.engine_configs import build_engine
@@ -34,94 +35,97 @@ from handler.settings import read_settings
 from jobs.sqs.calls import sqs_client
 from jobs.sqs.queue import SqsQueue
 
-# Left of the function's time when what is still under way is given up, to tell what has ended.
+# Remaining time of the function at which unfinished messages are cancelled, so that the finished
+# ones are still reported.
 _TIMEOUT_MARGIN_S = 5.0
 
 
 class MessageNotSettled(Exception):
-    """A message has no answer yet and is to come again."""
+    """A message has no answer yet, so SQS must deliver it again."""
 
 
 class LambdaContext(Protocol):
-    """What is needed of Lambda's context."""
+    """The part of Lambda's context object that the worker uses."""
 
     def get_remaining_time_in_millis(self) -> int:
-        """Return how long the call may last."""
+        """Return the remaining time of the call, in milliseconds."""
 
 
 class LambdaWorker:
-    """An engine that outlives the calls, and answers the messages of each.
+    """Keeps an engine loaded between calls and answers the messages of each call.
 
-    Its event loop has a thread of its own, for Lambda calls from another; one call at a time.
+    The event loop runs in a thread of its own, because Lambda calls from the main thread. There is
+    one call at a time.
     """
 
     def __init__(self, settings: BatchSettings) -> None:
         """Load the model. Raises SettingError, JobsError, ValueError, EngineError."""
         settings = resolve_models(settings)
         self._settings = settings
-        self._place = ResultBucket.from_url(
+        self._bucket = ResultBucket.from_url(
             settings.batch_results, max_message_bytes=settings.max_body_mb * 1_000_000
         )
-        self._results = BucketResultStore(self._place, settings.served_model)
+        self._results = BucketResultStore(self._bucket, settings.served_model)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="worker", daemon=True)
         self._thread.start()
         self._engine = build_engine(settings)
-        doors = build_services(settings, self._engine, build_validation(settings))
-        self._answerer = LineExecutor(doors, self._engine)
-        self._terms = asyncio.run_coroutine_threadsafe(self._begin(), self._loop).result()
+        services = build_services(settings, self._engine, build_validation(settings))
+        self._executor = LineExecutor(services, self._engine)
+        self._config = asyncio.run_coroutine_threadsafe(self._prepare(), self._loop).result()
 
     def answer(self, event: Mapping[str, Any], context: LambdaContext) -> dict[str, Any]:
-        """Answer an event's messages and return which of them are to come again."""
-        left_s = context.get_remaining_time_in_millis() / 1000 - _TIMEOUT_MARGIN_S
-        work = self._work(event, left_s)
-        ended = asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        """Answer an event's messages and return those that SQS must deliver again."""
+        time_limit_s = context.get_remaining_time_in_millis() / 1000 - _TIMEOUT_MARGIN_S
+        answering = self._answer_records(event, time_limit_s)
+        finished = asyncio.run_coroutine_threadsafe(answering, self._loop).result()
 
         def settle(record: SQSRecord) -> None:
-            if record.message_id not in ended:
+            if record.message_id not in finished:
                 raise MessageNotSettled(record.message_id)
 
-        # That none has ended is no reason for Lambda to see an error where there is none.
+        # By default the processor raises an error if no message is finished; Lambda would report a
+        # failed call.
         processor = BatchProcessor(EventType.SQS, raise_on_entire_batch_failure=False)
         return dict(process_partial_response(dict(event), settle, processor))
 
     def close(self) -> None:
-        """End the engine and the event loop."""
+        """Close the engine and the event loop."""
         asyncio.run_coroutine_threadsafe(self._engine.close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    async def _begin(self) -> WorkerConfig:
+    async def _prepare(self) -> WorkerConfig:
         queue = SqsQueue(sqs_client(self._settings.batch_queue_url))
         try:
-            facts = await queue.get_attributes(self._settings.batch_queue_url)
+            attributes = await queue.get_attributes(self._settings.batch_queue_url)
         finally:
             queue.close()
         await self._engine.ready()
-        return build_worker_config(self._settings, facts, self._engine.slots, until_empty=True)
+        return build_worker_config(self._settings, attributes, self._engine.slots, until_empty=True)
 
-    async def _work(self, event: Mapping[str, Any], left_s: float) -> set[str]:
-        jobs = await asyncio.to_thread(read_jobs, event["Records"], self._place)
+    async def _answer_records(self, event: Mapping[str, Any], time_limit_s: float) -> set[str]:
+        jobs = await asyncio.to_thread(read_jobs, event["Records"], self._bucket)
         queue = LambdaEventQueue(jobs, self._results)
         model = self._settings.served_model
         worker = QueueWorker(
-            queue, self._results, self._answerer, BatchProgress(0), model, self._terms
+            queue, self._results, self._executor, BatchProgress(0), model, self._config
         )
         try:
-            async with asyncio.timeout(left_s):
+            async with asyncio.timeout(time_limit_s):
                 await worker.run()
         except TimeoutError:
-            # What has ended is kept and told; the rest comes again.
+            # SQS delivers the unfinished messages again.
             pass
-        return queue.ended
+        return queue.finished
 
 
 _worker: LambdaWorker | None = None
 
 
 def handler(event: Mapping[str, Any], context: LambdaContext) -> dict[str, Any]:
-    """Answer an event of SQS: Lambda's entry point."""
+    """Answer an SQS event. This is the entry point for Lambda."""
     global _worker
     if _worker is None:
         settings = read_settings(BatchSettings)

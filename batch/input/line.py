@@ -89,6 +89,7 @@ def _read_job_id(fields: Mapping[str, Any], number: int) -> str:
 def _require_id(value: object, name: str) -> str:
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_ID_CHARS:
         raise BadLine(
-            f"{name} must be a string of 1 to {MAX_ID_CHARS} characters, got {describe_value(value)}"
+            f"{name} must be a string of 1 to {MAX_ID_CHARS} characters, got "
+            f"{describe_value(value)}"
         )
     return value

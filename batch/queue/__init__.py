@@ -1,1 +1,1 @@
-"""Batches through SQS: messages, workers and the bucket of results."""
+"""Batches through SQS: messages, workers and the result bucket."""

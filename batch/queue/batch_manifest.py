@@ -1,4 +1,4 @@
-"""What a batch in a queue consists of, for whoever collects it."""
+"""The manifest of a submitted batch: its input and the ids of its lines, for `collect`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_NOTE_BYTES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class BatchHeader:
-    """Which input was sent to which queue."""
+    """The first line of a manifest: the input and its queue."""
 
     digest: str
     lines: int
@@ -27,73 +27,74 @@ class BatchHeader:
 
 
 class BatchManifest:
-    """A batch's input in the bucket: a header and the lines' ids, in their order.
+    """The manifest of a batch in its bucket: a header and the ids of the lines, in their order.
 
-    Written before anything is sent, once. `sent` is written beside it now and then, so that who
-    goes on does not begin at the first line. All calls block, and raise as those of a place.
+    It is written once, before the first line is sent. The number of lines sent is saved next to
+    it from time to time, so that an interrupted `submit` resumes there. All calls block, and raise
+    the errors of ResultBucket.
     """
 
-    def __init__(self, place: ResultBucket, batch: str) -> None:
-        self._place = place
+    def __init__(self, bucket: ResultBucket, batch: str) -> None:
+        self._bucket = bucket
         self._key = f"{batch}/manifest.jsonl"
         self._sent_key = f"{batch}/sent.json"
-        self.url = place.url(self._key)
+        self.url = bucket.url(self._key)
 
-    def begin(self, header: BatchHeader, ids: Iterator[str]) -> bool:
-        """Write a manifest where there is none; return whether it was."""
+    def create(self, header: BatchHeader, ids: Iterator[str]) -> bool:
+        """Write the manifest unless it exists; return whether it was written."""
 
         def encode() -> Iterator[bytes]:
             yield orjson.dumps(asdict(header)) + b"\n"
             for each in ids:
                 yield orjson.dumps(each) + b"\n"
 
-        return self._place.upload_if_absent(self._key, encode())
+        return self._bucket.upload_if_absent(self._key, encode())
 
     def header(self) -> BatchHeader | None:
-        """Return a batch's header, or None where there is no such batch."""
-        first = self._place.read_first_chunk(self._key)
+        """Return the batch's header, or None if there is no such batch."""
+        first = self._bucket.read_first_chunk(self._key)
         if first is None:
             return None
         try:
             return BatchHeader(**orjson.loads(first.split(b"\n", 1)[0]))
         except (TypeError, ValueError):
-            raise self._damaged() from None
+            raise self._damaged_error() from None
 
     def ids(self) -> Iterator[str]:
-        """Yield the lines' ids. Raises QueueRefused where the manifest is damaged."""
+        """Yield the ids of the lines. Raises QueueRefused if the manifest is damaged."""
         rest = b""
         has_header = False
-        for piece in self._place.read_chunks(self._key):
+        for piece in self._bucket.read_chunks(self._key):
             *lines, rest = (rest + piece).split(b"\n")
             if len(rest) > _MAX_ID_BYTES:
-                raise self._damaged()
+                raise self._damaged_error()
             for line in lines:
                 if has_header:
-                    yield self._id(line)
+                    yield self._parse_id(line)
                 has_header = True
 
-    def _id(self, line: bytes) -> str:
+    def _parse_id(self, line: bytes) -> str:
         try:
-            found = orjson.loads(line)
+            value = orjson.loads(line)
         except orjson.JSONDecodeError:
-            found = None
-        if not isinstance(found, str):
-            raise self._damaged()
-        return found
+            value = None
+        if not isinstance(value, str):
+            raise self._damaged_error()
+        return value
 
-    def _damaged(self) -> QueueRefused:
+    def _damaged_error(self) -> QueueRefused:
         return QueueRefused(f"{self.url} is not the manifest of a batch")
 
     @property
     def sent(self) -> int:
-        """How many lines are known to be in the queue."""
-        found = self._place.find(self._sent_key, _MAX_NOTE_BYTES)
+        """The number of lines that are known to be in the queue."""
+        value = self._bucket.find(self._sent_key, _MAX_NOTE_BYTES)
         try:
-            return 0 if found is None else int(orjson.loads(found)["sent"])
+            return 0 if value is None else int(orjson.loads(value)["sent"])
         except (KeyError, TypeError, ValueError):
-            # Sent again, a line is still answered once.
+            # Sending lines again is harmless: each is still answered once.
             return 0
 
     def save_sent_lines(self, lines: int) -> None:
-        """Take down that so many lines are in the queue."""
-        self._place.put(self._sent_key, orjson.dumps({"sent": lines}))
+        """Save the number of lines that are in the queue."""
+        self._bucket.put(self._sent_key, orjson.dumps({"sent": lines}))

@@ -273,7 +273,7 @@ def test_endless_answer_is_not_read_into_memory(place: ResultBucket, endless: En
 
 def submitted(place: ResultBucket, *ids: str) -> None:
     manifest = BatchManifest(place, "evening")
-    assert manifest.begin(BatchHeader("digest", len(ids), "https://queue"), iter(ids))
+    assert manifest.create(BatchHeader("digest", len(ids), "https://queue"), iter(ids))
 
 
 def answered(place: ResultBucket, *ids: str) -> None:

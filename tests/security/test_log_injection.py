@@ -138,7 +138,7 @@ def test_missing_ids_of_a_manifest_are_escaped_by_collect(
 ) -> None:
     ids = [f"id{HOSTILE}", "id\nall lines answered"]
     manifest = BatchManifest(place, "evening")
-    assert manifest.begin(BatchHeader("digest", 2, "https://queue"), iter(ids))
+    assert manifest.create(BatchHeader("digest", 2, "https://queue"), iter(ids))
     code, screen = collected(place, "evening", tmp_path / "out.jsonl")
     assert code == 3
     (message,) = screen

@@ -18,7 +18,8 @@ from batch.line_executor import EngineLost, LineExecutor, LineOutcome
 from batch.progress import BatchProgress
 from batch.queue.result_bucket import ResultBucket
 from batch.queue.result_store import BucketResultStore
-from batch.queue.worker import QueueWorker, WorkerConfig, WorkerStopped
+from batch.queue.worker import QueueWorker, WorkerStopped
+from batch.queue.worker_config import WorkerConfig
 from handler.blobs.s3 import s3_client
 from jobs import Job, JobStatus, MemoryJobStore, NewJob, StoreUnavailable
 from tests.waiting import poll_until, wait_until
@@ -32,7 +33,7 @@ TERMS = WorkerConfig(
     poll_s=1.0,
     max_attempts=3,
     max_receives=4,
-    dead_letters=False,
+    has_dead_letter_queue=False,
     until_empty=True,
 )
 Act = Callable[[Line], Awaitable[LineOutcome]]
@@ -63,7 +64,7 @@ async def good(line: Line) -> LineOutcome:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs.memory.store, "TICK_S", 0.02)
-    monkeypatch.setattr(batch.queue.worker, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(batch.queue.worker, "_MIN_RETRY_DELAY_S", 0.01)
 
 
 @pytest.fixture
