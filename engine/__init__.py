@@ -1,8 +1,8 @@
 """Text generation: admission, streams, stop strings, and the host that a backend runs in.
 
-Knows nothing of jobs, HTTP or RunPod, and imports without any backend's library being there. Each
-name is imported when it is first asked for: a host process begins in half the time without asyncio,
-which only those need who ask the host.
+Depends on no job, HTTP or RunPod code, and can be imported without any backend's library. Each name
+is imported on first use: a host process starts in half the time because it does not import asyncio,
+which only the engine's side needs.
 """
 
 from importlib import import_module
@@ -65,8 +65,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name's module and keep the name here. Raises AttributeError: there is no such."""
+    """Import a name's module and cache the name here. Raises AttributeError."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    return found
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    return value

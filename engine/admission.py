@@ -1,4 +1,4 @@
-"""The one door to an engine's slots."""
+"""Grants an engine's slots to requests, by priority."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from engine.errors import QueueFull
 from engine.request import Priority
 
 
-class _Waiting(NamedTuple):
-    """A request in line, in the order of `rank` and then of arrival."""
+class _Waiter(NamedTuple):
+    """A waiting request; ordered by `rank` and then by arrival."""
 
     rank: Priority
     arrival: int
@@ -23,19 +23,19 @@ class _Waiting(NamedTuple):
 
 
 class Admission:
-    """Hands out slots by priority, first come first served within one.
+    """Grants slots by priority, and in order of arrival within a priority.
 
-    `max_queue` bounds how many interactive requests wait. Jobs and batches wait in queues of their
-    own, whose workers bring no more of them here than there are slots: refused, a job that was
-    accepted long ago would fail because a crowd came by.
+    `max_queue` limits how many interactive requests wait. Jobs and batches are not limited: they
+    wait in queues of their own, whose workers bring no more of them here than there are slots. If
+    they were refused, a job that was accepted long ago would fail because of a burst of requests.
 
-    One that has to run alone waits until nothing else runs, and keeps out all others until its
-    release. Later requests wait behind it whatever their priority: otherwise a few that overlap
-    would keep it waiting for ever, and with it the queue that it came from.
+    An exclusive request waits until no slot is held, and no other slot is granted until its
+    release. Later requests wait behind it, whatever their priority: otherwise a few overlapping
+    requests could keep it, and the queue that it came from, waiting for ever.
 
     A slot is held from admission until the backend's run has returned, so a run that is still
-    winding down after an abort keeps its place. Owned by the event loop: every method is called on
-    it, and nothing here is thread-safe.
+    stopping after an abort keeps its slot. Owned by the event loop: every method is called on it,
+    and nothing here is thread-safe.
     """
 
     def __init__(self, slots: int, max_queue: int) -> None:
@@ -44,48 +44,48 @@ class Admission:
         self._used = 0
         self._is_exclusive = False
         self._order = count()
-        self._waiting: list[_Waiting] = []
+        self._waiters: list[_Waiter] = []
 
     @property
     def slots(self) -> int:
-        """How many may run at once."""
+        """How many requests may run at once."""
         return self._slots
 
     @property
     def running(self) -> int:
-        """How many hold a slot."""
+        """How many slots are held."""
         return self._used
 
     @property
     def waiting(self) -> int:
-        """How many wait for a slot."""
-        return len(self._waiting)
+        """How many requests wait for a slot."""
+        return len(self._waiters)
 
     def has_free_slot(self) -> bool:
-        """Whether a request that came now would run at once."""
-        return self._used < self._slots and not self._waiting and not self._is_exclusive
+        """Return whether a new request would get a slot without waiting."""
+        return self._used < self._slots and not self._waiters and not self._is_exclusive
 
     def try_acquire(self) -> bool:
-        """Take a slot if one is free; the caller then owes one `release`."""
-        free = self.has_free_slot()
-        self._used += free
-        return free
+        """Take a slot if one is free; the caller must then call `release` once."""
+        has_slot = self.has_free_slot()
+        self._used += has_slot
+        return has_slot
 
     async def acquire(
         self, priority: Priority, deadline: float | None = None, *, exclusive: bool = False
     ) -> None:
-        """Wait for a slot, till `deadline` by the loop's clock; the caller owes one `release`.
+        """Wait for a slot until `deadline` on the loop's clock; the caller must `release` it once.
 
-        With `alone` the slot is granted when no other one is held, and no other is granted then.
+        An exclusive slot is granted when no other slot is held, and none is granted beside it.
 
         Raises:
-            QueueFull: it is interactive, and `max_queue` of them wait already.
-            TimeoutError: there was none by then.
+            QueueFull: the request is interactive, and `max_queue` of them wait already.
+            TimeoutError: no slot was free by the deadline.
         """
         if not exclusive and self.try_acquire():
             return
         if priority is Priority.INTERACTIVE:
-            ahead = sum(each.priority is Priority.INTERACTIVE for each in self._waiting)
+            ahead = sum(each.priority is Priority.INTERACTIVE for each in self._waiters)
             if ahead >= self._max_queue:
                 raise QueueFull(
                     f"{ahead} requests are waiting already, the most that may", retry_after_s=1
@@ -93,67 +93,67 @@ class Admission:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         rank = Priority.INTERACTIVE if exclusive else priority
-        entry = _Waiting(rank, next(self._order), future, exclusive, priority)
-        heapq.heappush(self._waiting, entry)
+        waiter = _Waiter(rank, next(self._order), future, exclusive, priority)
+        heapq.heappush(self._waiters, waiter)
         if self._used < self._slots:
-            # One that has to run alone waits, this one or the first in line.
+            # Slots are free, so this request or the first waiter is exclusive.
             self._grant()
-        # A third of what `asyncio.timeout` takes: with a full engine every request waits here.
-        timer = None if deadline is None else loop.call_at(deadline, self._late, entry)
+        # Takes a third of the time of `asyncio.timeout`: on a full engine every request waits here.
+        timer = None if deadline is None else loop.call_at(deadline, self._time_out, waiter)
         try:
             await future
         except asyncio.CancelledError:
-            if entry in self._waiting:
-                self._leave(entry)
+            if waiter in self._waiters:
+                self._remove(waiter)
             elif not future.cancelled() and future.exception() is None:
-                # The slot was granted in the same turn of the loop that cancelled us.
+                # The slot was granted in the same iteration of the loop as the cancellation.
                 self.release()
             raise
         finally:
             if timer is not None:
                 timer.cancel()
 
-    def _late(self, entry: _Waiting) -> None:
-        if entry in self._waiting:
-            self._leave(entry)
-            if not entry.granted.done():
-                entry.granted.set_exception(TimeoutError())
+    def _time_out(self, waiter: _Waiter) -> None:
+        if waiter in self._waiters:
+            self._remove(waiter)
+            if not waiter.granted.done():
+                waiter.granted.set_exception(TimeoutError())
 
-    def _leave(self, entry: _Waiting) -> None:
-        self._waiting.remove(entry)
-        heapq.heapify(self._waiting)
-        if entry.exclusive:
-            # Others may have waited behind it though there were slots.
+    def _remove(self, waiter: _Waiter) -> None:
+        self._waiters.remove(waiter)
+        heapq.heapify(self._waiters)
+        if waiter.exclusive:
+            # Other requests may have waited behind it although slots were free.
             self._grant()
 
     def release(self) -> None:
-        """Give a slot back, to the next in line if there is one."""
+        """Return a slot, which the next waiter gets."""
         self._used -= 1
         if not self._used:
             self._is_exclusive = False
         self._grant()
 
     def resize(self, slots: int) -> None:
-        """Set the number of slots, once the backend has told it."""
+        """Set the number of slots, which is known after the backend has loaded."""
         self._slots = slots
         self._grant()
 
     def fail_waiting(self, error: Exception, only: Priority | None = None) -> None:
-        """Give all that wait, or those of one priority, this error instead of a slot."""
-        failed = [each for each in self._waiting if only in (None, each.priority)]
-        self._waiting = [each for each in self._waiting if only not in (None, each.priority)]
-        heapq.heapify(self._waiting)
+        """Raise this error in all waiting requests, or in those of one priority."""
+        failed = [each for each in self._waiters if only in (None, each.priority)]
+        self._waiters = [each for each in self._waiters if only not in (None, each.priority)]
+        heapq.heapify(self._waiters)
         for each in failed:
             if not each.granted.done():
                 each.granted.set_exception(error)
         self._grant()
 
     def _grant(self) -> None:
-        while self._waiting and not self._is_exclusive:
-            first = self._waiting[0]
+        while self._waiters and not self._is_exclusive:
+            first = self._waiters[0]
             if self._used >= (1 if first.exclusive else self._slots):
                 return
-            heapq.heappop(self._waiting)
+            heapq.heappop(self._waiters)
             if not first.granted.done():
                 self._used += 1
                 self._is_exclusive = first.exclusive
@@ -161,22 +161,22 @@ class Admission:
 
 
 class Slot:
-    """A slot that is held before it is known what will run on it; owned by the event loop.
+    """A slot that is reserved before its request is known; owned by the event loop.
 
-    One generation may `take` it, and then owes its release; whoever has reserved it calls `release`
-    in any case, which does nothing once it was taken.
+    One generation may `take` it and must then release it to the admission. The code that reserved
+    the slot always calls `release`, which does nothing after `take`.
     """
 
     def __init__(self, release: Callable[[], None]) -> None:
         self._release: Callable[[], None] | None = release
 
     def take(self) -> bool:
-        """Use the slot; False when it was used or given back before."""
-        taken, self._release = self._release is not None, None
-        return taken
+        """Use the slot; returns False if it was used or released before."""
+        was_reserved, self._release = self._release is not None, None
+        return was_reserved
 
     def release(self) -> None:
-        """Give back what nobody has taken."""
+        """Return the slot unless it was taken."""
         release, self._release = self._release, None
         if release is not None:
             release()

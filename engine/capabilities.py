@@ -1,4 +1,4 @@
-"""What a loaded backend can honour, and what becomes of the rest."""
+"""What a loaded backend supports, and how unsupported parameters are handled."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ from engine.request import Chat, Prompt, SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """One backend with one model loaded.
+    """What one backend supports with its loaded model.
 
-    `context_length` is in tokens, prompt and answer together; `slots` is how many generations run
-    side by side; `max_logprobs` is the most alternatives a token can be reported with, 0 for none.
-    `fixed_sampling` are the parameters that no request can change, with their values. `turns` says
-    whether a chat is rendered as the turns it has and `plain_prompts` whether a prompt goes in as
-    it is, without a template around it. `own_template`: whether the model brings a chat template of
-    its own, and not one that the engine puts in its place; `template_markers` are the texts that
-    mark turns in a prompt rendered by it. `abort_in_prefill` tells the clocks whether an abort can
-    be expected to work before the first token. `embeddings`, `infill` and `draft`: whether texts
-    have vectors, `embedding_size` numbers long, gaps in a text can be filled, and a draft model
-    guesses ahead. `opens_thoughts`: whether the chat template begins every answer in the model's
-    thoughts. `prefix_reuse`: whether a prompt that goes on where one before and its answer ended is
-    read from there. `prompt_caches`: whether prompts are saved by name for those that begin alike.
-    `adapters` are the names of the LoRAs that requests may ask for. `runtime` is what was loaded,
-    for people.
+    `context_length`: tokens of prompt and answer together.
+    `slots`: number of concurrent generations.
+    `fixed_sampling`: the parameters that no request can change, with their values.
+    `max_logprobs`: the most alternatives per token; 0 if log-probabilities are unsupported.
+    `turns`: a chat is rendered turn by turn, and not as the text of one turn.
+    `own_template`: the model has its own chat template, and not one that the engine supplies.
+    `template_markers`: the texts that mark turns in a prompt rendered by that template.
+    `starts_in_reasoning`: the chat template begins every answer inside the model's reasoning.
+    `plain_prompts`: a text prompt is not wrapped in a template.
+    `embedding_size`: the dimensions of an embedding.
+    `infill`: fill-in-the-middle is supported.
+    `draft`: a draft model is loaded for speculative decoding.
+    `prefix_reuse`: a prompt that continues the previous prompt and answer reuses their cache.
+    `prompt_caches`: prompts can be saved by name, and reused by prompts with the same beginning.
+    `abort_in_prefill`: an abort works before the first token; the timeouts depend on it.
+    `adapters`: the names of the LoRAs that requests may use.
+    `runtime`: a description of the loaded library, for reports.
     """
 
     backend: str
@@ -48,7 +51,7 @@ class Capabilities:
     turns: bool = True
     own_template: bool = False
     template_markers: Sequence[str] = ()
-    opens_thoughts: bool = False
+    starts_in_reasoning: bool = False
     plain_prompts: bool = True
     tokenize: bool = False
     embeddings: bool = False
@@ -62,7 +65,7 @@ class Capabilities:
     runtime: str = ""
 
     def __post_init__(self) -> None:
-        # JSON turns tuples into lists.
+        # After a transfer as JSON these are lists.
         object.__setattr__(self, "adapters", tuple(self.adapters))
         object.__setattr__(self, "template_markers", tuple(self.template_markers))
 
@@ -73,8 +76,8 @@ class Capabilities:
     def check(self, prompt: Prompt, sampling: SamplingParams) -> tuple[str, ...]:
         """Return one warning for each parameter that will be ignored (R16).
 
-        The only place where a parameter meets what the engine can do. A parameter without which
-        the answer would be meaningless (token ids, a grammar) is refused instead.
+        This is the only place that compares parameters with the engine's capabilities. A parameter
+        without which the answer would be meaningless (token ids, a grammar) is refused instead.
 
         Raises:
             UnsupportedParameter: the request cannot be served without the missing capability.
@@ -89,9 +92,9 @@ class Capabilities:
                 param="messages",
             )
         if sampling.lora is not None and sampling.lora not in self.adapters:
-            there = f"there are: {', '.join(self.adapters)}" if self.adapters else "there are none"
+            known = f"there are: {', '.join(self.adapters)}" if self.adapters else "there are none"
             raise UnsupportedParameter(
-                f"lora: the {self.backend} engine has no adapter {sampling.lora!r}, {there}",
+                f"lora: the {self.backend} engine has no adapter {sampling.lora!r}, {known}",
                 param="lora",
             )
         for name in ("grammar", "json_schema"):
@@ -103,20 +106,24 @@ class Capabilities:
             raise UnsupportedParameter(
                 "grammar: an answer is held to it or to json_schema, not to both", param="grammar"
             )
-        warnings = (*self._of_prompt(prompt), *self._of_fixed(sampling))
+        warnings = (*self._warn_about_prompt(prompt), *self._warn_about_fixed(sampling))
         if _OPTIONAL_FIELDS.isdisjoint(sampling.non_defaults):
             return warnings
-        return (*warnings, *self._of_optional(sampling), *self._of_logprobs(sampling))
+        return (
+            *warnings,
+            *self._warn_about_unsupported(sampling),
+            *self._warn_about_logprobs(sampling),
+        )
 
-    def _of_prompt(self, prompt: Prompt) -> Iterator[str]:
+    def _warn_about_prompt(self, prompt: Prompt) -> Iterator[str]:
         if isinstance(prompt, str) and not self.plain_prompts:
             yield (
                 f"prompt was rendered with the model's chat template, because the {self.backend} "
                 "engine needs a tokenizer beside the model for raw prompts"
             )
         if isinstance(prompt, Chat) and not self.turns:
-            alone = len(prompt.messages) == 1 and prompt.messages[0].role == "user"
-            if prompt.tools or not alone:
+            is_one_turn = len(prompt.messages) == 1 and prompt.messages[0].role == "user"
+            if prompt.tools or not is_one_turn:
                 yield (
                     f"messages were given to the {self.backend} engine as the text of one turn, "
                     "because there is no chat template beside the model"
@@ -127,26 +134,26 @@ class Capabilities:
                     f"the model of the {self.backend} engine"
                 )
 
-    def _of_fixed(self, sampling: SamplingParams) -> Iterator[str]:
+    def _warn_about_fixed(self, sampling: SamplingParams) -> Iterator[str]:
         for name, value in self.fixed_sampling.items():
-            if (asked := getattr(sampling, name)) != value:
+            if (requested := getattr(sampling, name)) != value:
                 yield (
                     f"{name} is fixed at {value:g} while the model is loaded by the {self.backend} "
-                    f"engine, and {asked:g} was ignored"
+                    f"engine, and {requested:g} was ignored"
                 )
 
-    def _of_optional(self, sampling: SamplingParams) -> Iterator[str]:
+    def _warn_about_unsupported(self, sampling: SamplingParams) -> Iterator[str]:
         return (
             f"{name} is not supported by the {self.backend} engine and was ignored"
-            for name, field_name, able in _OPTIONAL
-            if field_name in sampling.non_defaults and not able(self)
+            for name, field_name, is_supported in _OPTIONAL
+            if field_name in sampling.non_defaults and not is_supported(self)
         )
 
-    def _of_logprobs(self, sampling: SamplingParams) -> Iterator[str]:
-        if 0 < self.max_logprobs < (asked := sampling.logprobs or 0):
+    def _warn_about_logprobs(self, sampling: SamplingParams) -> Iterator[str]:
+        if 0 < self.max_logprobs < (requested := sampling.logprobs or 0):
             yield (
                 f"logprobs were limited to {self.max_logprobs} alternatives by the "
-                f"{self.backend} engine, and {asked} were requested"
+                f"{self.backend} engine, and {requested} were requested"
             )
 
 
@@ -163,5 +170,5 @@ _OPTIONAL: tuple[tuple[str, str, Callable[[Capabilities], bool]], ...] = (
     ("prompt_cache", "prompt_cache", lambda c: c.prompt_caches),
     ("assistant_confidence_threshold", "draft_threshold", lambda c: c.draft),
 )
-# Most requests ask for none of them.
+# Most requests set none of them.
 _OPTIONAL_FIELDS = frozenset(name for _, name, _ in _OPTIONAL)

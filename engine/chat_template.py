@@ -1,4 +1,4 @@
-"""Deciding whether a prompt becomes a user turn of the model's chat template."""
+"""Decides whether a text prompt becomes a user turn of the model's chat template."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import replace
 from engine.capabilities import Capabilities
 from engine.request import Chat, GenerationRequest, Message
 
-# How templates mark turns where they do it with ordinary text, or where the template is inside the
-# RKLLM runtime and its text is unknown.
+# Turn markers of templates that use ordinary text for them, or whose text is unknown because it is
+# inside the RKLLM runtime.
 KNOWN_MARKERS = (
     *("<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|eot_id|>"),
     *("<start_of_turn>", "<end_of_turn>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>"),
     *("<\uff5cUser\uff5c>", "<\uff5cAssistant\uff5c>", "<|User|>", "<|Assistant|>"),
     *("[INST]", "[/INST]", "<|start|>", "<|message|>", "### Instruction:", "### Response:"),
 )
-# Some templates begin or end turns with these, but in a user's text they are HTML.
+# Some templates begin or end turns with these, but in a user's text they may be HTML.
 _HTML_TAGS = {"<s>", "</s>"}
 
 
 def template_markers(rendered: str, special_tokens: Iterable[str]) -> tuple[str, ...]:
-    """Return what tells a rendered prompt from plain text, for one template.
+    """Return the texts that distinguish a prompt rendered by a template from plain text.
 
-    `rendered` is a short chat rendered by that template, `special_tokens` are the model's. A prompt
-    with one of the markers in it was rendered by its author.
+    `rendered` is a short chat rendered by the template, `special_tokens` are the model's. A prompt
+    that contains one of the markers was rendered by its author.
     """
     candidates = {*special_tokens, *KNOWN_MARKERS} - _HTML_TAGS
     return tuple(sorted(each for each in candidates if each.strip() and each in rendered))
@@ -33,13 +33,13 @@ def template_markers(rendered: str, special_tokens: Iterable[str]) -> tuple[str,
 def apply_chat_template(
     request: GenerationRequest, capabilities: Capabilities
 ) -> tuple[GenerationRequest, tuple[str, ...]]:
-    """Return the request with its prompt as a user turn if that applies, and warnings (R58).
+    """Return the request, with its prompt as a user turn if that applies, and warnings (R58).
 
-    The only place where this is decided, because only a loaded model shows whether it has a chat
-    template. `request.chat_template` is "off" for requests that are raw by definition. "auto" needs
-    a template of the model's own and leaves alone a prompt that was rendered by its author. "on"
-    uses the engine's default template for a model that has none, or else warns and sends the prompt
-    as it is: an answer to the raw prompt is of more use than a failed job.
+    This is decided only here, because only a loaded model shows whether it has a chat template.
+    `request.chat_template` is "off" for requests that are raw by definition. "auto" applies only a
+    template of the model's own, and not to a prompt that was rendered by its author. "on" also
+    applies the engine's default template; if there is none, it warns and sends the prompt as it is,
+    because an answer to the raw prompt is more useful than a failed job.
     """
     prompt, mode = request.prompt, request.chat_template
     if mode == "off" or not isinstance(prompt, str):

@@ -1,4 +1,4 @@
-"""What an engine is built from: plain values, read from settings once by whoever starts it."""
+"""The configuration of an engine: plain values that entry points read from their settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Isolation = Literal["process", "thread"]
 
 @dataclass(frozen=True, slots=True)
 class BackendConfig:
-    """Which backend, and its options; JSON values only, since they go to the host process.
+    """A backend and its options, which are JSON values because they are sent to the host process.
 
     `memory_mb` limits the memory of a host process, the mapped model file not counted; 0 is no
     limit.
@@ -27,11 +27,11 @@ class BackendConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """A whole engine.
+    """The configuration of an engine.
 
     `copies` are further backends with the same model, each in a process of its own like the first.
-    `slots` is the number to assume until the backend has told its own; `max_queue` bounds how many
-    interactive requests wait for one.
+    `slots` is the number to assume until the backend has loaded and reports its own. `max_queue` is
+    how many interactive requests may wait for a slot.
     """
 
     backend: BackendConfig

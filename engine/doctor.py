@@ -1,8 +1,8 @@
-"""What a backend really does on this machine: looked at step by step, told line by line.
+"""Examines step by step what a backend does on this machine, and prints each finding.
 
-`python -m handler doctor` runs it as `python -m engine.doctor PARENT_PID`, the backend as JSON on
-stdin. One JSON line on stdout for each finding, written at once: should the runtime kill this
-process, what was found before is known, and what was being tried.
+`python -m handler doctor` runs it as `python -m engine.doctor PARENT_PID`, with the backend as JSON
+on stdin. Each finding is one JSON line on stdout, written at once: if the runtime kills this
+process, the earlier findings and the current step are known.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ from engine.hosts.process_utils import die_with_parent, exit_now, ignore_signals
 from engine.request import Chat, Message, Prompt
 from engine.run_trace import RunTrace, trace_run
 
-# The names of a step's first finding and of its last, where it fails.
+# The names of the first finding of a step, and of the last one if it fails.
 BEGINS = "begins"
 FAILED = "failed"
 
 Findings = Iterator[tuple[str, Any]]
 
-# One ends by itself, an aborted run may come without the runtime's numbers; the other does not.
-_SHORT = "Count from one to twenty, in words."
-_LONG = "Tell a long story about a walnut tree."
-_LIMIT = 5
-_ABORT_AT = 8
-_LONGEST_WORDS = 1024
-# Of any vocabulary: what the model makes of them does not matter.
-_SOME_TOKENS = tuple(range(100, 140))
-# A prefill that is over sooner cannot be told from one that was interrupted.
-_TELLING_S = 0.2
-_RUNS_AFTERWARDS = 5
+# The short prompt is for a run that ends by itself: an aborted run may have no statistics. The long
+# one does not end before the limit or the abort.
+_SHORT_PROMPT = "Count from one to twenty, in words."
+_LONG_PROMPT = "Tell a long story about a walnut tree."
+_LIMIT_TOKENS = 5
+_ABORT_AT_TOKEN = 8
+_MAX_PROMPT_WORDS = 1024
+# Valid in any vocabulary; their text does not matter.
+_PROMPT_TOKENS = tuple(range(100, 140))
+# A shorter prefill cannot be distinguished from one that was interrupted.
+_MIN_PREFILL_S = 0.2
+_FINAL_RUNS = 5
 
 
 class Doctor:
-    """Examines one backend; everything happens on the thread that calls, but for the callbacks."""
+    """Examines one backend on the calling thread; only callbacks may come on other threads."""
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
         self._name = name
@@ -59,15 +60,15 @@ class Doctor:
         self._runs = 0
 
     def examine(self) -> Iterator[tuple[str, str, Any]]:
-        """Yield findings as step, name and value; BEGINS has whether a model is loaded by then.
+        """Yield findings as step, name and value; the value of BEGINS is whether a model is loaded.
 
-        A step that fails is a finding too. Without a model it is the last one, since there is
-        nothing left to try.
+        A step that fails is a finding too. It is the last one if no model is loaded, because all
+        later steps need one.
         """
-        for step, look in self._steps():
+        for step, run_step in self._steps():
             yield step, BEGINS, self._capabilities is not None
             try:
-                for name, value in look():
+                for name, value in run_step():
                     yield step, name, value
             except Exception as error:
                 if not isinstance(error, EngineError):
@@ -86,7 +87,7 @@ class Doctor:
             yield "library", lambda: library_findings.report_library(self._options)
         yield "loading", self._loading
         yield "first run", self._first_run
-        yield f"limit of {_LIMIT} tokens", self._limit
+        yield f"limit of {_LIMIT_TOKENS} tokens", self._limit
         yield "abort in decode", self._abort_in_decode
         yield "next turn", self._next_turn
         yield "long prompt", self._long_prompt
@@ -99,7 +100,7 @@ class Doctor:
     def _model(self) -> Findings:
         path = Path(self._options.get("model_path") or "")
         if not path.is_file():
-            # Whether that is wrong, the backend says.
+            # The backend reports whether that is an error.
             yield "path", str(path) if path.name else "none was given"
             return
         yield "path", str(path)
@@ -112,75 +113,76 @@ class Doctor:
         yield "seconds", round(time.monotonic() - started, 2)
         yield "resident memory, MB", machine_info.resident_mb()
         self._capabilities = capabilities
-        # `runtime` says once more what the library's step has said.
+        # `runtime` repeats the findings of the step "library".
         yield from (each for each in capabilities.to_wire().items() if each[0] != "runtime")
 
     def _first_run(self) -> Findings:
-        run = self._run(_SHORT, max_tokens=256)
+        run = self._run(_SHORT_PROMPT, max_tokens=256)
         reported = run.end.reported_tokens
         yield "text", "".join(run.text)[:200]
         yield "ms to the first callback", _ms(run.first_s)
         yield "prefill ms, as the runtime says", round(run.end.prefill_ms, 1)
         yield "prompt tokens", run.end.prompt_tokens
-        yield "tokens a second", None if run.rate is None else round(run.rate, 2)
+        yield "tokens a second", _rounded(run.tokens_per_second)
         yield "callbacks", run.callbacks
         yield "tokens, as the runtime counts", reported
         beyond = None if reported is None else run.callbacks - reported
         yield "callbacks beyond the runtime's count", beyond
-        # Runs that requests share are called from a thread of their own.
-        known = run.threads and self._options.get("n_batch", 1) == 1
-        here = run.threads == {threading.get_ident()}
-        yield "callbacks on the calling thread", here if known else None
+        # Batched runs call back from a thread of their own.
+        is_comparable = run.threads and self._options.get("n_batch", 1) == 1
+        is_same_thread = run.threads == {threading.get_ident()}
+        yield "callbacks on the calling thread", is_same_thread if is_comparable else None
         yield "threads that called back", len(run.threads)
 
     def _limit(self) -> Findings:
-        run = self._run(_LONG, max_tokens=_LIMIT)
+        run = self._run(_LONG_PROMPT, max_tokens=_LIMIT_TOKENS)
         yield "text", "".join(run.text)
         yield "callbacks", run.callbacks
-        beyond = run.callbacks - _LIMIT
+        beyond = run.callbacks - _LIMIT_TOKENS
         yield "callbacks beyond the limit", beyond if beyond >= 0 else None
-        after = run.returned - run.stamps[-1] if run.stamps else None
+        after = run.returned - run.callback_times[-1] if run.callback_times else None
         yield "ms from the last one to the return", _ms(after)
 
     def _abort_in_decode(self) -> Findings:
-        run = self._run(_LONG, max_tokens=256, abort_at_token=_ABORT_AT)
+        run = self._run(_LONG_PROMPT, max_tokens=256, abort_at_token=_ABORT_AT_TOKEN)
         yield "ms to the return", _ms(run.abort_s)
-        late = run.callbacks - _ABORT_AT if run.abort_s is not None else None
+        late = run.callbacks - _ABORT_AT_TOKEN if run.abort_s is not None else None
         yield "callbacks after it", late
 
     def _next_turn(self) -> Findings:
-        first = self._run(_SOME_TOKENS, max_tokens=_LIMIT)
-        # Tokens without a number cannot be sent again.
-        prompt = (*_SOME_TOKENS, *(id_ for id_ in first.ids if id_ >= 0), *_SOME_TOKENS)
+        first = self._run(_PROMPT_TOKENS, max_tokens=_LIMIT_TOKENS)
+        # Tokens without an id cannot be sent again.
+        prompt = (*_PROMPT_TOKENS, *(id_ for id_ in first.ids if id_ >= 0), *_PROMPT_TOKENS)
         yield "prompt tokens", len(prompt)
-        yield "tokens of the first turn", len(_SOME_TOKENS) + len(first.ids)
+        yield "tokens of the first turn", len(_PROMPT_TOKENS) + len(first.ids)
         yield "tokens reused", self._run(prompt, max_tokens=1).end.cached_tokens
 
     def _long_prompt(self) -> Findings:
-        run = self._run(self._walnuts(), max_tokens=1)
-        # Where the first token ends the answer, nothing is called back.
+        run = self._run(self._build_long_prompt(), max_tokens=1)
+        # If the first token ends the answer, there is no callback.
         self._prefill_s = run.first_s or run.returned - run.started
         yield "prompt tokens", run.end.prompt_tokens
         yield "ms to the first callback", _ms(run.first_s)
 
     def _abort_in_prefill(self) -> Findings:
-        whole = self._prefill_s
-        if whole is None:
+        prefill_s = self._prefill_s
+        if prefill_s is None:
             yield "prefill interrupted", None
             return
-        run = self._run(self._walnuts(), max_tokens=8, abort_after_s=whole / 4)
-        yield "ms to the abort", _ms(whole / 4)
+        run = self._run(self._build_long_prompt(), max_tokens=8, abort_after_s=prefill_s / 4)
+        yield "ms to the abort", _ms(prefill_s / 4)
         yield "ms from there to the return", _ms(run.abort_s)
         yield "callbacks", run.callbacks
-        seen = whole >= _TELLING_S and run.abort_s is not None
-        yield "prefill interrupted", run.returned - run.started < 0.6 * whole if seen else None
+        is_conclusive = prefill_s >= _MIN_PREFILL_S and run.abort_s is not None
+        was_interrupted = run.returned - run.started < 0.6 * prefill_s
+        yield "prefill interrupted", was_interrupted if is_conclusive else None
 
     def _afterwards(self) -> Findings:
         before = machine_info.resident_mb()
-        for _ in range(_RUNS_AFTERWARDS):
-            run = self._run(_LONG, max_tokens=8)
+        for _ in range(_FINAL_RUNS):
+            run = self._run(_LONG_PROMPT, max_tokens=8)
         after = machine_info.resident_mb()
-        yield "more runs", _RUNS_AFTERWARDS
+        yield "more runs", _FINAL_RUNS
         yield "callbacks of the last one", run.callbacks
         yield "resident memory, MB", after
         growth = None if before is None or after is None else round(after - before, 1)
@@ -188,7 +190,7 @@ class Doctor:
 
     def _vector(self) -> Findings:
         started = time.monotonic()
-        vector, tokens = self._backend.embed(_SHORT)
+        vector, tokens = self._backend.embed(_SHORT_PROMPT)
         yield "tokens", tokens
         yield "numbers", len(vector)
         yield "ms", _ms(time.monotonic() - started)
@@ -204,9 +206,9 @@ class Doctor:
             raise BackendFailed("no model is loaded")
         return self._capabilities
 
-    def _walnuts(self) -> str:
-        """Return a long prompt; each begins otherwise, lest a prompt cache answers for the next."""
-        words = min(self._loaded.context_length // 4, _LONGEST_WORDS)
+    def _build_long_prompt(self) -> str:
+        """Return a long prompt; each one begins differently, so that no prompt cache is used."""
+        words = min(self._loaded.context_length // 4, _MAX_PROMPT_WORDS)
         return f"{self._runs}{' walnut' * words}"
 
     def _run(
@@ -218,13 +220,13 @@ class Doctor:
         abort_after_s: float | None = None,
     ) -> RunTrace:
         self._runs += 1
-        given: Prompt = prompt
+        model_input: Prompt = prompt
         if isinstance(prompt, str) and self._loaded.chat_template:
-            given = Chat((Message("user", prompt),))
+            model_input = Chat((Message("user", prompt),))
         return trace_run(
             self._backend,
             self._runs,
-            given,
+            model_input,
             max_tokens=max_tokens,
             abort_at_token=abort_at_token,
             abort_after_s=abort_after_s,
@@ -232,11 +234,15 @@ class Doctor:
 
 
 def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 2)
+    return None if seconds is None else _rounded(seconds * 1000)
 
 
-def _speak_at_once() -> None:
-    """Leave nothing in C's buffer of stdout: a crash would take along what explains it."""
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
+
+
+def _unbuffer_c_stdout() -> None:
+    """Turn off C's buffer of stdout: a crash would lose the output that explains it."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         unbuffered = 2
@@ -246,17 +252,17 @@ def _speak_at_once() -> None:
 def main() -> None:
     """Examine the backend that stdin describes, for the parent given as argument."""
     die_with_parent(int(sys.argv[1]))
-    # Ctrl-C reaches the whole group; the parent has a report to finish first.
+    # Ctrl-C reaches the whole process group, and the parent must finish the report first.
     ignore_signals()
-    asked = json.load(sys.stdin)
-    # Whatever a library prints must not get between the findings.
+    backend = json.load(sys.stdin)
+    # Send the output of libraries to stderr, so that it does not mix with the findings.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    _speak_at_once()
-    for finding in Doctor(asked["backend"], asked["options"]).examine():
+    _unbuffer_c_stdout()
+    for finding in Doctor(backend["backend"], backend["options"]).examine():
         out.write(json.dumps(finding) + "\n")
         out.flush()
-    # Not by way of the interpreter's end, where what is left in the library may still crash.
+    # Skip the interpreter's own exit, during which the library may still crash.
     exit_now(0)
 
 

@@ -1,4 +1,4 @@
-"""The engine: one door, one host, any number of streams."""
+"""The engine: admits requests to its slots and runs them on its host."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ from engine.prompt_size import check_size
 from engine.request import Chat, GenerationRequest, Priority, Prompt, RenderedPrompt
 from engine.stream import TokenStream, timeout_error
 
-# Interactive requests wait for a restart for so long, or for as long as two loads take.
+# How long interactive requests wait for a restart, at least; or as long as two loads take.
 SHORT_RESTART_S = 10.0
 
 
 class Engine:
-    """Generates text for anyone who gets past its one admission.
+    """Generates text with one model.
 
-    `generate` is the way in for jobs, HTTP requests and batches alike. Owned by one event loop: all
-    methods are called on it, except `spawn`, which may come before there is one.
+    Jobs, HTTP requests and batches all use `generate`. Owned by one event loop: all methods are
+    called on it, except `spawn`, which may be called before there is one.
 
-    After a crash, interactive requests wait for a short restart and then get EngineRestarting; jobs
-    and batches, which wait in queues of their own, wait until the engine is back or dead.
+    After a crash, interactive requests wait for a short restart, and get EngineRestarting if it
+    takes longer. Jobs and batches, which have queues of their own, wait until the engine is ready
+    or dead.
     """
 
     def __init__(self, config: EngineConfig, hooks: Sequence[Hook] = ()) -> None:
@@ -57,24 +58,25 @@ class Engine:
         self._admission = Admission(config.slots, config.max_queue)
         self._run_ids = itertools.count(1)
         self._streams: set[TokenStream] = set()
-        # How long there was no loaded model, in the periods that are over; when this one began.
+        # Seconds without a loaded model in earlier periods, and when the current period began.
         self._unloaded_before_s = 0.0
         self._unloaded_since: float | None = time.monotonic()
-        # Interactive requests are refused, because the restart takes long; until then a timer.
+        # Whether interactive requests are refused because a restart takes long, and the timer that
+        # sets it.
         self._rejects_interactive = False
-        self._refusal_timer: asyncio.TimerHandle | None = None
-        # Of those that wait for the host, to be done when they are refused.
-        self._refusal: asyncio.Future[None] | None = None
+        self._rejection_timer: asyncio.TimerHandle | None = None
+        # Done when the interactive requests that wait for the host are refused.
+        self._rejection: asyncio.Future[None] | None = None
         self._has_failed = asyncio.Event()
 
     @property
     def state(self) -> EngineState:
-        """Ready, on the way there (`trouble` says why), or dead (`failure` says why)."""
+        """The state; `trouble` explains a restart and `failure` explains a dead engine."""
         return host_state(self._host)
 
     @property
     def trouble(self) -> str | None:
-        """What failed and when the engine is started again; None unless it is being restarted."""
+        """What failed and when the engine is restarted; None unless it is being restarted."""
         downtime = self._host.downtime
         return None if downtime is None else downtime.sentence
 
@@ -90,12 +92,12 @@ class Engine:
 
     @property
     def capabilities(self) -> Capabilities | None:
-        """What the loaded model can do; None until it has been loaded once."""
+        """What the loaded model supports; None until it has been loaded once."""
         return self._host.capabilities
 
     @property
     def request_timeout_s(self) -> float:
-        """How long a request may take, waiting included, that sets no time of its own."""
+        """The default time limit of a request, queueing included."""
         return self._timeouts.request_timeout_s
 
     @property
@@ -115,24 +117,24 @@ class Engine:
 
     @property
     def restarts(self) -> int:
-        """How often the host process was started again after a crash."""
+        """How often the host process was restarted after a crash."""
         return self._host.restarts
 
     @property
     def instances(self) -> tuple[Instance, ...]:
-        """How each copy of the model is doing; one where there are no copies."""
+        """The state of each copy of the model; one entry if there are no copies."""
         return tuple(Instance.of(host) for host in self._hosts)
 
     def subscribe(self, hook: Hook) -> None:
-        """Tell a hook of all events from here on."""
+        """Call a hook with all events from now on."""
         self._hooks.add(hook)
 
     def spawn(self) -> None:
-        """Begin loading at once, without waiting and without a running loop."""
+        """Begin loading, without waiting and without a running event loop."""
         self._host.spawn()
 
     def abandon(self) -> None:
-        """Undo `spawn` at once, for a process that ends before it has a running loop."""
+        """Undo `spawn` at once, in a process that ends before it has a running event loop."""
         self._host.abandon()
 
     async def ready(self) -> Capabilities:
@@ -140,26 +142,26 @@ class Engine:
         return await self._host.ready()
 
     async def wait_until_dead(self) -> EngineError:
-        """Wait until the engine is dead or closed; return the reason."""
+        """Wait until the engine is dead or closed, and return the reason."""
         await self._has_failed.wait()
         assert self._host.failure is not None  # noqa: S101 - set with the event
         return self._host.failure
 
     def detach(self) -> None:
-        """Let another event loop own the engine; only while nothing runs and nothing waits."""
+        """Let another event loop own the engine; nothing may be running or waiting."""
         self._host.detach()
 
     async def reserve(self, priority: Priority, *, exclusive: bool = False) -> Slot:
-        """Wait for a slot on a loaded engine and hold it for a `generate` to come.
+        """Wait for a slot on a loaded engine, and hold it for a later `generate`.
 
-        With `alone` nothing else runs while the slot is held.
+        Nothing else runs while an exclusive slot is held.
 
-        For queues of jobs: one that is taken out only when it can run waits where it is durable,
-        and its waiting is not counted as execution. Raises EngineUnavailable or QueueFull.
+        Job queues reserve a slot before they take a job: so the job waits in the durable queue, and
+        its wait does not count as execution. Raises EngineUnavailable or QueueFull.
         """
         while True:
-            # The host first: slots that were held while a crashed one is started again would keep
-            # out the interactive requests that come meanwhile.
+            # The host first: slots that are held during a restart would keep out the interactive
+            # requests that arrive meanwhile.
             await self._host.ready()
             await self._admission.acquire(priority, exclusive=exclusive)
             if self._host.loaded and self._host.failure is None:
@@ -169,40 +171,40 @@ class Engine:
     async def generate(
         self, request: GenerationRequest, slot: Slot | None = None, *, buffered: bool = False
     ) -> TokenStream:
-        """Wait for a slot, if none is brought, and start; iterate the stream inside `async with`.
+        """Wait for a slot, unless one is given, and start; iterate the stream in `async with`.
 
-        Where the answer is wanted `whole`, for nobody reads along, its deltas come in few parts,
-        which takes less time from the model.
+        With `buffered`, for a client that reads only the complete answer, the deltas arrive in few
+        batches, which takes less time from the model.
 
         Raises:
-            QueueFull: too many wait already.
+            QueueFull: too many requests wait already.
             EngineUnavailable: the engine is dead, closed, could not load its model, or is
                 being restarted for longer than an interactive request waits.
-            RequestRejected: the engine cannot honour what the answer depends on.
-            GenerationTimeout: the request's time was up before it got a slot.
+            RequestRejected: the engine does not support a parameter that the answer depends on.
+            GenerationTimeout: the request reached its time limit before it got a slot.
         """
         loop = asyncio.get_running_loop()
         limit_s = (
             self._timeouts.request_timeout_s if request.timeout_s is None else request.timeout_s
         )
-        asked, unloaded_s = loop.time(), self._unloaded_s()
-        deadline = asked + limit_s
-        if not self._enter(slot):
+        start, unloaded_s = loop.time(), self._unloaded_s()
+        deadline = start + limit_s
+        if not self._try_admit(slot):
             try:
                 await self._admit(request, slot, deadline)
             except TimeoutError as error:
                 raise timeout_error(request, self._timeouts) from error
         try:
-            # Nothing is waited for any more; a host that dies now is found out by its stream.
+            # Returns at once; if the host dies now, the stream reports it.
             capabilities = await self._host.ready()
             check_size(request.prompt, capabilities.context_length)
-            request, notes = apply_chat_template(request, capabilities)
-            warnings = notes + capabilities.check(request.prompt, request.sampling)
+            request, template_warnings = apply_chat_template(request, capabilities)
+            warnings = template_warnings + capabilities.check(request.prompt, request.sampling)
         except BaseException:
             self._admission.release()
             raise
         load_s = self._unloaded_s() - unloaded_s
-        queued_s = max(loop.time() - asked - load_s, 0.0)
+        queued_s = max(loop.time() - start - load_s, 0.0)
         self._hooks(RequestStarted(request.request_id, request.priority, queued_s, load_s))
         stream = TokenStream(
             next(self._run_ids),
@@ -223,8 +225,8 @@ class Engine:
         self._host.start_run(stream)
         return stream
 
-    def _enter(self, slot: Slot | None) -> bool:
-        """Take the slot that was brought, or a free one, where nothing has to be waited for."""
+    def _try_admit(self, slot: Slot | None) -> bool:
+        """Take the given slot or a free one; returns False if the request has to wait."""
         if self._host.failure is not None:
             raise self._host.failure.with_traceback(None)
         if not self._host.loaded:
@@ -234,7 +236,7 @@ class Engine:
     async def _admit(self, request: GenerationRequest, slot: Slot | None, deadline: float) -> None:
         """Wait for a slot and for the model. Raises TimeoutError at the deadline."""
         if self._rejects_interactive and request.priority is Priority.INTERACTIVE:
-            raise self._restarting()
+            raise self._restarting_error()
         if slot is None or not slot.take():
             if not self._admission.has_free_slot():
                 waiting = self._admission.waiting + 1
@@ -244,29 +246,30 @@ class Engine:
             return
         try:
             async with asyncio.timeout_at(deadline):
-                await self._ready(request.priority)
+                await self._wait_loaded(request.priority)
         except BaseException:
             self._admission.release()
             raise
 
-    async def _ready(self, priority: Priority) -> Capabilities:
-        """Wait for the model, for an interactive request only as long as a short restart takes."""
+    async def _wait_loaded(self, priority: Priority) -> Capabilities:
+        """Wait for the model; an interactive request waits only for a short restart."""
         host = self._host
         if host.loaded or host.failure is not None or priority is not Priority.INTERACTIVE:
             return await host.ready()
         if self._rejects_interactive:
-            raise self._restarting()
-        refusal = self._refusal = self._refusal or asyncio.get_running_loop().create_future()
+            raise self._restarting_error()
+        loop = asyncio.get_running_loop()
+        rejection = self._rejection = self._rejection or loop.create_future()
         ready = asyncio.ensure_future(host.ready())
         try:
-            await asyncio.wait({ready, refusal}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({ready, rejection}, return_when=asyncio.FIRST_COMPLETED)
             if ready.done():
                 return ready.result()
         finally:
             ready.cancel()
-        raise self._restarting()
+        raise self._restarting_error()
 
-    def _restarting(self) -> EngineRestarting:
+    def _restarting_error(self) -> EngineRestarting:
         downtime = self._host.downtime
         if downtime is None:
             return EngineRestarting("the engine is being restarted", retry_after_s=1)
@@ -277,13 +280,16 @@ class Engine:
     async def _call(
         self, op: SideCall, payload: Any, prompt: Prompt, param: str | None = None
     ) -> Any:
-        """Ask the engine's process, unless `prompt` cannot fit the context. Raises EngineError."""
-        capabilities = await self._ready(Priority.INTERACTIVE)
+        """Make a side call on the host, unless `prompt` cannot fit the context.
+
+        Raises EngineError.
+        """
+        capabilities = await self._wait_loaded(Priority.INTERACTIVE)
         check_size(prompt, capabilities.context_length, param)
         return await self._host.call(op, payload)
 
     async def render(self, chat: Chat) -> str:
-        """Return the prompt the model's chat template makes of a chat. Raises EngineError."""
+        """Render a chat with the model's chat template. Raises EngineError."""
         return str(await self._call("render", chat, chat))
 
     async def tokenize(self, text: str) -> list[int]:
@@ -295,29 +301,29 @@ class Engine:
         return str(await self._call("detokenize", list(tokens), tuple(tokens), "tokens"))
 
     async def pieces(self, text: str) -> list[str]:
-        """Return the text of each of a text's tokens. Raises EngineError."""
+        """Return the texts of the single tokens of a text. Raises EngineError."""
         return list(await self._call("pieces", text, text))
 
     async def infill(self, prefix: str, suffix: str) -> str:
-        """Return the prompt for what is missing between two texts. Raises EngineError."""
+        """Return the fill-in-the-middle prompt for two texts. Raises EngineError."""
         return str(await self._call("infill", [prefix, suffix], prefix + suffix))
 
     async def embed(
         self, texts: Sequence[RenderedPrompt], priority: Priority, slot: Slot | None = None
     ) -> list[Embedding]:
-        """Return what each text means, one after the other on one slot.
+        """Return the embeddings of texts, computed one after the other on one slot.
 
         Raises:
-            UnsupportedParameter: the model has no vectors, or takes no token ids.
-            QueueFull: too many wait already.
+            UnsupportedParameter: the model has no embeddings, or takes no token ids.
+            QueueFull: too many requests wait already.
             EngineUnavailable: the engine is dead, closed or could not load its model.
-            GenerationTimeout: they took longer than a request may, waiting in the queue included.
-            RequestRejected: one of them is too long.
+            GenerationTimeout: they took longer than a request may, queueing included.
+            RequestRejected: one of the texts is too long.
         """
         limit_s = self._timeouts.request_timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                capabilities = await self._ready(priority)
+                capabilities = await self._wait_loaded(priority)
                 if not capabilities.embeddings:
                     raise UnsupportedParameter(
                         f"input: the {capabilities.backend} engine has no embeddings", param="input"
@@ -326,39 +332,41 @@ class Engine:
                     check_size(text, capabilities.context_length, "input")
                 if slot is None or not slot.take():
                     await self._admission.acquire(priority)
-                return await self._vectors(texts)
+                return await self._compute_embeddings(texts)
         except TimeoutError as error:
             raise GenerationTimeout(
                 f"the request took longer than {limit_s:g} s (REQUEST_TIMEOUT_S)"
             ) from error
 
-    async def _vectors(self, texts: Sequence[RenderedPrompt]) -> list[Embedding]:
-        """Have them made, and give the slot back when the last that was begun is there.
+    async def _compute_embeddings(self, texts: Sequence[RenderedPrompt]) -> list[Embedding]:
+        """Compute one embedding per call, and release the slot when the last call has returned.
 
-        One call each, for whoever leaves is not computed for to the last: but a vector cannot be
-        aborted, and who came next would pay for it.
+        After a cancellation no further text is computed. A call in progress cannot be aborted, so
+        the slot is held until it returns: otherwise the next request would wait for it.
         """
-        wanted = True
+        is_cancelled = False
 
-        async def make() -> list[Embedding]:
-            made: list[Embedding] = []
+        async def compute() -> list[Embedding]:
+            embeddings: list[Embedding] = []
             try:
-                while wanted and len(made) < len(texts):
-                    made.append(Embedding(*await self._host.call("embed", texts[len(made)])))
+                for text in texts:
+                    if is_cancelled:
+                        break
+                    embeddings.append(Embedding(*await self._host.call("embed", text)))
             except EngineError:
-                if wanted:
+                if not is_cancelled:
                     raise
             finally:
                 self._admission.release()
-            return made
+            return embeddings
 
         try:
-            return await asyncio.shield(asyncio.create_task(make()))
+            return await asyncio.shield(asyncio.create_task(compute()))
         finally:
-            wanted = False
+            is_cancelled = True
 
     async def close(self) -> None:
-        """Abort what runs, refuse what waits, unload; bounded by the clocks."""
+        """Abort running requests, refuse waiting ones, and unload; the timeouts limit the wait."""
         self._admission.fail_waiting(EngineClosed("the engine is shutting down"))
         streams = list(self._streams)
         for stream in streams:
@@ -370,10 +378,10 @@ class Engine:
         self._admission.release()
 
     def _unloaded_s(self) -> float:
-        """Return for how long in all there has been no loaded model.
+        """Return the total time without a loaded model.
 
-        The difference of two calls is how much of the time between them was spent on loading,
-        whatever the request waited for first.
+        The difference between two calls is the time spent on loading between them, whatever else
+        the request waited for.
         """
         since = self._unloaded_since
         return self._unloaded_before_s + (0.0 if since is None else time.monotonic() - since)
@@ -384,29 +392,31 @@ class Engine:
             self._unloaded_since = None
         elif not self._host.loaded and self._unloaded_since is None:
             self._unloaded_since = time.monotonic()
-        self._time_the_restart()
+        self._update_restart_timer()
         if self._host.failure is not None:
             self._has_failed.set()
             self._admission.fail_waiting(self._host.failure)
         elif self._host.capabilities is not None:
             self._admission.resize(self._host.capabilities.slots)
 
-    def _time_the_restart(self) -> None:
-        """Refuse interactive requests when a restart takes long, until the model is loaded."""
+    def _update_restart_timer(self) -> None:
+        """Refuse interactive requests if a restart takes long, until the model is loaded."""
         downtime = self._host.downtime
         if downtime is None:
             self._rejects_interactive = False
-            if self._refusal_timer is not None:
-                self._refusal_timer.cancel()
-                self._refusal_timer = None
-        elif self._refusal_timer is None:
-            patience_s = max(SHORT_RESTART_S, 2 * downtime.load_s)
-            wait_s = max(downtime.since + patience_s - time.monotonic(), 0.0)
-            self._refusal_timer = asyncio.get_running_loop().call_later(wait_s, self._refuse)
+            if self._rejection_timer is not None:
+                self._rejection_timer.cancel()
+                self._rejection_timer = None
+        elif self._rejection_timer is None:
+            max_wait_s = max(SHORT_RESTART_S, 2 * downtime.load_s)
+            wait_s = max(downtime.since + max_wait_s - time.monotonic(), 0.0)
+            self._rejection_timer = asyncio.get_running_loop().call_later(
+                wait_s, self._reject_interactive
+            )
 
-    def _refuse(self) -> None:
+    def _reject_interactive(self) -> None:
         self._rejects_interactive = True
-        self._admission.fail_waiting(self._restarting(), Priority.INTERACTIVE)
-        refusal, self._refusal = self._refusal, None
-        if refusal is not None and not refusal.done():
-            refusal.set_result(None)
+        self._admission.fail_waiting(self._restarting_error(), Priority.INTERACTIVE)
+        rejection, self._rejection = self._rejection, None
+        if rejection is not None and not rejection.done():
+            rejection.set_result(None)

@@ -5,19 +5,19 @@
     │   ├── PromptTooLong
     │   └── UnsupportedParameter
     ├── QueueFull                the bounded queue is full, come back later
-    ├── EngineUnavailable        nothing can be generated at the moment, or ever again
+    ├── EngineUnavailable        no generation can start at the moment, or ever again
     │   ├── ModelLoadFailed
     │   ├── EngineDead
     │   ├── EngineRestarting
     │   └── EngineClosed
-    ├── GenerationFailed         it was running and did not get to its end
+    ├── GenerationFailed         a running generation ended without an answer
     │   ├── BackendFailed
     │   ├── EngineCrashed
     │   │   └── EngineReplaced
     │   ├── EngineStalled
     │   └── ConsumerTooSlow
-    ├── GenerationTimeout        the request's own time was up
-    └── GenerationCancelled      somebody asked for it to stop
+    ├── GenerationTimeout        the request reached its own time limit
+    └── GenerationCancelled      the client or the operator stopped it
 
 `handler.errors` maps each class to a code, a type and an HTTP status; a test walks this tree and
 fails when a class has no row there.
@@ -31,10 +31,10 @@ Detail = str | int | float | None
 
 
 class EngineError(Exception):
-    """Base of all errors the engine raises on purpose.
+    """Base of all errors that the engine raises on purpose.
 
-    `message` is one sentence fit for the person who sent the request; `details` are plain values,
-    so that an error can cross from the host process and be the same error on the other side.
+    `message` is one sentence for the client. `details` are plain values, so that an error can be
+    sent from the host process and rebuilt on the other side.
     """
 
     def __init__(self, message: str, **details: Detail) -> None:
@@ -60,7 +60,7 @@ class UnsupportedParameter(RequestRejected):
 
 
 class QueueFull(EngineError):
-    """As many requests wait as may wait; details: retry_after_s."""
+    """The maximum number of requests is waiting already; details: retry_after_s."""
 
 
 class EngineUnavailable(EngineError):
@@ -68,11 +68,11 @@ class EngineUnavailable(EngineError):
 
 
 class ModelLoadFailed(EngineUnavailable):
-    """The model or its library could not be loaded; trying again changes nothing."""
+    """The model or its library could not be loaded; a retry would fail as well."""
 
 
 class EngineDead(EngineUnavailable):
-    """The engine was down for too long, or hung where it cannot be restarted."""
+    """The engine was down for too long, or is stuck and cannot be restarted."""
 
 
 class EngineRestarting(EngineUnavailable):
@@ -92,15 +92,15 @@ class BackendFailed(GenerationFailed):
 
 
 class EngineCrashed(GenerationFailed):
-    """The engine host died with the request on it."""
+    """The engine host died while the request was running on it."""
 
 
 class EngineReplaced(EngineCrashed):
-    """The engine host was ended because of another request, or died of another one's abort."""
+    """The engine host ended because of another request or the abort of one."""
 
 
 class EngineStalled(GenerationFailed):
-    """No token came within the prefill or stall clock."""
+    """No token came within the prefill or stall timeout."""
 
 
 class ConsumerTooSlow(GenerationFailed):
@@ -116,14 +116,14 @@ class GenerationCancelled(EngineError):
 
 
 def engine_errors(root: type[EngineError] = EngineError) -> Iterator[type[EngineError]]:
-    """Yield the tree's classes, root first, so that tables over them can be checked whole."""
+    """Yield the tree's classes, root first, so that tests can check tables of all errors."""
     yield root
     for child in root.__subclasses__():
         yield from engine_errors(child)
 
 
 def from_wire(wire: list[object]) -> EngineError:
-    """Rebuild an error that `to_wire` made; an unknown name becomes `GenerationFailed`."""
+    """Rebuild an error from `to_wire`; an unknown name becomes `GenerationFailed`."""
     name, message, details = wire
     by_name = {cls.__name__: cls for cls in engine_errors()}
     fields = details if isinstance(details, dict) else {}

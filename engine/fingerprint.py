@@ -1,4 +1,4 @@
-"""What tells one large file from another, without reading all of it."""
+"""A fingerprint of a large file that does not read all of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _ENDS_BYTES = 1_000_000
 
 
 def sha256_of_ends(path: Path) -> str:
-    """Return the digest of a file's first and last million bytes: a model may have gigabytes.
+    """Return the SHA-256 of a file's first and last million bytes; models may have gigabytes.
 
     Raises OSError.
     """

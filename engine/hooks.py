@@ -40,9 +40,9 @@ class FirstToken(NamedTuple):
 class RequestEnded(NamedTuple):
     """A run has ended, with a finish or an error, and its slot is free.
 
-    If it was aborted, `error` is the reason of the abort. `tokens` is the number of tokens that were
-    received, the only figure for a run without a finish. `decode_s` is the time from the first to
-    the last of them.
+    If it was aborted, `error` is the reason of the abort. `tokens` is the number of received
+    tokens, the only figure for a run without a finish. `decode_s` is the time from the first to the
+    last of them.
     """
 
     request_id: str

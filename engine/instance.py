@@ -1,4 +1,4 @@
-"""How one host of an engine is doing, for those who show it."""
+"""The state of an engine's hosts, for health reports and metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.hosts.base import Host
 
 
 class EngineState(StrEnum):
-    """Whether requests are answered, will be after a load or restart, or never again."""
+    """Whether requests run now, will run after a load or restart, or never again."""
 
     LOADING = "loading"
     READY = "ready"
@@ -18,7 +18,7 @@ class EngineState(StrEnum):
 
 
 def host_state(host: Host) -> EngineState:
-    """Return what has become of a host."""
+    """Return the state of a host."""
     if host.failure is not None:
         return EngineState.DEAD
     if host.loaded:
@@ -28,9 +28,9 @@ def host_state(host: Host) -> EngineState:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One copy of a model at a moment.
+    """The state of one copy of a model at one moment.
 
-    `failure` is why it is dead; `trouble` is why it is being restarted, and when that will be.
+    `failure` is why it is dead. `trouble` is why it is being restarted, and when.
     """
 
     state: EngineState
@@ -41,7 +41,7 @@ class Instance:
 
     @classmethod
     def of(cls, host: Host) -> Instance:
-        """Return how a host is doing."""
+        """Return the current state of a host."""
         failure, downtime = host.failure, host.downtime
         return cls(
             host_state(host),

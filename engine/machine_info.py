@@ -1,4 +1,4 @@
-"""The machine as this process sees it."""
+"""System, processors and memory, as this process sees them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def describe_machine() -> Iterator[tuple[str, Any]]:
-    """Yield what there is, by name, for whoever reads a report; None for what cannot be told."""
+    """Yield the machine's properties as name and value, for a report; None if unknown."""
     yield "system", f"{platform.system()} {platform.release()} {platform.machine()}"
     yield "python", platform.python_version()
     yield "CPUs", os.cpu_count()
@@ -20,7 +20,7 @@ def describe_machine() -> Iterator[tuple[str, Any]]:
 
 
 def resident_mb() -> float | None:
-    """Return how much memory this process holds; None where there is no /proc."""
+    """Return the resident memory of this process; None on systems without /proc."""
     return _megabytes(Path("/proc/self/status"), "VmRSS")
 
 
@@ -29,5 +29,5 @@ def _megabytes(path: Path, name: str) -> float | None:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    found = next((line for line in lines if line.startswith(f"{name}:")), None)
-    return round(int(found.split()[1]) / 1024, 1) if found else None
+    match = next((line for line in lines if line.startswith(f"{name}:")), None)
+    return round(int(match.split()[1]) / 1024, 1) if match else None

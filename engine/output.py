@@ -1,4 +1,4 @@
-"""What an engine answers: deltas while it runs, one finish at the end."""
+"""The output of an engine: deltas while a generation runs, and one finish at its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class FinishReason(StrEnum):
-    """Why an answer ended, in OpenAI's words."""
+    """Why an answer ended, with OpenAI's values."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -21,7 +21,7 @@ class FinishReason(StrEnum):
 class TokenLogprob:
     """One sampled token, its log-probability (never above 0) and the likeliest alternatives.
 
-    `raw` are its bytes, which need not be whole characters, and `offset` is where they begin in the
+    `raw` are its bytes, which may end inside a character. `offset` is where they begin in the
     answer's text, in characters.
     """
 
@@ -33,29 +33,29 @@ class TokenLogprob:
 
 
 class Delta(NamedTuple):
-    """The new text one token brought; empty while it is held back as a possible stop string.
+    """The new text of one token; empty while it is held back as a possible stop string.
 
-    A tuple because one is made per token: a frozen dataclass takes three times as long.
+    A tuple, because one is made per token and a frozen dataclass takes three times as long.
     """
 
     text: str
     logprob: TokenLogprob | None = None
 
 
-# As `Delta(text, logprob)`, without the function that this is: less than two thirds of the time.
+# The same as `Delta(text, logprob)` in less than two thirds of the time.
 new_delta: Callable[[tuple[str, TokenLogprob | None]], Delta] = partial(tuple.__new__, Delta)
 
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """What a text means, as a vector of length 1, and how many tokens it has."""
+    """The embedding of a text, a vector of length 1, and the number of its tokens."""
 
     vector: Sequence[float]
     tokens: int
 
 
 class Usage(NamedTuple):
-    """Model tokens as the engine counted them; `cached_tokens` of the prompt were not prefilled."""
+    """Token counts of the engine; `cached_tokens` of the prompt were not prefilled."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -70,10 +70,10 @@ class Usage(NamedTuple):
 class Timings(NamedTuple):
     """Where a request's time went, in milliseconds of wall clock.
 
-    `queue_ms` is the wait for a slot and `load_ms` that for the model to be loaded, 0 if it was
-    loaded already. `reload_ms` is for loading the model again where its sampling can be changed in
-    no other way. Of the prompt, `reused_tokens` were in the engine's cache and `prefilled_tokens`
-    were computed.
+    `queue_ms` is the wait for a slot, and `load_ms` the wait for the model to load, 0 if it was
+    loaded already. `reload_ms` is the time to load the model again, where that is the only way to
+    change its sampling. Of the prompt, `reused_tokens` were in the engine's cache, and
+    `prefilled_tokens` were computed.
     """
 
     queue_ms: float = 0.0
@@ -89,11 +89,11 @@ class Timings(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """The end of an answer: why, how much, how long.
+    """The end of an answer: its reason, token counts and timings.
 
-    `stop_reason` is the stop string or stop token id that ended it, None at an end-of-sequence or
-    a length limit (vLLM's meaning). A tuple, as what is in it: all of them are made for each answer
-    in both processes.
+    `stop_reason` is the stop string or stop token id that ended it, None for an end-of-sequence
+    token or a length limit (vLLM's meaning). A tuple, like `usage` and `timings`, for speed: all
+    three are made for each answer in both processes.
     """
 
     reason: FinishReason
@@ -115,11 +115,11 @@ class Finish(NamedTuple):
 
     @classmethod
     def from_wire(cls, wire: list[Any]) -> Finish:
-        """Rebuild a finish that `to_wire` made; only the engine's own timings cross."""
+        """Rebuild a finish from `to_wire`, which has only the timings of the host process."""
         reason, stop_reason, usage, prefill_ms, reload_ms, first_token_ms = wire
         timings = Timings(prefill_ms=prefill_ms, reload_ms=reload_ms, first_token_ms=first_token_ms)
         return cls(_REASONS[reason], Usage(*usage), stop_reason, timings)
 
 
-# Called by name, an enum looks at more than that.
+# A dict lookup is faster than `FinishReason(value)`.
 _REASONS = {reason.value: reason for reason in FinishReason}

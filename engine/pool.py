@@ -1,4 +1,4 @@
-"""Several models at once: an engine for each, seen as one by those who start, count and close."""
+"""Several models at once: one engine per model, with the interface of a single engine."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from engine.request import Priority
 
 
 class PoolReservation(Slot):
-    """A place among the jobs of all models: whoever has it waits for a slot of its model."""
+    """A reservation for a job of any model; the job then waits for a slot of its own model."""
 
     def take(self) -> bool:
-        """Return False: it is no slot of an engine, and its owner keeps it to the job's end."""
+        """Return False: it is no slot of an engine, and is held until the end of the job."""
         return False
 
 
 class EnginePool:
-    """Engines by the names of their models; the first one's is the default.
+    """Engines by the names of their models; the first one is the default.
 
-    Each has an admission and hosts of its own, so that a model which is busy, loads or is dead
-    costs the others nothing. What is asked here is asked of all of them: ready as soon as one is,
-    dead when all are. Requests are brought to the `engines` themselves. Owned by one event loop,
-    like they are.
+    Each engine has its own admission and hosts, so a model that is busy, loading or dead does not
+    affect the others. The pool is ready as soon as one engine is, and dead when all are. Requests
+    go to the `engines` directly. Owned by one event loop, like the engines.
 
     Raises:
         ValueError: there is no model.
@@ -43,10 +42,11 @@ class EnginePool:
             name: Engine(config, hooks) for name, config in configs.items()
         }
         first = next(iter(configs.values()))
-        # Only jobs and batches come through it, which are never refused.
-        self._places = Admission(self.slots, first.max_queue)
-        # Whether all have been asked to load: without it a model would wait for its first request.
-        self._asked = False
+        # Only for jobs and batches, which are never refused.
+        self._reservations = Admission(self.slots, first.max_queue)
+        # Whether `ready` has made all engines load: otherwise a model would be loaded only for its
+        # first request.
+        self._has_started_all = False
         self.subscribe(self._on_event)
 
     @property
@@ -60,26 +60,32 @@ class EnginePool:
 
     @property
     def failure(self) -> EngineError | None:
-        """Why the first engine is dead, when all are."""
+        """Why the first engine is dead, if all are."""
         failures = [engine.failure for engine in self.engines.values()]
         return failures[0] if all(failures) else None
 
     @property
     def trouble(self) -> str | None:
-        """What failed and when it is started again, of the first engine, when none is ready."""
+        """What failed and when the engine is restarted; None unless the pool is restarting.
+
+        If several engines are restarting, it is about the first one.
+        """
         if self.state is not EngineState.RESTARTING:
             return None
         return next(filter(None, (engine.trouble for engine in self.engines.values())), None)
 
     @property
     def rejects_interactive(self) -> bool:
-        """Whether every engine refuses interactive requests or is dead, and one is not dead."""
+        """Whether all engines that are not dead refuse interactive requests.
+
+        False if all engines are dead.
+        """
         alive = [engine for engine in self.engines.values() if engine.failure is None]
         return bool(alive) and all(engine.rejects_interactive for engine in alive)
 
     @property
     def slots(self) -> int:
-        """How many generations run side by side, on engines that are not dead."""
+        """How many generations run side by side on the engines that are not dead; at least 1."""
         alive = [engine for engine in self.engines.values() if engine.failure is None]
         return sum(engine.slots for engine in alive) or 1
 
@@ -90,36 +96,36 @@ class EnginePool:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for a slot, or for a place."""
-        return self._places.waiting + sum(engine.waiting for engine in self.engines.values())
+        """How many requests wait for a slot or for a reservation."""
+        return self._reservations.waiting + sum(engine.waiting for engine in self.engines.values())
 
     @property
     def restarts(self) -> int:
-        """How often any host process was started again after a crash."""
+        """How often any host process was restarted after a crash."""
         return sum(engine.restarts for engine in self.engines.values())
 
     def subscribe(self, hook: Hook) -> None:
-        """Tell a hook of all events of all engines from here on."""
+        """Call a hook with all events of all engines from now on."""
         for engine in self.engines.values():
             engine.subscribe(hook)
 
     def spawn(self) -> None:
-        """Begin loading all models at once, without waiting and without a running loop."""
+        """Begin loading all models, without waiting and without a running event loop."""
         for engine in self.engines.values():
             engine.spawn()
 
     def abandon(self) -> None:
-        """Undo `spawn` at once, for a process that ends before it has a running loop."""
+        """Undo `spawn` at once, in a process that ends before it has a running event loop."""
         for engine in self.engines.values():
             engine.abandon()
 
     async def ready(self) -> Capabilities:
-        """Wait until the first model is loaded, and have all load. Raises EngineUnavailable."""
-        if self._asked:
+        """Load all models, and wait until one is loaded. Raises EngineUnavailable."""
+        if self._has_started_all:
             for engine in self.engines.values():
                 if engine.state is EngineState.READY and engine.capabilities is not None:
                     return engine.capabilities
-        self._asked = True
+        self._has_started_all = True
         tasks = [asyncio.create_task(engine.ready()) for engine in self.engines.values()]
         try:
             for task in asyncio.as_completed(tasks):
@@ -129,55 +135,56 @@ class EnginePool:
             for each in tasks:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        # None is ready, and each says why: the default's word is passed on.
+        # All have failed: raise the error of the default model.
         return await next(iter(self.engines.values())).ready()
 
     async def wait_until_dead(self) -> EngineError:
-        """Wait until all engines are dead or closed; return the first one's reason."""
+        """Wait until all engines are dead or closed, and return the first one's reason."""
         return (await asyncio.gather(*(each.wait_until_dead() for each in self.engines.values())))[
             0
         ]
 
     def detach(self) -> None:
-        """Let another event loop own the engines; only while nothing runs and nothing waits."""
-        self._asked = False
+        """Let another event loop own the engines; nothing may be running or waiting."""
+        self._has_started_all = False
         for engine in self.engines.values():
             engine.detach()
 
     async def reserve(self, priority: Priority, *, exclusive: bool = False) -> Slot:
-        """Wait for a place for a job that has yet to be read, whatever its model will be.
+        """Wait for a reservation for a job that has not been read yet, whatever its model.
 
-        With `alone` no other job has a place while it is held.
+        No other job has a reservation while an exclusive one is held.
 
-        There are as many as slots. Its generation waits for a slot of its model in the same class,
-        so two jobs of one model may hold the places of two. Raises EngineUnavailable.
+        There are as many reservations as slots. The generation then waits for a slot of its model
+        with the same priority, so two jobs of one model may take the reservations of two models.
+        Raises EngineUnavailable.
         """
         await self.ready()
-        self._places.resize(self.slots)
-        await self._places.acquire(priority, exclusive=exclusive)
-        return PoolReservation(self._places.release)
+        self._reservations.resize(self.slots)
+        await self._reservations.acquire(priority, exclusive=exclusive)
+        return PoolReservation(self._reservations.release)
 
     async def close(self) -> None:
-        """Abort what runs, refuse what waits, unload everything; bounded by the clocks."""
-        self._places.fail_waiting(EngineClosed("the engine is shutting down"))
+        """Abort running requests, refuse waiting ones, and unload all models in limited time."""
+        self._reservations.fail_waiting(EngineClosed("the engine is shutting down"))
         await asyncio.gather(*(engine.close() for engine in self.engines.values()))
 
     def _on_event(self, event: EngineEvent) -> None:
         if isinstance(event, HostLoaded | HostLost):
-            # After the engine has taken note of it itself.
-            asyncio.get_running_loop().call_soon(self._count)
+            # Later, because the engine updates its own state after this event.
+            asyncio.get_running_loop().call_soon(self._update_reservations)
 
-    def _count(self) -> None:
+    def _update_reservations(self) -> None:
         if (failure := self.failure) is not None:
-            self._places.fail_waiting(failure)
+            self._reservations.fail_waiting(failure)
         else:
-            self._places.resize(self.slots)
+            self._reservations.resize(self.slots)
 
 
-# What entry points start and close: one model or several.
+# What entry points start and close.
 AnyEngine = Engine | EnginePool
 
 
 def engines_by_model(engine: AnyEngine, name: str) -> Mapping[str, Engine]:
-    """Return the engines by their models' names; `name` is the one's where there is no pool."""
+    """Return the engines by their models' names; `name` is for an engine without a pool."""
     return engine.engines if isinstance(engine, EnginePool) else {name: engine}

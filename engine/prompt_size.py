@@ -1,7 +1,6 @@
-"""Prompts that cannot fit the context, found out before anything is made of them.
+"""Refuses prompts that cannot fit the context before they are tokenized as a whole.
 
-Reading 19 MB of one word as tokens takes a minute, and special tokens take quadratic time: a
-prompt that is refused anyway must not be read as a whole first.
+Tokenizing 19 MB of one word takes a minute, and special tokens take quadratic time.
 """
 
 from __future__ import annotations
@@ -11,22 +10,22 @@ from collections.abc import Callable, Sequence
 from engine.errors import PromptTooLong
 from engine.request import Chat, Prompt
 
-# More than the longest token of any known vocabulary has; that is 128 spaces, or dashes.
+# More than the longest token of any known vocabulary, which has 128 spaces or dashes.
 MAX_TOKEN_BYTES = 512
-# Shorter texts are read at once: a few hundredths of a second at most.
 _PIECE_CHARS = 32_768
-_READ_AT_ONCE_CHARS = 2 * _PIECE_CHARS
-# How many tokens a text can lose by where it is cut.
-_MERGED_AT_A_CUT = 64
+# Shorter texts are not checked here: tokenizing one takes a few hundredths of a second at most.
+_MAX_UNCHECKED_CHARS = 2 * _PIECE_CHARS
+# How many tokens a cut between two pieces can add.
+_MAX_TOKENS_PER_CUT = 64
 
 
 def check_size(prompt: Prompt, context_length: int, param: str | None = None) -> None:
-    """Refuse a prompt that is too long for the context whatever its tokens are.
+    """Refuse a prompt that is too long for the context, whatever its tokens are.
 
-    Costs nothing: only lengths are compared. A text has at least as many bytes as characters.
+    Compares only lengths, so it is fast. A text has at least as many bytes as characters.
 
     Raises:
-        PromptTooLong: with the least number of tokens that the prompt can have.
+        PromptTooLong: with the smallest number of tokens that the prompt can have.
     """
     if not context_length:
         return
@@ -35,11 +34,11 @@ def check_size(prompt: Prompt, context_length: int, param: str | None = None) ->
         if tokens > context_length:
             raise prompt_too_long_error(f"{tokens}", tokens, context_length, param)
         return
-    chars = len(prompt) if isinstance(prompt, str) else _chars_of(prompt)
+    chars = len(prompt) if isinstance(prompt, str) else _count_chars(prompt)
     if chars > context_length * MAX_TOKEN_BYTES:
-        least = chars // MAX_TOKEN_BYTES
+        min_tokens = chars // MAX_TOKEN_BYTES
         raise prompt_too_long_error(
-            f"{chars} characters, at least {least}", least, context_length, param
+            f"{chars} characters, at least {min_tokens}", min_tokens, context_length, param
         )
 
 
@@ -49,18 +48,18 @@ def check_tokens(
     tokenize: Callable[[str], Sequence[int]],
     param: str | None = None,
 ) -> None:
-    """Refuse a long text by reading no more of it than fits the context.
+    """Refuse a long text without tokenizing more of it than fits the context.
 
-    It is read in pieces, since the time for one text can grow with the square of its length.
+    It is tokenized in pieces, because the time can grow with the square of the length of a text.
 
     Raises:
-        PromptTooLong: with the number of tokens when it stopped.
+        PromptTooLong: with the number of tokens that were counted until then.
     """
-    if len(text) <= _READ_AT_ONCE_CHARS:
+    if len(text) <= _MAX_UNCHECKED_CHARS:
         return
     tokens = 0
     for start in range(0, len(text), _PIECE_CHARS):
-        tokens += len(tokenize(text[start : start + _PIECE_CHARS])) - _MERGED_AT_A_CUT
+        tokens += len(tokenize(text[start : start + _PIECE_CHARS])) - _MAX_TOKENS_PER_CUT
         if tokens > context_length:
             raise prompt_too_long_error(f"more than {tokens}", tokens, context_length, param)
 
@@ -68,7 +67,7 @@ def check_tokens(
 def prompt_too_long_error(
     size: str, tokens: int, context_length: int, param: str | None
 ) -> PromptTooLong:
-    """Return the error of a prompt that does not fit; `param` names what is no prompt."""
+    """Return the error for a text that does not fit; `param` is its field if it is no prompt."""
     message = (
         f"{param or 'prompt'}: {size} tokens do not fit the context of {context_length} tokens"
     )
@@ -77,7 +76,7 @@ def prompt_too_long_error(
     return PromptTooLong(message, prompt_tokens=tokens, context_length=context_length, param=param)
 
 
-def _chars_of(chat: Chat) -> int:
+def _count_chars(chat: Chat) -> int:
     chars = sum([len(message.content) for message in chat.messages])
     for message in chat.messages:
         for call in message.tool_calls:

@@ -1,14 +1,17 @@
-"""The model's thoughts: their marks, and where a chat template begins an answer with them."""
+"""The marks of a model's reasoning, and whether a chat template begins an answer inside it."""
 
 from __future__ import annotations
 
 from engine.request import Chat, Message
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
-# What a template is tried with: the least that every chat has.
+# The smallest chat, for trying out a template.
 PROBE_CHAT = Chat((Message("user", "a"),))
 
 
 def starts_in_reasoning(prompt: str) -> bool:
-    """Whether a rendered prompt ends where thoughts begin: only their end is then in the answer."""
+    """Return whether a rendered prompt ends with an open reasoning mark.
+
+    The answer then contains only the closing mark.
+    """
     return prompt.rstrip().endswith(THINK_OPEN)

@@ -1,4 +1,4 @@
-"""What an engine is asked: a prompt, how to sample, and how urgent it is."""
+"""A request to an engine: a prompt, sampling parameters and a priority."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 
 class Priority(IntEnum):
-    """Order of admission; a lower value goes first, equal values in order of arrival."""
+    """Order of admission: lower values first, equal values in order of arrival."""
 
     INTERACTIVE = 0
     JOB = 1
@@ -20,10 +20,10 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a chat, its content already flattened to text.
+    """One turn of a chat, with its content as plain text.
 
-    `tool_calls` are the functions that an assistant's turn called, in OpenAI's shape, and
-    `tool_call_id` says which of them a tool's turn is the result of.
+    `tool_calls` are the functions that an assistant turn called, in OpenAI's format. `tool_call_id`
+    is the call of which a tool turn is the result.
     """
 
     role: str
@@ -33,7 +33,7 @@ class Message:
     tool_call_id: str | None = None
 
     def to_template(self) -> dict[str, Any]:
-        """Return the turn as chat templates know it, without what it has not."""
+        """Return the turn as chat templates expect it, without absent fields."""
         turn: dict[str, Any] = {"role": self.role, "content": self.content}
         for name in ("name", "tool_call_id"):
             if (value := getattr(self, name)) is not None:
@@ -45,9 +45,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A conversation that the model's own chat template is to turn into a prompt.
+    """A conversation, which the model's chat template renders as a prompt.
 
-    `tools` are the functions the model is told of, in OpenAI's shape.
+    `tools` are the functions that the model may call, in OpenAI's format.
     """
 
     messages: tuple[Message, ...]
@@ -55,9 +55,9 @@ class Chat:
     tools: tuple[Mapping[str, Any], ...] = ()
 
 
-# Text or token ids: what a model is fed.
+# The model's input: text or token ids.
 RenderedPrompt = str | tuple[int, ...]
-# That, or a chat for the engine to render.
+# The same, or a chat that the engine renders.
 Prompt = RenderedPrompt | Chat
 # Whether a text prompt becomes a user turn of the chat template (`engine.chat_template`).
 TemplateMode = Literal["auto", "on", "off"]
@@ -65,14 +65,14 @@ TemplateMode = Literal["auto", "on", "off"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How to choose tokens and when to end; the fields carry OpenAI's and vLLM's meanings.
+    """How to choose tokens and when to stop; the fields have OpenAI's and vLLM's meanings.
 
-    Values are taken as valid: the edges (`handler.request`, `handler.openai`) refuse bad ones with
-    a message that names the field. `temperature` 0 is greedy; `top_k` -1 is all tokens; `seed` None
-    is a random one; `max_tokens` None runs to the end of the context. `draft_tokens` is how many a
-    draft model guesses at a time and `draft_threshold` how sure it must be of each; None for both
-    leaves it to the engine. `lora` is the adapter to generate with, None for the bare model, and
-    `prompt_cache` names a prompt that was saved, or is to be.
+    The values must be valid: `handler.request` and `handler.openai` refuse invalid ones with a
+    message that names the field. `temperature` 0 is greedy; `top_k` -1 allows all tokens; `seed`
+    None is random; `max_tokens` None runs to the end of the context. `draft_tokens` is how many
+    tokens a draft model proposes at a time, and `draft_threshold` the probability that each must
+    have; None leaves them to the engine. `lora` is the adapter to use, None for the base model.
+    `prompt_cache` is the name of a saved prompt, or of one to save.
     """
 
     max_tokens: int | None = None
@@ -101,9 +101,10 @@ class SamplingParams:
     )
 
     def to_wire(self) -> dict[str, Any]:
-        """Return what is not as it is by default as JSON-ready values, the inverse of `from_wire`.
+        """Return the values that differ from their defaults as JSON-ready values.
 
-        Most requests set a few of these, and each takes its time on either side.
+        The inverse of `from_wire`. Most requests set a few fields, and each field takes time on
+        both sides.
         """
         wire = dict(self.non_defaults)
         if self.logit_bias:
@@ -112,7 +113,7 @@ class SamplingParams:
 
     @property
     def non_defaults(self) -> Mapping[str, Any]:
-        """What is not as it is by default; looked up once, for many requests share one of these."""
+        """The values that differ from their defaults; cached, as requests may share one object."""
         if self._non_defaults is None:
             non_defaults = {
                 name: value
@@ -127,14 +128,16 @@ class SamplingParams:
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> SamplingParams:
-        """Rebuild parameters that `to_wire` made."""
-        made: dict[str, Any] = {name: tuple(wire[name]) for name in _TUPLES & wire.keys()}
+        """Rebuild parameters from the result of `to_wire`."""
+        converted: dict[str, Any] = {
+            name: tuple(wire[name]) for name in _TUPLE_FIELDS & wire.keys()
+        }
         if "logit_bias" in wire:
-            made["logit_bias"] = dict(wire["logit_bias"])
-        return cls(**wire | made)
+            converted["logit_bias"] = dict(wire["logit_bias"])
+        return cls(**wire | converted)
 
 
-_TUPLES = {"stop", "stop_token_ids"}
+_TUPLE_FIELDS = {"stop", "stop_token_ids"}
 _SAMPLING_FIELDS = tuple(each.name for each in fields(SamplingParams) if each.init)
 _sampling_values = attrgetter(*_SAMPLING_FIELDS)
 _SAMPLING_DEFAULTS = _sampling_values(SamplingParams())
@@ -142,9 +145,9 @@ _SAMPLING_DEFAULTS = _sampling_values(SamplingParams())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """One generation: what `Engine.generate` takes.
+    """The argument of `Engine.generate`.
 
-    `timeout_s` counts from the call, waiting in the queue included; None is the engine's default.
+    `timeout_s` counts from the call, queueing included; None is the engine's default.
     `chat_template` says whether a text prompt becomes a user turn of the model's chat template.
     """
 
@@ -157,7 +160,7 @@ class GenerationRequest:
 
 
 def prompt_from_wire(wire: str | list[int] | dict[str, Any]) -> Prompt:
-    """Rebuild a prompt from what JSON makes of it."""
+    """Rebuild a prompt from its JSON form."""
     if isinstance(wire, dict):
         messages = tuple(
             Message(**message | {"tool_calls": tuple(message["tool_calls"])})

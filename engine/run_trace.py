@@ -1,4 +1,4 @@
-"""One run of a backend, watched from outside: what came, when, and on which thread."""
+"""Records one run of a backend: its callbacks, their times and their threads."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from engine.request import Prompt, SamplingParams
 
 @dataclass(slots=True)
 class RunTrace:
-    """What was seen of a run; `stamps` is when each callback came."""
+    """The record of a run; times are monotonic seconds, one in `callback_times` per callback."""
 
     started: float
     returned: float = 0.0
     aborted: float | None = None
-    stamps: list[float] = field(default_factory=list)
+    callback_times: list[float] = field(default_factory=list)
     threads: set[int] = field(default_factory=set)
     text: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
@@ -27,23 +27,25 @@ class RunTrace:
 
     @property
     def first_s(self) -> float | None:
-        """From the start to the first callback."""
-        return self.stamps[0] - self.started if self.stamps else None
+        """Seconds from the start to the first callback."""
+        return self.callback_times[0] - self.started if self.callback_times else None
 
     @property
     def callbacks(self) -> int:
-        """How many came, also those that the backend kept to itself since the run was aborted."""
-        return len(self.stamps) if self.end.callbacks is None else self.end.callbacks
+        """The number of callbacks, including those that the backend dropped after an abort."""
+        return len(self.callback_times) if self.end.callbacks is None else self.end.callbacks
 
     @property
-    def rate(self) -> float | None:
-        """Tokens a second between the first and the last one."""
-        spent = self.stamps[-1] - self.stamps[0] if self.stamps else 0.0
-        return (len(self.stamps) - 1) / spent if spent > 0 else None
+    def tokens_per_second(self) -> float | None:
+        """Tokens per second between the first and the last one."""
+        duration_s = (
+            self.callback_times[-1] - self.callback_times[0] if self.callback_times else 0.0
+        )
+        return (len(self.callback_times) - 1) / duration_s if duration_s > 0 else None
 
     @property
     def abort_s(self) -> float | None:
-        """From the abort to the return; None for a run that had ended before."""
+        """Seconds from the abort to the return; None if the run had ended before."""
         if self.aborted is None or self.aborted > self.returned:
             return None
         return self.returned - self.aborted
@@ -58,22 +60,22 @@ def trace_run(
     abort_at_token: int | None = None,
     abort_after_s: float | None = None,
 ) -> RunTrace:
-    """Run a prompt as the engine does, on this thread; return what was seen."""
-    watched = RunTrace(time.monotonic())
+    """Run a prompt on this thread, as the engine does, and return the record of the run."""
+    trace = RunTrace(time.monotonic())
     sampling = SamplingParams(max_tokens=max_tokens, temperature=0.7, top_p=0.9, top_k=50)
-    generation = Generation(sampling, lambda delta: watched.text.append(delta.text))
+    generation = Generation(sampling, lambda delta: trace.text.append(delta.text))
 
     def abort() -> None:
-        watched.aborted = time.monotonic()
+        trace.aborted = time.monotonic()
         generation.cancel()
         backend.abort(run_id)
 
     def on_piece(piece: bytes, token_id: int, logprob: TokenLogprob | None) -> bool:
-        watched.stamps.append(time.monotonic())
-        watched.threads.add(threading.get_ident())
-        watched.ids.append(token_id)
+        trace.callback_times.append(time.monotonic())
+        trace.threads.add(threading.get_ident())
+        trace.ids.append(token_id)
         done = generation.on_piece(piece, token_id, logprob)
-        if len(watched.stamps) == abort_at_token:
+        if len(trace.callback_times) == abort_at_token:
             threading.Thread(target=abort).start()
         return done
 
@@ -81,8 +83,8 @@ def trace_run(
     if abort_after_s is not None:
         timer.start()
     try:
-        watched.end = backend.run(run_id, prompt, sampling, on_piece)
+        trace.end = backend.run(run_id, prompt, sampling, on_piece)
     finally:
-        watched.returned = time.monotonic()
+        trace.returned = time.monotonic()
         timer.cancel()
-    return watched
+    return trace

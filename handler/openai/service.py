@@ -226,7 +226,11 @@ class OpenAIService:
         """
         capabilities = self._pipeline(call).engine.capabilities
         [first, *_] = call.prompts
-        if capabilities is None or not capabilities.opens_thoughts or not isinstance(first, Chat):
+        if (
+            capabilities is None
+            or not capabilities.starts_in_reasoning
+            or not isinstance(first, Chat)
+        ):
             return
         if not first.template_kwargs:
             call.response_mode = replace(call.response_mode, starts_in_reasoning=True)

@@ -115,7 +115,7 @@ class LlamaCppBackend:
             else 0,
             infill=bool(self._infill_template),
             draft=self._draft_path is not None,
-            opens_thoughts=rendered is not None and reasoning.starts_in_reasoning(rendered),
+            starts_in_reasoning=rendered is not None and reasoning.starts_in_reasoning(rendered),
             prefix_reuse=not self._deterministic,
         )
 
@@ -291,7 +291,7 @@ def build_capabilities(
     infill: bool = False,
     draft: bool = False,
     template_markers: Sequence[str] | None = None,
-    opens_thoughts: bool = False,
+    starts_in_reasoning: bool = False,
     prefix_reuse: bool = True,
 ) -> Capabilities:
     """Return the capabilities of llama.cpp with a model.
@@ -313,7 +313,7 @@ def build_capabilities(
         chat_template=True,
         own_template=template_markers is not None,
         template_markers=template_markers or (),
-        opens_thoughts=opens_thoughts,
+        starts_in_reasoning=starts_in_reasoning,
         tokenize=True,
         embeddings=embedding_size > 0,
         embedding_size=embedding_size,

@@ -1,4 +1,4 @@
-"""Rockchip's NPU runtime as a backend of the engine."""
+"""The backend for Rockchip's NPU runtime."""
 
 from __future__ import annotations
 
@@ -29,35 +29,40 @@ from engine.backends.rkllm.lora_adapters import LoraAdapter, check_adapters, par
 from engine.backends.rkllm.model import ReloadableModel
 from engine.backends.rkllm.model_capabilities import DEFAULT_SAMPLING, build_capabilities
 from engine.backends.rkllm.prompt_caches import PromptCaches
-from engine.backends.rkllm.prompts import ChatTokenizer, folder_for, known
-from engine.backends.rkllm.run_result import check_end, end_of
-from engine.backends.rkllm.runtime import Runtime, Setup
+from engine.backends.rkllm.prompts import ChatTokenizer, find_tokenizer_folder, require_tokenizer
+from engine.backends.rkllm.run_result import build_run_result, check_run
+from engine.backends.rkllm.runs import InitConfig
+from engine.backends.rkllm.runtime import Runtime
 from engine.backends.rkllm.structs import RKLLMInferMode
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, ModelLoadFailed, RequestRejected, UnsupportedParameter
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 
 if TYPE_CHECKING:
-    from engine.backends.rkllm.token_loop import Stepwise
+    from engine.backends.rkllm.token_loop import TokenLoop
 
 logger = logging.getLogger(__name__)
 
-# What the runtime itself would take for no length at all.
-_DEFAULT_CONTEXT = 4_096
+# The runtime's own default, in tokens.
+_DEFAULT_CONTEXT_TOKENS = 4_096
 
 
 class RkllmBackend:
-    """librkllmrt.so: one model, one run at a time, of one request or of up to `n_batch` of them.
+    """Generates with librkllmrt.so: one model, one run at a time, of up to `n_batch` requests.
 
-    Where tokenizer files are there, prompts are rendered and tokenised here and sent as tokens;
-    without them the runtime puts one user's turn into its own template. `sampling` says what to do
-    where the runtime takes sampling at init only (1.2): "fixed" warns of requests that differ,
-    "reload" loads the model again for them. `lora` are its adapters, as RKLLM_LORA names them. With
-    `kv_reuse`, a prompt of tokens that goes on where the last one and its answer ended is not read
-    again from its beginning; `prompt_caches` is a folder for those that requests name. With a
-    `mode` of "logits" the runtime only computes, every token is chosen here, and each prompt is
-    read whole. With an `n_batch` above 1 as many calls of `run` are under way at a time, and share
-    runs; without, they come one at a time. `abort` may be called from any thread.
+    If there are tokenizer files, prompts are rendered and tokenised here and sent as tokens.
+    Without them the runtime puts each prompt into its own template as one user turn.
+
+    Args:
+        sampling: what to do if the runtime accepts sampling parameters only at init (1.2).
+            "fixed" warns about requests that differ; "reload" reloads the model for them.
+        lora: the LoRA adapters, in the format of RKLLM_LORA.
+        kv_reuse: a prompt that continues the previous prompt and its answer reuses the key-value
+            cache instead of being computed from its beginning.
+        prompt_caches: a folder for the prompt caches that requests name.
+        mode: with "logits" the runtime only computes logits; tokens are sampled here, and each
+            prompt is computed completely.
+        n_batch: the number of concurrent calls of `run`, which share runs if it is above 1.
     """
 
     def __init__(
@@ -81,15 +86,15 @@ class RkllmBackend:
     ) -> None:
         self._name = model_name
         self._lib_path = lib_path
-        self._asked_abi = abi
-        self._reloads = sampling == "reload"
+        self._abi_setting = abi
+        self._can_reload = sampling == "reload"
         self._tokenizer_path = tokenizer
-        self._caches = PromptCaches(prompt_caches, Path(model_path))
-        # What a batch leaves in the cache of each place is written nowhere.
-        self._history = KvReuse(self._caches, on=kv_reuse and n_batch == 1)
-        self._setup = Setup(
+        self._prompt_caches = PromptCaches(prompt_caches, Path(model_path))
+        # The SDK does not document what a batch leaves in the key-value cache of each sequence.
+        self._kv_reuse = KvReuse(self._prompt_caches, enabled=kv_reuse and n_batch == 1)
+        self._config = InitConfig(
             model=Path(model_path),
-            context_length=context_length or _DEFAULT_CONTEXT,
+            context_length=context_length or _DEFAULT_CONTEXT_TOKENS,
             sampling=DEFAULT_SAMPLING,
             cpu_mask=cpu_mask,
             base_domain_id=base_domain_id,
@@ -98,87 +103,88 @@ class RkllmBackend:
         self._lora = lora
         self._pooling = pooling
         self._mode = mode
-        self._stepwise: Stepwise | None = None
+        self._token_loop: TokenLoop | None = None
         self._adapters: tuple[LoraAdapter, ...] = ()
-        # Around whatever runs on the handle: a vector is asked for beside the runs.
-        self._running = threading.Lock()
+        # Serialises runs and embeddings, which another thread computes.
+        self._handle_lock = threading.Lock()
         self._lock = threading.Lock()
-        self._aborted: dict[int, threading.Event] = {}
-        self._current: int | None = None
+        self._abort_events: dict[int, threading.Event] = {}
+        self._current_run_id: int | None = None
         self._tokenizer: ChatTokenizer | None = None
         self._runtime: Runtime | None = None
         self._model: ReloadableModel | None = None
-        self._batches: BatchScheduler | None = None
+        self._scheduler: BatchScheduler | None = None
 
     def load(self) -> Capabilities:
-        """Find and examine the library, load the model. Raises ModelLoadFailed."""
-        setup = self._setup
-        check_model(setup.model)
-        check_context(setup.context_length)
+        """Find and inspect the library, then load the model. Raises ModelLoadFailed."""
+        config = self._config
+        check_model(config.model)
+        check_context(config.context_length)
         try:
             self._adapters = parse_adapters(self._lora)
         except ValueError as error:
             raise ModelLoadFailed(f"RKLLM_LORA: {error}") from error
         check_adapters(self._adapters, self._name)
-        folder = folder_for(setup.model, self._tokenizer_path)
+        folder = find_tokenizer_folder(config.model, self._tokenizer_path)
         if folder is not None:
             self._tokenizer = ChatTokenizer(folder)
-        check_batch(setup.n_batch, self._mode, self._caches.on, self._tokenizer is not None)
+        has_tokenizer = self._tokenizer is not None
+        check_batch(config.n_batch, self._mode, self._prompt_caches.enabled, has_tokenizer)
         path = library.find_library(self._lib_path)
         driver.check_driver()
         evidence = detect.inspect_library(path)
-        abi = detect.choose_abi(evidence, self._asked_abi)
-        self._caches.open(abi.name, self._adapters)
+        abi = detect.choose_abi(evidence, self._abi_setting)
+        self._prompt_caches.find_folders(abi.name, self._adapters)
         try:
             functions = bind(library.load_library(path), abi)
         except MissingSymbols as error:
             raise ModelLoadFailed(f"RKLLM_LIB_PATH: {path}: {error}") from error
         self._runtime = Runtime(functions, abi)
-        found = f"{path}, ABI {abi.name} ({abi.versions}): {evidence.told()}"
-        logger.info("%s", found)
+        description = f"{path}, ABI {abi.name} ({abi.versions}): {evidence.describe()}"
+        logger.info("%s", description)
         if self._mode == "logits":
-            self._stepwise = build_token_loop(
-                self._runtime, self._tokenizer, folder, setup.context_length
+            self._token_loop = build_token_loop(
+                self._runtime, self._tokenizer, folder, config.context_length
             )
         self._model = ReloadableModel(
             self._runtime,
             abi,
-            setup,
+            config,
             self._adapters,
-            reloads=self._reloads,
-            on_load=self._history.forget,
+            can_reload=self._can_reload,
+            on_load=self._kv_reuse.reset,
         )
         self._model.load()
-        if setup.n_batch > 1:
-            self._batches = BatchScheduler(setup.n_batch, self._run_batch, self._runtime.abort)
+        if config.n_batch > 1:
+            self._scheduler = BatchScheduler(config.n_batch, self._run_batch, self._runtime.abort)
         tokenizer = self._tokenizer
         return build_capabilities(
             self._name,
-            setup.context_length,
+            config.context_length,
             abi,
-            found,
-            reloads=self._reloads,
-            tokenizes=tokenizer is not None,
-            renders=tokenizer is not None and tokenizer.has_template,
+            description,
+            can_reload=self._can_reload,
+            has_tokenizer=has_tokenizer,
+            has_template=tokenizer is not None and tokenizer.has_template,
             template_markers=(
                 tokenizer.markers if tokenizer is not None and tokenizer.rendered_question else None
             ),
-            opens_thoughts=tokenizer is not None and tokenizer.opens_thoughts,
+            starts_in_reasoning=tokenizer is not None and tokenizer.starts_in_reasoning,
             adapters=[adapter.name for adapter in self._adapters],
-            logits=self._stepwise is not None,
-            reuses=self._history.on,
-            prompt_caches=self._caches.on,
-            slots=setup.n_batch,
+            logits=self._token_loop is not None,
+            kv_reuse=self._kv_reuse.enabled,
+            prompt_caches=self._prompt_caches.enabled,
+            slots=config.n_batch,
         )
 
     @property
-    def _loaded(self) -> ReloadableModel:
+    def _loaded_model(self) -> ReloadableModel:
         if self._model is None:
             raise BackendFailed("no model is loaded")
         return self._model
 
     def render(self, chat: Chat) -> str:
-        """Return the prompt the model's template makes. Raises UnsupportedParameter without one."""
+        """Render a chat with the model's template. Raises UnsupportedParameter if it has none."""
         tokenizer = self._tokenizer
         if tokenizer is None or not tokenizer.has_template:
             raise UnsupportedParameter(
@@ -188,12 +194,12 @@ class RkllmBackend:
         return tokenizer.render(chat)
 
     def tokenize(self, text: str) -> list[int]:
-        """Return token ids, as of a plain prompt. Raises UnsupportedParameter."""
-        return known(self._tokenizer).encode(text, special=True)
+        """Return token ids as for a plain prompt. Raises UnsupportedParameter."""
+        return require_tokenizer(self._tokenizer).encode(text, special=True)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids. Raises UnsupportedParameter or RequestRejected."""
-        tokenizer = known(self._tokenizer)
+        tokenizer = require_tokenizer(self._tokenizer)
         for token in tokens:
             if not tokenizer.has_token(token):
                 raise RequestRejected(f"prompt: there is no token {token}")
@@ -201,112 +207,122 @@ class RkllmBackend:
 
     def pieces(self, text: str) -> list[str]:
         """Return the text of each token. Raises UnsupportedParameter."""
-        return known(self._tokenizer).pieces(text)
+        return require_tokenizer(self._tokenizer).pieces(text)
 
-    def infill(self, around: tuple[str, str]) -> str:
-        """Refuse: nothing tells how the model was trained to do it. Raises UnsupportedParameter."""
+    def infill(self, prefix_and_suffix: tuple[str, str]) -> str:
+        """Raise UnsupportedParameter: a .rkllm file has no fill-in-the-middle template."""
         raise UnsupportedParameter("suffix: the rkllm engine cannot fill gaps", param="suffix")
 
     def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
-        """Return a text's vector, pooled from the last layer, and how many tokens it has.
+        """Return a text's embedding, pooled from the last hidden layer, and its number of tokens.
 
-        Waits for a run that is under way. Raises UnsupportedParameter, RequestRejected or
-        BackendFailed.
+        Waits for the active run. Raises UnsupportedParameter, RequestRejected or BackendFailed.
         """
         tokens = build_embedding_input(
-            text, known(self._tokenizer, "input"), self._setup.context_length
+            text, require_tokenizer(self._tokenizer, "input"), self._config.context_length
         )
         states = HiddenStates(self._pooling)
-        if self._batches is not None:
-            self._batches.alone(lambda: self._compute(tokens, states))
+        if self._scheduler is not None:
+            self._scheduler.run_exclusively(lambda: self._compute(tokens, states))
         else:
-            with self._running:
+            with self._handle_lock:
                 self._compute(tokens, states)
-        return states.vector(len(tokens)), len(tokens)
+        return states.embedding(len(tokens)), len(tokens)
 
     def _compute(self, tokens: list[int], states: HiddenStates) -> None:
-        model, runtime = self._loaded, self._loaded.runtime
-        # What it leaves in the key-value cache, or takes from it, is of no chat.
-        while not runtime.ready or self._history.begin(runtime, tokens, alone=True) is None:
+        model, runtime = self._loaded_model, self._loaded_model.runtime
+        # The key-value cache of a chat must neither affect the embedding nor be extended by it.
+        while (
+            not runtime.is_loaded or self._kv_reuse.prepare(runtime, tokens, isolated=True) is None
+        ):
             model.load()
-        runtime.compute(tokens, RKLLMInferMode.RKLLM_INFER_GET_LAST_HIDDEN_LAYER, states.take)
+        runtime.compute(
+            tokens, RKLLMInferMode.RKLLM_INFER_GET_LAST_HIDDEN_LAYER, states.copy_result
+        )
 
     def run(
         self, run_id: int, prompt: Prompt, sampling: SamplingParams, on_piece: OnPiece
     ) -> RunResult:
-        """Generate; loads the model again first where that is what the sampling takes."""
-        model, context = self._loaded, self._setup.context_length
+        """Generate; reload the model first if the sampling parameters require it."""
+        model, context = self._loaded_model, self._config.context_length
         with self._lock:
-            aborted = self._aborted.setdefault(run_id, threading.Event())
+            aborted = self._abort_events.setdefault(run_id, threading.Event())
         try:
-            given = build_input(prompt, self._tokenizer, context)
-            if self._batches is not None:
-                shares = model.shares(sampling)
-                return self._batches.run(
-                    BatchedRequest(
-                        require_tokens(given), sampling, context, on_piece, aborted, shares
-                    )
+            runtime_input = build_input(prompt, self._tokenizer, context)
+            if self._scheduler is not None:
+                tokens, batch_key = require_tokens(runtime_input), model.batch_key(sampling)
+                return self._scheduler.run(
+                    BatchedRequest(tokens, sampling, context, on_piece, aborted, batch_key)
                 )
-            with self._running, self._abortable(run_id):
-                if self._stepwise is not None:
-                    return self._stepwise.run(require_tokens(given), sampling, on_piece, aborted)
-                return self._run_alone(given, sampling, on_piece, aborted)
+            with self._handle_lock, self._abortable(run_id):
+                if self._token_loop is not None:
+                    tokens = require_tokens(runtime_input)
+                    return self._token_loop.run(tokens, sampling, on_piece, aborted)
+                return self._run_single(runtime_input, sampling, on_piece, aborted)
         finally:
             with self._lock:
-                del self._aborted[run_id]
+                del self._abort_events[run_id]
 
-    def _run_alone(
+    def _run_single(
         self,
-        given: RuntimeInput,
+        runtime_input: RuntimeInput,
         sampling: SamplingParams,
         on_piece: OnPiece,
         aborted: threading.Event,
     ) -> RunResult:
-        model, runtime, context = self._loaded, self._loaded.runtime, self._setup.context_length
-        reload_ms = model.load_for(sampling)
-        # The runtime would shift its window and go on (R8). How long a text is, only it knows.
-        room = context - (len(given) if isinstance(given, list) else 0)
-        limit = min(sampling.max_tokens or room, room)
-        cache = self._caches.path(sampling.prompt_cache, sampling.lora)
-        # Twice at most: nothing is kept any more where it is None.
+        model, runtime = self._loaded_model, self._loaded_model.runtime
+        context = self._config.context_length
+        reload_ms = model.load_for_sampling(sampling)
+        # At the end of the context the runtime would shift its window and continue (R8). Only the
+        # runtime knows the length of a text prompt.
+        free_tokens = context - (len(runtime_input) if isinstance(runtime_input, list) else 0)
+        limit = min(sampling.max_tokens or free_tokens, free_tokens)
+        cache = self._prompt_caches.cache_path(sampling.prompt_cache, sampling.lora)
+        # At most two iterations: after returning None, `prepare` no longer reuses the cache.
         while (
-            part := self._history.begin(runtime, given, lora=sampling.lora, cache=cache)
+            part := self._kv_reuse.prepare(runtime, runtime_input, lora=sampling.lora, cache=cache)
         ) is None:
             reload_ms += model.load()
         run = runtime.run(
-            part.send, sampling, limit, on_piece, aborted, keep=part.keep, save_to=part.save_to
+            part.send,
+            sampling,
+            limit,
+            on_piece,
+            aborted,
+            keep_history=part.keep_history,
+            save_to=part.save_to,
         )
-        self._history.end(given, cache, run, context)
-        end = end_of(run, given, context, runtime.cache_size)
-        return replace(end, cached_tokens=part.reused, reload_ms=reload_ms)
+        self._kv_reuse.record_run(runtime_input, cache, run, context)
+        result = build_run_result(run, runtime_input, context, runtime.cache_size)
+        return replace(result, cached_tokens=part.reused, reload_ms=reload_ms)
 
     def _run_batch(self, batch: Batch) -> None:
-        """Run several requests; called by the thread that batches have."""
-        batch.reload_ms = self._loaded.load_for(batch.sampling)
-        self._loaded.runtime.run_batch(batch)
-        check_end(batch, self._setup.context_length)
+        """Run several requests; called on the scheduler's thread."""
+        batch.reload_ms = self._loaded_model.load_for_sampling(batch.sampling)
+        self._loaded_model.runtime.run_batch(batch)
+        check_run(batch, self._config.context_length)
 
     @contextmanager
     def _abortable(self, run_id: int) -> Iterator[None]:
-        """Let an abort reach the runtime for as long as this run is what it runs."""
+        """Let `abort` stop the runtime while it runs this run."""
         with self._lock:
-            self._current = run_id
+            self._current_run_id = run_id
         try:
             yield
         finally:
             with self._lock:
-                self._current = None
+                self._current_run_id = None
 
     def abort(self, run_id: int) -> None:
-        """Make the run end as soon as the runtime lets it: prefill cannot be interrupted."""
+        """Stop the run as soon as the runtime allows it; prefill cannot be interrupted."""
         with self._lock:
-            self._aborted.setdefault(run_id, threading.Event()).set()
-            if self._current == run_id and self._runtime is not None:
+            self._abort_events.setdefault(run_id, threading.Event()).set()
+            if self._current_run_id == run_id and self._runtime is not None:
                 self._runtime.abort()
 
     def close(self) -> None:
-        """Destroy the handle, once."""
-        if self._batches is not None:
-            self._batches.close()
+        """Stop the scheduler and free the model."""
+        if self._scheduler is not None:
+            self._scheduler.close()
         if self._runtime is not None:
             self._runtime.close()

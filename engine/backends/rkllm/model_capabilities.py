@@ -1,4 +1,4 @@
-"""What the runtime can honour, by its ABI and by what is beside the model."""
+"""The capabilities of the runtime with a model, by ABI, settings and tokenizer files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.chat_template import KNOWN_MARKERS
 from engine.request import SamplingParams
 
 _MAX_LOGPROBS = 20
-# Sampling that is fixed at the load (R49's defaults, so that plain jobs get what they ask for).
+# The sampling of the first load. These are R49's defaults, so requests without parameters match.
 DEFAULT_SAMPLING = SamplingParams(temperature=0.7, top_p=0.9, top_k=50)
 SAMPLING_PARAMETERS = (
     "temperature",
@@ -28,29 +28,34 @@ def build_capabilities(
     abi: Abi,
     runtime: str = "",
     *,
-    reloads: bool,
-    tokenizes: bool,
-    renders: bool,
+    can_reload: bool,
+    has_tokenizer: bool,
+    has_template: bool,
     template_markers: Sequence[str] | None = None,
-    opens_thoughts: bool = False,
+    starts_in_reasoning: bool = False,
     adapters: Sequence[str] = (),
     logits: bool = False,
-    reuses: bool = False,
+    kv_reuse: bool = False,
     prompt_caches: bool = False,
     slots: int = 1,
 ) -> Capabilities:
-    """Return what can be asked of it.
+    """Return the capabilities of the rkllm backend.
 
-    `template_markers` are those of the template beside the model; None without a template that
-    renders a single user turn. `reloads` says whether the model is loaded again for other sampling,
-    `tokenizes` that there is a tokenizer beside it and `renders` that this one has a chat template,
-    which begins with the model's thoughts if it `opens_thoughts`; `adapters` are the LoRAs by name,
-    `logits` that tokens are chosen here, `reuses` that the key-value cache is kept from run to run,
-    `prompt_caches` that there is a folder for them and `slots` how many requests share a run.
+    Args:
+        can_reload: the model is reloaded for other sampling parameters.
+        has_tokenizer: there are tokenizer files.
+        has_template: the tokenizer files contain a chat template.
+        template_markers: the markers of that template; None if it cannot render one user turn.
+        starts_in_reasoning: that template starts every answer in the model's reasoning.
+        adapters: the names of the LoRA adapters.
+        logits: tokens are sampled here, from the runtime's logits.
+        kv_reuse: the key-value cache is kept between runs.
+        prompt_caches: there is a folder for prompt caches.
+        slots: the number of requests that share a run.
     """
-    per_run = abi.sampling_per_run or reloads or logits
-    # Logits and batches are of tokens alone: there the runtime's own template is out of reach.
-    runtime_renders = not (renders or logits or slots > 1)
+    per_run = abi.sampling_per_run or can_reload or logits
+    # The runtime applies its own template only to text; logits and batches use tokens.
+    runtime_renders = not (has_template or logits or slots > 1)
     if runtime_renders:
         template_markers = KNOWN_MARKERS
     return Capabilities(
@@ -58,31 +63,33 @@ def build_capabilities(
         model=model,
         context_length=context_length,
         slots=slots,
-        fixed_sampling={}
-        if per_run
-        else {name: getattr(DEFAULT_SAMPLING, name) for name in SAMPLING_PARAMETERS},
+        fixed_sampling=(
+            {}
+            if per_run
+            else {name: getattr(DEFAULT_SAMPLING, name) for name in SAMPLING_PARAMETERS}
+        ),
         min_p=logits,
         seed=logits,
-        ignore_eos=logits or (abi.sampling_per_run and reloads),
+        ignore_eos=logits or (abi.sampling_per_run and can_reload),
         max_logprobs=_MAX_LOGPROBS if logits else 0,
         logit_bias=logits,
         grammar=logits,
         json_schema=logits,
         token_prompts=True,
-        chat_template=renders or runtime_renders,
+        chat_template=has_template or runtime_renders,
         own_template=template_markers is not None,
         template_markers=template_markers or (),
-        turns=renders,
-        opens_thoughts=opens_thoughts,
-        plain_prompts=tokenizes,
-        tokenize=tokenizes,
-        # Without a tokenizer the runtime would put texts into its template.
-        embeddings=tokenizes,
+        turns=has_template,
+        starts_in_reasoning=starts_in_reasoning,
+        plain_prompts=has_tokenizer,
+        tokenize=has_tokenizer,
+        # Without a tokenizer the runtime would apply its template to texts.
+        embeddings=has_tokenizer,
         adapters=tuple(adapters),
-        # Between two runs, of which a long prompt takes several.
+        # In logits mode a long prompt takes several runs, and an abort takes effect between two.
         abort_in_prefill=logits,
-        prefix_reuse=reuses and tokenizes and not logits,
-        # With a history, which logits need, they save nothing.
+        prefix_reuse=kv_reuse and has_tokenizer and not logits,
+        # Prompt caches have no effect on runs with `keep_history`, which logits mode uses.
         prompt_caches=prompt_caches and not logits,
         runtime=runtime,
     )

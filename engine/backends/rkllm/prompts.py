@@ -1,4 +1,4 @@
-"""Chats as the model was trained to read them: its own template and tokenizer, from files."""
+"""Render chats and tokenise text with the model's own template and tokenizer files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from engine import reasoning
-from engine.backends.rkllm.time_limit import TookTooLongError, within
+from engine.backends.rkllm.time_limit import TimeLimitExceededError, run_with_time_limit
 from engine.chat_template import template_markers
 from engine.errors import ModelLoadFailed, RequestRejected, UnsupportedParameter
 from engine.request import Chat, Message
@@ -20,24 +20,24 @@ from engine.tool_prompt import render_with_tools
 _TOKENIZER = "tokenizer.json"
 _CONFIG = "tokenizer_config.json"
 _TEMPLATE = "chat_template.jinja"
-# For a template that is tried while the model is loaded.
-_TRY_S = 2.0
+# Time limit for the trial of a chat template while the model is loaded.
+_TEMPLATE_TRIAL_S = 2.0
 
 
 class ChatTokenizer:
-    """Renders chats and counts tokens without the runtime, which takes one turn at a time.
+    """Renders chats and counts tokens without the runtime, which accepts only one turn.
 
-    Read from the files that Hugging Face models have: tokenizer.json, tokenizer_config.json, and
-    chat_template.jinja where the template is not in the config. Templates come with models from
-    anywhere, so they run in a sandbox. Only read after it is built; any thread may use it.
+    Reads the files of Hugging Face models: tokenizer.json, tokenizer_config.json, and
+    chat_template.jinja if the template is not in the config. Templates are untrusted code from the
+    model's author, so they run in a sandbox. Immutable and thread-safe.
 
     Raises:
-        ModelLoadFailed: a file is missing, damaged, or a package to read it with is not there.
+        ModelLoadFailed: a file is missing or damaged, or a package to read it is not installed.
     """
 
     def __init__(self, folder: Path) -> None:
         try:
-            import jinja2  # noqa: F401 - said here, not halfway through
+            import jinja2  # noqa: F401 - a missing package is reported here, not at first use
             from tokenizers import Tokenizer
         except ImportError as error:
             raise ModelLoadFailed(
@@ -45,41 +45,41 @@ class ChatTokenizer:
                 "`pip install 'worker-rkllm[rkllm]'` adds them"
             ) from error
         path = folder / _TOKENIZER
-        text = _text(path)
+        text = _read_text(path)
         try:
             self._tokenizer: Any = Tokenizer.from_str(text)
-            # What it was trained with would cut prompts off, and nobody would know.
+            # The file may contain training settings, which would silently truncate prompts.
             self._tokenizer.no_truncation()
             self._tokenizer.no_padding()
-            # Some damage shows only in use.
+            # Some damage shows only when the tokenizer is used.
             self.encode("a", special=True)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
-            # The library raises Exception itself, and what is not even one when it panics.
+            # The library raises `Exception` for errors, and a `BaseException` when it panics.
             raise ModelLoadFailed(f"RKLLM_TOKENIZER: {path} is no tokenizer: {error}") from error
-        config = _config(folder / _CONFIG)
-        self._special = {
-            name: _token(config.get(name)) for name in ("bos_token", "eos_token", "unk_token")
+        config = _read_config(folder / _CONFIG)
+        self._special_tokens = {
+            name: _token_text(config.get(name)) for name in ("bos_token", "eos_token", "unk_token")
         }
-        self._template = self._compiled(folder, config)
+        self._template = self._compile_template(folder, config)
 
-    def _compiled(self, folder: Path, config: dict[str, Any]) -> Any:
+    def _compile_template(self, folder: Path, config: dict[str, Any]) -> Any:
         source = config.get("chat_template")
         path = folder / _CONFIG
         if (folder / _TEMPLATE).is_file():
             path = folder / _TEMPLATE
-            source = _text(path)
+            source = _read_text(path)
         if isinstance(source, list):
-            # Several by name; the default one is for chats.
-            named = {
-                each.get("name"): each.get("template") for each in source if type(each) is dict
+            # A list of named templates; "default" is the one for chats.
+            templates = {
+                entry.get("name"): entry.get("template") for entry in source if type(entry) is dict
             }
-            source = named.get("default")
+            source = templates.get("default")
         if not source:
             return None
         try:
-            return _environment().from_string(source)
+            return _build_environment().from_string(source)
         except Exception as error:
             raise ModelLoadFailed(
                 f"RKLLM_TOKENIZER: the chat template in {path} is damaged: {error}"
@@ -87,69 +87,74 @@ class ChatTokenizer:
 
     @property
     def has_template(self) -> bool:
-        """Whether there is a chat template; without one there are only plain prompts."""
+        """Whether there is a chat template; without one only plain prompts are supported."""
         return self._template is not None
 
     @cached_property
     def rendered_question(self) -> str | None:
-        """A chat of one user turn, rendered; None without a template that can render it.
+        """A rendered chat of one user turn; None if there is no template or it cannot render it.
 
-        Some templates refuse such a chat or never end: a request that runs into that gets an error.
+        Some templates refuse such a chat or never end; a request then fails with an error.
         """
         if not self.has_template:
             return None
         try:
-            return within(_TRY_S, lambda: self.render(reasoning.PROBE_CHAT))
-        except (RequestRejected, TookTooLongError):
+            return run_with_time_limit(_TEMPLATE_TRIAL_S, lambda: self.render(reasoning.PROBE_CHAT))
+        except (RequestRejected, TimeLimitExceededError):
             return None
 
     @property
-    def opens_thoughts(self) -> bool:
-        """Whether the template itself begins the thoughts of every answer, asked for or not."""
+    def starts_in_reasoning(self) -> bool:
+        """Whether the template starts every answer in the model's reasoning."""
         rendered = self.rendered_question
         return rendered is not None and reasoning.starts_in_reasoning(rendered)
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """The texts that mark turns in a prompt rendered by the template."""
+        """The texts that mark turns in a prompt that the template rendered."""
         special = (text for text, is_special in self.added_tokens().values() if is_special)
         return template_markers(self.rendered_question or "", special)
 
     def render(self, chat: Chat) -> str:
-        """Return the prompt that the model's template makes of a chat.
+        """Render a chat with the model's template.
 
         Raises:
-            RequestRejected: the template refuses these messages; its own words say why.
+            RequestRejected: the template refused the messages; the error contains its reason.
         """
-        return render_with_tools(chat, self._rendered)
+        return render_with_tools(chat, self._apply_template)
 
-    def _rendered(self, chat: Chat) -> str:
-        # Templates are written for a caller that passes these two always.
+    def _apply_template(self, chat: Chat) -> str:
+        # Templates expect `tools` and `documents` to be defined always.
         tools = [dict(tool) for tool in chat.tools] or None
-        usual = {"tools": tools, "documents": None, **self._special, **chat.template_kwargs}
-        messages = [_parsed(message) for message in chat.messages]
+        variables = {
+            "tools": tools,
+            "documents": None,
+            **self._special_tokens,
+            **chat.template_kwargs,
+        }
+        messages = [_template_message(message) for message in chat.messages]
         try:
             return str(
-                self._template.render(messages=messages, add_generation_prompt=True, **usual)
+                self._template.render(messages=messages, add_generation_prompt=True, **variables)
             )
         except Exception as error:
-            # A template is a program: it may raise anything.
+            # A template is a program, so it may raise any exception.
             raise RequestRejected(
                 f"messages: the model's chat template cannot take them: {error}"
             ) from error
 
     def encode(self, text: str, *, special: bool) -> list[int]:
-        """Return token ids; `special` adds those that begin a prompt, which a template has."""
+        """Return token ids; `special` adds the tokens that start a prompt (templates have them)."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
         return ids
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of token ids, special ones as they are written."""
+        """Return the text of token ids, including special tokens."""
         text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=False)
         return text
 
     def pieces(self, text: str) -> list[str]:
-        """Return the part of a text that each of its tokens stands for; joined they are the text.
+        """Split a text into the texts of its tokens; joined, they equal the text.
 
         A character of several tokens belongs to the first of them.
         """
@@ -161,31 +166,31 @@ class ChatTokenizer:
 
     @property
     def end_token(self) -> str:
-        """The token that ends an answer, "" where tokenizer_config.json does not say."""
-        return self._special["eos_token"]
+        """The token that ends an answer; "" if tokenizer_config.json does not define it."""
+        return self._special_tokens["eos_token"]
 
     def vocabulary(self) -> dict[str, int]:
-        """Return every token as the tokenizer writes it, with its number."""
-        known: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
-        return known
+        """Return the ids of all tokens by their form in tokenizer.json."""
+        require_tokenizer: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        return require_tokenizer
 
     def added_tokens(self) -> dict[int, tuple[str, bool]]:
-        """Return by number those that stand for themselves: their text, whether it is special."""
+        """Return the added tokens by id: their text, and whether they are special."""
         added = self._tokenizer.get_added_tokens_decoder()
         return {number: (token.content, token.special) for number, token in added.items()}
 
     def decoder(self) -> Any:
-        """Return how tokens become text, as tokenizer.json has it; None where it does not say."""
+        """Return the decoder of tokenizer.json, which converts tokens to text; None without one."""
         decoder = self._tokenizer.decoder
         return None if decoder is None else json.loads(decoder.__getstate__())
 
     def has_token(self, number: int) -> bool:
-        """Whether there is a token of that number."""
+        """Return whether a token id exists."""
         return 0 <= number < 2**32 and self._tokenizer.id_to_token(number) is not None
 
 
-def known(tokenizer: ChatTokenizer | None, param: str = "prompt") -> ChatTokenizer:
-    """Return the tokenizer that a side call needs. Raises UnsupportedParameter without one."""
+def require_tokenizer(tokenizer: ChatTokenizer | None, param: str = "prompt") -> ChatTokenizer:
+    """Return the tokenizer. Raises UnsupportedParameter if it is None."""
     if tokenizer is None:
         raise UnsupportedParameter(
             f"{param}: there is no tokenizer.json beside the model (RKLLM_TOKENIZER)", param=param
@@ -193,14 +198,14 @@ def known(tokenizer: ChatTokenizer | None, param: str = "prompt") -> ChatTokeniz
     return tokenizer
 
 
-def folder_for(model: Path, given: str | None) -> Path | None:
-    """Return where the tokenizer files of a model are: RKLLM_TOKENIZER, else beside the model.
+def find_tokenizer_folder(model: Path, setting: str | None) -> Path | None:
+    """Return the folder of the tokenizer files: RKLLM_TOKENIZER, else one at the model.
 
     Raises:
-        ModelLoadFailed: RKLLM_TOKENIZER names a place without them.
+        ModelLoadFailed: RKLLM_TOKENIZER names a folder without tokenizer files.
     """
-    if given is not None:
-        folder = Path(given)
+    if setting is not None:
+        folder = Path(setting)
         if folder.is_file():
             folder = folder.parent
         if not (folder / _TOKENIZER).is_file():
@@ -212,7 +217,7 @@ def folder_for(model: Path, given: str | None) -> Path | None:
     return None
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -225,11 +230,11 @@ def _text(path: Path) -> str:
         raise ModelLoadFailed(f"RKLLM_TOKENIZER: {path} is not text: {error}") from error
 
 
-def _config(path: Path) -> dict[str, Any]:
+def _read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        config = json.loads(_text(path))
+        config = json.loads(_read_text(path))
     except ValueError as error:
         raise ModelLoadFailed(f"RKLLM_TOKENIZER: {path} is not JSON: {error}") from error
     if not isinstance(config, dict):
@@ -237,29 +242,29 @@ def _config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _token(value: Any) -> str:
-    """Return a special token, which a config has as text or as an object around it."""
+def _token_text(value: Any) -> str:
+    """Return the text of a special token, which the config has as a string or as an object."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else ""
 
 
-def _parsed(message: Message) -> dict[str, Any]:
-    """Return a turn for a template, which wants arguments as values and not as their text."""
+def _template_message(message: Message) -> dict[str, Any]:
+    """Return a turn for a template, which expects tool arguments as values instead of JSON text."""
     turn = message.to_template()
     for call in turn.get("tool_calls", ()):
         function = dict(call["function"])
-        # What is no JSON the template gets as the client sent it.
+        # Arguments that are not JSON are passed on as the client sent them.
         with suppress(ValueError):
             function["arguments"] = json.loads(function["arguments"])
         call["function"] = function
     return turn
 
 
-def _environment() -> Any:
-    """Return what templates run in: the settings they are written for, and a sandbox.
+def _build_environment() -> Any:
+    """Build a sandboxed jinja2 environment with the settings that chat templates expect.
 
-    See utils/chat_template_utils.py of transformers.
+    The settings are those of utils/chat_template_utils.py in transformers.
     """
     from jinja2.ext import Extension, loopcontrols
     from jinja2.nodes import Node
@@ -267,7 +272,7 @@ def _environment() -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        # Marks for training what the assistant said; here it is text like the rest.
+        # `{% generation %}` marks the assistant's text for training; it has no effect here.
         tags = {"generation"}  # noqa: RUF012 - as its base class has it
 
         def parse(self, parser: Parser) -> list[Node]:
@@ -278,17 +283,17 @@ def _environment() -> Any:
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
     )
     environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
+    environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
     return environment
 
 
 def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
-    # Not jinja2's own, which escapes for HTML.
+    # Replaces jinja2's filter, which escapes for HTML.
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
-def _refuse(message: str) -> NoReturn:
+def _raise_exception(message: str) -> NoReturn:
     import jinja2
 
     raise jinja2.TemplateError(message)

@@ -44,6 +44,6 @@ async def test_a_template_that_opens_the_thoughts_is_noticed(
 ) -> None:
     # R39: as DeepSeek-R1's, whose answers have only the thoughts' end in them.
     engine = engine_factory(changed(model_path, tmp_path, old, new))
-    assert (await engine.ready()).opens_thoughts is opens
+    assert (await engine.ready()).starts_in_reasoning is opens
     prompt = await engine.render(Chat((Message("user", "hi"),)))
     assert prompt.endswith("<|im_start|>as<think>\n") is opens

@@ -208,7 +208,7 @@ async def test_cancelled_waiters_leave_nothing_behind_while_the_slot_is_held() -
         task.cancel()
         await turns(2)
     assert admission.waiting == 0
-    assert len(admission._waiting) < 50
+    assert len(admission._waiters) < 50
 
 
 async def test_whoever_waits_past_the_deadline_is_told_and_leaves_the_line() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from engine import Chat, Engine, FinishReason, Message, Priority
 from engine.backends.rkllm.sampler import Sampler
-from engine.backends.rkllm.token_loop import CHUNK
+from engine.backends.rkllm.token_loop import PREFILL_CHUNK_TOKENS
 from engine.errors import (
     BackendFailed,
     ModelLoadFailed,
@@ -62,7 +62,7 @@ def expected(
     chooses = Sampler(params, tokens, SIZE)
     answer: list[int] = []
     while len(tokens) + len(answer) < context and len(answer) != params.max_tokens:
-        token = chooses.pick(logits_after([*tokens, *answer], SIZE, lora)).token
+        token = chooses.sample(logits_after([*tokens, *answer], SIZE, lora)).token
         if token == END and not params.ignore_eos:
             break
         answer.append(token)
@@ -102,11 +102,11 @@ async def test_claims(rkllm_of: RkllmMaker) -> None:
 @only_threads
 async def test_answer_is_the_models_step_by_step(rkllm_of: RkllmMaker, call_log: Path) -> None:
     engine = logits_engine(rkllm_of)
-    prompt = "x" * (2 * CHUNK + 44)
+    prompt = "x" * (2 * PREFILL_CHUNK_TOKENS + 44)
     assert await agrees(engine, prompt, **GREEDY, max_tokens=30)
     # Its beginning in parts, then one token at a time, and nothing left of it.
     fed = [int(call.values["tokens"]) for call in calls(call_log, "rkllm_run")]
-    assert fed[:3] == [CHUNK, CHUNK, 45]
+    assert fed[:3] == [PREFILL_CHUNK_TOKENS, PREFILL_CHUNK_TOKENS, 45]
     assert set(fed[3:]) <= {1}
     assert len(calls(call_log, "rkllm_clear_kv_cache")) == 2
 
@@ -213,7 +213,7 @@ async def test_abort_is_heard_between_the_parts_of_a_prompt(
 ) -> None:
     engine = logits_engine(rkllm_of, f"vocabulary {SIZE}\nanswer\n  prefill_ms 100\n")
     await engine.ready()
-    left = asyncio.create_task(ask(engine, "x" * (10 * CHUNK)))
+    left = asyncio.create_task(ask(engine, "x" * (10 * PREFILL_CHUNK_TOKENS)))
     await wait_until(lambda: call_log.exists() and bool(calls(call_log, "rkllm_run")))
     left.cancel()
     await asyncio.gather(left, return_exceptions=True)

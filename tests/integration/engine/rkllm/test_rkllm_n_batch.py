@@ -52,7 +52,7 @@ def tokenizer(tmp_path: Path) -> Path:
 @pytest.fixture
 def full_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has a batch wait for more to come for as long as a busy machine may take."""
-    monkeypatch.setattr(batched_requests, "GATHER_S", 0.5 * PATIENCE)
+    monkeypatch.setattr(batched_requests, "GATHER_WINDOW_S", 0.5 * PATIENCE)
 
 
 def said(prompt: tuple[int, ...], tokens: int) -> str:

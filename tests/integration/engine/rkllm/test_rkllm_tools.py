@@ -235,4 +235,4 @@ async def test_template_that_refuses_one_turn_opens_nothing(
     rkllm_of: RkllmMaker, tmp_path: Path
 ) -> None:
     write_tokenizer(tmp_path, "{{ raise_exception('system first') }}")
-    assert not (await rkllm_of(says("a")).ready()).opens_thoughts
+    assert not (await rkllm_of(says("a")).ready()).starts_in_reasoning

@@ -107,7 +107,7 @@ async def test_answer_that_is_right_is_not_generated_again(
     pieces: list[str], asked: dict[str, Any], pipeline_of: PipelineFactory
 ) -> None:
     # R39: on an engine that cannot be held to anything.
-    able = {"opens_thoughts": not pieces[0].startswith("<think>")}
+    able = {"starts_in_reasoning": not pieces[0].startswith("<think>")}
     pipeline = pipeline_of(
         {"pieces": pieces}, validator=V3.from_file(DEFAULT_RULES), capabilities=able
     )
@@ -128,7 +128,7 @@ async def test_answer_that_is_held_to_a_schema_comes_after_its_thoughts(
     asked: dict[str, Any], pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("handler.openai.service.starts_in_reasoning", lambda prompt: True)
-    able = {"json_schema": True, "opens_thoughts": True}
+    able = {"json_schema": True, "starts_in_reasoning": True}
     service = OpenAIService(
         pipeline_of({"pieces": ["Hm.</think>\n\n", '{"a": 1}']}, capabilities=able)
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from emulator.openapi.operations import OPENAI_TAGS, OPERATIONS
 from engine.capabilities import Capabilities
 from handler.errors import ERROR_MAPPING
-from tools.docs.openai import ABILITY_WORDS, ERROR_WORDS, PROGRAMS, page
+from tools.docs.openai import CAPABILITY_LABELS, CLIENT_PROGRAMS, ERROR_DESCRIPTIONS, page
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -26,8 +26,8 @@ def test_every_route_and_failure_is_told() -> None:
     made = page()
     for path, operation in OPERATIONS.items():
         assert (f"| `{path}` |" in made) == (operation.tag in OPENAI_TAGS)
-    assert ERROR_WORDS.keys() == {(row.status, row.type) for row in ERROR_MAPPING.values()}
-    assert list(ERROR_WORDS) == sorted(ERROR_WORDS)
+    assert ERROR_DESCRIPTIONS.keys() == {(row.status, row.type) for row in ERROR_MAPPING.values()}
+    assert list(ERROR_DESCRIPTIONS) == sorted(ERROR_DESCRIPTIONS)
 
 
 def test_everything_an_engine_can_do_is_told() -> None:
@@ -37,10 +37,10 @@ def test_everything_an_engine_can_do_is_told() -> None:
         *("chat_template", "infill"),
     }
     of_model = {
-        *("backend", "model", "context_length", "embedding_size", "opens_thoughts", "runtime"),
+        *("backend", "model", "context_length", "embedding_size", "starts_in_reasoning", "runtime"),
         *("own_template", "template_markers"),
     }
-    told = ABILITY_WORDS.keys()
+    told = CAPABILITY_LABELS.keys()
     assert told | parameters | of_model == {field.name for field in fields(Capabilities)}
     assert not told & (parameters | of_model)
 
@@ -58,5 +58,5 @@ def test_an_engines_ways_are_told_where_they_differ() -> None:
 
 def test_every_program_of_the_documents_is_told() -> None:
     folder = ROOT / "tests" / "acceptance" / "programs"
-    told = sorted(name for names in PROGRAMS.values() for name in names)
+    told = sorted(name for names in CLIENT_PROGRAMS.values() for name in names)
     assert told == sorted(each.name for each in folder.iterdir() if each.is_file())
