@@ -24,7 +24,7 @@ from handler.openai.service import EMBEDDINGS, ENDPOINT_SPECS
 
 logger = logging.getLogger(__name__)
 
-# The route of a job is None.
+# Jobs have the route None.
 ROUTES = (*ENDPOINT_SPECS, EMBEDDINGS, None)
 _COMPLETED, _FAILED = "COMPLETED", "FAILED"
 _STREAM_ERROR = "stream must be false: a batch has nobody to stream to"
@@ -34,7 +34,7 @@ _RETRY_DELAY_S = 0.5
 
 
 class EngineLost(Exception):
-    """The engine is dead, so that no more lines can be answered; the message says why."""
+    """The engine is dead, so that further lines cannot be answered; the message has the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class LineExecutor:
         while True:
             slot = await self._reserve_exclusive() if exclusive else None
             try:
-                outcome = await self._execute_once(line, slot)
+                outcome = await self._attempt(line, slot)
             finally:
                 if slot is not None:
                     slot.release()
@@ -113,7 +113,7 @@ class LineExecutor:
             return await self._engine.reserve(priority, exclusive=True)
         return None
 
-    async def _execute_once(self, line: Line, slot: Slot | None) -> LineOutcome:
+    async def _attempt(self, line: Line, slot: Slot | None) -> LineOutcome:
         if line.route is None:
             return await self._run_job(line, slot)
         return await self._call(line, line.route, slot)

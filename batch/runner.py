@@ -19,8 +19,8 @@ _MAX_RETRY_DELAY_S = 30.0
 class BatchRunner:
     """Answers `concurrency` lines at a time and appends their answers to the journal.
 
-    A kill loses the lines in progress, so the default concurrency is the number of engine slots
-    and no more: the next line is read within microseconds, so no slot stays idle. Lines are read as
+    A kill loses the lines in progress, so the default concurrency is the number of engine slots:
+    the next line is read within microseconds, so no slot stays idle. Lines are read as
     they are needed. Owned by the event loop, which also reads and writes the files, because both
     take a few microseconds per line.
     """
@@ -47,7 +47,7 @@ class BatchRunner:
         self.in_progress = 0
 
     def stop(self) -> None:
-        """Start no more lines; the lines in progress are finished."""
+        """Stop starting lines; the lines in progress are finished."""
         self._stopping = True
 
     async def run(self) -> None:

@@ -196,7 +196,7 @@ class RunCommand:
             raise Interrupted(f"stopped by {signals.first_signal}")
 
     def _stop(self, runner: BatchRunner) -> None:
-        """Start no more lines, and print how long the lines in progress can take."""
+        """Stop starting lines, and print how long the lines in progress can take."""
         runner.stop()
         lines, limit_s = _format_line_count(runner.in_progress), self._settings.request_timeout_s
         self._print(

@@ -18,7 +18,7 @@ class StopSignals:
     def __init__(self) -> None:
         self.first_signal = ""
         self.count = 0
-        # Starts the graceful stop. While it is None, the first signal cancels the task.
+        # Starts the graceful stop. If unset, the first signal cancels the task.
         self.begin_stop: Callable[[], object] | None = None
 
     @contextmanager

@@ -89,7 +89,7 @@ class WorkerCommand:
         return exit_code
 
     def _stop(self, worker: QueueWorker) -> None:
-        """Receive no more messages, and print how long the messages in progress can take."""
+        """Stop receiving messages, and print how long the messages in progress can take."""
         count = worker.in_progress
         messages = "1 message" if count == 1 else f"{count:,} messages"
         limit_s = max(self._settings.request_timeout_s, self._settings.batch_poll_s)

@@ -11,7 +11,7 @@ from handler.blobs import BlobError
 
 
 class OutputError(Exception):
-    """The output cannot be written there; the message is one sentence that says what to do."""
+    """The output cannot be written there; the message is one sentence with a remedy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class FinishedRun:
 
     @classmethod
     def read(cls, output: Destination) -> Self | None:
-        """Return the note of an output; None if there is none or the output has changed since."""
+        """Return the note of an output; None if it does not exist or the output has changed."""
         if not isinstance(output, FileDestination):
             return None
         try:

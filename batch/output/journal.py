@@ -24,7 +24,7 @@ _FORMATS = (1, 2)
 
 
 class JournalError(Exception):
-    """The journal cannot be used; the message is one sentence that says what to do."""
+    """The journal cannot be used; the message is one sentence with a remedy."""
 
 
 class JournalDamaged(JournalError):

@@ -66,7 +66,7 @@ class ResultBucket:
                 pass
 
     def find(self, key: str, max_bytes: int = MAX_ANSWER_BYTES) -> bytes | None:
-        """Return an object, or None if there is none. Raises ObjectTooLarge over `max_bytes`."""
+        """Return an object, or None if absent. Raises ObjectTooLarge over `max_bytes`."""
         with _queue_errors():
             try:
                 return _read_bounded(self._blobs, f"{self._prefix}{key}", max_bytes)
@@ -74,7 +74,7 @@ class ResultBucket:
                 return None
 
     def read_first_chunk(self, key: str) -> bytes | None:
-        """Return the first chunk of an object, or None if there is none."""
+        """Return the first chunk of an object, or None if it does not exist."""
         with _queue_errors():
             try:
                 return next(iter(self._blobs.read(f"{self._prefix}{key}")), b"")

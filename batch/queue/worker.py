@@ -87,7 +87,7 @@ class QueueWorker:
         return len(self._messages)
 
     def stop(self) -> None:
-        """Receive no more messages; finish those that have a slot and return the others."""
+        """Stop receiving messages; finish those that have a slot and return the others."""
         self._stopping = True
         # Wake the messages that wait for a slot, so that they return to the queue immediately.
         for _ in self._messages:
