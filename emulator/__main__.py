@@ -26,10 +26,10 @@ settings are environment variables, such as MODEL_PATH and API_KEYS: see docs/se
 def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator") -> int:
     """Serve until SIGINT or SIGTERM, finish the running jobs and return 0.
 
-    Return 1 if the server has ended by itself, because it has no engine any more.
+    Returns 1 if the server has shut itself down because its engine is dead.
 
     `argv` is sys.argv[1:] if it is None; `prog` is the command's name in usage messages. The
-    imports are inside so that `--help` and a wrong argument are answered before them.
+    imports are in the function, so that `--help` and a wrong argument are answered without them.
     """
     parser = Parser(prog=prog, description="A local RunPod and OpenAI API.", epilog=_EXAMPLES)
     parser.add_argument("--host", help="the address to listen on (default: 127.0.0.1)")
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     parser.add_argument(
         "--worker-command", type=_command, help="what starts one (default: python -m handler)"
     )
-    given = {
+    options = {
         key: value for key, value in vars(parser.parse_args(argv)).items() if value is not None
     }
 
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     from handler.setting_error import SettingError, exit_on_setting_error
     from handler.settings import read_settings
 
-    settings = read_settings(EmulatorSettings).model_copy(update=given)
+    settings = read_settings(EmulatorSettings).model_copy(update=options)
     configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
     try:
         sockets = listening_sockets(settings.host, settings.port)
@@ -62,7 +62,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
             raise SettingError(reason)
 
         # Imported only now, because it takes a second: a port in use is reported before that.
-        from emulator.app import build_app
+        from emulator.app import create_app
+        from emulator.components import build_components
         from emulator.server.server import Server, build_uvicorn_config, raise_open_files_limit
         from emulator.server.start_log import log_start
         from engine.temporary_folders import remove_abandoned
@@ -71,19 +72,21 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
 
         settings = resolve_models(settings)
         engine = build_engine(settings)
-        app = build_app(settings, engine)
+        components = build_components(settings, engine)
     except SettingError as error:
         exit_on_setting_error(error)
     raise_open_files_limit()
     remove_abandoned()
 
-    def listening(url: str) -> None:
+    def on_listening(url: str) -> None:
         log_start(settings, engine.slots, url)
-        app.state.listening(url)
+        components.autoscaler.start(url)
 
+    app = create_app(components)
     config = build_uvicorn_config(app, settings.connection_limits(), settings.host, settings.port)
-    Server(config, app.state.ending, listening).run(sockets)
-    return int(app.state.ending.failure is not None)
+    shutdown = components.graceful_shutdown
+    Server(config, shutdown, on_listening).run(sockets)
+    return int(shutdown.failure is not None)
 
 
 def _port(raw: str) -> int:

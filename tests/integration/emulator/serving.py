@@ -18,14 +18,15 @@ import httpx2
 import uvicorn
 from starlette.applications import Starlette
 
-from emulator.app import build_app
+from emulator.app import create_app
+from emulator.components import Components, build_components
 from emulator.server.graceful_shutdown import GracefulShutdown
 from emulator.server.server import build_uvicorn_config
 from emulator.settings import EmulatorSettings
 from engine import Engine
 from handler.engine_configs import build_engine
 from tests.unit.emulator.events import DEADLINE_S, Events
-from validation.v3 import V3
+from validation.rules_validator import RulesValidator
 
 _NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
@@ -38,6 +39,7 @@ class Server:
     engine: Engine
     uvicorn: uvicorn.Server
     app: Starlette
+    components: Components
     events: Events = field(default_factory=Events)
 
     @property
@@ -45,10 +47,9 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def ending(self) -> GracefulShutdown:
-        """Its end, which nothing but a test begins here."""
-        ending: GracefulShutdown = self.app.state.ending
-        return ending
+    def graceful_shutdown(self) -> GracefulShutdown:
+        """The shutdown, which only a test starts here."""
+        return self.components.graceful_shutdown
 
     @property
     def tasks(self) -> set[asyncio.Task[None]]:
@@ -111,7 +112,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 # Reading the rules takes longer than most tests, and who has read them only looks at them.
-_read_once = functools.cache(V3.from_file)
+_read_once = functools.cache(RulesValidator.from_file)
 
 
 @asynccontextmanager
@@ -121,15 +122,16 @@ async def serving(settings: EmulatorSettings) -> AsyncIterator[Server]:
     # An engine, but of tests that serve several models.
     engine: Any = build_engine(settings)
     engine.subscribe(events)
-    with patch.object(V3, "from_file", _read_once):
-        app = build_app(settings, engine)
+    with patch.object(RulesValidator, "from_file", _read_once):
+        components = build_components(settings, engine)
+        app = create_app(components)
     server = _Uvicorn(build_uvicorn_config(app, settings.connection_limits()))
     # TCP by name: asyncio turns Nagle's delay off only where it knows that it is.
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.bind(("127.0.0.1", 0))
     await server.open(sock)
     try:
-        yield Server(sock.getsockname()[1], engine, server, app, events)
+        yield Server(sock.getsockname()[1], engine, server, app, components, events)
     finally:
         await server.close()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from emulator.app import build_app
+from emulator.components import build_components
 from emulator.settings import EmulatorSettings
 from engine import Engine
 from handler.setting_error import SettingError
@@ -111,7 +111,7 @@ async def test_no_limit_where_none_is_set(serve: Serve) -> None:
 def test_a_limit_that_cannot_be_read_is_told() -> None:
     settings = EmulatorSettings(engine="scripted", rate_limit_chat="often", job_db=":memory:")
     with pytest.raises(SettingError, match="RATE_LIMIT_CHAT: "):
-        build_app(settings, Engine(settings.engine_config()))
+        build_components(settings, Engine(settings.engine_config()))
 
 
 async def test_system_status_tells_how_it_goes(serve: Serve, script: ScriptFactory) -> None:

@@ -21,8 +21,8 @@ SLOWLY = {"pieces": ["a", {"text": "b", "delay_ms": 300}]}
 
 async def ending(server: Server) -> asyncio.Task[None]:
     """Begin the end of the server."""
-    task = asyncio.create_task(server.ending.wait())
-    await server.ending.state.draining.wait()
+    task = asyncio.create_task(server.graceful_shutdown.wait())
+    await server.graceful_shutdown.state.draining.wait()
     return task
 
 

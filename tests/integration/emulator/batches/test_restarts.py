@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from batch.output.journal import BatchJournal, JournalHeader
-from emulator.app import build_app
+from emulator.app import create_app
 from emulator.batches import executor
+from emulator.components import build_components
 from emulator.settings import EmulatorSettings
 from engine import Engine
 from engine.hooks import RequestStarted
@@ -48,7 +49,7 @@ async def test_the_servers_end_lets_lines_end_and_its_next_start_goes_on(
         waits = await client.create(calls(3))
         await client.until(made, lambda batch: counts(batch)[1] >= 5)
         async with asyncio.timeout(20):
-            await server.ending.wait()
+            await server.graceful_shutdown.wait()
         begun = {each.request_id for each in server.events.of(RequestStarted)}
     journal = tmp_path / "kept" / "batches" / f"{made.id}.partial"
     kept = len(journal.read_bytes().splitlines()) - 1
@@ -150,7 +151,7 @@ async def test_a_server_that_ends_while_a_journal_is_opened_lets_go_of_it(
 async def test_two_servers_do_not_share_a_folder(script: ScriptFactory, tmp_path: Path) -> None:
     given = settings(tmp_path / "kept", script({}))
     async with serving(given):
-        app = build_app(given, Engine(given.engine_config()))
+        app = create_app(build_components(given, Engine(given.engine_config())))
         with pytest.raises(StoreUnavailable, match="another server uses"):
             async with app.router.lifespan_context(app):
                 pass

@@ -11,12 +11,13 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from emulator.app import build_app
+from emulator.app import create_app
+from emulator.components import build_components
 from emulator.console.pages import ASSETS
 from emulator.http.open_paths import DOCS_PATHS
 from emulator.http.operation_router import ByOperation
 from emulator.openapi.operations import OPERATIONS, TAGS
-from emulator.openapi.spec import describe, plain
+from emulator.openapi.spec import build_description, openapi_path
 from emulator.settings import EmulatorSettings
 from engine import Engine
 from handler.errors import HandlerError
@@ -32,12 +33,12 @@ OF_THE_PAGE = {*DOCS_PATHS, *ASSETS}
 @pytest.fixture(scope="module")
 def app() -> Starlette:
     settings = EmulatorSettings(engine="scripted", job_db=":memory:")
-    return build_app(settings, Engine(settings.engine_config()))
+    return create_app(build_components(settings, Engine(settings.engine_config())))
 
 
 @pytest.fixture(scope="module")
 def description(app: Starlette) -> dict[str, Any]:
-    return describe(app.routes, EmulatorSettings())
+    return build_description(app.routes, EmulatorSettings())
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def service() -> OpenAIService:
 
 def test_every_route_is_described(app: Starlette, description: dict[str, Any]) -> None:
     routes = {
-        (plain(route.path), method.lower())
+        (openapi_path(route.path), method.lower())
         for route in app.routes
         if isinstance(route, Route)
         for method in (route.methods or set()) - {"HEAD"}
@@ -156,7 +157,7 @@ def test_operation_ids_have_no_underscore(description: dict[str, Any]) -> None:
 
 
 def test_endpoint_parameter_defaults_to_the_servers_own(app: Starlette) -> None:
-    found = describe(app.routes, EmulatorSettings(endpoint_id="mine"))
+    found = build_description(app.routes, EmulatorSettings(endpoint_id="mine"))
     [endpoint] = found["paths"]["/v2/{endpoint}/run"]["post"]["parameters"]
     assert endpoint["schema"]["default"] == "mine"
 
@@ -206,22 +207,24 @@ def test_every_place_in_a_path_is_a_parameter(description: dict[str, Any]) -> No
 
 
 def test_keys_are_asked_for_where_there_are_some(app: Starlette) -> None:
-    closed = describe(app.routes, EmulatorSettings(api_keys="one"))
+    closed = build_description(app.routes, EmulatorSettings(api_keys="one"))
     assert closed["security"] == [{"key": []}, {"header": []}]  # R67
     assert closed["paths"]["/health"]["get"]["security"] == []
     assert "one" not in str(closed["components"]["securitySchemes"])
-    assert "security" not in describe(app.routes, EmulatorSettings())
+    assert "security" not in build_description(app.routes, EmulatorSettings())
 
 
 @pytest.mark.parametrize("metrics_open", [False, True])
 def test_metrics_are_described_as_open_as_they_are(app: Starlette, metrics_open: bool) -> None:
-    found = describe(app.routes, EmulatorSettings(api_keys="one", metrics_open=metrics_open))
+    found = build_description(
+        app.routes, EmulatorSettings(api_keys="one", metrics_open=metrics_open)
+    )
     asked = found["paths"]["/metrics"]["get"]
     assert ("401" not in asked["responses"]) is metrics_open
     assert (asked.get("security") == []) is metrics_open
 
 
 def test_bounds_are_the_settings(app: Starlette) -> None:
-    found = describe(app.routes, EmulatorSettings(min_job_ttl_ms=77))
+    found = build_description(app.routes, EmulatorSettings(min_job_ttl_ms=77))
     policy = found["components"]["schemas"]["NewJob"]["properties"]["policy"]["anyOf"][0]
     assert policy["properties"]["ttl"]["anyOf"][0]["minimum"] == 77

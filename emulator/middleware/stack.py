@@ -1,0 +1,79 @@
+"""Build the middleware stack of the server."""
+
+from __future__ import annotations
+
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+from emulator.http.shutdown_state import ShutdownState
+from emulator.metrics.definitions import Metrics
+from emulator.middleware.auth import ApiKeyMiddleware
+from emulator.middleware.draining import DrainGate
+from emulator.middleware.fault_injection import FaultInjectionMiddleware
+from emulator.middleware.origin_check import OriginCheckMiddleware
+from emulator.middleware.request_id import RequestIdMiddleware
+from emulator.settings import EmulatorSettings
+from emulator.tracing.setup import Tracing
+from jobs import JobStore
+
+# The response headers that scripts of other origins may read.
+_EXPOSED_HEADERS = (
+    "x-request-id",
+    "retry-after",
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+)
+
+
+def build_middleware(
+    settings: EmulatorSettings,
+    shutdown: ShutdownState,
+    store: JobStore,
+    metrics: Metrics,
+    tracing: Tracing,
+    worker_key: str | None,
+) -> list[Middleware]:
+    """Return the middleware that every request passes through, the outermost first."""
+    stack = [
+        Middleware(RequestIdMiddleware, on_end=metrics.count_request),
+        # Inside RequestIdMiddleware, so that rejected requests are logged and counted. Before all
+        # others, so that they are neither traced nor rate-limited, and their key is not checked.
+        Middleware(
+            OriginCheckMiddleware,
+            hosts=settings.host_check(),
+            origins=settings.origins(),
+            has_keys=bool(settings.keys()),
+        ),
+        *tracing.middleware(),
+        Middleware(DrainGate, shutdown=shutdown),
+    ]
+    if origins := settings.origins():
+        # Outermost: a browser hides every response without these headers from its script, errors
+        # too. Preflight requests, which have no key, end here and get no request id.
+        stack.insert(0, _build_cors(origins))
+    if keys := settings.keys():
+        open_paths = settings.open_paths()
+        stack.append(
+            Middleware(ApiKeyMiddleware, keys=keys, open_paths=open_paths, worker_key=worker_key)
+        )
+    if settings.runpod_rate_limits:
+        # Importing the package takes 0.1 s, and the limits are off by default.
+        from emulator.middleware.rate_limit import RateLimitMiddleware
+
+        stack.append(Middleware(RateLimitMiddleware, default_endpoint=settings.endpoint_id))
+    if rates := settings.fault_rates():
+        stack.append(Middleware(FaultInjectionMiddleware, rates=rates, store=store))
+    return stack
+
+
+def _build_cors(origins: tuple[str, ...]) -> Middleware:
+    return Middleware(
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_methods=["*"],
+        allow_headers=["*"],
+        # Browsers require it if a public page calls a server in a private network.
+        allow_private_network=True,
+        expose_headers=_EXPOSED_HEADERS,
+    )
