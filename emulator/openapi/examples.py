@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 # Bodies that name the served model as well.
-OF_A_MODEL = frozenset({"Completion", "Chat", "Embeddings"})
+SCHEMAS_WITH_MODEL = frozenset({"Completion", "Chat", "Embeddings"})
 
 # By the name of the body's schema.
 _EXAMPLES: Mapping[str, Mapping[str, Any]] = {
@@ -50,7 +50,7 @@ _STREAMABLE = ("Completion", "Chat")
 
 def examples(schema: str, model: str) -> dict[str, Any]:
     """Return OpenAPI's `example` or `examples` of a body, for a server of that model."""
-    body = {**({"model": model} if schema in OF_A_MODEL else {}), **_EXAMPLES[schema]}
+    body = {**({"model": model} if schema in SCHEMAS_WITH_MODEL else {}), **_EXAMPLES[schema]}
     if schema in _STREAMABLE:
         return {
             "examples": {

@@ -1,4 +1,4 @@
-"""The operations of the API by path: written by hand, and compared with the routes by tests."""
+"""The operations of the API by path, written by hand. Tests compare them with the routes."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ TEXT = "text/plain"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One operation: `answer` and `body` name schemas, `errors` are the status codes of failures.
+    """One operation of the API.
 
-    `labels` are the content types that the body may have, and `label` is the answer's. `empty` says
-    that it may answer 204, `events` that it can answer as server-sent events.
+    `response` and `body` are names of schemas. `content_types` are those that the body may have,
+    `response_type` is the response's. `errors` are the status codes of errors. `may_be_empty` means
+    that the status can be 204, `can_stream` that the response can be server-sent events.
     """
 
     summary: str
     tag: str
-    answer: str
+    response: str
     description: str | None = None
     body: str | None = None
-    labels: tuple[str, ...] = (JSON,)
-    label: str = JSON
+    content_types: tuple[str, ...] = (JSON,)
+    response_type: str = JSON
     query: tuple[dict[str, Any], ...] = ()
     errors: tuple[int, ...] = ()
-    empty: bool = False
-    events: bool = False
+    may_be_empty: bool = False
+    can_stream: bool = False
     # The error's code is a name instead of a number.
-    named: bool = False
+    has_named_errors: bool = False
 
 
 def _query(name: str, description: str, **schema: Any) -> dict[str, Any]:
@@ -94,24 +95,24 @@ _POSTED = (JSON, "application/x-www-form-urlencoded")
 _STREAMING = "With `stream: true` the answer is a stream of server-sent events."
 
 
-def _client(summary: str, answer: str, **rest: Any) -> Operation:
-    return Operation(summary=summary, tag=_JOBS, answer=answer, **rest)
+def _client(summary: str, response: str, **rest: Any) -> Operation:
+    return Operation(summary=summary, tag=_JOBS, response=response, **rest)
 
 
-def _worker(summary: str, answer: str, **rest: Any) -> Operation:
-    return Operation(summary=summary, tag=_WORKERS, answer=answer, **rest)
+def _worker(summary: str, response: str, **rest: Any) -> Operation:
+    return Operation(summary=summary, tag=_WORKERS, response=response, **rest)
 
 
 def _openai(
     summary: str,
-    answer: str,
+    response: str,
     body: str,
     errors: tuple[int, ...] = (),
     tag: str = _OPENAI,
     **rest: Any,
 ) -> Operation:
     errors = (*_NEW, 404, 500, 504, *errors)
-    return Operation(summary=summary, tag=tag, answer=answer, body=body, errors=errors, **rest)
+    return Operation(summary=summary, tag=tag, response=response, body=body, errors=errors, **rest)
 
 
 def _family(
@@ -130,7 +131,7 @@ def _family(
             "Completion",
             errors,
             tag,
-            events=True,
+            can_stream=True,
             description=_STREAMING,
             **rest,
         ),
@@ -140,7 +141,7 @@ def _family(
             "Chat",
             errors,
             tag,
-            events=True,
+            can_stream=True,
             description=_STREAMING,
             **rest,
         ),
@@ -148,25 +149,25 @@ def _family(
             "Create embeddings", "EmbeddingsAnswer", "Embeddings", errors, tag, **rest
         ),
         f"{prefix}/models": Operation(
-            summary="List models", tag=tag, answer="Models", errors=models, **rest
+            summary="List models", tag=tag, response="Models", errors=models, **rest
         ),
         f"{prefix}/models/{{model}}": Operation(
-            summary="Get a model", tag=tag, answer="Model", errors=(404, *models), **rest
+            summary="Get a model", tag=tag, response="Model", errors=(404, *models), **rest
         ),
     }
 
 
-def _batches(summary: str, answer: str, **rest: Any) -> Operation:
-    return Operation(summary=summary, tag=_BATCHES, answer=answer, **rest)
+def _batches(summary: str, response: str, **rest: Any) -> Operation:
+    return Operation(summary=summary, tag=_BATCHES, response=response, **rest)
 
 
-def _limit(most: int, default: int) -> dict[str, Any]:
+def _limit(maximum: int, default: int) -> dict[str, Any]:
     description = "The largest number of items to return."
-    return _query("limit", description, type="integer", minimum=1, maximum=most, default=default)
+    return _query("limit", description, type="integer", minimum=1, maximum=maximum, default=default)
 
 
-# By path, without `/v2/{endpoint}` where the operation has both forms; preceded by the method where
-# a path has several.
+# By path, preceded by the method if a path has several. An operation that exists with and without
+# `/v2/{endpoint}` is listed without it.
 OPERATIONS = {
     "/run": _client(
         "Queue a job",
@@ -193,7 +194,7 @@ OPERATIONS = {
         description="As JSON: the output since the last call. With `Accept: text/event-stream`: "
         "the whole output as server-sent events, to the end of the job.",
         errors=(400, 404),
-        events=True,
+        can_stream=True,
     ),
     "/cancel/{job_id}": _client("Cancel a job", "Accepted", errors=(404, 503)),
     "/retry/{job_id}": _client("Retry a failed job", "Accepted", errors=(400, 404, 503)),
@@ -201,29 +202,29 @@ OPERATIONS = {
     "/requests": _client("List the newest jobs", "Jobs"),
     "/requests/{job_id}": _client("Get a job with its input", "JobAndInput", errors=_NOT_THERE),
     f"{ENDPOINT}/health": _client("Count the jobs and workers of an endpoint", "EndpointHealth"),
-    "/job-take/{worker}": _worker("Take a job", "TakenJob", errors=(429,), empty=True),
+    "/job-take/{worker}": _worker("Take a job", "TakenJob", errors=(429,), may_be_empty=True),
     "/job-take-batch/{worker}": _worker(
-        "Take several jobs", "TakenJobs", query=(_BATCH,), errors=(400, 429), empty=True
+        "Take several jobs", "TakenJobs", query=(_BATCH,), errors=(400, 429), may_be_empty=True
     ),
-    "/job-stop/{worker}": _worker("Get the jobs to stop", "JobsToStop", empty=True),
+    "/job-stop/{worker}": _worker("Get the jobs to stop", "JobsToStop", may_be_empty=True),
     "/job-stream/{worker}/{job_id}": _worker(
         "Send a part of a job's output",
         "Taken",
         body="Chunk",
-        labels=_POSTED,
+        content_types=_POSTED,
         errors=(400, 413, 429, 503),
     ),
     "/job-done/{worker}/{job_id}": _worker(
         "Send a job's result, or a progress report",
         "Taken",
         body="Result",
-        labels=_POSTED,
+        content_types=_POSTED,
         errors=(400, 413, 429, 503),
     ),
     "/ping/{worker}": _worker("Send a heartbeat", "Taken"),
     **_family("/v1", tag=_OPENAI),
     **_family("/v3"),
-    **_family("", named=True),
+    **_family("", has_named_errors=True),
     # Through the job queue, so every call can fail as a job can.
     **_family(
         "/openai/v1",
@@ -237,17 +238,20 @@ OPERATIONS = {
         "WorkerCall",
         _JOB,
         _ALIASES,
-        events=True,
+        can_stream=True,
         query=(_FOR_WORKER,),
     ),
     "/system/status": Operation(
-        summary="Get the state of the models", tag=_ALIASES, answer="SystemStatus", named=True
+        summary="Get the state of the models",
+        tag=_ALIASES,
+        response="SystemStatus",
+        has_named_errors=True,
     ),
     "POST /v1/files": _batches(
         "Upload a file of requests",
         "File",
         body="NewFile",
-        labels=(FORM,),
+        content_types=(FORM,),
         errors=(*_SENT, 503, 507),
     ),
     "GET /v1/files": _batches(
@@ -263,7 +267,7 @@ OPERATIONS = {
     "GET /v1/files/{file_id}": _batches("Get a file's description", "File", errors=_NOT_THERE),
     "DELETE /v1/files/{file_id}": _batches("Delete a file", "DeletedFile", errors=(400, 404, 507)),
     "/v1/files/{file_id}/content": _batches(
-        "Download a file", "FileContent", label=BYTES, errors=_NOT_THERE
+        "Download a file", "FileContent", response_type=BYTES, errors=_NOT_THERE
     ),
     "POST /v1/batches": _batches(
         "Create a batch", "Batch", body="NewBatch", errors=(*_NEW, 404, 507)
@@ -278,18 +282,18 @@ OPERATIONS = {
     METRICS_PATH: Operation(
         summary="Get the metrics in Prometheus's text format",
         tag=_SERVER,
-        answer="Metrics",
-        label=TEXT,
+        response="Metrics",
+        response_type=TEXT,
     ),
     "/console/description": Operation(
         summary="Get the forms, their parameters and the engine",
         tag=_CONSOLE,
-        answer="ConsoleDescription",
+        response="ConsoleDescription",
     ),
     "/console/jobs": Operation(
         summary="List an endpoint's newest jobs with their times",
         tag=_CONSOLE,
-        answer="ConsoleJobs",
+        response="ConsoleJobs",
         query=(
             _query("endpoint", "The endpoint; the server's own if unset.", type="string"),
             _query("status", "Only jobs in this state.", enum=[each.value for each in JobStatus]),
@@ -299,22 +303,22 @@ OPERATIONS = {
     "/console/jobs/{job_id}": Operation(
         summary="Get a job of any endpoint, or follow it as server-sent events",
         tag=_CONSOLE,
-        answer="ConsoleJob",
+        response="ConsoleJob",
         errors=_NOT_THERE,
-        events=True,
+        can_stream=True,
     ),
-    "/health": Operation(summary="Get the state of the server", tag=_SERVER, answer="Health"),
+    "/health": Operation(summary="Get the state of the server", tag=_SERVER, response="Health"),
 }
 
 
-def tag(known: Operation, path: str) -> str:
+def tag_at_path(operation: Operation, path: str) -> str:
     """Return the tag of an operation at one of its paths."""
-    return _ENDPOINTS if known.tag == _JOBS and path.startswith(ENDPOINT) else known.tag
+    return _ENDPOINTS if operation.tag == _JOBS and path.startswith(ENDPOINT) else operation.tag
 
 
-def operation(path: str, method: str) -> Operation | None:
-    """Return the operation of a route, or None if it has none."""
+def find_operation(path: str, method: str) -> Operation | None:
+    """Return the operation of a route; None if the route is not documented."""
     for name in (f"{method} {path}", path, path.removeprefix(ENDPOINT)):
-        if (known := OPERATIONS.get(name)) is not None:
-            return known
+        if (operation := OPERATIONS.get(name)) is not None:
+            return operation
     return None

@@ -22,7 +22,7 @@ from emulator.http.open_paths import (
 )
 from emulator.http.responses import JSON
 from emulator.http.static_files import HEADERS, Asset, load_asset, send_asset
-from emulator.openapi.spec import describe
+from emulator.openapi.spec import build_description
 from emulator.openapi.swagger_ui import find_swagger_ui
 from emulator.settings import EmulatorSettings
 from handler.errors import NotFound
@@ -52,7 +52,7 @@ class DocsRoutes:
 
     @cached_property
     def _description(self) -> dict[str, Any]:
-        return describe(self._described_routes, self._settings)
+        return build_description(self._described_routes, self._settings)
 
     @cached_property
     def _assets(self) -> Mapping[str, Asset]:

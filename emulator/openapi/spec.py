@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 description of the server's routes, made from the table of operations."""
+"""Build the OpenAPI 3.1 description of the server's routes from the table of operations."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from starlette.routing import BaseRoute, Route
 
 from emulator.openapi.examples import examples
-from emulator.openapi.operations import ENDPOINT, JSON, TAGS, Operation, operation, tag
+from emulator.openapi.operations import ENDPOINT, JSON, TAGS, Operation, find_operation, tag_at_path
 from emulator.openapi.schemas.batches import batch_schemas
 from emulator.openapi.schemas.common import ref
 from emulator.openapi.schemas.console import console_schemas
-from emulator.openapi.schemas.jobs import schemas
+from emulator.openapi.schemas.jobs import job_schemas
 from emulator.openapi.schemas.openai import openai_schemas
 from emulator.settings import EmulatorSettings
 
@@ -43,7 +43,7 @@ small: it shows that everything works, and its answers are often wrong. A JSON b
 that is not a browser is accepted with any Content-Type.
 """
 # By the names of path parameters.
-_PLACES = {
+_PATH_PARAMETERS = {
     "endpoint": "The endpoint's id.",
     "job_id": "The job's id, as `/run` returned it.",
     "model": "The model's name, as `/v1/models` lists it.",
@@ -54,27 +54,27 @@ _PLACES = {
 }
 
 
-def plain(path: str) -> str:
-    """Return a route's path as OpenAPI writes it: without the types of its parameters."""
+def openapi_path(path: str) -> str:
+    """Return a route's path in OpenAPI's syntax, without the types of its parameters."""
     return path.replace(":path}", "}")
 
 
-def describe(routes: Iterable[BaseRoute], settings: EmulatorSettings) -> dict[str, Any]:
-    """Return the OpenAPI 3.1 description of these routes, without those of no operation."""
+def build_description(routes: Iterable[BaseRoute], settings: EmulatorSettings) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 description of those routes that have an operation."""
     limits = settings.policy_limits()
-    week = 7 * 24 * 3600 * 1000
-    policy = {
-        "executionTimeout": (limits.min_execution_timeout_ms, week),
-        "ttl": (limits.min_ttl_ms, week),
+    week_ms = 7 * 24 * 3600 * 1000
+    policy_bounds_ms = {
+        "executionTimeout": (limits.min_execution_timeout_ms, week_ms),
+        "ttl": (limits.min_ttl_ms, week_ms),
     }
     paths: dict[str, Any] = {}
     for route in routes:
         if not isinstance(route, Route):
             continue
-        path = plain(route.path)
+        path = openapi_path(route.path)
         for method in sorted((route.methods or set()) - {"HEAD"}):
-            if (known := operation(path, method)) is not None:
-                described = _described(known, method, path, settings)
+            if (operation := find_operation(path, method)) is not None:
+                described = _describe_operation(operation, method, path, settings)
                 paths.setdefault(path, {})[method.lower()] = described
     description: dict[str, Any] = {
         "openapi": "3.1.0",
@@ -84,9 +84,9 @@ def describe(routes: Iterable[BaseRoute], settings: EmulatorSettings) -> dict[st
             "description": _DESCRIPTION,
         },
         "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
-        "paths": _in_order(paths),
+        "paths": _sort_paths(paths),
         "components": {
-            "schemas": schemas(policy)
+            "schemas": job_schemas(policy_bounds_ms)
             | openai_schemas(settings.served_models, settings.served_adapters)
             | batch_schemas()
             | console_schemas()
@@ -104,34 +104,36 @@ def describe(routes: Iterable[BaseRoute], settings: EmulatorSettings) -> dict[st
     return description
 
 
-def _described(
-    known: Operation, method: str, path: str, settings: EmulatorSettings
+def _describe_operation(
+    operation: Operation, method: str, path: str, settings: EmulatorSettings
 ) -> dict[str, Any]:
     models, is_open = settings.served_models, path in settings.open_paths()
-    parameters = [_place(name, settings) for name in _PARAMETER.findall(path)]
-    answers: dict[str, Any] = {"200": _answer(known)}
-    if known.empty:
-        answers["204"] = {"description": "No job is available."}
-    if known.answer == "Health":
-        answers["503"] = _content("The same, if the server cannot answer requests.", "Health")
-    errors = {*known.errors, *(() if is_open else (401,))}
+    parameters = [_build_path_parameter(name, settings) for name in _PARAMETER.findall(path)]
+    responses: dict[str, Any] = {"200": _build_success(operation)}
+    if operation.may_be_empty:
+        responses["204"] = {"description": "No job is available."}
+    if operation.response == "Health":
+        responses["503"] = _build_content(
+            "The same, if the server cannot answer requests.", "Health"
+        )
+    errors = {*operation.errors, *(() if is_open else (401,))}
     for code in sorted(errors):
         # The key is checked before the request is routed.
-        schema = "NamedError" if known.named and code != 401 else "Error"
-        answers[str(code)] = _content(_FAILURES[code], schema)
+        schema = "NamedError" if operation.has_named_errors and code != 401 else "Error"
+        responses[str(code)] = _build_content(_FAILURES[code], schema)
     described: dict[str, Any] = {
         "operationId": _operation_id(method, path),
-        "summary": known.summary,
-        "tags": [tag(known, path)],
-        "parameters": [*parameters, *known.query],
-        "responses": answers,
+        "summary": operation.summary,
+        "tags": [tag_at_path(operation, path)],
+        "parameters": [*parameters, *operation.query],
+        "responses": responses,
     }
-    if known.description is not None:
-        described["description"] = known.description
+    if operation.description is not None:
+        described["description"] = operation.description
     if is_open:
         described["security"] = []
-    if known.body is not None:
-        body = ref(known.body)
+    if operation.body is not None:
+        body = ref(operation.body)
         if path.startswith("/v3/"):
             # The only prefix under which the model is required (R7).
             body = {
@@ -140,8 +142,8 @@ def _described(
                     {"required": ["model"], "properties": {"model": {"enum": [*models]}}},
                 ]
             }
-        media_type = {"schema": body, **examples(known.body, models[0])}
-        content = dict.fromkeys(known.labels, media_type)
+        media_type = {"schema": body, **examples(operation.body, models[0])}
+        content = dict.fromkeys(operation.content_types, media_type)
         described["requestBody"] = {"required": True, "content": content}
     return described
 
@@ -151,18 +153,18 @@ def _operation_id(method: str, path: str) -> str:
     return method.lower() + "".join(word.title() for word in re.findall(r"[a-z0-9]+", path))
 
 
-def _in_order(paths: dict[str, Any]) -> dict[str, Any]:
-    """Return the paths in the order of their tags, and those without an endpoint first."""
+def _sort_paths(paths: dict[str, Any]) -> dict[str, Any]:
+    """Return the paths in the order of their tags, paths without an endpoint first."""
     tags = [*TAGS]
 
-    def place(path: str) -> tuple[int, bool]:
+    def sort_key(path: str) -> tuple[int, bool]:
         operations = paths[path].values()
         return min(tags.index(each["tags"][0]) for each in operations), path.startswith(ENDPOINT)
 
-    return {path: paths[path] for path in sorted(paths, key=place)}
+    return {path: paths[path] for path in sorted(paths, key=sort_key)}
 
 
-def _place(name: str, settings: EmulatorSettings) -> dict[str, Any]:
+def _build_path_parameter(name: str, settings: EmulatorSettings) -> dict[str, Any]:
     """Return a path parameter; `model` and `endpoint` have defaults, so examples can be sent."""
     schema: dict[str, Any] = {"type": "string", "minLength": 1, "pattern": "^[^/]+$"}
     if name == "model":
@@ -173,19 +175,19 @@ def _place(name: str, settings: EmulatorSettings) -> dict[str, Any]:
         "name": name,
         "in": "path",
         "required": True,
-        "description": _PLACES[name],
+        "description": _PATH_PARAMETERS[name],
         "schema": schema,
     }
 
 
-def _answer(known: Operation) -> dict[str, Any]:
-    answer = _content("Success.", known.answer, known.label)
-    if known.events:
+def _build_success(operation: Operation) -> dict[str, Any]:
+    answer = _build_content("Success.", operation.response, operation.response_type)
+    if operation.can_stream:
         answer["content"][_EVENTS] = {"schema": {"type": "string"}}
     return answer
 
 
-def _content(description: str, name: str, label: str = JSON) -> dict[str, Any]:
+def _build_content(description: str, name: str, label: str = JSON) -> dict[str, Any]:
     return {
         "description": description,
         "content": {label: {"schema": ref(name)}},

@@ -7,13 +7,13 @@ from functools import cache
 from pathlib import Path
 
 from emulator.metrics.definitions import Metrics
-from emulator.metrics.gauges import build_gauges
-from emulator.metrics.instruments import Metric, Spec
+from emulator.metrics.gauges import build_polled_metrics
+from emulator.metrics.instruments import Metric, MetricSpec
 from emulator.runpod.worker_registry import Fleet
 from emulator.settings import EmulatorSettings
 from engine import Engine
 from jobs import MemoryJobStore
-from validation.v3 import V3
+from validation.rules_validator import RulesValidator
 
 TEXT = Path(__file__).with_suffix(".md")
 # Above this, the page shows the number of values instead of the values.
@@ -26,16 +26,16 @@ def page() -> str:
 
 
 @cache
-def specs() -> tuple[Spec, ...]:
+def specs() -> tuple[MetricSpec, ...]:
     """Return the specification of every metric of a server, except those of its process."""
     # Independent of the environment variables of this machine.
     settings = EmulatorSettings.model_construct(engine="scripted", engine_isolation="thread")
     store = MemoryJobStore()
     fleet = Fleet(store, lease_s=1, grace_s=1)
-    validator = V3.from_file()
+    validator = RulesValidator.from_file()
     metrics: list[Metric] = [
         *Metrics(validator.issue_rules, validator.notice_rules).families,
-        *build_gauges(settings, Engine(settings.engine_config()), store, fleet, None, list),
+        *build_polled_metrics(settings, Engine(settings.engine_config()), store, fleet, None, list),
     ]
     return tuple(metric.spec for metric in metrics)
 
@@ -48,7 +48,7 @@ def _table() -> str:
     return "\n".join(rows)
 
 
-def _label(spec: Spec, name: str) -> str:
+def _label(spec: MetricSpec, name: str) -> str:
     values = spec.labels[name]
     if len(values) == 1:
         return f"`{name}`"

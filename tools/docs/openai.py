@@ -6,11 +6,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from emulator.openapi.operations import OPENAI_TAGS, OPERATIONS
-from engine.backends.llamacpp.backend import claims as llamacpp
+from engine.backends.llamacpp.backend import build_capabilities as llamacpp
 from engine.backends.rkllm.abi import ABI_12, ABI_13, Abi
-from engine.backends.rkllm.model_capabilities import claims as rkllm
+from engine.backends.rkllm.model_capabilities import build_capabilities as rkllm
 from engine.backends.scripted import ScriptedBackend
 from engine.capabilities import Capabilities
 from handler.openai.embeddings import EmbeddingsInput
@@ -23,23 +24,23 @@ _MODEL = "the model"
 TEXT = Path(__file__).with_suffix(".md")
 
 # By the name of the field in `Dialect`.
-DIALECT_WORDS: Mapping[str, str] = {
+DIALECT_LABELS: Mapping[str, str] = {
     "model_required": "`model` is required",
     "max_stops": "maximum number of `stop` strings",
-    "usage_unasked": "a stream ends with `usage` without `stream_options`",
+    "usage_by_default": "a stream ends with `usage` without `stream_options`",
     "role_in_every_delta": "every chat delta has a `role`, not only the first",
     "stop_in_stream": "streamed text always includes the stop string",
     "best_of_is_one": "`best_of` defaults to 1, not to `n`",
     "one_logprob": "`logprobs` must be 1 and cannot be streamed",
     "top_p_above_zero": "`top_p` must be above 0",
-    "most_without_eos": "`max_tokens` with `ignore_eos`: maximum and default",
-    "refuses_draft": "parameters for a draft model get a 400 without one",
+    "max_tokens_ignoring_eos": "`max_tokens` with `ignore_eos`: maximum and default",
+    "rejects_unavailable_draft": "parameters for a draft model get a 400 without one",
     "named_errors": "`code` of an error is a name, not the HTTP status",
 }
 
 # By the name of the field in `Capabilities`; its other fields are about a model, or are parameters
 # that have a row of their own.
-ABILITY_WORDS: Mapping[str, str] = {
+CAPABILITY_LABELS: Mapping[str, str] = {
     "slots": "parallel generations (slots)",
     "max_logprobs": "maximum log-probability alternatives per token",
     "fixed_sampling": "sampling parameters are fixed when the model is loaded",
@@ -57,7 +58,7 @@ ABILITY_WORDS: Mapping[str, str] = {
 }
 
 # By status and type; a test compares them with the table of errors.
-ERROR_WORDS: Mapping[tuple[int, str], str] = {
+ERROR_DESCRIPTIONS: Mapping[tuple[int, str], str] = {
     (400, "invalid_request_error"): "A parameter is missing, wrong or not supported by the engine; "
     "the prompt is longer than the context; or a rule blocks the request.",
     (404, "not_found_error"): "The model, file or batch does not exist.",
@@ -74,7 +75,7 @@ ERROR_WORDS: Mapping[tuple[int, str], str] = {
 }
 
 # Client programs in tests/acceptance/programs, by their placeholder in the text.
-PROGRAMS: Mapping[str, Sequence[str]] = {
+CLIENT_PROGRAMS: Mapping[str, Sequence[str]] = {
     "text": ["text_stream.sh", "text_stream.py"],
     "oracle": [
         "chat_whole.sh",
@@ -98,19 +99,19 @@ def page() -> str:
     matrix = Matrix(engines())
     sections = {
         "routes": _routes(),
-        "dialects": dialect_table(DIALECT_WORDS),
+        "dialects": dialect_table(DIALECT_LABELS),
         "completions": matrix.table(COMPLETIONS),
         "chat": matrix.table(CHAT),
         "notes": matrix.notes(),
         "embeddings": _embeddings(),
-        "abilities": _abilities(),
+        "capabilities": _capabilities(),
         "ignored": "\n".join(
             f"- `/{'chat/' if route == CHAT else ''}completions`: "
             + ", ".join(f"`{name}`" for name in matrix.ignored(route, sorted(IGNORED)))
             for route in (COMPLETIONS, CHAT)
         ),
         "errors": _errors(),
-        **{place: _links(programs) for place, programs in PROGRAMS.items()},
+        **{name: _links(programs) for name, programs in CLIENT_PROGRAMS.items()},
     }
     text = TEXT.read_text()
     for placeholder, section in sections.items():
@@ -119,7 +120,7 @@ def page() -> str:
 
 
 def engines() -> Engines:
-    """Return the capabilities of each engine with its defaults, and with settings that matter."""
+    """Return each engine's capabilities, by default and with the settings that change them."""
     return {
         "llamacpp": {
             "": llamacpp(_MODEL, 4096, 4, infill=True),
@@ -133,43 +134,29 @@ def engines() -> Engines:
 
 
 def _rkllm(abi: Abi) -> Mapping[str, Capabilities]:
-    def able(
-        *,
-        reloads: bool = False,
-        tokenizer: bool = True,
-        adapters: Sequence[str] = (),
-        logits: bool = False,
-        caches: bool = False,
-        slots: int = 1,
-    ) -> Capabilities:
-        return rkllm(
-            _MODEL,
-            4096,
-            abi,
-            reloads=reloads,
-            tokenizes=tokenizer,
-            renders=tokenizer,
-            adapters=adapters,
-            logits=logits,
-            reuses=slots == 1,
-            prompt_caches=caches,
-            slots=slots,
-        )
+    def build(**settings: Any) -> Capabilities:
+        defaults = {
+            "can_reload": False,
+            "has_tokenizer": True,
+            "has_template": True,
+            "kv_reuse": True,
+        }
+        return rkllm(_MODEL, 4096, abi, **defaults | settings)
 
     return {
-        "": able(),
-        "`RKLLM_SAMPLING=reload`": able(reloads=True),
-        "`RKLLM_PROMPT_CACHES`": able(caches=True),
-        "without a tokenizer": able(tokenizer=False),
-        "`RKLLM_LORA`": able(adapters=ADAPTERS),
-        "`RKLLM_MODE=logits`": able(logits=True),
-        "`RKLLM_N_BATCH=4`": able(slots=4),
+        "": build(),
+        "`RKLLM_SAMPLING=reload`": build(can_reload=True),
+        "`RKLLM_PROMPT_CACHES`": build(prompt_caches=True),
+        "without a tokenizer": build(has_tokenizer=False, has_template=False),
+        "`RKLLM_LORA`": build(adapters=ADAPTERS),
+        "`RKLLM_MODE=logits`": build(logits=True),
+        "`RKLLM_N_BATCH=4`": build(slots=4, kv_reuse=False),
     }
 
 
 def _routes() -> str:
     rows = [
-        [f"`{path}`", known.summary, "yes" if known.events else ""]
+        [f"`{path}`", known.summary, "yes" if known.can_stream else ""]
         for path, known in OPERATIONS.items()
         if known.tag in OPENAI_TAGS
     ]
@@ -177,47 +164,55 @@ def _routes() -> str:
 
 
 def _embeddings() -> str:
-    able = {name: _has_vectors(ways) for name, ways in engines().items()}
-    given = {name: field.description or "" for name, field in EmbeddingsInput.model_fields.items()}
-    takes = {"input": "a string, an array of strings, of token ids, of arrays of token ids"} | given
-    return in_markdown(
-        ["parameter", "values", *able],
-        [[f"`{name}`", said, *able.values()] for name, said in takes.items()],
-    )
+    support = {
+        engine: _describe_configurations(
+            configurations, lambda capabilities: "yes" if capabilities.embeddings else "400"
+        )
+        for engine, configurations in engines().items()
+    }
+    values = {"input": "a string, an array of strings, of token ids, of arrays of token ids"}
+    for name, field in EmbeddingsInput.model_fields.items():
+        values[name] = field.description or ""
+    rows = [[f"`{name}`", text, *support.values()] for name, text in values.items()]
+    return in_markdown(["parameter", "values", *support], rows)
 
 
-def _has_vectors(ways: Mapping[str, Capabilities]) -> str:
-    return _in_ways(ways, lambda able: "yes" if able.embeddings else "400")
-
-
-def _abilities() -> str:
-    known = engines()
-    return in_markdown(
-        ["capability", *known],
+def _capabilities() -> str:
+    configurations_by_engine = engines()
+    rows = [
         [
-            [said, *(_in_ways(ways, partial(_ability, name)) for ways in known.values())]
-            for name, said in ABILITY_WORDS.items()
-        ],
-    )
+            label,
+            *(
+                _describe_configurations(configurations, partial(_capability, name))
+                for configurations in configurations_by_engine.values()
+            ),
+        ]
+        for name, label in CAPABILITY_LABELS.items()
+    ]
+    return in_markdown(["capability", *configurations_by_engine], rows)
 
 
-def _ability(name: str, able: Capabilities) -> str:
-    value = getattr(able, name)
+def _capability(name: str, capabilities: Capabilities) -> str:
+    value = getattr(capabilities, name)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return "yes" if value else "no"
 
 
-def _in_ways(ways: Mapping[str, Capabilities], told: Callable[[Capabilities], str]) -> str:
-    """Return the value for the default settings, and for other settings where it differs."""
-    usual, *others = ((way, told(able)) for way, able in ways.items())
-    return "; ".join([usual[1], *(f"{way}: {said}" for way, said in others if said != usual[1])])
+def _describe_configurations(
+    configurations: Mapping[str, Capabilities], describe: Callable[[Capabilities], str]
+) -> str:
+    """Return the description of the default settings, and of other settings if it differs."""
+    (_, default), *others = (
+        (name, describe(capabilities)) for name, capabilities in configurations.items()
+    )
+    return "; ".join([default, *(f"{name}: {text}" for name, text in others if text != default)])
 
 
 def _errors() -> str:
     return in_markdown(
         ["status", "`type`", "meaning"],
-        [[str(status), f"`{kind}`", text] for (status, kind), text in ERROR_WORDS.items()],
+        [[str(status), f"`{kind}`", text] for (status, kind), text in ERROR_DESCRIPTIONS.items()],
     )
 
 

@@ -14,7 +14,7 @@ from handler.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.openai.endpoint_spec import EndpointSpec
 from tools.docs.support_probes import CHAT, COMPLETIONS, PROBES, Probe
 
-# An engine, each way to set it up that makes a difference, the usual one first and without a name.
+# The capabilities by engine and by configuration; the first one is the default and has no name.
 Engines = Mapping[str, Mapping[str, Capabilities]]
 
 DIALECTS = (OPENAI, ORACLE, OVMS)
@@ -33,11 +33,11 @@ def create_call(
     dialect: Dialect = OPENAI,
     adapters: Sequence[str] = ADAPTERS,
 ) -> OpenAICall:
-    """Return the codec of a route for a body plus the required parameters."""
-    spec, least = ENDPOINTS[route]
-    given = {**least, **body}
+    """Parse a body of a route, with the required parameters added."""
+    spec, required = ENDPOINTS[route]
+    body = {**required, **body}
     return OpenAICall(
-        spec, given, "m", None, dialect=dialect, stream_several=True, adapters=adapters
+        spec, body, "m", None, dialect=dialect, stream_multi_prompt=True, adapters=adapters
     )
 
 
@@ -78,17 +78,17 @@ class Matrix:
     def _row(self, route: str, probe: Probe) -> list[str]:
         spec, _ = ENDPOINTS[route]
         field = spec.input_model.model_fields.get(probe.name)
-        takes = probe.takes or (field.description or "" if field is not None else "")
+        values_text = probe.values_text or (field.description or "" if field is not None else "")
         name = f"`{probe.name}`{f' ({probe.kind})' if probe.kind else ''}"
         return [
             name,
-            takes,
+            values_text,
             _default(route, probe.name),
-            *(self._of_dialect(route, probe, dialect) for dialect in DIALECTS),
-            *(self._of_engine(route, probe, engine) for engine in self._engines.values()),
+            *(self._test_dialect(route, probe, dialect) for dialect in DIALECTS),
+            *(self._test_engine(route, probe, engine) for engine in self._engines.values()),
         ]
 
-    def _of_dialect(self, route: str, probe: Probe, dialect: Dialect) -> str:
+    def _test_dialect(self, route: str, probe: Probe, dialect: Dialect) -> str:
         refused = []
         for body in probe.bodies:
             try:
@@ -96,56 +96,67 @@ class Matrix:
             except InvalidRequest as error:
                 refused.append(f"400: {error.message}")
         if len(refused) == len(probe.bodies):
-            return f"400 {self._noted(refused)}"
-        return f"{_YES} {self._noted(refused)}".rstrip()
+            return f"400 {self._add_notes(refused)}"
+        return f"{_YES} {self._add_notes(refused)}".rstrip()
 
-    def _of_engine(self, route: str, probe: Probe, ways: Mapping[str, Capabilities]) -> str:
-        usual, *others = ((way, self._of_way(route, probe, able)) for way, able in ways.items())
-        differences = [f"{way}: {cell}" for way, cell in others if cell != usual[1]]
-        return "; ".join([usual[1], *differences])
+    def _test_engine(
+        self, route: str, probe: Probe, configurations: Mapping[str, Capabilities]
+    ) -> str:
+        (_, default), *others = (
+            (name, self._test_configuration(route, probe, capabilities))
+            for name, capabilities in configurations.items()
+        )
+        return "; ".join(
+            [default, *(f"{name}: {cell}" for name, cell in others if cell != default)]
+        )
 
-    def _of_way(self, route: str, probe: Probe, capabilities: Capabilities) -> str:
+    def _test_configuration(self, route: str, probe: Probe, capabilities: Capabilities) -> str:
         try:
-            codec = create_call(route, probe.bodies[0], adapters=capabilities.adapters)
-            said = _said(codec, capabilities)
+            call = create_call(route, probe.bodies[0], adapters=capabilities.adapters)
+            warnings = _collect_warnings(call, capabilities)
         except ModelNotFound as error:
-            return f"404 {self._noted([f'404: {error.message}'])}"
+            return f"404 {self._add_notes([f'404: {error.message}'])}"
         except UnsupportedParameter as error:
-            return f"400 {self._noted([f'400: {error.message}'])}"
+            return f"400 {self._add_notes([f'400: {error.message}'])}"
         if probe.name in ("messages", "prompt"):
             # Required parameters are in every request, so count only warnings about themselves.
-            said = [sentence for sentence in said if sentence.startswith(probe.name)]
+            warnings = [warning for warning in warnings if warning.startswith(probe.name)]
         else:
-            usual = _said(create_call(route, {}), capabilities)
-            said = [sentence for sentence in said if sentence not in usual]
-        cell = f"warns {self._noted(said)}" if said else _YES
+            unrelated = _collect_warnings(create_call(route, {}), capabilities)
+            warnings = [warning for warning in warnings if warning not in unrelated]
+        cell = f"warns {self._add_notes(warnings)}" if warnings else _YES
         for dialect in DIALECTS:
-            if refusal := _unsuited(route, probe, dialect, capabilities):
-                cell += f", {dialect.name}: 400 {self._noted([refusal])}"
+            if refusal := _find_dialect_refusal(route, probe, dialect, capabilities):
+                cell += f", {dialect.name}: 400 {self._add_notes([refusal])}"
         return cell
 
-    def _noted(self, sentences: Sequence[str]) -> str:
+    def _add_notes(self, sentences: Sequence[str]) -> str:
         numbers = [self._notes.setdefault(each, len(self._notes) + 1) for each in sentences]
         return f"({', '.join(map(str, sorted(numbers)))})" if numbers else ""
 
 
-def _said(codec: OpenAICall, capabilities: Capabilities) -> list[str]:
+def _collect_warnings(call: OpenAICall, capabilities: Capabilities) -> list[str]:
     """Return the warnings that a request gets on an engine. Raises UnsupportedParameter."""
-    codec.adapt_to(capabilities)
-    asked = codec.request.generation
-    said = (*codec.request.warnings, *capabilities.check(asked.prompt, asked.sampling))
+    call.adapt_to(capabilities)
+    generation = call.request.generation
+    engine_warnings = capabilities.check(generation.prompt, generation.sampling)
     # Replace the engine's name, so that the same sentence of two engines is one note.
-    return [each.replace(f"the {capabilities.backend} engine", "the engine") for each in said]
+    return [
+        warning.replace(f"the {capabilities.backend} engine", "the engine")
+        for warning in (*call.request.warnings, *engine_warnings)
+    ]
 
 
-def _unsuited(route: str, probe: Probe, dialect: Dialect, capabilities: Capabilities) -> str | None:
+def _find_dialect_refusal(
+    route: str, probe: Probe, dialect: Dialect, capabilities: Capabilities
+) -> str | None:
     """Return why a dialect refuses a parameter on this engine only; None if it does not."""
     try:
-        codec = create_call(route, probe.bodies[0], dialect)
+        call = create_call(route, probe.bodies[0], dialect)
     except InvalidRequest:
         return None
     try:
-        codec.adapt_to(capabilities)
+        call.adapt_to(capabilities)
     except InvalidRequest as error:
         return f"400: {error.message}"
     return None
@@ -154,8 +165,8 @@ def _unsuited(route: str, probe: Probe, dialect: Dialect, capabilities: Capabili
 def _default(route: str, name: str) -> str:
     """Return the default of a parameter if it is a plain value, otherwise an empty string."""
     parameters = create_call(route, {}).parameters
-    for holder in (parameters, parameters.sampling):
-        value = getattr(holder, name, None)
+    for fields in (parameters, parameters.sampling):
+        value = getattr(fields, name, None)
         if isinstance(value, bool):
             return str(value).lower()
         if isinstance(value, int | float):
@@ -163,11 +174,11 @@ def _default(route: str, name: str) -> str:
     return ""
 
 
-def dialect_table(words: Mapping[str, str]) -> str:
-    """Return a table of the differences between dialects; `words` describes each field."""
+def dialect_table(labels: Mapping[str, str]) -> str:
+    """Return a table of the differences between dialects; `labels` describes each field."""
     rows = [
-        [said, *(_told(getattr(dialect, name)) for dialect in DIALECTS)]
-        for name, said in words.items()
+        [label, *(_as_cell(getattr(dialect, name)) for dialect in DIALECTS)]
+        for name, label in labels.items()
     ]
     return in_markdown(["", *(dialect.name for dialect in DIALECTS)], rows)
 
@@ -178,7 +189,7 @@ def in_markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _told(value: bool | int | None) -> str:
+def _as_cell(value: bool | int | None) -> str:
     if isinstance(value, bool):
         return _YES if value else "no"
     return "no" if value is None else str(value)

@@ -15,30 +15,30 @@ _SCHEMA = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Request bodies with a parameter. Engines get the first body, dialects get all.
+    """Request bodies with one parameter. Engines are tested with the first, dialects with all.
 
-    `takes` describes the values if no model field does. `kind` describes a special form.
+    `values_text` describes the values if no model field does. `kind` names a special form.
     """
 
     name: str
     bodies: Sequence[Mapping[str, Any]]
-    takes: str = ""
+    values_text: str = ""
     routes: Sequence[str] = BOTH
     kind: str = ""
 
 
-def _values(name: str, *values: Any, takes: str = "", routes: Sequence[str] = BOTH) -> Probe:
-    return Probe(name, [{name: value} for value in values], takes, routes)
+def _values(name: str, *values: Any, values_text: str = "", routes: Sequence[str] = BOTH) -> Probe:
+    return Probe(name, [{name: value} for value in values], values_text, routes)
 
 
 PROBES: Sequence[Probe] = (
-    _values("model", "m", None, takes="the name of a served model"),
+    _values("model", "m", None, values_text="the name of a served model"),
     Probe("model", [{"model": "an-adapter"}], "the name of a LoRA adapter", kind="an adapter"),
     _values(
         "prompt",
         "a",
         ["a", "b"],
-        takes="a string, an array of strings, of token ids, of arrays of token ids",
+        values_text="a string, an array of strings, of token ids, of arrays of token ids",
         routes=[COMPLETIONS],
     ),
     Probe(
@@ -51,7 +51,7 @@ PROBES: Sequence[Probe] = (
     _values(
         "messages",
         [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}],
-        takes="roles developer, system, user, assistant, tool, function; "
+        values_text="roles developer, system, user, assistant, tool, function; "
         "content: text or text parts",
         routes=[CHAT],
     ),
@@ -89,7 +89,7 @@ PROBES: Sequence[Probe] = (
     ),
     Probe("logprobs", [{"logprobs": True}, {"logprobs": True, "stream": True}], routes=[CHAT]),
     Probe("top_logprobs", [{"logprobs": True, "top_logprobs": 20}], routes=[CHAT]),
-    _values("suffix", "z", takes="a string", routes=[COMPLETIONS]),
+    _values("suffix", "z", values_text="a string", routes=[COMPLETIONS]),
     _values("stream", True),
     Probe(
         "stream_options",
@@ -97,7 +97,10 @@ PROBES: Sequence[Probe] = (
         "an object with `include_usage`, other members are ignored; only with `stream`",
     ),
     _values(
-        "response_format", _SCHEMA, {"type": "json_object"}, takes="text, json_object, json_schema"
+        "response_format",
+        _SCHEMA,
+        {"type": "json_object"},
+        values_text="text, json_object, json_schema",
     ),
     Probe("tools", [_TOOLS], "an array of up to 128 functions", [CHAT]),
     Probe(
@@ -109,18 +112,20 @@ PROBES: Sequence[Probe] = (
     Probe(
         "parallel_tool_calls", [_TOOLS | {"parallel_tool_calls": False}], "true or false", [CHAT]
     ),
-    _values("enable_thinking", True, takes="true or false", routes=[CHAT]),
+    _values("enable_thinking", True, values_text="true or false", routes=[CHAT]),
     _values(
         "chat_template_kwargs",
         {"a": 1},
-        takes="an object with variables for the chat template",
+        values_text="an object with variables for the chat template",
         routes=[CHAT],
     ),
     _values("num_assistant_tokens", 5),
     _values("assistant_confidence_threshold", 0.5),
     _values("prompt_cache", "bot"),
-    _values("enable_validation", True, takes="true or false"),
+    _values("enable_validation", True, values_text="true or false"),
     _values(
-        "validation", {"language": "en"}, takes="[validation options](jobs.md#validation-options)"
+        "validation",
+        {"language": "en"},
+        values_text="[validation options](jobs.md#validation-options)",
     ),
 )

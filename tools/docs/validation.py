@@ -102,7 +102,7 @@ OPTION_EXAMPLES = Path(__file__).parents[2] / "validation" / "options" / "exampl
 
 
 class OptionRule(BaseModel):
-    """Description of an option; `given` is the request's `validation` in its examples."""
+    """The description of an option; `given` is the `validation` of the request in its examples."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -130,7 +130,7 @@ def _verdict(rules: Rules) -> Iterable[str]:
 def _rules_file(rules: Rules) -> Iterable[str]:
     yield _FILE
     yield _EXAMPLES
-    yield _shown(EXAMPLE_PROMPT)
+    yield _code_block(EXAMPLE_PROMPT)
 
 
 def _intents(rules: Rules) -> Iterable[str]:
@@ -138,7 +138,7 @@ def _intents(rules: Rules) -> Iterable[str]:
     rows = ["| intent | about | words |", "|---|---|---|"]
     for name, intent in rules.intents.items():
         length = f"{intent.min_words:,} to {intent.max_words:,}"
-        rows.append(f"| `{name}` | {_prose(intent.about)} | {length} |")
+        rows.append(f"| `{name}` | {_escape_markdown(intent.about)} | {length} |")
     yield "\n".join(rows)
 
 
@@ -158,7 +158,7 @@ def _options(rules: Rules) -> Iterable[str]:
     yield _OPTIONS
     for name, rule in option_rules().items():
         yield f"### `{name}`"
-        yield _prose(rule.about)
+        yield _escape_markdown(rule.about)
         yield f"```json\n{json.dumps(rule.given, ensure_ascii=False)}\n```"
         for example in rule.examples:
             yield from _example(example)
@@ -166,42 +166,44 @@ def _options(rules: Rules) -> Iterable[str]:
 
 def _rule(name: str, rule: SanitizerRule | CheckRule) -> Iterable[str]:
     yield f"### `{name}`"
-    yield _prose(rule.about)
+    yield _escape_markdown(rule.about)
     if isinstance(rule, CheckRule):
         limits = ", ".join(f"`{key}` is {value:g}" for key, value in rule.limits.items())
         severity = "" if rule.severity == "error" else f" Severity: {rule.severity}."
-        yield f"“{_prose(rule.issue)}”{severity}" + (f" Limits: {limits}." if limits else "")
+        yield f"“{_escape_markdown(rule.issue)}”{severity}" + (
+            f" Limits: {limits}." if limits else ""
+        )
     for example in rule.examples:
         yield from _example(example)
 
 
 def _example(example: Example) -> Iterable[str]:
-    given = example.model_fields_set
-    fields = [field for field in ("intent", "finish_reason", "max_words") if field in given]
+    set_fields = example.model_fields_set
+    fields = [name for name in ("intent", "finish_reason", "max_words") if name in set_fields]
     if fields:
-        case = ", ".join(f"`{field}` is {getattr(example, field)}" for field in fields)
-        yield f"With {case}:"
-    for field in ("system", "prompt"):
-        if field in given:
-            yield f"{field.capitalize()}:"
-            yield _shown(getattr(example, field))
+        conditions = ", ".join(f"`{name}` is {getattr(example, name)}" for name in fields)
+        yield f"With {conditions}:"
+    for name in ("system", "prompt"):
+        if name in set_fields:
+            yield f"{name.capitalize()}:"
+            yield _code_block(getattr(example, name))
     yield "Matches:"
-    yield _shown(example.catches)
+    yield _code_block(example.catches)
     yield "Does not match:"
-    yield _shown(example.leaves)
+    yield _code_block(example.leaves)
 
 
-def _prose(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     """Return text escaped as Markdown; names between backticks stay code."""
-    return re.sub(r"(`[^`]+`)|([\\`*_<>\[\]|#~$&])", _kept_or_escaped, text.strip())
+    return re.sub(r"(`[^`]+`)|([\\`*_<>\[\]|#~$&])", _escape_unless_code, text.strip())
 
 
-def _kept_or_escaped(found: re.Match[str]) -> str:
-    code, sign = found.groups()
+def _escape_unless_code(match: re.Match[str]) -> str:
+    code, sign = match.groups()
     return code or f"\\{sign}"
 
 
-def _shown(text: str) -> str:
+def _code_block(text: str) -> str:
     """Return a text in a code fence longer than any run of backticks in it."""
     longest = max(map(len, re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)

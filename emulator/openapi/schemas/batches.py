@@ -18,9 +18,9 @@ from emulator.openapi.schemas.common import (
     ref,
 )
 
-_MOMENT: Schema = {"type": "integer", "description": "Unix time in seconds."}
+_TIMESTAMP: Schema = {"type": "integer", "description": "Unix time in seconds."}
 _SECONDS: Schema = {"type": "integer", "minimum": LEAST_S, "maximum": MOST_S}
-_MOMENTS = (
+_TIMESTAMP_NAMES = (
     "in_progress_at",
     "finalizing_at",
     "completed_at",
@@ -32,9 +32,9 @@ _MOMENTS = (
 
 
 def batch_schemas() -> dict[str, Schema]:
-    """Return the schemas."""
+    """Return the schemas of files and batches."""
     problem = object_of({"code": TEXT, "message": TEXT, "line": or_null(COUNT)})
-    given = fields_of(NewBatchInput)
+    fields = fields_of(NewBatchInput)
     return {
         "NewFile": object_of(
             {
@@ -52,11 +52,11 @@ def batch_schemas() -> dict[str, Schema]:
                 "id": TEXT,
                 "object": {"const": "file"},
                 "bytes": COUNT,
-                "created_at": _MOMENT,
+                "created_at": _TIMESTAMP,
                 "filename": TEXT,
                 "purpose": {"enum": [INPUT, OUTPUT]},
                 "status": {"const": "processed"},
-                "expires_at": or_null(_MOMENT),
+                "expires_at": or_null(_TIMESTAMP),
             }
         ),
         "Files": _page("File"),
@@ -66,12 +66,12 @@ def batch_schemas() -> dict[str, Schema]:
         ),
         "NewBatch": object_of(
             {
-                "input_file_id": given["input_file_id"],
+                "input_file_id": fields["input_file_id"],
                 "endpoint": {"enum": list(ENDPOINTS)},
-                "completion_window": given["completion_window"],
+                "completion_window": fields["completion_window"],
             },
             {
-                "metadata": given["metadata"],
+                "metadata": fields["metadata"],
                 "output_expires_after": or_null(
                     object_of({"anchor": {"const": ANCHOR}, "seconds": _SECONDS})
                 ),
@@ -86,9 +86,9 @@ def batch_schemas() -> dict[str, Schema]:
                 "input_file_id": TEXT,
                 "completion_window": {"const": WINDOW},
                 "status": {"enum": [each.value for each in BatchStatus]},
-                "created_at": _MOMENT,
-                "expires_at": _MOMENT,
-                **dict.fromkeys(_MOMENTS, or_null(_MOMENT)),
+                "created_at": _TIMESTAMP,
+                "expires_at": _TIMESTAMP,
+                **dict.fromkeys(_TIMESTAMP_NAMES, or_null(_TIMESTAMP)),
                 "output_file_id": or_null(TEXT),
                 "error_file_id": or_null(TEXT),
                 "errors": or_null(

@@ -44,7 +44,7 @@ _FORM = object_of(
 
 
 def console_schemas() -> dict[str, Schema]:
-    """Return the schemas."""
+    """Return the schemas of the console's routes."""
     return {
         "JobSummary": object_of(_SUMMARY),
         "ConsoleJob": object_of(

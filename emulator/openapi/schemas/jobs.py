@@ -25,17 +25,17 @@ _S3_CONFIG = {
 }
 
 
-def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
-    """Return the schemas; `policy` has the bounds of a job's policy, in milliseconds."""
+def job_schemas(policy_bounds_ms: dict[str, tuple[int, int]]) -> dict[str, Schema]:
+    """Return the schemas of jobs; `policy_bounds_ms` has the bounds of a job's policy."""
     status: Schema = {"type": "string", "enum": [each.value for each in JobStatus]}
-    shown = {
+    job_fields = {
         "delayTime": {**COUNT, "description": "Time in the queue, in milliseconds."},
         "executionTime": {**COUNT, "description": "Time on a worker, in milliseconds."},
         "workerId": TEXT,
         "error": TEXT,
         "output": {"description": "The worker's result, or its last progress report."},
     }
-    sent = {"input": ANY, "webhook": TEXT}
+    input_fields = {"input": ANY, "webhook": TEXT}
     engine: dict[str, Schema] = {
         "state": {"enum": ["loading", "ready", "restarting", "dead"]},
         "slots": COUNT,
@@ -50,8 +50,8 @@ def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
         "description": "The bucket for the result. It is passed to the worker and never returned.",
     }
     milliseconds = {
-        name: {"type": "integer", "minimum": least, "maximum": most}
-        for name, (least, most) in policy.items()
+        name: {"type": "integer", "minimum": minimum, "maximum": maximum}
+        for name, (minimum, maximum) in policy_bounds_ms.items()
     }
     return {
         "Error": object_of(
@@ -95,9 +95,11 @@ def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
             {"id": TEXT, "status": ref("JobStatus")}, {"warnings": list_of(TEXT)}
         ),
         "Job": object_of(
-            {"id": TEXT, "status": ref("JobStatus")}, shown | {"warnings": list_of(TEXT)}
+            {"id": TEXT, "status": ref("JobStatus")}, job_fields | {"warnings": list_of(TEXT)}
         ),
-        "JobAndInput": object_of({"id": TEXT, "status": ref("JobStatus")}, shown | sent),
+        "JobAndInput": object_of(
+            {"id": TEXT, "status": ref("JobStatus")}, job_fields | input_fields
+        ),
         "Jobs": object_of({"requests": list_of(ref("Job"))}),
         "Stream": object_of(
             {"status": ref("JobStatus"), "stream": list_of(object_of({"output": ANY}))},
@@ -159,7 +161,7 @@ def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
             }
         ),
         "Metrics": {"type": "string", "description": "Prometheus's text format."},
-        "TakenJob": object_of({"id": TEXT, "input": ANY}, sent | {"s3Config": s3_config}),
+        "TakenJob": object_of({"id": TEXT, "input": ANY}, input_fields | {"s3Config": s3_config}),
         "TakenJobs": list_of(ref("TakenJob")),
         "JobsToStop": object_of({"jobsToStop": list_of(TEXT)}),
         "Chunk": object_of({}, {"output": ANY}),
@@ -178,8 +180,8 @@ def schemas(policy: dict[str, tuple[int, int]]) -> dict[str, Schema]:
     }
 
 
-def _each_nullable(found: dict[str, Schema]) -> dict[str, Schema]:
-    return {name: or_null(schema) for name, schema in found.items()}
+def _each_nullable(schemas: dict[str, Schema]) -> dict[str, Schema]:
+    return {name: or_null(schema) for name, schema in schemas.items()}
 
 
 def _counts(*names: str) -> Schema:

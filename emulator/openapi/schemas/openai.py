@@ -118,7 +118,7 @@ def _generation(
 
 def openai_schemas(models: Sequence[str], adapters: Sequence[str] = ()) -> dict[str, Schema]:
     """Return the schemas; `models` are all served names, `adapters` those without embeddings."""
-    meant = [name for name in models if name not in adapters]
+    embedding_models = [name for name in models if name not in adapters]
     prompts = [
         _NOT_EMPTY,
         list_of(_NOT_EMPTY) | {"minItems": 1, "description": "Several prompts."},
@@ -161,7 +161,7 @@ def openai_schemas(models: Sequence[str], adapters: Sequence[str] = ()) -> dict[
         ),
         "Embeddings": object_of(
             {"input": {"anyOf": prompts}},
-            {**fields_of(EmbeddingsInput), "model": {"enum": [*meant, None]}},
+            {**fields_of(EmbeddingsInput), "model": {"enum": [*embedding_models, None]}},
         ),
         "EmbeddingsAnswer": object_of(
             {

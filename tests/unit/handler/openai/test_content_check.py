@@ -12,7 +12,7 @@ from handler.openai.tools import Tools, read_tools
 from tests.unit.handler.conftest import PipelineFactory
 from validation.options.schema import SchemaCheck
 from validation.rules import DEFAULT_RULES
-from validation.v3 import V3
+from validation.rules_validator import RulesValidator
 
 ROUTE = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -86,7 +86,7 @@ async def test_texts_that_nobody_takes_apart_are_judged_as_they_are(
 ) -> None:
     # A completion has no thoughts.
     pipeline = pipeline_of(
-        {"pieces": ['Hm</think>{"a": 1}']}, validator=V3.from_file(DEFAULT_RULES)
+        {"pieces": ['Hm</think>{"a": 1}']}, validator=RulesValidator.from_file(DEFAULT_RULES)
     )
     asked = {"prompt": "x", "enable_validation": True, "validation": {"json_schema": NUMBER}}
     service = OpenAIService(pipeline)
@@ -109,7 +109,7 @@ async def test_answer_that_is_right_is_not_generated_again(
     # R39: on an engine that cannot be held to anything.
     able = {"starts_in_reasoning": not pieces[0].startswith("<think>")}
     pipeline = pipeline_of(
-        {"pieces": pieces}, validator=V3.from_file(DEFAULT_RULES), capabilities=able
+        {"pieces": pieces}, validator=RulesValidator.from_file(DEFAULT_RULES), capabilities=able
     )
     service = OpenAIService(pipeline)
     body = {"messages": MESSAGES, "temperature": 1, "enable_validation": True, **asked}
@@ -147,7 +147,7 @@ async def test_schema_that_nothing_can_be_held_to_is_compared(
     unique = {"type": "object", "properties": {"a": {"uniqueItems": True}}}
     pipeline = pipeline_of(
         {"pieces": [text]},
-        validator=V3.from_file(DEFAULT_RULES),
+        validator=RulesValidator.from_file(DEFAULT_RULES),
         capabilities={"json_schema": True},
     )
     service = OpenAIService(pipeline)

@@ -11,7 +11,7 @@ from handler.openai.service import OpenAIService
 from handler.openai.structured import MAX_SCHEMA_BYTES, read_response_format
 from tests.unit.handler.conftest import PipelineFactory
 from validation.rules import DEFAULT_RULES
-from validation.v3 import V3
+from validation.rules_validator import RulesValidator
 
 SCHEMA = {"type": "object", "required": ["a"]}
 
@@ -52,7 +52,9 @@ def test_a_schema_without_end_is_refused() -> None:
 async def test_without_a_grammar_the_answer_is_compared(
     said: str, valid: bool, pipeline_of: PipelineFactory
 ) -> None:
-    service = OpenAIService(pipeline_of({"pieces": [said]}, validator=V3.from_file(DEFAULT_RULES)))
+    service = OpenAIService(
+        pipeline_of({"pieces": [said]}, validator=RulesValidator.from_file(DEFAULT_RULES))
+    )
     body = {"prompt": "hi", **of(SCHEMA)}
     whole = await service.complete(service.parse_call("/v1/completions", body))
     assert whole["choices"][0]["text"] == said

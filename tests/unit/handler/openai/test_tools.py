@@ -14,7 +14,7 @@ from handler.openai.service import OpenAIService
 from handler.openai.tools import read_tools
 from tests.unit.handler.conftest import PipelineFactory
 from validation.rules import DEFAULT_RULES
-from validation.v3 import V3
+from validation.rules_validator import RulesValidator
 
 ROUTE = "/v1/chat/completions"
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -113,7 +113,9 @@ async def test_the_model_is_told_of_functions(pipeline_of: PipelineFactory) -> N
 async def test_an_engine_that_cannot_be_held_to_a_call_is_looked_at(
     piece: str, pipeline_of: PipelineFactory
 ) -> None:
-    service = OpenAIService(pipeline_of({"pieces": [piece]}, validator=V3.from_file(DEFAULT_RULES)))
+    service = OpenAIService(
+        pipeline_of({"pieces": [piece]}, validator=RulesValidator.from_file(DEFAULT_RULES))
+    )
     body = BODY | {"tool_choice": "required", "temperature": 1}
     whole = await service.complete(service.parse_call(ROUTE, body))
     [choice] = whole["choices"]

@@ -12,7 +12,7 @@ from engine import Capabilities
 from handler.openai.call import OpenAICall
 from handler.openai.dialect import OVMS, Dialect
 from handler.parameter_names import IGNORED
-from tools.docs.openai import DIALECT_WORDS, engines
+from tools.docs.openai import DIALECT_LABELS, engines
 from tools.docs.support_matrix import ENDPOINTS, Matrix, create_call, dialect_table
 from tools.docs.support_probes import BOTH, CHAT, COMPLETIONS, PROBES, Probe
 
@@ -140,11 +140,11 @@ def test_engines(engine: str, name: str, cell: str) -> None:
 
 
 def test_every_difference_of_the_dialects_is_told() -> None:
-    assert DIALECT_WORDS.keys() == {field.name for field in fields(Dialect)} - {"name"}
-    table = dialect_table(DIALECT_WORDS)
+    assert DIALECT_LABELS.keys() == {field.name for field in fields(Dialect)} - {"name"}
+    table = dialect_table(DIALECT_LABELS)
     assert cells(table.replace("maximum number of `stop` strings", "`x`"), "x")[1:] == [
         "16",
         "16",
         "4",
     ]
-    assert str(OVMS.most_without_eos) in table
+    assert str(OVMS.max_tokens_ignoring_eos) in table
