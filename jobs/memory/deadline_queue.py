@@ -65,7 +65,7 @@ class DeadlineQueue:
 
     @property
     def next_due_at(self) -> float:
-        """The time of the earliest deadline; infinite if there is none."""
+        """The time of the earliest deadline, or infinity."""
         return self._heap[0].due_at if self._heap else math.inf
 
     def pop_due(self, now: float) -> Iterator[Deadline]:

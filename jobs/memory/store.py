@@ -27,11 +27,10 @@ _Async: TypeAlias = Coroutine[Any, Any, T]
 class MemoryJobStore:
     """Implements `JobStore` with all jobs in memory.
 
-    Reads never touch the disk. What a client or worker is told of is in the journal first: a
-    change of status is written, waited for, and only then visible, and meanwhile the job cannot
-    change in another way. A `/runsync` job whose id no client has received is not written at all.
-    Leases, chunks and progress are written later: losing them repeats an attempt, but never loses
-    a job or produces a second result.
+    Reads never touch the disk. A change of status becomes visible only after the journal has
+    written it, and until then the job cannot change in another way. A `/runsync` job whose id no
+    client has received is not written at all. Leases, chunks and progress are written in the
+    background: losing them repeats an attempt, but never loses a job or produces a second result.
 
     Owned by one event loop; not thread-safe. `on_ended` is called with each job that has ended,
     after its end is durable. `on_started` is called with each job when it is leased to a worker.

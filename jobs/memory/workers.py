@@ -1,4 +1,4 @@
-"""The workers that have leases, or that must be told to stop a job."""
+"""The workers of a store: their leases, and the jobs that they must stop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class WorkerState:
             del self._stops[job_id]
 
     async def receive_stops(self, wait_s: float) -> list[str]:
-        """Remove and return the pending stops; wait up to `wait_s` if there are none."""
+        """Remove and return the pending stops, waiting up to `wait_s` for the first one."""
         if not self._stops and wait_s > 0:
             self._has_stops.clear()
             self._polls += 1
@@ -115,7 +115,7 @@ class Workers:
 
     @property
     def next_repeat_at(self) -> float:
-        """When the next stop is to be repeated; infinite if there is none."""
+        """The time of the next repeated stop, or infinity."""
         return next(iter(self._repeated_stops.values()), math.inf)
 
     async def receive_stops(self, worker_id: str, wait_s: float) -> list[str]:

@@ -85,7 +85,7 @@ class StoreClient:
         return write_error
 
     def _pin_inode(self, inode: int | None) -> None:
-        """Record which file is the database and keep it open.
+        """Record the inode of the database and keep the file open.
 
         `inode` is None if a full disk has prevented the creation of the file. Raises StoreUnusable
         if the file has already been replaced.

@@ -225,8 +225,9 @@ def find_user(path: Path) -> tuple[bool, int | None]:
     lock = lock_path(path)
     if is_locked(lock):
         return True, _read_pid(lock)
-    # Servers create a lock file beside the path that they use. Without one, a lock on the database
-    # is of a server that uses another path, and not of the store process of a killed server.
+    # Servers create a lock file beside the path that they use. If there is none, a lock on the
+    # database belongs to a server that uses another path. If there is one, it may belong to the
+    # store process of a killed server, which ends soon.
     return not lock.exists() and is_locked(path), None
 
 

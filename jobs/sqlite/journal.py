@@ -56,7 +56,7 @@ class SqliteJournal:
         self._server_lock = ServerLock(real)
         self._client = StoreClient(real, lock_wait_s)
         self._pending = WriteBatch()
-        # The row numbers of the jobs that may be on the disk, and the ids of those that are.
+        # Row numbers of the jobs that may be on the disk, and ids of the jobs that certainly are.
         self._row_numbers: dict[str, int] = {}
         self._on_disk: set[str] = set()
         self._next_row_number = itertools.count(1)
@@ -232,9 +232,10 @@ class SqliteJournal:
     def _resolve_written(self, waiters: Sequence[asyncio.Future[None]]) -> None:
         """Resolve the waiters of a written batch.
 
-        If all clients wait for the same batch, each submits its next job only now, and the disk and
-        the event loop work in turns for ever. So half of many waiters are resolved two iterations
-        of the loop later: by then the next batch, with the jobs of the others, is being written.
+        If all clients waited for the same batch and were resumed together, the disk would be idle
+        while they submit their next jobs, and the event loop during each commit. So with many
+        waiters half of them are resumed two iterations of the loop later: by then the next batch,
+        with the jobs of the first half, is being written.
         """
         is_overlapping = bool(self._pending) or len(waiters) < _MIN_SPLIT_WAITERS
         count = len(waiters) if is_overlapping else len(waiters) // 2

@@ -18,7 +18,7 @@ MAX_BATCH_BYTES = 16_000_000
 class WriteBatch:
     """The latest state of each changed job, its new chunks, and the deleted jobs.
 
-    Owned by a journal, which collects changes in one and splits it into those that it writes.
+    Owned by a journal, which collects changes in one batch and splits it before writing.
     """
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ class QueueAttributes:
     """The kind of a queue and its limits.
 
     SQS moves a message that was received `max_receives` times to the dead-letter queue with the ARN
-    `dead_letter_arn`. Both are None if there is no such queue. A message body of more than
+    `dead_letter_arn`. Both are None without a dead-letter queue. A message body of more than
     `max_inline_bytes` is stored in a bucket.
     """
 

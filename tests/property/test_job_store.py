@@ -1,4 +1,4 @@
-"""A store against a model too plain to be wrong, in random schedules, on both drivers."""
+"""Random operations on a store, compared with a simple model, on both drivers."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ WORKERS = ("a", "b")
 
 
 @dataclass
-class Known:
-    """What the model knows of a job."""
+class ModelJob:
+    """The state of a job in the model."""
 
     number: int
     low: bool
     queued_at: float
-    # When it came into its queue, among those of one moment.
+    # The order in the queue among jobs of the same time.
     turn: int
     status: JobStatus = JobStatus.IN_QUEUE
     attempt: int = 0
@@ -57,19 +57,19 @@ class Known:
     ended_at: float = 0.0
     output: bytes | None = None
     chunks: list[bytes] = field(default_factory=list)
-    drained: int = 0
+    taken: int = 0
 
 
-def by_job(ends: list[tuple[str, JobStatus]]) -> dict[str, list[JobStatus]]:
-    """Return each job's ends in their order; that of a purge's jobs is nobody's business."""
-    found: dict[str, list[JobStatus]] = {}
+def group_by_job(ends: list[tuple[str, JobStatus]]) -> dict[str, list[JobStatus]]:
+    """Group ends by job: the order among the jobs of a purge is not defined."""
+    stored: dict[str, list[JobStatus]] = {}
     for job_id, status in ends:
-        found.setdefault(job_id, []).append(status)
-    return found
+        stored.setdefault(job_id, []).append(status)
+    return stored
 
 
 class JobStoreModel(RuleBasedStateMachine):
-    """One dict of what is known of each job; time passes when a rule says so."""
+    """A dict of the jobs; the clock advances only by a rule."""
 
     sqlite: ClassVar[bool] = False
 
@@ -78,12 +78,12 @@ class JobStoreModel(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.time = 0.0
         self.turn = 0
-        self.jobs: dict[str, Known] = {}
-        self.told: list[tuple[str, JobStatus]] = []
+        self.jobs: dict[str, ModelJob] = {}
+        self.reported: list[tuple[str, JobStatus]] = []
         self.expected: list[tuple[str, JobStatus]] = []
         self.stops: dict[str, set[str]] = {name: set() for name in WORKERS}
-        # What is told once more, and when.
-        self.again: dict[tuple[str, str], float] = {}
+        # When a stop is repeated, by worker and job.
+        self.repeated_stops: dict[tuple[str, str], float] = {}
         self.folder = tempfile.TemporaryDirectory()
         self.patch = mock.patch.object(jobs.memory.store, "TICK_S", 3600.0)
         self.patch.start()
@@ -98,24 +98,24 @@ class JobStoreModel(RuleBasedStateMachine):
                 max_losses=MAX_LOSSES,
             ),
             journal,
-            on_ended=lambda job: self.told.append((job.id, job.status)),
+            on_ended=lambda job: self.reported.append((job.id, job.status)),
             now=lambda: 1e9 + self.time,
             monotonic=lambda: self.time,
         )
         self.loop.run_until_complete(self.store.start(lambda worker: worker == "a", LEASE_S))
 
-    # -- what the model does --------------------------------------------------------------------
+    # -- model ----------------------------------------------------------------------------------
 
     def of(self, status: JobStatus) -> list[str]:
         return [job_id for job_id, known in self.jobs.items() if known.status is status]
 
-    def queue(self, known: Known, *, beside: bool = False) -> None:
-        """`beside` the one before it: of what is lost at the same moment, either may be first."""
-        self.turn += not beside
+    def queue(self, known: ModelJob, *, same_turn: bool = False) -> None:
+        """`same_turn`: of jobs that are lost at the same moment, either may be first."""
+        self.turn += not same_turn
         known.turn = self.turn
         known.status = JobStatus.IN_QUEUE
         known.worker = None
-        known.chunks, known.drained = [], 0
+        known.chunks, known.taken = [], 0
 
     def end(self, job_id: str, status: JobStatus, output: bytes | None = None) -> None:
         known = self.jobs[job_id]
@@ -129,26 +129,26 @@ class JobStoreModel(RuleBasedStateMachine):
         if known.worker:
             self.stops[known.worker].add(job_id)
             if self.time - known.started_at < MAX_START_DELAY_S:
-                self.again[known.worker, job_id] = self.time + MAX_START_DELAY_S
+                self.repeated_stops[known.worker, job_id] = self.time + MAX_START_DELAY_S
         if known.lost_by and self.time < known.lost_until:
             self.stops[known.lost_by].add(job_id)
 
-    def lose_to(self, job_id: str, *, beside: bool = False) -> None:
-        """Its worker may still run it."""
+    def reclaim(self, job_id: str, *, same_turn: bool = False) -> None:
+        """Take a job from a worker that may still run it."""
         known = self.jobs[job_id]
         known.lost_by, known.lost_until = known.worker, self.time + TIMEOUT_S
-        self.lose(job_id, beside=beside)
+        self.lose(job_id, same_turn=same_turn)
 
-    def lose(self, job_id: str, *, beside: bool = False) -> None:
+    def lose(self, job_id: str, *, same_turn: bool = False) -> None:
         known = self.jobs[job_id]
         known.lost_attempts += 1
         if known.lost_attempts >= MAX_LOSSES:
             self.end(job_id, JobStatus.FAILED)
         else:
-            self.queue(known, beside=beside)
+            self.queue(known, same_turn=same_turn)
 
     def place(self, job_id: str) -> tuple[bool, float, int]:
-        """Where a job stands in its queue."""
+        """The sort key of a job in its queue."""
         known = self.jobs[job_id]
         return known.low, known.queued_at, known.turn
 
@@ -170,17 +170,17 @@ class JobStoreModel(RuleBasedStateMachine):
             assert len(self.jobs) == MAX_JOBS
         else:
             assert len(self.jobs) < MAX_JOBS
-            self.jobs[job.id] = Known(self.turn, low, self.time, self.turn)
+            self.jobs[job.id] = ModelJob(self.turn, low, self.time, self.turn)
 
     @rule(worker=st.sampled_from(WORKERS), limit=st.integers(1, 3))
     def receive(self, worker: str, limit: int) -> None:
         waiting = self.of(JobStatus.IN_QUEUE)
-        got = self.loop.run_until_complete(
+        result = self.loop.run_until_complete(
             self.store.receive("e", worker, lease_s=LEASE_S, limit=limit)
         )
-        assert {job.id for job in got} <= set(waiting)
-        assert [self.place(job.id) for job in got] == sorted(map(self.place, waiting))[:limit]
-        for job in got:
+        assert {job.id for job in result} <= set(waiting)
+        assert [self.place(job.id) for job in result] == sorted(map(self.place, waiting))[:limit]
+        for job in result:
             known = self.jobs[job.id]
             known.status, known.worker = JobStatus.IN_PROGRESS, worker
             known.attempt += 1
@@ -188,14 +188,14 @@ class JobStoreModel(RuleBasedStateMachine):
             known.lease_until = self.time + LEASE_S
             assert job.attempt == known.attempt
             self.stops[worker].discard(job.id)
-            self.again.pop((worker, job.id), None)
+            self.repeated_stops.pop((worker, job.id), None)
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data(), stale=st.booleans(), error=st.booleans(), output=st.binary(max_size=3))
     def ack(self, data: st.DataObject, stale: bool, error: bool, output: bytes) -> None:
         job_id = data.draw(st.sampled_from(list(self.jobs)))
         known = self.jobs[job_id]
-        said = self.loop.run_until_complete(
+        accepted = self.loop.run_until_complete(
             self.store.ack(
                 job_id,
                 self.attempt(job_id, stale),
@@ -203,8 +203,8 @@ class JobStoreModel(RuleBasedStateMachine):
                 error="no" if error else None,
             )
         )
-        assert said == (known.status is JobStatus.IN_PROGRESS and not stale)
-        if said:
+        assert accepted == (known.status is JobStatus.IN_PROGRESS and not stale)
+        if accepted:
             self.end(job_id, JobStatus.FAILED if error else JobStatus.COMPLETED, output)
 
     @precondition(lambda self: self.jobs)
@@ -212,13 +212,13 @@ class JobStoreModel(RuleBasedStateMachine):
     def nack(self, data: st.DataObject, stale: bool, lost: bool) -> None:
         job_id = data.draw(st.sampled_from(list(self.jobs)))
         known = self.jobs[job_id]
-        said = self.loop.run_until_complete(
+        accepted = self.loop.run_until_complete(
             self.store.nack(job_id, self.attempt(job_id, stale), "lost" if lost else None)
         )
-        assert said == (known.status is JobStatus.IN_PROGRESS and not stale)
-        if said and lost:
+        assert accepted == (known.status is JobStatus.IN_PROGRESS and not stale)
+        if accepted and lost:
             self.lose(job_id)
-        elif said:
+        elif accepted:
             self.queue(known)
 
     @precondition(lambda self: self.jobs)
@@ -226,11 +226,11 @@ class JobStoreModel(RuleBasedStateMachine):
     def extend(self, data: st.DataObject, stale: bool) -> None:
         job_id = data.draw(st.sampled_from(list(self.jobs)))
         known = self.jobs[job_id]
-        said = self.loop.run_until_complete(
+        accepted = self.loop.run_until_complete(
             self.store.extend(job_id, self.attempt(job_id, stale), LEASE_S)
         )
-        assert said == (known.status is JobStatus.IN_PROGRESS and not stale)
-        if said:
+        assert accepted == (known.status is JobStatus.IN_PROGRESS and not stale)
+        if accepted:
             known.lease_until = self.time + LEASE_S
 
     @precondition(lambda self: self.jobs)
@@ -238,11 +238,11 @@ class JobStoreModel(RuleBasedStateMachine):
     def append(self, data: st.DataObject, stale: bool, values: list[bytes]) -> None:
         job_id = data.draw(st.sampled_from(list(self.jobs)))
         known = self.jobs[job_id]
-        said = self.loop.run_until_complete(
+        accepted = self.loop.run_until_complete(
             self.store.append_chunks(job_id, self.attempt(job_id, stale), values)
         )
-        assert said == (known.status is JobStatus.IN_PROGRESS and not stale)
-        if said:
+        assert accepted == (known.status is JobStatus.IN_PROGRESS and not stale)
+        if accepted:
             known.chunks += values
 
     @precondition(lambda self: self.jobs)
@@ -250,9 +250,9 @@ class JobStoreModel(RuleBasedStateMachine):
     def drain(self, data: st.DataObject) -> None:
         job_id = data.draw(st.sampled_from(list(self.jobs)))
         known = self.jobs[job_id]
-        got = self.loop.run_until_complete(self.store.take_chunks(job_id, 0))
-        assert [chunk.value for chunk in got] == known.chunks[known.drained :]
-        known.drained = len(known.chunks)
+        result = self.loop.run_until_complete(self.store.take_chunks(job_id, 0))
+        assert [chunk.value for chunk in result] == known.chunks[known.taken :]
+        known.taken = len(known.chunks)
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())
@@ -267,13 +267,13 @@ class JobStoreModel(RuleBasedStateMachine):
     def retry(self, data: st.DataObject) -> None:
         job_id = data.draw(st.sampled_from(list(self.jobs)))
         known = self.jobs[job_id]
-        may = known.status in (JobStatus.FAILED, JobStatus.TIMED_OUT)
+        is_retryable = known.status in (JobStatus.FAILED, JobStatus.TIMED_OUT)
         try:
             self.loop.run_until_complete(self.store.retry(job_id))
         except NotRetryable:
-            assert not may
+            assert not is_retryable
         else:
-            assert may
+            assert is_retryable
             known.queued_at, known.lost_attempts, known.output = self.time, 0, None
             self.queue(known)
 
@@ -285,30 +285,30 @@ class JobStoreModel(RuleBasedStateMachine):
             self.end(job_id, JobStatus.CANCELLED)
 
     @rule(worker=st.sampled_from(WORKERS))
-    def lose_a_worker(self, worker: str) -> None:
-        held = [
+    def reclaim_jobs(self, worker: str) -> None:
+        leased = [
             job_id
             for job_id in self.of(JobStatus.IN_PROGRESS)
             if self.jobs[job_id].worker == worker
         ]
-        self.give_back_in_order(worker, held)
-        assert self.loop.run_until_complete(self.store.reclaim_jobs(worker, "gone")) == len(held)
+        self.reclaim_in_order(worker, leased)
+        assert self.loop.run_until_complete(self.store.reclaim_jobs(worker, "gone")) == len(leased)
 
-    def give_back_in_order(self, worker: str, held: list[str]) -> None:
+    def reclaim_in_order(self, worker: str, leased: list[str]) -> None:
         order = [job.id for job in self.store.list_leased_jobs(worker)]
-        assert sorted(order) == sorted(held)
+        assert sorted(order) == sorted(leased)
         for job_id in order:
-            self.lose_to(job_id)
+            self.reclaim(job_id)
 
     @rule(worker=st.sampled_from(WORKERS))
-    def ask_what_to_stop(self, worker: str) -> None:
-        got = self.loop.run_until_complete(self.store.receive_stops(worker, 0))
-        assert sorted(got) == sorted(self.stops[worker])
+    def receive_stops(self, worker: str) -> None:
+        result = self.loop.run_until_complete(self.store.receive_stops(worker, 0))
+        assert sorted(result) == sorted(self.stops[worker])
         self.stops[worker] = set()
 
     @rule(seconds=st.sampled_from([0.25, 1.0, 20.0, 31.0, 61.0, 101.0]))
     def time_passes(self, seconds: float) -> None:
-        """One limit after the other, in the order in which they are over."""
+        """Advance the clock from one limit to the next, and sweep at each."""
         until = self.time + seconds
         while True:
             due = min((when, job_id) for when, job_id in [*self.limits(), (until + 1, "")])
@@ -322,15 +322,15 @@ class JobStoreModel(RuleBasedStateMachine):
 
     def sweep(self) -> None:
         self.loop.run_until_complete(self.store.sweep())
-        for (worker, job_id), when in list(self.again.items()):
+        for (worker, job_id), when in list(self.repeated_stops.items()):
             if when <= self.time:
                 self.stops[worker].add(job_id)
-                del self.again[worker, job_id]
+                del self.repeated_stops[worker, job_id]
 
     def limits(self) -> list[tuple[float, str]]:
         return [(self.limit(known), job_id) for job_id, known in self.jobs.items()]
 
-    def limit(self, known: Known) -> float:
+    def limit(self, known: ModelJob) -> float:
         if known.status.is_final:
             return known.ended_at + RETENTION_S
         if known.status is JobStatus.IN_QUEUE:
@@ -338,7 +338,7 @@ class JobStoreModel(RuleBasedStateMachine):
         return min(known.queued_at + TTL_S, known.started_at + TIMEOUT_S, known.lease_until)
 
     def overdue(self, job_id: str) -> None:
-        """All that is over by now: the model goes to each limit, so there may be ties."""
+        """Apply all limits that have passed; several may pass at the same time."""
         self.turn += 1
         for each in [each for when, each in sorted(self.limits()) if when <= self.time]:
             known = self.jobs[each]
@@ -348,21 +348,21 @@ class JobStoreModel(RuleBasedStateMachine):
                 self.stop(each)
                 del self.jobs[each]
             elif known.lease_until <= self.time < known.started_at + TIMEOUT_S:
-                self.lose_to(each, beside=True)
+                self.reclaim(each, same_turn=True)
             else:
                 self.end(each, JobStatus.TIMED_OUT)
 
     @precondition(lambda self: self.sqlite)
     @rule()
     def close_and_open(self) -> None:
-        """Worker a outlives the server, worker b does not."""
+        """Restart the store; worker a survives, worker b does not."""
         self.loop.run_until_complete(self.store.close())
-        self.stops, self.again = {name: set() for name in WORKERS}, {}
+        self.stops, self.repeated_stops = {name: set() for name in WORKERS}, {}
         order = list(self.jobs)
         self.open()
         for job_id in order:
             known = self.jobs[job_id]
-            known.drained = 0
+            known.taken = 0
             known.lost_by = None
             if known.status is JobStatus.IN_QUEUE:
                 self.turn += 1
@@ -372,19 +372,19 @@ class JobStoreModel(RuleBasedStateMachine):
             elif known.status is JobStatus.IN_PROGRESS:
                 known.lease_until = self.time + LEASE_S
 
-    # -- what holds -----------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------
 
     @invariant()
-    def every_job_is_as_the_model_has_it(self) -> None:
+    def store_matches_model(self) -> None:
         if not hasattr(self, "store"):
             return
-        found: dict[str, Job] = {
+        stored: dict[str, Job] = {
             job.id: job
             for job in self.loop.run_until_complete(self.store.list_recent_jobs("e", 100))
         }
-        assert found.keys() == self.jobs.keys()
+        assert stored.keys() == self.jobs.keys()
         for job_id, known in self.jobs.items():
-            job = found[job_id]
+            job = stored[job_id]
             assert job.input == b"%d" % known.number
             assert (job.status, job.attempt, job.lost_attempts) == (
                 known.status,
@@ -399,17 +399,17 @@ class JobStoreModel(RuleBasedStateMachine):
             numbers = [chunk.number for chunk in chunks]
             assert numbers == sorted(set(numbers))
             assert all(number < RESUME_NUMBER_GAP * 100 for number in numbers)
-        assert by_job(self.told) == by_job(self.expected)
+        assert group_by_job(self.reported) == group_by_job(self.expected)
         stats = self.loop.run_until_complete(self.store.stats("e"))
         for status in JobStatus:
             assert stats.counts.get(status, 0) == len(self.of(status))
-        assert stats.retried == sum(job.was_retried for job in found.values())
+        assert stats.retried == sum(job.was_retried for job in stored.values())
         assert self.store._state.workers._no_leases.is_set() == (not self.of(JobStatus.IN_PROGRESS))
         waiting = [self.jobs[job_id].queued_at for job_id in self.of(JobStatus.IN_QUEUE)]
         assert stats.oldest_queued_at == (1e9 + min(waiting) if waiting else None)
         table = self.store._state.table
         assert table.total_bytes == sum(
-            job.size + sum(map(len, self.jobs[job.id].chunks)) for job in found.values()
+            job.size + sum(map(len, self.jobs[job.id].chunks)) for job in stored.values()
         )
 
     def teardown(self) -> None:

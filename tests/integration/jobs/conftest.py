@@ -11,8 +11,8 @@ from tests.integration.jobs.stores import DRIVERS, Stores
 
 
 @pytest.fixture(autouse=True)
-def still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time passes when a test says so, and then it sweeps itself."""
+def no_automatic_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disable the automatic sweep: tests advance the clock and sweep themselves."""
     monkeypatch.setattr(jobs.memory.store, "TICK_S", 3600.0)
 
 
@@ -30,7 +30,7 @@ async def store(stores: Stores) -> MemoryJobStore:
 
 @pytest.fixture
 async def disk(tmp_path: Path) -> AsyncIterator[Stores]:
-    """Stores on SQLite alone."""
+    """Stores on SQLite only."""
     stores = Stores("sqlite", tmp_path)
     yield stores
     await stores.close()

@@ -1,4 +1,4 @@
-"""Stores on either driver, with clocks that tests move by hand."""
+"""Stores on either driver, with a clock that tests control."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from jobs import Job, Limits, MemoryJobStore, NewJob, Policy, SqliteJournal
 T = TypeVar("T")
 
 DRIVERS = ["memory", "sqlite"]
-# Nothing here takes so long: whoever waits longer would wait for ever.
+# Timeout of operations that must finish at once.
 SOON_S = 10.0
 
 
 class Clock:
-    """The clock of the day and the monotonic one, which pass together."""
+    """A system clock and a monotonic clock that advance together."""
 
     def __init__(self) -> None:
-        self.passed = 0.0
+        self.elapsed_s = 0.0
 
     def now(self) -> float:
-        return 1_700_000_000.0 + self.passed
+        return 1_700_000_000.0 + self.elapsed_s
 
     def monotonic(self) -> float:
-        return 50.0 + self.passed
+        return 50.0 + self.elapsed_s
 
     def tick(self, seconds: float) -> None:
-        self.passed += seconds
+        self.elapsed_s += seconds
 
 
 class Stores:
-    """Opens stores of one driver; those on SQLite share a database, one after the other."""
+    """Opens stores of one driver; stores on SQLite use the same database, one after the other."""
 
     def __init__(self, driver: str, folder: Path) -> None:
         self.driver = driver
@@ -44,7 +44,7 @@ class Stores:
         self._open: list[MemoryJobStore] = []
 
     async def open(
-        self, keeps: Callable[[str], bool] = lambda worker_id: False, **limits: Any
+        self, may_have_survived: Callable[[str], bool] = lambda worker_id: False, **limits: Any
     ) -> MemoryJobStore:
         journal = None
         if self.driver == "sqlite":
@@ -58,7 +58,7 @@ class Stores:
             monotonic=self.clock.monotonic,
         )
         self._open.append(store)
-        await store.start(keeps)
+        await store.start(may_have_survived)
         return store
 
     async def close(self) -> None:
@@ -71,7 +71,7 @@ class Stores:
 
 
 def new(number: int | str = 0, endpoint: str = "e", **fields: Any) -> NewJob:
-    """A job whose input says which it is."""
+    """Return a new job whose input is `number`."""
     policy = {
         name: fields.pop(name)
         for name in ("execution_timeout_ms", "ttl_ms", "low_priority")
@@ -83,13 +83,13 @@ def new(number: int | str = 0, endpoint: str = "e", **fields: Any) -> NewJob:
 async def take(
     store: MemoryJobStore, worker: str = "w", *, endpoint: str = "e", lease_s: float = 30.0
 ) -> Job:
-    """Lease the next job, which is there."""
+    """Lease the next job, which must be ready."""
     (job,) = await store.receive(endpoint, worker, lease_s=lease_s)
     return job
 
 
 async def begin(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Start something that will have to wait, and let it get there."""
+    """Start an operation that must block, and run it until it does."""
     task = asyncio.create_task(work)
     await turns()
     assert not task.done()
@@ -97,7 +97,7 @@ async def begin(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 
 
 async def turns(count: int = 5) -> None:
-    """Let everything run that can."""
+    """Run `count` iterations of the event loop."""
     for _ in range(count):
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""What any queue of jobs keeps to, on each driver."""
+"""The contract of `JobQueue` and its limits, on each driver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobs import JobStatus, MemoryJobStore, StoreFull
 from tests.integration.jobs.stores import Stores, begin, job_of, new, soon, take, turns
 
 
-async def test_what_has_waited_longest_goes_first(stores: Stores) -> None:
+async def test_longest_waiting_job_is_leased_first(stores: Stores) -> None:
     store = await stores.open()
     sent = []
     for number in range(5):
@@ -20,12 +20,14 @@ async def test_what_has_waited_longest_goes_first(stores: Stores) -> None:
     assert [(await take(store)).id for _ in sent] == sent
 
 
-async def test_jobs_of_one_moment_go_in_the_order_they_came(store: MemoryJobStore) -> None:
+async def test_jobs_of_the_same_time_are_leased_in_the_order_of_enqueue(
+    store: MemoryJobStore,
+) -> None:
     sent = [(await store.enqueue(new(number))).id for number in range(20)]
     assert [job.id for job in await store.receive("e", "w", lease_s=1, limit=20)] == sent
 
 
-async def test_low_priority_goes_after_all_others(stores: Stores) -> None:
+async def test_low_priority_job_is_leased_after_all_others(stores: Stores) -> None:
     store = await stores.open()
     low = await store.enqueue(new("low", low_priority=True))
     stores.clock.tick(60)
@@ -35,7 +37,7 @@ async def test_low_priority_goes_after_all_others(stores: Stores) -> None:
     assert [(await take(store)).id for _ in "ab"] == [high.id, low.id]
 
 
-async def test_a_job_given_back_keeps_its_place(stores: Stores) -> None:
+async def test_nacked_job_keeps_its_place(stores: Stores) -> None:
     store = await stores.open()
     first = await store.enqueue(new(1))
     stores.clock.tick(1)
@@ -45,7 +47,7 @@ async def test_a_job_given_back_keeps_its_place(stores: Stores) -> None:
     assert [(await take(store)).id for _ in "ab"] == [first.id, second.id]
 
 
-async def test_no_more_than_asked_for_are_handed_out(store: MemoryJobStore) -> None:
+async def test_receive_respects_its_limit(store: MemoryJobStore) -> None:
     for number in range(5):
         await store.enqueue(new(number))
     assert len(await store.receive("e", "w", lease_s=1, limit=3)) == 3
@@ -59,49 +61,49 @@ async def test_receive_waits_for_a_job(store: MemoryJobStore) -> None:
     assert [each.id for each in await soon(waiting)] == [job.id]
 
 
-async def test_receive_returns_none_after_its_time(store: MemoryJobStore) -> None:
+async def test_receive_returns_nothing_after_its_wait(store: MemoryJobStore) -> None:
     assert await store.receive("e", "w", lease_s=1, wait_s=0.01) == []
     assert not store.list_endpoints()
 
 
-async def test_receivers_are_served_in_the_order_they_came(store: MemoryJobStore) -> None:
+async def test_receivers_are_served_in_order(store: MemoryJobStore) -> None:
     waiting = [await begin(store.receive("e", "w", lease_s=1, wait_s=30)) for _ in range(3)]
     sent = [(await store.enqueue(new(number))).id for number in range(3)]
     assert [(await soon(each))[0].id for each in waiting] == sent
 
 
 @pytest.mark.parametrize("woken_first", [True, False], ids=["woken", "cancelled"])
-async def test_a_receiver_that_leaves_as_a_job_comes_leaves_it_to_the_next(
+async def test_receiver_cancelled_when_a_job_comes_leaves_it_to_the_next(
     store: MemoryJobStore, woken_first: bool
 ) -> None:
-    leaves = await begin(store.receive("e", "a", lease_s=1, wait_s=30))
-    stays = await begin(store.receive("e", "b", lease_s=1, wait_s=30))
+    cancelled = await begin(store.receive("e", "a", lease_s=1, wait_s=30))
+    remaining = await begin(store.receive("e", "b", lease_s=1, wait_s=30))
     sender = asyncio.create_task(store.enqueue(new(sync=True)))
     if woken_first:
         await asyncio.sleep(0)
-        leaves.cancel()
+        cancelled.cancel()
     else:
-        leaves.cancel()
+        cancelled.cancel()
         await asyncio.sleep(0)
-    assert [job.worker_id for job in await soon(stays)] == ["b"]
+    assert [job.worker_id for job in await soon(remaining)] == ["b"]
     with pytest.raises(asyncio.CancelledError):
-        await leaves
+        await cancelled
     await sender
 
 
-async def test_who_has_to_get_ready_first_does_not_keep_a_job_from_the_others(
+async def test_observer_does_not_delay_a_receiver(
     store: MemoryJobStore,
 ) -> None:
-    """The local worker waits for a slot when it hears of a job; an SDK worker need not wait too."""
-    getting_ready = await begin(store.wait_for_job("e"))
+    """The local worker observes a job and then waits for a slot; an SDK worker takes it at once."""
+    observer = await begin(store.wait_for_job("e"))
     ready = await begin(store.receive("e", "sdk", lease_s=1, wait_s=30))
     job = await store.enqueue(new())
     assert [each.id for each in await soon(ready)] == [job.id]
-    await soon(getting_ready)
+    await soon(observer)
     assert not store.has_ready_job("e")
 
 
-async def test_available_says_whether_a_job_waits(store: MemoryJobStore) -> None:
+async def test_has_ready_job_is_true_while_a_job_waits(store: MemoryJobStore) -> None:
     assert not store.has_ready_job("e")
     await store.enqueue(new())
     assert store.has_ready_job("e")
@@ -110,7 +112,7 @@ async def test_available_says_whether_a_job_waits(store: MemoryJobStore) -> None
     assert not store.has_ready_job("e")
 
 
-async def test_a_lease_makes_a_job_the_workers(stores: Stores) -> None:
+async def test_receive_leases_the_job_to_the_worker(stores: Stores) -> None:
     store = await stores.open()
     sent = await store.enqueue(new())
     stores.clock.tick(2)
@@ -122,7 +124,7 @@ async def test_a_lease_makes_a_job_the_workers(stores: Stores) -> None:
     assert store.list_leased_jobs("another") == []
 
 
-async def test_a_lease_that_ends_gives_the_job_to_the_next(stores: Stores) -> None:
+async def test_job_with_an_expired_lease_is_leased_to_the_next_worker(stores: Stores) -> None:
     store = await stores.open()
     await store.enqueue(new())
     first = await take(store, "silent", lease_s=30)
@@ -140,7 +142,7 @@ async def test_a_lease_that_ends_gives_the_job_to_the_next(stores: Stores) -> No
     assert (second.id, second.attempt) == (first.id, 2)
 
 
-async def test_a_lease_can_be_extended_and_never_shortened(stores: Stores) -> None:
+async def test_extend_never_shortens_a_lease(stores: Stores) -> None:
     store = await stores.open()
     await store.enqueue(new())
     job = await take(store, lease_s=30)
@@ -153,7 +155,7 @@ async def test_a_lease_can_be_extended_and_never_shortened(stores: Stores) -> No
     assert (await job_of(store, job.id)).status is JobStatus.IN_QUEUE
 
 
-async def test_a_lease_without_end_does_not_end(stores: Stores) -> None:
+async def test_infinite_lease_does_not_expire(stores: Stores) -> None:
     store = await stores.open()
     await store.enqueue(new(execution_timeout_ms=10**9))
     job = await take(store, lease_s=math.inf)
@@ -161,7 +163,7 @@ async def test_a_lease_without_end_does_not_end(stores: Stores) -> None:
     assert (await job_of(store, job.id)).status is JobStatus.IN_PROGRESS
 
 
-async def test_a_worker_that_was_given_up_and_is_not_dead_does_no_harm(stores: Stores) -> None:
+async def test_calls_of_an_earlier_attempt_change_nothing(stores: Stores) -> None:
     store = await stores.open()
     await store.enqueue(new())
     old = await take(store, "old")
@@ -178,7 +180,7 @@ async def test_a_worker_that_was_given_up_and_is_not_dead_does_no_harm(stores: S
     assert (await job_of(store, now.id)).output == b'"mine"'
 
 
-async def test_ack_ends_a_job_with_its_output(stores: Stores) -> None:
+async def test_ack_completes_a_job_with_its_output(stores: Stores) -> None:
     store = await stores.open()
     await store.enqueue(new())
     job = await take(store)
@@ -191,7 +193,7 @@ async def test_ack_ends_a_job_with_its_output(stores: Stores) -> None:
     assert stores.ended == [ended]
 
 
-async def test_ack_with_an_error_makes_it_failed(stores: Stores) -> None:
+async def test_ack_with_an_error_fails_the_job(stores: Stores) -> None:
     store = await stores.open()
     await store.enqueue(new())
     job = await take(store)
@@ -201,20 +203,20 @@ async def test_ack_with_an_error_makes_it_failed(stores: Stores) -> None:
     assert await store.list_dead_letters("e") == []
 
 
-async def test_of_two_ends_the_first_stands(stores: Stores) -> None:
+async def test_only_the_first_ack_counts(stores: Stores) -> None:
     store = await stores.open()
     await store.enqueue(new())
     job = await take(store)
-    said = await asyncio.gather(
+    results = await asyncio.gather(
         store.ack(job.id, job.attempt, output=b"1"), store.ack(job.id, job.attempt, output=b"2")
     )
-    assert list(said) == [True, False]
+    assert list(results) == [True, False]
     assert not await store.ack(job.id, job.attempt, error="3")
     assert (await job_of(store, job.id)).output == b"1"
     assert len(stores.ended) == 1
 
 
-async def test_a_job_that_is_lost_too_often_has_failed(stores: Stores) -> None:
+async def test_job_lost_too_often_fails(stores: Stores) -> None:
     store = await stores.open(max_losses=3)
     sent = await store.enqueue(new())
     for number in range(3):
@@ -229,32 +231,32 @@ async def test_a_job_that_is_lost_too_often_has_failed(stores: Stores) -> None:
     assert (await store.stats("e")).retried == 1
 
 
-async def test_a_busy_worker_is_not_given_what_it_has_lost(stores: Stores) -> None:
-    """It may not know, and its SDK says of chunks which job they are of, and not which run."""
+async def test_skip_lost_leaves_out_jobs_that_the_worker_lost(stores: Stores) -> None:
+    """The worker may not know of the loss, and its SDK sends chunks without the attempt number."""
     store = await stores.open()
     lost = await store.enqueue(new(execution_timeout_ms=60_000))
     job = await take(store, "w1")
     assert await store.reclaim_jobs("w1", "its connection broke off") == 1
     other = await store.enqueue(new())
-    found = await store.receive("e", "w1", lease_s=30, limit=5, skip_lost=True)
-    assert [each.id for each in found] == [other.id]
+    leased = await store.receive("e", "w1", lease_s=30, limit=5, skip_lost=True)
+    assert [each.id for each in leased] == [other.id]
     assert await store.receive("e", "w1", lease_s=30, skip_lost=True) == []
-    # It waits, and in its place.
+    # The lost job is still ready, in its old place.
     assert store.has_ready_job("e")
     assert [each.id for each in await store.receive("e", "w2", lease_s=30, skip_lost=True)] == [
         lost.id
     ]
     assert await store.reclaim_jobs("w2", "and again", job_id=lost.id) == 1
     assert await store.receive("e", "w2", lease_s=30, skip_lost=True) == []
-    # By its own word it runs nothing any more.
+    # Without `skip_lost`: the worker reports that it runs nothing.
     (job,) = await store.receive("e", "w2", lease_s=30)
     assert await store.nack(job.id, job.attempt)
     stores.clock.tick(61)
-    # Whatever it still runs has had its time.
+    # The execution timeout of the lost attempt has passed.
     assert len(await store.receive("e", "w2", lease_s=30, skip_lost=True)) == 1
 
 
-async def test_a_job_given_back_without_a_reason_is_not_lost(stores: Stores) -> None:
+async def test_nack_without_reason_does_not_count_as_lost(stores: Stores) -> None:
     store = await stores.open(max_losses=1)
     await store.enqueue(new())
     for _ in range(5):
@@ -265,24 +267,24 @@ async def test_a_job_given_back_without_a_reason_is_not_lost(stores: Stores) -> 
     assert (await store.stats("e")).retried == 0
 
 
-async def test_a_worker_that_is_gone_gives_all_it_had_back(stores: Stores) -> None:
+async def test_reclaim_jobs_takes_all_jobs_of_a_worker(stores: Stores) -> None:
     store = await stores.open(max_losses=2)
     for number in range(4):
         await store.enqueue(new(number))
         stores.clock.tick(1)
-    again = await take(store, "a")
-    await store.nack(again.id, again.attempt, "once before")
-    held = await store.receive("e", "gone", lease_s=30, limit=3)
+    second = await take(store, "a")
+    await store.nack(second.id, second.attempt, "once before")
+    leased = await store.receive("e", "gone", lease_s=30, limit=3)
     other = await take(store, "stays")
     assert await store.reclaim_jobs("gone", "it went away") == 3
-    states = [(await job_of(store, job.id)).status for job in held]
+    states = [(await job_of(store, job.id)).status for job in leased]
     assert states == [JobStatus.FAILED, JobStatus.IN_QUEUE, JobStatus.IN_QUEUE]
     assert store.list_leased_jobs("gone") == []
     assert store.list_leased_jobs("stays") == [other]
     assert await store.reclaim_jobs("gone", "again") == 0
 
 
-async def test_stats_count_each_state(stores: Stores) -> None:
+async def test_stats_count_each_status(stores: Stores) -> None:
     store = await stores.open()
     assert (await store.stats("e")).counts.get(JobStatus.IN_QUEUE, 0) == 0
     for number in range(6):
@@ -293,7 +295,7 @@ async def test_stats_count_each_state(stores: Stores) -> None:
     await store.ack(broken.id, 1, error="no")
     await store.cancel(taken_back.id)
     stats = await store.stats("e")
-    assert {status: many for status, many in stats.counts.items() if many} == {
+    assert {status: count for status, count in stats.counts.items() if count} == {
         JobStatus.COMPLETED: 1,
         JobStatus.FAILED: 1,
         JobStatus.CANCELLED: 1,
@@ -303,7 +305,7 @@ async def test_stats_count_each_state(stores: Stores) -> None:
     assert stats.oldest_queued_at == runs.queued_at + 1
 
 
-async def test_endpoints_know_nothing_of_each_other(store: MemoryJobStore) -> None:
+async def test_endpoints_are_independent(store: MemoryJobStore) -> None:
     a, b = await store.enqueue(new(endpoint="a")), await store.enqueue(new(endpoint="b"))
     assert (await take(store, endpoint="b")).id == b.id
     assert await store.receive("b", "w", lease_s=1) == []
@@ -311,14 +313,14 @@ async def test_endpoints_know_nothing_of_each_other(store: MemoryJobStore) -> No
     assert sorted(store.list_endpoints()) == ["a", "b"]
 
 
-async def test_totals_are_of_all_endpoints(store: MemoryJobStore) -> None:
+async def test_count_by_status_covers_all_endpoints(store: MemoryJobStore) -> None:
     for endpoint in ("a", "b", "b"):
         await store.enqueue(new(endpoint=endpoint))
     done = await take(store, endpoint="a")
     await store.ack(done.id, done.attempt, output=b"1")
     await store.cancel((await take(store, endpoint="b")).id)
     totals = store.count_by_status()
-    assert {status: many for status, many in totals.items() if many} == {
+    assert {status: count for status, count in totals.items() if count} == {
         JobStatus.COMPLETED: 1,
         JobStatus.CANCELLED: 1,
         JobStatus.IN_QUEUE: 1,
@@ -328,7 +330,7 @@ async def test_totals_are_of_all_endpoints(store: MemoryJobStore) -> None:
         assert totals[status] == sum(each)
 
 
-async def test_asking_about_an_endpoint_does_not_make_it(store: MemoryJobStore) -> None:
+async def test_reading_an_endpoint_does_not_create_it(store: MemoryJobStore) -> None:
     await store.stats("x")
     await store.purge("x")
     await store.list_recent_jobs("x", 1)
@@ -340,7 +342,7 @@ async def test_asking_about_an_endpoint_does_not_make_it(store: MemoryJobStore) 
     assert not store.list_endpoints()
 
 
-async def test_more_jobs_than_may_be_are_refused(stores: Stores) -> None:
+async def test_enqueue_is_refused_above_max_jobs(stores: Stores) -> None:
     store = await stores.open(max_jobs=2)
     for number in range(2):
         await store.enqueue(new(number))
@@ -350,17 +352,17 @@ async def test_more_jobs_than_may_be_are_refused(stores: Stores) -> None:
         await store.enqueue(new(sync=True))
 
 
-async def test_jobs_on_their_way_in_count(stores: Stores) -> None:
+async def test_jobs_being_written_count_towards_max_jobs(stores: Stores) -> None:
     store = await stores.open(max_jobs=2)
-    said = await asyncio.gather(
+    results = await asyncio.gather(
         *(store.enqueue(new(number)) for number in range(5)), return_exceptions=True
     )
-    refused = [each for each in said if isinstance(each, StoreFull)]
+    refused = [each for each in results if isinstance(each, StoreFull)]
     assert len(refused) == 3
     assert sum((await store.stats("e")).counts.values()) == 2
 
 
-async def test_more_bytes_than_may_be_are_refused_until_some_are_gone(stores: Stores) -> None:
+async def test_enqueue_is_refused_above_max_bytes_until_jobs_are_removed(stores: Stores) -> None:
     store = await stores.open(max_bytes=1000, retention_s=60)
     await store.enqueue(new("x" * 600))
     with pytest.raises(StoreFull, match="1,000 bytes"):
@@ -376,7 +378,7 @@ async def test_more_bytes_than_may_be_are_refused_until_some_are_gone(stores: St
         await store.enqueue(new("x"))
 
 
-async def test_results_that_were_delivered_make_room(stores: Stores) -> None:
+async def test_delivered_results_make_room(stores: Stores) -> None:
     store = await stores.open(max_jobs=2)
     ids = []
     for number in range(2):
@@ -388,7 +390,7 @@ async def test_results_that_were_delivered_make_room(stores: Stores) -> None:
     assert await store.get(ids[1]) is not None
 
 
-async def test_a_result_of_a_job_that_was_run_again_does_not_make_room(stores: Stores) -> None:
+async def test_result_of_a_retried_job_does_not_make_room(stores: Stores) -> None:
     store = await stores.open(max_jobs=1)
     sent = await store.enqueue(new(sync=True))
     await store.ack((await take(store)).id, 1, error="no")
@@ -399,7 +401,7 @@ async def test_a_result_of_a_job_that_was_run_again_does_not_make_room(stores: S
     assert (await job_of(store, sent.id)).output == b"1"
 
 
-async def test_a_result_whose_id_was_told_does_not_make_room(stores: Stores) -> None:
+async def test_result_of_a_published_job_does_not_make_room(stores: Stores) -> None:
     store = await stores.open(max_jobs=1)
     sent = await store.enqueue(new(sync=True))
     await store.publish(sent.id)

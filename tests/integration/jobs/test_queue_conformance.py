@@ -1,4 +1,4 @@
-"""What holds of every queue: one suite for all drivers, on the clock that each of them has."""
+"""The contract of `JobQueue` for all drivers, with their real clocks."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ from jobs.sqs.queue import SqsQueue
 from tests.ministack import MiniStack, make_queue, ministack
 from tests.waiting import poll_until
 
-# The shortest that SQS has.
+# The shortest lease that SQS supports.
 SQS_LEASE_S = 1
 LONG_S = 60
 MAX_LOSSES = 3
-FAST = 0.02
+SWEEP_INTERVAL_S = 0.02
 
 
 @dataclass
-class Kept:
-    """Where the ends of jobs go that a queue does not keep itself: the first one of each."""
+class MemoryResultStore:
+    """Stores the first result of each job, for queues that do not store results."""
 
-    ends: dict[str, Job] = field(default_factory=dict)
+    ended_jobs: dict[str, Job] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def keep(self, ended: Job) -> None:
         with self.lock:
-            self.ends.setdefault(ended.id, ended)
+            self.ended_jobs.setdefault(ended.id, ended)
 
 
 @dataclass
 class Driver:
-    """A queue, the name of an endpoint in it, and where its results are."""
+    """A queue, an endpoint in it, and the store of its results."""
 
     queue: JobQueue
     endpoint: str
-    kept: Kept
+    results: MemoryResultStore
     lease_s: float = 0.2
 
     @property
-    def past_s(self) -> float:
-        """How long one waits for a lease to be over."""
-        return self.lease_s + 5 * FAST
+    def expiry_wait_s(self) -> float:
+        """Time after which a lease has certainly expired."""
+        return self.lease_s + 5 * SWEEP_INTERVAL_S
 
     async def send(self, body: bytes = b"1") -> Job:
         return await self.queue.enqueue(NewJob(endpoint=self.endpoint, input=body))
@@ -62,62 +62,62 @@ class Driver:
         (job,) = await self.take(worker, lease_s, wait_s=5)
         return job
 
-    async def take_again(self, worker: str = "w", lease_s: float = LONG_S) -> Job:
-        """Return the job whose lease is about to end.
+    async def take_after_expiry(self, worker: str = "w", lease_s: float = LONG_S) -> Job:
+        """Wait for the expiry of a lease and lease the job again.
 
-        Its end is waited for first: SQS's comes a moment before this process's, and who asks in
-        between makes the lease that is about to end a longer one.
+        The lease expires at SQS a moment earlier than in this process. A receive in between would
+        renew the old lease, so this waits first.
         """
-        await asyncio.sleep(self.past_s)
+        await asyncio.sleep(self.expiry_wait_s)
 
-        async def look() -> list[Job]:
+        async def poll() -> list[Job]:
             return await self.take(worker, lease_s)
 
-        (job,) = await poll_until(look)
+        (job,) = await poll_until(poll)
         return job
 
-    async def end_of(self, job_id: str) -> Job:
+    async def find_ended(self, job_id: str) -> Job:
         if isinstance(self.queue, MemoryJobStore):
             ended = await self.queue.get(job_id)
             assert ended is not None
             return ended
-        return self.kept.ends[job_id]
+        return self.results.ended_jobs[job_id]
 
 
-async def store_of(journal: SqliteJournal | None) -> AsyncIterator[Driver]:
+async def open_store(journal: SqliteJournal | None) -> AsyncIterator[Driver]:
     store = MemoryJobStore(Limits(max_losses=MAX_LOSSES), journal)
     await store.start()
-    yield Driver(store, "e", Kept())
+    yield Driver(store, "e", MemoryResultStore())
     await store.close()
 
 
-async def sqs_of(client: Any, name: str) -> AsyncIterator[Driver]:
-    kept = Kept()
-    queue = SqsQueue(client, kept, retry_delay_s=0)
-    yield Driver(queue, make_queue(client, name, MAX_LOSSES), kept, SQS_LEASE_S)
+async def open_sqs(client: Any, name: str) -> AsyncIterator[Driver]:
+    results = MemoryResultStore()
+    queue = SqsQueue(client, results, retry_delay_s=0)
+    yield Driver(queue, make_queue(client, name, MAX_LOSSES), results, SQS_LEASE_S)
     queue.close()
 
 
 @pytest.fixture(autouse=True)
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs.memory.store, "TICK_S", FAST)
+def frequent_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs.memory.store, "TICK_S", SWEEP_INTERVAL_S)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniStack]:
-    with ministack(tmp_path_factory.mktemp("ministack")) as found:
-        yield found
+    with ministack(tmp_path_factory.mktemp("ministack")) as stack:
+        yield stack
 
 
 @pytest.fixture
 async def memory() -> AsyncIterator[Driver]:
-    async for driver in store_of(None):
+    async for driver in open_store(None):
         yield driver
 
 
 @pytest.fixture
 async def sqlite(tmp_path: Path) -> AsyncIterator[Driver]:
-    async for driver in store_of(SqliteJournal(tmp_path / "jobs.sqlite3")):
+    async for driver in open_store(SqliteJournal(tmp_path / "jobs.sqlite3")):
         yield driver
 
 
@@ -126,26 +126,26 @@ async def moto(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Driver]:
     url = "https://sqs.us-east-1.amazonaws.com/123456789012/queue"
     with mock_aws():
         client = sqs_client(url, aws_access_key_id="x", aws_secret_access_key="x")
-        async for driver in sqs_of(client, "queue"):
+        async for driver in open_sqs(client, "queue"):
             yield driver
 
 
 @pytest.fixture
-async def of_server(server: MiniStack, request: pytest.FixtureRequest) -> AsyncIterator[Driver]:
-    async for driver in sqs_of(server.client(), f"q{abs(hash(request.node.name))}"):
+async def server_queue(server: MiniStack, request: pytest.FixtureRequest) -> AsyncIterator[Driver]:
+    async for driver in open_sqs(server.client(), f"q{abs(hash(request.node.name))}"):
         yield driver
 
 
-@pytest.fixture(params=["memory", "sqlite", "moto", "of_server"])
+@pytest.fixture(params=["memory", "sqlite", "moto", "server_queue"])
 def driver(request: pytest.FixtureRequest) -> Driver:
-    found: Driver = request.getfixturevalue(request.param)
-    return found
+    driver: Driver = request.getfixturevalue(request.param)
+    return driver
 
 
 BODIES = [b"1", b'"' + b"x" * 200_000 + b'"', '{"a": "é\U0001f600\ufffd"}'.encode()]
 
 
-async def test_what_is_sent_is_received(driver: Driver) -> None:
+async def test_sent_job_is_received(driver: Driver) -> None:
     sent = [await driver.send(body) for body in BODIES]
     taken = [await driver.take_one() for _ in sent]
     assert {job.id: job.input for job in taken} == {job.id: job.input for job in sent}
@@ -155,18 +155,18 @@ async def test_what_is_sent_is_received(driver: Driver) -> None:
         assert abs(job.created_at - sent[0].created_at) < 60
 
 
-async def test_what_json_may_have_and_xml_may_not(driver: Driver) -> None:
+async def test_characters_that_xml_does_not_allow_are_sent(driver: Driver) -> None:
     await driver.send('"\ufffe\uffff"'.encode())
     job = await driver.take_one()
     assert job.input in ('"\ufffe\uffff"'.encode(), b'"\\ufffe\\uffff"')
 
 
-async def test_nothing_is_there(driver: Driver) -> None:
+async def test_receive_from_an_empty_queue_returns_nothing(driver: Driver) -> None:
     assert await driver.take() == []
     assert await driver.take(wait_s=0.01) == []
 
 
-async def test_whoever_waits_is_given_what_comes(driver: Driver) -> None:
+async def test_waiting_receive_returns_a_new_job(driver: Driver) -> None:
     waiting = asyncio.create_task(driver.take(wait_s=15))
     await asyncio.sleep(0.05)
     sent = await driver.send()
@@ -174,7 +174,7 @@ async def test_whoever_waits_is_given_what_comes(driver: Driver) -> None:
         assert [job.id for job in await waiting] == [sent.id]
 
 
-async def test_no_more_than_asked_for(driver: Driver) -> None:
+async def test_receive_returns_at_most_its_limit(driver: Driver) -> None:
     sent = {(await driver.send(b"%d" % number)).id for number in range(5)}
     first = await driver.take(limit=3, wait_s=5)
     assert 1 <= len(first) <= 3
@@ -182,102 +182,102 @@ async def test_no_more_than_asked_for(driver: Driver) -> None:
     assert {job.id for job in first} | set(rest) == sent
 
 
-async def test_what_is_leased_is_nobody_else_s(driver: Driver) -> None:
+async def test_leased_job_is_not_leased_to_another_worker(driver: Driver) -> None:
     await driver.send()
     await driver.take_one("a")
     assert await driver.take("b") == []
 
 
-async def test_what_is_ended_is_gone_and_its_output_kept(driver: Driver) -> None:
+async def test_acked_job_is_not_delivered_again_and_its_output_is_stored(driver: Driver) -> None:
     await driver.send()
     job = await driver.take_one(lease_s=driver.lease_s)
     assert await driver.queue.ack(job.id, job.attempt, output=b'"done"')
-    ended = await driver.end_of(job.id)
+    ended = await driver.find_ended(job.id)
     assert (ended.status, ended.output) == (JobStatus.COMPLETED, b'"done"')
     assert not await driver.queue.ack(job.id, job.attempt, output=b'"again"')
-    assert (await driver.end_of(job.id)).output == b'"done"'
-    await asyncio.sleep(driver.past_s)
+    assert (await driver.find_ended(job.id)).output == b'"done"'
+    await asyncio.sleep(driver.expiry_wait_s)
     assert await driver.take() == []
 
 
-async def test_an_error_is_an_end_as_well(driver: Driver) -> None:
+async def test_ack_with_an_error_ends_the_job(driver: Driver) -> None:
     await driver.send()
     job = await driver.take_one()
     assert await driver.queue.ack(job.id, job.attempt, error="no")
-    ended = await driver.end_of(job.id)
+    ended = await driver.find_ended(job.id)
     assert (ended.status, ended.error) == (JobStatus.FAILED, "no")
 
 
-async def test_an_attempt_that_is_over_says_nothing_any_more(driver: Driver) -> None:
-    """A worker that was thought dead, and is not."""
+async def test_earlier_attempt_cannot_change_the_job(driver: Driver) -> None:
+    """A worker that was believed dead is still alive."""
     sent = await driver.send()
     first = await driver.take_one("a", driver.lease_s)
-    second = await driver.take_again("b")
+    second = await driver.take_after_expiry("b")
     assert second.id == first.id == sent.id
     assert second.attempt > first.attempt
     assert not await driver.queue.extend(first.id, first.attempt, LONG_S)
     assert not await driver.queue.nack(first.id, first.attempt)
     assert not await driver.queue.ack(first.id, first.attempt, output=b'"late"')
-    # The second one's lease is as it was.
+    # The lease of the second attempt is unchanged.
     assert await driver.take("c") == []
     assert await driver.queue.ack(second.id, second.attempt, output=b'"second"')
-    assert (await driver.end_of(sent.id)).output == b'"second"'
+    assert (await driver.find_ended(sent.id)).output == b'"second"'
 
 
-async def test_a_lease_that_is_over_is_so_before_another_has_it(driver: Driver) -> None:
+async def test_expired_lease_is_invalid_before_the_job_is_leased_again(driver: Driver) -> None:
     await driver.send()
     job = await driver.take_one(lease_s=driver.lease_s)
-    await asyncio.sleep(driver.past_s)
+    await asyncio.sleep(driver.expiry_wait_s)
     assert not await driver.queue.ack(job.id, job.attempt, output=b'"late"')
     assert (await driver.take_one()).attempt == job.attempt + 1
 
 
-async def test_a_lease_can_be_made_longer_and_not_shorter(driver: Driver) -> None:
+async def test_lease_can_be_extended_but_not_shortened(driver: Driver) -> None:
     await driver.send()
     job = await driver.take_one("a", driver.lease_s)
     assert await driver.queue.extend(job.id, job.attempt, LONG_S)
     assert await driver.queue.extend(job.id, job.attempt, driver.lease_s)
-    await asyncio.sleep(driver.past_s)
+    await asyncio.sleep(driver.expiry_wait_s)
     assert await driver.take("b") == []
     assert await driver.queue.ack(job.id, job.attempt)
 
 
-async def test_what_is_given_back_is_there_at_once(driver: Driver) -> None:
+async def test_nacked_job_is_ready_at_once(driver: Driver) -> None:
     sent = await driver.send()
     job = await driver.take_one("a")
     assert await driver.queue.nack(job.id, job.attempt)
     assert not await driver.queue.nack(job.id, job.attempt)
-    again = await driver.take_one("b")
-    assert (again.id, again.attempt) == (sent.id, job.attempt + 1)
+    second = await driver.take_one("b")
+    assert (second.id, second.attempt) == (sent.id, job.attempt + 1)
 
 
-async def test_what_is_lost_too_often_is_dead(driver: Driver) -> None:
+async def test_job_lost_too_often_becomes_a_dead_letter(driver: Driver) -> None:
     sent = await driver.send(b'{"a": 1}')
     for _ in range(MAX_LOSSES):
         job = await driver.take_one()
         assert await driver.queue.nack(job.id, job.attempt, "the worker has gone")
     assert await driver.take() == []
 
-    async def look() -> list[Job]:
+    async def poll() -> list[Job]:
         return [*await driver.queue.list_dead_letters(driver.endpoint)]
 
-    (dead,) = await poll_until(look)
+    (dead,) = await poll_until(poll)
     assert (dead.status, dead.input) == (JobStatus.FAILED, b'{"a": 1}')
     assert dead.error is not None
     if isinstance(driver.queue, MemoryJobStore):
         assert dead.id == sent.id
-    # Looking changes nothing.
+    # Listing does not change the dead letters.
     assert [each.id for each in await driver.queue.list_dead_letters(driver.endpoint)] == [dead.id]
     counts = (await driver.queue.stats(driver.endpoint)).counts
     assert counts[JobStatus.FAILED] == 1
 
 
-async def test_a_worker_that_is_busy_is_not_given_what_it_has_lost(driver: Driver) -> None:
+async def test_receive_with_skip_lost_does_not_return_a_lost_job(driver: Driver) -> None:
     await driver.send()
     first = await driver.take_one("a", driver.lease_s)
-    await asyncio.sleep(driver.past_s)
+    await asyncio.sleep(driver.expiry_wait_s)
     assert await driver.take("a", driver.lease_s, skip_lost=True) == []
-    other = await driver.take_again("b")
+    other = await driver.take_after_expiry("b")
     assert other.id == first.id
 
 
@@ -293,22 +293,22 @@ async def test_jobs_are_counted(driver: Driver) -> None:
     assert await poll_until(counted)
 
 
-async def test_many_workers_end_each_job_once(driver: Driver) -> None:
+async def test_concurrent_workers_end_each_job_once(driver: Driver) -> None:
     jobs_sent = 40
     sent = await asyncio.gather(*(driver.send(b"%d" % number) for number in range(jobs_sent)))
-    ends, refused = set[str](), set[str]()
+    ended_jobs, refused = set[str](), set[str]()
 
     async def work(name: str) -> None:
-        while len(ends) < jobs_sent:
+        while len(ended_jobs) < jobs_sent:
             for job in await driver.take(name, limit=4, wait_s=0.1):
                 taken = await driver.queue.ack(job.id, job.attempt, output=job.input)
-                (ends if taken else refused).add(job.id)
+                (ended_jobs if taken else refused).add(job.id)
 
     async with asyncio.timeout(30):
         await asyncio.gather(*(work(name) for name in "abcd"))
-    assert ends == {job.id for job in sent}
-    # moto may deliver one twice, as AWS may: its second end is refused then.
+    assert ended_jobs == {job.id for job in sent}
+    # moto, like AWS, may deliver a message twice; the second ack is then refused.
     assert not refused or isinstance(driver.queue, SqsQueue)
     for job in sent:
-        assert (await driver.end_of(job.id)).output == job.input
+        assert (await driver.find_ended(job.id)).output == job.input
     assert await driver.take() == []

@@ -1,4 +1,4 @@
-"""What a store finds again after its end, in order or by kill -9."""
+"""Recovery of a store after a regular stop or a kill -9."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jobs.sqlite.client import StoreClient
 from jobs.sqlite.frames import encode
 from tests.integration.jobs.stores import SOON_S, Stores, job_of, new, soon, take
 
-SENDERS = 20
+PRODUCERS = 20
 SERVER = """
 import asyncio, pathlib, sys
 from jobs import MemoryJobStore, NewJob, SqliteJournal
@@ -39,7 +39,7 @@ asyncio.run(main())
 """
 
 
-async def test_every_state_is_found_again(disk: Stores) -> None:
+async def test_jobs_of_every_status_are_recovered(disk: Stores) -> None:
     store = await disk.open(max_losses=2)
     for number in range(6):
         await store.enqueue(new(number, webhook="http://x/", extra=b'{"a":1}', ttl_ms=10**7))
@@ -57,17 +57,17 @@ async def test_every_state_is_found_again(disk: Stores) -> None:
     assert counted.retried == 1
     await disk.close()
     disk.ended.clear()
-    again = await disk.open(lambda worker_id: True)
-    assert {job.id: job for job in await again.list_recent_jobs("e", 10)} == before
-    assert await again.stats("e") == counted
-    assert [job.id for job in again.list_leased_jobs("w")] == [runs.id]
-    # Who waits for a webhook is told after the start, those that were told are not.
+    reopened = await disk.open(lambda worker_id: True)
+    assert {job.id: job for job in await reopened.list_recent_jobs("e", 10)} == before
+    assert await reopened.stats("e") == counted
+    assert [job.id for job in reopened.list_leased_jobs("w")] == [runs.id]
+    # `on_ended` is called again only for jobs whose webhook was not sent.
     assert [job.id for job in disk.ended] == [done.id, broken.id]
-    assert [(await take(again)).id for _ in "ab"] == [lost.id, waits]
-    assert await again.ack(runs.id, 1, output=b"1")
+    assert [(await take(reopened)).id for _ in "ab"] == [lost.id, waits]
+    assert await reopened.ack(runs.id, 1, output=b"1")
 
 
-async def test_a_job_of_a_worker_that_went_with_the_server_is_lost(disk: Stores) -> None:
+async def test_job_of_a_worker_that_ended_with_the_server_counts_as_lost(disk: Stores) -> None:
     store = await disk.open(max_losses=2)
     for number in range(3):
         await store.enqueue(new(number))
@@ -78,30 +78,30 @@ async def test_a_job_of_a_worker_that_went_with_the_server_is_lost(disk: Stores)
         await take(store, name)
     await disk.close()
     disk.ended.clear()
-    again = await disk.open(lambda worker_id: worker_id == "far", max_losses=2)
-    failed = await job_of(again, twice.id)
+    reopened = await disk.open(lambda worker_id: worker_id == "far", max_losses=2)
+    failed = await job_of(reopened, twice.id)
     assert failed.status is JobStatus.FAILED
     assert failed.error == (
         "the job was started and lost 2 times; the last time: the server was stopped"
     )
     assert disk.ended == [failed]
-    assert len(again.list_leased_jobs("far")) == 1
-    assert again.list_leased_jobs("local") == []
-    waiting = await take(again)
+    assert len(reopened.list_leased_jobs("far")) == 1
+    assert reopened.list_leased_jobs("local") == []
+    waiting = await take(reopened)
     assert (waiting.attempt, waiting.lost_attempts) == (2, 1)
 
 
-async def test_a_kept_worker_that_did_not_survive_loses_its_lease(disk: Stores) -> None:
+async def test_lease_of_a_worker_that_did_not_survive_expires(disk: Stores) -> None:
     store = await disk.open()
     await store.enqueue(new())
     job = await take(store, "far", lease_s=10**6)
     await disk.close()
-    again = await disk.open(lambda worker_id: True)
-    await disk.pass_time(again, 31)
-    assert (await job_of(again, job.id)).status is JobStatus.IN_QUEUE
+    reopened = await disk.open(lambda worker_id: True)
+    await disk.pass_time(reopened, 31)
+    assert (await job_of(reopened, job.id)).status is JobStatus.IN_QUEUE
 
 
-async def test_time_goes_on_while_there_is_no_server(disk: Stores) -> None:
+async def test_limits_continue_while_the_server_is_down(disk: Stores) -> None:
     store = await disk.open()
     brief = await store.enqueue(new(ttl_ms=60_000))
     slow = await store.enqueue(new(execution_timeout_ms=60_000))
@@ -111,50 +111,50 @@ async def test_time_goes_on_while_there_is_no_server(disk: Stores) -> None:
     await store.ack(ended.id, 1, output=b"1")
     await disk.close()
     disk.clock.tick(61)
-    again = await disk.open(lambda worker_id: True)
-    await again.sweep()
-    assert await again.get(brief.id) is None
-    assert (await job_of(again, slow.id)).status is JobStatus.TIMED_OUT
-    await disk.pass_time(again, 30 * 60 - 60)
-    assert await again.get(ended.id) is None
+    reopened = await disk.open(lambda worker_id: True)
+    await reopened.sweep()
+    assert await reopened.get(brief.id) is None
+    assert (await job_of(reopened, slow.id)).status is JobStatus.TIMED_OUT
+    await disk.pass_time(reopened, 30 * 60 - 60)
+    assert await reopened.get(ended.id) is None
 
 
-async def test_a_stream_is_found_again_and_goes_on_behind_what_was_seen(disk: Stores) -> None:
-    """Readers may have seen chunks that were not on disk yet: numbers must not come twice."""
+async def test_recovered_stream_continues_with_higher_numbers(disk: Stores) -> None:
+    """Readers may have received chunks that were not on disk, so numbers must not repeat."""
     store = await disk.open()
     await store.enqueue(new())
     job = await take(store, "far")
     await store.append_chunks(job.id, 1, [b"1", b"2"])
     await disk.close()
-    again = await disk.open(lambda worker_id: True)
-    assert await again.take_chunks(job.id, 0) == [Chunk(1, 1, b"1"), Chunk(1, 2, b"2")]
-    await again.append_chunks(job.id, 1, [b"3"])
-    assert await again.read_chunks(job.id, (1, 5), 0) == [Chunk(1, 3 + RESUME_NUMBER_GAP, b"3")]
+    reopened = await disk.open(lambda worker_id: True)
+    assert await reopened.take_chunks(job.id, 0) == [Chunk(1, 1, b"1"), Chunk(1, 2, b"2")]
+    await reopened.append_chunks(job.id, 1, [b"3"])
+    assert await reopened.read_chunks(job.id, (1, 5), 0) == [Chunk(1, 3 + RESUME_NUMBER_GAP, b"3")]
 
 
-async def test_what_an_earlier_attempt_streamed_is_not_found_again(disk: Stores) -> None:
+async def test_chunks_of_earlier_attempts_are_not_recovered(disk: Stores) -> None:
     store = await disk.open()
     failed, lost = await store.enqueue(new(1)), await store.enqueue(new(2))
     for job in await store.receive("e", "w", lease_s=30, limit=2):
         await store.append_chunks(job.id, 1, [b"1"])
     await store.ack(failed.id, 1, error="no")
     await store.nack(lost.id, 1, "lost")
-    # On disk, with all of it.
+    # Waits for the disk, so all earlier changes are written.
     await store.cancel((await store.enqueue(new(3))).id)
     await store.retry(failed.id)
     await disk.close()
-    again = await disk.open()
+    reopened = await disk.open()
     for job in (failed, lost):
-        assert await again.read_chunks(job.id, (0, 0), 0) == []
-    for job in await again.receive("e", "w", lease_s=30, limit=2):
-        await again.append_chunks(job.id, 2, [b"2"])
-        assert await again.read_chunks(job.id, (0, 0), 0) == [Chunk(2, 1, b"2")]
+        assert await reopened.read_chunks(job.id, (0, 0), 0) == []
+    for job in await reopened.receive("e", "w", lease_s=30, limit=2):
+        await reopened.append_chunks(job.id, 2, [b"2"])
+        assert await reopened.read_chunks(job.id, (0, 0), 0) == [Chunk(2, 1, b"2")]
     await disk.close()
     with contextlib.closing(sqlite3.connect(disk.path)) as database:
         assert database.execute("SELECT attempt, value FROM chunks").fetchall() == [(2, b"2")] * 2
 
 
-async def test_what_is_forgotten_leaves_nothing_on_disk(disk: Stores) -> None:
+async def test_removed_jobs_leave_no_rows(disk: Stores) -> None:
     store = await disk.open(retention_s=60)
     for number in range(4):
         await store.enqueue(new(number, sync=number % 2 == 0, ttl_ms=3_600_000))
@@ -172,18 +172,16 @@ async def test_what_is_forgotten_leaves_nothing_on_disk(disk: Stores) -> None:
             assert database.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)  # noqa: S608
 
 
-async def test_an_input_goes_to_the_disk_once(
-    disk: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_input_is_written_once(disk: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     store = await disk.open()
-    link = disk.journals[-1]._client
-    deliver, sizes = link.write_batch, []
+    client = disk.journals[-1]._client
+    write_batch, sizes = client.write_batch, []
 
-    async def weighed(frame: bytes, number: int) -> Any:
+    async def recording(frame: bytes, number: int) -> Any:
         sizes.append(len(frame))
-        return await deliver(frame, number)
+        return await write_batch(frame, number)
 
-    monkeypatch.setattr(link, "write_batch", weighed)
+    monkeypatch.setattr(client, "write_batch", recording)
     sent = await store.enqueue(new("x" * 100_000))
     await store.ack((await take(store)).id, 1, output=b"1")
     assert sizes[0] > 100_000
@@ -192,7 +190,7 @@ async def test_an_input_goes_to_the_disk_once(
     assert (await job_of(await disk.open(), sent.id)).input == b"x" * 100_000
 
 
-async def test_a_job_that_was_written_late_keeps_its_place(disk: Stores) -> None:
+async def test_job_published_late_keeps_its_place(disk: Stores) -> None:
     store = await disk.open()
     sent = []
     for sync in (True, False):
@@ -200,30 +198,30 @@ async def test_a_job_that_was_written_late_keeps_its_place(disk: Stores) -> None
         disk.clock.tick(1)
     await store.publish(sent[0].id)
     await disk.close()
-    again = await disk.open()
-    assert [job.id for job in await again.list_recent_jobs("e", 2)] == [sent[1].id, sent[0].id]
-    assert [(await take(again)).id for _ in sent] == [job.id for job in sent]
+    reopened = await disk.open()
+    assert [job.id for job in await reopened.list_recent_jobs("e", 2)] == [sent[1].id, sent[0].id]
+    assert [(await take(reopened)).id for _ in sent] == [job.id for job in sent]
 
 
-async def test_large_jobs_are_read_a_few_at_a_time(disk: Stores) -> None:
-    """What is read at once is held by both processes, and a frame has an end."""
+async def test_large_jobs_are_loaded_in_several_frames(disk: Stores) -> None:
+    """Both processes hold a frame in memory, and its size is limited."""
     store = await disk.open()
     for number in range(3):
         await store.enqueue(new(f"{number}" * 5_000_000, webhook="http://x"))
         await store.ack((await take(store)).id, 1, output=b"1" * 5_000_000)
     await disk.close()
-    link = StoreClient(disk.path, 5.0)
-    await link.connect(check=False)
-    await link.send(encode(("load",)))
+    client = StoreClient(disk.path, 5.0)
+    await client.connect(check=False)
+    await client.send(encode(("load",)))
     kinds = []
     while "loaded" not in kinds:
-        kinds.append((await link.receive())[0])
-    await link.close(SOON_S)
+        kinds.append((await client.receive())[0])
+    await client.close(SOON_S)
     # The last one is empty.
     assert kinds == ["rows"] * 4 + ["loaded"]
 
 
-async def test_the_id_of_a_runsync_is_on_disk_before_it_is_told(disk: Stores) -> None:
+async def test_publish_writes_a_runsync_to_disk(disk: Stores) -> None:
     store = await disk.open()
     sent = await store.enqueue(new(sync=True))
     await store.publish(sent.id)
@@ -233,27 +231,27 @@ async def test_the_id_of_a_runsync_is_on_disk_before_it_is_told(disk: Stores) ->
     assert await rows(disk.path) == {sent.id: "COMPLETED"}
 
 
-async def test_what_a_runsync_has_said_before_its_id_is_told_is_kept_with_it(disk: Stores) -> None:
+async def test_publish_writes_progress_and_chunks_of_a_runsync(disk: Stores) -> None:
     store = await disk.open()
-    told, untold = [await store.enqueue(new(number, sync=True)) for number in range(2)]
+    published, unpublished = [await store.enqueue(new(number, sync=True)) for number in range(2)]
     for job in await store.receive("e", "w", lease_s=30, limit=2):
         await store.append_chunks(job.id, 1, [b"1", b"2"])
         await store.save_progress(job.id, 1, b'"half"')
-    await store.publish(told.id)
-    await store.append_chunks(told.id, 1, [b"3"])
+    await store.publish(published.id)
+    await store.append_chunks(published.id, 1, [b"3"])
     await disk.close()
-    again = await disk.open(lambda worker_id: True)
-    assert (await job_of(again, told.id)).progress == b'"half"'
-    assert [each.value for each in await again.read_chunks(told.id, (0, 0), 0)] == [
+    reopened = await disk.open(lambda worker_id: True)
+    assert (await job_of(reopened, published.id)).progress == b'"half"'
+    assert [each.value for each in await reopened.read_chunks(published.id, (0, 0), 0)] == [
         b"1",
         b"2",
         b"3",
     ]
-    # Nobody can ask for it.
-    assert await again.get(untold.id) is None
+    # No client has its id.
+    assert await reopened.get(unpublished.id) is None
 
 
-async def test_a_runsync_that_is_run_again_is_on_disk_first(disk: Stores) -> None:
+async def test_retry_writes_a_runsync_to_disk(disk: Stores) -> None:
     store = await disk.open()
     sent = await store.enqueue(new("again", sync=True))
     job = await take(store)
@@ -263,15 +261,15 @@ async def test_a_runsync_that_is_run_again_is_on_disk_first(disk: Stores) -> Non
     await store.retry(sent.id)
     assert await rows(disk.path) == {sent.id: "IN_QUEUE"}
     await disk.close()
-    again = await disk.open()
-    assert await again.read_chunks(sent.id, (0, 0), 0) == []
-    job = await take(again)
+    reopened = await disk.open()
+    assert await reopened.read_chunks(sent.id, (0, 0), 0) == []
+    job = await take(reopened)
     assert (job.id, job.input, job.attempt, job.retries) == (sent.id, b"again", 2, 1)
-    await again.ack(job.id, 2, output=b"1")
+    await reopened.ack(job.id, 2, output=b"1")
     assert await rows(disk.path) == {sent.id: "COMPLETED"}
 
 
-async def test_what_clients_are_told_is_on_disk_first(disk: Stores) -> None:
+async def test_visible_changes_are_on_disk(disk: Stores) -> None:
     store = await disk.open()
     sent = await store.enqueue(new(execution_timeout_ms=5_000))
     assert await rows(disk.path) == {sent.id: "IN_QUEUE"}
@@ -284,12 +282,12 @@ async def test_what_clients_are_told_is_on_disk_first(disk: Stores) -> None:
     assert await rows(disk.path) == {sent.id: "CANCELLED"}
 
 
-async def test_a_store_process_that_is_killed_under_load_loses_nothing(disk: Stores) -> None:
-    """The same batch is sent again, to another process: nothing is lost, nothing is there twice."""
+async def test_killed_store_process_loses_nothing_under_load(disk: Stores) -> None:
+    """The same batch is sent to the next process: nothing is lost or duplicated."""
     store = await disk.open()
     (journal,) = disk.journals
     pids: list[int] = []
-    one_more = asyncio.Event()
+    has_ended_one = asyncio.Event()
 
     async def kill() -> None:
         while len(pids) < 5:
@@ -297,10 +295,10 @@ async def test_a_store_process_that_is_killed_under_load_loses_nothing(disk: Sto
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
             pids.append(pid)
-            # More than may have been answered before: another process has written some.
-            while len(ended) < already + 3 * SENDERS:
-                one_more.clear()
-                await one_more.wait()
+            # More than may have been answered before the kill, so the new process has written.
+            while len(ended) < already + 3 * PRODUCERS:
+                has_ended_one.clear()
+                await has_ended_one.wait()
 
     killer = asyncio.create_task(kill())
 
@@ -312,25 +310,28 @@ async def test_a_store_process_that_is_killed_under_load_loses_nothing(disk: Sto
             await store.append_chunks(mine.id, mine.attempt, [b"1", b"2"])
             assert await store.ack(mine.id, mine.attempt, output=mine.id.encode())
             ended.append(mine.id)
-            one_more.set()
+            has_ended_one.set()
 
     sent: list[str] = []
     ended: list[str] = []
     async with asyncio.timeout(4 * SOON_S):
-        await asyncio.gather(killer, *(send(number) for number in range(SENDERS)))
+        await asyncio.gather(killer, *(send(number) for number in range(PRODUCERS)))
     assert len(pids) == 5
     assert sorted(sent) == sorted(ended)
     assert [job.id for job in disk.ended] == ended
     await disk.close()
-    again = await disk.open()
-    found = {job.id: job for job in await again.list_recent_jobs("e", 10**6)}
-    assert sorted(found) == sorted(sent)
-    for job_id, job in found.items():
+    reopened = await disk.open()
+    recovered = {job.id: job for job in await reopened.list_recent_jobs("e", 10**6)}
+    assert sorted(recovered) == sorted(sent)
+    for job_id, job in recovered.items():
         assert (job.status, job.output) == (JobStatus.COMPLETED, job_id.encode())
-        assert [chunk.value for chunk in await again.read_chunks(job_id, (0, 0), 0)] == [b"1", b"2"]
+        assert [chunk.value for chunk in await reopened.read_chunks(job_id, (0, 0), 0)] == [
+            b"1",
+            b"2",
+        ]
 
 
-async def test_after_kill_9_of_the_server_its_store_process_ends_and_nothing_is_lost(
+async def test_kill_9_of_the_server_loses_nothing_and_ends_its_store_process(
     disk: Stores,
 ) -> None:
     server = await asyncio.create_subprocess_exec(
@@ -344,20 +345,20 @@ async def test_after_kill_9_of_the_server_its_store_process_ends_and_nothing_is_
     assert server.stdout is not None
     async with asyncio.timeout(2 * SOON_S):
         store_pid = int(await server.stdout.readline())
-        told = [(await server.stdout.readline()).decode().strip() for _ in range(200)]
+        published = [(await server.stdout.readline()).decode().strip() for _ in range(200)]
         server.kill()
-        told += [line for line in (await server.stdout.read()).decode().split("\n") if line]
+        published += [line for line in (await server.stdout.read()).decode().split("\n") if line]
         await server.wait()
-    # The lock is free as soon as the store process has gone.
+    # The lock is released when the store process has ended.
     store = await disk.open()
-    if told and not told[-1].endswith("-u1"):
-        told.pop()
-    found = {job.id for job in await store.list_recent_jobs("e", 10**6)}
-    assert set(told) <= found
-    assert not alive(store_pid)
+    if published and not published[-1].endswith("-u1"):
+        published.pop()
+    recovered = {job.id for job in await store.list_recent_jobs("e", 10**6)}
+    assert set(published) <= recovered
+    assert not is_alive(store_pid)
 
 
-async def test_an_enqueue_whose_sender_has_gone_leaves_no_job(disk: Stores) -> None:
+async def test_cancelled_enqueue_leaves_no_job(disk: Stores) -> None:
     store = await disk.open()
     sending = asyncio.create_task(store.enqueue(new()))
     await asyncio.sleep(0)
@@ -370,7 +371,7 @@ async def test_an_enqueue_whose_sender_has_gone_leaves_no_job(disk: Stores) -> N
     assert [job.id for job in await (await disk.open()).list_recent_jobs("e", 10)] == [kept.id]
 
 
-async def test_a_result_that_was_sent_is_a_result_though_its_worker_has_gone(
+async def test_ack_takes_effect_when_its_caller_is_cancelled(
     disk: Stores,
 ) -> None:
     store = await disk.open()
@@ -387,7 +388,7 @@ async def test_a_result_that_was_sent_is_a_result_though_its_worker_has_gone(
     assert ended.status is JobStatus.COMPLETED
 
 
-async def test_closing_writes_what_nobody_waited_for_at_once(disk: Stores) -> None:
+async def test_close_writes_pending_changes(disk: Stores) -> None:
     store = await disk.open()
     sent = await store.enqueue(new())
     await take(store)
@@ -398,7 +399,7 @@ async def test_closing_writes_what_nobody_waited_for_at_once(disk: Stores) -> No
     assert await rows(disk.path) == {sent.id: "IN_PROGRESS"}
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a store does for whoever sends jobs, on each driver."""
+"""The operations of clients, and expiry, on each driver."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from jobs.memory.workers import STOP_RETENTION_S
 from tests.integration.jobs.stores import Stores, begin, job_of, new, soon, take, turns
 
 
-async def test_ids_are_runpods_and_never_the_same(store: MemoryJobStore) -> None:
-    many = [await store.enqueue(new(sync=number % 2 == 0)) for number in range(60)]
-    assert len({job.id for job in many}) == len(many)
-    assert all(job.id.endswith("-u1") for job in many)
-    assert {job.id.startswith("sync-") for job in many if job.sync} == {True}
-    assert {job.id.startswith("sync-") for job in many if not job.sync} == {False}
+async def test_ids_have_the_format_of_runpod_and_are_unique(store: MemoryJobStore) -> None:
+    sent = [await store.enqueue(new(sync=number % 2 == 0)) for number in range(60)]
+    assert len({job.id for job in sent}) == len(sent)
+    assert all(job.id.endswith("-u1") for job in sent)
+    assert {job.id.startswith("sync-") for job in sent if job.sync} == {True}
+    assert {job.id.startswith("sync-") for job in sent if not job.sync} == {False}
 
 
-async def test_a_job_can_be_looked_up_as_it_was_sent(store: MemoryJobStore) -> None:
+async def test_get_returns_the_enqueued_job(store: MemoryJobStore) -> None:
     sent = await store.enqueue(new('{"é": 1}', webhook="http://x/", extra=b'{"s3Config":{}}'))
     assert await store.get(sent.id) == sent
     assert (sent.input, sent.webhook, sent.extra) == (
@@ -30,7 +30,7 @@ async def test_a_job_can_be_looked_up_as_it_was_sent(store: MemoryJobStore) -> N
     )
 
 
-async def test_what_is_not_there_is_none(store: MemoryJobStore) -> None:
+async def test_operations_on_an_unknown_job(store: MemoryJobStore) -> None:
     assert await store.get("x") is None
     assert await store.wait("x", 60) is None
     assert await store.cancel("x") is None
@@ -46,7 +46,7 @@ async def test_what_is_not_there_is_none(store: MemoryJobStore) -> None:
     assert not await store.save_progress("x", 1, b"1")
 
 
-async def test_wait_returns_the_end_to_everyone_who_waits(store: MemoryJobStore) -> None:
+async def test_wait_returns_the_ended_job_to_all_waiters(store: MemoryJobStore) -> None:
     sent = await store.enqueue(new())
     waiting = [await begin(store.wait(sent.id, 60)) for _ in range(3)]
     job = await take(store)
@@ -58,7 +58,7 @@ async def test_wait_returns_the_end_to_everyone_who_waits(store: MemoryJobStore)
     assert await store.wait(sent.id, 60) == ended
 
 
-async def test_wait_returns_the_job_as_it_is_when_its_time_is_over(store: MemoryJobStore) -> None:
+async def test_wait_returns_the_current_job_after_its_timeout(store: MemoryJobStore) -> None:
     sent = await store.enqueue(new())
     assert await store.wait(sent.id, 0.01) == sent
     assert await store.wait(sent.id, 0) == sent
@@ -66,7 +66,7 @@ async def test_wait_returns_the_job_as_it_is_when_its_time_is_over(store: Memory
     assert await store.wait(sent.id, 0.01) == job
 
 
-async def test_whoever_waits_for_a_job_that_is_forgotten_hears_so(stores: Stores) -> None:
+async def test_waiters_return_when_the_job_is_removed(stores: Stores) -> None:
     store = await stores.open()
     sent = await store.enqueue(new(ttl_ms=10_000))
     waiting = await begin(store.wait(sent.id, 60))
@@ -78,7 +78,7 @@ async def test_whoever_waits_for_a_job_that_is_forgotten_hears_so(stores: Stores
     assert await soon(draining) == []
 
 
-async def test_an_end_is_delivered_though_it_was_forgotten_in_the_same_moment(
+async def test_waiters_receive_an_end_that_is_removed_at_the_same_moment(
     stores: Stores,
 ) -> None:
     store = await stores.open(max_jobs=1)
@@ -98,7 +98,7 @@ async def test_an_end_is_delivered_though_it_was_forgotten_in_the_same_moment(
     assert [chunk.value for chunk in await soon(reading)] == [b"2"]
 
 
-async def test_cancel_ends_a_job_that_waits(stores: Stores) -> None:
+async def test_cancel_ends_a_waiting_job(stores: Stores) -> None:
     store = await stores.open()
     sent = await store.enqueue(new())
     cancelled = await store.cancel(sent.id)
@@ -110,15 +110,15 @@ async def test_cancel_ends_a_job_that_waits(stores: Stores) -> None:
     assert stores.ended == [cancelled]
 
 
-async def test_cancel_ends_a_job_that_runs_and_its_worker_hears_of_it_once(
+async def test_cancel_ends_a_running_job_and_sends_one_stop(
     store: MemoryJobStore,
 ) -> None:
     await store.enqueue(new())
     job = await take(store, "w")
-    listening = await begin(store.receive_stops("w", 60))
+    poll = await begin(store.receive_stops("w", 60))
     other = await begin(store.receive_stops("v", 60))
     await store.cancel(job.id)
-    assert await soon(listening) == [job.id]
+    assert await soon(poll) == [job.id]
     assert await store.receive_stops("w", 0) == []
     assert not other.done()
     other.cancel()
@@ -126,7 +126,7 @@ async def test_cancel_ends_a_job_that_runs_and_its_worker_hears_of_it_once(
     assert (await job_of(store, job.id)).status is JobStatus.CANCELLED
 
 
-async def test_cancel_changes_nothing_of_a_job_that_has_ended(stores: Stores) -> None:
+async def test_cancel_does_not_change_an_ended_job(stores: Stores) -> None:
     store = await stores.open()
     await store.enqueue(new())
     job = await take(store)
@@ -138,10 +138,8 @@ async def test_cancel_changes_nothing_of_a_job_that_has_ended(stores: Stores) ->
 
 
 @pytest.mark.parametrize("how", ["cancel", "executionTimeout", "ttl"])
-async def test_a_worker_that_may_not_have_begun_a_job_is_told_to_stop_it_once_more(
-    stores: Stores, how: str
-) -> None:
-    """The SDK drops the stop of a job that it has taken and not begun."""
+async def test_stop_is_repeated_for_a_job_that_was_just_leased(stores: Stores, how: str) -> None:
+    """The SDK ignores the stop of a job that it has received but not started."""
     store = await stores.open()
     limits: dict[str, Any] = {"ttl_ms": 300} if how == "ttl" else {"execution_timeout_ms": 300}
     sent = await store.enqueue(new(**limits))
@@ -159,7 +157,7 @@ async def test_a_worker_that_may_not_have_begun_a_job_is_told_to_stop_it_once_mo
     assert await store.receive_stops("w", 0) == []
 
 
-async def test_a_worker_that_has_begun_a_job_is_told_to_stop_it_once(stores: Stores) -> None:
+async def test_stop_is_sent_once_for_a_started_job(stores: Stores) -> None:
     store = await stores.open()
     sent = await store.enqueue(new())
     await take(store, "w")
@@ -171,10 +169,8 @@ async def test_a_worker_that_has_begun_a_job_is_told_to_stop_it_once(stores: Sto
 
 
 @pytest.mark.parametrize("how", ["cancel", "purge", "ttl", "taken again"])
-async def test_a_worker_that_has_lost_a_job_is_told_to_stop_it_too(
-    stores: Stores, how: str
-) -> None:
-    """It may run it for hours and not know: its lease was over, its handler is not."""
+async def test_worker_that_lost_a_job_receives_its_stop(stores: Stores, how: str) -> None:
+    """Its lease has expired, but its handler may run the job for hours without knowing."""
     store = await stores.open()
     sent = await store.enqueue(new(ttl_ms=40_000))
     await take(store, "slow", lease_s=10)
@@ -191,7 +187,7 @@ async def test_a_worker_that_has_lost_a_job_is_told_to_stop_it_too(
     assert await store.receive_stops("other", 0) == ([sent.id] if how == "taken again" else [])
 
 
-async def test_a_worker_that_lost_a_job_long_ago_is_not_told_to_stop_it(stores: Stores) -> None:
+async def test_worker_that_lost_a_job_long_ago_receives_no_stop(stores: Stores) -> None:
     store = await stores.open()
     sent = await store.enqueue(new(execution_timeout_ms=5_000))
     await take(store, "gone", lease_s=1)
@@ -201,7 +197,7 @@ async def test_a_worker_that_lost_a_job_long_ago_is_not_told_to_stop_it(stores: 
     assert await store.receive_stops("gone", 0) == []
 
 
-async def test_of_an_end_and_a_cancel_at_one_time_one_happens(stores: Stores) -> None:
+async def test_concurrent_ack_and_cancel_end_the_job_once(stores: Stores) -> None:
     store = await stores.open()
     await store.enqueue(new())
     job = await take(store)
@@ -212,7 +208,7 @@ async def test_of_an_end_and_a_cancel_at_one_time_one_happens(stores: Stores) ->
 
 
 @pytest.mark.parametrize("how", ["failed", "timed out"])
-async def test_what_failed_can_be_run_again_under_its_id(stores: Stores, how: str) -> None:
+async def test_retry_queues_a_failed_job_under_its_id(stores: Stores, how: str) -> None:
     """`/retry/{id}`: only FAILED and TIMED_OUT, same id -> IN_QUEUE, drops the output."""
     store = await stores.open()
     sent = await store.enqueue(new(execution_timeout_ms=5_000, webhook="http://x/"))
@@ -225,12 +221,17 @@ async def test_what_failed_can_be_run_again_under_its_id(stores: Stores, how: st
         await stores.pass_time(store, 6)
     await store.mark_webhook_sent(job.id)
     stores.clock.tick(10)
-    again = await store.retry(sent.id)
-    assert again == await store.get(sent.id)
-    assert again is not None
-    assert (again.status, again.retries, again.lost_attempts) == (JobStatus.IN_QUEUE, 1, 0)
-    assert (again.output, again.error, again.progress, again.webhook_sent) == (None, None, b"", 0)
-    assert (again.queued_at, again.created_at) == (stores.clock.now(), sent.created_at)
+    retried = await store.retry(sent.id)
+    assert retried == await store.get(sent.id)
+    assert retried is not None
+    assert (retried.status, retried.retries, retried.lost_attempts) == (JobStatus.IN_QUEUE, 1, 0)
+    assert (retried.output, retried.error, retried.progress, retried.webhook_sent) == (
+        None,
+        None,
+        b"",
+        0,
+    )
+    assert (retried.queued_at, retried.created_at) == (stores.clock.now(), sent.created_at)
     assert await store.read_chunks(sent.id, (0, 0), 0) == []
     assert (await store.stats("e")).retried == 1
     assert not await store.ack(sent.id, 1, output=b'"late"')
@@ -238,25 +239,25 @@ async def test_what_failed_can_be_run_again_under_its_id(stores: Stores, how: st
     assert job.attempt == 2
     await store.ack(job.id, 2, output=b'"well"')
     assert (await job_of(store, sent.id)).output == b'"well"'
-    # The end that was first is not the one that counts for its retention.
+    # Retention counts from the second end, not from the first.
     await stores.pass_time(store, 30 * 60 - 5)
     assert await store.get(sent.id) is not None
 
 
-async def test_a_worker_that_gets_a_job_again_is_not_told_to_stop_it(stores: Stores) -> None:
-    """A stop names the job only: one that is late would end the wrong run."""
+async def test_new_lease_drops_the_stop_of_the_earlier_attempt(stores: Stores) -> None:
+    """A stop contains only the job id, so a late one would stop the wrong attempt."""
     store = await stores.open()
     await store.enqueue(new(execution_timeout_ms=5_000))
     job = await take(store, "w", lease_s=1000)
     await stores.pass_time(store, 6)
     await store.retry(job.id)
-    again = await take(store, "w", lease_s=1000)
-    assert (again.id, again.attempt) == (job.id, 2)
+    retried = await take(store, "w", lease_s=1000)
+    assert (retried.id, retried.attempt) == (job.id, 2)
     assert await store.receive_stops("w", 0) == []
 
 
 @pytest.mark.parametrize("status", ["IN_QUEUE", "IN_PROGRESS", "COMPLETED", "CANCELLED"])
-async def test_what_did_not_fail_is_not_run_again(store: MemoryJobStore, status: str) -> None:
+async def test_retry_refuses_a_job_that_did_not_fail(store: MemoryJobStore, status: str) -> None:
     sent = await store.enqueue(new())
     if status == "CANCELLED":
         await store.cancel(sent.id)
@@ -269,7 +270,7 @@ async def test_what_did_not_fail_is_not_run_again(store: MemoryJobStore, status:
     assert (await job_of(store, sent.id)).status == status
 
 
-async def test_purge_cancels_what_waits_and_nothing_else(stores: Stores) -> None:
+async def test_purge_cancels_only_waiting_jobs_of_the_endpoint(stores: Stores) -> None:
     """`/purge-queue`: pending only."""
     store = await stores.open()
     for number in range(4):
@@ -284,7 +285,7 @@ async def test_purge_cancels_what_waits_and_nothing_else(stores: Stores) -> None
     assert [job.status for job in stores.ended] == [JobStatus.CANCELLED] * 3
 
 
-async def test_stops_that_nobody_asks_for_are_dropped(stores: Stores) -> None:
+async def test_unreceived_stops_expire(stores: Stores) -> None:
     store = await stores.open()
     for number in range(3):
         await store.enqueue(new(number))
@@ -298,7 +299,7 @@ async def test_stops_that_nobody_asks_for_are_dropped(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("running", [False, True])
-async def test_a_job_exists_no_longer_than_its_ttl(stores: Stores, running: bool) -> None:
+async def test_job_is_removed_after_its_ttl(stores: Stores, running: bool) -> None:
     """ttl is hard: a running job is removed too, and its status is 404."""
     store = await stores.open()
     sent = await store.enqueue(new(ttl_ms=10_000))
@@ -316,7 +317,7 @@ async def test_a_job_exists_no_longer_than_its_ttl(stores: Stores, running: bool
     assert store.list_endpoints() == []
 
 
-async def test_ttl_is_no_limit_for_a_job_that_has_ended(stores: Stores) -> None:
+async def test_ttl_does_not_apply_to_an_ended_job(stores: Stores) -> None:
     store = await stores.open()
     sent = await store.enqueue(new(ttl_ms=10_000))
     await take(store)
@@ -325,8 +326,8 @@ async def test_ttl_is_no_limit_for_a_job_that_has_ended(stores: Stores) -> None:
     assert await store.get(sent.id) is not None
 
 
-async def test_a_job_runs_no_longer_than_it_may(stores: Stores) -> None:
-    """executionTimeout -> TIMED_OUT, and its worker is told to stop."""
+async def test_job_times_out_after_its_execution_timeout(stores: Stores) -> None:
+    """executionTimeout -> TIMED_OUT, and its worker receives a stop."""
     store = await stores.open()
     await store.enqueue(new(execution_timeout_ms=5_000))
     stores.clock.tick(100)
@@ -341,7 +342,7 @@ async def test_a_job_runs_no_longer_than_it_may(stores: Stores) -> None:
     assert stores.ended == [ended]
 
 
-async def test_the_time_a_job_may_run_begins_with_each_attempt(stores: Stores) -> None:
+async def test_execution_timeout_starts_with_each_attempt(stores: Stores) -> None:
     store = await stores.open()
     await store.enqueue(new(execution_timeout_ms=5_000))
     job = await take(store)
@@ -352,7 +353,7 @@ async def test_the_time_a_job_may_run_begins_with_each_attempt(stores: Stores) -
     assert (await job_of(store, job.id)).status is JobStatus.IN_PROGRESS
 
 
-async def test_a_lease_and_a_run_that_are_over_at_one_time_end_it_once(stores: Stores) -> None:
+async def test_lease_and_timeout_expiring_together_end_the_job_once(stores: Stores) -> None:
     store = await stores.open(max_losses=1)
     await store.enqueue(new(execution_timeout_ms=5_000))
     job = await take(store, lease_s=5)
@@ -361,7 +362,7 @@ async def test_a_lease_and_a_run_that_are_over_at_one_time_end_it_once(stores: S
 
 
 @pytest.mark.parametrize("lease_s", [5, 1000], ids=["lease", "run"])
-async def test_a_job_that_is_forgotten_as_it_would_end_holds_up_no_other(
+async def test_job_removed_when_it_would_end_does_not_block_others(
     stores: Stores, lease_s: float
 ) -> None:
     store = await stores.open(max_losses=1)
@@ -373,8 +374,8 @@ async def test_a_job_that_is_forgotten_as_it_would_end_holds_up_no_other(
     assert stores.ended == [await store.get(other.id)]
 
 
-async def test_results_are_kept_for_their_time(stores: Stores) -> None:
-    """The result of a /run is kept for 30 minutes, that of a /runsync for one."""
+async def test_results_are_removed_after_their_retention(stores: Stores) -> None:
+    """The result of a /run is retained for 30 minutes, that of a /runsync for one."""
     store = await stores.open()
     run, sync = await store.enqueue(new()), await store.enqueue(new(sync=True))
     for job in await store.receive("e", "w", lease_s=30, limit=2):
@@ -390,18 +391,22 @@ async def test_results_are_kept_for_their_time(stores: Stores) -> None:
     assert store.list_endpoints() == []
 
 
-async def test_recent_are_the_newest_first_without_those_nobody_knows(
+async def test_list_recent_jobs_returns_published_jobs_newest_first(
     store: MemoryJobStore,
 ) -> None:
     ids = [(await store.enqueue(new(number))).id for number in range(4)]
     await store.enqueue(new(sync=True))
-    told = await store.enqueue(new(sync=True))
-    await store.publish(told.id)
-    assert [job.id for job in await store.list_recent_jobs("e", 3)] == [told.id, ids[3], ids[2]]
+    published = await store.enqueue(new(sync=True))
+    await store.publish(published.id)
+    assert [job.id for job in await store.list_recent_jobs("e", 3)] == [
+        published.id,
+        ids[3],
+        ids[2],
+    ]
 
 
-async def test_what_was_streamed_and_said_counts_and_is_given_back(stores: Stores) -> None:
-    """All ways out, and no byte or job is left over."""
+async def test_all_ways_to_end_release_all_counts(stores: Stores) -> None:
+    """However a job ends, its jobs, bytes and leases are released."""
     store = await stores.open(max_losses=2, retention_s=60)
     for number in range(6):
         await store.enqueue(new(number, webhook="http://x/" if number else None))

@@ -1,4 +1,4 @@
-"""What SQS has and other queues have not: bodies in buckets, handles, FIFO, error codes."""
+"""Features of SQS only: bodies in buckets, receipt handles, FIFO queues, error codes."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ POINTER = "software.amazon.payloadoffloading.PayloadS3Pointer"
 
 
 @dataclass
-class Memory:
+class MemoryBodyStore:
     """A bucket in memory."""
 
-    kept: dict[str, bytes] = field(default_factory=dict)
+    objects: dict[str, bytes] = field(default_factory=dict)
     bucket: str = "bodies"
 
     def keep(self, name: str, body: bytes) -> str:
-        self.kept[f"in/{name}"] = body
+        self.objects[f"in/{name}"] = body
         return f"in/{name}"
 
     def read(self, bucket: str, key: str) -> bytes:
         if f"{bucket}/{key}" == "others/key":
             return b'"of another sender"'
-        if key not in self.kept:
+        if key not in self.objects:
             raise QueueRefused(f"s3://{bucket}/{key} is not there")
-        return self.kept[key]
+        return self.objects[key]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniStack]:
-    with ministack(tmp_path_factory.mktemp("ministack")) as found:
-        yield found
+    with ministack(tmp_path_factory.mktemp("ministack")) as stack:
+        yield stack
 
 
 @pytest.fixture
@@ -52,15 +52,15 @@ def url(server: MiniStack, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def bodies() -> Memory:
-    return Memory()
+def bodies() -> MemoryBodyStore:
+    return MemoryBodyStore()
 
 
 @pytest.fixture
-async def queue(server: MiniStack, bodies: Memory) -> AsyncIterator[SqsQueue]:
-    found = SqsQueue(server.client(), None, bodies)
-    yield found
-    found.close()
+async def queue(server: MiniStack, bodies: MemoryBodyStore) -> AsyncIterator[SqsQueue]:
+    queue = SqsQueue(server.client(), None, bodies)
+    yield queue
+    queue.close()
 
 
 async def take(queue: SqsQueue, url: str, lease_s: float = 60, wait_s: float = 5) -> list[Job]:
@@ -70,19 +70,19 @@ async def take(queue: SqsQueue, url: str, lease_s: float = 60, wait_s: float = 5
 # ---- long bodies ----
 
 
-async def test_a_long_body_is_a_pointer_as_amazon_s_clients_write_it(
-    server: MiniStack, queue: SqsQueue, bodies: Memory, url: str
+async def test_long_body_is_sent_as_a_pointer_in_the_format_of_amazon(
+    server: MiniStack, queue: SqsQueue, bodies: MemoryBodyStore, url: str
 ) -> None:
     inline, long = b'"' + b"x" * 262_142 + b'"', b'"' + b"x" * 262_143 + b'"'
     await queue.enqueue(NewJob(endpoint=url, input=inline))
-    assert bodies.kept == {}
+    assert bodies.objects == {}
     await queue.enqueue(NewJob(endpoint=url, input=long))
     key = f"in/{hashlib.sha256(long).hexdigest()}"
-    assert bodies.kept == {key: long}
-    said = server.client().receive_message(
+    assert bodies.objects == {key: long}
+    answer = server.client().receive_message(
         QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=0, MessageAttributeNames=["All"]
     )
-    (message,) = (each for each in said["Messages"] if "MessageAttributes" in each)
+    (message,) = (each for each in answer["Messages"] if "MessageAttributes" in each)
     assert json.loads(message["Body"]) == [POINTER, {"s3BucketName": "bodies", "s3Key": key}]
     size = message["MessageAttributes"]["ExtendedPayloadSize"]
     assert (size["DataType"], size["StringValue"]) == ("Number", "262145")
@@ -92,8 +92,8 @@ async def test_a_long_body_is_a_pointer_as_amazon_s_clients_write_it(
     assert {job.input for job in taken} == {inline, long}
     for job in taken:
         assert await queue.ack(job.id, job.attempt)
-    # Whoever has the message a second time still finds it.
-    assert bodies.kept == {key: long}
+    # The body stays, for a message that is delivered again.
+    assert bodies.objects == {key: long}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ async def test_a_long_body_is_a_pointer_as_amazon_s_clients_write_it(
         ("com.amazon.sqs.javamessaging.MessageS3Pointer", "SQSLargePayloadSize"),
     ],
 )
-async def test_pointers_of_other_senders_are_followed(
+async def test_pointers_of_other_senders_are_resolved(
     server: MiniStack, queue: SqsQueue, url: str, kind: str, attribute: str
 ) -> None:
     server.client().send_message(
@@ -116,7 +116,7 @@ async def test_pointers_of_other_senders_are_followed(
 
 
 @pytest.mark.parametrize("body", ["[]", "no json", json.dumps([POINTER, {"s3Key": "gone"}])])
-async def test_a_pointer_that_leads_nowhere_holds_up_nobody(
+async def test_invalid_pointer_does_not_block_other_messages(
     server: MiniStack,
     queue: SqsQueue,
     url: str,
@@ -132,15 +132,15 @@ async def test_a_pointer_that_leads_nowhere_holds_up_nobody(
     assert "cannot be read" in caplog.text
 
 
-async def test_a_long_body_needs_a_bucket(server: MiniStack, url: str) -> None:
+async def test_long_body_is_refused_without_a_bucket(server: MiniStack, url: str) -> None:
     queue = SqsQueue(server.client())
     with pytest.raises(QueueRefused, match="262,144 bytes without a bucket, this one has 300,000"):
         await queue.enqueue(NewJob(endpoint=url, input=b"1" * 300_000))
     queue.close()
 
 
-async def test_ten_long_bodies_do_not_share_a_request(queue: SqsQueue, url: str) -> None:
-    """A request may have as many bytes as one message."""
+async def test_batch_of_long_bodies_respects_the_size_limit(queue: SqsQueue, url: str) -> None:
+    """All messages of a request together have the size limit of one message."""
     sent = await asyncio.gather(
         *(queue.enqueue(NewJob(endpoint=url, input=b"%d" % n * 250_000)) for n in range(1, 10))
     )
@@ -150,43 +150,43 @@ async def test_ten_long_bodies_do_not_share_a_request(queue: SqsQueue, url: str)
 # ---- leases ----
 
 
-async def test_a_message_that_comes_twice_is_one_job(server: MiniStack, url: str) -> None:
-    """As on a standard queue, whose servers may not all know yet that it is given out."""
+async def test_message_delivered_twice_is_one_job(server: MiniStack, url: str) -> None:
+    """A standard queue may deliver a message that is already leased."""
     client = server.client()
     queue = SqsQueue(client)
     await queue.enqueue(NewJob(endpoint=url, input=b"1"))
     (job,) = await take(queue, url)
-    given = queue._leases.get(job.id, job.attempt)
-    assert given is not None
-    first = given.receipt_handle
-    # Shown again behind the driver's back: it is given out while the driver has it.
-    client.change_message_visibility(QueueUrl=url, ReceiptHandle=first, VisibilityTimeout=0)
+    lease = queue._leases.get(job.id, job.attempt)
+    assert lease is not None
+    first_handle = lease.receipt_handle
+    # Make the message visible without the driver, so that SQS delivers it while it is leased.
+    client.change_message_visibility(QueueUrl=url, ReceiptHandle=first_handle, VisibilityTimeout=0)
     assert await take(queue, url, wait_s=0) == []
-    assert given.receipt_handle != first
-    # The handle of the second delivery is the one that deletes.
+    assert lease.receipt_handle != first_handle
+    # Only the handle of the second delivery deletes the message.
     assert await queue.ack(job.id, job.attempt)
     assert await take(queue, url, wait_s=0) == []
     queue.close()
 
 
-async def test_a_handle_of_an_earlier_receive_deletes_nothing(server: MiniStack, url: str) -> None:
-    """Two processes: the first one's clock has stood still, so only its handle can tell."""
+async def test_receipt_handle_of_an_earlier_receive_is_invalid(server: MiniStack, url: str) -> None:
+    """The clock of the first process stands still: only its handle is evidence of the expiry."""
     slow = SqsQueue(server.client(), monotonic=lambda: 0.0)
     other = SqsQueue(server.client())
     await slow.enqueue(NewJob(endpoint=url, input=b"1"))
     (job,) = await take(slow, url, lease_s=1)
-    (again,) = await take(other, url)
-    assert again.id == job.id
+    (second,) = await take(other, url)
+    assert second.id == job.id
     assert not await slow.extend(job.id, job.attempt, 100)
     assert not await slow.ack(job.id, job.attempt)
     assert not await slow.nack(job.id, job.attempt)
     assert await take(other, url, wait_s=0) == []
-    assert await other.ack(again.id, again.attempt)
+    assert await other.ack(second.id, second.attempt)
     slow.close()
     other.close()
 
 
-async def test_what_was_lost_waits_longer_each_time(server: MiniStack, url: str) -> None:
+async def test_lost_job_is_delivered_after_a_growing_delay(server: MiniStack, url: str) -> None:
     queue = SqsQueue(server.client(), retry_delay_s=1)
     await queue.enqueue(NewJob(endpoint=url, input=b"1"))
     (job,) = await take(queue, url)
@@ -199,7 +199,7 @@ async def test_what_was_lost_waits_longer_each_time(server: MiniStack, url: str)
 # ---- FIFO ----
 
 
-async def test_in_a_fifo_queue_none_waits_for_another_and_none_is_sent_twice(
+async def test_fifo_queue_deduplicates_and_does_not_block(
     server: MiniStack, queue: SqsQueue, url: str
 ) -> None:
     fifo = make_queue(server.client(), f"{url.rpartition('/')[2]}.fifo")
@@ -211,52 +211,63 @@ async def test_in_a_fifo_queue_none_waits_for_another_and_none_is_sent_twice(
 # ---- errors ----
 
 
-async def test_requests_of_ten(server: MiniStack, queue: SqsQueue, url: str) -> None:
-    asked: list[int] = []
+async def test_entries_are_sent_in_requests_of_ten(
+    server: MiniStack, queue: SqsQueue, url: str
+) -> None:
+    entry_counts: list[int] = []
     client = server.client()
     client.meta.events.register(
         "provide-client-params.sqs.SendMessageBatch",
-        lambda params, **_: asked.append(len(params["Entries"])),
+        lambda params, **_: entry_counts.append(len(params["Entries"])),
     )
-    gathering = SqsQueue(client)
-    await gathering.enqueue(NewJob(endpoint=url, input=b"1"))
-    asked.clear()
+    batching_queue = SqsQueue(client)
+    await batching_queue.enqueue(NewJob(endpoint=url, input=b"1"))
+    entry_counts.clear()
     await asyncio.gather(
-        *(gathering.enqueue(NewJob(endpoint=url, input=b"%d" % n)) for n in range(100))
+        *(batching_queue.enqueue(NewJob(endpoint=url, input=b"%d" % n)) for n in range(100))
     )
-    assert sum(asked) == 100
-    assert len(asked) == 10
-    gathering.close()
+    assert sum(entry_counts) == 100
+    assert len(entry_counts) == 10
+    batching_queue.close()
 
 
-async def test_a_message_carries_an_input_and_nothing_else(queue: SqsQueue, url: str) -> None:
+async def test_job_with_other_fields_than_its_input_is_refused(queue: SqsQueue, url: str) -> None:
     with pytest.raises(ValueError, match="a job's input and nothing else"):
         await queue.enqueue(NewJob(endpoint=url, input=b"1", webhook="http://127.0.0.1/"))
     await queue.enqueue(NewJob(endpoint=url, input=b"1"))
     (job,) = await take(queue, url)
-    with pytest.raises(ValueError, match="no place for the ends of jobs"):
+    with pytest.raises(ValueError, match="SQS does not store results"):
         await queue.ack(job.id, job.attempt, output=b"1")
 
 
-async def test_whose_fault_it_is(
+async def test_errors_are_classified_as_permanent_or_temporary(
     server: MiniStack, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _s: None)
-    given = {"aws_access_key_id": "x", "aws_secret_access_key": "x", "region_name": "us-east-1"}
+    credentials = {
+        "aws_access_key_id": "x",
+        "aws_secret_access_key": "x",
+        "region_name": "us-east-1",
+    }
     cases: list[tuple[Any, str, type[Exception], str]] = [
         (server.client(), f"{url}x", QueueRefused, "NonExistentQueue"),
         (server.client(key="nobody"), url, QueueRefused, "InvalidClientTokenId"),
-        (sqs_client("http://127.0.0.1:9/q", **given), url, StoreUnavailable, "Could not connect"),
+        (
+            sqs_client("http://127.0.0.1:9/q", **credentials),
+            url,
+            StoreUnavailable,
+            "Could not connect",
+        ),
     ]
-    for client, asked, kind, said in cases:
+    for client, queue_url, kind, text in cases:
         queue = SqsQueue(client)
         for act in (
-            queue.enqueue(NewJob(endpoint=asked, input=b"1")),
-            queue.receive(asked, "w", lease_s=1),
-            queue.stats(asked),
-            queue.list_dead_letters(asked),
+            queue.enqueue(NewJob(endpoint=queue_url, input=b"1")),
+            queue.receive(queue_url, "w", lease_s=1),
+            queue.stats(queue_url),
+            queue.list_dead_letters(queue_url),
         ):
-            with pytest.raises(kind, match=said):
+            with pytest.raises(kind, match=text):
                 await act
         queue.close()
 
@@ -269,7 +280,7 @@ async def test_whose_fault_it_is(
         ("https://sqs.cn-north-1.amazonaws.com.cn/123456789012/q", "cn-north-1"),
     ],
 )
-def test_a_queue_s_region_is_in_its_url(url: str, region: str) -> None:
+def test_client_uses_the_region_of_the_queue_url(url: str, region: str) -> None:
     with mock_aws():
         assert sqs_client(url).meta.region_name == region
 
@@ -277,6 +288,6 @@ def test_a_queue_s_region_is_in_its_url(url: str, region: str) -> None:
 @pytest.mark.parametrize(
     "url", ["", "queue", "s3://bucket/x", "https://sqs.amazonaws.com", "http:///q"]
 )
-def test_what_is_no_queue_s_url(url: str) -> None:
+def test_url_that_is_not_of_a_queue_is_refused(url: str) -> None:
     with pytest.raises(QueueRefused, match="is not the URL of a queue"):
         sqs_client(url)

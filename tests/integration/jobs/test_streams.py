@@ -1,4 +1,4 @@
-"""What jobs stream while they run, on each driver."""
+"""Streams and progress of running jobs, on each driver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jobs import Chunk, JobStatus, MemoryJobStore, StoreFull
 from tests.integration.jobs.stores import Stores, begin, job_of, new, soon, take, turns
 
 
-async def test_what_is_streamed_can_be_read_from_any_place(store: MemoryJobStore) -> None:
+async def test_read_chunks_returns_the_chunks_after_a_position(store: MemoryJobStore) -> None:
     await store.enqueue(new())
     job = await take(store)
     assert await store.append_chunks(job.id, 1, [b"1", b"2"])
@@ -17,11 +17,11 @@ async def test_what_is_streamed_can_be_read_from_any_place(store: MemoryJobStore
     assert await store.read_chunks(job.id, (0, 0), 60) == everything
     assert await store.read_chunks(job.id, (1, 1), 60) == everything[1:]
     assert await store.read_chunks(job.id, (1, 3), 0) == []
-    # A place that is not there yet, as a client may name one.
+    # A client may send a position that does not exist yet.
     assert await store.read_chunks(job.id, (9, 9), 0) == []
 
 
-async def test_reading_waits_for_more(store: MemoryJobStore) -> None:
+async def test_read_chunks_waits_for_a_chunk(store: MemoryJobStore) -> None:
     await store.enqueue(new())
     job = await take(store)
     readers = [await begin(store.read_chunks(job.id, (0, 0), 60)) for _ in range(3)]
@@ -29,7 +29,7 @@ async def test_reading_waits_for_more(store: MemoryJobStore) -> None:
     assert [await soon(each) for each in readers] == [[Chunk(1, 1, b"1")]] * 3
 
 
-async def test_reading_ends_with_the_job(store: MemoryJobStore) -> None:
+async def test_readers_return_when_the_job_ends(store: MemoryJobStore) -> None:
     await store.enqueue(new())
     job = await take(store)
     await store.append_chunks(job.id, 1, [b"1"])
@@ -44,7 +44,7 @@ async def test_reading_ends_with_the_job(store: MemoryJobStore) -> None:
     assert not await store.append_chunks(job.id, 1, [b"2"])
 
 
-async def test_each_chunk_is_drained_once(store: MemoryJobStore) -> None:
+async def test_take_chunks_returns_each_chunk_once(store: MemoryJobStore) -> None:
     await store.enqueue(new())
     job = await take(store)
     waiting = [await begin(store.take_chunks(job.id, 60)) for _ in range(2)]
@@ -55,7 +55,7 @@ async def test_each_chunk_is_drained_once(store: MemoryJobStore) -> None:
     assert await store.take_chunks(job.id, 0) == []
 
 
-async def test_a_new_attempt_streams_from_the_beginning(stores: Stores) -> None:
+async def test_new_attempt_starts_a_new_stream(stores: Stores) -> None:
     store = await stores.open()
     await store.enqueue(new())
     job = await take(store)
@@ -64,15 +64,15 @@ async def test_a_new_attempt_streams_from_the_beginning(stores: Stores) -> None:
     await store.nack(job.id, 1, "lost")
     assert await store.read_chunks(job.id, (0, 0), 0) == []
     reader = await begin(store.read_chunks(job.id, (1, 2), 60))
-    again = await take(store)
+    second = await take(store)
     await turns()
     assert not reader.done()
-    await store.append_chunks(again.id, 2, [b"one"])
+    await store.append_chunks(second.id, 2, [b"one"])
     assert await soon(reader) == [Chunk(2, 1, b"one")]
     assert await store.take_chunks(job.id, 0) == [Chunk(2, 1, b"one")]
 
 
-async def test_progress_shows_and_ends_with_the_attempt(store: MemoryJobStore) -> None:
+async def test_progress_is_cleared_with_the_attempt(store: MemoryJobStore) -> None:
     """Late progress is ignored (runpod-python#250: progress races completion)."""
     await store.enqueue(new())
     job = await take(store)
@@ -87,7 +87,7 @@ async def test_progress_shows_and_ends_with_the_attempt(store: MemoryJobStore) -
     assert (await job_of(store, job.id)).status is JobStatus.COMPLETED
 
 
-async def test_a_job_streams_no_more_than_it_may(stores: Stores) -> None:
+async def test_append_chunks_is_refused_above_max_stream_bytes(stores: Stores) -> None:
     store = await stores.open(max_stream_bytes=10)
     await store.enqueue(new())
     job = await take(store)
@@ -100,7 +100,7 @@ async def test_a_job_streams_no_more_than_it_may(stores: Stores) -> None:
     assert await store.append_chunks(job.id, 2, [b"x" * 10])
 
 
-async def test_all_jobs_together_stream_no_more_than_is_kept(stores: Stores) -> None:
+async def test_append_chunks_is_refused_above_max_bytes(stores: Stores) -> None:
     store = await stores.open(max_bytes=1000)
     for number in range(2):
         await store.enqueue(new(number))

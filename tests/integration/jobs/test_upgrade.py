@@ -1,4 +1,4 @@
-"""Databases that an earlier version has left, taken over when a server begins."""
+"""Migration of databases of earlier versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobs import Chunk, JobStatus, StoreUnavailable
 from jobs.sqlite.schema import SCHEMA_VERSION
 from tests.integration.jobs.stores import Stores, job_of, new, take
 
-# As version 1 had them.
+# The schema of version 1.
 _TABLES = """
 CREATE TABLE jobs (
     id TEXT PRIMARY KEY,
@@ -50,7 +50,7 @@ _STATE = {
     "progress": "",
 }
 _ENDED = {**_STATE, "attempt": 1, "started_at": 1_700_000_000.0, "ended_at": 1_700_000_000.0}
-# The later one's id comes first.
+# The younger job has the smaller id.
 _JOBS = [
     ("a", "e", "COMPLETED", 1_700_000_000.0, json.dumps(_ENDED), b'"a"', b"1"),
     ("b", "e", "IN_QUEUE", 1_699_999_999.0, json.dumps(_STATE), b'"b"', None),
@@ -59,7 +59,7 @@ _CHUNKS = [("a", 1, 1, b"one"), ("a", 1, 2, b"two")]
 
 
 @pytest.fixture
-def old(disk: Stores) -> Path:
+def old_database(disk: Stores) -> Path:
     """A database of version 1: a job that waits, and one that has ended with two chunks."""
     with contextlib.closing(sqlite3.connect(disk.path)) as database:
         database.executescript(_TABLES)
@@ -69,7 +69,7 @@ def old(disk: Stores) -> Path:
     return disk.path
 
 
-async def test_jobs_of_an_earlier_version_go_on(disk: Stores, old: Path) -> None:
+async def test_database_of_version_1_is_migrated(disk: Stores, old_database: Path) -> None:
     store = await disk.open()
     ended = await job_of(store, "a")
     assert (ended.status, ended.input, ended.output) == (JobStatus.COMPLETED, b'"a"', b"1")
@@ -79,28 +79,32 @@ async def test_jobs_of_an_earlier_version_go_on(disk: Stores, old: Path) -> None
     assert (waiting.id, waiting.input) == ("b", b'"b"')
     await store.ack("b", 1, output=b"2")
     await disk.close()
-    again = await disk.open()
-    assert {job.id: (job.status, job.output) for job in await again.list_recent_jobs("e", 10)} == {
+    reopened = await disk.open()
+    assert {
+        job.id: (job.status, job.output) for job in await reopened.list_recent_jobs("e", 10)
+    } == {
         "a": (JobStatus.COMPLETED, b"1"),
         "b": (JobStatus.COMPLETED, b"2"),
         fresh.id: (JobStatus.IN_QUEUE, None),
     }
-    assert len(await again.read_chunks("a", (0, 0), 0)) == 2
+    assert len(await reopened.read_chunks("a", (0, 0), 0)) == 2
     await disk.close()
-    with contextlib.closing(sqlite3.connect(old)) as database:
+    with contextlib.closing(sqlite3.connect(old_database)) as database:
         assert database.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
         tables = database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
     assert {name for (name,) in tables} == {"jobs", "inputs", "chunks"}
 
 
-async def test_what_cannot_be_taken_over_is_left_as_it_was(disk: Stores, old: Path) -> None:
-    """It fails at the very end: the jobs have been copied by then."""
-    with contextlib.closing(sqlite3.connect(old)) as database:
+async def test_failed_migration_leaves_the_database_unchanged(
+    disk: Stores, old_database: Path
+) -> None:
+    """The migration fails at its end, after the jobs were copied."""
+    with contextlib.closing(sqlite3.connect(old_database)) as database:
         database.execute("ALTER TABLE chunks RENAME COLUMN value TO something_else")
         before = database.execute("SELECT * FROM jobs").fetchall()
     with pytest.raises(StoreUnavailable, match="no such column: value"):
         await disk.open()
-    with contextlib.closing(sqlite3.connect(old)) as database:
+    with contextlib.closing(sqlite3.connect(old_database)) as database:
         assert database.execute("PRAGMA user_version").fetchone() == (1,)
         assert database.execute("SELECT * FROM jobs").fetchall() == before
         assert database.execute("SELECT count(*) FROM chunks").fetchone() == (2,)
