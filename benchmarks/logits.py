@@ -22,13 +22,14 @@ import numpy as np
 from benchmarks.measure import Table
 from benchmarks.options import Options, say
 from engine.backends.rkllm.abi import ABI_13, bind
-from engine.backends.rkllm.grammar import Constraint, Grammars
-from engine.backends.rkllm.library import load
+from engine.backends.rkllm.grammar import Constraint, GrammarCompiler
+from engine.backends.rkllm.library import load_library
 from engine.backends.rkllm.prompts import ChatTokenizer
-from engine.backends.rkllm.runtime import Runtime, Setup
+from engine.backends.rkllm.runs import InitConfig
+from engine.backends.rkllm.runtime import Runtime
 from engine.backends.rkllm.sampler import Sampler
 from engine.backends.rkllm.structs import RKLLMInferMode
-from engine.backends.rkllm.token_loop import Stepwise
+from engine.backends.rkllm.token_loop import TokenLoop
 from engine.backends.rkllm.vocabulary import Vocabulary
 from engine.request import SamplingParams
 from tests.fake_rkllm import build, write_script
@@ -159,12 +160,12 @@ def _choosing_ms(params: SamplingParams) -> float:
     chooses = Sampler(params, _PROMPT, SIZE)
     started = process_time()
     for number in range(_TOKENS):
-        chooses.pick(rows[number % len(rows)])
+        chooses.sample(rows[number % len(rows)])
     return (process_time() - started) * 1000 / _TOKENS
 
 
-def _grammars(words: _Words) -> Grammars:
-    return Grammars(cast("Vocabulary", words), cast("ChatTokenizer", words))
+def _grammars(words: _Words) -> GrammarCompiler:
+    return GrammarCompiler(cast("Vocabulary", words), cast("ChatTokenizer", words))
 
 
 def _known_ms(words: _Words) -> float:
@@ -173,19 +174,19 @@ def _known_ms(words: _Words) -> float:
     return (process_time() - started) * 1000
 
 
-def _held(grammars: Grammars) -> Constraint:
-    held = grammars.constraint(SamplingParams(json_schema=_SCHEMA))
+def _held(grammars: GrammarCompiler) -> Constraint:
+    held = grammars.build_constraint(SamplingParams(json_schema=_SCHEMA))
     assert held is not None
     return held
 
 
-def _schema_ms(grammars: Grammars) -> float:
+def _schema_ms(grammars: GrammarCompiler) -> float:
     started = process_time()
-    _held(grammars).allowed()
+    _held(grammars).allowed_tokens()
     return (process_time() - started) * 1000
 
 
-def _held_ms(grammars: Grammars) -> float:
+def _held_ms(grammars: GrammarCompiler) -> float:
     """A model that would say this anyway; nothing is forced, so each byte is chosen."""
     held = _held(grammars)
     chooses = Sampler(SamplingParams(seed=1, **_JOB), _PROMPT, SIZE)
@@ -195,8 +196,8 @@ def _held_ms(grammars: Grammars) -> float:
         row = rows[number % len(rows)]
         row[byte] = 50
         started = process_time()
-        picked = chooses.pick(row, held.allowed())
-        held.take(picked.token, forced=False)
+        picked = chooses.sample(row, held.allowed_tokens())
+        held.advance(picked.token, fast_forward=False)
         spent += process_time() - started
         assert picked.token == byte
         row[byte] = 0
@@ -207,8 +208,8 @@ def _runtime(folder: Path) -> Runtime:
     model = write_script(
         folder / "model.rkllm", f"chatter none\nvocabulary {SIZE}\nanswer\n  thread caller\n"
     )
-    runtime = Runtime(bind(load(build("1.3", folder)), ABI_13), ABI_13)
-    runtime.init(Setup(model=model, context_length=4096, sampling=SamplingParams()))
+    runtime = Runtime(bind(load_library(build("1.3", folder)), ABI_13), ABI_13)
+    runtime.init(InitConfig(model=model, context_length=4096, sampling=SamplingParams()))
     return runtime
 
 
@@ -217,11 +218,11 @@ def _bare_ms(runtime: Runtime) -> float:
     started = process_time()
     for token in range(_TOKENS):
         mode = RKLLMInferMode.RKLLM_INFER_GET_LOGITS
-        runtime.compute([token], mode, lambda result: None, keep=True)
+        runtime.compute([token], mode, lambda result: None, keep_history=True)
     return (process_time() - started) * 1000 / _TOKENS
 
 
-def _answer_ms(runtime: Runtime, grammars: Grammars, params: SamplingParams) -> float:
+def _answer_ms(runtime: Runtime, grammars: GrammarCompiler, params: SamplingParams) -> float:
     """The tokens after the first, which is paid for by the prompt."""
     stamps: list[float] = []
 
@@ -229,6 +230,6 @@ def _answer_ms(runtime: Runtime, grammars: Grammars, params: SamplingParams) -> 
         stamps.append(process_time())
         return len(stamps) > _TOKENS
 
-    stepwise = Stepwise(runtime, cast("Vocabulary", _Tokens()), 4096, grammars)
+    stepwise = TokenLoop(runtime, cast("Vocabulary", _Tokens()), 4096, grammars)
     stepwise.run(_PROMPT, params, on_piece, threading.Event())
     return (stamps[-1] - stamps[0]) * 1000 / _TOKENS

@@ -22,7 +22,7 @@ from typing import Any
 
 import engine.backends
 from engine import Capabilities, Chat, FinishReason, SamplingParams
-from engine.backends.base import Backend, BackendOptions, OnPiece, RunEnd
+from engine.backends.base import Backend, BackendOptions, OnPiece, RunResult
 from engine.request import Prompt, RenderedPrompt
 
 SUFFIX = ".stamps.json"
@@ -80,7 +80,7 @@ class StampingBackend:
 
     def run(
         self, run_id: int, prompt: Prompt, sampling: SamplingParams, on_piece: OnPiece
-    ) -> RunEnd:
+    ) -> RunResult:
         """Stamp tokens until no more are wanted."""
         aborted = threading.Event()
         with self._lock:
@@ -95,7 +95,7 @@ class StampingBackend:
             due += self._gap_s
         with self._lock:
             del self._aborts[run_id]
-        return RunEnd(reason=FinishReason.LENGTH, prompt_tokens=1, completion_tokens=said)
+        return RunResult(reason=FinishReason.LENGTH, prompt_tokens=1, completion_tokens=said)
 
     def abort(self, run_id: int) -> None:
         """Wake the run up."""

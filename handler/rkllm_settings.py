@@ -8,8 +8,8 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from engine.backends.rkllm.checks import why_no_batch
-from engine.backends.rkllm.lora_adapters import read_adapters
+from engine.backends.rkllm.checks import batch_conflict
+from engine.backends.rkllm.lora_adapters import parse_adapters
 
 
 class RkllmSettings(BaseSettings):
@@ -95,13 +95,15 @@ class RkllmSettings(BaseSettings):
     @field_validator("rkllm_lora")
     @classmethod
     def _adapters(cls, value: str) -> str:
-        read_adapters(value)
+        parse_adapters(value)
         return value
 
     @model_validator(mode="after")
     def _batches(self) -> Self:
         caches = self.rkllm_prompt_caches is not None
-        if self.rkllm_n_batch > 1 and (why := why_no_batch(self.rkllm_mode, prompt_caches=caches)):
+        if self.rkllm_n_batch > 1 and (
+            why := batch_conflict(self.rkllm_mode, prompt_caches=caches)
+        ):
             raise ValueError(why)
         return self
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.backends.rkllm.grammar import Grammars
+from engine.backends.rkllm.grammar import GrammarCompiler
 from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.backends.rkllm.vocabulary import Vocabulary
 from engine.request import SamplingParams
@@ -82,7 +82,7 @@ class _Model:
     def __init__(self, folder: Path) -> None:
         self.tokenizer = ChatTokenizer(folder)
         self.vocabulary = Vocabulary(self.tokenizer, folder)
-        self.grammars = Grammars(self.vocabulary, self.tokenizer)
+        self.grammars = GrammarCompiler(self.vocabulary, self.tokenizer)
         self.closing = [self.tokenizer.encode(text, special=False)[0] for text in _CLOSING]
 
 
@@ -91,21 +91,21 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> _Model:
     return _Model(write_tokenizer(tmp_path_factory.mktemp("tokenizer")))
 
 
-@given(schema=_SCHEMAS, seed=st.integers(0, 2**32), forced=st.booleans())
+@given(schema=_SCHEMAS, seed=st.integers(0, 2**32), fast_forward=st.booleans())
 def test_any_answer_fits_its_schema(
-    model: _Model, schema: dict[str, Any], seed: int, forced: bool
+    model: _Model, schema: dict[str, Any], seed: int, fast_forward: bool
 ) -> None:
     # R39
-    held = model.grammars.constraint(SamplingParams(json_schema=schema))
+    held = model.grammars.build_constraint(SamplingParams(json_schema=schema))
     assert held is not None
     dice, said = random.Random(seed), list[int]()
-    while not held.over:
-        allowed = {int(token) for token in held.allowed().nonzero()[0]}
+    while not held.is_complete:
+        allowed = {int(token) for token in held.allowed_tokens().nonzero()[0]}
         if len(said) > _LONG:
             allowed = set([end for end in model.closing if end in allowed][:1]) or allowed
         token = dice.choice(sorted(allowed))
-        if token in model.vocabulary.ends:
+        if token in model.vocabulary.end_tokens:
             break
-        said += [token, *held.take(token, forced=forced)]
+        said += [token, *held.advance(token, fast_forward=fast_forward)]
     text = b"".join(map(model.vocabulary.piece, said)).decode()
     jsonschema_rs.validator_for(schema).validate(json.loads(text))

@@ -13,7 +13,7 @@ from hypothesis import assume, currently_in_test_context, given
 from hypothesis import strategies as st
 
 from engine.backends.rkllm import sampler as module
-from engine.backends.rkllm.sampler import Floats, Sampler, candidates, likeliest
+from engine.backends.rkllm.sampler import Floats, Sampler, candidates, most_likely_ids
 from engine.errors import BackendFailed, RequestRejected
 from engine.request import SamplingParams
 
@@ -67,7 +67,7 @@ def slow_candidates(
 
 
 def test_what_is_flat_is_not_cut_where_the_first_look_ends() -> None:
-    size = 5 * module._FIRST_LOOK
+    size = 5 * module._PRESORT_TOKENS
     ids, _ = candidates(array([0.0] * size), temperature=1.0, top_k=-1, top_p=0.5, min_p=0.0)
     assert len(ids) == size // 2
 
@@ -78,11 +78,11 @@ def test_candidates_are_those_of_the_slow_way(
 ) -> None:
     # However many are looked at first.
     expected = slow_candidates(scores, **cuts)
-    before, module._FIRST_LOOK = module._FIRST_LOOK, first_look
+    before, module._PRESORT_TOKENS = module._PRESORT_TOKENS, first_look
     try:
         ids, weights = candidates(array(scores), **cuts)
     finally:
-        module._FIRST_LOOK = before
+        module._PRESORT_TOKENS = before
     whole = math.fsum(weights.tolist())
     found = dict(zip(ids.tolist(), (weights / whole).tolist(), strict=True))
     assert found == pytest.approx(expected, rel=1e-3, abs=1e-6)
@@ -93,7 +93,7 @@ def test_likeliest_are_in_order_and_the_lower_id_comes_first(
     scores: list[float], most: int
 ) -> None:
     expected = sorted(range(len(scores)), key=lambda token: (-array(scores)[token], token))
-    found = likeliest(array(scores), min(most, len(scores)))
+    found = most_likely_ids(array(scores), min(most, len(scores)))
     assert found.tolist() == expected[: min(most, len(scores))]
 
 
@@ -132,12 +132,12 @@ def test_bias_and_penalties_are_those_of_the_slow_way(data: st.DataObject) -> No
         logits = data.draw(st.lists(st.integers(-80, 80), min_size=size, max_size=size))
         row = [logit / 8 for logit in logits]
         expected = slow_scores(row, sampling, prompt, answer)
-        assert chooses._changed(array(row)).tolist() == pytest.approx(expected, abs=1e-4)
-        answer.append(chooses.pick(array(row)).token)
+        assert chooses._adjust_logits(array(row)).tolist() == pytest.approx(expected, abs=1e-4)
+        answer.append(chooses.sample(array(row)).token)
         assert expected[answer[-1]] == pytest.approx(max(expected), abs=1e-4)
         # What a grammar says for the model counts like what it says itself.
         forced = data.draw(st.lists(token, max_size=2))
-        chooses.count(forced)
+        chooses.record_tokens(forced)
         answer += forced
 
 
@@ -152,9 +152,9 @@ def test_what_is_not_allowed_is_as_if_it_were_not_there(
     row, there = array(scores), np.flatnonzero(allowed)
     held, alone = Sampler(sampling, [], size), Sampler(sampling, [], len(there))
     for _ in range(5):
-        assert held.pick(row, allowed).token == there[alone.pick(row[there]).token]
+        assert held.sample(row, allowed).token == there[alone.sample(row[there]).token]
     # Of all that the model may say, not of what it was let.
-    assert held.pick(row, allowed).top == Sampler(sampling, [], size).pick(row).top
+    assert held.sample(row, allowed).top == Sampler(sampling, [], size).sample(row).top
 
 
 @given(st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=40), st.integers(0, 20))
@@ -162,7 +162,7 @@ def test_logprobs_are_the_models_own(logits: list[float], alternatives: int) -> 
     sampling = SamplingParams(
         temperature=0.3, logprobs=alternatives, seed=1, logit_bias={0: 5.0}, presence_penalty=1.0
     )
-    picked = Sampler(sampling, [], len(logits)).pick(array(logits))
+    picked = Sampler(sampling, [], len(logits)).sample(array(logits))
     whole = math.log(math.fsum(map(math.exp, logits)))
     assert picked.logprob == pytest.approx(logits[picked.token] - whole, abs=1e-4)
     expected = sorted(range(len(logits)), key=lambda token: (-logits[token], token))[:alternatives]
@@ -183,7 +183,7 @@ def test_tokens_come_as_often_as_they_are_likely(cuts: dict[str, Any]) -> None:
     sampling = SamplingParams(seed=7, **cuts)
     chooses = Sampler(sampling, [], size)
     row, throws = array(scores), 4000
-    found = Counter(chooses.pick(row).token for _ in range(throws))
+    found = Counter(chooses.sample(row).token for _ in range(throws))
     settings = {"temperature": 1.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0} | cuts
     expected = slow_candidates(scores, **settings)
     assert {token: count / throws for token, count in found.items()} == pytest.approx(
@@ -196,7 +196,7 @@ def test_same_seed_makes_the_same_choices() -> None:
 
     def choices(seed: int | None) -> list[int]:
         chooses = Sampler(SamplingParams(seed=seed), [], 300)
-        return [chooses.pick(row).token for row in rows]
+        return [chooses.sample(row).token for row in rows]
 
     assert choices(5) == choices(5)
     assert choices(-(2**63)) == choices(-(2**63))
@@ -209,7 +209,7 @@ def test_same_seed_makes_the_same_choices() -> None:
 def test_greedy_is_the_likeliest_and_of_equals_the_first(greedy: dict[str, Any]) -> None:
     # R9
     chooses = Sampler(SamplingParams(**greedy), [], 5)
-    assert {chooses.pick(array([1, 7, 7, 2, 7])).token for _ in range(20)} == {1}
+    assert {chooses.sample(array([1, 7, 7, 2, 7])).token for _ in range(20)} == {1}
 
 
 def test_what_cannot_be_is_refused() -> None:
@@ -218,5 +218,5 @@ def test_what_cannot_be_is_refused() -> None:
     chooses = Sampler(SamplingParams(), [50], 3)
     for bad in ([math.nan, 1, 2], [1, math.inf, 2], [-math.inf] * 3):
         with pytest.raises(BackendFailed, match="logits that are no numbers"):
-            chooses.pick(array(bad))
-    assert chooses.pick(array([-math.inf, 1, -math.inf])).token == 1
+            chooses.sample(array(bad))
+    assert chooses.sample(array([-math.inf, 1, -math.inf])).token == 1

@@ -1,1 +1,1 @@
-"""Rockchip's RKLLM runtime (`librkllmrt.so`) through ctypes."""
+"""The backend for Rockchip's RKLLM runtime (`librkllmrt.so`), called through ctypes."""

@@ -1,7 +1,8 @@
-"""The two ways librkllmrt.so is called, as values: one for 1.2.1-1.2.3, one for 1.3.0.
+"""The two ABIs of librkllmrt.so: one for 1.2.1-1.2.3, one for 1.3.0.
 
-Both export the same symbols and none of them tells a version, so nothing here can notice that it
-is used with the other's library; that is for whoever chooses. Importing needs no library.
+Both versions export the same symbols, and none of them returns a version. So this module cannot
+detect that an ABI is used with the wrong library; `detect` chooses the ABI. Importing this module
+does not load the library.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ CREATE_DEFAULT_PARAM = "rkllm_createDefaultParam"
 
 
 class Signature(NamedTuple):
-    """What ctypes must know of a C function before it may be called."""
+    """The types that ctypes needs to call a C function."""
 
     restype: type[Any]
     argtypes: tuple[Any, ...]
@@ -35,9 +36,9 @@ class Signature(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Abi:
-    """One layout of the structs and calls, under the name that `RKLLM_ABI` has for it.
+    """The structs and function signatures of one ABI; `name` is its value of `RKLLM_ABI`.
 
-    `sampling` and `callbacks` are None where the layout has no such struct.
+    `sampling` and `callbacks` are None if the ABI has no such struct.
     """
 
     name: str
@@ -52,18 +53,19 @@ class Abi:
 
     @property
     def sampling_per_run(self) -> bool:
-        """Whether a run may bring sampling and max_new_tokens of its own, not only the init."""
+        """Whether each run has its own sampling parameters and max_new_tokens."""
         return self.sampling is not None
 
     @property
     def callback_by_value(self) -> bool:
-        """Whether init takes the result callback itself, not a struct of all callbacks."""
+        """Whether init takes the result callback itself instead of a struct of all callbacks."""
         return self.callbacks is None
 
     def init_callback(self, on_result: OnResult) -> Any:
         """Return `on_result` as the third argument of init.
 
-        Keep it for as long as the handle lives: the library holds no reference that Python sees.
+        The caller must keep it for as long as the handle exists: Python does not count the
+        library's reference to it.
         """
         callback = LLMResultCallback(on_result)
         return callback if self.callbacks is None else self.callbacks(result_callback=callback)
@@ -75,7 +77,7 @@ def _functions(
     infer_param: type[Structure],
     init_callback: type[Any],
 ) -> Mapping[str, Signature]:
-    """Return every function there is; all but the first answer 0 or a failure."""
+    """Return the signatures of all functions; all but the first return 0 or an error code."""
     run = (LLMHandle, POINTER(input_), POINTER(infer_param), c_void_p)
     numbers = POINTER(c_int)
     calls: dict[str, tuple[Any, ...]] = {
@@ -128,7 +130,7 @@ ABIS = MappingProxyType({abi.name: abi for abi in (ABI_12, ABI_13)})
 
 
 class MissingSymbols(Exception):
-    """The library lacks functions that every version this engine knows has."""
+    """The library lacks functions that all supported versions have."""
 
     def __init__(self, symbols: tuple[str, ...]) -> None:
         super().__init__(f"the library has no {', '.join(symbols)}")
@@ -137,10 +139,10 @@ class MissingSymbols(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Functions:
-    """A library's functions as one ABI calls them, under their C names without `rkllm_`.
+    """A library's functions with the signatures of one ABI, by C name without `rkllm_`.
 
-    Structs go in as they are, ctypes passes their addresses; None is NULL. What a pointer points
-    to must outlive the call, and for `run_async` the whole run.
+    Structs are passed as they are: ctypes passes their addresses. None is NULL. The target of a
+    pointer must outlive the call, and for `run_async` the whole run.
     """
 
     createDefaultParam: Callable[[], Any]
@@ -149,11 +151,11 @@ class Functions:
     load_prompt_cache: Callable[[c_void_p, bytes], int]
     release_prompt_cache: Callable[[c_void_p], int]
     destroy: Callable[[c_void_p], int]
-    # Of inputs there are as many as init was given for n_batch.
+    # The second argument is an array of as many inputs as init set for n_batch.
     run: Callable[[c_void_p, Structure | Array[Any], Structure, int | None], int]
     run_async: Callable[[c_void_p, Structure | Array[Any], Structure, int | None], int]
     abort: Callable[[c_void_p], int]
-    # 1.2's header says that 0 means running, 1.3's says 1: not a thing to rely on.
+    # Unreliable: 1.2's header documents 0 for running, 1.3's header 1.
     is_running: Callable[[c_void_p], int]
     clear_kv_cache: Callable[[c_void_p, int, Any, Any], int]
     get_kv_cache_size: Callable[[c_void_p, Any], int]
@@ -163,12 +165,12 @@ class Functions:
 
 
 def bind(library: ctypes.CDLL, abi: Abi) -> Functions:
-    """Return the library's functions. Raises MissingSymbols naming those it does not have."""
+    """Return the library's functions. Raises MissingSymbols with the names of missing ones."""
     bound: dict[str, Any] = {}
     missing = []
     for symbol, signature in abi.functions.items():
         try:
-            # Not getattr, which would share one function between two bindings of a library.
+            # Not getattr: it returns one shared function object for all bindings of a library.
             function = library[symbol]
         except AttributeError:
             missing.append(symbol)

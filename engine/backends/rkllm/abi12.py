@@ -1,4 +1,4 @@
-"""The structs that only 1.2.1, 1.2.2 and 1.2.3 lay out like this; the three are identical."""
+"""The structs of 1.2.1, 1.2.2 and 1.2.3 that differ from 1.3.0; the three are identical."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.backends.rkllm.structs import (
 
 
 class RKLLMParam(Structure):
-    """What `rkllm_init` takes; all sampling is fixed here for as long as the handle lives."""
+    """The argument of `rkllm_init`; it fixes the sampling parameters for the handle's lifetime."""
 
     _fields_ = (
         ("model_path", c_char_p),
@@ -34,7 +34,7 @@ class RKLLMParam(Structure):
 
 
 class RKLLMMultiModalInput(Structure):
-    """1.2.1 spells it RKLLMMultiModelInput."""
+    """A prompt with image embeddings; 1.2.1 spells it RKLLMMultiModelInput."""
 
     _fields_ = (
         ("prompt", c_char_p),
@@ -56,7 +56,7 @@ class _Content(Union):
 
 
 class RKLLMInput(Structure):
-    """What a run is about; `input_type` says which member of the union is filled."""
+    """The input of a run; `input_type` names the member of the union that is set."""
 
     _anonymous_ = ("content",)
     _fields_ = (
@@ -68,7 +68,7 @@ class RKLLMInput(Structure):
 
 
 class RKLLMInferParam(Structure):
-    """How to run; there is no word in it about sampling or length."""
+    """The parameters of a run; they include neither sampling nor length."""
 
     _fields_ = (
         ("mode", c_int),

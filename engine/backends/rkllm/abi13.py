@@ -1,4 +1,4 @@
-"""The structs that only 1.3.0 lays out like this."""
+"""The structs of 1.3.0 that differ from 1.2."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from engine.backends.rkllm.structs import (
 
 
 class RKLLMParam(Structure):
-    """What `rkllm_init` takes; the image tags of 1.2 are gone, `ignore_eos_token` is new."""
+    """The argument of `rkllm_init`; without 1.2's image tags, and with `ignore_eos_token`."""
 
     _fields_ = (
         ("model_path", c_char_p),
@@ -73,7 +73,7 @@ class _Video(Structure):
 
 
 class RKLLMMultiModalInput(Structure):
-    """A prompt with embeddings of images and videos for its tags."""
+    """A prompt with image and video embeddings for its tags."""
 
     _fields_ = (("prompt", c_char_p), ("image", _Image), ("video", _Video))
 
@@ -88,7 +88,7 @@ class _Content(Union):
 
 
 class RKLLMInput(Structure):
-    """What a run is about; `input_type` says which member of the union is filled."""
+    """The input of a run; `input_type` names the member of the union that is set."""
 
     _anonymous_ = ("content",)
     _fields_ = (
@@ -100,13 +100,16 @@ class RKLLMInput(Structure):
 
 
 class RKLLMSamplingParam(Structure):
-    """The sampling of one run: it replaces the handle's as a whole, so every field counts."""
+    """The sampling parameters of one run; they replace all of the handle's."""
 
     _fields_ = (("top_k", c_int32), *SAMPLING_FIELDS)
 
 
 class RKLLMInferParam(Structure):
-    """NULL `sampling_params` and `max_new_tokens` up to 0 mean what `rkllm_init` was given."""
+    """The parameters of a run.
+
+    If `sampling_params` is NULL or `max_new_tokens` is at most 0, init's values apply.
+    """
 
     _fields_ = (
         ("mode", c_int),
@@ -118,14 +121,14 @@ class RKLLMInferParam(Structure):
     )
 
 
-# (userdata, text, its length in bytes, room for token ids, how many fit) -> how many there are.
+# (userdata, text, its length in bytes, buffer for token ids, its capacity) -> number of token ids.
 LLMTokenizerCallback = CFUNCTYPE(c_int, c_void_p, c_char_p, c_int32, POINTER(c_int32), c_int32)
-# (userdata, token ids, how many, room for their embeddings, its length in bytes) -> status.
+# (userdata, token ids, their number, buffer for embeddings, its length in bytes) -> status.
 LLMGetEmbedCallback = CFUNCTYPE(c_int, c_void_p, POINTER(c_int32), c_uint64, c_void_p, c_uint64)
 
 
 class RKLLMCallback(Structure):
-    """What `rkllm_init` takes in place of the bare result callback of 1.2."""
+    """The callback argument of `rkllm_init`; 1.2 takes only the result callback."""
 
     _fields_ = (
         ("result_callback", LLMResultCallback),

@@ -1,4 +1,4 @@
-"""Some requests in one run of the runtime, whose answers go on in step."""
+"""Several requests in one run of the runtime, which generates a token for each per step."""
 
 from __future__ import annotations
 
@@ -20,49 +20,48 @@ _FINISH = int(LLMCallState.RKLLM_RUN_FINISH)
 
 @dataclass(slots=True, eq=False)
 class BatchedRequest:
-    """One request of those that may run together, those whose `shares` are equal.
+    """A request that may share a run with requests of the same `batch_key`.
 
-    `woken` is set when it is aborted, by any thread, and when its answer has ended: the thread of
-    its run waits for that, and for nothing else. What is counted is written under the lock of its
-    batch alone.
+    `wakeup` is set when the request is aborted (by any thread) and when its answer has ended; the
+    request's thread waits only for that event. The counters are written under the batch's lock.
     """
 
     prompt: list[int]
     sampling: SamplingParams
     context_length: int
     on_piece: OnPiece
-    woken: threading.Event = field(default_factory=threading.Event)
-    shares: Hashable = None
+    wakeup: threading.Event = field(default_factory=threading.Event)
+    batch_key: Hashable = None
     batch: Batch | None = None
     tokens: int = 0
     error: Exception | None = None
-    # Nobody was left after it, so that it sees to the end of the run.
-    last: bool = False
+    # Whether it was the last active request; its thread then waits for the end of the run.
+    is_last: bool = False
 
     @property
     def limit(self) -> int:
-        """How many tokens are taken; beyond the context the runtime would shift its window."""
-        room = self.context_length - len(self.prompt)
-        return min(self.sampling.max_tokens or room, room)
+        """The most tokens to generate; beyond the context the runtime would shift its window."""
+        free_tokens = self.context_length - len(self.prompt)
+        return min(self.sampling.max_tokens or free_tokens, free_tokens)
 
-    def take(self, text: bytes | None, token_id: int, *, waiting: bool) -> bool:
-        """Take what a callback has in its place; return whether the answer ends here."""
+    def on_token(self, text: bytes | None, token_id: int, *, waiting: bool) -> bool:
+        """Process this request's token of a callback; return whether the answer ends here."""
         if token_id < 0:
             return True
         piece = text or b""
         if waiting and not _is_valid_utf8(piece):
-            # The state is of all places. Of this one the bytes come with a later token.
+            # The WAITING state covers all sequences. The bytes of this one come with a later token.
             piece = b""
         self.tokens += 1
-        enough = self.on_piece(piece, token_id, None)
-        return enough or self.tokens >= self.limit
+        should_stop = self.on_piece(piece, token_id, None)
+        return should_stop or self.tokens >= self.limit
 
-    def end(self) -> RunResult:
-        """Return what it was; what the runtime says of a run is about all of them."""
-        full = len(self.prompt) + self.tokens >= self.context_length
+    def result(self) -> RunResult:
+        """Return the result from this request's counters; the runtime's cover the whole batch."""
+        context_full = len(self.prompt) + self.tokens >= self.context_length
         batch = self.batch
         return RunResult(
-            reason=FinishReason.LENGTH if full else FinishReason.STOP,
+            reason=FinishReason.LENGTH if context_full else FinishReason.STOP,
             prompt_tokens=len(self.prompt),
             completion_tokens=self.tokens,
             prefill_ms=0.0 if batch is None else batch.prefill_ms,
@@ -71,19 +70,19 @@ class BatchedRequest:
 
 
 class Batch:
-    """One run's members, each in a place of its own, of as many `places` as the run has.
+    """The requests of one run, one per sequence; the run has `n_batch` sequences.
 
-    An answer that has ended, or is not wanted any more, leaves: its sequence may go on, and what it
-    brings is dropped. Whoever leaves last stays until the run has returned, for a runtime that does
-    not hear the abort must be found out by somebody's clock. The lock is held while a callback
-    hands out its tokens, so that none comes after a member has left; it is taken by the thread that
-    calls back, by those of the members and by the one that runs batches.
+    A request whose answer has ended or was aborted leaves the batch. Its sequence may continue, and
+    its tokens are dropped. The thread of the last request waits until the run has returned, so that
+    its timeouts detect a runtime that ignores the abort. The lock is held while a callback delivers
+    tokens, so a request receives none after it has left. The callback's thread, the requests'
+    threads and the scheduler's thread acquire it.
     """
 
-    # What a run for numbers has: batches have none.
-    take = None
+    # As in `Run`: a batch generates tokens and has no hidden states or logits to copy.
+    copy_output = None
 
-    def __init__(self, members: Sequence[BatchedRequest], places: int) -> None:
+    def __init__(self, requests: Sequence[BatchedRequest], n_batch: int) -> None:
         self.number = 0
         self.code = 0
         self.stopped = False
@@ -91,79 +90,79 @@ class Batch:
         self.failed = False
         self.reload_ms = 0.0
         self.prefill_ms = 0.0
-        self.sampling = members[0].sampling
-        self.limit = max(member.limit for member in members)
+        self.sampling = requests[0].sampling
+        self.limit = max(request.limit for request in requests)
         self.returned = threading.Event()
-        self._members = tuple(members)
-        self._places = places
-        self._began: float | None = None
+        self._requests = tuple(requests)
+        self._n_batch = n_batch
+        self._started_at: float | None = None
         self._lock = threading.Lock()
-        self._living = dict(enumerate(members))
-        for member in members:
-            member.batch = self
+        self._active = dict(enumerate(requests))
+        for request in requests:
+            request.batch = self
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._requests)
 
-    def begin(self) -> list[list[int]]:
-        """Return the prompts by their places; of members that have left, as little as there can be.
+    def start(self) -> list[list[int]]:
+        """Return the prompts in order; only the first token of requests that have left.
 
-        Called when the run is known to the runtime, just before its call.
+        Called after the run was registered, just before the library is called.
         """
         with self._lock:
-            self._began = time.monotonic()
+            self._started_at = time.monotonic()
             return [
-                member.prompt if place in self._living else member.prompt[:1]
-                for place, member in enumerate(self._members)
+                request.prompt if index in self._active else request.prompt[:1]
+                for index, request in enumerate(self._requests)
             ]
 
-    def take_result(self, result: Any, state: int) -> bool:
-        """Take a callback's array of results; return whether the run is to be aborted."""
+    def on_result(self, result: Any, state: int) -> bool:
+        """Process a callback's array of results; return whether to abort the run."""
         if state == _FINISH:
             self.finished = True
         elif state not in (_NORMAL, _WAITING):
             self.failed = True
         elif not self.stopped and result:
             with self._lock:
-                return self._hand_out(result, waiting=state == _WAITING)
+                return self._deliver_tokens(result, waiting=state == _WAITING)
         return False
 
-    def _hand_out(self, result: Any, *, waiting: bool) -> bool:
-        if self._began is not None:
-            self.prefill_ms = (time.monotonic() - self._began) * 1000
-            self._began = None
-        for place, member in tuple(self._living.items()):
-            found = result[place]
-            if member.take(found.text, found.token_id, waiting=waiting):
-                self._let_go(place)
-        # What nobody wants may go on, without a member too; with all ended, the run ends itself.
-        return not self._living and any(
-            result[place].token_id >= 0 for place in range(self._places)
+    def _deliver_tokens(self, result: Any, *, waiting: bool) -> bool:
+        if self._started_at is not None:
+            self.prefill_ms = (time.monotonic() - self._started_at) * 1000
+            self._started_at = None
+        for index, request in tuple(self._active.items()):
+            output = result[index]
+            if request.on_token(output.text, output.token_id, waiting=waiting):
+                self._end_request(index)
+        # Abort if no request is left but sequences continue; if all have ended, the run ends too.
+        return not self._active and any(
+            result[index].token_id >= 0 for index in range(self._n_batch)
         )
 
-    def _let_go(self, place: int) -> None:
-        member = self._living.pop(place)
-        member.last = not self._living
-        member.woken.set()
+    def _end_request(self, index: int) -> None:
+        request = self._active.pop(index)
+        request.is_last = not self._active
+        request.wakeup.set()
 
-    def leave(self, member: BatchedRequest) -> bool:
-        """Drop what is yet to come for a member; return whether it has to see to the run's end."""
+    def leave(self, request: BatchedRequest) -> bool:
+        """Remove a request; return whether its thread must wait for the end of the run."""
         with self._lock:
-            for place, living in tuple(self._living.items()):
-                if living is member:
-                    self._let_go(place)
-                    self.stopped = member.last
-        return member.last
+            for index, active in tuple(self._active.items()):
+                if active is request:
+                    self._end_request(index)
+                    self.stopped = request.is_last
+        return request.is_last
 
-    def close(self, error: Exception | None) -> None:
-        """Take the run's return: who has not ended yet ends with it, by an error if given."""
+    def finish(self, error: Exception | None) -> None:
+        """End the remaining requests after the run has returned, with `error` if it failed."""
         with self._lock:
-            left = tuple(self._living.values())
-            self._living.clear()
+            remaining = tuple(self._active.values())
+            self._active.clear()
         self.returned.set()
-        for member in left:
-            member.error = error
-            member.woken.set()
+        for request in remaining:
+            request.error = error
+            request.wakeup.set()
 
 
 def _is_valid_utf8(piece: bytes) -> bool:

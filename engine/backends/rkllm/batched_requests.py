@@ -1,4 +1,4 @@
-"""Who runs with whom, and in which order: static batches, one after the other."""
+"""Schedule requests into static batches, which run one after the other."""
 
 from __future__ import annotations
 
@@ -17,134 +17,136 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# How long a batch waits for one more that would fill it; a token takes an NPU 30 to 130 ms.
-GATHER_S = 0.002
+# How long a batch that is not full waits for one more request. A token takes an NPU 30 to 130 ms.
+GATHER_WINDOW_S = 0.002
 
 
 @dataclass(slots=True, eq=False)
 class _ExclusiveTask:
-    """Something to do on the handle while no batch runs."""
+    """A task that needs the handle while no batch runs, such as an embedding."""
 
-    work: Callable[[], None]
-    woken: threading.Event = field(default_factory=threading.Event)
-    shares: object = field(default_factory=object)
+    task: Callable[[], None]
+    wakeup: threading.Event = field(default_factory=threading.Event)
+    batch_key: object = field(default_factory=object)
 
 
 class BatchScheduler:
-    """Forms batches out of those who wait, and has them run.
+    """Forms batches from waiting requests and runs them.
 
-    The oldest leads; those that may share its run go with it, oldest first, up to `most`. What is
-    no generation takes its turn by age like them. So nobody is overtaken for longer than the run
-    that is under way and those of older ones: nobody starves. A batch is static: who comes when one
-    has begun waits for its end.
+    A batch consists of the oldest waiting request and the requests that may share its run, oldest
+    first, up to `max_requests`. Exclusive tasks are ordered by age too. So no request starves: it
+    waits at most for the active run and for the runs of older requests. A batch is static: a
+    request that arrives after its start waits for the next one.
 
-    `run` is called by a thread of the class's own, which owns the handle, since the thread of a
-    request that has ended must be free at once. Requests' threads wait in `run`, as many as the
-    backend has slots, which bounds those who wait; `alone` is for one thread more. `abort` is
-    called by a request's thread.
+    The scheduler's own thread owns the handle and calls `run`, so that the thread of a request
+    whose answer has ended is free at once. Requests' threads, at most one per slot of the backend,
+    wait in `run` and call `abort`. One more thread may call `run_exclusively`.
     """
 
     def __init__(
-        self, most: int, run: Callable[[Batch], None], abort: Callable[[Batch], None]
+        self, max_requests: int, run: Callable[[Batch], None], abort: Callable[[Batch], None]
     ) -> None:
-        self._most = most
+        self._max_requests = max_requests
         self._run = run
         self._abort = abort
         self._changed = threading.Condition()
         self._waiting: list[BatchedRequest | _ExclusiveTask] = []
         self._closed = False
-        self._thread = threading.Thread(target=self._work, name="rkllm-batches", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, name="rkllm-batches", daemon=True)
         self._thread.start()
 
-    def run(self, member: BatchedRequest) -> RunResult:
-        """Have a request run, and return at its end or after its abort, whatever the others do.
+    def run(self, request: BatchedRequest) -> RunResult:
+        """Run a request; return when its own answer has ended or was aborted.
 
         Raises:
-            BackendFailed: the run it was in failed.
-            ModelLoadFailed: the model was to be loaded again for it.
+            BackendFailed: the run failed.
+            ModelLoadFailed: the model had to be reloaded for the request, and that failed.
         """
-        self._put(member)
-        member.woken.wait()
+        self._enqueue(request)
+        request.wakeup.wait()
         with self._changed:
-            if member in self._waiting:
-                self._waiting.remove(member)
-        batch = member.batch
-        if batch is not None and batch.leave(member):
+            if request in self._waiting:
+                self._waiting.remove(request)
+        batch = request.batch
+        if batch is not None and batch.leave(request):
             if batch.stopped:
                 self._abort(batch)
             batch.returned.wait()
-        if member.error is not None:
-            raise member.error
-        return member.end()
+        if request.error is not None:
+            raise request.error
+        return request.result()
 
-    def alone(self, work: Callable[[], T]) -> T:
-        """Do something on the handle between two batches; return or raise what that does."""
-        done: Future[T] = Future()
+    def run_exclusively(self, task: Callable[[], T]) -> T:
+        """Run a task between two batches; return its result or raise its exception."""
+        future: Future[T] = Future()
 
-        def step() -> None:
+        def run_task() -> None:
             try:
-                done.set_result(work())
+                future.set_result(task())
             except BaseException as error:
-                done.set_exception(error)
+                future.set_exception(error)
 
-        self._put(_ExclusiveTask(step))
-        return done.result()
+        self._enqueue(_ExclusiveTask(run_task))
+        return future.result()
 
     def close(self) -> None:
-        """End the thread; called when nobody waits any more."""
+        """Stop the thread; the caller makes sure that no request waits."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
 
-    def _put(self, one: BatchedRequest | _ExclusiveTask) -> None:
+    def _enqueue(self, item: BatchedRequest | _ExclusiveTask) -> None:
         with self._changed:
-            self._waiting.append(one)
+            self._waiting.append(item)
             self._changed.notify_all()
 
-    def _work(self) -> None:
-        while (chosen := self._next()) is not None:
-            if isinstance(chosen, _ExclusiveTask):
-                chosen.work()
+    def _run_loop(self) -> None:
+        while (item := self._wait_for_next()) is not None:
+            if isinstance(item, _ExclusiveTask):
+                item.task()
                 continue
             error: Exception | None = None
             try:
-                self._run(chosen)
-            except Exception as raised:
-                # Told to whom it concerns: it is raised again on the threads of the members.
-                error = raised
-            chosen.close(error)
+                self._run(item)
+            except Exception as run_error:
+                # Raised again on the threads of the batch's requests.
+                error = run_error
+            item.finish(error)
 
-    def _next(self) -> Batch | _ExclusiveTask | None:
-        """Wait for what is to be done next, None at the end."""
+    def _wait_for_next(self) -> Batch | _ExclusiveTask | None:
+        """Wait for the next batch or task; return None after `close`."""
         with self._changed:
-            while not (there := self._gathered()):
+            while not (ready := self._gather()):
                 if self._closed:
                     return None
                 self._changed.wait()
-            for one in there:
-                self._waiting.remove(one)
-            if isinstance(there[0], _ExclusiveTask):
-                return there[0]
-            # Under the same lock: whoever is not waiting any more has a batch.
-            batch = Batch([one for one in there if isinstance(one, BatchedRequest)], self._most)
+            for item in ready:
+                self._waiting.remove(item)
+            if isinstance(ready[0], _ExclusiveTask):
+                return ready[0]
+            # Created under the same lock: a request that is no longer waiting has a batch.
+            requests = [item for item in ready if isinstance(item, BatchedRequest)]
+            batch = Batch(requests, self._max_requests)
         logger.debug("a batch of %d begins", len(batch))
         return batch
 
-    def _gathered(self) -> list[BatchedRequest | _ExclusiveTask]:
-        """Return the oldest with those that go with it, after a moment for more to come."""
+    def _gather(self) -> list[BatchedRequest | _ExclusiveTask]:
+        """Return the oldest item and those compatible with it, after a short wait for more."""
         now = time.monotonic()
-        latest, until = now + self._most * GATHER_S, now + GATHER_S
-        # There are no more slots than places: when so many wait, nobody else can come.
-        while (there := self._together()) and len(self._waiting) < self._most:
-            count, left = len(self._waiting), min(until, latest) - time.monotonic()
-            if left <= 0 or isinstance(there[0], _ExclusiveTask):
+        deadline, until = now + self._max_requests * GATHER_WINDOW_S, now + GATHER_WINDOW_S
+        # There are as many slots as requests in a batch: if all are waiting, no more can arrive.
+        while (ready := self._find_compatible()) and len(self._waiting) < self._max_requests:
+            waiting_count, remaining_s = len(self._waiting), min(until, deadline) - time.monotonic()
+            if remaining_s <= 0 or isinstance(ready[0], _ExclusiveTask):
                 break
-            self._changed.wait(left)
-            if len(self._waiting) > count:
-                until = time.monotonic() + GATHER_S
-        return there
+            self._changed.wait(remaining_s)
+            if len(self._waiting) > waiting_count:
+                until = time.monotonic() + GATHER_WINDOW_S
+        return ready
 
-    def _together(self) -> list[BatchedRequest | _ExclusiveTask]:
-        ready = [one for one in self._waiting if not one.woken.is_set()]
-        return [one for one in ready if one.shares == ready[0].shares][: self._most]
+    def _find_compatible(self) -> list[BatchedRequest | _ExclusiveTask]:
+        ready = [item for item in self._waiting if not item.wakeup.is_set()]
+        return [item for item in ready if item.batch_key == ready[0].batch_key][
+            : self._max_requests
+        ]

@@ -1,4 +1,4 @@
-"""What can be said of a model's settings before the runtime is asked to load it."""
+"""Check the settings of a model before the runtime loads it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CONTEXT_STEP_TOKENS = 32
 
 
 def check_model(path: Path) -> None:
-    """Refuse what is no file with something in it. Raises ModelLoadFailed."""
+    """Raise ModelLoadFailed unless the path is a readable file that is not empty."""
     if not path.name:
         raise ModelLoadFailed("MODEL_PATH must name a .rkllm model: there is no default one")
     try:
@@ -29,16 +29,16 @@ def check_model(path: Path) -> None:
 
 
 def check_context(tokens: int) -> None:
-    """Refuse a length that no model of this runtime has. Raises ModelLoadFailed."""
+    """Raise ModelLoadFailed for a context length that the runtime does not support."""
     if tokens % _CONTEXT_STEP_TOKENS or tokens > _MAX_CONTEXT_TOKENS:
         raise ModelLoadFailed(
-            f"CONTEXT_LENGTH must be a multiple of {_CONTEXT_STEP} and at most {_MAX_CONTEXT} for "
-            f"the RKLLM runtime, got {tokens}"
+            f"CONTEXT_LENGTH must be a multiple of {_CONTEXT_STEP_TOKENS} and at most "
+            f"{_MAX_CONTEXT_TOKENS} for the RKLLM runtime, got {tokens}"
         )
 
 
 def batch_conflict(mode: str, *, prompt_caches: bool) -> str | None:
-    """Return what does not go with RKLLM_N_BATCH above 1, None where all does."""
+    """Return an error if a setting conflicts with RKLLM_N_BATCH above 1, else None."""
     if mode == "logits":
         return "RKLLM_N_BATCH must be 1 where RKLLM_MODE is logits: the runtime has none of batches"
     if prompt_caches:
@@ -46,16 +46,17 @@ def batch_conflict(mode: str, *, prompt_caches: bool) -> str | None:
     return None
 
 
-def check_batch(n_batch: int, mode: str, prompt_caches: bool, tokenizes: bool) -> None:
-    """Refuse a batch of what cannot be in one. Raises ModelLoadFailed."""
+def check_batch(n_batch: int, mode: str, prompt_caches: bool, has_tokenizer: bool) -> None:
+    """Raise ModelLoadFailed if `n_batch` is above 1 and another setting conflicts with it."""
     if n_batch == 1:
         return
-    why = batch_conflict(mode, prompt_caches=prompt_caches)
-    if why is None and not tokenizes:
-        # A text that is too long would fail the run of all, and how long one is nobody would tell.
-        why = (
+    conflict = batch_conflict(mode, prompt_caches=prompt_caches)
+    if conflict is None and not has_tokenizer:
+        # One text that is too long would fail the run of all requests, and without a tokenizer its
+        # length is unknown.
+        conflict = (
             "RKLLM_N_BATCH above 1 needs the tokenizer files of the model, for requests share a "
             "run as tokens (RKLLM_TOKENIZER)"
         )
-    if why is not None:
-        raise ModelLoadFailed(why)
+    if conflict is not None:
+        raise ModelLoadFailed(conflict)

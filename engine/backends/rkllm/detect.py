@@ -1,7 +1,8 @@
-"""Which ABI a librkllmrt.so has, found out where a wrong guess costs nothing.
+"""Detect which ABI a librkllmrt.so has, in a child process that may crash.
 
-The library tells no version, and calling it with another version's structs is a segfault. So a
-process of its own asks for the default parameters and looks at their fields through each layout.
+The library reports no version, and calling it with the structs of another version crashes the
+process. So a child process reads the default parameters and interprets their fields with each
+layout.
 """
 
 from __future__ import annotations
@@ -22,23 +23,24 @@ from engine.backends.rkllm import library
 from engine.backends.rkllm.abi import ABI_12, ABIS, CREATE_DEFAULT_PARAM, Abi
 from engine.errors import ModelLoadFailed
 
-# Room for a struct larger than any that is known: an unknown version must not write beyond it.
+# Larger than every known struct: an unknown version must not write beyond the buffer.
 _BUFFER_BYTES = 4096
 _TIMEOUT_S = 60.0
 _MODULE = "engine.backends.rkllm.detect"
-# Before the report, for the library itself may print what it likes where it likes.
+# Marks the report line, because the library may print anything to the same stream.
 _REPORT_PREFIX = "evidence: "
-# Like "rkllm-runtime version: 1.2.3"; what else is in the binary may say anything.
+# Matches texts such as "rkllm-runtime version: 1.2.3"; other version numbers are ignored.
 _VERSION = re.compile(rb"rkllm[\w .-]{0,24}?version:? ?v?(\d+\.\d+\.\d+)", re.IGNORECASE)
 _UPGRADE_HINT = "install librkllmrt.so 1.2.3 or 1.3.0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What was seen of a library.
+    """The findings about a library.
 
-    `objections` says for each layout what speaks against it, nothing for one that fits; `version`
-    is a string found in the file, a hint and no more.
+    `missing` are functions that the library lacks. `objections` lists, for each layout, the
+    implausible values; the list of a matching layout is empty. `version` is a string from the file;
+    it is only a hint.
     """
 
     path: str
@@ -47,53 +49,55 @@ class Evidence:
     fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     version: str | None = None
 
-    def told(self) -> str:
-        """Return it in one line, for logs and reports."""
-        fits = [name for name, objections in self.objections.items() if not objections]
-        against = [
+    def describe(self) -> str:
+        """Return the findings in one line, for logs and reports."""
+        matching = [name for name, objections in self.objections.items() if not objections]
+        mismatches = [
             f"not {name} ({'; '.join(objections)})"
             for name, objections in self.objections.items()
             if objections
         ]
         hint = f"version string {self.version}" if self.version else "no version string"
-        return "; ".join([f"default parameters fit {' and '.join(fits) or 'none'}", *against, hint])
+        fit = f"default parameters fit {' and '.join(matching) or 'none'}"
+        return "; ".join([fit, *mismatches, hint])
 
 
-def choose_abi(evidence: Evidence, asked: str = "auto") -> Abi:
-    """Return the ABI to use with a library; `asked` is RKLLM_ABI.
+def choose_abi(evidence: Evidence, setting: str = "auto") -> Abi:
+    """Return the ABI to use with a library; `setting` is RKLLM_ABI.
 
     Raises:
-        ModelLoadFailed: the library is older or newer than what is known, contradicts what was
-            asked for or itself; the message says what to do.
+        ModelLoadFailed: the library is older or newer than the known versions, or contradicts the
+            setting or itself. The message explains what to do.
     """
     if CREATE_DEFAULT_PARAM in evidence.missing:
         raise ModelLoadFailed(
-            f"{evidence.path} is not librkllmrt.so, it has no {CREATE_DEFAULT_PARAM}: {_UPGRADE}"
+            f"{evidence.path} is not librkllmrt.so, it has no {CREATE_DEFAULT_PARAM}: "
+            f"{_UPGRADE_HINT}"
         )
     if evidence.missing:
         raise ModelLoadFailed(
-            f"{evidence.path} is older than 1.2.1, it has no {evidence.missing[0]}: {_UPGRADE}"
+            f"{evidence.path} is older than 1.2.1, it has no {evidence.missing[0]}: {_UPGRADE_HINT}"
         )
-    fits = [name for name, objections in evidence.objections.items() if not objections]
-    if asked != "auto":
-        if fits and asked not in fits:
+    matching = [name for name, objections in evidence.objections.items() if not objections]
+    if setting != "auto":
+        if matching and setting not in matching:
             raise ModelLoadFailed(
-                f"RKLLM_ABI is {asked}, and the library is {fits[0]}: {evidence.told()}. "
-                f"Set RKLLM_ABI=auto or {fits[0]}"
+                f"RKLLM_ABI is {setting}, and the library is {matching[0]}: "
+                f"{evidence.describe()}. Set RKLLM_ABI=auto or {matching[0]}"
             )
-        return ABIS[asked]
-    if len(fits) != 1:
+        return ABIS[setting]
+    if len(matching) != 1:
         raise ModelLoadFailed(
-            f"it cannot be told which ABI {evidence.path} has: {evidence.told()}. {_UPGRADE}, or "
-            f"set RKLLM_ABI to one of {', '.join(ABIS)} if you know it"
+            f"the ABI of {evidence.path} cannot be determined: {evidence.describe()}. "
+            f"{_UPGRADE_HINT}, or set RKLLM_ABI to one of {', '.join(ABIS)} if you know it"
         )
-    hinted = _abi_name(evidence.version)
-    if hinted is not None and hinted != fits[0]:
+    hinted_abi = _abi_name(evidence.version)
+    if hinted_abi is not None and hinted_abi != matching[0]:
         raise ModelLoadFailed(
-            f"{evidence.path} contradicts itself: {evidence.told()}. "
-            f"Set RKLLM_ABI to {fits[0]} or {hinted} if you know which it is"
+            f"{evidence.path} contradicts itself: {evidence.describe()}. "
+            f"Set RKLLM_ABI to {matching[0]} or {hinted_abi} if you know which it is"
         )
-    return ABIS[fits[0]]
+    return ABIS[matching[0]]
 
 
 def _abi_name(version: str | None) -> str | None:
@@ -104,18 +108,19 @@ def _abi_name(version: str | None) -> str | None:
 
 
 def inspect_library(path: Path) -> Evidence:
-    """Look at a library in a process of its own.
+    """Inspect a library in a child process.
 
     Raises:
-        ModelLoadFailed: it does not load, or kills or hangs whoever asks for its defaults.
+        ModelLoadFailed: the library does not load, or its `rkllm_createDefaultParam` crashes or
+            hangs.
     """
     root = str(Path(__file__).resolve().parents[3])
-    paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    python_path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     try:
-        done = subprocess.run(
-            # Without the working folder on the path: its packages are not ours.
+        process = subprocess.run(
+            # -P keeps the working directory off sys.path: its packages are not ours.
             [sys.executable, "-P", "-m", _MODULE, str(path), str(os.getpid())],
-            env={**os.environ, "PYTHONPATH": paths},
+            env={**os.environ, "PYTHONPATH": python_path},
             capture_output=True,
             encoding="utf-8",
             errors="replace",
@@ -124,48 +129,48 @@ def inspect_library(path: Path) -> Evidence:
         )
     except subprocess.TimeoutExpired:
         raise ModelLoadFailed(
-            f"{path} did not give its default parameters within {_TIMEOUT_S:g} s: {_UPGRADE}"
+            f"{path} did not give its default parameters within {_TIMEOUT_S:g} s: {_UPGRADE_HINT}"
         ) from None
-    reports = [line for line in done.stdout.splitlines() if line.startswith(_REPORT_PREFIX)]
-    if not reports:
-        words = " | ".join(done.stderr.splitlines()[-3:])
+    report_lines = [line for line in process.stdout.splitlines() if line.startswith(_REPORT_PREFIX)]
+    if not report_lines:
+        last_lines = " | ".join(process.stderr.splitlines()[-3:])
         raise ModelLoadFailed(
-            f"{path} does not even give its default parameters, whoever asks {_death(done)}: "
-            f"{words or 'it said nothing'}. {_UPGRADE.capitalize()}"
+            f"{path} does not even give its default parameters, a process that reads them "
+            f"{_describe_exit(process)}: {last_lines or 'no output'}. {_UPGRADE_HINT.capitalize()}"
         )
-    found = json.loads(reports[-1].removeprefix(_REPORT_PREFIX))
-    if "error" in found:
-        raise ModelLoadFailed(found["error"])
+    report = json.loads(report_lines[-1].removeprefix(_REPORT_PREFIX))
+    if "error" in report:
+        raise ModelLoadFailed(report["error"])
     return Evidence(
-        path=found["path"],
-        missing=tuple(found["missing"]),
-        objections={name: tuple(each) for name, each in found["objections"].items()},
-        fields=found["fields"],
-        version=found["version"],
+        path=report["path"],
+        missing=tuple(report["missing"]),
+        objections={name: tuple(values) for name, values in report["objections"].items()},
+        fields=report["fields"],
+        version=report["version"],
     )
 
 
-def _describe_exit(done: subprocess.CompletedProcess[str]) -> str:
-    if done.returncode < 0:
-        return f"is killed by {signal.Signals(-done.returncode).name}"
-    return f"exits with code {done.returncode}"
+def _describe_exit(process: subprocess.CompletedProcess[str]) -> str:
+    if process.returncode < 0:
+        return f"is killed by {signal.Signals(-process.returncode).name}"
+    return f"exits with code {process.returncode}"
 
 
 def inspect_in_process(path: Path) -> Evidence:
-    """Look at a library in this process, which it may kill."""
-    loaded = library.load_library(path)
-    missing = tuple(symbol for symbol in ABI_12.functions if not hasattr(loaded, symbol))
+    """Inspect a library in this process, which the library may crash."""
+    library_handle = library.load_library(path)
+    missing = tuple(symbol for symbol in ABI_12.functions if not hasattr(library_handle, symbol))
     version = _find_version(path)
     if missing:
         return Evidence(path=str(path), missing=missing, version=version)
 
-    class Room(ctypes.Structure):
+    class ParamBuffer(ctypes.Structure):
         _fields_ = (("bytes", ctypes.c_uint8 * _BUFFER_BYTES),)
 
-    create = loaded[CREATE_DEFAULT_PARAM]
-    create.restype, create.argtypes = Room, ()
-    room = bytes(create().bytes)
-    params = {name: abi.param.from_buffer_copy(room) for name, abi in ABIS.items()}
+    create = library_handle[CREATE_DEFAULT_PARAM]
+    create.restype, create.argtypes = ParamBuffer, ()
+    buffer = bytes(create().bytes)
+    params = {name: abi.param.from_buffer_copy(buffer) for name, abi in ABIS.items()}
     return Evidence(
         path=str(path),
         objections={name: tuple(_find_objections(param)) for name, param in params.items()},
@@ -175,15 +180,15 @@ def inspect_in_process(path: Path) -> Evidence:
 
 
 def _find_objections(param: Any) -> list[str]:
-    """Return what cannot be a default in these fields.
+    """Return the fields whose values cannot be defaults.
 
-    Both layouts share the first 57 bytes; what tells them apart is where the extended parameters
-    stand. Their defaults are documented: 4 CPUs, and a mask that names as many, or none where the
-    runtime chooses.
+    Both layouts share the first 57 bytes; they differ in the offset of the extended parameters.
+    The defaults of those are documented: 4 CPUs, and a mask of as many CPUs, or an empty mask if
+    the runtime chooses.
     """
     extend = param.extend_param
     cpus, mask = extend.enabled_cpus_num, extend.enabled_cpus_mask
-    looks = (
+    checks = (
         ("max_context_len", 0 < param.max_context_len <= 1 << 20, param.max_context_len),
         ("top_p", 0 <= param.top_p <= 1, param.top_p),
         ("temperature", 0 <= param.temperature <= 10, param.temperature),
@@ -195,13 +200,13 @@ def _find_objections(param: Any) -> list[str]:
         ("n_batch", 0 <= extend.n_batch <= 64, extend.n_batch),
         ("use_cross_attn", extend.use_cross_attn in (0, 1), extend.use_cross_attn),
     )
-    return [f"{name} would be {value}" for name, fine, value in looks if not fine]
+    return [f"{name} would be {value}" for name, is_valid, value in checks if not is_valid]
 
 
 def _read_fields(param: Any) -> dict[str, Any]:
     extend = param.extend_param
     names = ("max_context_len", "max_new_tokens", "top_k", "top_p", "temperature", "repeat_penalty")
-    found = {name: getattr(param, name) for name in names}
+    fields = {name: getattr(param, name) for name in names}
     for name in (
         "base_domain_id",
         "embed_flash",
@@ -209,27 +214,30 @@ def _read_fields(param: Any) -> dict[str, Any]:
         "enabled_cpus_mask",
         "n_batch",
     ):
-        found[name] = getattr(extend, name)
+        fields[name] = getattr(extend, name)
     # JSON has no NaN.
-    return {name: value if value == value else None for name, value in found.items()}
+    return {name: value if value == value else None for name, value in fields.items()}
 
 
 def _find_version(path: Path) -> str | None:
-    found = _VERSION.search(path.read_bytes())
-    return found.group(1).decode() if found else None
+    match = _VERSION.search(path.read_bytes())
+    return match.group(1).decode() if match else None
 
 
 def main() -> None:
-    """Print the evidence about a library as JSON on one line; arguments: its path, our parent."""
+    """Print the evidence about a library as one line of JSON.
+
+    Arguments: the library's path and the parent's process id.
+    """
     from engine.hosts.process_utils import die_with_parent
 
-    # A library that hangs must not outlive whoever wanted to know.
+    # If the library hangs, this process must not outlive its parent.
     die_with_parent(int(sys.argv[2]))
     try:
         report = asdict(inspect_in_process(Path(sys.argv[1])))
     except ModelLoadFailed as error:
         report = {"error": error.message}
-    sys.stdout.write(f"\n{_REPORT}{json.dumps(report)}\n")
+    sys.stdout.write(f"\n{_REPORT_PREFIX}{json.dumps(report)}\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The NPU's kernel driver: whether it is there, and which version."""
+"""Detect the NPU's kernel driver and its version."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engine.errors import ModelLoadFailed
 
-# Since 0.9.6 the runtime needs what older drivers lack; the SDK's manual of 1.3.0 asks for 0.9.8.
+# The runtime needs functions that drivers before 0.9.6 lack; the manual of 1.3.0 requires 0.9.8.
 _RECOMMENDED_VERSION = (0, 9, 8)
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 _ROOT = Path("/")
@@ -16,7 +16,7 @@ _ROOT = Path("/")
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """What this machine says of its NPU; `board` is None where it is no Rockchip board."""
+    """The state of this machine's NPU driver; `board` is None if it is no Rockchip board."""
 
     board: str | None
     version: str | None
@@ -24,7 +24,7 @@ class Driver:
 
 
 def read_driver(root: Path = _ROOT) -> Driver:
-    """Return what there is to see; most of it only to root, where debugfs is mounted."""
+    """Read the driver's state from the kernel; most of it needs root and a mounted debugfs."""
     compatible = _read(root / "proc/device-tree/compatible")
     board = None
     if "rockchip" in compatible:
@@ -33,36 +33,38 @@ def read_driver(root: Path = _ROOT) -> Driver:
     for path in ("sys/kernel/debug/rknpu/version", "proc/debug/rknpu/version"):
         version = version or _read(root / path)
     version = version or _read(root / "sys/module/rknpu/version")
-    found = _VERSION.search(version)
+    match = _VERSION.search(version)
     present = bool(version) or any(
         (root / path).exists()
         for path in ("sys/module/rknpu", "dev/rknpu", "sys/bus/platform/drivers/RKNPU")
     )
-    return Driver(board, ".".join(found.groups()) if found else None, present)
+    return Driver(board, ".".join(match.groups()) if match else None, present)
 
 
 def check_driver(root: Path = _ROOT) -> None:
     """Raise ModelLoadFailed on a Rockchip board whose kernel has no NPU driver.
 
-    There the runtime does not fail but waits, so nothing else would say it.
+    Without the driver the runtime waits forever instead of reporting an error.
     """
-    found = read_driver(root)
-    if found.board is not None and not found.present:
+    driver = read_driver(root)
+    if driver.board is not None and not driver.present:
         raise ModelLoadFailed(
-            f"{found.board} runs a kernel without the NPU driver (rknpu): install a vendor image "
+            f"{driver.board} runs a kernel without the NPU driver (rknpu): install a vendor image "
             "or kernel that has it, 0.9.8 or newer"
         )
 
 
 def describe_driver(root: Path = _ROOT) -> str:
-    """Return the driver in words, for messages and reports."""
-    found = read_driver(root)
-    if not found.present:
+    """Return one sentence about the driver, for messages and reports."""
+    driver = read_driver(root)
+    if not driver.present:
         return "no NPU driver was found on this machine"
-    if found.version is None:
-        return "the NPU driver is there, its version only root may see"
-    old = tuple(map(int, found.version.split("."))) < _RECOMMENDED_VERSION
-    return f"the NPU driver is {found.version}" + (", 0.9.8 is asked for" if old else "")
+    if driver.version is None:
+        return "the NPU driver is present; only root can read its version"
+    is_old = tuple(map(int, driver.version.split("."))) < _RECOMMENDED_VERSION
+    return f"the NPU driver is {driver.version}" + (
+        ", 0.9.8 or newer is recommended" if is_old else ""
+    )
 
 
 def _read(path: Path) -> str:

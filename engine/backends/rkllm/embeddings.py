@@ -1,4 +1,4 @@
-"""One vector of a text, out of what the model's last layer has for each of its tokens."""
+"""Pool the hidden states of a text's tokens into one embedding."""
 
 from __future__ import annotations
 
@@ -13,51 +13,53 @@ Pooling = Literal["last", "mean", "cls"]
 
 
 class HiddenStates:
-    """Copies hidden states while they are there: the runtime's memory ends with the callback.
+    """Copies hidden states during callbacks, after which the runtime frees them.
 
-    Of all rows, one a token, only those are copied that the pooling needs: all of them are
-    megabytes a thousand tokens. `take` is called by one thread at a time, `vector` afterwards.
+    There is one row per token. Only the rows that the pooling needs are copied, because all rows
+    of a thousand tokens take megabytes. One thread at a time calls `copy_result`; `embedding` is
+    called afterwards.
     """
 
     def __init__(self, pooling: Pooling) -> None:
         self._pooling = pooling
         self._width = 0
-        self._rows = 0
-        self._copied = b""
+        self._row_count = 0
+        self._data = b""
 
-    def take(self, result: Any) -> None:
-        """Copy what a callback brings; a long text may come in several."""
+    def copy_result(self, result: Any) -> None:
+        """Copy the rows of a callback; a long text may arrive in several callbacks."""
         layer = result.last_hidden_layer
-        rows = FloatRows.at(layer.hidden_states, layer.num_tokens, layer.embd_size)
+        rows = FloatRows.from_pointer(layer.hidden_states, layer.num_tokens, layer.embd_size)
         if rows is None:
             return
         self._width = rows.width
         if self._pooling == "mean":
-            self._copied += rows.copied(0, rows.count)
+            self._data += rows.copy(0, rows.count)
         elif self._pooling == "last":
-            self._copied = rows.copied(rows.count - 1, 1)
-        elif not self._rows:
-            self._copied = rows.copied(0, 1)
-        self._rows += rows.count
+            self._data = rows.copy(rows.count - 1, 1)
+        elif not self._row_count:
+            self._data = rows.copy(0, 1)
+        self._row_count += rows.count
 
-    def vector(self, tokens: int) -> list[float]:
-        """Return the text's vector, of length 1.
+    def embedding(self, tokens: int) -> list[float]:
+        """Return the text's embedding, normalised to length 1.
 
         Raises:
-            BackendFailed: there is not a row for each of the tokens, or a row is not made of
-                numbers.
+            BackendFailed: the number of rows differs from the number of tokens, or the rows
+                contain NaN or infinity.
         """
-        # The last row alone would do where it is the one that is wanted.
-        if self._rows != tokens and not (self._pooling == "last" and self._rows == 1):
+        # With "last" pooling it is enough if the runtime returns only the last row.
+        if self._row_count != tokens and not (self._pooling == "last" and self._row_count == 1):
             raise BackendFailed(
-                f"the RKLLM runtime gave {self._rows} rows of hidden states for {tokens} tokens"
+                f"the RKLLM runtime gave {self._row_count} rows of hidden states for {tokens} "
+                "tokens"
             )
-        numbers = memoryview(self._copied).cast("f")
-        found: Sequence[float] = numbers.tolist()
+        values = memoryview(self._data).cast("f")
+        vector: Sequence[float] = values.tolist()
         if self._pooling == "mean":
-            # The length is put right below, so the sum is as good.
-            found = [sum(numbers[column :: self._width]) for column in range(self._width)]
-        length = math.hypot(*found)
+            # The sum is enough: the vector is normalised below.
+            vector = [sum(values[column :: self._width]) for column in range(self._width)]
+        length = math.hypot(*vector)
         if not math.isfinite(length):
             raise BackendFailed("the RKLLM runtime gave hidden states that are no numbers")
-        return [number / length for number in found] if length else [*found]
+        return [value / length for value in vector] if length else [*vector]

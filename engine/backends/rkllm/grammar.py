@@ -1,4 +1,4 @@
-"""Answers held to a grammar or a JSON Schema: which tokens may come next, of llguidance."""
+"""Restrict answers to a grammar or a JSON Schema: compute the allowed tokens with llguidance."""
 
 from __future__ import annotations
 
@@ -21,29 +21,34 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 _MASK_WORD_BITS = 32
 _MAX_REASON_CHARS = 300
-# Before a text that a tokenizer would begin with a space of its own.
+# Precedes a text that is tokenised as the middle of another; without it some tokenizers would add
+# a space at the start.
 _CONTEXT_BEFORE = "\n"
 
 
 class GrammarCompiler:
-    """What a model's tokens are to llguidance, made once: a second and some 75 MB for 150,000.
+    """A model's vocabulary in llguidance's format, from which constraints are built.
 
-    Only read after it is built; any thread may use it.
+    Building it takes about a second and 75 MB for 150,000 tokens, so it is built once. Immutable
+    and thread-safe.
     """
 
     def __init__(self, vocabulary: Vocabulary, tokenizer: ChatTokenizer) -> None:
         self._size = vocabulary.size
-        self._ends = sorted(vocabulary.ends)
-        words = TokenizerWrapper(_TokenizerAdapter(vocabulary, tokenizer))
-        self._tokens = LLTokenizer(words, n_vocab=vocabulary.size, eos_token=self._ends)
+        self._end_tokens = sorted(vocabulary.end_tokens)
+        adapter = TokenizerWrapper(_TokenizerAdapter(vocabulary, tokenizer))
+        self._tokenizer = LLTokenizer(adapter, n_vocab=vocabulary.size, eos_token=self._end_tokens)
 
-    def constraint(self, sampling: SamplingParams, *, thinking: bool = False) -> Constraint | None:
-        """Return what holds one answer to what was asked for, None where it may be any text.
+    def build_constraint(
+        self, sampling: SamplingParams, *, thinking: bool = False
+    ) -> Constraint | None:
+        """Return the constraint for a request's grammar or schema; None if it has neither.
 
-        With `thinking` the prompt ends in the model's thoughts, which no schema is about.
+        With `thinking` the prompt ends inside the model's reasoning, to which a schema does not
+        apply.
 
         Raises:
-            RequestRejected: the grammar or the schema is none, or asks for what cannot be held.
+            RequestRejected: the grammar or the schema is invalid or not supported.
         """
         if sampling.grammar is not None:
             param, grammar = "grammar", _convert_gbnf(sampling.grammar)
@@ -52,96 +57,104 @@ class GrammarCompiler:
             grammar = build_grammar(sampling.json_schema, thinking=thinking)
         else:
             return None
-        without = self._ends if sampling.ignore_eos else ()
-        return Constraint(self._tokens, grammar, param, self._size, without)
+        excluded_tokens = self._end_tokens if sampling.ignore_eos else ()
+        return Constraint(self._tokenizer, grammar, param, self._size, excluded_tokens)
 
 
 class Constraint:
-    """One answer on its way through a grammar. Owned by the thread of the run.
+    """The state of one answer in its grammar. Owned by the thread of the run.
+
+    `param` names the request's field in errors. `excluded_tokens` are never allowed.
 
     Raises:
-        RequestRejected: the grammar is none, or too large.
+        RequestRejected: the grammar is invalid or too large.
     """
 
     def __init__(
-        self, tokens: LLTokenizer, grammar: str, param: str, size: int, without: Sequence[int]
+        self,
+        tokens: LLTokenizer,
+        grammar: str,
+        param: str,
+        size: int,
+        excluded_tokens: Sequence[int],
     ) -> None:
         self._param = param
         self._size = size
-        self._without = np.array(without, np.intp)
-        # Its errors would tell how far an answer had come.
+        self._excluded_tokens = np.array(excluded_tokens, np.intp)
+        # Verbose errors would contain parts of the answer.
         limits = LLParserLimits(verbose_errors=False, max_grammar_size=MAX_SYMBOLS)
         self._matcher = LLMatcher(tokens, grammar, log_level=0, limits=limits)
-        self._check("cannot be followed")
-        self._bits = np.zeros(-(-size // _MASK_WORD_BITS), np.uint32)
+        self._raise_on_error("cannot be followed")
+        self._mask_words = np.zeros(-(-size // _MASK_WORD_BITS), np.uint32)
 
-    def allowed(self) -> Mask:
-        """Return for every token whether it may come next. Raises RequestRejected."""
-        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
-        self._check("could not be followed any further")
-        bytes_of = self._bits.astype("<u4", copy=False).view(np.uint8)
-        mask: Mask = np.unpackbits(bytes_of, count=self._size, bitorder="little").view(np.bool_)
-        mask[self._without] = False
+    def allowed_tokens(self) -> Mask:
+        """Return a mask of the tokens that may come next. Raises RequestRejected."""
+        self._matcher.unsafe_compute_mask_ptr(self._mask_words.ctypes.data, self._mask_words.nbytes)
+        self._raise_on_error("could not be followed any further")
+        mask_bytes = self._mask_words.astype("<u4", copy=False).view(np.uint8)
+        mask: Mask = np.unpackbits(mask_bytes, count=self._size, bitorder="little").view(np.bool_)
+        mask[self._excluded_tokens] = False
         return mask
 
-    def take(self, token: int, *, forced: bool) -> list[int]:
-        """Go on with a token; return those that can only follow it, gone on with too if `forced`.
+    def advance(self, token: int, *, fast_forward: bool) -> list[int]:
+        """Consume a token; with `fast_forward` also consume and return the tokens forced after it.
 
-        They cost no look at the model, and are the ones it knows the text by. Raises
-        RequestRejected.
+        Forced tokens need no sampling. They are the tokens that the tokenizer itself would use for
+        that text. Raises RequestRejected.
         """
         self._matcher.consume_token(token)
-        after = self._matcher.compute_ff_tokens() if forced else []
-        # Of a text with a character that is in no token, not all of them fit.
-        taken = after[: self._matcher.try_consume_tokens(after)]
-        self._check("could not be followed any further")
-        return taken
+        forced_tokens = self._matcher.compute_ff_tokens() if fast_forward else []
+        # Not all of them are valid if the text contains a character that no token has.
+        accepted_tokens = forced_tokens[: self._matcher.try_consume_tokens(forced_tokens)]
+        self._raise_on_error("could not be followed any further")
+        return accepted_tokens
 
     @property
-    def over(self) -> bool:
-        """Whether there is nothing left to say but the end."""
+    def is_complete(self) -> bool:
+        """Whether the grammar is complete (only an end token is allowed)."""
         return self._matcher.is_stopped()
 
-    def _check(self, what: str) -> None:
+    def _raise_on_error(self, problem: str) -> None:
         if self._matcher.is_error():
-            # Of several lines, some with what stands in for what it was told not to tell.
-            why = shorten(
+            # The error has several lines and placeholders for the suppressed details.
+            reason = shorten(
                 self._matcher.get_error().replace("<non-verbose/>", ""), _MAX_REASON_CHARS
             )
-            raise RequestRejected(f"{self._param}: it {what}: {why}", param=self._param)
+            raise RequestRejected(f"{self._param}: it {problem}: {reason}", param=self._param)
 
 
 class _TokenizerAdapter:
-    """A vocabulary as llguidance asks for one."""
+    """Adapts a vocabulary to the tokenizer interface of llguidance."""
 
     bos_token_id = None
 
     def __init__(self, vocabulary: Vocabulary, tokenizer: ChatTokenizer) -> None:
         self._piece = vocabulary.piece
         self._encode = tokenizer.encode
-        self.eos_token_id = min(vocabulary.ends)
-        self.special_token_ids = [*vocabulary.special]
+        self.eos_token_id = min(vocabulary.end_tokens)
+        self.special_token_ids = [*vocabulary.special_tokens]
         self.tokens = [vocabulary.piece(token) for token in range(vocabulary.size)]
         self._bytes = {
             piece[0]: token for token, piece in enumerate(self.tokens) if len(piece) == 1
         }
 
-    def __call__(self, given: bytes) -> list[int]:
-        """Return the tokens of a text that stands in the middle of another.
+    def __call__(self, text_bytes: bytes) -> list[int]:
+        """Return the tokens of a text in the middle of another text.
 
-        They have to be that text, or nothing would be allowed where it can only be this one.
+        Their bytes must equal the text; otherwise no token would be allowed where the grammar
+        forces this text.
         """
-        text = given.decode()
-        for tokens in (self._encode(text, special=False), self._within(text)):
-            if b"".join(map(self._piece, tokens)) == given:
+        text = text_bytes.decode()
+        for tokens in (self._encode(text, special=False), self._encode_in_context(text)):
+            if b"".join(map(self._piece, tokens)) == text_bytes:
                 return tokens
-        # There is a special token's name in it, which the tokenizer takes for that token, or what
-        # it never writes, as one without capitals: byte by byte both can be said.
-        return [self._bytes[byte] for byte in given if byte in self._bytes]
+        # The text contains the name of a special token, which the tokenizer parses, or characters
+        # that it normalises (such as capitals in a lower-case vocabulary). Use byte tokens instead.
+        return [self._bytes[byte] for byte in text_bytes if byte in self._bytes]
 
-    def _within(self, text: str) -> list[int]:
-        before = self._encode(_CONTEXT_BEFORE, special=False)
-        return self._encode(_CONTEXT_BEFORE + text, special=False)[len(before) :]
+    def _encode_in_context(self, text: str) -> list[int]:
+        context_tokens = self._encode(_CONTEXT_BEFORE, special=False)
+        return self._encode(_CONTEXT_BEFORE + text, special=False)[len(context_tokens) :]
 
 
 def _convert_gbnf(grammar: str) -> str:
@@ -149,6 +162,6 @@ def _convert_gbnf(grammar: str) -> str:
     try:
         return gbnf_to_lark(grammar)
     except Exception as error:
-        # It raises nothing more exact for a rule that is missing.
-        why = shorten(str(error), _MAX_REASON_CHARS)
-        raise RequestRejected(f"grammar: it is no GBNF: {why}", param="grammar") from error
+        # The converter raises a plain `Exception` for a missing rule.
+        reason = shorten(str(error), _MAX_REASON_CHARS)
+        raise RequestRejected(f"grammar: it is no GBNF: {reason}", param="grammar") from error

@@ -1,4 +1,4 @@
-"""What a handle has read before, so that of a chat only the new turn is read."""
+"""Reuse the key-value cache of the previous run, so that only a chat's new turn is computed."""
 
 from __future__ import annotations
 
@@ -8,133 +8,145 @@ from typing import NamedTuple
 
 from engine.backends.rkllm.inputs import RuntimeInput
 from engine.backends.rkllm.prompt_caches import PromptCaches
-from engine.backends.rkllm.runtime import Run, Runtime
+from engine.backends.rkllm.runs import Run
+from engine.backends.rkllm.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
 
 class PromptPart(NamedTuple):
-    """What of a prompt to send, how much of it need not be read, and what to do with it then."""
+    """The part of a prompt to send, and how to run it.
+
+    `reused` is the number of tokens that need not be computed, `keep_history` keeps the key-value
+    cache after the run, and `save_to` is the file for a new prompt cache.
+    """
 
     send: RuntimeInput
     reused: int = 0
-    keep: bool = False
+    keep_history: bool = False
     save_to: Path | None = None
 
 
 class KvReuse:
-    """Says how much of a prompt a handle has read already, and has it forget what is of another.
+    """Decides how much of a prompt the key-value cache holds, and clears it for another chat.
 
-    An answer about somebody else's conversation is worse than one that comes late, so nothing is
-    believed that can be asked: the cache counts as what was sent and called back only where the
-    runtime says that as many tokens are in it. After a failure, or an answer that filled the
-    context, it counts as unknown. Once it could not be emptied, nothing is kept in it any more.
-    A run that names a prompt cache keeps no history, with which the file would be of no use, and
-    what was computed with one LoRA adapter is nothing to a run with another. Owned by the thread
-    that runs on the handle.
+    An answer about another client's conversation is worse than a slow one, so the state is verified
+    where possible: the tokens that were sent and called back are taken as the cache's content only
+    if the runtime reports as many tokens in it. After a failure, or an answer that filled the
+    context, the content counts as unknown. If the cache could not be cleared once, it is not used
+    any more. A run with a prompt cache does not use the key-value cache of earlier runs, because
+    the file would then have no effect. A run with another LoRA adapter does not either. Owned by
+    the thread that uses the handle.
     """
 
-    def __init__(self, caches: PromptCaches, *, on: bool) -> None:
+    def __init__(self, caches: PromptCaches, *, enabled: bool) -> None:
         self._caches = caches
-        self.on = on
-        # What the last run was given, with all that it called back; empty where that is not known.
-        self._known: list[int] = []
-        self._given = 0
-        # The adapter that it was computed with.
+        self.enabled = enabled
+        # The tokens that the last run received and called back; empty if they are not known.
+        self._cached_tokens: list[int] = []
+        self._prompt_length = 0
+        # The adapter of the last run.
         self._lora: str | None = None
-        # Whether a run would go on from what is in the cache.
-        self._kept = False
+        # Whether the last run kept its key-value cache, which the next one would continue.
+        self._is_kept = False
 
-    def begin(
+    def prepare(
         self,
         runtime: Runtime,
         prompt: RuntimeInput,
         *,
         lora: str | None = None,
         cache: Path | None = None,
-        alone: bool = False,
+        isolated: bool = False,
     ) -> PromptPart | None:
-        """Return what to send of a prompt, all else being cleared from the key-value cache.
+        """Return the part of a prompt to send; clear the key-value cache of other content.
 
-        `lora` is the adapter it is run with, `cache` the file of a prompt that begins like it;
-        `alone` is for a run that nothing goes on from, such as a vector's. None is for a key-value
-        cache that was not empty even when it was cleared: the model has to be loaded again, and
-        this asked once more.
+        `lora` is the adapter of the run and `cache` the file of its prompt cache. `isolated` is for
+        a run that must not share the key-value cache with others, such as an embedding.
+
+        Return None if the key-value cache was not empty after it was cleared: the caller must
+        reload the model and call this method again.
 
         Raises:
-            RequestRejected: the prompt cache can be neither used nor saved.
+            RequestRejected: the prompt cache can neither be loaded nor saved.
         """
-        self._caches.release_all_but(runtime, cache)
-        part = self._in_history(runtime, prompt, lora, alone=alone or cache is not None)
+        self._caches.release_unless(runtime, cache)
+        part = self._plan_reuse(runtime, prompt, lora, isolated=isolated or cache is not None)
         if part is None or cache is None:
             return part
-        reused, save_to = self._caches.use(runtime, cache, _tokens_or_empty(prompt))
+        reused, save_to = self._caches.load_or_prepare(runtime, cache, _tokens_or_empty(prompt))
         return part._replace(reused=reused, save_to=save_to)
 
-    def _in_history(
-        self, runtime: Runtime, prompt: RuntimeInput, lora: str | None, *, alone: bool
+    def _plan_reuse(
+        self, runtime: Runtime, prompt: RuntimeInput, lora: str | None, *, isolated: bool
     ) -> PromptPart | None:
-        known, self._known = self._known, []
-        kept, self._kept = self._kept, False
-        if not self.on:
+        cached_tokens, self._cached_tokens = self._cached_tokens, []
+        was_kept, self._is_kept = self._is_kept, False
+        if not self.enabled:
             return PromptPart(prompt)
-        if isinstance(prompt, list) and not alone:
-            self._kept = True
-            same, self._lora = lora == self._lora, lora
-            if same and (held := self._held(runtime, known, prompt)) > 0:
-                return PromptPart(prompt[held:], held, keep=True)
-        elif not kept:
-            # A run without history leaves nothing that another one would go on from.
+        if isinstance(prompt, list) and not isolated:
+            self._is_kept = True
+            same_adapter, self._lora = lora == self._lora, lora
+            reusable = self._count_reusable(runtime, cached_tokens, prompt) if same_adapter else 0
+            if reusable > 0:
+                return PromptPart(prompt[reusable:], reusable, keep_history=True)
+        elif not was_kept:
+            # A run without history leaves nothing in the cache that the next run would continue.
             return PromptPart(prompt)
         if runtime.clear_cache():
-            return PromptPart(prompt, keep=self._kept)
+            return PromptPart(prompt, keep_history=self._is_kept)
         logger.warning(
             "the key-value cache was not empty after rkllm_clear_kv_cache, so the model is loaded "
             "again and every prompt read whole from here on (RKLLM_KV_REUSE)"
         )
-        self.on = self._kept = False
+        self.enabled = self._is_kept = False
         return None
 
-    def _held(self, runtime: Runtime, known: list[int], prompt: list[int]) -> int:
-        """Return how many of the prompt's first tokens are in the cache, and nothing after them."""
-        if not known:
+    def _count_reusable(self, runtime: Runtime, cached_tokens: list[int], prompt: list[int]) -> int:
+        """Return the cache's size if its whole content is a prefix of the prompt, else 0."""
+        if not cached_tokens:
             return 0
-        held = runtime.cache_size()
-        # The token told last need not be in it yet, nor the one that ended the answer; one that
-        # nobody was told of may be, and is as good as another conversation. At least one token has
-        # to be left to be sent.
-        if held is None or not self._given <= held <= len(known) or held >= len(prompt):
+        size = runtime.cache_size()
+        # The last token called back may be missing from the cache, and so may the end token. If the
+        # cache holds more tokens than were called back, its content is unknown. At least one token
+        # of the prompt must remain to be sent.
+        if size is None or not self._prompt_length <= size <= len(cached_tokens):
             return 0
-        return held if prompt[:held] == known[:held] else 0
+        if size >= len(prompt) or prompt[:size] != cached_tokens[:size]:
+            return 0
+        return size
 
-    def end(self, prompt: RuntimeInput, cache: Path | None, run: Run, context_length: int) -> None:
-        """Take in what a run has left in the cache, and in the file of the one it names."""
+    def record_run(
+        self, prompt: RuntimeInput, cache: Path | None, run: Run, context_length: int
+    ) -> None:
+        """Record what a run has left in the key-value cache, and commit its prompt cache."""
         failed = run.failed or run.code or not (run.finished or run.stopped)
         if failed:
             return
-        # Whoever has begun to speak has read the prompt, also if it was cut off then.
+        # If there is a token, the prompt was computed completely, even if the run was aborted.
         if cache is not None and run.tokens:
-            self._caches.saved(cache, _tokens_or_empty(prompt))
-        # Beyond the context the runtime drops tokens from the middle, and does not say which.
-        if self._kept and len(_tokens_or_empty(prompt)) + run.tokens < context_length:
-            self._known = [*_tokens_or_empty(prompt), *run.ids, *_end_token_of(run)]
-            self._given = len(_tokens_or_empty(prompt))
+            self._caches.commit(cache, _tokens_or_empty(prompt))
+        # Beyond the context the runtime drops tokens from the middle and does not report which.
+        if self._is_kept and len(_tokens_or_empty(prompt)) + run.tokens < context_length:
+            self._cached_tokens = [*_tokens_or_empty(prompt), *run.ids, *_end_token_of(run)]
+            self._prompt_length = len(_tokens_or_empty(prompt))
 
-    def forget(self) -> None:
-        """Count the handle as new."""
-        self._known, self._kept = [], False
-        self._caches.forget()
+    def reset(self) -> None:
+        """Forget all recorded state, after the model was loaded."""
+        self._cached_tokens, self._is_kept = [], False
+        self._caches.reset()
 
 
 def _end_token_of(run: Run) -> list[int]:
-    """Return the token that an answer ended with, if it was told.
+    """Return the end token of an answer, if the FINISH callback reported one.
 
-    What stands beside an end is written nowhere: the last token once more is no news of it.
+    The SDK does not document the token id of that callback; if it repeats the last token, it is not
+    an end token.
     """
-    told = run.finished and not run.stopped and run.ids and run.end_id not in (-1, run.ids[-1])
-    return [run.end_id] if told else []
+    is_new = run.finished and not run.stopped and run.ids and run.end_id not in (-1, run.ids[-1])
+    return [run.end_id] if is_new else []
 
 
 def _tokens_or_empty(prompt: RuntimeInput) -> list[int]:
-    """Return a prompt's tokens, none of a text, which only the runtime can split."""
+    """Return a prompt's tokens; none for a text, which only the runtime tokenises."""
     return prompt if isinstance(prompt, list) else []

@@ -1,57 +1,57 @@
-"""What the runtime is fed for a prompt: tokens where a tokenizer is at hand, else a user's turn."""
+"""Convert prompts to the runtime's input: tokens if there is a tokenizer, else one user turn."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from engine.backends.rkllm.prompts import ChatTokenizer
-from engine.backends.rkllm.runtime import Turn
+from engine.backends.rkllm.runs import UserTurn
 from engine.errors import PromptTooLong, RequestRejected, UnsupportedParameter
 from engine.request import Chat, Prompt, RenderedPrompt
 from engine.tool_prompt import tool_calls_as_text, tools_as_text
 
-# More than any vocabulary has; how many tokens this one has, only a tokenizer tells.
+# Above the ids of every known vocabulary; without a tokenizer its real size is unknown.
 _MAX_TOKEN_ID = 2**20 - 1
 _ROLE_LABELS = {"developer": "System"}
 
-RuntimeInput = Turn | list[int]
+RuntimeInput = UserTurn | list[int]
 
 
 def build_input(
     prompt: Prompt, tokenizer: ChatTokenizer | None, context_length: int
 ) -> RuntimeInput:
-    """Return what to run for a prompt.
+    """Return the runtime's input for a prompt.
 
     Raises:
         PromptTooLong: its tokens do not fit the context.
-        RequestRejected: it is empty, or not what the runtime can take.
+        RequestRejected: it is empty, or the runtime cannot process it.
     """
-    given = _convert_prompt(prompt, tokenizer)
-    if not given:
+    runtime_input = _convert_prompt(prompt, tokenizer)
+    if not runtime_input:
         raise RequestRejected("prompt: there must be at least one token")
     tokens = 0
-    if isinstance(given, list):
-        tokens = len(given)
+    if isinstance(runtime_input, list):
+        tokens = len(runtime_input)
     elif tokenizer is not None:
-        # The runtime's template adds to it, so this is the least that it will be.
-        tokens = len(tokenizer.encode(given.text, special=False))
+        # A lower bound: the runtime's template adds tokens.
+        tokens = len(tokenizer.encode(runtime_input.text, special=False))
     if tokens >= context_length:
         raise PromptTooLong(
             f"prompt: {tokens} tokens do not fit the context of {context_length} tokens",
             prompt_tokens=tokens,
             context_length=context_length,
         )
-    return given
+    return runtime_input
 
 
 def build_embedding_input(
     text: RenderedPrompt, tokenizer: ChatTokenizer, context_length: int
 ) -> list[int]:
-    """Return the tokens of a text to make a vector of, begun and ended as the tokenizer does.
+    """Return the tokens of a text to embed, with the special tokens that the tokenizer adds.
 
     Raises:
-        PromptTooLong: they do not fit the context.
-        RequestRejected: there are none, or one of them is not in the vocabulary.
+        PromptTooLong: the tokens do not fit the context.
+        RequestRejected: there are no tokens, or one is not in the vocabulary.
     """
     if isinstance(text, str):
         tokens = tokenizer.encode(text, special=True)
@@ -69,27 +69,27 @@ def build_embedding_input(
     return tokens
 
 
-def require_tokens(given: RuntimeInput) -> list[int]:
-    """Return an input that is tokens. Raises UnsupportedParameter for a turn of the runtime's."""
-    if isinstance(given, Turn):
+def require_tokens(runtime_input: RuntimeInput) -> list[int]:
+    """Return the input's tokens. Raises UnsupportedParameter if it is a user turn as text."""
+    if isinstance(runtime_input, UserTurn):
         raise UnsupportedParameter(
             "messages: there is no chat template beside the model (RKLLM_TOKENIZER)",
             param="messages",
         )
-    return given
+    return runtime_input
 
 
-def _check_tokens(given: Sequence[int], known: Callable[[int], bool], param: str) -> list[int]:
-    for token in given:
-        if not known(token):
+def _check_tokens(tokens: Sequence[int], is_known: Callable[[int], bool], param: str) -> list[int]:
+    for token in tokens:
+        if not is_known(token):
             raise RequestRejected(f"{param}: there is no token {token}", param=param)
-    return list(given)
+    return list(tokens)
 
 
 def _convert_prompt(prompt: Prompt, tokenizer: ChatTokenizer | None) -> RuntimeInput:
     if isinstance(prompt, tuple):
-        known = tokenizer.has_token if tokenizer is not None else _is_possible_token
-        return _check_tokens(prompt, known, "prompt")
+        is_known = tokenizer.has_token if tokenizer is not None else _is_possible_token
+        return _check_tokens(prompt, is_known, "prompt")
     if tokenizer is not None:
         if isinstance(prompt, str):
             return tokenizer.encode(prompt, special=True)
@@ -104,20 +104,22 @@ def _is_possible_token(number: int) -> bool:
     return 0 <= number <= _MAX_TOKEN_ID
 
 
-def _build_turn(text: str, *, thinking: object = None) -> Turn:
+def _build_turn(text: str, *, thinking: object = None) -> UserTurn:
     if "\0" in text:
         raise RequestRejected("prompt: a zero character would end it early for the RKLLM runtime")
-    return Turn(text, enable_thinking=thinking is True)
+    return UserTurn(text, enable_thinking=thinking is True)
 
 
 def join_turns(chat: Chat) -> str:
-    """Return a whole conversation as the text of one user's turn.
+    """Return a conversation as the text of one user turn.
 
-    What is left where the runtime takes one turn and the model's template is not at hand: nothing
-    is dropped, though the model has not been trained to read it like this.
+    Used if the runtime accepts only one turn and the model's template is not available. No turn is
+    dropped, but the model was not trained on this format.
     """
     turns = (tools_as_text(chat) if chat.tools else tool_calls_as_text(chat)).messages
     if len(turns) == 1:
         return turns[0].content
-    labelled = [f"{_LABELS.get(turn.role, turn.role.title())}: {turn.content}" for turn in turns]
+    labelled = [
+        f"{_ROLE_LABELS.get(turn.role, turn.role.title())}: {turn.content}" for turn in turns
+    ]
     return "\n\n".join([*labelled, "Assistant:"])

@@ -1,4 +1,4 @@
-"""Finding librkllmrt.so, and telling what is wrong with one before it is loaded."""
+"""Find librkllmrt.so, check it and load it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pathlib import Path
 from engine.errors import ModelLoadFailed
 
 LIBRARY_NAME = "librkllmrt.so"
-# Lists what the loader finds by name; ctypes.util.find_library gives the name alone.
+# Lists the libraries that the loader knows, with paths; ctypes.util.find_library returns only the
+# name.
 _LDCONFIG = "/sbin/ldconfig"
-# Where Rockchip's packages, board images and the documentation's own commands put it.
+# The folders used by Rockchip's packages, by board images and by the commands in the documentation.
 _USUAL_FOLDERS = (
     "/usr/lib",
     "/usr/local/lib",
@@ -27,7 +28,7 @@ _USUAL_FOLDERS = (
 _SOURCE_HINT = (
     "it comes with github.com/airockchip/rknn-llm, in rkllm-runtime/Linux/librkllm_api/aarch64"
 )
-# e_machine of the ELF header (System V ABI; the processor supplements) for uname's names.
+# uname's machine names by e_machine of the ELF header (System V ABI and processor supplements).
 _MACHINE_NAMES = {
     0x03: "i686",
     0x28: "armv7l",
@@ -37,27 +38,27 @@ _MACHINE_NAMES = {
 }
 
 
-def find_library(given: str | None) -> Path:
-    """Return the library's path: RKLLM_LIB_PATH, else the loader's path, else the usual places.
+def find_library(setting: str | None) -> Path:
+    """Return the library's path: RKLLM_LIB_PATH, else the loader's paths, else the usual folders.
 
     Raises:
-        ModelLoadFailed: there is none, or what there is cannot be this machine's library.
+        ModelLoadFailed: there is no library, or the file is not a library for this machine.
     """
-    if given is not None:
-        path = Path(given)
-        # Not by Path's own methods, which raise where a folder may not be entered.
+    if setting is not None:
+        path = Path(setting)
+        # Not `Path.is_dir` and `Path.is_file`: they raise if a folder is not accessible.
         if os.path.isdir(path):
             path = path / LIBRARY_NAME
         if not os.path.isfile(path):
-            raise ModelLoadFailed(f"RKLLM_LIB_PATH: {_why_not(path)}; {_WHERE_FROM}")
+            raise ModelLoadFailed(f"RKLLM_LIB_PATH: {_describe_missing(path)}; {_SOURCE_HINT}")
     else:
-        found = next((path for path in _candidates() if os.path.isfile(path)), None)
-        if found is None:
+        candidate = next((path for path in _candidate_paths() if os.path.isfile(path)), None)
+        if candidate is None:
             raise ModelLoadFailed(
-                f"{NAME} is not installed: set RKLLM_LIB_PATH, or put it into one of "
-                f"{', '.join(_USUAL)}; {_WHERE_FROM}"
+                f"{LIBRARY_NAME} is not installed: set RKLLM_LIB_PATH, or put it into one of "
+                f"{', '.join(_USUAL_FOLDERS)}; {_SOURCE_HINT}"
             )
-        path = found
+        path = candidate
     check_machine(path)
     return path.resolve()
 
@@ -72,7 +73,7 @@ def _describe_missing(path: Path) -> str:
     return f"there is no file {path}"
 
 
-def _candidates() -> Iterator[Path]:
+def _candidate_paths() -> Iterator[Path]:
     for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
         if folder:
             yield Path(folder, LIBRARY_NAME)
@@ -83,28 +84,29 @@ def _candidates() -> Iterator[Path]:
 
 def _loader_candidates() -> Iterator[Path]:
     try:
-        listed = subprocess.run([_LDCONFIG, "-p"], capture_output=True, text=True, check=False)
+        output = subprocess.run([_LDCONFIG, "-p"], capture_output=True, text=True, check=False)
     except OSError:
         return
-    for found in re.finditer(rf"^\s+{re.escape(NAME)} .*=> (/.+)$", listed.stdout, re.MULTILINE):
-        yield Path(found[1])
+    pattern = rf"^\s+{re.escape(LIBRARY_NAME)} .*=> (/.+)$"
+    for match in re.finditer(pattern, output.stdout, re.MULTILINE):
+        yield Path(match[1])
 
 
 def check_machine(path: Path) -> None:
-    """Look whether a file is a shared library for this processor. Raises ModelLoadFailed."""
+    """Raise ModelLoadFailed unless a file is a shared library for this processor."""
     try:
         with path.open("rb") as file:
-            head = file.read(64)
+            header = file.read(64)
     except OSError as error:
         raise ModelLoadFailed(f"RKLLM_LIB_PATH: {path} cannot be read: {error.strerror}") from error
-    if len(head) < 20 or head[:4] != b"\x7fELF":
+    if len(header) < 20 or header[:4] != b"\x7fELF":
         hint = ""
-        if head.startswith(b"version https://git-lfs"):
+        if header.startswith(b"version https://git-lfs"):
             hint = ": it is a Git LFS pointer, `git lfs pull` brings the library"
         raise ModelLoadFailed(f"RKLLM_LIB_PATH: {path} is not a shared library{hint}")
     # Byte 5 is the file's byte order.
-    number = int.from_bytes(head[18:20], "little" if head[5] == 1 else "big")
-    machine = _MACHINE_NAMES.get(number, f"machine {number:#x}")
+    machine_number = int.from_bytes(header[18:20], "little" if header[5] == 1 else "big")
+    machine = _MACHINE_NAMES.get(machine_number, f"machine {machine_number:#x}")
     if machine != platform.machine():
         raise ModelLoadFailed(
             f"RKLLM_LIB_PATH: {path} is for {machine} and this machine is {platform.machine()}: "
@@ -113,7 +115,7 @@ def check_machine(path: Path) -> None:
 
 
 def load_library(path: Path) -> ctypes.CDLL:
-    """Return the loaded library. Raises ModelLoadFailed with what the loader says."""
+    """Load the library. Raises ModelLoadFailed with the loader's error."""
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What the doctor finds of RKLLM before a model is loaded: the NPU's driver, and the library."""
+"""The doctor's findings about RKLLM before a model is loaded: the NPU driver and the library."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from engine.backends.rkllm import detect, driver, library
 
 
 def report_driver() -> Iterator[tuple[str, Any]]:
-    """Yield what the kernel says of the board and its NPU."""
+    """Yield the board and the state of the NPU driver."""
     yield "board", driver.read_driver().board or "not a Rockchip board"
     yield "NPU", driver.describe_driver()
 
 
 def report_library(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield which library it is, and what shows which ABI it has. Raises ModelLoadFailed."""
+    """Yield the library's path, digest and ABI, with evidence. Raises ModelLoadFailed."""
     path = library.find_library(options.get("lib_path"))
     yield "path", str(path)
     yield "sha256", hashlib.sha256(path.read_bytes()).hexdigest()
     evidence = detect.inspect_library(path)
-    yield "evidence", evidence.told()
+    yield "evidence", evidence.describe()
     for name, fields in evidence.fields.items():
         yield f"defaults read as {name}", dict(fields)
     abi = detect.choose_abi(evidence, options.get("abi", "auto"))

@@ -1,4 +1,4 @@
-"""RKLLM_MODE=logits, where it can be had: what it needs is looked for when it is asked for."""
+"""Set up RKLLM_MODE=logits; its optional dependencies are imported only when it is used."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from engine.backends.rkllm.runtime import Runtime
 from engine.errors import ModelLoadFailed
 
 if TYPE_CHECKING:
-    from engine.backends.rkllm.token_loop import Stepwise
+    from engine.backends.rkllm.token_loop import TokenLoop
 
 
 def build_token_loop(
     runtime: Runtime, tokenizer: ChatTokenizer | None, folder: Path | None, context_length: int
-) -> Stepwise:
-    """Return what generates out of logits.
+) -> TokenLoop:
+    """Return the token loop, which generates from the runtime's logits.
 
     Raises:
-        ModelLoadFailed: the tokenizer files or numpy are not there, or the files lack something.
+        ModelLoadFailed: the tokenizer files or numpy are missing, or the files are incomplete.
     """
     if tokenizer is None or folder is None:
         raise ModelLoadFailed(
@@ -27,9 +27,9 @@ def build_token_loop(
             "(RKLLM_TOKENIZER)"
         )
     try:
-        # Not with the backend, which does without numpy in its other mode.
+        # Imported here because the backend needs no numpy in its other mode.
         from engine.backends.rkllm.grammar import GrammarCompiler
-        from engine.backends.rkllm.token_loop import Stepwise
+        from engine.backends.rkllm.token_loop import TokenLoop
     except ImportError as error:
         raise ModelLoadFailed(
             "RKLLM_MODE=logits needs numpy: `pip install 'worker-rkllm[logits]'` adds it"
@@ -37,4 +37,4 @@ def build_token_loop(
     from engine.backends.rkllm.vocabulary import Vocabulary
 
     vocabulary = Vocabulary(tokenizer, folder)
-    return Stepwise(runtime, vocabulary, context_length, GrammarCompiler(vocabulary, tokenizer))
+    return TokenLoop(runtime, vocabulary, context_length, GrammarCompiler(vocabulary, tokenizer))

@@ -1,4 +1,4 @@
-"""LoRA adapters as the settings name them: `name=path`, separated by commas."""
+"""Parse and check the LoRA adapters of RKLLM_LORA: `name=path`, separated by commas."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ _MAX_SCALE = 100.0
 
 @dataclass(frozen=True, slots=True)
 class LoraAdapter:
-    """A LoRA: the name that requests have for it, its file, and how much it weighs."""
+    """A LoRA adapter: the name that requests use, its file and its weight."""
 
     name: str
     path: Path
     scale: float = 1.0
 
 
-def parse_adapters(written: str) -> tuple[LoraAdapter, ...]:
+def parse_adapters(setting: str) -> tuple[LoraAdapter, ...]:
     """Return the adapters of RKLLM_LORA, in order.
 
     Raises:
-        ValueError: one of them is no `name=path`, or two have one name.
+        ValueError: an entry has no form `name=path` or `name=path:scale`, or a name is repeated.
     """
-    found = [_parse_adapter(each.strip()) for each in written.split(",") if each.strip()]
-    names = [adapter.name for adapter in found]
+    adapters = [_parse_adapter(entry.strip()) for entry in setting.split(",") if entry.strip()]
+    names = [adapter.name for adapter in adapters]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"two adapters are named {name}")
-    return tuple(found)
+    return tuple(adapters)
 
 
-def _parse_adapter(written: str) -> LoraAdapter:
-    name, _, path = (part.strip() for part in written.partition("="))
+def _parse_adapter(entry: str) -> LoraAdapter:
+    name, _, path = (part.strip() for part in entry.partition("="))
     if not name or not path or not name.isprintable():
-        raise ValueError(f"an adapter is name=path or name=path:scale, not {written!r}")
-    scaled = _PATH_WITH_SCALE.fullmatch(path)
-    if scaled is None:
+        raise ValueError(f"an adapter is name=path or name=path:scale, not {entry!r}")
+    match = _PATH_WITH_SCALE.fullmatch(path)
+    if match is None:
         return LoraAdapter(name, Path(path))
-    scale = float(scaled["scale"])
+    scale = float(match["scale"])
     if scale > _MAX_SCALE:
-        raise ValueError(f"an adapter's scale is from 0 to {_MOST_SCALE:g}, not {scale:g}")
-    return LoraAdapter(name, Path(scaled["path"]), scale)
+        raise ValueError(f"an adapter's scale is from 0 to {_MAX_SCALE:g}, not {scale:g}")
+    return LoraAdapter(name, Path(match["path"]), scale)
 
 
 def check_adapters(adapters: tuple[LoraAdapter, ...], model_name: str) -> None:
-    """Refuse an adapter that is the model's namesake, or has no file. Raises ModelLoadFailed."""
+    """Raise ModelLoadFailed if an adapter has the model's name or its file does not exist."""
     for adapter in adapters:
         if adapter.name == model_name:
             raise ModelLoadFailed(

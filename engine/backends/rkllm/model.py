@@ -1,4 +1,4 @@
-"""A model on its handle, and when it has to be loaded again."""
+"""The loaded model, which is reloaded when a request needs other sampling parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from engine.backends.rkllm import driver
 from engine.backends.rkllm.abi import Abi
 from engine.backends.rkllm.lora_adapters import LoraAdapter
 from engine.backends.rkllm.model_capabilities import SAMPLING_PARAMETERS
-from engine.backends.rkllm.runtime import Runtime, Setup
+from engine.backends.rkllm.runs import InitConfig
+from engine.backends.rkllm.runtime import Runtime
 from engine.errors import ModelLoadFailed
 from engine.request import SamplingParams
 
@@ -19,70 +20,75 @@ logger = logging.getLogger(__name__)
 
 
 class ReloadableModel:
-    """Loads a model with its adapters, and again where a request's sampling takes that.
+    """Loads a model with its adapters, and reloads it if a request's sampling requires it.
 
-    `reloads` says whether it may; `on_load` is told of every load, for what was in the handle is
-    gone. Owned by the thread that runs on the handle.
+    `can_reload` allows reloads. `on_load` is called after every load, because a load clears the
+    handle's caches. Owned by the thread that uses the handle.
     """
 
     def __init__(
         self,
         runtime: Runtime,
         abi: Abi,
-        setup: Setup,
+        config: InitConfig,
         adapters: tuple[LoraAdapter, ...],
         *,
-        reloads: bool,
+        can_reload: bool,
         on_load: Callable[[], None],
     ) -> None:
         self.runtime = runtime
-        self._setup = setup
+        self._config = config
         self._adapters = adapters
         self._on_load = on_load
-        own = abi.sampling_per_run
-        # What a load decides for all requests until the next one, and what all of a run have alike.
-        self._at_load = () if not reloads else ("ignore_eos",) if own else SAMPLING_PARAMETERS
-        self._at_run = SAMPLING_PARAMETERS if own else ()
+        per_run = abi.sampling_per_run
+        # Parameters that apply to all requests until the next load.
+        self._load_time_parameters: tuple[str, ...] = ()
+        if can_reload:
+            self._load_time_parameters = ("ignore_eos",) if per_run else SAMPLING_PARAMETERS
+        # Parameters that apply to all requests of a run.
+        self._per_run_parameters = SAMPLING_PARAMETERS if per_run else ()
 
     def load(self) -> float:
-        """Load it, in place of what is loaded; return how long that took, in ms.
+        """Load the model and unload the previous one; return the duration in ms.
 
         Raises:
-            ModelLoadFailed: the runtime does not take it, or one of its adapters.
+            ModelLoadFailed: the runtime refused the model or one of its adapters.
         """
         started = time.monotonic()
-        setup = self._setup
+        config = self._config
         try:
-            self.runtime.init(setup)
+            self.runtime.init(config)
         except ModelLoadFailed as error:
             raise ModelLoadFailed(
-                f"MODEL_PATH: {setup.model} was not loaded: {error}. The model must be converted "
+                f"MODEL_PATH: {config.model} was not loaded: {error}. The model must be converted "
                 "for this chip and for a runtime of this version, fit into memory, and have a "
-                f"context of {setup.context_length} tokens (CONTEXT_LENGTH); {driver.told()}"
+                f"context of {config.context_length} tokens (CONTEXT_LENGTH); "
+                f"{driver.describe_driver()}"
             ) from error
         self.runtime.load_adapters(self._adapters)
         self._on_load()
         return (time.monotonic() - started) * 1000
 
-    def load_for(self, sampling: SamplingParams) -> float:
-        """Load it again if this sampling needs it; return how long that took, in ms.
+    def load_for_sampling(self, sampling: SamplingParams) -> float:
+        """Reload the model if this sampling requires it; return the duration in ms.
 
         Raises:
-            ModelLoadFailed: it could not be loaded again.
+            ModelLoadFailed: the reload failed.
         """
-        given = self._setup.sampling
-        wanted = replace(given, **{name: getattr(sampling, name) for name in self._at_load})
-        if wanted == given and self.runtime.ready:
+        loaded = self._config.sampling
+        changes = {name: getattr(sampling, name) for name in self._load_time_parameters}
+        requested = replace(loaded, **changes)
+        if requested == loaded and self.runtime.is_loaded:
             return 0.0
         logger.info("the model is loaded again for other sampling parameters")
-        before, self._setup = self._setup, replace(self._setup, sampling=wanted)
+        previous, self._config = self._config, replace(self._config, sampling=requested)
         try:
             return self.load()
         except ModelLoadFailed:
-            self._setup = before
+            self._config = previous
             raise
 
-    def shares(self, sampling: SamplingParams) -> Hashable:
-        """Return what requests must have alike to be computed in one run."""
-        names = ("lora", *self._at_run, *self._at_load)
+    def batch_key(self, sampling: SamplingParams) -> Hashable:
+        """Return the values that requests must have in common to share a run."""
+        names = ("lora", *self._per_run_parameters, *self._load_time_parameters)
         return tuple(getattr(sampling, name) for name in names)

@@ -1,4 +1,4 @@
-"""Prompts that are kept in files by name, so that a long beginning is read once for all."""
+"""Named prompt caches in files, so that a long common prefix is computed only once."""
 
 from __future__ import annotations
 
@@ -18,145 +18,145 @@ from engine.fingerprint import sha256_of_ends
 
 logger = logging.getLogger(__name__)
 
-# Each of them may be as large as the cache of a whole context.
+# Each file may be as large as the key-value cache of a full context.
 MAX_CACHES = 64
 _FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
 
 
-class Use(NamedTuple):
-    """How many of a prompt's tokens are in its cache, and where to save it if there is none."""
+class CacheUse(NamedTuple):
+    """How many of a prompt's tokens its cache holds, and where to save it if there is none."""
 
     reused: int = 0
     save_to: Path | None = None
 
 
 class PromptCaches:
-    """The files of one model in one folder, at most one of them loaded into the handle.
+    """The prompt cache files of one model; at most one of them is loaded into the handle.
 
-    The first prompt that names one is saved under the name, those after it that name it begin with
-    what they share with it. A file is good for the model, the LoRA adapter and the ABI it was made
-    with alone, so these are in its path: another's cache is never found. Beside each is what it is
-    made of, put in place last, so that half a file counts as none. Owned by the thread that runs
-    on the handle.
+    The first prompt that names a cache is saved under that name. Later prompts with the name reuse
+    their common prefix with it. A file is valid only for the model, the LoRA adapter and the ABI
+    that wrote it, so its path contains all three. A JSON file next to it lists its tokens; it is
+    written last, so an incomplete cache is ignored. Owned by the thread that uses the handle.
     """
 
     def __init__(self, folder: str | None, model: Path) -> None:
         self._root = None if folder is None else Path(folder)
         self._model = model
-        # By adapter, the bare model's under None.
+        # By adapter name; the base model's folder is under None.
         self._folders: dict[str | None, Path] = {}
-        self._loaded: Path | None = None
+        self._loaded_path: Path | None = None
 
     @property
-    def on(self) -> bool:
-        """Whether there is a folder for them."""
+    def enabled(self) -> bool:
+        """Whether a folder for prompt caches is configured."""
         return self._root is not None
 
-    def open(self, abi: str, adapters: Sequence[LoraAdapter] = ()) -> None:
-        """Find the folders of this model and its adapters, once the library is known."""
+    def find_folders(self, abi: str, adapters: Sequence[LoraAdapter] = ()) -> None:
+        """Determine the folders of this model and its adapters; call it when the ABI is known."""
         if self._root is None:
             return
-        bare = f"{self._model.stem}-{_digest(self._model)}-abi{abi}"
-        self._folders[None] = self._root / bare
+        base_name = f"{self._model.stem}-{_fingerprint(self._model)}-abi{abi}"
+        self._folders[None] = self._root / base_name
         for adapter in adapters:
-            # Its name may stand for another file tomorrow.
-            own = f"{bare}-lora-{_digest(adapter.path)}-{adapter.scale:g}"
-            self._folders[adapter.name] = self._root / own
+            # Contains the file's fingerprint, because the name may later refer to another file.
+            folder_name = f"{base_name}-lora-{_fingerprint(adapter.path)}-{adapter.scale:g}"
+            self._folders[adapter.name] = self._root / folder_name
 
-    def path(self, name: str | None, lora: str | None) -> Path | None:
-        """Return the file of a name with an adapter, None where none is named or they are off."""
-        if name is None or not self.on:
+    def cache_path(self, name: str | None, lora: str | None) -> Path | None:
+        """Return the file for a cache name and an adapter; None without a name or a folder."""
+        if name is None or not self.enabled:
             return None
         return self._folders[lora] / f"{name}.bin"
 
-    def release_all_but(self, runtime: Runtime, path: Path | None) -> None:
-        """Release the one that is loaded, if it is not this one."""
-        if self._loaded not in (None, path):
-            self._loaded = None
+    def release_unless(self, runtime: Runtime, path: Path | None) -> None:
+        """Release the loaded cache unless it is the one at `path`."""
+        if self._loaded_path not in (None, path):
+            self._loaded_path = None
             runtime.release_prompt_cache()
 
-    def use(self, runtime: Runtime, path: Path, tokens: list[int]) -> Use:
-        """Load a cache, or say where to save it.
+    def load_or_prepare(self, runtime: Runtime, path: Path, tokens: list[int]) -> CacheUse:
+        """Load a cache, or prepare to save it if it does not exist.
 
         Raises:
-            RequestRejected: it cannot be loaded, or not be saved.
+            RequestRejected: the cache cannot be loaded, or cannot be saved.
         """
-        saved = _tokens_of(path)
-        if saved is None:
-            # It may be loaded all the same, if somebody has deleted its file since.
-            self.release_all_but(runtime, None)
-            self._make_room(path)
-            return Use(save_to=_unfinished(path))
-        _close_to_others(path.parent)
-        if self._loaded is None and not runtime.load_prompt_cache(path):
+        saved_tokens = _read_tokens(path)
+        if saved_tokens is None:
+            # The cache may still be loaded although its file was deleted.
+            self.release_unless(runtime, None)
+            self._prepare_folder(path)
+            return CacheUse(save_to=_temporary_path(path))
+        _restrict_access(path.parent)
+        if self._loaded_path is None and not runtime.load_prompt_cache(path):
             raise RequestRejected(
                 f"prompt_cache: the RKLLM runtime did not load {path}; once it is deleted, the "
                 "next request that names it saves it again"
             )
-        self._loaded = path
-        # The last token is read in any case: the answer begins with what comes out of it.
-        return Use(min(_shared(saved, tokens), max(len(tokens) - 1, 0)))
+        self._loaded_path = path
+        # The last token is always computed: the answer starts from its output.
+        return CacheUse(min(_common_prefix_length(saved_tokens, tokens), max(len(tokens) - 1, 0)))
 
-    def saved(self, path: Path, tokens: list[int]) -> None:
-        """Write down what a run has saved, unless the cache was there before it."""
-        if self._loaded == path:
+    def commit(self, path: Path, tokens: list[int]) -> None:
+        """Put a cache that the run has saved into place; no-op if it existed before the run."""
+        if self._loaded_path == path:
             return
-        if not _unfinished(path).is_file():
+        if not _temporary_path(path).is_file():
             logger.warning(
                 "the RKLLM runtime saved no prompt cache %s: it cannot save every model's",
                 path.stem,
             )
             return
-        beside = path.with_suffix(".json")
+        metadata_path = path.with_suffix(".json")
         try:
-            _unfinished(beside).write_text(json.dumps({"tokens": tokens}), encoding="utf-8")
-            for file in (_unfinished(path), _unfinished(beside)):
+            content = json.dumps({"tokens": tokens})
+            _temporary_path(metadata_path).write_text(content, encoding="utf-8")
+            for file in (_temporary_path(path), _temporary_path(metadata_path)):
                 file.chmod(_FILE_MODE)
-            _unfinished(path).replace(path)
-            _unfinished(beside).replace(beside)
+            _temporary_path(path).replace(path)
+            _temporary_path(metadata_path).replace(metadata_path)
         except OSError as error:
-            # The answer is whole, and the next prompt that names it tries again.
+            # Not an error of the request: its answer is complete, and the next request retries.
             logger.warning("prompt cache %s was not saved: %s", path.stem, error.strerror)
-            _remove(_unfinished(path), _unfinished(beside))
+            _remove(_temporary_path(path), _temporary_path(metadata_path))
             return
         logger.info("prompt cache %s was saved, of %d tokens", path.stem, len(tokens))
 
-    def forget(self) -> None:
-        """Count none as loaded: the handle is new."""
-        self._loaded = None
+    def reset(self) -> None:
+        """Record that no cache is loaded, after the model was loaded."""
+        self._loaded_path = None
 
-    def _make_room(self, path: Path) -> None:
-        """See that a file can be written, and that none is there which a run left unfinished."""
+    def _prepare_folder(self, path: Path) -> None:
+        """Check that a cache file can be written, and remove orphaned temporary files."""
         folder = path.parent
         try:
             folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-            _close_to_others(folder)
+            _restrict_access(folder)
             if len(list(folder.glob("*.json"))) >= MAX_CACHES:
                 raise RequestRejected(
                     f"prompt_cache: {path.stem} cannot be saved, {folder} has {MAX_CACHES} already"
                 )
-            _remove(*(each for each in folder.iterdir() if _is_left(each)))
-            _unfinished(path).touch()
-            _unfinished(path).unlink()
+            _remove(*(file for file in folder.iterdir() if _is_orphaned(file)))
+            _temporary_path(path).touch()
+            _temporary_path(path).unlink()
         except OSError as error:
             raise RequestRejected(
                 f"prompt_cache: {path} cannot be written: {error.strerror}"
             ) from error
 
 
-def _unfinished(path: Path) -> Path:
-    """Return where a file is written; another process may be writing the same one."""
+def _temporary_path(path: Path) -> Path:
+    """Return the temporary path of a file; it differs between processes."""
     return path.with_name(f"{path.name}.{os.getpid()}")
 
 
-def _is_left(path: Path) -> bool:
-    """Whether a file is unfinished, and its process has ended."""
-    name, _, process = path.name.rpartition(".")
-    if not name.endswith((".bin", ".json")) or not process.isdecimal():
+def _is_orphaned(path: Path) -> bool:
+    """Return whether a file is the temporary file of a process that has ended."""
+    name, _, pid = path.name.rpartition(".")
+    if not name.endswith((".bin", ".json")) or not pid.isdecimal():
         return False
     try:
-        os.kill(int(process), 0)
+        os.kill(int(pid), 0)
     except (ProcessLookupError, OverflowError):
         return True
     except PermissionError:
@@ -164,12 +164,14 @@ def _is_left(path: Path) -> bool:
     return False
 
 
-def _close_to_others(folder: Path) -> None:
-    """Close a folder to other users, whatever the umask: prompts can be read from the files in it.
+def _restrict_access(folder: Path) -> None:
+    """Deny other users access to a folder, because its files contain prompts.
 
-    The runtime writes its files by the umask, and earlier versions created the folder by it.
+    The umask is not enough: the runtime writes files with it, and earlier versions created the
+    folder with it.
     """
-    # Another user's folder, or one on a file system without modes, is used as it is.
+    # chmod fails for another user's folder and on file systems without modes; these are used as
+    # they are.
     with suppress(OSError):
         if stat.S_IMODE(folder.stat().st_mode) != _FOLDER_MODE:
             folder.chmod(_FOLDER_MODE)
@@ -181,8 +183,8 @@ def _remove(*paths: Path) -> None:
             path.unlink()
 
 
-def _tokens_of(path: Path) -> list[int] | None:
-    """Return what a cache is made of, None where there is none that is whole."""
+def _read_tokens(path: Path) -> list[int] | None:
+    """Return the tokens of a cache; None if it does not exist or is incomplete."""
     try:
         tokens = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["tokens"]
     except (OSError, ValueError, LookupError, TypeError):
@@ -190,12 +192,12 @@ def _tokens_of(path: Path) -> list[int] | None:
     return tokens if isinstance(tokens, list) and path.is_file() else None
 
 
-def _shared(one: list[int], other: list[int]) -> int:
-    pairs = zip(one, other, strict=False)
-    least = min(len(one), len(other))
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), least)
+def _common_prefix_length(first: list[int], second: list[int]) -> int:
+    pairs = zip(first, second, strict=False)
+    shorter = min(len(first), len(second))
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), shorter)
 
 
-def _digest(path: Path) -> str:
-    """Tell one model from another, by its size and ends."""
+def _fingerprint(path: Path) -> str:
+    """Return an identifier of a file, from its size and the bytes at its start and end."""
     return f"{path.stat().st_size:x}-{sha256_of_ends(path)[:12]}"

@@ -1,4 +1,4 @@
-"""How a run of the runtime ended: what went wrong, and what was counted."""
+"""Check how a run of the runtime ended, and build its result."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ logger = logging.getLogger(__name__)
 _MAX_MS = 1e9
 
 
-def check_end(run: Run | Batch, context_length: int) -> None:
-    """Look whether a run ended as one does. Raises BackendFailed."""
-    # What becomes of an abort takes nothing from an answer that is complete.
+def check_run(run: Run | Batch, context_length: int) -> None:
+    """Raise BackendFailed if a run failed or did not finish."""
+    # After an abort the answer is complete, so an error code does not matter.
     if (run.failed or run.code) and not run.stopped:
-        said = f"rkllm_run answered {run.code}" if run.code else "it reported an error"
+        reason = f"rkllm_run answered {run.code}" if run.code else "it reported an error"
         raise BackendFailed(
-            f"the RKLLM runtime failed and gave no reason ({said}); a prompt or answer that "
+            f"the RKLLM runtime failed and gave no reason ({reason}); a prompt or answer that "
             f"does not fit the context of {context_length} tokens is one"
         )
-    if not (run.finished or run.stopped or (isinstance(run, Run) and run.full)):
+    if not (run.finished or run.stopped or (isinstance(run, Run) and run.reached_limit)):
         raise BackendFailed("the RKLLM runtime ended the run without saying that it was done")
 
 
-def end_of(
-    run: Run, given: RuntimeInput, context_length: int, cache_size: Callable[[], int | None]
+def build_run_result(
+    run: Run, runtime_input: RuntimeInput, context_length: int, cache_size: Callable[[], int | None]
 ) -> RunResult:
-    """Return what a run was, checked against what the runtime says of it.
+    """Build a run's result, and log a warning if the runtime's token count differs.
 
-    `cache_size` is asked where nothing else tells how long a text was.
+    `cache_size` is called if nothing else shows how many tokens a text prompt had.
 
     Raises:
-        BackendFailed: it failed, or ended in a way that is none.
+        BackendFailed: the run failed or did not finish.
     """
-    check_end(run, context_length)
-    if isinstance(given, list):
-        prompt_tokens = len(given)
+    check_run(run, context_length)
+    if isinstance(runtime_input, list):
+        prompt_tokens = len(runtime_input)
     elif run.finished:
         prompt_tokens = max(run.prefill_tokens, 0)
     else:
         prompt_tokens = max((cache_size() or 0) - run.tokens, 0)
-    # One less is how a runtime of 1.3.1 was seen to count.
+    # A runtime of version 1.3.1 was observed to count one token less.
     if run.finished and not 0 <= run.tokens - run.generate_tokens <= 1:
         logger.warning(
             "the runtime counts %d tokens and called back for %d",
@@ -55,13 +55,13 @@ def end_of(
             run.tokens,
         )
     tokens = min(run.tokens, run.limit)
-    full = prompt_tokens + tokens >= context_length
+    context_full = prompt_tokens + tokens >= context_length
     return RunResult(
-        reason=FinishReason.LENGTH if full else FinishReason.STOP,
+        reason=FinishReason.LENGTH if context_full else FinishReason.STOP,
         prompt_tokens=prompt_tokens,
         completion_tokens=tokens,
         reported_tokens=run.generate_tokens if run.finished else None,
         callbacks=run.tokens,
-        # Also where it is no number, which max does not take.
+        # With 0.0 as its first argument, `max` also replaces NaN.
         prefill_ms=min(max(0.0, run.prefill_ms), _MAX_MS),
     )

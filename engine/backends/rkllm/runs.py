@@ -1,4 +1,4 @@
-"""What a model is initialised with, what a run is given, and what is known of one."""
+"""The inputs of the runtime's calls (init, run), and the state of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.backends.rkllm.abi import Abi
 from engine.backends.rkllm.structs import LLMCallState, RKLLMInputType, RKLLMLoraParam
 from engine.request import SamplingParams
 
-# What stands for "all tokens": the runtime takes the smaller of it and the vocabulary.
+# Stands for "all tokens" in top_k: the runtime uses the smaller of it and the vocabulary's size.
 ALL_TOKENS = 1_000_000
 _USER = b"user"
 
@@ -23,10 +23,10 @@ _FINISH = int(LLMCallState.RKLLM_RUN_FINISH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """What a model is initialised with; in 1.2 also all there is to say about sampling.
+class InitConfig:
+    """The settings of an init; in 1.2 it is the only call that sets sampling parameters.
 
-    `n_batch` is how many prompts each run has.
+    `n_batch` is the number of prompts of each run.
     """
 
     model: Path
@@ -38,8 +38,8 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One user's turn as text, which the runtime puts into the model's template by itself."""
+class UserTurn:
+    """One user turn as text, to which the runtime applies the model's template."""
 
     text: str
     enable_thinking: bool = False
@@ -47,17 +47,17 @@ class Turn:
 
 @dataclass(slots=True)
 class Run:
-    """What is known of one run; written by the callback, read when `rkllm_run` has returned."""
+    """The state of one run; written by the callback, read after `rkllm_run` has returned."""
 
     number: int
     on_piece: OnPiece
-    # As many tokens are taken; what comes after them is only counted.
+    # The most tokens to deliver; further tokens are only counted.
     limit: int
-    # Of a run for numbers in place of text: copies them out of a result.
-    take: Callable[[Any], None] | None = None
-    # Whether the library knows the limit, and is about to end by itself there.
-    told: bool = False
-    # Of the tokens called back, those after an abort as well; and what stood beside the end.
+    # Copies hidden states or logits from a result, in a run that generates no text.
+    copy_output: Callable[[Any], None] | None = None
+    # Whether the library received the limit and ends the run there itself.
+    limit_is_known: bool = False
+    # The ids of all tokens called back, also after an abort; `end_id` is the FINISH callback's.
     ids: list[int] = field(default_factory=list)
     end_id: int = -1
     tokens: int = 0
@@ -71,37 +71,38 @@ class Run:
     peak_mb: float = 0.0
 
     @property
-    def full(self) -> bool:
-        """Whether the library, which knew the limit, came to it: all is said that was wanted."""
-        return self.told and self.tokens >= self.limit
+    def reached_limit(self) -> bool:
+        """Whether the library received the limit and reached it, so the answer is complete."""
+        return self.limit_is_known and self.tokens >= self.limit
 
-    def take_result(self, result: Any, state: int) -> bool:
-        """Take what a callback brings; return whether the run is to be aborted."""
+    def on_result(self, result: Any, state: int) -> bool:
+        """Process a callback; return whether to abort the run."""
         if state == _NORMAL:
-            found = result.contents
-            if self.take is not None:
-                self.take(found)
+            output = result.contents
+            if self.copy_output is not None:
+                self.copy_output(output)
                 return False
-            piece, token_id = found.text or b"", found.token_id
+            piece, token_id = output.text or b"", output.token_id
             self.ids.append(token_id)
         elif state == _WAITING:
-            # Its bytes come with a later token.
+            # The bytes of this token come with a later one.
             piece, token_id = b"", -1
             self.ids.append(result.contents.token_id if result else -1)
         else:
-            self.end(result, finished=state == _FINISH)
+            self.finish(result, finished=state == _FINISH)
             return False
         tokens = self.tokens = self.tokens + 1
         if self.stopped:
             return False
         if tokens > self.limit:
             return True
-        enough = self.on_piece(piece, token_id, None)
-        # A library that was told the limit ends there with its counts, which an abort would cost.
-        return not self.told if tokens == self.limit else enough
+        should_stop = self.on_piece(piece, token_id, None)
+        # A library that received the limit ends there and reports its counts; an abort would
+        # suppress them.
+        return not self.limit_is_known if tokens == self.limit else should_stop
 
-    def end(self, result: Any, *, finished: bool) -> None:
-        """Take the runtime's word that it is over, and its numbers if it finished."""
+    def finish(self, result: Any, *, finished: bool) -> None:
+        """Record the end of the run, and the runtime's statistics if it finished."""
         if not finished:
             self.failed = True
             return
@@ -112,60 +113,63 @@ class Run:
             self.prefill_ms, self.peak_mb = perf.prefill_time_ms, perf.memory_usage_mb
 
 
-def no_pieces(piece: bytes, token_id: int, logprob: object) -> bool:
-    """Take the tokens of a run that is to bring none."""
+def ignore_token(piece: bytes, token_id: int, logprob: object) -> bool:
+    """Ignore a token, in a run that generates no text."""
     return False
 
 
-def input_of(abi: Abi, prompt: Turn | list[int]) -> tuple[Any, Any]:
-    """Return a run's input, and what has to live as long as the run does."""
-    given = abi.input()
-    given.role = _USER
-    if isinstance(prompt, Turn):
+def build_input_struct(abi: Abi, prompt: UserTurn | list[int]) -> tuple[Any, Any]:
+    """Return a run's input, and the object to which it points and which must outlive the run."""
+    struct = abi.input()
+    struct.role = _USER
+    if isinstance(prompt, UserTurn):
         text = prompt.text.encode("utf-8", "replace")
-        given.enable_thinking = prompt.enable_thinking
-        given.input_type = RKLLMInputType.RKLLM_INPUT_PROMPT
-        given.prompt_input = text
-        return given, text
+        struct.enable_thinking = prompt.enable_thinking
+        struct.input_type = RKLLMInputType.RKLLM_INPUT_PROMPT
+        struct.prompt_input = text
+        return struct, text
     ids = (ctypes.c_int32 * len(prompt))(*prompt)
-    given.input_type = RKLLMInputType.RKLLM_INPUT_TOKEN
-    given.token_input.input_ids = ctypes.cast(ids, ctypes.POINTER(ctypes.c_int32))
-    given.token_input.n_tokens = len(prompt)
-    return given, ids
+    struct.input_type = RKLLMInputType.RKLLM_INPUT_TOKEN
+    struct.token_input.input_ids = ctypes.cast(ids, ctypes.POINTER(ctypes.c_int32))
+    struct.token_input.n_tokens = len(prompt)
+    return struct, ids
 
 
-def inputs_of(abi: Abi, prompts: Sequence[Turn | list[int]], places: int) -> tuple[Any, Any]:
-    """Return a run's array of inputs, one where there is one place, and what has to live with it.
+def build_input_array(
+    abi: Abi, prompts: Sequence[UserTurn | list[int]], n_batch: int
+) -> tuple[Any, Any]:
+    """Return a run's array of `n_batch` inputs, and the objects that must outlive the run.
 
-    The library looks at as many as it was initialised for; places without a prompt get the first
-    token of the first one, which is in the vocabulary and the least there can be to read.
+    The library reads as many inputs as init set for `n_batch`. Missing prompts are filled with the
+    first token of the first prompt: it is in the vocabulary, and one token is the shortest prompt.
     """
-    if places == 1:
-        return input_of(abi, prompts[0])
-    least = prompts[0][:1] if isinstance(prompts[0], list) else prompts[0]
-    made = [input_of(abi, each) for each in (*prompts, *[least] * (places - len(prompts)))]
-    return (abi.input * places)(*(given for given, _ in made)), made
+    if n_batch == 1:
+        return build_input_struct(abi, prompts[0])
+    filler = prompts[0][:1] if isinstance(prompts[0], list) else prompts[0]
+    filled = (*prompts, *[filler] * (n_batch - len(prompts)))
+    pairs = [build_input_struct(abi, prompt) for prompt in filled]
+    return (abi.input * n_batch)(*(struct for struct, _ in pairs)), pairs
 
 
-def name_adapter(infer: Any, lora: str | None) -> Any:
-    """Have a run use an adapter; named anew for each, since NULL is the bare model."""
+def set_adapter(infer: Any, lora: str | None) -> Any:
+    """Set a run's LoRA adapter; every run names its own, because NULL means the base model."""
     if lora is None:
         return None
-    named = RKLLMLoraParam(lora.encode())
-    infer.lora_params = ctypes.pointer(named)
-    return named
+    lora_param = RKLLMLoraParam(lora.encode())
+    infer.lora_params = ctypes.pointer(lora_param)
+    return lora_param
 
 
 def fill_sampling(struct: Any, sampling: SamplingParams) -> None:
-    """Write sampling into the fields that an init's and a run's struct have in common."""
+    """Set the sampling fields, which the structs of init and run have in common."""
     greedy = sampling.temperature == 0 or sampling.top_p == 0
     top_k = min(sampling.top_k, ALL_TOKENS) if sampling.top_k > 0 else ALL_TOKENS
     struct.top_k = 1 if greedy else top_k
     struct.top_p = 1.0 if greedy else sampling.top_p
-    # Zero is divided by somewhere; one token to choose from is as greedy.
+    # A temperature of 0 would be a divisor; top_k = 1 has the same effect.
     struct.temperature = 1.0 if greedy else sampling.temperature
     struct.repeat_penalty = sampling.repetition_penalty
     struct.frequency_penalty = sampling.frequency_penalty
     struct.presence_penalty = sampling.presence_penalty
-    # Its documented defaults; off.
+    # The documented defaults: mirostat is off.
     struct.mirostat, struct.mirostat_tau, struct.mirostat_eta = 0, 5.0, 0.1

@@ -1,4 +1,4 @@
-"""One model in the RKLLM runtime: init, runs one after the other, abort, destroy."""
+"""The RKLLM runtime with one model: init, sequential runs, abort, destroy."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from engine.backends.rkllm.batch import Batch
 from engine.backends.rkllm.lora_adapters import LoraAdapter
 from engine.backends.rkllm.runs import (
     ALL_TOKENS,
+    InitConfig,
     Run,
-    Setup,
-    Turn,
+    UserTurn,
+    build_input_array,
     fill_sampling,
-    inputs_of,
-    name_adapter,
-    no_pieces,
+    ignore_token,
+    set_adapter,
 )
 from engine.backends.rkllm.structs import (
     CallbackAnswer,
@@ -33,71 +33,69 @@ from engine.backends.rkllm.structs import (
 from engine.errors import BackendFailed, ModelLoadFailed
 from engine.request import SamplingParams
 
-# What a caller needs beside the class is named here as well.
-__all__ = ["Run", "Runtime", "Setup", "Turn", "fill_sampling"]
-
-# An abort that comes before the run has got going is lost, so it is said again until it works.
-_ABORT_AGAIN_S = 0.02
+# The library ignores an abort that arrives before it has started the run, so it is repeated until
+# the run ends.
+_ABORT_RETRY_S = 0.02
 
 _NORMAL = int(LLMCallState.RKLLM_RUN_NORMAL)
 
 
 class Runtime:
-    """Owns one handle; the calls into the library are all here.
+    """Owns one handle and makes all calls into the library.
 
-    `init`, `run` and `close` are called by one thread at a time. The library calls back from
-    whichever thread it likes; what it calls back about is told by the run's number in `userdata`,
-    so that a callback which comes after FINISH or the run's return finds nobody. `rkllm_abort` is
-    called from a thread of its own, since nothing says that a callback may do so.
+    One thread at a time calls `init`, `run` and `close`. The library calls back on any thread.
+    Each callback carries the run's number in `userdata`, so a callback that arrives after FINISH or
+    after the run has returned is ignored. `rkllm_abort` is called on a thread of its own, because
+    the SDK does not document that a callback may call it.
     """
 
     def __init__(self, functions: Functions, abi: Abi) -> None:
         self._functions = functions
         self._abi = abi
         self._handle: ctypes.c_void_p | None = None
-        # Held by the library for as long as the handle lives.
+        # The library uses the callback for as long as the handle exists.
         self._callback = abi.init_callback(self._on_result)
         self._adapters: list[RKLLMLoraAdapter] = []
-        # 1.2 has no such answer, and frees them in its own time.
-        self._released = int(CallbackAnswer.RELEASE_OUTPUT if abi.sampling_per_run else 0)
-        self._places = 1
-        self._runs = 0
-        self._run: Run | Batch | None = None
-        # Between a run's return and an abort of it: the next run must not be hit.
+        # 1.2 does not support this answer; it frees the output itself.
+        self._copied_answer = int(CallbackAnswer.RELEASE_OUTPUT if abi.sampling_per_run else 0)
+        self._n_batch = 1
+        self._last_run_number = 0
+        self._active_run: Run | Batch | None = None
+        # Held while a run returns and while it is aborted: an abort must not hit the next run.
         self._lock = threading.Lock()
-        self._abort_wanted = threading.Event()
+        self._abort_requested = threading.Event()
         self._closed = False
-        threading.Thread(target=self._abort_forever, name="rkllm-abort", daemon=True).start()
+        threading.Thread(target=self._abort_loop, name="rkllm-abort", daemon=True).start()
 
     @property
-    def ready(self) -> bool:
+    def is_loaded(self) -> bool:
         """Whether a model is initialised."""
         return self._handle is not None
 
     @property
-    def _loaded(self) -> ctypes.c_void_p:
+    def _loaded_handle(self) -> ctypes.c_void_p:
         if self._handle is None:
             raise BackendFailed("no model is loaded")
         return self._handle
 
-    def init(self, setup: Setup) -> None:
-        """Load the model, in place of one that is loaded. Raises ModelLoadFailed."""
+    def init(self, config: InitConfig) -> None:
+        """Load the model and unload the previous one. Raises ModelLoadFailed."""
         self._destroy()
         param = self._functions.createDefaultParam()
-        param.model_path = bytes(setup.model)
-        param.max_context_len = setup.context_length
+        param.model_path = bytes(config.model)
+        param.max_context_len = config.context_length
         param.max_new_tokens = -1
         param.skip_special_token = True
         param.is_async = False
-        fill_sampling(param, setup.sampling)
+        fill_sampling(param, config.sampling)
         if self._abi.sampling_per_run:
-            param.ignore_eos_token = setup.sampling.ignore_eos
+            param.ignore_eos_token = config.sampling.ignore_eos
         extend = param.extend_param
-        extend.n_batch = self._places = setup.n_batch
-        extend.base_domain_id = setup.base_domain_id
-        if setup.cpu_mask:
-            extend.enabled_cpus_mask = setup.cpu_mask
-            extend.enabled_cpus_num = setup.cpu_mask.bit_count()
+        extend.n_batch = self._n_batch = config.n_batch
+        extend.base_domain_id = config.base_domain_id
+        if config.cpu_mask:
+            extend.enabled_cpus_mask = config.cpu_mask
+            extend.enabled_cpus_num = config.cpu_mask.bit_count()
         handle = ctypes.c_void_p()
         code = self._functions.init(handle, param, self._callback)
         if code != 0 or not handle.value:
@@ -105,16 +103,19 @@ class Runtime:
         self._handle = handle
 
     def load_adapters(self, adapters: tuple[LoraAdapter, ...]) -> None:
-        """Load the LoRAs that runs may name, once after each `init`. Raises ModelLoadFailed."""
-        handle = self._loaded
+        """Load the LoRA adapters that runs may name; call it after each `init`.
+
+        Raises ModelLoadFailed.
+        """
+        handle = self._loaded_handle
         self._adapters = [
             RKLLMLoraAdapter(bytes(adapter.path), adapter.name.encode(), adapter.scale)
             for adapter in adapters
         ]
-        for adapter, given in zip(adapters, self._adapters, strict=True):
-            code = self._functions.load_lora(handle, given)
+        for adapter, param in zip(adapters, self._adapters, strict=True):
+            code = self._functions.load_lora(handle, param)
             if code != 0:
-                # Without it, requests that name it would be answered by the bare model.
+                # Without the adapter, the base model would answer requests that name it.
                 self._destroy()
                 raise ModelLoadFailed(
                     f"RKLLM_LORA: {adapter.name} was not loaded: rkllm_load_lora failed with "
@@ -123,138 +124,145 @@ class Runtime:
 
     def run(
         self,
-        prompt: Turn | list[int],
+        prompt: UserTurn | list[int],
         sampling: SamplingParams,
         limit: int,
         on_piece: OnPiece,
         aborted: threading.Event,
         *,
-        keep: bool = False,
+        keep_history: bool = False,
         save_to: Path | None = None,
     ) -> Run:
-        """Generate up to `limit` tokens; returns when the library has.
+        """Generate up to `limit` tokens; return when the library returns.
 
-        `keep` goes on from what the key-value cache holds, and leaves prompt and answer in it;
-        `save_to` is where the library writes what it made of the prompt.
+        With `keep_history` the run continues from the content of the key-value cache and leaves
+        prompt and answer in it. `save_to` is the file to which the library saves the prompt cache.
 
         Raises:
             BackendFailed: no model is loaded.
         """
-        run = Run(self._runs + 1, on_piece, limit, told=self._abi.sampling_per_run)
-        self._begin(run)
+        number = self._last_run_number + 1
+        run = Run(number, on_piece, limit, limit_is_known=self._abi.sampling_per_run)
+        self._register_run(run)
         if aborted.is_set():
             run.stopped = True
-            self._run = None
+            self._active_run = None
             return run
-        infer, alive = self._infer(sampling, limit)
-        infer.keep_history = int(keep)
+        infer, keep_alive = self._build_infer_param(sampling, limit)
+        infer.keep_history = int(keep_history)
         if save_to is not None:
             infer.prompt_cache_params = ctypes.pointer(RKLLMPromptCacheParam(1, bytes(save_to)))
-        self._call(run, [prompt], infer)
-        # What the struct points to has to live until here.
-        del alive
+        self._run_library(run, [prompt], infer)
+        # The struct holds pointers to these objects, so they must exist until here.
+        del keep_alive
         return run
 
     def run_batch(self, batch: Batch) -> None:
-        """Generate for all members of a batch, side by side; returns when the library has.
+        """Generate for all requests of a batch in parallel; return when the library returns.
 
         Raises:
             BackendFailed: no model is loaded.
         """
-        batch.number = self._runs + 1
-        self._begin(batch)
+        batch.number = self._last_run_number + 1
+        self._register_run(batch)
         if batch.stopped:
-            # Nobody is left of it, and nobody could abort it before it was begun.
-            self._run = None
+            # All requests were aborted before the run was registered, so no abort could reach it.
+            self._active_run = None
             return
-        infer, alive = self._infer(batch.sampling, batch.limit)
-        self._call(batch, batch.begin(), infer)
-        # What the struct points to has to live until here.
-        del alive
+        infer, keep_alive = self._build_infer_param(batch.sampling, batch.limit)
+        self._run_library(batch, batch.start(), infer)
+        # The struct holds pointers to these objects, so they must exist until here.
+        del keep_alive
 
     def compute(
         self,
         tokens: list[int],
         mode: RKLLMInferMode,
-        take: Callable[[Any], None],
+        copy_output: Callable[[Any], None],
         *,
-        keep: bool = False,
+        keep_history: bool = False,
         lora: str | None = None,
     ) -> Run:
-        """Run tokens through the model for what it computes of them; `take` copies it.
+        """Compute hidden states or logits of tokens; `copy_output` copies them from a result.
 
-        `keep` has them come after those that were kept before, and be kept until `clear_cache`.
+        With `keep_history` the tokens follow those in the key-value cache and stay in it until
+        `clear_cache`.
 
         Raises:
             BackendFailed: no model is loaded, or the run failed.
         """
-        run = Run(self._runs + 1, no_pieces, ALL_TOKENS, take)
-        self._begin(run)
+        run = Run(self._last_run_number + 1, ignore_token, ALL_TOKENS, copy_output)
+        self._register_run(run)
         infer = self._abi.infer_param()
         infer.mode = mode
-        infer.keep_history = int(keep)
-        named = name_adapter(infer, lora)
-        self._call(run, [tokens], infer)
-        # What the struct points to has to live until here.
-        del named
+        infer.keep_history = int(keep_history)
+        keep_alive = set_adapter(infer, lora)
+        self._run_library(run, [tokens], infer)
+        # The struct holds pointers to these objects, so they must exist until here.
+        del keep_alive
         if (run.failed or run.code) and not run.stopped:
-            said = f"rkllm_run answered {run.code}" if run.code else "it reported an error"
-            raise BackendFailed(f"the RKLLM runtime failed and gave no reason ({said})")
+            reason = f"rkllm_run answered {run.code}" if run.code else "it reported an error"
+            raise BackendFailed(f"the RKLLM runtime failed and gave no reason ({reason})")
         return run
 
-    def _begin(self, run: Run | Batch) -> None:
+    def _register_run(self, run: Run | Batch) -> None:
         with self._lock:
-            self._runs = run.number
-            self._run = run
+            self._last_run_number = run.number
+            self._active_run = run
 
-    def _call(self, run: Run | Batch, prompts: Sequence[Turn | list[int]], infer: Any) -> None:
+    def _run_library(
+        self, run: Run | Batch, prompts: Sequence[UserTurn | list[int]], infer: Any
+    ) -> None:
         try:
-            given, keep = inputs_of(self._abi, prompts, self._places)
-            run.code = self._functions.run(self._loaded, given, infer, run.number)
-            # What the struct points to has to live until here.
-            del keep
+            inputs, keep_alive = build_input_array(self._abi, prompts, self._n_batch)
+            run.code = self._functions.run(self._loaded_handle, inputs, infer, run.number)
+            # The struct holds pointers to these objects, so they must exist until here.
+            del keep_alive
         finally:
             with self._lock:
-                self._run = None
+                self._active_run = None
 
-    def abort(self, only: Batch | None = None) -> None:
-        """Make the run that is under way end; harmless if there is none. Any thread may call it.
+    def abort(self, expected: Batch | None = None) -> None:
+        """Stop the active run, if there is one. Thread-safe.
 
-        `only` is for one that may have ended: the next run is not hit.
+        With `expected`, do nothing if another run is active: that batch has already ended.
         """
-        run = self._run
-        if run is not None and only in (None, run):
+        run = self._active_run
+        if run is not None and expected in (None, run):
             run.stopped = True
-            self._abort_wanted.set()
+            self._abort_requested.set()
 
     def cache_size(self) -> int | None:
-        """Return how many tokens the key-value cache holds, None where the library won't tell."""
-        # One number for each sequence of a batch, of which there may be 255.
+        """Return the number of tokens in the key-value cache; None if the library reports none."""
+        # The library writes one number per sequence of a batch, and n_batch is at most 255.
         sizes = (ctypes.c_int * 256)()
         if self._handle is None or self._functions.get_kv_cache_size(self._handle, sizes) != 0:
             return None
         return int(sizes[0])
 
     def clear_cache(self) -> bool:
-        """Empty the key-value cache; return whether its size is 0 then: the call proves nothing."""
+        """Clear the key-value cache; return whether its size is 0 afterwards.
+
+        The size is read because a successful `rkllm_clear_kv_cache` does not prove anything.
+        """
         if self._handle is not None:
             self._functions.clear_kv_cache(self._handle, 0, None, None)
         return self.cache_size() == 0
 
     def load_prompt_cache(self, path: Path) -> bool:
-        """Have runs begin with what they share with a prompt in a file; whether it was loaded."""
+        """Load a prompt cache, whose common prefix later runs reuse; return whether it loaded."""
         handle = self._handle
         return handle is not None and self._functions.load_prompt_cache(handle, bytes(path)) == 0
 
     def release_prompt_cache(self) -> None:
-        """Have runs begin from nothing again."""
+        """Unload the prompt cache."""
         if self._handle is not None:
             self._functions.release_prompt_cache(self._handle)
 
     def close(self) -> None:
-        """Free the model; once, since a second destroy ends the process."""
+        """Free the model. The handle is destroyed only once: a second destroy kills the process."""
         self._closed = True
-        self._abort_wanted.set()
+        self._abort_requested.set()
         self._destroy()
 
     def _destroy(self) -> None:
@@ -262,37 +270,37 @@ class Runtime:
         if handle is not None:
             self._functions.destroy(handle)
 
-    def _infer(self, sampling: SamplingParams, limit: int) -> tuple[Any, Any]:
+    def _build_infer_param(self, sampling: SamplingParams, limit: int) -> tuple[Any, Any]:
         infer = self._abi.infer_param()
-        lora = name_adapter(infer, sampling.lora)
+        lora = set_adapter(infer, sampling.lora)
         if self._abi.sampling is None:
             return infer, lora
-        own = self._abi.sampling()
-        fill_sampling(own, sampling)
-        infer.sampling_params = ctypes.pointer(own)
+        sampling_param = self._abi.sampling()
+        fill_sampling(sampling_param, sampling)
+        infer.sampling_params = ctypes.pointer(sampling_param)
         infer.max_new_tokens = limit
-        return infer, (own, lora)
+        return infer, (sampling_param, lora)
 
     def _on_result(self, result: Any, number: int | None, state: int) -> int:
-        run = self._run
-        # Between FINISH and the return of `rkllm_run` the run is still there, and is over.
+        run = self._active_run
+        # Between FINISH and the return of `rkllm_run` the run is still registered but has ended.
         if run is None or run.number != number or run.finished:
             return 0
-        if run.take_result(result, state):
+        if run.on_result(result, state):
             self.abort()
-        return self._released if run.take is not None and state == _NORMAL else 0
+        return self._copied_answer if run.copy_output is not None and state == _NORMAL else 0
 
-    def _abort_forever(self) -> None:
+    def _abort_loop(self) -> None:
         while True:
-            self._abort_wanted.wait()
-            # Before anything is looked at: an abort that comes now must not be forgotten.
-            self._abort_wanted.clear()
+            self._abort_requested.wait()
+            # Clear before reading the state, so that an abort that arrives now is not lost.
+            self._abort_requested.clear()
             if self._closed:
                 return
             with self._lock:
-                run, handle = self._run, self._handle
+                run, handle = self._active_run, self._handle
                 if run is None or handle is None or not run.stopped:
                     continue
                 self._functions.abort(handle)
-            time.sleep(_ABORT_AGAIN_S)
-            self._abort_wanted.set()
+            time.sleep(_ABORT_RETRY_S)
+            self._abort_requested.set()

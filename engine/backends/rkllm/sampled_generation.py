@@ -1,28 +1,28 @@
-"""One answer that is chosen here, token by token."""
+"""One generation whose tokens are sampled here, from the runtime's logits."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from engine.backends.base import OnPiece
-from engine.backends.rkllm.sampler import Floats, Picked, Sampler
+from engine.backends.rkllm.sampler import Floats, SampledToken, Sampler
 from engine.backends.rkllm.vocabulary import Vocabulary
 from engine.output import FinishReason, TokenLogprob
 from engine.request import SamplingParams
 
 if TYPE_CHECKING:
-    # Its library need not be there.
+    # Not imported at run time: llguidance is optional.
     from engine.backends.rkllm.grammar import Constraint
 
 
-class Answer:
-    """What was said so far, and what comes next. Owned by the thread of the run.
+class SampledGeneration:
+    """The state of one generation. Owned by the thread of the run.
 
-    `room` is how many tokens the context has left, and `constraint` what the answer is held to.
-    `tokens` were said; `reason` is why it ended, once it has.
+    `free_tokens` is the number of tokens left in the context. `constraint` restricts the answer to
+    a grammar. `tokens` counts the generated tokens; `reason` is valid once the answer has ended.
 
     Raises:
-        RequestRejected: the sampling names a token that is not there.
+        RequestRejected: the sampling names an unknown token.
     """
 
     def __init__(
@@ -31,53 +31,56 @@ class Answer:
         sampling: SamplingParams,
         vocabulary: Vocabulary,
         constraint: Constraint | None,
-        room: int,
+        free_tokens: int,
         on_piece: OnPiece,
     ) -> None:
         self._sampler = Sampler(sampling, prompt, vocabulary.size)
         self._vocabulary = vocabulary
         self._constraint = constraint
-        self._room = room
+        self._free_tokens = free_tokens
         self._on_piece = on_piece
-        self._tells = sampling.logprobs is not None
-        self._ends = frozenset[int]() if sampling.ignore_eos else vocabulary.ends
+        self._reports_logprobs = sampling.logprobs is not None
+        self._end_tokens = frozenset[int]() if sampling.ignore_eos else vocabulary.end_tokens
         self.tokens = 0
         self.reason = FinishReason.STOP
 
-    def go_on(self, logits: Floats) -> list[int]:
-        """Say what comes next; return what the model is to read before more, nothing at the end.
+    def advance(self, logits: Floats) -> list[int]:
+        """Sample the next token and deliver it, with the tokens that the grammar forces after it.
+
+        Return the tokens that the model must compute next; empty when the answer has ended.
 
         Raises:
-            RequestRejected: what it is held to could not be followed any further.
-            BackendFailed: the logits are none to choose by.
+            RequestRejected: the grammar cannot be followed any further.
+            BackendFailed: the logits contain no valid numbers.
         """
         constraint = self._constraint
-        picked = self._sampler.pick(logits, None if constraint is None else constraint.allowed())
-        if picked.token in self._ends:
+        allowed = None if constraint is None else constraint.allowed_tokens()
+        sampled = self._sampler.sample(logits, allowed)
+        if sampled.token in self._end_tokens:
             return []
-        tokens = [picked.token]
+        tokens = [sampled.token]
         if constraint is not None:
-            # Log-probabilities are told of each token, so the model has to be asked for each.
-            forced = constraint.take(picked.token, forced=not self._tells)
-            self._sampler.count(forced)
+            # Log-probabilities are reported for each token, so the model must compute each token.
+            forced = constraint.advance(sampled.token, fast_forward=not self._reports_logprobs)
+            self._sampler.record_tokens(forced)
             tokens += forced
-        room, told = self._room - self.tokens, self._told(picked)
-        for token in tokens[:room]:
+        free_tokens, logprob = self._free_tokens - self.tokens, self._build_logprob(sampled)
+        for token in tokens[:free_tokens]:
             self.tokens += 1
-            if self._on_piece(self._vocabulary.piece(token), token, told):
+            if self._on_piece(self._vocabulary.piece(token), token, logprob):
                 return []
-        if constraint is not None and constraint.over and len(tokens) <= room:
+        if constraint is not None and constraint.is_complete and len(tokens) <= free_tokens:
             return []
-        if len(tokens) >= room:
+        if len(tokens) >= free_tokens:
             self.reason = FinishReason.LENGTH
             return []
         return tokens
 
-    def _told(self, picked: Picked) -> TokenLogprob | None:
-        if not self._tells:
+    def _build_logprob(self, sampled: SampledToken) -> TokenLogprob | None:
+        if not self._reports_logprobs:
             return None
         return TokenLogprob(
-            self._vocabulary.text(picked.token),
-            picked.logprob,
-            tuple((self._vocabulary.text(token), logprob) for token, logprob in picked.top),
+            self._vocabulary.text(sampled.token),
+            sampled.logprob,
+            tuple((self._vocabulary.text(token), logprob) for token, logprob in sampled.top),
         )

@@ -1,8 +1,8 @@
-"""What 1.2.1-1.2.3 and 1.3.0 of rkllm.h have in common.
+"""The structs and enums that are identical in rkllm.h 1.2.1-1.2.3 and 1.3.0.
 
-Names, order and widths are the header's, so that whoever compares finds them; a test compares every
-size and offset with what a C compiler makes of them. The library reads memory by raw offset: one
-field out of place is a segfault or a silently wrong sampler, never an error message.
+Names, order and widths are those of the header. A test compares every size and offset with those of
+a C compiler. The library reads memory by offset: one misplaced field causes a crash or silently
+wrong sampling, never an error message.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ LLMHandle = c_void_p
 
 
 class LLMCallState(IntEnum):
-    """What a call of the result callback is about."""
+    """The state that is passed to the result callback."""
 
     RKLLM_RUN_NORMAL = 0
-    # The token's bytes are no whole character yet: they come with a later token.
+    # The token's bytes are an incomplete character; they come with a later token.
     RKLLM_RUN_WAITING = 1
     RKLLM_RUN_FINISH = 2
     RKLLM_RUN_ERROR = 3
 
 
 class RKLLMInputType(IntEnum):
-    """Which member of `RKLLMInput`'s union is filled."""
+    """Which member of the union in `RKLLMInput` is set."""
 
     RKLLM_INPUT_PROMPT = 0
     RKLLM_INPUT_TOKEN = 1
@@ -46,7 +46,7 @@ class RKLLMInputType(IntEnum):
 
 
 class RKLLMInferMode(IntEnum):
-    """What a run is to produce."""
+    """What a run produces."""
 
     RKLLM_INFER_GENERATE = 0
     RKLLM_INFER_GET_LAST_HIDDEN_LAYER = 1
@@ -67,12 +67,12 @@ class CPU(IntFlag):
 
 
 class CallbackAnswer(IntEnum):
-    """What the result callback may return; the header has only the numbers."""
+    """The return values of the result callback; the header has only the numbers."""
 
     GO_ON = 0
     # Not an abort: the key-value cache stays, and the next run resumes this one.
     PAUSE = 1
-    # Frees the hidden states or logits early; only 1.3.0 knows it.
+    # Frees the hidden states or logits early; supported only by 1.3.0.
     RELEASE_OUTPUT = 2
 
 
@@ -90,7 +90,7 @@ class RKLLMExtendParam(Structure):
     )
 
 
-# The end of every list of sampling settings; what stands before it differs from struct to struct.
+# The last fields of every struct with sampling settings; the fields before them differ.
 SAMPLING_FIELDS = (
     ("top_p", c_float),
     ("temperature", c_float),
@@ -104,7 +104,7 @@ SAMPLING_FIELDS = (
 
 
 class RKLLMLoraAdapter(Structure):
-    """A LoRA to load, and the name under which runs may ask for it."""
+    """A LoRA adapter to load, and the name that runs use for it."""
 
     _fields_ = (
         ("lora_adapter_path", c_char_p),
@@ -120,13 +120,13 @@ class RKLLMEmbedInput(Structure):
 
 
 class RKLLMTokenInput(Structure):
-    """A prompt as token ids, taken as it is: no template is put around it."""
+    """A prompt as token ids; the runtime applies no template to it."""
 
     _fields_ = (("input_ids", POINTER(c_int32)), ("n_tokens", c_size_t))
 
 
 class RKLLMLoraParam(Structure):
-    """The loaded LoRA that a run is to use."""
+    """The loaded LoRA adapter that a run uses."""
 
     _fields_ = (("lora_adapter_name", c_char_p),)
 
@@ -138,7 +138,7 @@ class RKLLMPromptCacheParam(Structure):
 
 
 class RKLLMCrossAttnParam(Structure):
-    """The encoder's output, for models that attend to one."""
+    """The encoder's output, for models with cross-attention."""
 
     _fields_ = (
         ("encoder_k_cache", POINTER(c_float)),
@@ -166,7 +166,7 @@ class RKLLMResultLogits(Structure):
 
 
 class RKLLMPerfStat(Structure):
-    """The runtime's own count; means something in the FINISH callback only."""
+    """The runtime's statistics; valid only in the FINISH callback."""
 
     _fields_ = (
         ("prefill_time_ms", c_float),
@@ -178,7 +178,7 @@ class RKLLMPerfStat(Structure):
 
 
 class RKLLMResult(Structure):
-    """What the result callback gets; valid, with all it points to, until the callback returns."""
+    """The result callback's argument; valid, with all it points to, until the callback returns."""
 
     _fields_ = (
         ("text", c_char_p),
@@ -189,6 +189,6 @@ class RKLLMResult(Structure):
     )
 
 
-# (result, userdata of the run, LLMCallState) -> CallbackAnswer. ctypes swallows what a Python
-# function raises here and answers 0.
+# (result, userdata of the run, LLMCallState) -> CallbackAnswer. If the Python function raises,
+# ctypes ignores the exception and returns 0.
 LLMResultCallback = CFUNCTYPE(c_int, POINTER(RKLLMResult), c_void_p, c_int)

@@ -1,4 +1,4 @@
-"""Python that came with a model and may never end, ended in time."""
+"""Limit the run time of untrusted Python code, such as a model's chat template."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class TookTooLongError(BaseException):
-    """It had not ended in time.
+class TimeLimitExceededError(BaseException):
+    """The code did not end within the time limit.
 
-    No Exception: whatever catches one on the way would go on, and be looked at no more.
+    It is a `BaseException` because a handler for `Exception` in the code would catch it and
+    continue, and the code would not be checked again.
     """
 
 
-def within(limit_s: float, work: Callable[[], T]) -> T:
-    """Return what `work` returns, if that takes no longer.
+def run_with_time_limit(limit_s: float, work: Callable[[], T]) -> T:
+    """Return the result of `work`, which may take at most `limit_s` seconds.
 
-    Each line that it comes to is looked at on the way: slow, and it ends a loop on whichever thread
-    this is, where a signal reaches but one. For what is done once.
+    A trace function checks the time on every line. That is slow, so use it only for work that is
+    done once. It works on every thread; a signal would work only on the main thread.
 
     Raises:
-        TookTooLongError: it took longer.
+        TimeLimitExceededError: the work took longer.
     """
     deadline = time.monotonic() + limit_s
 
-    def look(frame: FrameType, event: str, told: Any) -> Any:
+    def check_deadline(frame: FrameType, event: str, argument: Any) -> Any:
         if time.monotonic() > deadline:
-            raise TookTooLongError
-        return look
+            raise TimeLimitExceededError
+        return check_deadline
 
-    before = sys.gettrace()
-    sys.settrace(look)
+    previous = sys.gettrace()
+    sys.settrace(check_deadline)
     try:
         return work()
     finally:
-        sys.settrace(before)
+        sys.settrace(previous)

@@ -1,4 +1,4 @@
-"""Answers made here token by token: the runtime computes logits, and the sampler chooses."""
+"""Generate token by token: the runtime computes logits, and a sampler chooses the tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from engine.backends.base import OnPiece, RunResult
 from engine.backends.rkllm.logits_rows import FloatRows
 from engine.backends.rkllm.runtime import Runtime
-from engine.backends.rkllm.sampled_generation import Answer
+from engine.backends.rkllm.sampled_generation import SampledGeneration
 from engine.backends.rkllm.sampler import Floats
 from engine.backends.rkllm.structs import RKLLMInferMode
 from engine.backends.rkllm.vocabulary import Vocabulary
@@ -20,54 +20,54 @@ from engine.reasoning import starts_in_reasoning
 from engine.request import SamplingParams
 
 if TYPE_CHECKING:
-    # Its library need not be there.
+    # Not imported at run time: llguidance is optional.
     from engine.backends.rkllm.grammar import GrammarCompiler
 
-# Tokens of a prompt in one run. The runtime has a row of logits for each of them, of which the last
-# is wanted: with a vocabulary of 150,000 that is 77 MB, and gigabytes of a whole long prompt.
-CHUNK = 128
-# Of a prompt, in which a mark that it ends with has room, be it a token a letter.
-_LAST = 16
+# Prompt tokens per run. The runtime allocates a row of logits for each of them, although only the
+# last is needed: 77 MB with a vocabulary of 150,000, and gigabytes for a long prompt in one run.
+PREFILL_CHUNK_TOKENS = 128
+# The end of a prompt that is searched for a reasoning marker; long enough for one token per letter.
+_TAIL_TOKENS = 16
 
 
-class LastRow:
-    """Copies the logits that come after the last token, while they are there."""
+class LastLogits:
+    """Copies the logits after the last token during callbacks, after which they are freed."""
 
     def __init__(self) -> None:
-        self._rows = 0
-        self._copied = b""
+        self._row_count = 0
+        self._data = b""
 
-    def take(self, result: Any) -> None:
-        """Copy what a callback brings."""
+    def copy_result(self, result: Any) -> None:
+        """Copy the last row of a callback."""
         logits = result.logits
-        rows = FloatRows.at(logits.logits, logits.num_tokens, logits.vocab_size)
+        rows = FloatRows.from_pointer(logits.logits, logits.num_tokens, logits.vocab_size)
         if rows is not None:
-            self._copied = rows.copied(rows.count - 1, 1)
-            self._rows += rows.count
+            self._data = rows.copy(rows.count - 1, 1)
+            self._row_count += rows.count
 
-    def row(self, tokens: int, size: int) -> Floats:
-        """Return them, one for each of the `size` tokens there are.
+    def logits(self, tokens: int, vocabulary_size: int) -> Floats:
+        """Return one logit for each of the `vocabulary_size` tokens, after `tokens` were computed.
 
         Raises:
-            BackendFailed: there are rows for another number of tokens, and not for the last alone.
+            BackendFailed: there is neither one row per token nor only the row of the last token.
         """
-        if self._rows not in (1, tokens):
+        if self._row_count not in (1, tokens):
             raise BackendFailed(
-                f"the RKLLM runtime gave {self._rows} rows of logits for {tokens} tokens"
+                f"the RKLLM runtime gave {self._row_count} rows of logits for {tokens} tokens"
             )
-        found: Floats = np.frombuffer(self._copied, np.float32)[:size]
-        if len(found) == size:
-            return found
-        # A token that the model knows nothing of never comes.
-        return np.concatenate((found, np.full(size - len(found), -np.inf, np.float32)))
+        row: Floats = np.frombuffer(self._data, np.float32)[:vocabulary_size]
+        if len(row) == vocabulary_size:
+            return row
+        # Tokens beyond the model's logits can never be sampled.
+        return np.concatenate((row, np.full(vocabulary_size - len(row), -np.inf, np.float32)))
 
 
-class Stepwise:
-    """Generates on a runtime that is asked for logits alone, one run for each token.
+class TokenLoop:
+    """Generates from the runtime's logits, with one run per token.
 
-    The key-value cache is kept from step to step and dropped before and after an answer, so nothing
-    of one is in another, and no `History` has a part in it. Owned by the thread of the run; only
-    one at a time.
+    The key-value cache is kept between the steps of an answer and cleared before and after it, so
+    answers share nothing and `KvReuse` is not involved. Owned by the thread of the run; one
+    generation at a time.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class Stepwise:
         runtime: Runtime,
         vocabulary: Vocabulary,
         context_length: int,
-        grammars: GrammarCompiler,
+        grammar_compiler: GrammarCompiler,
     ) -> None:
         self._runtime = runtime
         self._vocabulary = vocabulary
         self._context_length = context_length
-        self._grammars = grammars
+        self._grammar_compiler = grammar_compiler
 
     def run(
         self,
@@ -89,59 +89,69 @@ class Stepwise:
         on_piece: OnPiece,
         aborted: threading.Event,
     ) -> RunResult:
-        """Generate until the end, the context's end, or until no more is wanted.
+        """Generate until an end token, the end of the context, or until `on_piece` returns True.
 
         Raises:
-            RequestRejected: the sampling names a token that is not there, or a grammar that is
-                none.
+            RequestRejected: the sampling names an unknown token or an invalid grammar.
             BackendFailed: the runtime failed.
         """
-        answer = self._answer(prompt, sampling, on_piece)
+        generation = self._start_generation(prompt, sampling, on_piece)
         started = time.monotonic()
-        self._forget()
+        self._clear_cache()
         try:
-            row = self._computed(prompt, sampling.lora, aborted)
+            row = self._compute_logits(prompt, sampling.lora, aborted)
             prefill_ms = (time.monotonic() - started) * 1000
-            while row is not None and (tokens := answer.go_on(row)):
-                row = self._computed(tokens, sampling.lora, aborted)
+            while row is not None and (tokens := generation.advance(row)):
+                row = self._compute_logits(tokens, sampling.lora, aborted)
         finally:
-            self._forget()
+            self._clear_cache()
         return RunResult(
-            reason=answer.reason,
+            reason=generation.reason,
             prompt_tokens=len(prompt),
-            completion_tokens=answer.tokens,
+            completion_tokens=generation.tokens,
             prefill_ms=prefill_ms,
         )
 
-    def _forget(self) -> None:
+    def _clear_cache(self) -> None:
         if not self._runtime.clear_cache():
             raise BackendFailed(
                 "the RKLLM runtime did not forget the request before: its key-value cache is not "
                 "known to be empty after rkllm_clear_kv_cache"
             )
 
-    def _answer(self, prompt: list[int], sampling: SamplingParams, on_piece: OnPiece) -> Answer:
-        end = "".join(map(self._vocabulary.text, prompt[-_LAST:]))
-        constraint = self._grammars.constraint(sampling, thinking=starts_in_reasoning(end))
-        room = self._context_length - len(prompt)
-        return Answer(prompt, sampling, self._vocabulary, constraint, room, on_piece)
+    def _start_generation(
+        self, prompt: list[int], sampling: SamplingParams, on_piece: OnPiece
+    ) -> SampledGeneration:
+        prompt_tail = "".join(map(self._vocabulary.text, prompt[-_TAIL_TOKENS:]))
+        thinking = starts_in_reasoning(prompt_tail)
+        constraint = self._grammar_compiler.build_constraint(sampling, thinking=thinking)
+        free_tokens = self._context_length - len(prompt)
+        return SampledGeneration(
+            prompt, sampling, self._vocabulary, constraint, free_tokens, on_piece
+        )
 
-    def _computed(
+    def _compute_logits(
         self, tokens: list[int], lora: str | None, aborted: threading.Event
     ) -> Floats | None:
-        """Return the logits after these tokens, None if the answer was aborted on the way."""
+        """Return the logits after these tokens; None if the answer was aborted meanwhile."""
         row = None
-        for start in range(0, len(tokens), CHUNK):
-            row = self._step(tokens[start : start + CHUNK], lora, aborted)
+        for start in range(0, len(tokens), PREFILL_CHUNK_TOKENS):
+            row = self._compute_chunk(tokens[start : start + PREFILL_CHUNK_TOKENS], lora, aborted)
             if row is None:
                 break
         return row
 
-    def _step(self, tokens: list[int], lora: str | None, aborted: threading.Event) -> Floats | None:
+    def _compute_chunk(
+        self, tokens: list[int], lora: str | None, aborted: threading.Event
+    ) -> Floats | None:
         if aborted.is_set():
             return None
-        last = LastRow()
+        last_logits = LastLogits()
         run = self._runtime.compute(
-            tokens, RKLLMInferMode.RKLLM_INFER_GET_LOGITS, last.take, keep=True, lora=lora
+            tokens,
+            RKLLMInferMode.RKLLM_INFER_GET_LOGITS,
+            last_logits.copy_result,
+            keep_history=True,
+            lora=lora,
         )
-        return None if run.stopped else last.row(len(tokens), self._vocabulary.size)
+        return None if run.stopped else last_logits.logits(len(tokens), self._vocabulary.size)

@@ -22,7 +22,7 @@ from tests.fake_rkllm import quoted
 from tests.fake_rkllm.tokenizer import CHATML, text_of, write_tokenizer
 from tests.integration.engine.rkllm.conftest import RkllmMaker
 from validation.rules import DEFAULT_RULES
-from validation.v3 import V3
+from validation.rules_validator import RulesValidator
 
 pytestmark = [
     pytest.mark.parametrize("isolation", ["thread"], indirect=True),
@@ -83,7 +83,9 @@ def in_turn(*answers: list[str]) -> str:
 
 
 def service_of(engine: Any) -> OpenAIService:
-    return OpenAIService(Pipeline(engine, "fake", V3.from_file(DEFAULT_RULES)), NO_DEFAULTS)
+    return OpenAIService(
+        Pipeline(engine, "fake", RulesValidator.from_file(DEFAULT_RULES)), NO_DEFAULTS
+    )
 
 
 async def whole(service: OpenAIService, body: dict[str, Any]) -> dict[str, Any]:

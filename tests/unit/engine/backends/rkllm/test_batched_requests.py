@@ -53,7 +53,7 @@ class Library:
         self.running = False
 
     def run(self, batch: Batch) -> None:
-        prompts = batch.begin()
+        prompts = batch.start()
         self.runs.append([prompt[0] for prompt in prompts])
         self.running = True
         self.begun.release()
@@ -71,10 +71,10 @@ class Library:
                 results[place].token_id = step if more > 0 else -1
                 if more > 0 and place < len(prompts):
                     results[place].text = b"%d/%d " % (step, prompts[place][0])
-            if batch.take_result(results, NORMAL):
+            if batch.on_result(results, NORMAL):
                 break
             step += 1
-        batch.take_result(None, FINISH)
+        batch.on_result(None, FINISH)
         self.running = False
 
     def abort(self, batch: Batch) -> None:
@@ -102,11 +102,15 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves nobody out who comes a moment later on a busy machine."""
-    monkeypatch.setattr(module, "GATHER_S", 0.05 * PATIENCE)
+    monkeypatch.setattr(module, "GATHER_WINDOW_S", 0.05 * PATIENCE)
 
 
-def member(name: int, answer: Answer, *, shares: object = None, **sampling: Any) -> BatchedRequest:
-    return BatchedRequest([name, 1], SamplingParams(**sampling), CONTEXT, answer, shares=shares)
+def member(
+    name: int, answer: Answer, *, batch_key: object = None, **sampling: Any
+) -> BatchedRequest:
+    return BatchedRequest(
+        [name, 1], SamplingParams(**sampling), CONTEXT, answer, batch_key=batch_key
+    )
 
 
 class Crowd:
@@ -120,11 +124,11 @@ class Crowd:
         self.answers: dict[int, Answer] = {}
 
     def come(
-        self, name: int, tokens: int, *, shares: object = None, **options: Any
+        self, name: int, tokens: int, *, batch_key: object = None, **options: Any
     ) -> Future[RunResult]:
         self.library.lengths[name] = tokens
         answer = self.answers[name] = Answer(options.pop("enough", None))
-        one = self.members[name] = member(name, answer, shares=shares, **options)
+        one = self.members[name] = member(name, answer, batch_key=batch_key, **options)
         future = self.pool.submit(self.batches.run, one)
         wait_until(lambda: one.batch is not None or one in self.batches._waiting or future.done())
         return future
@@ -160,7 +164,7 @@ def test_oldest_leads_and_takes_those_along_that_may(crowd: Crowd, library: Libr
     futures = [crowd.come(1, 2)]
     assert library.begun.acquire(timeout=BOUND_S)
     comers = [(2, "a"), (3, "b"), (4, "a"), (5, "b"), (6, "a"), (7, "a")]
-    futures += [crowd.come(name, 2, shares=shares) for name, shares in comers]
+    futures += [crowd.come(name, 2, batch_key=batch_key) for name, batch_key in comers]
     for _ in range(4):
         library.go.release()
     for future in futures:
@@ -183,9 +187,9 @@ def test_what_is_no_generation_takes_its_turn(
         return "done"
 
     futures.append(crowd.come(2, 2))
-    alone = pool.submit(batches.alone, work)
+    alone = pool.submit(batches.run_exclusively, work)
     wait_until(lambda: len(batches._waiting) == 2)
-    futures.append(crowd.come(3, 2, shares="other"))
+    futures.append(crowd.come(3, 2, batch_key="other"))
     for _ in range(3):
         library.go.release()
     assert alone.result(BOUND_S) == "done"
@@ -199,8 +203,8 @@ def test_failure_of_what_is_done_alone_is_its_own(batches: BatchScheduler) -> No
         raise BackendFailed("no vector")
 
     with pytest.raises(BackendFailed, match="no vector"):
-        batches.alone(work)
-    assert batches.alone(lambda: 3) == 3
+        batches.run_exclusively(work)
+    assert batches.run_exclusively(lambda: 3) == 3
 
 
 def test_who_leaves_before_the_run_is_not_in_it(crowd: Crowd, library: Library) -> None:
@@ -208,7 +212,7 @@ def test_who_leaves_before_the_run_is_not_in_it(crowd: Crowd, library: Library) 
     first = crowd.come(1, 2)
     assert library.begun.acquire(timeout=BOUND_S)
     second, third = crowd.come(2, 2), crowd.come(3, 2)
-    crowd.members[2].woken.set()
+    crowd.members[2].wakeup.set()
     assert second.result(BOUND_S).completion_tokens == 0
     library.go.release()
     library.go.release()
@@ -221,8 +225,8 @@ def test_who_has_left_is_left_out_however_slow_its_thread(
     batches: BatchScheduler, library: Library
 ) -> None:
     gone = member(1, Answer())
-    gone.woken.set()
-    batches._put(gone)
+    gone.wakeup.set()
+    batches._enqueue(gone)
     batches.run(member(2, Answer(), max_tokens=5))
     assert library.runs == [[2]]
 
@@ -231,7 +235,7 @@ def test_who_leaves_is_free_while_the_run_goes_on(crowd: Crowd, library: Library
     library.held = True
     futures = {name: crowd.come(name, 40) for name in (1, 2, 3)}
     assert library.begun.acquire(timeout=BOUND_S)
-    crowd.members[2].woken.set()
+    crowd.members[2].wakeup.set()
     futures[2].result(BOUND_S)
     assert not futures[1].done()
     assert not library.aborted
@@ -245,7 +249,7 @@ def test_last_one_has_the_run_aborted_and_waits_for_its_end(crowd: Crowd, librar
     futures = {name: crowd.come(name, 40) for name in (1, 2)}
     assert library.begun.acquire(timeout=BOUND_S)
     for name in futures:
-        crowd.members[name].woken.set()
+        crowd.members[name].wakeup.set()
     wait_until(lambda: bool(library.aborted))
     # One of the two sees to the run's end, or nobody would find out that there is none.
     wait_until(lambda: any(future.done() for future in futures.values()))
@@ -292,13 +296,13 @@ def results_of(*places: tuple[bytes | None, int]) -> Any:
 def test_text_may_be_missing_and_a_character_be_waited_for() -> None:
     one, other = Answer(), Answer()
     batch = Batch([member(1, one), member(2, other)], 2)
-    batch.begin()
+    batch.start()
     for state, first in ((WAITING, b"\xe2"), (NORMAL, None), (NORMAL, b"\xe2\x82\xac")):
-        assert not batch.take_result(results_of((first, 7), (b"a", 8)), state)
+        assert not batch.on_result(results_of((first, 7), (b"a", 8)), state)
     assert b"".join(one).decode() == "€"
     assert b"".join(other) == b"aaa"
-    assert not batch.take_result(None, WAITING)
-    batch.take_result(None, FINISH)
+    assert not batch.on_result(None, WAITING)
+    batch.on_result(None, FINISH)
     assert batch.finished
 
 
@@ -306,13 +310,13 @@ def test_nothing_comes_after_a_member_has_left() -> None:
     one, other = Answer(), Answer()
     members = [member(1, one), member(2, other)]
     batch = Batch(members, 2)
-    batch.begin()
-    batch.take_result(results_of((b"a", 1), (b"b", 1)), NORMAL)
+    batch.start()
+    batch.on_result(results_of((b"a", 1), (b"b", 1)), NORMAL)
     assert not batch.leave(members[0])
-    batch.take_result(results_of((b"c", 1), (b"d", 1)), NORMAL)
+    batch.on_result(results_of((b"c", 1), (b"d", 1)), NORMAL)
     # The last one stays until the run has returned.
     assert batch.leave(members[1])
-    batch.take_result(results_of((b"e", 1), (b"f", 1)), NORMAL)
+    batch.on_result(results_of((b"e", 1), (b"f", 1)), NORMAL)
     assert (one, other) == ([b"a"], [b"b", b"d"])
 
 
@@ -320,14 +324,14 @@ def test_prompt_of_a_member_that_has_left_is_not_read() -> None:
     members = [member(1, Answer()), member(2, Answer())]
     batch = Batch(members, 2)
     batch.leave(members[0])
-    assert batch.begin() == [[1], [2, 1]]
+    assert batch.start() == [[1], [2, 1]]
 
 
 @pytest.mark.parametrize(("filler", "aborts"), [(7, True), (-1, False)])
 def test_run_is_aborted_where_only_places_without_a_member_go_on(filler: int, aborts: bool) -> None:
     batch = Batch([member(1, Answer())], 2)
-    batch.begin()
-    assert batch.take_result(results_of((None, -1), (b"x", filler)), NORMAL) is aborts
+    batch.start()
+    assert batch.on_result(results_of((None, -1), (b"x", filler)), NORMAL) is aborts
 
 
 COMERS = st.lists(
@@ -335,7 +339,7 @@ COMERS = st.lists(
         st.integers(0, 30),  # tokens
         st.integers(1, 12) | st.none(),  # max_tokens
         st.integers(1, 12) | st.none(),  # enough
-        st.sampled_from("ab"),  # shares
+        st.sampled_from("ab"),  # batch_key
         st.integers(0, 8) | st.none(),  # leaves after so many pieces
     ),
     min_size=1,
@@ -351,12 +355,12 @@ def test_whatever_comes_each_gets_its_own(
     made = BatchScheduler(PLACES, library.run, library.abort)
     answers: list[Answer] = []
     members: list[BatchedRequest] = []
-    for name, (tokens, limit, enough, shares, leaves) in enumerate(comers):
+    for name, (tokens, limit, enough, batch_key, leaves) in enumerate(comers):
         library.lengths[name] = tokens
         answer = Answer(enough)
-        one = member(name, answer, shares=shares, max_tokens=limit)
+        one = member(name, answer, batch_key=batch_key, max_tokens=limit)
         if leaves == 0:
-            one.woken.set()
+            one.wakeup.set()
         elif leaves is not None:
             one.on_piece = leaving(answer, one, leaves)
         answers.append(answer)
@@ -382,7 +386,7 @@ def leaving(
     def on_piece(piece: bytes, token_id: int, logprob: object) -> bool:
         enough = answer(piece, token_id, logprob)
         if len(answer) == after:
-            one.woken.set()
+            one.wakeup.set()
         return enough
 
     return on_piece

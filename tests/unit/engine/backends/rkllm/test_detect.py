@@ -40,7 +40,7 @@ def test_versions_that_are_known(fake_library: Builder, abi: Any, version: str) 
     assert evidence.version == version
     assert evidence.fields[abi.name]["max_context_len"] == 512
     assert evidence.fields[abi.name]["enabled_cpus_num"] == 4
-    told = evidence.told()
+    told = evidence.describe()
     other = "1.3" if abi is ABI_12 else "1.2"
     assert told.startswith(f"default parameters fit {abi.name}; not {other} (")
     assert told.endswith(f"; version string {version}")
@@ -56,7 +56,7 @@ def test_other_versions_of_a_layout(tmp_path: Path, version: str | None) -> None
     assert choose_abi(evidence) is abi
     assert evidence.version == version
     hint = "no version string" if version is None else f"version string {version}"
-    assert evidence.told().endswith(f"; {hint}")
+    assert evidence.describe().endswith(f"; {hint}")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_neither_layout_fits(tmp_path: Path) -> None:
     path = build_odd(tmp_path, "AT=100")
     message = refusal(path)
     assert message.startswith(
-        f"it cannot be told which ABI {path} has: default parameters fit none"
+        f"the ABI of {path} cannot be determined: default parameters fit none"
     )
     assert "not 1.2 (" in message
     assert "not 1.3 (" in message
@@ -143,7 +143,7 @@ def test_choice_needs_no_library() -> None:
     fits: dict[str, tuple[str, ...]] = {"1.2": ("top_p would be 5",), "1.3": ()}
     evidence = Evidence(path="lib", objections=fits, version="1.3.0")
     assert choose_abi(evidence) is ABI_13
-    assert evidence.told() == (
+    assert evidence.describe() == (
         "default parameters fit 1.3; not 1.2 (top_p would be 5); version string 1.3.0"
     )
 
@@ -161,7 +161,7 @@ def test_library_that_kills_whoever_asks(tmp_path: Path) -> None:
     path = build_odd(tmp_path, "AT_13", "DIES")
     message = refusal(path)
     assert message.startswith(
-        f"{path} does not even give its default parameters, whoever asks is killed by SIGSEGV: "
+        f"{path} does not even give its default parameters, a process that reads them is killed by SIGSEGV: "
     )
     assert "E RKNN: failed to open rknpu module" in message
     assert "nstall librkllmrt.so 1.2.3 or 1.3.0" in message
@@ -169,7 +169,7 @@ def test_library_that_kills_whoever_asks(tmp_path: Path) -> None:
 
 def test_library_that_leaves(tmp_path: Path) -> None:
     message = refusal(build_odd(tmp_path, "AT_13", "LEAVES"))
-    assert "whoever asks exits with code 3: it said nothing" in message
+    assert "a process that reads them exits with code 3: no output" in message
 
 
 def test_library_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

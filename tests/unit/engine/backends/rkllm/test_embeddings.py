@@ -21,7 +21,7 @@ def given_to(states: HiddenStates, rows: list[list[float]]) -> None:
     layer = RKLLMResultLastHiddenLayer(
         ctypes.cast(memory, ctypes.POINTER(ctypes.c_float)), len(rows[0]), len(rows)
     )
-    states.take(RKLLMResult(last_hidden_layer=layer))
+    states.copy_result(RKLLMResult(last_hidden_layer=layer))
     ctypes.memset(memory, 0xA5, ctypes.sizeof(memory))
 
 
@@ -42,7 +42,7 @@ def test_vector_is_pooled_and_of_length_one(pooling: Pooling, cut: int) -> None:
     for part in (ROWS[:cut], ROWS[cut:]):
         if part:
             given_to(states, part)
-    vector = states.vector(len(ROWS))
+    vector = states.embedding(len(ROWS))
     assert vector == pytest.approx(expected(pooling))
     assert math.hypot(*vector) == pytest.approx(1)
 
@@ -50,7 +50,7 @@ def test_vector_is_pooled_and_of_length_one(pooling: Pooling, cut: int) -> None:
 def test_last_row_alone_is_enough_for_its_own_pooling() -> None:
     states = HiddenStates("last")
     given_to(states, ROWS[-1:])
-    assert states.vector(4) == pytest.approx(expected("last"))
+    assert states.embedding(4) == pytest.approx(expected("last"))
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
@@ -58,14 +58,14 @@ def test_other_poolings_want_all_rows(pooling: Pooling) -> None:
     states = HiddenStates(pooling)
     given_to(states, ROWS[-1:])
     with pytest.raises(BackendFailed, match="gave 1 rows of hidden states for 4 tokens"):
-        states.vector(4)
+        states.embedding(4)
 
 
 def test_nothing_is_no_vector() -> None:
     states = HiddenStates("last")
-    states.take(RKLLMResult())
+    states.copy_result(RKLLMResult())
     with pytest.raises(BackendFailed, match="gave 0 rows of hidden states for 2 tokens"):
-        states.vector(2)
+        states.embedding(2)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -73,10 +73,10 @@ def test_what_is_no_number_is_no_vector(bad: float) -> None:
     states = HiddenStates("mean")
     given_to(states, [[1.0, bad]])
     with pytest.raises(BackendFailed, match="that are no numbers"):
-        states.vector(1)
+        states.embedding(1)
 
 
 def test_vector_of_zeros_stays_one() -> None:
     states = HiddenStates("cls")
     given_to(states, [[0.0, 0.0]])
-    assert states.vector(1) == [0.0, 0.0]
+    assert states.embedding(1) == [0.0, 0.0]

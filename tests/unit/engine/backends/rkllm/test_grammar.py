@@ -43,24 +43,26 @@ class Speaker:
         self.grammars = GrammarCompiler(self.vocabulary, self.tokenizer)
 
     def held(self, **sampling: Any) -> Constraint:
-        constraint = self.grammars.constraint(SamplingParams(**sampling))
+        constraint = self.grammars.build_constraint(SamplingParams(**sampling))
         assert constraint is not None
         return constraint
 
     def allowed(self, constraint: Constraint) -> set[str]:
-        return {self.vocabulary.text(int(token)) for token in constraint.allowed().nonzero()[0]}
+        return {
+            self.vocabulary.text(int(token)) for token in constraint.allowed_tokens().nonzero()[0]
+        }
 
     def text(self, tokens: list[int]) -> str:
         return b"".join(map(self.vocabulary.piece, tokens)).decode()
 
-    def say(self, constraint: Constraint, text: str, *, forced: bool = False) -> list[str]:
+    def say(self, constraint: Constraint, text: str, *, fast_forward: bool = False) -> list[str]:
         """Say a text; return what followed from each token of it, which is no more said then."""
         tokens = self.tokenizer.encode(text, special=False)
         followed = []
         while tokens:
             token = tokens.pop(0)
-            assert constraint.allowed()[token], self.vocabulary.text(token)
-            after = constraint.take(token, forced=forced)
+            assert constraint.allowed_tokens()[token], self.vocabulary.text(token)
+            after = constraint.advance(token, fast_forward=fast_forward)
             assert tokens[: len(after)] == after
             del tokens[: len(after)]
             followed.append(self.text(after))
@@ -96,7 +98,7 @@ def in_pieces(folder: Path, bytes_of_others: Sequence[str] = ()) -> Speaker:
 
 
 def test_answer_without_a_wish_is_held_to_nothing(speaker: Speaker) -> None:
-    assert speaker.grammars.constraint(SamplingParams()) is None
+    assert speaker.grammars.build_constraint(SamplingParams()) is None
 
 
 def test_schema_lets_come_what_fits_and_nothing_else(speaker: Speaker) -> None:
@@ -112,10 +114,10 @@ def test_schema_lets_come_what_fits_and_nothing_else(speaker: Speaker) -> None:
     assert speaker.allowed(held) == {"r", "g"}
     speaker.say(held, 'red"')
     assert speaker.allowed(held) == {",", "]"}
-    assert not held.over
+    assert not held.is_complete
     speaker.say(held, "]}")
     assert speaker.allowed(held) == {END}
-    assert held.over
+    assert held.is_complete
 
 
 def test_grammar_lets_come_what_fits_and_nothing_else(speaker: Speaker) -> None:
@@ -125,7 +127,7 @@ def test_grammar_lets_come_what_fits_and_nothing_else(speaker: Speaker) -> None:
     assert speaker.allowed(held) == set("0123456789")
     speaker.say(held, "4")
     assert speaker.allowed(held) == {*"0123456789", END}
-    assert not held.over
+    assert not held.is_complete
 
 
 def test_end_that_is_to_be_ignored_does_not_come(speaker: Speaker) -> None:
@@ -136,7 +138,7 @@ def test_end_that_is_to_be_ignored_does_not_come(speaker: Speaker) -> None:
     held = speaker.held(grammar='root ::= "a"', ignore_eos=True)
     speaker.say(held, "a")
     assert speaker.allowed(held) == set()
-    assert held.over
+    assert held.is_complete
 
 
 def test_every_token_that_ends_answers_may_end_this_one(tmp_path: Path) -> None:
@@ -150,10 +152,10 @@ def test_every_token_that_ends_answers_may_end_this_one(tmp_path: Path) -> None:
 
 def test_what_can_only_follow_is_told(speaker: Speaker) -> None:
     held = speaker.held(json_schema=PERSON)
-    followed = speaker.say(held, '{"name": "Al", "tags": ["red"]}', forced=True)
+    followed = speaker.say(held, '{"name": "Al", "tags": ["red"]}', fast_forward=True)
     # With the bracket there is still a choice; after the first letter of a tag there is none.
     assert followed == ['"name": "', "", "", ', "tags": [', "", 'ed"', "}"]
-    assert held.over
+    assert held.is_complete
 
 
 def test_nothing_that_follows_is_told_unasked(speaker: Speaker) -> None:
@@ -165,15 +167,15 @@ def test_words_with_their_spaces_are_held_too(pieces: Speaker) -> None:
     schema = {"enum": ["red", "  red", "green"]}
     held = pieces.held(json_schema=schema)
     assert pieces.allowed(held) == {'"'}
-    held.take(pieces.tokenizer.encode("\n" + '"', special=False)[-1], forced=True)
+    held.advance(pieces.tokenizer.encode("\n" + '"', special=False)[-1], fast_forward=True)
     assert {"r", "g", " "} <= pieces.allowed(held)
 
 
 def test_forced_words_are_the_text_whatever_begins_it(pieces: Speaker) -> None:
     # Alone a text of these would begin with a space.
     held = pieces.held(json_schema={"enum": ["red"]})
-    [first] = held.allowed().nonzero()[0]
-    forced = held.take(int(first), forced=True)
+    [first] = held.allowed_tokens().nonzero()[0]
+    forced = held.advance(int(first), fast_forward=True)
     assert pieces.text([int(first), *forced]) == '"red"'
     # As the model knows it: no letter after the other.
     assert [pieces.text([token]) for token in forced] == ["red", '"']
@@ -185,26 +187,26 @@ def test_text_that_the_tokenizer_never_writes_is_forced_by_its_bytes(tmp_path: P
     path.write_text(json.dumps(told))
     shouting = Speaker(tmp_path)
     held = shouting.held(json_schema={"const": "no NO no"})
-    [first] = held.allowed().nonzero()[0]
-    assert shouting.text(held.take(int(first), forced=True)) == 'no NO no"'
+    [first] = held.allowed_tokens().nonzero()[0]
+    assert shouting.text(held.advance(int(first), fast_forward=True)) == 'no NO no"'
 
 
 def test_text_that_no_token_is_a_part_of_is_refused_where_it_begins(tmp_path: Path) -> None:
     dumb = in_pieces(tmp_path)
     held = dumb.held(json_schema={"const": "redREDred"})
-    [first] = held.allowed().nonzero()[0]
-    assert dumb.text(held.take(int(first), forced=True)) == "red"
+    [first] = held.allowed_tokens().nonzero()[0]
+    assert dumb.text(held.advance(int(first), fast_forward=True)) == "red"
     with pytest.raises(RequestRejected, match="json_schema: it could not be followed any further"):
-        held.take(int(held.allowed().nonzero()[0][0]), forced=True)
+        held.advance(int(held.allowed_tokens().nonzero()[0][0]), fast_forward=True)
 
 
 def test_special_token_is_no_text(speaker: Speaker) -> None:
     # It is said as letters or not at all: a schema's words make no turn end.
     held = speaker.held(json_schema={"const": f"a{END}b"})
     text = []
-    while not held.over:
-        [token] = held.allowed().nonzero()[0]
-        text += [int(token), *held.take(int(token), forced=True)]
+    while not held.is_complete:
+        [token] = held.allowed_tokens().nonzero()[0]
+        text += [int(token), *held.advance(int(token), fast_forward=True)]
     assert id_of(END) not in text
     assert speaker.text(text) == f'"a{END}b"'
 
@@ -256,11 +258,11 @@ def test_grammar_with_too_many_ways_at_a_time_ends_the_answer(speaker: Speaker) 
     held = speaker.held(
         grammar='root ::= "[" (' + "|".join(f"way{way}" for way in ways) + f"){rules}"
     )
-    [bracket] = held.allowed().nonzero()[0]
+    [bracket] = held.allowed_tokens().nonzero()[0]
     with pytest.raises(
         RequestRejected, match="grammar: it could not be followed any further: "
     ) as told:
-        held.take(int(bracket), forced=False)
+        held.advance(int(bracket), fast_forward=False)
     # Logs have it too, and they have no texts.
     assert "[" not in str(told.value)
 
@@ -276,7 +278,9 @@ def test_whatever_becomes_too_much_is_an_error_and_no_end(
     with pytest.raises(
         RequestRejected, match="json_schema: it could not be followed any further: "
     ):
-        speaker.say(speaker.held(json_schema=PERSON), '{"name": "Al", "tags": []}', forced=forced)
+        speaker.say(
+            speaker.held(json_schema=PERSON), '{"name": "Al", "tags": []}', fast_forward=forced
+        )
 
 
 def test_grammar_of_too_much_is_refused(speaker: Speaker) -> None:
@@ -299,20 +303,22 @@ def test_one_of_several_shapes_is_any_of_them(speaker: Speaker) -> None:
         for kind in ("cat", "dog")
     ]
     held = speaker.held(json_schema={"oneOf": shapes})
-    assert speaker.say(held, '{"kind": "dog"', forced=True) == ['"kind": "', 'og"']
+    assert speaker.say(held, '{"kind": "dog"', fast_forward=True) == ['"kind": "', 'og"']
     alike = [{"type": "object", "properties": {name: {"type": "null"}}} for name in ("a", "b")]
     speaker.say(speaker.held(json_schema={"oneOf": alike}), '{"b": null}')
 
 
 def test_thoughts_are_free_and_what_comes_after_them_is_not(speaker: Speaker) -> None:
-    constraint = speaker.grammars.constraint(SamplingParams(json_schema=PERSON), thinking=True)
+    constraint = speaker.grammars.build_constraint(
+        SamplingParams(json_schema=PERSON), thinking=True
+    )
     assert constraint is not None
     speaker.say(constraint, 'Is it {"a"}? </thin <th\n\n')
     assert END not in speaker.allowed(constraint)
     speaker.say(constraint, "</think>")
     assert speaker.allowed(constraint) == {"{", " ", "\n", "\t", "\r", "\x0b", "\x0c", "�"}
     speaker.say(constraint, '\n\n{"name": "A", "tags": []}')
-    assert constraint.over
+    assert constraint.is_complete
 
 
 def test_no_schema_opens_what_it_refers_to(speaker: Speaker, tmp_path: Path) -> None:

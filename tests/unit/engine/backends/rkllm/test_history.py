@@ -9,7 +9,8 @@ import pytest
 
 from engine.backends.rkllm.history import KvReuse, PromptPart
 from engine.backends.rkllm.prompt_caches import PromptCaches
-from engine.backends.rkllm.runtime import Run, Runtime, Turn
+from engine.backends.rkllm.runs import Run, UserTurn
+from engine.backends.rkllm.runtime import Runtime
 
 CONTEXT = 100
 
@@ -32,12 +33,12 @@ class Cache:
         return self.clears
 
 
-def history_of(*, on: bool = True) -> KvReuse:
-    return KvReuse(PromptCaches(None, Path("model.rkllm")), on=on)
+def history_of(*, enabled: bool = True) -> KvReuse:
+    return KvReuse(PromptCaches(None, Path("model.rkllm")), enabled=enabled)
 
 
-def begin(history: KvReuse, cache: Cache, prompt: Any, **options: Any) -> PromptPart | None:
-    return history.begin(cast("Runtime", cache), prompt, **options)
+def prepare(history: KvReuse, cache: Cache, prompt: Any, **options: Any) -> PromptPart | None:
+    return history.prepare(cast("Runtime", cache), prompt, **options)
 
 
 def ran(ids: list[int], **fields: Any) -> Run:
@@ -49,14 +50,14 @@ def ran(ids: list[int], **fields: Any) -> Run:
 
 def after(history: KvReuse, cache: Cache, ids: list[int], size: int, **fields: Any) -> None:
     """Run [1, 2, 3], with these tokens as its answer and so many in the cache afterwards."""
-    assert begin(history, cache, [1, 2, 3]) == PromptPart([1, 2, 3], keep=True)
-    history.end([1, 2, 3], None, ran(ids, **fields), CONTEXT)
+    assert prepare(history, cache, [1, 2, 3]) == PromptPart([1, 2, 3], keep_history=True)
+    history.record_run([1, 2, 3], None, ran(ids, **fields), CONTEXT)
     cache.size = size
 
 
 def test_first_prompt_is_sent_whole_to_a_cleared_cache() -> None:
     cache = Cache()
-    assert begin(history_of(), cache, [1, 2]) == PromptPart([1, 2], keep=True)
+    assert prepare(history_of(), cache, [1, 2]) == PromptPart([1, 2], keep_history=True)
     assert cache.cleared == 1
 
 
@@ -69,7 +70,7 @@ def test_size_of_the_cache_says_what_is_in_it(size: Any, reused: int) -> None:
     history, cache = history_of(), Cache()
     after(history, cache, [4, 5], size)
     prompt = [1, 2, 3, 4, 5, 6, 7, 8]
-    assert begin(history, cache, prompt) == PromptPart(prompt[reused:], reused, keep=True)
+    assert prepare(history, cache, prompt) == PromptPart(prompt[reused:], reused, keep_history=True)
     assert cache.cleared == (1 if reused else 2)
 
 
@@ -80,7 +81,7 @@ def test_size_of_the_cache_says_what_is_in_it(size: Any, reused: int) -> None:
 def test_prompt_that_does_not_go_on_is_sent_whole(prompt: list[int]) -> None:
     history, cache = history_of(), Cache()
     after(history, cache, [4, 5], 5)
-    assert begin(history, cache, prompt) == PromptPart(prompt, keep=True)
+    assert prepare(history, cache, prompt) == PromptPart(prompt, keep_history=True)
     assert cache.cleared == 2
 
 
@@ -91,13 +92,15 @@ def test_prompt_that_does_not_go_on_is_sent_whole(prompt: list[int]) -> None:
 def test_nothing_is_known_after(fields: dict[str, Any]) -> None:
     history, cache = history_of(), Cache()
     after(history, cache, [4, 5], 5, **fields)
-    assert begin(history, cache, [1, 2, 3, 4, 5, 6]) == PromptPart([1, 2, 3, 4, 5, 6], keep=True)
+    assert prepare(history, cache, [1, 2, 3, 4, 5, 6]) == PromptPart(
+        [1, 2, 3, 4, 5, 6], keep_history=True
+    )
 
 
 def test_aborted_run_is_gone_on_from() -> None:
     history, cache = history_of(), Cache()
     after(history, cache, [4, 5], 5, finished=False, stopped=True)
-    assert begin(history, cache, [1, 2, 3, 4, 5, 6]) == PromptPart([6], 5, keep=True)
+    assert prepare(history, cache, [1, 2, 3, 4, 5, 6]) == PromptPart([6], 5, keep_history=True)
 
 
 @pytest.mark.parametrize(
@@ -120,14 +123,14 @@ def test_token_that_ended_the_answer_is_gone_on_from_where_it_was_told(
     history, cache = history_of(), Cache()
     after(history, cache, [4, 5], size, **fields)
     prompt = [1, 2, 3, 4, 5, 6, 7, 8]
-    assert begin(history, cache, prompt) == PromptPart(prompt[reused:], reused, keep=True)
+    assert prepare(history, cache, prompt) == PromptPart(prompt[reused:], reused, keep_history=True)
 
 
 def test_last_token_told_again_at_the_end_is_no_end_token() -> None:
     history, cache = history_of(), Cache()
     after(history, cache, [4, 5], 6, end_id=5)
-    assert begin(history, cache, [1, 2, 3, 4, 5, 5, 7]) == PromptPart(
-        [1, 2, 3, 4, 5, 5, 7], keep=True
+    assert prepare(history, cache, [1, 2, 3, 4, 5, 5, 7]) == PromptPart(
+        [1, 2, 3, 4, 5, 5, 7], keep_history=True
     )
 
 
@@ -135,40 +138,44 @@ def test_what_is_known_is_known_once() -> None:
     # A run that raises tells nothing of its end.
     history, cache = history_of(), Cache()
     after(history, cache, [4], 4)
-    begin(history, cache, [1, 2, 3, 4, 5])
-    assert begin(history, cache, [1, 2, 3, 4, 5]) == PromptPart([1, 2, 3, 4, 5], keep=True)
+    prepare(history, cache, [1, 2, 3, 4, 5])
+    assert prepare(history, cache, [1, 2, 3, 4, 5]) == PromptPart(
+        [1, 2, 3, 4, 5], keep_history=True
+    )
 
 
 def test_text_is_run_without_history_and_finds_none() -> None:
-    history, cache, text = history_of(), Cache(), Turn("hi")
-    assert begin(history, cache, text) == PromptPart(text)
+    history, cache, text = history_of(), Cache(), UserTurn("hi")
+    assert prepare(history, cache, text) == PromptPart(text)
     assert cache.cleared == 0
     after(history, cache, [4], 4)
-    assert [begin(history, cache, text) for _ in range(2)] == [PromptPart(text)] * 2
+    assert [prepare(history, cache, text) for _ in range(2)] == [PromptPart(text)] * 2
     assert cache.cleared == 2
 
 
 def test_new_handle_holds_nothing() -> None:
     history, cache = history_of(), Cache()
     after(history, cache, [4], 4)
-    history.forget()
-    assert begin(history, cache, [1, 2, 3, 4, 5]) == PromptPart([1, 2, 3, 4, 5], keep=True)
+    history.reset()
+    assert prepare(history, cache, [1, 2, 3, 4, 5]) == PromptPart(
+        [1, 2, 3, 4, 5], keep_history=True
+    )
 
 
 def test_cache_that_stays_full_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     history, cache = history_of(), Cache(clears=False)
-    assert begin(history, cache, [1, 2]) is None
+    assert prepare(history, cache, [1, 2]) is None
     assert "RKLLM_KV_REUSE" in caplog.text
-    history.end([1, 2], None, ran([3]), CONTEXT)
+    history.record_run([1, 2], None, ran([3]), CONTEXT)
     cache.size = 3
-    assert begin(history, cache, [1, 2, 3, 4]) == PromptPart([1, 2, 3, 4])
+    assert prepare(history, cache, [1, 2, 3, 4]) == PromptPart([1, 2, 3, 4])
 
 
 def test_nothing_is_asked_where_nothing_is_kept() -> None:
-    history, cache = history_of(on=False), Cache(clears=False)
-    for prompt in ([1, 2], [1, 2, 3], Turn("hi")):
-        assert begin(history, cache, prompt) == PromptPart(prompt)
-        history.end(prompt, None, ran([3]), CONTEXT)
+    history, cache = history_of(enabled=False), Cache(clears=False)
+    for prompt in ([1, 2], [1, 2, 3], UserTurn("hi")):
+        assert prepare(history, cache, prompt) == PromptPart(prompt)
+        history.record_run(prompt, None, ran([3]), CONTEXT)
     assert cache.cleared == 0
 
 
@@ -179,11 +186,11 @@ def test_what_one_adapter_computed_is_nothing_to_another(
     first: str | None, then: str | None, reused: int
 ) -> None:
     history, cache = history_of(), Cache()
-    begin(history, cache, [1, 2, 3], lora=first)
-    history.end([1, 2, 3], None, ran([4]), CONTEXT)
+    prepare(history, cache, [1, 2, 3], lora=first)
+    history.record_run([1, 2, 3], None, ran([4]), CONTEXT)
     cache.size = 3
-    part = begin(history, cache, [1, 2, 3, 4, 5], lora=then)
-    assert part == PromptPart([1, 2, 3, 4, 5][reused:], reused, keep=True)
+    part = prepare(history, cache, [1, 2, 3, 4, 5], lora=then)
+    assert part == PromptPart([1, 2, 3, 4, 5][reused:], reused, keep_history=True)
     assert cache.cleared == (1 if reused else 2)
 
 
@@ -191,10 +198,12 @@ def test_vector_in_between_is_computed_alone_and_ends_what_is_known() -> None:
     # Even if the cache is as long afterwards as it was before.
     history, cache = history_of(), Cache()
     after(history, cache, [4], 4)
-    assert begin(history, cache, [7, 8], alone=True) == PromptPart([7, 8])
+    assert prepare(history, cache, [7, 8], isolated=True) == PromptPart([7, 8])
     assert (cache.cleared, cache.size) == (2, 0)
     cache.size = 4
-    assert begin(history, cache, [1, 2, 3, 4, 5]) == PromptPart([1, 2, 3, 4, 5], keep=True)
+    assert prepare(history, cache, [1, 2, 3, 4, 5]) == PromptPart(
+        [1, 2, 3, 4, 5], keep_history=True
+    )
     assert cache.cleared == 3
 
 
@@ -203,14 +212,14 @@ def test_prompt_is_saved_once_something_was_said(tmp_path: Path) -> None:
     model = tmp_path / "model.rkllm"
     model.touch()
     caches = PromptCaches(str(tmp_path), model)
-    caches.open("1.3")
-    history, cache, file = KvReuse(caches, on=True), Cache(), caches.path("bot", None)
+    caches.find_folders("1.3")
+    history, cache, file = KvReuse(caches, enabled=True), Cache(), caches.cache_path("bot", None)
     assert file is not None
     for run in (ran([], finished=False, stopped=True), ran([4], finished=False, stopped=True)):
         assert not file.exists()
-        part = history.begin(cast("Runtime", cache), [1, 2, 3], cache=file)
+        part = history.prepare(cast("Runtime", cache), [1, 2, 3], cache=file)
         assert part is not None
         assert part.save_to is not None
         part.save_to.touch()
-        history.end([1, 2, 3], file, run, CONTEXT)
+        history.record_run([1, 2, 3], file, run, CONTEXT)
     assert file.exists()

@@ -36,7 +36,9 @@ def put(folder: Path, content: bytes | None = None) -> Path:
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without the library: where it may be is below this folder."""
-    monkeypatch.setattr(library, "_USUAL", tuple(str(tmp_path / name) for name in ("lib", "opt")))
+    monkeypatch.setattr(
+        library, "_USUAL_FOLDERS", tuple(str(tmp_path / name) for name in ("lib", "opt"))
+    )
     monkeypatch.setattr(library, "_LDCONFIG", str(tmp_path / "ldconfig"))
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     return tmp_path

@@ -21,16 +21,16 @@ def pointer(*numbers: float) -> Any:
     [(0, 3, [1, 2, 3, 4, 5, 6]), (2, 1, [5, 6]), (0, 1, [1, 2]), (1, 2, [3, 4, 5, 6])],
 )
 def test_those_that_are_asked_for_are_copied(first: int, count: int, found: list[float]) -> None:
-    rows = FloatRows.at(pointer(1, 2, 3, 4, 5, 6), 3, 2)
+    rows = FloatRows.from_pointer(pointer(1, 2, 3, 4, 5, 6), 3, 2)
     assert rows is not None
     assert (rows.count, rows.width) == (3, 2)
-    assert array("f", rows.copied(first, count)).tolist() == found
+    assert array("f", rows.copy(first, count)).tolist() == found
 
 
 @pytest.mark.parametrize(("count", "width"), [(0, 2), (3, 0), (-1, 2), (3, -2)])
 def test_what_is_no_rows_is_none(count: int, width: int) -> None:
-    assert FloatRows.at(pointer(1, 2), count, width) is None
+    assert FloatRows.from_pointer(pointer(1, 2), count, width) is None
 
 
 def test_a_pointer_to_nothing_is_none() -> None:
-    assert FloatRows.at(ctypes.POINTER(ctypes.c_float)(), 1, 1) is None
+    assert FloatRows.from_pointer(ctypes.POINTER(ctypes.c_float)(), 1, 1) is None

@@ -48,22 +48,22 @@ def handle() -> Handle:
 
 def caches_of(model: Path, abi: str = "1.3", adapters: Sequence[LoraAdapter] = ()) -> PromptCaches:
     made = PromptCaches(str(model.parent / "caches"), model)
-    made.open(abi, adapters)
+    made.find_folders(abi, adapters)
     return made
 
 
-def use(
+def load_or_prepare(
     caches: PromptCaches, handle: Handle, name: str, tokens: list[int], lora: str | None = None
 ) -> tuple[int, bool]:
     """Run a prompt: how much is reused, and whether it is saved, which is done then."""
     runtime = cast("Runtime", handle)
-    path = caches.path(name, lora)
+    path = caches.cache_path(name, lora)
     assert path is not None
-    caches.release_all_but(runtime, path)
-    found = caches.use(runtime, path, tokens)
+    caches.release_unless(runtime, path)
+    found = caches.load_or_prepare(runtime, path, tokens)
     if found.save_to is not None:
         found.save_to.write_text("what the runtime computed")
-    caches.saved(path, tokens)
+    caches.commit(path, tokens)
     return found.reused, found.save_to is not None
 
 
@@ -79,9 +79,9 @@ def test_shared_beginning_is_reused(
     reused: int,
 ) -> None:
     caches = caches_of(model)
-    assert use(caches, handle, "bot", [1, 2, 3]) == (0, True)
-    assert use(caches, handle, "bot", tokens) == (reused, False)
-    assert use(caches, handle, "bot", tokens) == (reused, False)
+    assert load_or_prepare(caches, handle, "bot", [1, 2, 3]) == (0, True)
+    assert load_or_prepare(caches, handle, "bot", tokens) == (reused, False)
+    assert load_or_prepare(caches, handle, "bot", tokens) == (reused, False)
     assert handle.calls == ["bot"]
     # What is there already was not to be saved.
     assert caplog.records == []
@@ -91,7 +91,7 @@ def test_shared_beginning_is_reused(
 def test_caches_are_private_whatever_the_umask(model: Path, handle: Handle, umask: int) -> None:
     before = os.umask(umask)
     try:
-        use(caches_of(model), handle, "bot", [1, 2, 3])
+        load_or_prepare(caches_of(model), handle, "bot", [1, 2, 3])
     finally:
         os.umask(before)
     (folder,) = (model.parent / "caches").iterdir()
@@ -99,27 +99,27 @@ def test_caches_are_private_whatever_the_umask(model: Path, handle: Handle, umas
     assert [stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()] == [0o600] * 2
     # As an earlier version may have left it.
     folder.chmod(0o755)
-    assert use(caches_of(model), handle, "bot", [1, 2, 3]) == (2, False)
+    assert load_or_prepare(caches_of(model), handle, "bot", [1, 2, 3]) == (2, False)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_one_is_released_before_another(model: Path, handle: Handle) -> None:
     caches = caches_of(model)
     for name in ("a", "b", "a", "b"):
-        use(caches, handle, name, [1, 2])
+        load_or_prepare(caches, handle, name, [1, 2])
     assert handle.calls == ["a", "release", "b"]
-    caches.release_all_but(cast("Runtime", handle), None)
-    caches.release_all_but(cast("Runtime", handle), None)
+    caches.release_unless(cast("Runtime", handle), None)
+    caches.release_unless(cast("Runtime", handle), None)
     assert handle.calls[3:] == ["release"]
-    use(caches, handle, "a", [1, 2])
-    caches.forget()
-    use(caches, handle, "a", [1, 2])
+    load_or_prepare(caches, handle, "a", [1, 2])
+    caches.reset()
+    load_or_prepare(caches, handle, "a", [1, 2])
     assert handle.calls[4:] == ["a", "a"]
 
 
 @pytest.mark.parametrize("change", ["begin", "end", "size", "name", "abi"])
 def test_another_model_has_files_of_its_own(model: Path, handle: Handle, change: str) -> None:
-    use(caches_of(model), handle, "bot", [1, 2])
+    load_or_prepare(caches_of(model), handle, "bot", [1, 2])
     data = model.read_bytes()
     if change == "begin":
         model.write_bytes(b"Begin" + data[5:])
@@ -130,7 +130,7 @@ def test_another_model_has_files_of_its_own(model: Path, handle: Handle, change:
     elif change == "name":
         model = model.rename(model.with_name("llama.rkllm"))
     other = caches_of(model, "1.2" if change == "abi" else "1.3")
-    assert use(other, handle, "bot", [1, 2]) == (0, True)
+    assert load_or_prepare(other, handle, "bot", [1, 2]) == (0, True)
     assert handle.calls == []
 
 
@@ -141,9 +141,9 @@ def test_adapters_have_files_of_their_own(model: Path, handle: Handle, change: s
     adapters = [LoraAdapter("french", path), LoraAdapter("legal", model)]
     caches = caches_of(model, adapters=adapters)
     for lora in (None, "french", "legal"):
-        assert use(caches, handle, "bot", [1, 2], lora) == (0, True)
-    assert use(caches, handle, "bot", [1, 2], "french") == (1, False)
-    assert use(caches, handle, "bot", [1, 2]) == (1, False)
+        assert load_or_prepare(caches, handle, "bot", [1, 2], lora) == (0, True)
+    assert load_or_prepare(caches, handle, "bot", [1, 2], "french") == (1, False)
+    assert load_or_prepare(caches, handle, "bot", [1, 2]) == (1, False)
     assert handle.calls == ["bot", "release", "bot"]
     # Under the same name, another one.
     if change == "file":
@@ -151,67 +151,67 @@ def test_adapters_have_files_of_their_own(model: Path, handle: Handle, change: s
     else:
         adapters[0] = LoraAdapter("french", path, 0.5)
     caches = caches_of(model, adapters=adapters)
-    assert use(caches, handle, "bot", [1, 2], "french") == (0, True)
-    assert use(caches, handle, "bot", [1, 2], "legal") == (1, False)
+    assert load_or_prepare(caches, handle, "bot", [1, 2], "french") == (0, True)
+    assert load_or_prepare(caches, handle, "bot", [1, 2], "legal") == (1, False)
 
 
 @pytest.mark.parametrize("half", ["no text", "{", "[1]", "{}", '{"tokens": 5}', None])
 def test_half_a_file_is_saved_again(model: Path, handle: Handle, half: str | None) -> None:
     caches = caches_of(model)
     for _ in range(2):
-        use(caches, handle, "bot", [1, 2])
+        load_or_prepare(caches, handle, "bot", [1, 2])
     (beside,) = model.parent.glob("caches/*/bot.json")
     if half is None:
         beside.with_suffix(".bin").unlink()
     else:
         beside.write_text(half)
-    assert use(caches, handle, "bot", [1, 2]) == (0, True)
+    assert load_or_prepare(caches, handle, "bot", [1, 2]) == (0, True)
     assert json.loads(beside.read_text()) == {"tokens": [1, 2]}
     assert handle.calls == ["bot", "release"]
-    assert use(caches, handle, "bot", [1, 2]) == (1, False)
+    assert load_or_prepare(caches, handle, "bot", [1, 2]) == (1, False)
 
 
 def test_two_processes_may_save_the_same_at_once(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_pid = {pid: caches_of(model) for pid in (1, os.getppid())}
-    file = by_pid[1].path("bot", None)
+    file = by_pid[1].cache_path("bot", None)
     assert file is not None
     for pid, caches in by_pid.items():
         monkeypatch.setattr("os.getpid", lambda pid=pid: pid)
-        found = caches.use(cast("Runtime", Handle()), file, [1, 2])
+        found = caches.load_or_prepare(cast("Runtime", Handle()), file, [1, 2])
         assert found.save_to is not None
         found.save_to.write_text(f"half of {pid}")
     for pid, caches in by_pid.items():
         monkeypatch.setattr("os.getpid", lambda pid=pid: pid)
-        caches.saved(file, [1, 2])
+        caches.commit(file, [1, 2])
         assert file.read_text() == f"half of {pid}"
 
 
 def test_there_is_a_bound(model: Path, handle: Handle) -> None:
     caches = caches_of(model)
     for number in range(MAX_CACHES):
-        use(caches, handle, f"bot{number}", [1, 2])
+        load_or_prepare(caches, handle, f"bot{number}", [1, 2])
     with pytest.raises(RequestRejected, match=r"prompt_cache: more cannot be saved, .* 64 already"):
-        use(caches, handle, "more", [1, 2])
-    assert use(caches, handle, "bot0", [1, 2]) == (1, False)
+        load_or_prepare(caches, handle, "more", [1, 2])
+    assert load_or_prepare(caches, handle, "bot0", [1, 2]) == (1, False)
 
 
 def test_one_that_does_not_load_is_asked_for_again(model: Path, handle: Handle) -> None:
     caches = caches_of(model)
-    use(caches, handle, "bot", [1, 2])
+    load_or_prepare(caches, handle, "bot", [1, 2])
     handle.loads = False
     with pytest.raises(RequestRejected, match=r"did not load .*/bot\.bin"):
-        use(caches, handle, "bot", [1, 2])
+        load_or_prepare(caches, handle, "bot", [1, 2])
     handle.loads = True
-    assert use(caches, handle, "bot", [1, 2]) == (1, False)
+    assert load_or_prepare(caches, handle, "bot", [1, 2]) == (1, False)
 
 
 def test_without_a_folder_they_are_off(model: Path) -> None:
     caches = PromptCaches(None, model)
-    caches.open("1.3")
-    assert not caches.on
-    assert caches.path("bot", None) is None
+    caches.find_folders("1.3")
+    assert not caches.enabled
+    assert caches.cache_path("bot", None) is None
 
 
 def test_cache_that_cannot_be_put_in_place_costs_no_answer(
@@ -228,17 +228,17 @@ def test_cache_that_cannot_be_put_in_place_costs_no_answer(
     caches = caches_of(model)
     with monkeypatch.context() as patched:
         patched.setattr(Path, "write_text", full)
-        use(caches, handle, "bot", [1, 2, 3])
+        load_or_prepare(caches, handle, "bot", [1, 2, 3])
     assert "prompt cache bot was not saved: No space left on device" in caplog.text
     assert [path.name for path in (model.parent / "caches").rglob("bot*")] == []
     # The next one saves it.
-    assert use(caches, handle, "bot", [1, 2, 3]) == (0, True)
-    assert use(caches, handle, "bot", [1, 2, 4]) == (2, False)
+    assert load_or_prepare(caches, handle, "bot", [1, 2, 3]) == (0, True)
+    assert load_or_prepare(caches, handle, "bot", [1, 2, 4]) == (2, False)
 
 
 def test_what_dead_processes_left_unfinished_is_removed(model: Path, handle: Handle) -> None:
     caches = caches_of(model)
-    path = caches.path("old", None)
+    path = caches.cache_path("old", None)
     assert path is not None
     path.parent.mkdir(parents=True)
     ended = subprocess.Popen(["true"])
@@ -248,6 +248,6 @@ def test_what_dead_processes_left_unfinished_is_removed(model: Path, handle: Han
     kept = [path.parent / name for name in (f"other.bin.{os.getppid()}", "own.bin.x", "notes.1")]
     for each in kept:
         each.touch()
-    use(caches, handle, "bot", [1, 2, 3])
+    load_or_prepare(caches, handle, "bot", [1, 2, 3])
     there = {each.name for each in path.parent.iterdir()}
     assert there == {"bot.bin", "bot.json", *(each.name for each in kept)}

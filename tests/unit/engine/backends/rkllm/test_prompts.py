@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engine.backends.rkllm.prompts import ChatTokenizer, folder_for
+from engine.backends.rkllm.prompts import ChatTokenizer, find_tokenizer_folder
 from engine.errors import ModelLoadFailed, RequestRejected
 from engine.request import Chat, Message
 from tests.fake_rkllm.tokenizer import CHATML, id_of, text_of, tokenizer, write_tokenizer
@@ -39,22 +39,22 @@ def rendered(tmp_path: Path) -> Callable[..., str]:
 
 def test_files_are_beside_the_model_or_in_a_folder_of_its_name(tmp_path: Path) -> None:
     model = tmp_path / "tiny.rkllm"
-    assert folder_for(model, None) is None
+    assert find_tokenizer_folder(model, None) is None
     write_tokenizer(tmp_path)
-    assert folder_for(model, None) == tmp_path
+    assert find_tokenizer_folder(model, None) == tmp_path
     # Several models may lie in one folder.
     write_tokenizer(tmp_path / "tiny")
-    assert folder_for(model, None) == tmp_path / "tiny"
+    assert find_tokenizer_folder(model, None) == tmp_path / "tiny"
 
 
 def test_folder_that_was_given(tmp_path: Path) -> None:
     model = tmp_path / "tiny.rkllm"
     write_tokenizer(tmp_path)
     given = write_tokenizer(tmp_path / "given")
-    assert folder_for(model, str(given)) == given
-    assert folder_for(model, str(given / "tokenizer.json")) == given
+    assert find_tokenizer_folder(model, str(given)) == given
+    assert find_tokenizer_folder(model, str(given / "tokenizer.json")) == given
     with pytest.raises(ModelLoadFailed, match=r"RKLLM_TOKENIZER: there is no .*none/tokenizer\.j"):
-        folder_for(model, str(tmp_path / "none"))
+        find_tokenizer_folder(model, str(tmp_path / "none"))
 
 
 # ---- tokens ----

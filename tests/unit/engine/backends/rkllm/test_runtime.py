@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 
 from engine.backends.rkllm.abi import ABI_12, ABI_13, ABIS, Abi, Functions
-from engine.backends.rkllm.runtime import Run, Runtime, Setup, Turn, fill_sampling
+from engine.backends.rkllm.runs import InitConfig, Run, UserTurn, fill_sampling
+from engine.backends.rkllm.runtime import Runtime
 from engine.backends.rkllm.structs import RKLLMResult
 from engine.errors import BackendFailed, ModelLoadFailed
 from engine.request import SamplingParams
@@ -19,7 +20,7 @@ from tests.waiting import PATIENCE
 
 NORMAL, WAITING, FINISH, ERROR = range(4)
 BOUND_S = 10 * PATIENCE
-SETUP = Setup(model=Path("/models/tiny.rkllm"), context_length=64, sampling=SamplingParams())
+SETUP = InitConfig(model=Path("/models/tiny.rkllm"), context_length=64, sampling=SamplingParams())
 
 
 class Library:
@@ -130,7 +131,7 @@ class Pieces(list[bytes]):
 
 def run_of(runtime: Runtime, pieces: Pieces | None = None, **options: Any) -> Run:
     given = {
-        "prompt": Turn("hi"),
+        "prompt": UserTurn("hi"),
         "sampling": SamplingParams(),
         "limit": 50,
         "on_piece": Pieces() if pieces is None else pieces,
@@ -212,11 +213,11 @@ def test_what_a_model_is_initialised_with(library: Library, runtime: Runtime) ->
     )
     if library.abi is ABI_13:
         assert param.ignore_eos_token is False
-    assert runtime.ready
+    assert runtime.is_loaded
 
 
 def test_board_settings(library: Library) -> None:
-    setup = Setup(
+    setup = InitConfig(
         model=Path("m"),
         context_length=32,
         sampling=SamplingParams(ignore_eos=True),
@@ -237,7 +238,7 @@ def test_board_settings(library: Library) -> None:
 
 
 def test_path_of_a_model_may_be_any_bytes(library: Library, runtime: Runtime) -> None:
-    runtime.init(Setup(model=Path("ü\udcff"), context_length=32, sampling=SamplingParams()))
+    runtime.init(InitConfig(model=Path("ü\udcff"), context_length=32, sampling=SamplingParams()))
     assert library.param.model_path == b"\xc3\xbc\xff"
 
 
@@ -247,7 +248,7 @@ def test_init_that_fails(library: Library, code: int, handle: int | None) -> Non
     runtime = Runtime(cast("Functions", library), library.abi)
     with pytest.raises(ModelLoadFailed, match=f"rkllm_init failed with {code}"):
         runtime.init(SETUP)
-    assert not runtime.ready
+    assert not runtime.is_loaded
     runtime.close()
     assert library.calls == ["init"]
 
@@ -279,7 +280,7 @@ def test_handle_is_freed_once(library: Library, runtime: Runtime) -> None:
 
 
 def test_text_goes_in_as_a_users_turn(library: Library, runtime: Runtime) -> None:
-    run_of(runtime, prompt=Turn("Grüße \ud800", enable_thinking=True))
+    run_of(runtime, prompt=UserTurn("Grüße \ud800", enable_thinking=True))
     given = library.given
     assert (given.role, given.input_type, given.enable_thinking) == (b"user", 0, True)
     assert given.prompt_input == "Grüße ?".encode()
@@ -316,7 +317,7 @@ def test_run_keeps_history_and_saves_its_prompt_on_request(
         return 0
 
     library.script = script
-    run_of(runtime, prompt=[1], keep=True, save_to=Path("/caches/bot.bin"))
+    run_of(runtime, prompt=[1], keep_history=True, save_to=Path("/caches/bot.bin"))
     assert seen == [(1, b"/caches/bot.bin")]
 
 
@@ -617,7 +618,7 @@ def test_abort_in_the_moment_of_another_one_is_not_forgotten(library: Library) -
     # The thread that aborts is busy with an older one, and about to go back to sleep.
     runtime = Runtime(cast("Functions", library), library.abi)
     runtime.init(SETUP)
-    older, runtime._abort_wanted = runtime._abort_wanted, CrossedEvent(runtime.abort)
+    older, runtime._abort_requested = runtime._abort_requested, CrossedEvent(runtime.abort)
 
     def script(number: int | None) -> int:
         older.set()

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from engine.backends.base import RunResult
+from engine.backends.rkllm.grammar import GrammarCompiler
 from engine.backends.rkllm.runtime import Runtime
 from engine.backends.rkllm.structs import RKLLMResult, RKLLMResultLogits
-from engine.backends.rkllm.token_loop import CHUNK, LastRow, Stepwise
+from engine.backends.rkllm.token_loop import PREFILL_CHUNK_TOKENS, LastLogits, TokenLoop
 from engine.backends.rkllm.vocabulary import Vocabulary
 from engine.errors import BackendFailed
 from engine.output import FinishReason
@@ -26,7 +27,7 @@ WORDS = cast(
     "Vocabulary",
     SimpleNamespace(
         size=3,
-        ends={2},
+        end_tokens={2},
         piece=lambda token: b"ab"[token : token + 1],
         text=lambda token: "ab"[token],
     ),
@@ -41,25 +42,25 @@ class Held:
         self.asked: list[bool] = []
         self.thinking = False
 
-    def constraint(self, sampling: SamplingParams, *, thinking: bool) -> Held | None:
+    def build_constraint(self, sampling: SamplingParams, *, thinking: bool) -> Held | None:
         self.thinking = thinking
         return self if self._words else None
 
-    def allowed(self) -> Any:
+    def allowed_tokens(self) -> Any:
         mask = np.zeros(3, np.bool_)
         mask[self._words[0][:1] or [0, 1, 2]] = True
         return mask
 
-    def take(self, token: int, *, forced: bool) -> list[int]:
-        self.asked.append(forced)
+    def advance(self, token: int, *, fast_forward: bool) -> list[int]:
+        self.asked.append(fast_forward)
         word = self._words.pop(0)
         assert not word or token == word[0]
-        if not forced and word[1:]:
+        if not fast_forward and word[1:]:
             self._words.insert(0, word[1:])
-        return word[1:] if forced else []
+        return word[1:] if fast_forward else []
 
     @property
-    def over(self) -> bool:
+    def is_complete(self) -> bool:
         return not self._words
 
 
@@ -86,9 +87,15 @@ class Fed:
         return self.clears
 
     def compute(
-        self, tokens: list[int], mode: int, take: Callable[[Any], None], *, keep: bool, lora: Any
+        self,
+        tokens: list[int],
+        mode: int,
+        take: Callable[[Any], None],
+        *,
+        keep_history: bool,
+        lora: Any,
     ) -> Any:
-        assert keep
+        assert keep_history
         self.asked.append(tokens)
         self.on_compute()
         if not self.stops:
@@ -114,7 +121,9 @@ def run(
         pieces.append(piece)
         return len(pieces) == enough
 
-    steps = Stepwise(cast("Runtime", fed), WORDS, context_length, cast("Grammars", held or Held()))
+    steps = TokenLoop(
+        cast("Runtime", fed), WORDS, context_length, cast("GrammarCompiler", held or Held())
+    )
     ended(steps.run([*prompt], sampling, on_piece, aborted or threading.Event()))
     return pieces
 
@@ -134,8 +143,8 @@ def test_token_that_nobody_wants_to_follow_is_not_computed() -> None:
 def test_abort_between_two_parts_of_a_prompt_ends_it() -> None:
     fed, aborted = Fed([0, 5, 0]), threading.Event()
     fed.on_compute = aborted.set
-    assert run(fed, prompt=[0] * (CHUNK + 1), aborted=aborted) == []
-    assert fed.asked == ["forget", [0] * CHUNK, "forget"]
+    assert run(fed, prompt=[0] * (PREFILL_CHUNK_TOKENS + 1), aborted=aborted) == []
+    assert fed.asked == ["forget", [0] * PREFILL_CHUNK_TOKENS, "forget"]
 
 
 def test_abort_between_two_tokens_ends_it() -> None:
@@ -148,8 +157,8 @@ def test_abort_between_two_tokens_ends_it() -> None:
 def test_step_that_was_stopped_ends_it_without_numbers() -> None:
     fed = Fed()
     fed.stops = True
-    assert run(fed, prompt=[0] * (CHUNK + 1)) == []
-    assert fed.asked == ["forget", [0] * CHUNK, "forget"]
+    assert run(fed, prompt=[0] * (PREFILL_CHUNK_TOKENS + 1)) == []
+    assert fed.asked == ["forget", [0] * PREFILL_CHUNK_TOKENS, "forget"]
 
 
 def test_failure_is_forgotten_too() -> None:
@@ -177,8 +186,10 @@ def test_what_can_only_follow_is_read_in_one_go() -> None:
 
 def test_long_words_are_read_in_parts() -> None:
     fed = Fed([5, 0, 0], [0, 0, 0], [5, 0, 0])
-    assert len(run(fed, held=Held([0] * (CHUNK + 1), [0]))) == CHUNK + 2
-    assert fed.asked == ["forget", [0, 1], [0] * CHUNK, [0], "forget"]
+    assert (
+        len(run(fed, held=Held([0] * (PREFILL_CHUNK_TOKENS + 1), [0]))) == PREFILL_CHUNK_TOKENS + 2
+    )
+    assert fed.asked == ["forget", [0, 1], [0] * PREFILL_CHUNK_TOKENS, [0], "forget"]
 
 
 def test_answer_ends_in_the_middle_of_a_word_where_no_more_is_wanted() -> None:
@@ -227,16 +238,22 @@ def test_log_probabilities_cost_a_look_at_the_model_for_each_token() -> None:
 @pytest.mark.parametrize("text", ["<think>", "<think>\n"])
 def test_prompt_that_ends_in_thoughts_is_told_of(text: str) -> None:
     held, prompt = Held(), [0] * 40
-    letters = SimpleNamespace(size=3, ends={2}, text=lambda token: "a")
-    steps = Stepwise(
-        cast("Runtime", Fed([0, 0, 5])), cast("Vocabulary", letters), 1024, cast("Grammars", held)
+    letters = SimpleNamespace(size=3, end_tokens={2}, text=lambda token: "a")
+    steps = TokenLoop(
+        cast("Runtime", Fed([0, 0, 5])),
+        cast("Vocabulary", letters),
+        1024,
+        cast("GrammarCompiler", held),
     )
     steps.run(prompt, GREEDY, lambda *_: False, threading.Event())
     assert not held.thinking
     # A token a letter, as the least there can be.
     letters.text = lambda token: text[token - 3] if token >= 3 else "a"
-    steps = Stepwise(
-        cast("Runtime", Fed([0, 0, 5])), cast("Vocabulary", letters), 1024, cast("Grammars", held)
+    steps = TokenLoop(
+        cast("Runtime", Fed([0, 0, 5])),
+        cast("Vocabulary", letters),
+        1024,
+        cast("GrammarCompiler", held),
     )
     steps.run([*prompt, *range(3, 3 + len(text))], GREEDY, lambda *_: False, threading.Event())
     assert held.thinking
@@ -248,24 +265,24 @@ def test_model_that_knows_none_of_what_must_come_fails() -> None:
 
 
 def test_last_row_is_kept_and_cut_or_filled_to_the_vocabulary() -> None:
-    last = LastRow()
-    last.take(result([[1, 2, 3], [4, 5, 6]]))
-    assert last.row(2, 3).tolist() == [4, 5, 6]
+    last = LastLogits()
+    last.copy_result(result([[1, 2, 3], [4, 5, 6]]))
+    assert last.logits(2, 3).tolist() == [4, 5, 6]
     # Columns that are only there to make it a round number; tokens that the model has no column of.
-    assert last.row(2, 2).tolist() == [4, 5]
-    assert last.row(2, 4).tolist() == [4, 5, 6, -math.inf]
+    assert last.logits(2, 2).tolist() == [4, 5]
+    assert last.logits(2, 4).tolist() == [4, 5, 6, -math.inf]
 
 
 @pytest.mark.parametrize(("rows", "tokens", "fits"), [(1, 5, True), (5, 5, True), (2, 5, False)])
 def test_rows_are_of_all_tokens_or_the_last(rows: int, tokens: int, fits: bool) -> None:
-    last = LastRow()
-    last.take(RKLLMResult())
+    last = LastLogits()
+    last.copy_result(RKLLMResult())
     for row in range(rows):
-        last.take(result([[row, 0.0]]))
+        last.copy_result(result([[row, 0.0]]))
     if fits:
-        assert last.row(tokens, 2).tolist() == [rows - 1, 0]
+        assert last.logits(tokens, 2).tolist() == [rows - 1, 0]
     else:
         with pytest.raises(BackendFailed, match="gave 2 rows of logits for 5 tokens"):
-            last.row(tokens, 2)
+            last.logits(tokens, 2)
     with pytest.raises(BackendFailed, match="gave 0 rows"):
-        LastRow().row(1, 2)
+        LastLogits().logits(1, 2)

@@ -82,7 +82,7 @@ def test_ends_are_those_of_both_files(tmp_path: Path, configured: Any) -> None:
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": configured}))
     _, vocabulary = vocabulary_of(tmp_path)
     more = configured if isinstance(configured, list) else [configured]
-    assert vocabulary.ends == {id_of("</s>"), *more} - {None}
+    assert vocabulary.end_tokens == {id_of("</s>"), *more} - {None}
 
 
 def test_without_an_end_there_is_no_answer(tmp_path: Path) -> None:
