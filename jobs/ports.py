@@ -56,7 +56,7 @@ class JobQueue(Protocol):
 
         `skip_lost` leaves out jobs that this worker has lost. It is set for a worker that runs
         other jobs: it may not know that it lost this one, and its messages about the old attempt
-        could not be told apart from those about the new one.
+        could not be distinguished from those about the new one.
         """
 
     async def extend(self, job_id: str, attempt: int, lease_s: float) -> bool:
