@@ -429,7 +429,7 @@ async def test_cancel_reaches_the_worker(
     plane: MakePlane, monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
     if begun:
-        monkeypatch.setattr(expiry, "BEGINS_S", 0.0)
+        monkeypatch.setattr(expiry, "MAX_START_DELAY_S", 0.0)
     at = await plane()
     worker = at.worker()
     job_id = await at.run()
