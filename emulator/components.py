@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 from emulator.autoscaling.autoscaler import Autoscaler, is_managed
 from emulator.batches.service import BatchPlane
@@ -44,7 +43,7 @@ from engine import AnyEngine, engines_by_model
 from engine.errors import EngineError
 from handler.composition import Services, build_result_uploader, build_services, build_validation
 from handler.setting_error import SettingError
-from jobs import Job, JobStatus, JobStore, MemoryJobStore, SqliteJournal
+from jobs import Job, JobStatus, MemoryJobStore, SqliteJournal
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +181,7 @@ def build_components(settings: EmulatorSettings, engine: AnyEngine) -> Component
         settings.store_limits(), journal, on_ended=end_reporter.report, on_started=log_started
     )
     traced_store = tracing.wrap_store(store)
-    routes_store = cast("JobStore", DrainingStore(traced_store, shutdown))
+    routes_store = DrainingStore(traced_store, shutdown)
     end_reporter.webhooks = webhooks = Webhooks(
         store,
         tries=settings.webhook_tries,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum
-from typing import Any
 
 from emulator.http.shutdown_state import ShutdownState
 from jobs import Job, JobStatus, JobStore
+from jobs.forwarding_store import ForwardingJobStore
 
 # A wait this short does not delay the shutdown.
 _SHORT_WAIT_S = 0.25
@@ -19,7 +19,7 @@ class _Cut(Enum):
     CUT = "cut"
 
 
-class DrainingStore:
+class DrainingStore(ForwardingJobStore):
     """A job store whose waits end early during a shutdown. Everything else is forwarded.
 
     A worker that waits for jobs gets none. A client that waits for a queued job gets its current
@@ -28,11 +28,8 @@ class DrainingStore:
     """
 
     def __init__(self, store: JobStore, shutdown: ShutdownState) -> None:
-        self._store = store
+        super().__init__(store)
         self._shutdown = shutdown
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
 
     def has_ready_job(self, endpoint: str) -> bool:
         """Return whether a job is available; False while the server drains."""

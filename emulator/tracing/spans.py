@@ -80,7 +80,7 @@ class OpenTelemetryTracing:
 
     def wrap_store(self, store: JobStore) -> JobStore:
         """Return a store that creates a span for each enqueued job."""
-        return TracedJobStore.through(store, self._job_enqueued)
+        return TracedJobStore(store, self._job_enqueued)
 
     def _job_enqueued(self, job: Job) -> None:
         attributes = {"worker_rkllm.job.id": job.id, "worker_rkllm.endpoint": job.endpoint}

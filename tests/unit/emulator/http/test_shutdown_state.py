@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import nullcontext
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -12,7 +12,7 @@ from emulator.http.shutdown_state import ShutdownState
 from emulator.middleware.draining import DrainGate
 from emulator.runpod.draining_store import DrainingStore
 from emulator.server.graceful_shutdown import GracefulShutdown
-from jobs import JobStatus, JobStore, MemoryJobStore, NewJob
+from jobs import JobStatus, MemoryJobStore, NewJob
 from tests.unit.emulator.asgi import Inner, call
 
 BEGINS = (
@@ -77,7 +77,7 @@ async def test_workers_are_told_to_wait_in_the_way_they_heed(
 
 async def test_store_hands_out_nothing_more(shutdown: ShutdownState) -> None:
     store = MemoryJobStore()
-    seen = cast("JobStore", DrainingStore(store, shutdown))
+    seen = DrainingStore(store, shutdown)
     polls = [asyncio.create_task(seen.receive("a", f"a/{n}", lease_s=9, wait_s=60)) for n in "12"]
     await asyncio.sleep(0.01)
     shutdown.start_draining()
@@ -92,7 +92,7 @@ async def test_store_hands_out_nothing_more(shutdown: ShutdownState) -> None:
 async def test_job_is_handed_out_or_stays_whenever_the_end_begins(shutdown: ShutdownState) -> None:
     for turns in range(6):
         store, shutdown = MemoryJobStore(), ShutdownState()
-        seen = cast("JobStore", DrainingStore(store, shutdown))
+        seen = DrainingStore(store, shutdown)
         poll = asyncio.create_task(seen.receive("a", "a/1", lease_s=9, wait_s=60))
         await asyncio.sleep(0.001)
         await store.enqueue(NewJob(endpoint="a", input=b"1"))
@@ -104,7 +104,7 @@ async def test_job_is_handed_out_or_stays_whenever_the_end_begins(shutdown: Shut
 
 async def test_who_waits_for_a_job_that_waits_is_shown_it_at_once(shutdown: ShutdownState) -> None:
     store = MemoryJobStore()
-    seen = cast("JobStore", DrainingStore(store, shutdown))
+    seen = DrainingStore(store, shutdown)
     job = await store.enqueue(NewJob(endpoint="a", input=b"1"))
     waiting = asyncio.create_task(seen.wait(job.id, 60))
     await asyncio.sleep(0.01)
@@ -117,7 +117,7 @@ async def test_who_waits_for_a_job_that_waits_is_shown_it_at_once(shutdown: Shut
 @pytest.mark.parametrize("ends", [True, False])
 async def test_who_waits_for_a_job_that_runs_waits_on(shutdown: ShutdownState, ends: bool) -> None:
     store = MemoryJobStore()
-    seen = cast("JobStore", DrainingStore(store, shutdown))
+    seen = DrainingStore(store, shutdown)
     job = await store.enqueue(NewJob(endpoint="a", input=b"1"))
     (leased,) = await store.receive("a", "a/1", lease_s=60)
     waiting = asyncio.create_task(seen.wait(job.id, 60))
@@ -136,7 +136,7 @@ async def test_who_waits_for_a_job_that_runs_waits_on(shutdown: ShutdownState, e
 
 async def test_waiting_ends_as_usual_while_all_is_well(shutdown: ShutdownState) -> None:
     store = MemoryJobStore()
-    seen = cast("JobStore", DrainingStore(store, shutdown))
+    seen = DrainingStore(store, shutdown)
     job = await store.enqueue(NewJob(endpoint="a", input=b"1"))
     found = await seen.wait(job.id, 0.01)
     assert found is not None

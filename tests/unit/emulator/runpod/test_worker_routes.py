@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from starlette.requests import Request
@@ -15,7 +15,7 @@ from emulator.runpod.draining_store import DrainingStore
 from emulator.runpod.worker_registry import Fleet
 from emulator.runpod.worker_routes import WorkerRoutes
 from emulator.settings import EmulatorSettings
-from jobs import JobStatus, JobStore, MemoryJobStore, NewJob
+from jobs import JobStatus, MemoryJobStore, NewJob
 from tests.unit.emulator.events import DEADLINE_S
 
 Connect = Callable[..., Any]
@@ -29,7 +29,7 @@ class Plane:
         self.store = MemoryJobStore()
         self.fleet = Fleet(self.store, lease_s=30, grace_s=1)
         self.shutdown = ShutdownState()
-        seen = cast("JobStore", DrainingStore(self.store, self.shutdown))
+        seen = DrainingStore(self.store, self.shutdown)
         self.routes = WorkerRoutes(seen, self.fleet, settings, self.shutdown)
         self.worker = self.fleet.worker("ep", "w")
 
