@@ -34,8 +34,8 @@ FAILED = "failed"
 
 Findings = Iterator[tuple[str, Any]]
 
-# The short prompt is for a run that ends by itself: an aborted run may have no statistics. The long
-# one does not end before the limit or the abort.
+# The answer to the short prompt ends before any limit: an aborted run may have no statistics. The
+# answer to the long one does not end before the limit or the abort.
 _SHORT_PROMPT = "Count from one to twenty, in words."
 _LONG_PROMPT = "Tell a long story about a walnut tree."
 _LIMIT_TOKENS = 5
@@ -81,10 +81,10 @@ class Doctor:
         yield "machine", machine_info.describe_machine
         yield "model", self._model
         if self._name == "rkllm":
-            from engine.backends.rkllm import library_findings
+            from engine.backends.rkllm import diagnostics
 
-            yield "driver", library_findings.report_driver
-            yield "library", lambda: library_findings.report_library(self._options)
+            yield "driver", diagnostics.report_driver
+            yield "library", lambda: diagnostics.report_library(self._options)
         yield "loading", self._loading
         yield "first run", self._first_run
         yield f"limit of {_LIMIT_TOKENS} tokens", self._limit

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.backends.rkllm.grammar import GrammarCompiler
+from engine.backends.rkllm.logits.grammar import GrammarCompiler
+from engine.backends.rkllm.logits.vocabulary import Vocabulary
 from engine.backends.rkllm.prompts import ChatTokenizer
-from engine.backends.rkllm.vocabulary import Vocabulary
 from engine.request import SamplingParams
 from tests.fake_rkllm.tokenizer import write_tokenizer
 

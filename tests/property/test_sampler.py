@@ -12,8 +12,8 @@ import pytest
 from hypothesis import assume, currently_in_test_context, given
 from hypothesis import strategies as st
 
-from engine.backends.rkllm import sampler as module
-from engine.backends.rkllm.sampler import Floats, Sampler, candidates, most_likely_ids
+from engine.backends.rkllm.logits import sampler as module
+from engine.backends.rkllm.logits.sampler import Floats, Sampler, candidates, most_likely_ids
 from engine.errors import BackendFailed, RequestRejected
 from engine.request import SamplingParams
 

@@ -13,10 +13,10 @@ from typing import Any
 from engine import reasoning
 from engine.backends.base import OnPiece, RunResult
 from engine.backends.gguf import has_chat_template, read_header
-from engine.backends.llamacpp.body import build_completion_request
+from engine.backends.llamacpp.completion_request import build_completion_request
+from engine.backends.llamacpp.completion_run import CompletionRun
 from engine.backends.llamacpp.infill import fill_infill_template, read_infill_template
-from engine.backends.llamacpp.loaded import ReloadableServer
-from engine.backends.llamacpp.run import CompletionRun
+from engine.backends.llamacpp.reloadable_server import ReloadableServer
 from engine.backends.llamacpp.server import DraftConfig, LlamaServer, ServerConfig
 from engine.capabilities import Capabilities
 from engine.chat_template import template_markers

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.backends.llamacpp.cache_slots import CacheSlots
 from engine.backends.llamacpp.listener import ListenerClient, to_engine_error
-from engine.backends.llamacpp.slots import CacheSlots
 from engine.errors import ModelLoadFailed
 from engine.request import RenderedPrompt
 

@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Literal
 from engine.backends.base import OnPiece, RunResult
 from engine.backends.rkllm import detect, driver, library
 from engine.backends.rkllm.abi import MissingSymbols, bind
-from engine.backends.rkllm.batch import Batch, BatchedRequest
-from engine.backends.rkllm.batched_requests import BatchScheduler
+from engine.backends.rkllm.batching.batch import Batch, BatchedRequest
+from engine.backends.rkllm.batching.scheduler import BatchScheduler
 from engine.backends.rkllm.checks import check_batch, check_context, check_model
 from engine.backends.rkllm.embeddings import HiddenStates, Pooling
-from engine.backends.rkllm.history import KvReuse
 from engine.backends.rkllm.inputs import (
     RuntimeInput,
     build_embedding_input,
     build_input,
     require_tokens,
 )
-from engine.backends.rkllm.logits_mode import build_token_loop
+from engine.backends.rkllm.kv_cache.kv_reuse import KvReuse
+from engine.backends.rkllm.kv_cache.prompt_caches import PromptCaches
+from engine.backends.rkllm.logits.setup import build_token_loop
 from engine.backends.rkllm.lora_adapters import LoraAdapter, check_adapters, parse_adapters
-from engine.backends.rkllm.model import ReloadableModel
 from engine.backends.rkllm.model_capabilities import DEFAULT_SAMPLING, build_capabilities
-from engine.backends.rkllm.prompt_caches import PromptCaches
 from engine.backends.rkllm.prompts import ChatTokenizer, find_tokenizer_folder, require_tokenizer
+from engine.backends.rkllm.reloadable_model import ReloadableModel
 from engine.backends.rkllm.run_result import build_run_result, check_run
 from engine.backends.rkllm.runs import InitConfig
 from engine.backends.rkllm.runtime import Runtime
@@ -39,7 +39,7 @@ from engine.errors import BackendFailed, ModelLoadFailed, RequestRejected, Unsup
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 
 if TYPE_CHECKING:
-    from engine.backends.rkllm.token_loop import TokenLoop
+    from engine.backends.rkllm.logits.token_loop import TokenLoop
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from engine.backends.rkllm.logits_rows import FloatRows
+from engine.backends.rkllm.float_rows import FloatRows
 from engine.errors import BackendFailed
 
 Pooling = Literal["last", "mean", "cls"]

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from engine.backends.base import RunResult
-from engine.backends.rkllm.batch import Batch
+from engine.backends.rkllm.batching.batch import Batch
 from engine.backends.rkllm.inputs import RuntimeInput
 from engine.backends.rkllm.runs import Run
 from engine.errors import BackendFailed

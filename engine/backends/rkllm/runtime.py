@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.backends.base import OnPiece
 from engine.backends.rkllm.abi import Abi, Functions
-from engine.backends.rkllm.batch import Batch
+from engine.backends.rkllm.batching.batch import Batch
 from engine.backends.rkllm.lora_adapters import LoraAdapter
 from engine.backends.rkllm.runs import (
     ALL_TOKENS,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.backends.rkllm import batched_requests
+from engine.backends.rkllm.batching import scheduler
 from tests.fake_rkllm import build, read_log, write_script
 from tests.fake_rkllm.tokenizer import write_tokenizer
 from tests.integration.emulator.conftest import Serve
@@ -20,7 +20,7 @@ async def test_prompts_of_one_request_share_a_run(
 ) -> None:
     log = tmp_path / "calls.log"
     monkeypatch.setenv("FAKE_RKLLM_LOG", str(log))
-    monkeypatch.setattr(batched_requests, "GATHER_WINDOW_S", 0.5 * PATIENCE)
+    monkeypatch.setattr(scheduler, "GATHER_WINDOW_S", 0.5 * PATIENCE)
     write_tokenizer(tmp_path)
     server = await serve(
         write_script(tmp_path / "model.rkllm", 'answer\n  say "\\{i}/\\{prompt} " times=asked\n'),

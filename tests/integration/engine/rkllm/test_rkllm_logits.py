@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from engine import Chat, Engine, FinishReason, Message, Priority
-from engine.backends.rkllm.sampler import Sampler
-from engine.backends.rkllm.token_loop import PREFILL_CHUNK_TOKENS
+from engine.backends.rkllm.logits.sampler import Sampler
+from engine.backends.rkllm.logits.token_loop import PREFILL_CHUNK_TOKENS
 from engine.errors import (
     BackendFailed,
     ModelLoadFailed,
@@ -268,7 +268,7 @@ async def test_what_it_needs_is_named(
     rkllm_of: RkllmMaker, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as without:
-        without.setitem(sys.modules, "engine.backends.rkllm.token_loop", None)
+        without.setitem(sys.modules, "engine.backends.rkllm.logits.token_loop", None)
         with pytest.raises(ModelLoadFailed, match="RKLLM_MODE=logits needs numpy: `pip install"):
             await logits_engine(rkllm_of).ready()
     (files / "tokenizer.json").unlink()

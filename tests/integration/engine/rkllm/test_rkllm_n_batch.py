@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from engine import Engine, FinishReason, Priority, TokenStream
-from engine.backends.rkllm import batched_requests
 from engine.backends.rkllm.abi import Abi
+from engine.backends.rkllm.batching import scheduler
 from engine.doctor import FAILED, Doctor
 from engine.errors import (
     BackendFailed,
@@ -52,7 +52,7 @@ def tokenizer(tmp_path: Path) -> Path:
 @pytest.fixture
 def full_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has a batch wait for more to come for as long as a busy machine may take."""
-    monkeypatch.setattr(batched_requests, "GATHER_WINDOW_S", 0.5 * PATIENCE)
+    monkeypatch.setattr(scheduler, "GATHER_WINDOW_S", 0.5 * PATIENCE)
 
 
 def said(prompt: tuple[int, ...], tokens: int) -> str:

@@ -161,7 +161,8 @@ def test_library_that_kills_whoever_asks(tmp_path: Path) -> None:
     path = build_odd(tmp_path, "AT_13", "DIES")
     message = refusal(path)
     assert message.startswith(
-        f"{path} does not even give its default parameters, a process that reads them is killed by SIGSEGV: "
+        f"{path} does not even give its default parameters, a process that reads them is killed by "
+        "SIGSEGV: "
     )
     assert "E RKNN: failed to open rknpu module" in message
     assert "nstall librkllmrt.so 1.2.3 or 1.3.0" in message

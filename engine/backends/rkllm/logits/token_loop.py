@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.backends.base import OnPiece, RunResult
-from engine.backends.rkllm.logits_rows import FloatRows
+from engine.backends.rkllm.float_rows import FloatRows
+from engine.backends.rkllm.logits.sampled_generation import SampledGeneration
+from engine.backends.rkllm.logits.sampler import Floats
+from engine.backends.rkllm.logits.vocabulary import Vocabulary
 from engine.backends.rkllm.runtime import Runtime
-from engine.backends.rkllm.sampled_generation import SampledGeneration
-from engine.backends.rkllm.sampler import Floats
 from engine.backends.rkllm.structs import RKLLMInferMode
-from engine.backends.rkllm.vocabulary import Vocabulary
 from engine.errors import BackendFailed
 from engine.reasoning import starts_in_reasoning
 from engine.request import SamplingParams
 
 if TYPE_CHECKING:
     # Not imported at run time: llguidance is optional.
-    from engine.backends.rkllm.grammar import GrammarCompiler
+    from engine.backends.rkllm.logits.grammar import GrammarCompiler
 
 # Prompt tokens per run. The runtime allocates a row of logits for each of them, although only the
 # last is needed: 77 MB with a vocabulary of 150,000, and gigabytes for a long prompt in one run.

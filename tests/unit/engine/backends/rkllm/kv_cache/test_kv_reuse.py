@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from engine.backends.rkllm.history import KvReuse, PromptPart
-from engine.backends.rkllm.prompt_caches import PromptCaches
+from engine.backends.rkllm.kv_cache.kv_reuse import KvReuse, PromptPart
+from engine.backends.rkllm.kv_cache.prompt_caches import PromptCaches
 from engine.backends.rkllm.runs import Run, UserTurn
 from engine.backends.rkllm.runtime import Runtime
 

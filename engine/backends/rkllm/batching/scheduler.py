@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from engine.backends.base import RunResult
-from engine.backends.rkllm.batch import Batch, BatchedRequest
+from engine.backends.rkllm.batching.batch import Batch, BatchedRequest
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import gbnf_to_lark
 from numpy.typing import NDArray
 
+from engine.backends.rkllm.logits.vocabulary import Vocabulary
 from engine.backends.rkllm.prompts import ChatTokenizer
-from engine.backends.rkllm.vocabulary import Vocabulary
 from engine.errors import RequestRejected
 from engine.request import SamplingParams
 from engine.schema_grammar import MAX_SYMBOLS, build_grammar, check_grammar

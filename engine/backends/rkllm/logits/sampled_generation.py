@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.backends.base import OnPiece
-from engine.backends.rkllm.sampler import Floats, SampledToken, Sampler
-from engine.backends.rkllm.vocabulary import Vocabulary
+from engine.backends.rkllm.logits.sampler import Floats, SampledToken, Sampler
+from engine.backends.rkllm.logits.vocabulary import Vocabulary
 from engine.output import FinishReason, TokenLogprob
 from engine.request import SamplingParams
 
 if TYPE_CHECKING:
     # Not imported at run time: llguidance is optional.
-    from engine.backends.rkllm.grammar import Constraint
+    from engine.backends.rkllm.logits.grammar import Constraint
 
 
 class SampledGeneration:

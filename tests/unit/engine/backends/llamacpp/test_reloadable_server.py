@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engine.backends.llamacpp.loaded import ReloadableServer
+from engine.backends.llamacpp.reloadable_server import ReloadableServer
 from engine.backends.llamacpp.server import DraftConfig, ServerConfig
 from engine.errors import BackendFailed, ModelLoadFailed
 from tests.waiting import wait_until_blocking

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from engine.backends.rkllm.logits.vocabulary import Vocabulary
 from engine.backends.rkllm.prompts import ChatTokenizer
-from engine.backends.rkllm.vocabulary import Vocabulary
 from engine.errors import ModelLoadFailed
 from tests.fake_rkllm.tokenizer import id_of, write_tokenizer
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.backends.llamacpp.slots import CacheSlots, common_prefix_length
+from engine.backends.llamacpp.cache_slots import CacheSlots, common_prefix_length
 from engine.request import RenderedPrompt
 
 SYSTEM = "You are helpful. "

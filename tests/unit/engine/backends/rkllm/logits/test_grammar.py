@@ -12,10 +12,10 @@ import pytest
 from llguidance import LLParserLimits
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from engine.backends.rkllm import grammar
-from engine.backends.rkllm.grammar import Constraint, GrammarCompiler
+from engine.backends.rkllm.logits import grammar
+from engine.backends.rkllm.logits.grammar import Constraint, GrammarCompiler
+from engine.backends.rkllm.logits.vocabulary import Vocabulary
 from engine.backends.rkllm.prompts import ChatTokenizer
-from engine.backends.rkllm.vocabulary import Vocabulary
 from engine.errors import RequestRejected
 from engine.request import SamplingParams
 from engine.schema_cost import MAX_SYMBOLS as MAX_ESTIMATED_SYMBOLS

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.backends.rkllm.logits_rows import FloatRows
+from engine.backends.rkllm.float_rows import FloatRows
 
 
 def pointer(*numbers: float) -> Any:

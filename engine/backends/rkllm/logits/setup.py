@@ -10,7 +10,7 @@ from engine.backends.rkllm.runtime import Runtime
 from engine.errors import ModelLoadFailed
 
 if TYPE_CHECKING:
-    from engine.backends.rkllm.token_loop import TokenLoop
+    from engine.backends.rkllm.logits.token_loop import TokenLoop
 
 
 def build_token_loop(
@@ -28,13 +28,13 @@ def build_token_loop(
         )
     try:
         # Imported here because the backend needs no numpy in its other mode.
-        from engine.backends.rkllm.grammar import GrammarCompiler
-        from engine.backends.rkllm.token_loop import TokenLoop
+        from engine.backends.rkllm.logits.grammar import GrammarCompiler
+        from engine.backends.rkllm.logits.token_loop import TokenLoop
     except ImportError as error:
         raise ModelLoadFailed(
             "RKLLM_MODE=logits needs numpy: `pip install 'worker-rkllm[logits]'` adds it"
         ) from error
-    from engine.backends.rkllm.vocabulary import Vocabulary
+    from engine.backends.rkllm.logits.vocabulary import Vocabulary
 
     vocabulary = Vocabulary(tokenizer, folder)
     return TokenLoop(runtime, vocabulary, context_length, GrammarCompiler(vocabulary, tokenizer))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine.backends.rkllm.inputs import RuntimeInput
-from engine.backends.rkllm.prompt_caches import PromptCaches
+from engine.backends.rkllm.kv_cache.prompt_caches import PromptCaches
 from engine.backends.rkllm.runs import Run
 from engine.backends.rkllm.runtime import Runtime
 

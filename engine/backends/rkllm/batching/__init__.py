@@ -1,0 +1,1 @@
+"""Opt-in mode RKLLM_N_BATCH: several requests share one run of the runtime."""
