@@ -26,12 +26,12 @@ class Admission:
     """Grants slots by priority, and in order of arrival within a priority.
 
     `max_queue` limits how many interactive requests wait. Jobs and batches are not limited: they
-    wait in queues of their own, whose workers bring no more of them here than there are slots. If
+    wait in queues of their own, whose workers bring at most as many here as there are slots. If
     they were refused, a job that was accepted long ago would fail because of a burst of requests.
 
     An exclusive request waits until no slot is held, and no other slot is granted until its
     release. Later requests wait behind it, whatever their priority: otherwise a few overlapping
-    requests could keep it, and the queue that it came from, waiting for ever.
+    requests could block it, and the queue that it came from, without end.
 
     A slot is held from admission until the backend's run has returned, so a run that is still
     stopping after an abort keeps its slot. Owned by the event loop: every method is called on it,
@@ -76,7 +76,7 @@ class Admission:
     ) -> None:
         """Wait for a slot until `deadline` on the loop's clock; the caller must `release` it once.
 
-        An exclusive slot is granted when no other slot is held, and none is granted beside it.
+        An exclusive slot is granted when no other is held; until its release no other is granted.
 
         Raises:
             QueueFull: the request is interactive, and `max_queue` of them wait already.

@@ -1,4 +1,4 @@
-"""What a loaded backend supports, and how unsupported parameters are handled."""
+"""The capabilities of a loaded backend, and the check of parameters against them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.request import Chat, Prompt, SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What one backend supports with its loaded model.
+    """The capabilities of one backend with its loaded model.
 
     `context_length`: tokens of prompt and answer together.
     `slots`: number of concurrent generations.

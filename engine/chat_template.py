@@ -38,7 +38,7 @@ def apply_chat_template(
     This is decided only here, because only a loaded model shows whether it has a chat template.
     `request.chat_template` is "off" for requests that are raw by definition. "auto" applies only a
     template of the model's own, and not to a prompt that was rendered by its author. "on" also
-    applies the engine's default template; if there is none, it warns and sends the prompt as it is,
+    applies the engine's default template. Without one it warns and sends the prompt as it is,
     because an answer to the raw prompt is more useful than a failed job.
     """
     prompt, mode = request.prompt, request.chat_template

@@ -43,7 +43,7 @@ def default_model_path(root: Path, environment: Mapping[str, str] = os.environ) 
 
 
 def _cache_folder(environment: Mapping[str, str]) -> Path:
-    # The XDG specification says that relative paths must be ignored.
+    # The XDG specification requires relative paths to be ignored.
     if os.path.isabs(configured := environment.get("XDG_CACHE_HOME", "")):
         return Path(configured)
     home = os.path.expanduser("~")

@@ -76,7 +76,7 @@ class Engine:
 
     @property
     def trouble(self) -> str | None:
-        """What failed and when the engine is restarted; None unless it is being restarted."""
+        """A sentence on the failure and the time of the restart; None unless restarting."""
         downtime = self._host.downtime
         return None if downtime is None else downtime.sentence
 
@@ -92,7 +92,7 @@ class Engine:
 
     @property
     def capabilities(self) -> Capabilities | None:
-        """What the loaded model supports; None until it has been loaded once."""
+        """The capabilities of the loaded model; None until it has been loaded once."""
         return self._host.capabilities
 
     @property

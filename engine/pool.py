@@ -66,7 +66,7 @@ class EnginePool:
 
     @property
     def trouble(self) -> str | None:
-        """What failed and when the engine is restarted; None unless the pool is restarting.
+        """A sentence on the failure and the time of the restart; None unless restarting.
 
         If several engines are restarting, it is about the first one.
         """
@@ -181,7 +181,7 @@ class EnginePool:
             self._reservations.resize(self.slots)
 
 
-# What entry points start and close.
+# The engine or engines that an entry point starts and closes.
 AnyEngine = Engine | EnginePool
 
 

@@ -148,7 +148,7 @@ class GenerationRequest:
     """The argument of `Engine.generate`.
 
     `timeout_s` counts from the call, queueing included; None is the engine's default.
-    `chat_template` says whether a text prompt becomes a user turn of the model's chat template.
+    `chat_template` is whether a text prompt becomes a user turn of the model's chat template.
     """
 
     prompt: Prompt

@@ -32,7 +32,7 @@ class RunTrace:
 
     @property
     def callbacks(self) -> int:
-        """The number of callbacks, including those that the backend dropped after an abort."""
+        """The number of callbacks, including callbacks that the backend dropped after an abort."""
         return len(self.callback_times) if self.end.callbacks is None else self.end.callbacks
 
     @property

@@ -19,7 +19,7 @@ MAX_SYMBOLS = 40_000
 # Optional items and properties of all values that are allowed at one position of an answer.
 # llguidance's parser keeps two entries per part in one row, and drops the grammar above 2,000.
 MAX_OPTIONAL_PARTS = 1_000
-# What the start of an array, of an object, and each of its properties add, in the same unit.
+# Parts that the start of an array, the start of an object, and each of its properties add.
 _PARTS_PER_ARRAY = 4
 _PARTS_PER_OPEN_OBJECT = 4
 _PARTS_PER_PROPERTY = 2
@@ -48,7 +48,7 @@ _SYMBOLS_PER_REMAINDER = 3
 # The library expands these by halves or not at all, so their values hardly matter.
 _LENGTHS = ("minLength", "maxLength", "minProperties", "maxProperties")
 _SYMBOLS_PER_LENGTH = 100
-# Keys beside a `$ref` or `anyOf` that add no constraint to combine.
+# Keys next to a `$ref` or `anyOf` that add no constraint to combine.
 _ANNOTATIONS = frozenset(
     "$anchor $comment $defs $id $schema default definitions deprecated description discriminator "
     "example examples nullable readOnly title writeOnly x-guidance".split()
@@ -115,10 +115,10 @@ def _check_depth(depth: int) -> None:
 
 
 class _Estimate:
-    """Does what llguidance does with a schema, but counts symbols instead of making them.
+    """Follows llguidance's expansion of a schema, but only counts the symbols.
 
     A `$ref` that stands alone becomes a rule of its own, once. Schemas that apply to one value (in
-    `allOf`, or beside a `$ref`, `anyOf` or `oneOf`) are merged, and each alternative of one schema
+    `allOf`, or next to a `$ref`, `anyOf` or `oneOf`) are merged, and each alternative of one schema
     is merged with each alternative of the others.
     """
 
@@ -319,7 +319,7 @@ class _OptionalParts:
                 nested += [self.count(each, depth + 1) for each in values]
         if isinstance(ref := part.get("$ref"), str):
             merged += self.count(resolve_ref(self._root, ref), depth + 1)
-        # Each alternative is combined with the keys beside the alternatives.
+        # Each alternative is combined with the other keys of the part.
         if "maxItems" in part:
             merged *= combinations
         else:
@@ -363,7 +363,7 @@ def _count_items(part: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def resolve_ref(schema: Mapping[str, Any], ref: str) -> Any:
-    """Return the target of a reference within a schema (RFC 6901); None if there is none."""
+    """Return the target of a reference within a schema (RFC 6901), or None."""
     part: Any = schema
     for step in unquote(ref).split("/")[1:]:
         step = step.replace("~1", "/").replace("~0", "~")
@@ -426,8 +426,8 @@ def _find_part_violation(path: tuple[str, ...], part: Mapping[str, Any]) -> str 
     for name, pattern in patterns:
         if (count := count_repetitions(pattern)) > MAX_REPETITIONS:
             return (
-                f"{_format_path(path, name)} must repeat its parts at most {MAX_REPETITIONS} times, "
-                f"nested counts multiplied, got {count}"
+                f"{_format_path(path, name)} must repeat its parts at most {MAX_REPETITIONS} "
+                f"times, nested counts multiplied, got {count}"
             )
     return None
 
@@ -494,7 +494,7 @@ def _count_remainders(value: Any) -> int:
 
 
 def _has_constraints(parts: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the parts have constraints beside their alternatives."""
+    """Return whether the parts have constraints apart from their alternatives."""
     ignored = _ANNOTATIONS | {"anyOf", "oneOf", "allOf", "$ref"}
     return any(part.keys() - ignored for part in parts)
 

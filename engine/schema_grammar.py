@@ -1,4 +1,4 @@
-"""Turns JSON Schemas into llguidance grammars, and refuses those that are too large."""
+"""Turns JSON Schemas into llguidance grammars, and refuses schemas that are too large."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MAX_LEVELS = 400
 
 MAX_GRAMMAR_CHARS = 100_000
 _MAX_REASON_CHARS = 300
-# JSON on one line, as most tools write it. A small model could emit optional white space for ever;
-# and text without a choice needs no pass of the model.
+# JSON on one line, as most tools write it. A small model could emit optional white space
+# without end, and text without a choice needs no pass of the model.
 _OPTIONS: JsonCompileOptions = {
     "whitespace_flexible": False,
     "item_separator": ", ",

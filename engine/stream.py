@@ -44,7 +44,7 @@ class TokenStream(Abortable):
     the run has returned, not before. The iterator yields lists of at least one `Delta` with text or
     log-probability; a failure is raised after the deltas that came before it.
 
-    `buffered` says that no client reads before the end, so the deltas may come in few batches.
+    `buffered` means that no client reads before the end, so the deltas may come in few batches.
 
     Owned by the event loop. Only `feed` may be called from another thread: under thread isolation
     the run's thread calls it, under process isolation the loop itself.
@@ -249,7 +249,7 @@ class TokenStream(Abortable):
     # -- the timeouts ---------------------------------------------------------------------------
 
     def _next_expiry(self) -> float:
-        """Return when the next timeout expires if no more tokens come."""
+        """Return when the next timeout expires, provided that no token comes before."""
         timeouts = self._timeouts
         if self._aborted_at is not None:
             since = self._aborted_at

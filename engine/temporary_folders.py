@@ -74,7 +74,7 @@ def remove_abandoned(parent: Path | None = None) -> None:
     try:
         folder = parent or Path(tempfile.gettempdir())
     except FileNotFoundError:
-        # `gettempdir` needs a writable folder, and on a full disk there is none.
+        # `gettempdir` needs a writable folder, and a full disk has no such folder.
         return
     for path in folder.glob(f"{_PREFIX}*"):
         if not _NAME.fullmatch(path.name):

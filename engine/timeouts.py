@@ -15,9 +15,9 @@ class Timeouts:
     run may go on after an abort; then it counts as stuck.
 
     `request_timeout_s` is the limit of a whole request, waiting included, and `load_timeout_s` of
-    loading the model. `neighbour_grace_s` is how long other runs may go on beside a stuck one,
-    before the process is killed. The engine is not restarted any more after `down_limit_s` without
-    a loaded model since a crash.
+    loading the model. `neighbour_grace_s` is how long other runs may continue before a process with
+    a stuck run is killed. The engine is not restarted any more after `down_limit_s` without a
+    loaded model since a crash.
     """
 
     prefill_timeout_s: float = 300.0

@@ -15,8 +15,8 @@ class WorkerThreads:
 
     `concurrent.futures` makes a future for each function, with a lock and a condition, and here no
     caller needs one: a short run takes a fifth less processor time without them. The queue is
-    unbounded, because callers put no more functions than may run at once. The threads are daemons,
-    because one that is stuck in a native library must not keep the process from ending.
+    unbounded, because callers put only as many functions as may run at once. The threads are
+    daemons, because one that is stuck in a native library must not keep the process from ending.
     """
 
     def __init__(self, count: int, name: str) -> None:

@@ -27,7 +27,7 @@ class Host(Protocol):
 
     @property
     def capabilities(self) -> Capabilities | None:
-        """What the backend supports; None until it has been loaded once."""
+        """The capabilities of the backend; None until it has been loaded once."""
 
     @property
     def loaded(self) -> bool:

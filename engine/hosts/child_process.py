@@ -20,7 +20,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 # How llama.cpp's threads wait for one another; the policy is the variable that users set.
 _POLICY = "OMP_WAIT_POLICY"
 _DEFAULT_WAIT_ENV = {_POLICY: "PASSIVE", "GOMP_SPINCOUNT": "300"}
-# A child that has closed its socket gets this long to exit by itself.
+# A child that has closed its socket gets this long to exit before it is killed.
 _EXIT_GRACE_S = 1.0
 _EXIT_POLL_S = 0.01
 # How long to wait for the last lines of a process that has ended. They are in the pipe already, but
@@ -33,7 +33,7 @@ KILL_TIMEOUT_S = 30.0
 class EngineProcess:
     """A running `engine.hosts.child`, which has been sent its configuration.
 
-    `socket` is this side's end of the connection; whoever reads from it closes it.
+    `socket` is this side's end of the connection; its reader closes it.
     """
 
     def __init__(self, config: bytes, folder: str, output_tail: OutputTail) -> None:

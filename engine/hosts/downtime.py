@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import dataclass
 
-# The longest wait that a client is asked for before it retries.
+# The longest delay of a retry that error responses suggest.
 _MAX_RETRY_AFTER_S = 60
 
 
@@ -15,8 +15,8 @@ class Downtime:
     """A period without a loaded model that began with a failure; times are monotonic seconds.
 
     `crashes` is the number of crashes in a row. `next_start` is when the process is started again;
-    None means that it is starting, or still has runs to finish. `finishes_by` is how long other
-    runs may go on beside a run that does not stop. `load_s` is how long the last load took.
+    None means that it is starting, or still has runs to finish. `finishes_by` is when a process
+    with a stuck run is killed, whatever its other runs do. `load_s` is how long the last load took.
     """
 
     since: float
@@ -28,7 +28,7 @@ class Downtime:
 
     @property
     def sentence(self) -> str:
-        """What the engine is doing about it, when, and why: "restarting in 2.0 s: …"."""
+        """A sentence on the restart, its time and its reason: "restarting in 2.0 s: …"."""
         now = time.monotonic()
         if self.finishes_by is not None:
             left_s = max(self.finishes_by - now, 0.0)

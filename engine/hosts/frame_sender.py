@@ -21,7 +21,7 @@ from engine.output import Delta, Finish
 # output of other runs.
 MAX_PENDING_DELTAS = 8_000
 # Deltas in one frame, and bytes that the kernel may buffer (Linux doubles the value that it is
-# given): the end of an aborted run waits behind no more than that.
+# given): the end of an aborted run waits behind at most these.
 MAX_FRAME_DELTAS = 1_000
 _SEND_BUFFER_BYTES = 64 * 1024
 # After a silence this long, a token is sent by the thread that brings it. At such a pace there is
@@ -83,7 +83,7 @@ class FrameSender:
         # have asked for since its last poll.
         self._poll_s = _NEVER_S
         self._requested_poll_s = _NEVER_S
-        # The latest time to send the delayed tokens of fast runs; 0 if there are none.
+        # The latest time to send the delayed tokens of fast runs; 0 without any.
         self._flush_by_s = 0.0
         self._channel: DeltaChannel[tuple[int, Any]] = DeltaChannel(self._wakeup.set)
         threading.Thread(target=self._send_forever, name="frame-sender", daemon=True).start()
@@ -174,12 +174,12 @@ class FrameSender:
     def _send_now(self, last: tuple[int, Any] | None = None) -> None:
         """Send everything pending and then `last`, on this thread if that needs no waiting."""
         if not self._send_lock.acquire(blocking=False):
-            self._hand_over(last)
+            self._enqueue(last)
             return
         try:
             urgent, pending = self._urgent.pending, self._channel.pending
             if self._unsent or self._is_closed or len(pending) > MAX_FRAME_DELTAS:
-                self._hand_over(last)
+                self._enqueue(last)
                 return
             if last is None or urgent or pending or type(last[1]) is not Delta:
                 last_items = [] if last is None else [last]
@@ -202,8 +202,8 @@ class FrameSender:
         if self._unsent:
             self._wakeup.set()
 
-    def _hand_over(self, last: tuple[int, Any] | None) -> None:
-        """Let the sender thread send what is pending, and `last` after it."""
+    def _enqueue(self, last: tuple[int, Any] | None) -> None:
+        """Let the sender thread send all pending items, and then `last`."""
         if last is None:
             self._wakeup.set()
         else:

@@ -49,7 +49,7 @@ def default_limit_mb(processes: int = 1, other_models_bytes: int = 0) -> int:
     """Return the default limit of one engine process in MB; 0 if the machine's memory is unknown.
 
     It is the engines' share of the memory minus the model files of the other processes, and at
-    least an equal part: a large model beside a small one needs most of the memory.
+    least an equal part: of a large and a small model, the large one needs most of the memory.
     """
     total = available_bytes()
     if total is None:
@@ -78,10 +78,10 @@ def available_bytes() -> int | None:
 def memory_note(exit_code: int | None, last_lines: Sequence[str], megabytes: int) -> str:
     """Return the note ": it ran out of memory" for a process that ended for lack of memory, or "".
 
-    The evidence is that the process ended by itself, with an error or by `abort`, right after it
-    printed that an allocation failed. A segmentation fault or SIGKILL has other causes as often,
-    whatever was printed before. The note names the setting only if an allocator of the process
-    failed: the limit does not count the memory of a device.
+    The evidence is that the process was not killed but exited, with an error or by `abort`, right
+    after it printed that an allocation failed. A segmentation fault or SIGKILL has other causes as
+    often, whatever was printed before. The note names the setting only if an allocator of the
+    process failed: the limit does not count the memory of a device.
 
     `exit_code` is the one of `subprocess`, negative for a signal, and None if it is not known.
     """

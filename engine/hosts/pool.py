@@ -115,7 +115,7 @@ class PoolHost:
 
     def start_run(self, stream: TokenStream) -> None:
         """Start the stream's run on the least loaded copy."""
-        self._find_least_loaded().start_run(stream)
+        self._pick_idlest_host().start_run(stream)
 
     def abort(self, run_id: int) -> None:
         """Stop a run as soon as its backend can."""
@@ -130,7 +130,7 @@ class PoolHost:
     async def call(self, op: SideCall, payload: Any) -> Any:
         """Make a side call on the least loaded copy and return its result. Raises EngineError."""
         await self.ready()
-        host = self._find_least_loaded()
+        host = self._pick_idlest_host()
         if op != "embed":
             return await host.call(op, payload)
         self._embeds[host] += 1
@@ -158,7 +158,7 @@ class PoolHost:
     def _loaded_hosts(self) -> list[Host]:
         return [host for host in self._hosts if host.loaded]
 
-    def _find_least_loaded(self) -> Host:
+    def _pick_idlest_host(self) -> Host:
         def count_requests(host: Host) -> int:
             return host.running + self._embeds[host]
 

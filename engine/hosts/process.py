@@ -54,8 +54,8 @@ class ProcessHost:
 
     The process is also killed when a run does not stop after an abort, but only after a
     `Retirement`, in which the other runs get time to finish. Runs that do not finish in time, and
-    runs beside an aborted one that crashes the library, end with EngineReplaced, because they did
-    not end the process.
+    runs that end because the abort of another run crashes the library, end with EngineReplaced:
+    they are not the cause of the crash.
 
     Owned by the event loop; the one extra thread only collects what the child prints.
     """
@@ -194,7 +194,7 @@ class ProcessHost:
             self._retirement.check()
 
     def kill_stuck_run(self, run_id: int, error: EngineError) -> None:
-        """Take no more runs, and kill the child as soon as its other runs have ended."""
+        """Stop taking runs, and kill the child as soon as its other runs have ended."""
         if run_id in self._inflight:
             self._retire(error, run_id)
 
@@ -269,7 +269,7 @@ class ProcessHost:
     # -- the child's messages -------------------------------------------------------------------
 
     def _start_and_attach(self) -> None:
-        """Start the child, if there is none, and read its messages."""
+        """Start the child unless it is running, and read its messages."""
         self.spawn()
         self._attach()
         if self._start_error is not None and self._restart_task is None:
@@ -472,7 +472,7 @@ class ProcessHost:
     def _kill_and_restart(self, reason: EngineError) -> None:
         """Kill a child that does not work any more; another one takes its place."""
         self._kill_reason = reason
-        # Send it no more requests until its end is noticed.
+        # Stop sending requests to it until its end is noticed.
         self.loaded = False
         self._begin_downtime(reason.message)
         self._notify()

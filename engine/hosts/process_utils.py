@@ -1,4 +1,4 @@
-"""What every process with a native library in it needs: signals, and an end that cannot hang."""
+"""Helpers for processes that load a native library: signals, and an exit that cannot hang."""
 
 from __future__ import annotations
 

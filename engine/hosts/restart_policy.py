@@ -4,7 +4,7 @@ from __future__ import annotations
 
 FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 30.0
-# A host that has run this long before it dies by itself starts a new row of crashes.
+# The crash of a host that has run this long is counted as the first one of a new row.
 STEADY_S = 600.0
 # How often a model that was never loaded is started: a damaged file crashes the library each time.
 MAX_FIRST_CRASHES = 5

@@ -39,7 +39,7 @@ class Retirement:
         self.finishes_by = 0.0
 
     def begin(self, error: EngineError, run_id: int | None = None) -> bool:
-        """Start for a stuck run, or for a stuck side call if `run_id` is None.
+        """Start for a stuck run, or without `run_id` for a stuck side call.
 
         Returns False if the retirement had started before.
         """

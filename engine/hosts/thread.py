@@ -63,7 +63,7 @@ class ThreadHost:
 
     @property
     def downtime(self) -> Downtime | None:
-        """Why it takes no runs, while other runs get time to finish beside a stuck one."""
+        """Why it takes no runs: there is a stuck run, and the other runs get time to finish."""
         retirement = self._retirement
         if self.failure is not None or retirement.error is None:
             return None
@@ -148,7 +148,7 @@ class ThreadHost:
             self._retirement.check()
 
     def kill_stuck_run(self, run_id: int, error: EngineError) -> None:
-        """Take no more runs, and declare the engine dead when the other runs have had their time.
+        """Stop taking runs, and declare the engine dead when the other runs have had their time.
 
         A thread cannot be killed.
         """

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.witness import PromptCounter
 
 from engine.hosts.frames import FrameDecoder, encode
 from tests.conftest import ScriptFactory
+from tests.prompt_counter import PromptCounter
 from tests.waiting import WAIT_S, wait_until_blocking
 
 
