@@ -71,15 +71,6 @@ def _classify_path(path: str) -> RequestTarget:
     return RequestTarget(RouteGroup.CLIENT, operation, endpoint)
 
 
-def operation_of(path: str) -> str:
-    """Return the name of the operation that a path asks for, with or without an endpoint."""
-    parts = path.split("/", 4)
-    if len(parts) == 1:
-        # The router also looks up a path without its slashes at the end: "" for "//".
-        return ""
-    return parts[3] if parts[1] == "v2" and len(parts) > 3 else parts[1]
-
-
 def uses_named_errors(scope: Scope) -> bool:
     """Return whether errors have named codes, as in the `oracle` dialect (R53)."""
     path: str = scope["path"]

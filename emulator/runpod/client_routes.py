@@ -67,12 +67,11 @@ class JobRoutes:
             ("/requests", self._requests, either),
             ("/requests/{job_id}", self._request, either),
         ]
-        routes = [Route(path, handler, methods=methods) for path, handler, methods in table]
-        # The bare /health is the server's own.
-        table.append(("/health", self._health, either))
-        return routes + [
-            Route(f"/v2/{{endpoint}}{path}", handler, methods=methods)
-            for path, handler, methods in table
+        # /health without an endpoint is the server's own.
+        with_endpoint = [*table, ("/health", self._health, either)]
+        return [
+            *(Route(f"/v2/{{endpoint}}{path}", f, methods=m) for path, f, m in with_endpoint),
+            *(Route(path, f, methods=m) for path, f, m in table),
         ]
 
     async def _run(self, request: Request) -> Response:
