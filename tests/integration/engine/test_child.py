@@ -1,4 +1,4 @@
-"""The engine's process by itself, with a parent that does not read."""
+"""The engine host process, with a parent that does not read."""
 
 from __future__ import annotations
 
@@ -19,15 +19,21 @@ from tests.waiting import WAIT_S, wait_until_blocking
 
 
 class Child:
-    """A process of the engine, the parent's end of its socket, and who sees what it is asked."""
+    """An engine host process, the parent's end of its socket, and a counter of its prompts."""
 
-    def __init__(self, model: Path, witness: PromptCounter) -> None:
-        self.witness = witness
+    def __init__(self, model: Path, prompts: PromptCounter) -> None:
+        self.prompts = prompts
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(WAIT_S)
-        words = [sys.executable, "-m", "engine.hosts.child", str(theirs.fileno()), str(os.getpid())]
-        env = {**os.environ, **witness.variables}
-        self.process = subprocess.Popen(words, pass_fds=[theirs.fileno()], env=env)
+        command = [
+            sys.executable,
+            "-m",
+            "engine.hosts.child",
+            str(theirs.fileno()),
+            str(os.getpid()),
+        ]
+        env = {**os.environ, **prompts.variables}
+        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=env)
         theirs.close()
         options = {"model_path": str(model)}
         self.send({"backend": "scripted", "options": options, "memory_mb": 0})
@@ -44,39 +50,41 @@ class Child:
         while data := self.socket.recv(4_096):
             yield from decoder.feed(data)
 
-    def come_to_rest(self) -> None:
-        """Return when none of its threads has run between two looks."""
-        seen = [""]
+    def wait_until_idle(self) -> None:
+        """Wait until none of its threads has run between two polls."""
+        context_switches = [""]
 
-        def same() -> bool:
+        def is_unchanged() -> bool:
             tasks = Path(f"/proc/{self.process.pid}/task").glob("*/status")
-            seen.append("".join(each.read_text().partition("ctxt_switches")[2] for each in tasks))
-            return seen[-1] == seen[-2]
+            context_switches.append(
+                "".join(each.read_text().partition("ctxt_switches")[2] for each in tasks)
+            )
+            return context_switches[-1] == context_switches[-2]
 
-        wait_until_blocking(same)
+        wait_until_blocking(is_unchanged)
 
     def close(self) -> int:
         self.socket.close()
-        self.witness.close()
+        self.prompts.close()
         return self.process.wait(WAIT_S)
 
 
 @pytest.fixture
 def child(script: ScriptFactory, tmp_path: Path) -> Iterator[Child]:
     model = script({"pieces": ["bla "], "repeat": -1}, slots=2, context_length=2**31)
-    found = Child(model, PromptCounter(tmp_path / "witness"))
-    yield found
-    assert found.close() == 0
+    child = Child(model, PromptCounter(tmp_path / "prompts"))
+    yield child
+    assert child.close() == 0
 
 
-def test_an_aborted_run_ends_though_nobody_reads_what_others_say(child: Child) -> None:
-    """Both runs stand still for want of room; the one that is aborted has to get out of there."""
+def test_aborted_run_ends_while_the_parent_does_not_read(child: Child) -> None:
+    """Both runs wait for room in the queue; the aborted one must be woken."""
     assert next(child.frames)["messages"][0].keys() == {"loaded"}
     for run_id in (1, 2):
         child.run(run_id)
-        child.witness.wait_for(1)
-    child.come_to_rest()
+        child.prompts.wait_for(1)
+    child.wait_until_idle()
     child.send({"abort": 1})
     child.run(3)
-    child.witness.wait_for(1)
-    assert child.witness.seen.keys() == {"p 1", "p 2", "p 3"}
+    child.prompts.wait_for(1)
+    assert child.prompts.counts.keys() == {"p 1", "p 2", "p 3"}
