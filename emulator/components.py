@@ -147,7 +147,7 @@ class Workload:
     batches: BatchPlane
 
     async def drain(self, limit_s: float) -> None:
-        """Start no more work, wait for what runs, and return the rest to the queue after a time."""
+        """Start no more work, wait up to `limit_s` for running work, and requeue unfinished jobs."""
         await asyncio.gather(
             self.local_worker.drain(limit_s),
             self.autoscaler.drain(limit_s),

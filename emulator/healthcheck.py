@@ -47,7 +47,7 @@ def find_address(arguments: Sequence[str], environment: Mapping[str, str]) -> tu
 
 
 def check_health(host: str, port: int) -> str | None:
-    """Return what is wrong with the server; None if it is healthy or still loads its model."""
+    """Return the reason why the server is unhealthy; None if it is healthy or loads its model."""
     connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", "/health")

@@ -28,7 +28,7 @@ _PREFIX = "launched-"
 _TICK_S = 0.25
 # Time for a worker without jobs to exit after SIGTERM; its long polls end within a few seconds.
 _EXIT_TIMEOUT_S = 15.0
-# The same during a shutdown, when no more jobs are leased.
+# The limit during a shutdown, when no more jobs are leased.
 _SHUTDOWN_EXIT_TIMEOUT_S = 0.5
 # RunPod gives a worker seven minutes to start and load its model.
 _JOIN_TIMEOUT_S = 420.0
@@ -226,7 +226,7 @@ class Autoscaler:
         logger.error("%s; the next one starts in %g s at the earliest", reason, pause_s)
 
     async def drain(self, limit_s: float) -> None:
-        """Start no more workers, let all finish their jobs for `limit_s`, and kill the rest.
+        """Start no more workers, wait up to `limit_s` until all have exited, and kill the rest.
 
         The jobs of a killed worker go back to the queue; that does not count as a lost attempt.
         """

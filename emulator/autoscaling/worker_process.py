@@ -27,7 +27,7 @@ _MAX_LINE_BYTES = 2**16
 _SECRET = re.compile(rf"(?<={WORKER_KEY_PARAM.decode()}=)[\w-]+")
 # The SDK's last line after a failed fitness check; the reason is in the line before it.
 _SDK_EXIT_LINE = "Worker is unhealthy, exiting."
-# Prefixes of variables that are meant for this server, or for a worker of another server.
+# Prefixes of variables that configure this server, or a worker of another server.
 _NOT_INHERITED = (
     *("API_KEYS", "HOST", "PORT", "JOB_DB", "LOCAL_WORKER", "SCALER", "WORKERS", "WORKER_"),
     "RUNPOD_",

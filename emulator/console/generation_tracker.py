@@ -37,7 +37,7 @@ class GenerationTracker:
             self._entries.popitem(last=False)
 
     def find(self, request_id: str) -> ActiveGeneration | None:
-        """Return the running generation; None if there is none."""
+        """Return the running generation of a request; None if it is not running."""
         entry = self._entries.get(request_id)
         return None if entry is None else entry[1]()
 

@@ -17,7 +17,7 @@ _ENTRY = re.compile(r"\*|(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[?[0-9a-f:.]+\]
 # A name is at most 253 characters; longer values are refused without being kept in the cache.
 _MAX_HOST_BYTES = 300
 _CACHED_HOSTS = 256
-# Endings that nobody can register: mDNS, private networks, home networks.
+# Endings that cannot be registered in public DNS: mDNS, private networks, home networks.
 _PRIVATE_ENDINGS = (".local", ".internal", ".home.arpa")
 
 
@@ -56,7 +56,7 @@ class AllowedHosts:
         return self._cached(host) if len(host) <= _MAX_HOST_BYTES else self._allows_all
 
     def describe(self) -> str:
-        """Return what is accepted, for the log at the start."""
+        """Return a description of the accepted hosts, for the log at the start."""
         if self._allows_all:
             return "all names (ALLOWED_HOSTS)"
         parts = ["localhost"]

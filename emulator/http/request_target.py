@@ -39,7 +39,7 @@ class RouteGroup(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RequestTarget:
-    """What a request's path says about it; `endpoint` is None for the default endpoint."""
+    """The API, operation and endpoint of a request; `endpoint` is None for the default one."""
 
     group: RouteGroup
     operation: str

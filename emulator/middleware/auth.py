@@ -85,7 +85,7 @@ class ApiKeyMiddleware:
 
 
 def _read_key(scope: Scope) -> bytes | None:
-    """Return the key of a request; None if there is none, or a header is sent twice."""
+    """Return the key of a request; None if it has no key, or has a header twice."""
     authorization = _header_values(scope, b"authorization")
     if not authorization:
         is_worker = classify(scope).group is RouteGroup.WORKER

@@ -66,8 +66,8 @@ class GarbageCollectorTuning:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        # Python delays the next full collection until the new objects are a quarter of those that
-        # the last one has left. This one leaves none, so there is no delay.
+        # Python delays the next full collection until there are a quarter as many new objects as
+        # survived the last one. None survive this one, so there is no delay.
         gc.collect()
         self._min_frozen = gc.get_freeze_count()
 
