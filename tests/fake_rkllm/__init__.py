@@ -1,4 +1,4 @@
-"""A hostile librkllmrt.so of our own, compiled on the spot, and its "model files"."""
+"""Build a fake, fault-injecting librkllmrt.so for tests, and write its "model files"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 SOURCES = Path(__file__).parent
 LIBRARY = "librkllmrt.so"
 
-# The versions there are stand-ins for, as -DABI has them.
+# The emulated versions, with their values of -DABI.
 ABIS = {"1.2": 12, "1.3": 13, "1.2.0": 120, "1.1": 110}
 OLD = ("1.2.0", "1.1")
 
@@ -24,7 +24,10 @@ SHARED = ("-shared", "-fPIC", "-pthread", "-fvisibility=hidden")
 
 
 def compiler() -> list[str]:
-    """Return the system's C compiler as a command. Raises RuntimeError, for no test may skip."""
+    """Return the system's C compiler as a command.
+
+    Raises RuntimeError without one, because the tests must not be skipped.
+    """
     for command in (os.environ.get("CC", ""), "cc", "gcc"):
         words = shlex.split(command)
         if words and shutil.which(words[0]):
@@ -36,17 +39,20 @@ def compiler() -> list[str]:
 
 
 def runner() -> list[str]:
-    """Return what runs the compiler's programs, as a command: nothing, or $RUNNER."""
+    """Return the command prefix that runs compiled programs: $RUNNER, or nothing."""
     return shlex.split(os.environ.get("RUNNER", ""))
 
 
 def build(abi: str, directory: Path, **defines: str | int) -> Path:
-    """Compile the stand-in for one of `ABIS` and return the library, in a folder of its own.
+    """Compile the fake library for one of `ABIS` into its own subfolder; return its path.
 
-    What was built in the directory before is used again. `defines` go to the compiler, texts as C
-    strings: VERSION="1.2.1" changes what the library says it is.
+    A library that already exists in the directory is reused. `defines` are passed to the compiler,
+    texts as C strings: VERSION="1.2.1" changes the version that the library reports.
     """
-    values = {name: f'"{v}"' if isinstance(v, str) else str(v) for name, v in defines.items()}
+    values = {
+        name: f'"{value}"' if isinstance(value, str) else str(value)
+        for name, value in defines.items()
+    }
     macros = [f"-D{name}={value}" for name, value in sorted(values.items())]
     library = directory / "".join([abi, *macros]).replace('"', "").replace("/", "_") / LIBRARY
     if library.exists():
@@ -55,11 +61,11 @@ def build(abi: str, directory: Path, **defines: str | int) -> Path:
     old = SOURCES / "old.c"
     sources = [old] if abi in OLD else [file for file in SOURCES.glob("*.c") if file != old]
     with (library.parent / "lock").open("w") as lock:
-        # Whoever wants the same at the same time waits for it.
+        # Another process that builds the same library waits here.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if library.exists():
             return library
-        # Beside it first: who finds it there must never load half a library.
+        # Built under another name and renamed, so that no process loads an incomplete library.
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
             built = Path(folder) / LIBRARY
             command = (*FLAGS, *SHARED, f"-DABI={ABIS[abi]}", *macros, *map(str, sources))
@@ -69,7 +75,7 @@ def build(abi: str, directory: Path, **defines: str | int) -> Path:
 
 
 def run(*arguments: str) -> None:
-    """Run the compiler. Raises RuntimeError with what it said."""
+    """Run the compiler. Raises RuntimeError with its output."""
     command = [*compiler(), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
@@ -77,19 +83,19 @@ def run(*arguments: str) -> None:
 
 
 def write_script(path: Path, script: str) -> Path:
-    """Write a "model file"; its format is in README.md, its first line is put in front here."""
+    """Write a "model file", whose format is in README.md; the first line is added here."""
     path.write_text("fake-rkllm\n" + dedent(script), encoding="utf-8")
     return path
 
 
 def quoted(text: str | bytes) -> str:
-    """Return a text of the script that stands for exactly these bytes."""
+    """Return a quoted text of the script format that represents exactly these bytes."""
     data = text.encode() if isinstance(text, str) else text
     return '"' + "".join(f"\\x{byte:02x}" for byte in data) + '"'
 
 
 class Call(NamedTuple):
-    """A line of FAKE_RKLLM_LOG: a call of the library, or the end of a run."""
+    """A line of FAKE_RKLLM_LOG: a call to the library, or the end of a run."""
 
     ns: int
     pid: int
@@ -99,7 +105,7 @@ class Call(NamedTuple):
 
 
 def read_log(path: Path) -> list[Call]:
-    """Return what happened so far, in order."""
+    """Return the calls logged so far, in order."""
     calls = []
     for line in path.read_text().splitlines():
         ns, pid, thread, name, *rest = line.split(" ")

@@ -1,9 +1,10 @@
-/* Several prompts in one run: an array of inputs, and an array of results each time a token is due.
+/* Several prompts in one run: an array of inputs, and an array of results in each callback.
  *
- * The manual says so much (3.2.14): all sequences are called back together, one whose token id is
- * negative has ended, its text may be NULL, and the run ends when all have. What it leaves open,
- * the dice decide: what an ended sequence has for a text, whether there is one more call when all
- * have ended, in which state a call is where one sequence waits for the rest of a character. */
+ * The manual (3.2.14) documents: all sequences are called back together; a sequence with a
+ * negative token id has ended, and its text may be NULL; the run ends when all sequences have
+ * ended. What the manual leaves open is chosen at random: the text of an ended sequence,
+ * whether there is one more callback when all have ended, and the state if one sequence waits
+ * for the rest of a character. */
 #include "batch.h"
 
 #include <stdlib.h>
@@ -14,12 +15,12 @@
 #include "logits.h"
 #include "speak.h"
 
-/* A run that is refused, or whose prompt does not fit, is refused for all. */
+/* If one sequence is refused or does not fit the context, the whole run fails. */
 static bool accept_all(Run *run)
 {
     if (run->seen.keep_history || run->seen.saves_cache)
         refuse("rkllm_run: what several sequences leave in a cache, nobody has seen");
-    /* Its own words (rknn-llm#406). */
+    /* The real library's message (rknn-llm#406). */
     if (run->seen.mode == RKLLM_INFER_GET_LOGITS)
         return fail_silently(run, "Getting the logits is not supported for multiple batches.");
     for (size_t i = 0; i < run->places; i++) {
@@ -35,8 +36,8 @@ static bool accept_all(Run *run)
     return true;
 }
 
-/* The next token of each that has one; how many that are. Where one waits for the rest of a
- * character, the state may say so of all, or its text is NULL. */
+/* Collects the next token of each active sequence; returns their number. If one waits for the rest
+ * of a character, either the state of the whole callback is WAITING or its text is NULL. */
 static size_t collect(Run *run, RKLLMResult *results, LLMCallState *state)
 {
     size_t said = 0;
@@ -50,7 +51,7 @@ static size_t collect(Run *run, RKLLMResult *results, LLMCallState *state)
         one->collects = true;
         one->over = !speak_once(one);
         if (one->over && one->end != END_FINISHED) {
-            /* An error or an abort is everybody's. */
+            /* An error or an abort ends the whole batch. */
             run->status = one->status;
             end(run, one->end);
             return 0;
@@ -104,7 +105,7 @@ void generate_batch(Run *run)
     bool finishes = true;
     for (size_t i = 0; i < run->places; i++) {
         Run *one = &run->sequences[i];
-        /* They are read one after the other. */
+        /* Prompts are prefilled one after the other. */
         one->began = now_ns();
         prefill(one);
         finishes = finishes && one->answer->finishes;

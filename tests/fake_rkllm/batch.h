@@ -1,10 +1,10 @@
-/* A run of n_batch prompts, whose answers go on in step. */
+/* A run of n_batch prompts, which generates one token for each per step. */
 #ifndef BATCH_H
 #define BATCH_H
 
 #include "run.h"
 
-/* Does what there is to do between the begin and the end of a run that has several places. */
+/* Runs a batch, between the setup and the end of its run. */
 void generate_batch(Run *run);
 
 #endif

@@ -66,7 +66,7 @@ static void real(const char *what, double value, double least, double most)
         refuse("%s is %g, not from %g to %g", what, value, least, most);
 }
 
-/* Reading another byte than 0 or 1 as a bool is undefined: look at the byte. */
+/* Reading a byte other than 0 or 1 as a bool is undefined behaviour, so the byte is copied. */
 static void flag(const char *what, const bool *value)
 {
     unsigned char byte;
@@ -93,7 +93,7 @@ static void check_extend(const RKLLMExtendParam *extend)
     whole("RKLLMExtendParam.embed_flash", extend->embed_flash, 0, 1);
     whole("RKLLMExtendParam.enabled_cpus_num", extend->enabled_cpus_num, 1, 8);
     whole("RKLLMExtendParam.enabled_cpus_mask", extend->enabled_cpus_mask, 1, 0xff);
-    /* As the real one's message has it; its manual advises up to 8. */
+    /* The limit in the real library's error message; its manual recommends up to 8. */
     whole("RKLLMExtendParam.n_batch", extend->n_batch, 1, 100);
     whole("RKLLMExtendParam.use_cross_attn", extend->use_cross_attn, 0, 1);
     for (size_t i = 0; i < sizeof extend->reserved; i++)

@@ -1,4 +1,4 @@
-/* Is what the caller passes sane? Where it is not, its idea of the layout is likely wrong. */
+/* Checks the caller's arguments. Invalid values usually mean that it uses the wrong layout. */
 #ifndef CHECKS_H
 #define CHECKS_H
 

@@ -34,8 +34,8 @@ static size_t places_of(const Instance *instance)
     return instance->param.extend_param.n_batch;
 }
 
-/* Every result is on the heap, and is made unreadable before it is freed: a binding that kept a
- * pointer reads exclamation marks or worse. */
+/* Every result is on the heap and is overwritten before it is freed: a binding that keeps a pointer
+ * reads exclamation marks or worse. */
 static int call_with_copies(const Instance *instance, const RKLLMResult *results, void *userdata,
                             LLMCallState state, int (*how)(void *, RKLLMResult *, LLMCallState),
                             void *with)
@@ -62,7 +62,7 @@ static int call_with_copies(const Instance *instance, const RKLLMResult *results
     return answer;
 }
 
-/* The same with nothing in the places after the first. */
+/* The same for one result; the other sequences of a batch have none. */
 static int call_with_copy(const Instance *instance, RKLLMResult result, void *userdata,
                           LLMCallState state, int (*how)(void *, RKLLMResult *, LLMCallState),
                           void *with)
@@ -80,7 +80,7 @@ static int call_with_copy(const Instance *instance, RKLLMResult result, void *us
 
 /* ---- alternating threads ---- */
 
-/* A thread that makes one call at a time for the one that generates, which waits meanwhile. */
+/* A second thread that makes single callbacks for the generating thread, which waits meanwhile. */
 struct Stage {
     const Run *run;
     pthread_t thread;
@@ -181,7 +181,7 @@ void on_its_thread(Run *run, void (*generate)(Run *run))
     }
 }
 
-/* Whether the thread beside this one makes the next call. */
+/* Returns whether the second thread makes the next callback. */
 static bool elsewhere(struct Stage *stage)
 {
     return stage != NULL && (stage->used_last = !stage->used_last);

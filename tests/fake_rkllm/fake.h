@@ -1,4 +1,4 @@
-/* One instance of the stand-in: what init made and runs change. */
+/* The state of one handle: created by init, changed by runs. */
 #ifndef FAKE_H
 #define FAKE_H
 
@@ -9,7 +9,7 @@
 #include "script.h"
 #include "util.h"
 
-/* Only the API is to be seen from outside, all else is built hidden. */
+/* Only the API is exported; all other symbols are built hidden. */
 #pragma GCC visibility push(default)
 #if ABI == 12
 #include "rkllm_12.h"
@@ -28,7 +28,7 @@ typedef RKLLMCallback *InitCallback;
 
 enum { MOST_LORAS = 16, EMBEDDING = 8, VOCABULARY = 16 };
 
-/* Where in an answer the next token is. */
+/* The position of the next token in an answer. */
 typedef struct {
     size_t step;
     long round;
@@ -44,12 +44,13 @@ typedef struct {
 #if ABI == 13
     RKLLMCallback callbacks;
 #endif
-    /* system, prefix, postfix; system, tools, tool response; NULL until they are set. */
+    /* chat_template: system, prefix, postfix. tools: system, tools, tool response. NULL
+     * until set. */
     char *chat_template[3];
     char *tools[3];
     char *loras[MOST_LORAS];
     size_t n_loras;
-    /* The model's own file, which is what a prompt cache is good for. */
+    /* The path of the model file; a prompt cache is valid only for this model. */
     char *model;
     bool has_prompt_cache;
     Tokens prompt_cache;
@@ -57,28 +58,28 @@ typedef struct {
 
     atomic_bool running;
     unsigned long runs;
-    /* When the run was asked to stop, or 0; `woken` tells those who wait for the next token. */
+    /* When rkllm_abort was called, or 0; `woken` wakes a thread that waits for the next token. */
     _Atomic uint64_t abort_at;
     pthread_mutex_t lock;
     pthread_cond_t woken;
 
-    /* What earlier runs left: as text, and token by token. */
+    /* The history that earlier runs left: as text, and as tokens. */
     Buffer history;
     Tokens kv;
-    /* The adapter that it was computed with, and the prompt cache; NULL for none. */
+    /* The adapters that the key-value cache and the prompt cache were computed with, or NULL. */
     char *kv_lora;
     char *prompt_cache_lora;
-    /* The answer whose callback returned 1, and where the next run takes it up. */
+    /* The answer whose callback returned 1, and the position where the next run resumes it. */
     const Answer *paused;
     Cursor resume;
-    /* How many threads still have late callbacks to make, and whether they must hurry. */
+    /* The number of threads with late callbacks, and whether destroy has told them to stop. */
     atomic_int late;
     atomic_bool ending;
 } Instance;
 
-/* The instance that a handle is, or the end of the process if it is none. */
+/* Returns the instance of a handle; ends the process if the handle is invalid. */
 Instance *instance_of(LLMHandle handle, const char *call);
-/* Copies three texts over three others. */
+/* Replaces three texts with copies of three others. */
 void replace(char **texts, const char *first, const char *second, const char *third);
 
 #endif

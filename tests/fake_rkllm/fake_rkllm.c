@@ -1,10 +1,10 @@
-/* A hostile stand-in for librkllmrt.so: its 15 functions, over a script in place of a model.
+/* A fake librkllmrt.so that injects faults: its 15 functions, with a script instead of a model.
  *
- * What it is told to do stands in the "model file", a text file that begins with the line
- * `fake-rkllm`; README.md describes it. Where the script leaves something open that the real
- * library does not document, dice decide (FAKE_RKLLM_SEED). Whatever would crash the real library
- * ends the process with a line on stderr: a handle used after its end, a second run on a handle,
- * structs with nonsense in them. FAKE_RKLLM_LOG names a file for one line a call. */
+ * The script is the "model file", a text file whose first line is `fake-rkllm`; README.md describes
+ * it. Behaviour that neither the script nor the real library's manual defines is chosen at random
+ * (FAKE_RKLLM_SEED). Everything that would crash the real library ends the process with a line on
+ * stderr: use of a destroyed handle, a second run on a handle, invalid values in structs.
+ * FAKE_RKLLM_LOG names a file for one line per call. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static atomic_int inits;
 
 /* ---- the default parameters ---- */
 
-/* Leaves nonsense on the stack for whoever believes that memory past a struct is zero. */
+/* Leaves garbage on the stack, to expose callers that assume zeroes behind a struct. */
 static void __attribute__((noinline)) dirty_stack(void)
 {
     volatile char mess[16384];
@@ -127,7 +127,7 @@ static void greet(const Script *script, const RKLLMParam *param)
             param->model_path, script->context, param->extend_param.enabled_cpus_num);
 }
 
-/* Returns what init is to return. */
+/* Returns the return value of init. */
 static int load(const Script *script, const RKLLMParam *param)
 {
     greet(script, param);
@@ -189,7 +189,7 @@ int rkllm_destroy(LLMHandle handle)
     instance->ending = true;
     while (instance->late > 0)
         usleep(200);
-    /* The instance itself stays, so that a second destroy is noticed for certain. */
+    /* The instance itself is not freed, so that a second destroy is always detected. */
     instance->magic = DEAD;
     script_free(instance->script);
     replace(instance->chat_template, NULL, NULL, NULL);
@@ -263,6 +263,6 @@ int rkllm_is_running(LLMHandle handle)
 {
     Instance *instance = instance_of(handle, "rkllm_is_running");
     log_call("rkllm_is_running");
-    /* As the two headers have it. */
+    /* The two headers document opposite return values. */
     return ABI == 12 ? !instance->running : instance->running;
 }

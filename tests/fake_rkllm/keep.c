@@ -1,4 +1,4 @@
-/* What a run leaves on the handle for the next one, and what it takes from there. */
+/* State that runs share through the handle: the key-value cache and the prompt cache. */
 #include "keep.h"
 
 #include <stdio.h>
@@ -13,8 +13,8 @@ void forget_history(Instance *instance)
     instance->kv.length = 0;
 }
 
-/* Of an answer that was cut off, nobody says whether its last token was computed with, or yet
- * another one that nobody was told of. */
+/* After an answer that was cut off, it is not documented whether the cache contains its last token,
+ * or one more token that was not called back. */
 static void remember_answer(Run *run)
 {
     Tokens *kv = &run->instance->kv;
@@ -67,8 +67,8 @@ void save_cache(const Run *run)
     fclose(file);
 }
 
-/* What was computed with one adapter and gone on from with another: what the real one makes of that,
- * nobody has seen. */
+/* The behaviour of the real library is unknown if a run continues from a cache that was
+ * computed with another adapter. */
 static void check_adapter(const Run *run, const char *what, const char *lora)
 {
     const char *own = run->seen.lora;
@@ -77,8 +77,8 @@ static void check_adapter(const Run *run, const char *what, const char *lora)
                own == NULL ? "none" : own);
 }
 
-/* A loaded prompt cache saves what a prompt shares with it, but for the last token; with history it
- * was seen to save nothing (rknn-llm#399). */
+/* A loaded prompt cache covers its common prefix with the prompt, except for the last token; in
+ * runs with history it was observed to have no effect (rknn-llm#399). */
 void use_prompt_cache(Run *run)
 {
     const Instance *instance = run->instance;

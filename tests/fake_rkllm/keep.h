@@ -1,4 +1,4 @@
-/* What a run leaves on the handle for the next one, and what it takes from there. */
+/* State that runs share through the handle: the key-value cache and the prompt cache. */
 #ifndef KEEP_H
 #define KEEP_H
 
@@ -6,12 +6,12 @@
 
 /* Empties the key-value cache. */
 void forget_history(Instance *instance);
-/* Ends the process for a run that would go on from what another adapter computed. */
+/* Ends the process if a run would continue from a cache that another adapter computed. */
 void check_kept(const Run *run);
-/* Counts what a loaded prompt cache saves of the prompt. */
+/* Counts the prompt's tokens that a loaded prompt cache covers. */
 void use_prompt_cache(Run *run);
 
-/* What is there afterwards: in the key-value cache, and in a file if the run asked for one. */
+/* Updates the key-value cache after a run; saves the prompt cache if the run requested it. */
 void remember(Run *run);
 void save_cache(const Run *run);
 

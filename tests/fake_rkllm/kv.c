@@ -48,7 +48,7 @@ int32_t token_of_word(const char *word, size_t length)
     return (int32_t)(mixed % 30000) + 1000;
 }
 
-/* Bytes that are printed as they are come first, in order; then the others. */
+/* Printable bytes have the first ids, in order; the other bytes follow. */
 static bool is_plain(unsigned byte)
 {
     return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte != 0xad);

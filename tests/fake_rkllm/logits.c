@@ -6,10 +6,10 @@
 #include "deliver.h"
 #include "speak.h"
 
-/* What is left of no tokens. */
+/* The hash of no tokens. */
 static const uint32_t NO_HASH = 2166136261u;
 
-/* What is left of some tokens and one more. */
+/* Returns the hash of some tokens and one more. */
 static uint32_t hash_of(uint32_t before, int32_t id)
 {
     return (before ^ (uint32_t)id) * 16777619u;
@@ -26,7 +26,7 @@ static void fill_logits(const Run *run, float *numbers, int columns)
         hash = hash_of(hash, own->ids[row]);
         if (row < run->loaded)
             continue;
-        /* An adapter is told by the length of its name. */
+        /* Adapters differ by the length of their names. */
         uint32_t state = hash + (lora == NULL ? 0 : (uint32_t)strlen(lora));
         for (uint32_t column = 0; column < (uint32_t)columns; column++) {
             uint32_t mixed = (state ^ (column * 2654435761u)) * 2246822519u;
@@ -35,7 +35,7 @@ static void fill_logits(const Run *run, float *numbers, int columns)
     }
 }
 
-/* In row r and column c stands r + c / 100, where it is not said that logits depend on tokens. */
+/* Without `vocabulary`, the value in row r and column c is r + c / 100. */
 RKLLMResult numbers_of(Run *run, Numbers *numbers)
 {
     bool hidden = run->seen.mode == RKLLM_INFER_GET_LAST_HIDDEN_LAYER;

@@ -1,4 +1,4 @@
-/* Numbers in place of an answer; of a model of one's own they depend on every token before. */
+/* Hidden states and logits instead of an answer; with `vocabulary` logits depend on all tokens. */
 #ifndef LOGITS_H
 #define LOGITS_H
 
@@ -9,11 +9,11 @@ typedef struct {
     size_t count;
 } Numbers;
 
-/* A result with a row for each token that the run computes; `numbers` is what it points to. */
+/* Returns a result with a row for each token that the run computes; it points into `numbers`. */
 RKLLMResult numbers_of(Run *run, Numbers *numbers);
-/* Makes them unreadable and frees them. */
+/* Overwrites the numbers and frees them. */
 void drop_numbers(Numbers *numbers);
-/* Calls back with them, and that is all of the run. */
+/* Runs a request for numbers: one callback with the result. */
 void give_numbers(Run *run);
 
 #endif

@@ -1,5 +1,5 @@
-/* 1.2.0 and 1.1.x, as far as a binding must tell them apart from what it knows: the symbols they
- * have and the default parameters they return. Any other call means that it did not. */
+/* 1.2.0 and 1.1.x, as far as a binding must recognise them: their symbols and default
+ * parameters. Any other call means that the binding failed to recognise them. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>

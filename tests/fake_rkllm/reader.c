@@ -112,7 +112,7 @@ static char escaped(Reader *reader, char code)
     wrong(reader, "unknown escape \\%c", code);
 }
 
-/* What stands between two quotes, the first of which has been read. */
+/* Reads a quoted text; its first quote has been read already. */
 static Text quoted(Reader *reader)
 {
     Text text = {0};

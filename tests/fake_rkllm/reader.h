@@ -5,10 +5,10 @@
 #include "script.h"
 #include "util.h"
 
-/* The largest number there may be. */
+/* The largest number in a script. */
 #define MOST 1000000000L
 
-/* Where the reader is: on which line of which file, at what on that line, in which answer. */
+/* The reader's position: file, line, place on the line, and the current answer. */
 typedef struct {
     Script *script;
     const char *path;
@@ -17,20 +17,20 @@ typedef struct {
     Answer *answer;
 } Reader;
 
-/* A word, or a "text", or word=text; no item is all of it empty. */
+/* A word, a "text", or word=text; never completely empty. */
 typedef struct {
     const char *word;
     bool has_text;
     Text text;
 } Item;
 
-/* The author of the script made a mistake: say where, and end the process. */
+/* Reports a mistake in the script with its position, and ends the process. */
 _Noreturn void wrong(const Reader *reader, const char *format, ...) PRINTF(2, 3);
 _Noreturn void unknown(Reader *reader, const Item *item);
 
-/* Memory that lasts as long as the script does. */
+/* Returns memory that is freed with the script. */
 void *keep(Script *script, size_t size);
-/* The array with room for one more, of twice the size whenever a power of two is full. */
+/* Returns the array with space for one more element; doubles its size at powers of two. */
 void *grown(Script *script, void *array, size_t count, size_t size);
 void drop_kept(Script *script);
 
@@ -40,14 +40,14 @@ bool is_word(const Item *item, const char *word);
 bool is_setting(const Item *item, const char *name);
 bool is_text(const Item *item);
 
-/* The bytes of a text in which nothing is left to be filled in. */
+/* Returns the bytes of a text without placeholders. */
 char *plain(Reader *reader, const Item *item);
 double number_between(Reader *reader, const char *digits, double least, double most);
-/* The number that a setting has. */
+/* Returns the value of a setting as a number. */
 long number(Reader *reader, const Item *item, long least);
-/* Reads a number that stands by itself. */
+/* Reads a number without a name. */
 long argument(Reader *reader, long least);
-/* Reads one of `words`, which end with NULL, and returns its place. */
+/* Reads one of `words`, which end with NULL, and returns its index. */
 int choice(Reader *reader, const char *const *words);
 
 #define CHOICE(reader, ...) choice(reader, (const char *const[]){__VA_ARGS__, NULL})

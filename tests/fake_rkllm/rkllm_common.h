@@ -1,5 +1,5 @@
-/* What 1.2.1-1.2.3 and 1.3.0 share: our own words for the layouts in the project's notes, one
- * declaration a line, because a test reads it. Include rkllm_12.h or rkllm_13.h instead. */
+/* The layouts that 1.2.1-1.2.3 and 1.3.0 share, written from the project's notes. A test parses
+ * this file, so it has one declaration per line. Include rkllm_12.h or rkllm_13.h instead. */
 #ifndef RKLLM_COMMON_H
 #define RKLLM_COMMON_H
 

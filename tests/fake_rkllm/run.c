@@ -63,7 +63,7 @@ void prefill(Run *run)
         sleep_until(done);
 }
 
-/* The tokenizer and the embedding layer that a caller of 1.3 may bring along. */
+/* Calls the tokenizer and the embedding layer that a caller of 1.3 may provide. */
 static bool use_own_layers(Run *run)
 {
 #if ABI == 13
@@ -141,7 +141,7 @@ static void generate(Run *run)
     save_cache(run);
 }
 
-/* ---- begin and end ---- */
+/* ---- start and end ---- */
 
 static const Answer *answer_for(const Run *run)
 {

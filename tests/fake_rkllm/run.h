@@ -1,4 +1,4 @@
-/* One run: what is said, when, and how it ends. */
+/* One run: its tokens, their timing and its end. */
 #ifndef RUN_H
 #define RUN_H
 
@@ -17,12 +17,12 @@ struct Run {
     void *userdata;
     const Answer *answer;
     Cursor cursor;
-    /* What the script leaves open, as the dice fell. */
+    /* The random choices for what the script leaves open. */
     Dice dice;
     Threads threads;
     uint64_t abort_takes_ns;
     bool abort_finishes;
-    /* Whom every other callback is handed to, if anybody. */
+    /* The second thread, which makes every other callback; or NULL. */
     struct Stage *stage;
     uint64_t began;
     uint64_t prefilled;
@@ -30,20 +30,21 @@ struct Run {
     uint64_t due;
     long generated;
     int32_t last_id;
-    /* The tokens that it was called back for, of a run that keeps its history. */
+    /* The tokens that were called back, if the run keeps its history. */
     Tokens answered;
-    /* How many tokens the text has that is being spelled. */
+    /* The number of tokens of the text that is being spelled. */
     size_t letters;
-    /* How many of its first tokens a loaded prompt cache has. */
+    /* How many of its first tokens a loaded prompt cache covers. */
     size_t loaded;
-    /* Whether the prompt is in the cache. */
+    /* Whether the prompt was computed into the cache. */
     bool has_read;
     Buffer said;
     Buffer text;
     End end;
     int status;
-    /* Of a batch: how many there are, each with an answer of its own, whose first one is this run's
-     * as well. Of one of them: its place, and what it would call back with now. */
+    /* For a batch: the number of sequences, each with its own answer; the first one's
+     * answer is also this run's. For a sequence: its index, and the token of the current
+     * step. */
     size_t places;
     Run *sequences;
     size_t place;
@@ -55,18 +56,18 @@ struct Run {
     Buffer held;
 };
 
-/* Takes the instance, or ends the process if a run has it: returns a run that owns all it needs. */
+/* Reserves the instance and returns a run with copies of all its input; ends the process if another
+ * run is active. */
 Run *run_new(Instance *instance, const char *call, const RKLLMInput *input,
              const RKLLMInferParam *infer, void *userdata);
-/* Runs it to its end, frees it and returns what rkllm_run is to return. */
+/* Runs it to its end, frees it and returns the return value of rkllm_run. */
 int run_to_end(Run *run);
 
-/* The parts of it that a batch has as well: whether it can be run at all, the log of what it is
- * about, its silence. */
+/* Shared with batches: check whether the run is possible, log its context, wait for the prefill. */
 bool accept(Run *run);
 void log_context(const Run *run);
 void prefill(Run *run);
-/* Fails without any callback, with words on stderr alone; returns false. */
+/* Fails without a callback, with a message on stderr only; returns false. */
 bool fail_silently(Run *run, const char *why);
 
 #endif

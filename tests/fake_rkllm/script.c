@@ -1,4 +1,4 @@
-/* What the lines of the "model file" mean. */
+/* Parses the lines of the "model file". */
 #include "script.h"
 
 #include <errno.h>

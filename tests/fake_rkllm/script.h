@@ -1,4 +1,4 @@
-/* The "model file" as it is once read; README.md describes how it is written. */
+/* The parsed "model file"; README.md describes its format. */
 #ifndef SCRIPT_H
 #define SCRIPT_H
 
@@ -21,7 +21,8 @@ typedef struct {
     size_t length;
 } Part;
 
-/* The text of one token: bytes, and what is only known when it is said; or a NULL pointer. */
+/* The text of one token: bytes and placeholders that are filled in at run time; or a NULL
+ * pointer. */
 typedef struct {
     bool is_null;
     Part *parts;
@@ -32,7 +33,8 @@ typedef enum { STEP_SAY, STEP_SPELL, STEP_WAITING, STEP_ERROR, STEP_CRASH, STEP_
 
 enum { ANY = -1, ASKED = -2 };
 
-/* A line of an answer: some tokens, said so often; ASKED for the last number in the prompt. */
+/* A line of an answer: tokens, repeated `times` times; ASKED means the last number in the
+ * prompt. */
 typedef struct {
     StepKind kind;
     Text *texts;
@@ -50,13 +52,13 @@ typedef struct {
     double value;
 } Correction;
 
-/* What the key-value cache holds after an answer: what was called back, one token less or more, or
- * an end token, which FINISH tells. */
+/* The content of the key-value cache after an answer: the tokens called back, one token less or one
+ * more, or also an end token, which FINISH reports. */
 typedef enum { CACHE_ANY, CACHE_TOLD, CACHE_LESS, CACHE_MORE, CACHE_ENDED } Cached;
 
 enum { PREFILL_TIME, PREFILL_TOKENS, GENERATE_TIME, GENERATE_TOKENS, MEMORY, PERF_NUMBERS };
 
-/* How to answer the prompts that fit. Whatever is ANY, the dice decide. */
+/* How to answer matching prompts. Values of ANY are chosen at random. */
 typedef struct {
     long run;
     char *when;
@@ -68,7 +70,7 @@ typedef struct {
     bool abort_ignored;
     long abort_ms;
     long abort_finishes;
-    /* Whether FINISH comes at all, and its text if that is set. */
+    /* Whether there is a FINISH callback, and its text if that is set. */
     bool finishes;
     bool finish_set;
     Text finish;
@@ -87,7 +89,7 @@ typedef enum { CLEAR_WORKS, CLEAR_FAILS, CLEAR_LIES } ClearOutcome;
 typedef struct {
     long init_ms;
     InitOutcome init;
-    /* How many inits of this process go that way; 0 for all. */
+    /* How many inits of this process have this outcome; 0 for all. */
     long init_times;
     long init_status;
     char *last_words;
@@ -95,26 +97,26 @@ typedef struct {
     bool second_init_set;
     long destroy_ms;
     long context;
-    /* Where the runtime's own chatter goes: a file descriptor, or -1 for nowhere. */
+    /* The file descriptor for the runtime's log lines, or -1 for none. */
     int chatter;
-    /* Whether a prompt that is too long gets an ERROR callback or a failed run alone. */
+    /* Whether a prompt that is too long causes an ERROR callback, or only a failed run. */
     long overflow_error;
-    /* Whether an answer that outgrows the context ends, or the oldest tokens are forgotten. */
+    /* Whether an answer ends at the end of the context, or the oldest tokens are dropped. */
     bool window_ends;
-    /* How many numbers a row of logits has that depends on the tokens before; 0 for rows that do
-     * not. */
+    /* The length of a row of logits that depends on the tokens before it; 0 for rows that
+     * do not. */
     long vocabulary;
     ClearOutcome clear;
     bool size_fails;
     bool saves_nothing;
     Answer *answers;
     size_t count;
-    /* Everything that was allocated for it. */
+    /* All memory that was allocated for it. */
     struct Memory *memory;
 } Script;
 
-/* Returns NULL for a file that is no model, and says why in `why`. Mistakes in a script are the
- * test author's: they end the process with file and line. */
+/* Returns NULL, with the reason in `why`, if the file is no model. A mistake in the script ends the
+ * process with file and line. */
 Script *script_read(const char *path, const char **why);
 void script_free(Script *script);
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A rough tokenizer: one token a word. */
+/* A rough tokenizer: one token per word. */
 static void add_words(Tokens *tokens, const char *text)
 {
     while (*(text += strspn(text, " \t\n\v\f\r")) != '\0') {

@@ -1,4 +1,4 @@
-/* What a run was given, copied, for a caller may free it once an asynchronous run has begun. */
+/* A copy of a run's input, because the caller may free it once an asynchronous run has started. */
 #ifndef SEEN_H
 #define SEEN_H
 
@@ -20,7 +20,7 @@ typedef struct {
     char *role;
     bool enable_thinking;
     RKLLMInputType type;
-    /* The prompt's text; of token ids, their numbers. */
+    /* The prompt's text; for token ids, the ids as text. */
     char *prompt;
     Tokens tokens;
     RKLLMInferMode mode;
@@ -28,14 +28,14 @@ typedef struct {
     bool saves_cache;
     char *cache_path;
     bool keep_history;
-    /* The run's own where it has them, else the init's. */
+    /* The run's own values if it has them, else those of init. */
     Sampling sampling;
     long max_new_tokens;
 } Seen;
 
 Seen seen_of(const Instance *instance, const RKLLMInput *input, const RKLLMInferParam *infer);
 void seen_free(Seen *seen);
-/* The last number in the prompt, 0 without one. */
+/* Returns the last number in the prompt, 0 without one. */
 long seen_number(const Seen *seen);
 void seen_json(const Seen *seen, const Instance *instance, unsigned long run, Buffer *json);
 

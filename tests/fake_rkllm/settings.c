@@ -1,4 +1,4 @@
-/* What a handle remembers from one run to the next: cache, template, tools, adapters. */
+/* The functions that change a handle's state between runs: cache, template, tools, adapters. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ int rkllm_clear_kv_cache(LLMHandle handle, int keep_system_prompt, int *start_po
              start_pos != NULL);
     if ((start_pos == NULL) != (end_pos == NULL))
         refuse("rkllm_clear_kv_cache: start_pos and end_pos go together");
-    /* A range can only be cleared of a run that its callback has paused. */
+    /* A range can be cleared only while a run is paused by its callback. */
     if (instance->running || (start_pos != NULL && instance->paused == NULL))
         return -1;
     if (instance->script->clear == CLEAR_FAILS)
@@ -92,8 +92,8 @@ int rkllm_load_lora(LLMHandle handle, RKLLMLoraAdapter *lora_adapter)
     return 0;
 }
 
-/* Returns false for what is no prompt cache. One of another model is the end: what the real one
- * makes of it, nobody has seen. */
+/* Returns false if the file is no prompt cache. Ends the process if it is another model's, because
+ * the behaviour of the real library is then unknown. */
 static bool read_prompt_cache(Instance *instance, const char *path)
 {
     FILE *file = fopen(path, "re");
@@ -125,7 +125,7 @@ int rkllm_load_prompt_cache(LLMHandle handle, const char *prompt_cache_path)
     Instance *instance = instance_of(handle, "rkllm_load_prompt_cache");
     check_pointer("prompt_cache_path", prompt_cache_path);
     log_call("rkllm_load_prompt_cache path=%s", prompt_cache_path);
-    /* Another may only be loaded when the one before was released. */
+    /* Another cache may be loaded only after the previous one was released. */
     if (instance->has_prompt_cache || !read_prompt_cache(instance, prompt_cache_path))
         return -1;
     instance->has_prompt_cache = true;

@@ -6,12 +6,12 @@
 
 #include "deliver.h"
 
-/* A wait that has no end is a wait of an hour, again and again. */
+/* An unlimited wait is implemented as repeated waits of one hour. */
 static const uint64_t HOUR = 3600 * 1000 * MS;
 
 /* ---- waiting ---- */
 
-/* When the run is to stop; it may have been asked only just now. */
+/* Returns when the run must stop; an abort may arrive at any time. */
 static uint64_t stop_at(const Run *run)
 {
     uint64_t asked = run->instance->abort_at;
@@ -138,7 +138,7 @@ void finish(Run *run)
 {
     const Answer *answer = run->answer;
     const char *text = answer->finish_set ? rendered(run, &answer->finish) : nothing(run);
-    /* What stands in token_id at the end, nobody says. */
+    /* The value of token_id in the FINISH callback is not documented. */
     int32_t id = roll(&run->dice, 2) == 0 ? -1 : run->last_id;
     RKLLMResult result = result_of(text, answer->cached == CACHE_ENDED ? END_TOKEN : id);
     result.perf = perf_of(run);
@@ -161,7 +161,7 @@ static int32_t next_id(const Run *run)
     return (int32_t)(1000 + run->generated % 30000);
 }
 
-/* What is said in step with others, and called back together with theirs. */
+/* Stores a token of a batch, which is called back together with those of the other sequences. */
 static bool keep_for_all(Run *run, const char *said, LLMCallState state)
 {
     run->state = state;
@@ -204,7 +204,7 @@ static bool spell(Run *run, const Step *step)
     return say_text(run, letter, token_of_byte((unsigned char)letter[0]), RKLLM_RUN_NORMAL);
 }
 
-/* Does what stands at the cursor; false when the run is over. */
+/* Executes the step at the cursor; returns false if the run has ended. */
 static bool take_step(Run *run, const Step *step)
 {
     bool alone = step->count == 0 || step->kind == STEP_SPELL;
@@ -241,7 +241,7 @@ static void advance(Run *run, const Step *step)
     }
 }
 
-/* Skips what is said often enough; NULL at the end of the script. */
+/* Returns the current step, skipping steps whose repetitions are done; NULL at the end. */
 static const Step *current(Run *run)
 {
     Cursor *cursor = &run->cursor;
@@ -258,7 +258,7 @@ bool speak_once(Run *run)
 {
     long before = run->generated;
     run->end = END_FINISHED;
-    /* A step may be to say nothing. */
+    /* A step may generate no token. */
     for (const Step *step; run->generated == before && (step = current(run)) != NULL;) {
         bool goes_on = take_step(run, step);
         advance(run, step);

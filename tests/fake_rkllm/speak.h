@@ -1,4 +1,4 @@
-/* The tokens of an answer, one by one and in time. */
+/* Generates the tokens of an answer at their times. */
 #ifndef SPEAK_H
 #define SPEAK_H
 
@@ -6,19 +6,19 @@
 
 #define NEVER UINT64_MAX
 
-/* Says what stands in the script until it ends, or the run is to. */
+/* Generates the script's tokens until the script ends or the run must end. */
 void speak(Run *run);
-/* Says the next token; false when there is none, since the run is over. */
+/* Generates the next token; returns false if the run has ended. */
 bool speak_once(Run *run);
 /* Calls back in state FINISH. */
 void finish(Run *run);
 
-/* Waits until then, or until the run is to stop. */
+/* Waits until `due`, or until the run must stop. */
 void wait_until(Run *run, uint64_t due);
-/* What stands for no text where a script does not say. */
+/* Returns an empty text or NULL at random, for results without text. */
 const char *nothing(Run *run);
 
-/* Both return false, for the run is over: how it ended; the same after an ERROR callback. */
+/* End the run and return false; `fail` makes an ERROR callback first. */
 bool end(Run *run, End how);
 bool fail(Run *run, const char *text);
 

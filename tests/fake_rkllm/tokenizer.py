@@ -1,4 +1,4 @@
-"""Tokenizer files like those beside a model, with one token a byte."""
+"""Write tokenizer files like those of a model, with one token per byte."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 SPECIAL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>")
-# In Qwen's manner.
+# Qwen's chat template, shortened.
 CHATML = (
     "{% for message in messages %}"
     "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
@@ -20,7 +20,7 @@ CHATML = (
 
 
 def tokenizer() -> Tokenizer:
-    """Return a tokenizer that gives back exactly what it was given; prompts begin with <s>."""
+    """Return a tokenizer that encodes and decodes any text exactly; prompts start with <s>."""
     vocabulary = {char: i for i, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     made: Any = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -33,7 +33,7 @@ def tokenizer() -> Tokenizer:
 
 
 def write_tokenizer(folder: Path, template: Any = CHATML, **config: Any) -> Path:
-    """Write tokenizer.json and its config, with a chat template unless that is None."""
+    """Write tokenizer.json and tokenizer_config.json; without a chat template if it is None."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer().save(str(folder / "tokenizer.json"))
     fields = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, **config}
@@ -44,12 +44,12 @@ def write_tokenizer(folder: Path, template: Any = CHATML, **config: Any) -> Path
 
 
 def id_of(token: str) -> int:
-    """Return the number of a token that stands for itself."""
-    found = tokenizer().token_to_id(token)
-    assert found is not None
-    return found
+    """Return the id of a token, which must exist."""
+    token_id = tokenizer().token_to_id(token)
+    assert token_id is not None
+    return token_id
 
 
 def text_of(ids: Sequence[int]) -> str:
-    """Return the text that these tokens are, special ones included."""
+    """Return the text of tokens, including special tokens."""
     return str(tokenizer().decode(list(ids), skip_special_tokens=False))

@@ -145,7 +145,7 @@ static void log_line(const char *what)
     Buffer line = {0};
     buffer_format(&line, "%llu %d %ld %s\n", (unsigned long long)now_ns(), getpid(),
                   syscall(SYS_gettid), what);
-    /* One write, so that lines of several threads and processes stay whole. */
+    /* A single write, so that lines of several threads and processes do not mix. */
     if (write(file, line.bytes, line.length) < 0)
         perror("FAKE_RKLLM_LOG");
     free(line.bytes);

@@ -1,4 +1,4 @@
-/* What every part needs: growing text, the clock, dice, the log, and a loud way out. */
+/* Utilities: growing text, clock, random choices, log, and errors that end the process. */
 #ifndef UTIL_H
 #define UTIL_H
 
@@ -11,7 +11,7 @@
 
 #define PRINTF(format_at, first) __attribute__((format(printf, format_at, first)))
 
-/* Text that grows; `bytes` is NULL while nothing was added, and ends with a NUL afterwards. */
+/* A growing text; `bytes` is NULL until something is added, and is NUL-terminated after that. */
 typedef struct {
     char *bytes;
     size_t length;
@@ -23,17 +23,17 @@ void buffer_format(Buffer *buffer, const char *format, ...) PRINTF(2, 3);
 /* Adds `text` as a JSON string, NULL as null. */
 void buffer_json(Buffer *buffer, const char *text);
 
-/* Memory, zeroed, or the end. */
+/* Returns zeroed memory; ends the process if there is none. */
 void *take(size_t size);
 char *copy_of(const char *text);
-/* Overwrites memory that is about to be freed, which a compiler would leave out. */
+/* Overwrites memory that is about to be freed; the compiler cannot optimise this away. */
 void spoil(void *memory, char byte, size_t size);
 
 uint64_t now_ns(void);
-/* Hears nothing until then, not even a signal. */
+/* Sleeps until then; neither aborts nor signals end the sleep. */
 void sleep_until(uint64_t ns);
 
-/* Dice that fall the same for the same seed and the same run, whatever the timing. */
+/* A random generator that depends only on the seed and the run's number, not on timing. */
 typedef struct {
     uint64_t state;
 } Dice;
@@ -42,12 +42,12 @@ uint64_t seed(void);
 Dice dice_for(uint64_t run);
 unsigned roll(Dice *dice, unsigned sides);
 
-/* One line to the file that FAKE_RKLLM_LOG names: time in ns, process, thread, what happened. */
+/* Appends a line to the file in FAKE_RKLLM_LOG: time in ns, process, thread, event. */
 void log_call(const char *format, ...) PRINTF(1, 2);
 
-/* The caller did what the real library does not survive: say so, and do not survive it either. */
+/* The caller did something that crashes the real library: print the reason and abort. */
 _Noreturn void refuse(const char *format, ...) PRINTF(1, 2);
-/* A segfault, after some last words. */
+/* Prints `last_words` and causes a segfault. */
 _Noreturn void crash(const char *last_words);
 
 #endif

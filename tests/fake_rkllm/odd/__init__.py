@@ -1,4 +1,4 @@
-"""Libraries that have the names of librkllmrt.so and little else; odd.c says which there are."""
+"""Build libraries with librkllmrt.so's symbols but invalid behaviour; odd.c lists the variants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SOURCE = Path(__file__).with_name("odd.c")
 
 
 def build_odd(directory: Path, *defines: str) -> Path:
-    """Compile one into a folder."""
+    """Compile a variant into a folder; return the library's path."""
     directory.mkdir(parents=True, exist_ok=True)
     library = directory / LIBRARY
     run(*FLAGS, *SHARED, *(f"-D{define}" for define in defines), str(_SOURCE), "-o", str(library))

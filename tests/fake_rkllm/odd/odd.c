@@ -1,11 +1,11 @@
-/* Libraries with the symbols of librkllmrt.so that are nothing to be relied on: default parameters
- * of no known layout or of two, and what else a library may do to whoever asks for them.
+/* Libraries with the symbols of librkllmrt.so and invalid behaviour: default parameters of no known
+ * layout or of two, and faults when they are requested.
  *
- * -DAT_12, -DAT_13, -DAT=68    where the extended parameters stand, any of them
- * -DNO_MASK                   no CPU is named in the mask
- * -DVERSION="1.2.1"           the version string in it
- * -DPRINTS, -DDIES, -DHANGS, -DLEAVES    what happens when the default parameters are asked for
- * -DDIES_AT_END, -DPRINTS_AT_END    what happens when the process ends
+ * -DAT_12, -DAT_13, -DAT=68    the offsets of the extended parameters; they may be combined
+ * -DNO_MASK                   the CPU mask is empty
+ * -DVERSION="1.2.1"           the version string in the library
+ * -DPRINTS, -DDIES, -DHANGS, -DLEAVES    the fault when the default parameters are requested
+ * -DDIES_AT_END, -DPRINTS_AT_END    the fault when the process ends
  */
 #include <signal.h>
 #include <stdint.h>
@@ -68,7 +68,7 @@ PUBLIC Param rkllm_createDefaultParam(void)
     put_extended(&param, 60);
 #endif
 #ifdef AT_12
-    /* Inside what 1.3 has reserved. */
+    /* This offset is inside the reserved bytes of 1.3. */
     put_extended(&param, 88);
 #endif
 #ifdef PRINTS
