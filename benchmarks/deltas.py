@@ -132,7 +132,7 @@ async def _collect(stream: TokenStream) -> dict[str, object]:
     running = ActiveGeneration(_request(), stream, first, "bench", None)
     async for _ in running.batches():
         pass
-    return encode_answer(await running.answer())
+    return encode_answer(await running.build_answer())
 
 
 async def _chain_us(count: int, size: int, stops: tuple[str, ...]) -> float:

@@ -406,7 +406,7 @@ class EmulatorSettings(ResultSettings):
 
     def outbound_policy(self) -> OutboundPolicy:
         """Return the addresses that webhooks and buckets of jobs may have."""
-        return self.targets_of(is_local=is_loopback(self.host))
+        return self.outbound_policy_for(is_local=is_loopback(self.host))
 
     def open_paths(self) -> frozenset[str]:
         """Return the paths that need no key, even if `api_keys` is set."""

@@ -1,6 +1,6 @@
-"""`python -m handler`: the RunPod worker, or one local job where there is no RunPod.
+"""Run the RunPod worker, or one local job outside RunPod: `python -m handler`.
 
-`python -m handler doctor` examines the engine that these settings make, and starts neither.
+`python -m handler doctor` reports what the configured engine supports, and runs no job.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
-    # The working folder comes first on the path, and an engine.py in it would hide our package.
+    # The working folder is first on the path, and an engine.py in it would hide this package.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from handler.arguments import is_doctor
@@ -26,10 +26,10 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
     """Run the worker, one local job or the doctor, and return the exit code.
 
     `argv` is sys.argv[1:] if it is None; `prog` is the command's name in usage messages. The
-    imports are inside so that `--help` and a wrong argument are answered before them, and so that
-    the engine loads its model while the rest is imported, which takes a second.
+    imports are inside the function for two reasons: `--help` and argument errors need none of them,
+    and the engine loads its model while the rest is imported, which takes a second.
     """
-    examines = is_doctor(argv, prog)
+    runs_doctor = is_doctor(argv, prog)
 
     from handler.engine_configs import build_engine, engine_configs
     from handler.model_settings import resolve_models
@@ -42,33 +42,31 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
         settings = resolve_models(settings)
     except SettingError as error:
         exit_on_setting_error(error)
-    if examines:
+    if runs_doctor:
         from handler import doctor
 
         return doctor.main([*engine_configs(settings).values()])
     engine = build_engine(settings)
     engine.spawn()
 
-    from handler.composition import build_result_store, build_services, build_validation
+    from handler.composition import build_result_uploader, build_services, build_validation
     from handler.local import has_local_platform, is_local, run_local
     from handler.logs import configure_logging
 
     level = settings.log_level
     if is_local() and "log_level" not in settings.model_fields_set:
-        # A person who runs one job wants to see its answer, not how the engine started.
+        # The output of one local job is its answer; the engine's start would only clutter it.
         level = "WARNING"
     configure_logging(level, settings.log_format, texts=settings.log_texts)
     try:
-        targets = settings.targets_of(is_local=is_local() or has_local_platform())
-        checking, results = (
-            build_validation(settings),
-            build_result_store(settings, targets=targets),
-        )
+        targets = settings.outbound_policy_for(is_local=is_local() or has_local_platform())
+        validation = build_validation(settings)
+        results = build_result_uploader(settings, targets=targets)
     except SettingError as error:
         engine.abandon()
         exit_on_setting_error(error)
     interval_s = settings.stream_interval_ms / 1000
-    jobs = build_services(settings, engine, checking, interval_s, results=results).jobs
+    jobs = build_services(settings, engine, validation, interval_s, results=results).jobs
 
     if is_local():
         return run_local(jobs, engine, settings.stream_mode)
@@ -89,7 +87,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
 
 
 def _sdk_level(settings: WorkerSettings) -> str:
-    """Return the SDK's level: its DEBUG, which is its default, prints prompts and answers."""
+    """Return the SDK's log level: its DEBUG, which is its default, prints prompts and answers."""
     if settings.log_level == "DEBUG":
         return "DEBUG" if settings.log_texts else "INFO"
     return "WARN" if settings.log_level == "WARNING" else settings.log_level

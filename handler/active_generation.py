@@ -1,4 +1,4 @@
-"""One answer on its way from the engine to its reader."""
+"""Collect one running answer from the engine, redact it and validate it."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ logger = logging.getLogger(__name__)
 
 
 class ActiveGeneration(Abortable):
-    """One answer on its way: iterate the batches, then take the `answer`.
+    """One running answer: iterate `batches`, then call `build_answer`; or call `collect_answer`.
 
-    The first batch has been waited for when it is made, so an error that comes before any text is
-    raised where an HTTP status can still be chosen (R30). Leaving the `async with` block stops the
-    generation. Owned by the task that made it.
+    Its first batch has arrived before it is created, so an error before any text is raised while an
+    HTTP status can still be chosen (R30). Leaving the `async with` block stops the generation.
+    Owned by the task that created it.
+
+    `block_verdict` is the verdict of a blocked request, whose stream is a `BlockedStream`.
     """
 
     def __init__(
         self,
         request: TextRequest,
         stream: TokenStream | BlockedStream,
-        first: list[Delta],
+        first_batch: list[Delta],
         model: str,
         validator: Validator | None,
-        refusal: Verdict | None = None,
+        block_verdict: Verdict | None = None,
     ) -> None:
         self.request = request
         self.model = model
@@ -43,33 +45,33 @@ class ActiveGeneration(Abortable):
         self.warnings = request.warnings + stream.warnings
         log_warnings(request, self.warnings)
         self._stream = stream
-        self._first = first
+        self._first_batch = first_batch
         self._validator = validator
-        self._refusal = refusal
+        self._block_verdict = block_verdict
         self._texts: list[str] = []
         self._logprobs: list[TokenLogprob] = []
-        self._hidden: list[float] = []
-        self._redacted: dict[str, int] = {}
+        self._hidden_logprobs: list[float] = []
+        self._redaction_counts: dict[str, int] = {}
 
     def batches(self, interval_s: float = 0.0) -> AsyncIterator[list[Delta]]:
-        """Yield what has come, at once the first time, then at most every `interval_s`.
+        """Yield the first batch immediately, then new deltas at most every `interval_s` seconds.
 
-        A consumer that is slower than the model finds longer batches. Where something is to be
-        redacted all comes in one batch at the end, for only a whole text tells what it is. Raises
+        A consumer that is slower than the model gets longer batches. With redaction there is one
+        batch, at the end, because personal data can only be recognised in the complete text. Raises
         EngineError.
         """
-        arriving = self._arriving(interval_s)
-        return arriving if self.request.options.redactor is None else self._redacting(arriving)
+        batches = self._batches(interval_s)
+        return batches if self.request.options.redactor is None else self._redact_all(batches)
 
-    async def _redacting(self, arriving: AsyncIterator[list[Delta]]) -> AsyncIterator[list[Delta]]:
-        deltas = [delta async for batch in arriving for delta in batch]
+    async def _redact_all(self, batches: AsyncIterator[list[Delta]]) -> AsyncIterator[list[Delta]]:
+        deltas = [delta async for batch in batches for delta in batch]
         _, removals = await self._redact("".join(self._texts))
         if removals:
             self._texts = redact_deltas(self._texts, removals)
             deltas = [Delta(text) for text in self._texts]
-            # They would spell it out again.
-            self._hidden, self._logprobs = [each.logprob for each in self._logprobs], []
-            if self._hidden and self.request.tells_logprobs:
+            # The tokens of the log-probabilities spell out the redacted text.
+            self._hidden_logprobs, self._logprobs = [each.logprob for each in self._logprobs], []
+            if self._hidden_logprobs and self.request.returns_logprobs:
                 self._warn("logprobs were left out, for they would tell what was redacted")
         if deltas:
             yield deltas
@@ -81,48 +83,51 @@ class ActiveGeneration(Abortable):
         text, removals = await run_in_thread(len(text), lambda: redactor.redact(text))
         for removal in removals:
             kind = removal.rule.removeprefix("pii_")
-            self._redacted[kind] = self._redacted.get(kind, 0) + 1
+            self._redaction_counts[kind] = self._redaction_counts.get(kind, 0) + 1
         return text, removals
 
-    async def _arriving(self, interval_s: float) -> AsyncIterator[list[Delta]]:
-        batch = self._first
+    async def _batches(self, interval_s: float) -> AsyncIterator[list[Delta]]:
+        batch = self._first_batch
         loop = asyncio.get_running_loop()
         while batch:
-            sent = loop.time()
-            self._keep(batch)
+            sent_at = loop.time()
+            self._record(batch)
             yield batch
-            if interval_s and (rest := sent + interval_s - loop.time()) > 0:
-                await asyncio.sleep(rest)
+            if interval_s and (pause_s := sent_at + interval_s - loop.time()) > 0:
+                await asyncio.sleep(pause_s)
             batch = await anext(self._stream, [])
 
-    async def whole(self) -> CompletedAnswer:
-        """Return the finished answer, of which nothing was read before. Raises EngineError."""
+    async def collect_answer(self) -> CompletedAnswer:
+        """Read the whole generation and return its answer; `batches` must not have been read.
+
+        Raises EngineError.
+        """
         if self.request.options.redactor is not None:
             async for _ in self.batches():
                 pass
         else:
-            self._keep(self._first)
+            self._record(self._first_batch)
             async for batch in self._stream:
-                self._keep(batch)
-        return await self.answer()
+                self._record(batch)
+        return await self.build_answer()
 
-    def _keep(self, batch: list[Delta]) -> None:
+    def _record(self, batch: list[Delta]) -> None:
         for text, logprob in batch:
             if text:
                 self._texts.append(text)
             if logprob is not None:
                 self._logprobs.append(logprob)
 
-    async def answer(self) -> CompletedAnswer:
-        """Return the finished answer, validated; only after `batches` has ended."""
+    async def build_answer(self) -> CompletedAnswer:
+        """Validate the text and return the answer. Call it only after `batches` has ended."""
         finish = self._stream.result
         if finish is None:
             raise RuntimeError("the answer is not finished")
         request = self.request
         text = raw = "".join(self._texts)
-        verdict = await self._judge(raw, finish) if request.validation else None
+        verdict = await self._validate(raw, finish) if request.validation else None
         if verdict is not None and verdict.text != raw:
-            # What the sanitiser took out may have stood in the middle of something personal.
+            # The sanitizer may have removed text from within personal data, which is complete now.
             text, _ = await self._redact(verdict.text)
         answer = CompletedAnswer(
             id=request.generation.request_id,
@@ -133,52 +138,56 @@ class ActiveGeneration(Abortable):
             finish=finish,
             streaming=request.streaming,
             logprobs=tuple(self._logprobs),
-            hidden_logprobs=tuple(self._hidden),
+            hidden_logprobs=tuple(self._hidden_logprobs),
             warnings=self.warnings,
             verdict=verdict,
-            redacted=self._redacted,
+            redacted=self._redaction_counts,
         )
         log_answer(answer)
         return answer
 
-    async def _judge(self, text: str, finish: Finish) -> Verdict | None:
+    async def _validate(self, text: str, finish: Finish) -> Verdict | None:
         validator, options = self._validator, self.request.options
-        if self._refusal is not None or validator is None:
-            return self._refusal
+        if self._block_verdict is not None or validator is None:
+            return self._block_verdict
         prompt, system = self.request.prompt_text, self.request.system_text
         redactor, reason = options.redactor, finish.reason.value
 
-        def look() -> Verdict:
-            asked, told = prompt, system
+        def validate() -> Verdict:
+            subject_prompt, subject_system = prompt, system
             if redactor is not None:
-                # An echo of them was redacted too, and could not be told otherwise.
-                asked, told = redactor.redact(prompt)[0], redactor.redact(system)[0]
-            subject = Subject(prompt=asked, text=text, finish_reason=reason, system=told)
+                # An echo of the prompts in the answer is redacted, and must still be recognised.
+                subject_prompt = redactor.redact(prompt)[0]
+                subject_system = redactor.redact(system)[0]
+            subject = Subject(
+                prompt=subject_prompt, text=text, finish_reason=reason, system=subject_system
+            )
             return validator.validate(subject, options)
 
-        # Checks that are asked for may have a model to load first.
+        # The requested checks may have to load a model first.
         chars = None if options.checks else len(prompt) + len(system) + len(text)
-        return await run_in_thread(chars, look)
+        return await run_in_thread(chars, validate)
 
     def _warn(self, warning: str) -> None:
-        """Have the client and the log told of something that became of the request."""
+        """Add a warning to the answer and to the log."""
         self.warnings += (warning,)
         log_warnings(self.request, (warning,))
 
-    def deltas_after(self, after: int) -> list[str]:
-        """Return what has come behind the first `after` deltas, for somebody who only looks.
+    def deltas_after(self, count: int) -> list[str]:
+        """Return the texts after the first `count` deltas, for observers such as the console.
 
-        Nothing where something is to be redacted: only a whole text tells what it is.
+        With redaction the list is empty, because personal data can only be recognised in the
+        complete text.
         """
-        return [] if self.request.options.redactor is not None else self._texts[after:]
+        return [] if self.request.options.redactor is not None else self._texts[count:]
 
     def abort(self) -> None:
-        """Stop the generation now; harmless once it is over."""
+        """Stop the generation now; has no effect after its end."""
         self._stream.abort()
 
 
 class BlockedStream:
-    """The stream of a request that is not answered: at its end from the start."""
+    """The token stream of a blocked request: it has no tokens and has ended already."""
 
     result: Finish | None = Finish(reason=FinishReason.CONTENT_FILTER, usage=Usage(0, 0))
     warnings: tuple[str, ...] = ()
@@ -190,10 +199,10 @@ class BlockedStream:
         raise StopAsyncIteration
 
     def abort(self) -> None:
-        """Nothing runs."""
+        """Do nothing: there is no generation to stop."""
 
 
 def log_warnings(request: TextRequest, warnings: Sequence[str]) -> None:
-    """Write a line for each thing that is not as a request wants it (R16, R55)."""
+    """Log each warning about what a request asked for and did not get (R16, R55)."""
     for warning in warnings:
         logger.warning("request %s: %s", request.generation.request_id, warning)

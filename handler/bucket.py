@@ -85,7 +85,8 @@ def check_name(name: str, field: str) -> str:
     """Return a bucket's name. Raises InvalidRequest."""
     if not _NAME.fullmatch(name):
         raise InvalidRequest(
-            f"{field} must be a bucket's name (letters, digits, dots, hyphens), got {describe_value(name)}",
+            f"{field} must be a bucket's name (letters, digits, dots, hyphens), "
+            f"got {describe_value(name)}",
             field,
         )
     return name

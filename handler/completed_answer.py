@@ -1,4 +1,4 @@
-"""One finished answer, before any door puts it into its own words."""
+"""One completed answer, before it is encoded for jobs or for OpenAI clients."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from validation import Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedAnswer:
-    """One finished answer.
+    """One completed answer.
 
-    `text` is what the client gets, after sanitising; `deltas` are the model's own words as they
-    came, which joined are its raw text (R46), without what was `redacted`, counted by kind.
-    `hidden_logprobs` are those of tokens that would spell it out: they rank an answer and are never
-    told. `created` is seconds since the epoch. `discarded` is the answer that this one was
-    generated again for.
+    `text` is the text for the client, after sanitizing. `deltas` are the model's texts in order;
+    joined they are its raw text (R46) after redaction. `redacted` counts the removed personal data
+    by kind. `hidden_logprobs` belong to tokens that would spell out redacted text: they rank the
+    answer but are never returned. `created` is in seconds since the epoch. `discarded` is the
+    answer that this one replaces after a regeneration.
     """
 
     id: str
@@ -36,7 +36,7 @@ class CompletedAnswer:
 
     @property
     def raw_text(self) -> str:
-        """The model's text before sanitising."""
+        """The model's text before sanitizing."""
         return "".join(self.deltas)
 
     @property
@@ -46,5 +46,5 @@ class CompletedAnswer:
 
     @property
     def blocked(self) -> bool:
-        """Whether the request was refused, and nothing generated (R56)."""
+        """Whether the request was blocked, so nothing was generated (R56)."""
         return self.finish.reason is FinishReason.CONTENT_FILTER

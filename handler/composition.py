@@ -1,4 +1,4 @@
-"""From settings to what answers: validator, pipeline and the two doors to it."""
+"""Build the validator, the pipelines and the services from settings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from handler.worker_settings import ResultSettings
 from validation import Validator
 from validation.options.language import LanguageCheck
 from validation.rules import DEFAULT_RULES, RulesError
-from validation.v3 import V3
+from validation.rules_validator import RulesValidator
 
 logger = logging.getLogger(__name__)
 
@@ -41,15 +41,15 @@ _ANY_TARGET = OutboundPolicy()
 
 @dataclass(frozen=True, slots=True)
 class ValidationSetup:
-    """The validator and what is looked at beyond its rules; built before an engine is."""
+    """The validator and the reader of validation options; built before the engine."""
 
-    validator: V3
+    validator: RulesValidator
     options: OptionsReader
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What entry points hand requests to; both share a pipeline for each model."""
+    """The services that entry points pass requests to; they share one pipeline per model."""
 
     jobs: JobHandler
     openai: OpenAIService
@@ -57,39 +57,42 @@ class Services:
 
 
 def build_validation(settings: Settings) -> ValidationSetup:
-    """Load rules, schema and models that the settings name. Raises SettingError."""
+    """Load the rules, the schema and the classifiers of the settings; log warnings about settings.
+
+    Raises SettingError.
+    """
     try:
-        validator = V3.from_file(settings.validation_rules or DEFAULT_RULES)
+        validator = RulesValidator.from_file(settings.validation_rules or DEFAULT_RULES)
     except RulesError as error:
         message = str(error).removeprefix("VALIDATION_RULES: ")
         raise SettingError(f"VALIDATION_RULES: {message}") from None
-    asked = {
-        "json_schema": _schema(settings.validation_schema),
-        "redact_pii": _kinds(settings.redact_pii),
+    option_values = {
+        "json_schema": _load_schema(settings.validation_schema),
+        "redact_pii": _parse_pii_kinds(settings.redact_pii),
         "language": settings.validation_language,
-        "blocked_intents": _listed(settings.blocked_intents),
-        "blocked_terms": _listed(settings.blocked_terms),
+        "blocked_intents": _split_list(settings.blocked_intents),
+        "blocked_terms": _split_list(settings.blocked_terms),
         "regenerate": settings.regenerate,
     }
     try:
-        options = OptionsReader(OptionsInput.model_validate(asked), validator.intents)
+        options = OptionsReader(OptionsInput.model_validate(option_values), validator.intents)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0])
         allowed = OptionsInput.model_fields[name].description
-        got = describe_value(first["input"])
-        raise SettingError(f"{_SETTINGS[name]} must be {allowed}, got {got}") from None
+        value = describe_value(first["input"])
+        raise SettingError(f"{_SETTING_NAMES[name]} must be {allowed}, got {value}") from None
     except InvalidRequest as error:
         name = str(error.param)
         message = error.message.removeprefix(f"{name}: ")
-        raise SettingError(f"{_SETTINGS[name]}: {message}") from None
+        raise SettingError(f"{_SETTING_NAMES[name]}: {message}") from None
     for warning in options.warnings:
         logger.warning("%s", warning)
-    for sentence in (
+    for warning in (
         *misspelled_settings(settings, os.environ),
         *ineffective_settings(settings),
     ):
-        logger.warning("%s", sentence)
+        logger.warning("%s", warning)
     for check in options.defaults.checks.values():
         if isinstance(check, LanguageCheck):
             check.preload()
@@ -98,13 +101,13 @@ def build_validation(settings: Settings) -> ValidationSetup:
 
 def build_result_uploader(
     settings: ResultSettings,
-    sizes: PayloadLimits | None = None,
+    limits: PayloadLimits | None = None,
     targets: OutboundPolicy = _ANY_TARGET,
 ) -> ResultUploader:
-    """Return where results go that are too large to be sent, by `sizes`. Raises SettingError."""
+    """Return the uploader of results that exceed `limits`. Raises SettingError."""
     endpoint, name = settings.bucket_endpoint_url, settings.bucket_name
-    key, hidden = settings.bucket_access_key_id, settings.bucket_secret_access_key
-    secret = None if hidden is None else hidden.get_secret_value()
+    key, hidden_secret = settings.bucket_access_key_id, settings.bucket_secret_access_key
+    secret = None if hidden_secret is None else hidden_secret.get_secret_value()
     max_mb = settings.result_max_mb
     if (key is None) is not (secret is None):
         missing = "ACCESS_KEY_ID" if key is None else "SECRET_ACCESS_KEY"
@@ -113,42 +116,43 @@ def build_result_uploader(
         for variable, value in (("BUCKET_ACCESS_KEY_ID", key), ("RESULT_MAX_MB", max_mb)):
             if value is not None:
                 raise SettingError(f"{variable} needs BUCKET_ENDPOINT_URL or BUCKET_NAME")
-        return ResultUploader(limits=sizes, targets=targets)
+        return ResultUploader(limits=limits, targets=targets)
     try:
         bucket = Bucket(
-            name=_checked(check_name, name, "BUCKET_NAME") or "",
-            endpoint_url=_checked(check_url, endpoint, "BUCKET_ENDPOINT_URL"),
-            access_id=_checked(check_secret, key, "BUCKET_ACCESS_KEY_ID"),
-            access_secret=_checked(check_secret, secret, "BUCKET_SECRET_ACCESS_KEY"),
+            name=_check_optional(check_name, name, "BUCKET_NAME") or "",
+            endpoint_url=_check_optional(check_url, endpoint, "BUCKET_ENDPOINT_URL"),
+            access_id=_check_optional(check_secret, key, "BUCKET_ACCESS_KEY_ID"),
+            access_secret=_check_optional(check_secret, secret, "BUCKET_SECRET_ACCESS_KEY"),
         )
     except InvalidRequest as error:
         raise SettingError(error.message) from None
     max_bytes = None if max_mb is None else int(max_mb * 1e6)
-    return ResultUploader(bucket, max_bytes, limits=sizes, targets=targets)
+    return ResultUploader(bucket, max_bytes, limits=limits, targets=targets)
 
 
 def build_services(
     settings: Settings,
     engine: AnyEngine,
-    checking: ValidationSetup,
+    validation: ValidationSetup,
     interval_s: float = 0.05,
     *,
     stream_multi_prompt: bool = False,
     results: ResultUploader | None = None,
     validator: Validator | None = None,
-    on_open: Callable[[ActiveGeneration], object] = lambda running: None,
+    on_open: Callable[[ActiveGeneration], object] = lambda generation: None,
 ) -> Services:
-    """Return what answers jobs and OpenAI calls with an engine; `on_open` hears of each answer.
+    """Return the services that answer jobs and OpenAI calls with an engine.
 
-    A `validator` takes the place of the one in `checking`, as for whoever counts its verdicts.
+    `validator` replaces the one in `validation`, for example with one that counts verdicts.
+    `on_open` is called with each generation that has started.
     """
-    judge = validator or checking.validator
+    validator = validator or validation.validator
     models = ModelRegistry(
         *(
             Pipeline(
                 each,
                 name,
-                judge,
+                validator,
                 settings.served_adapters,
                 on_open,
                 settings.aliases.get(name, ()),
@@ -158,13 +162,13 @@ def build_services(
     )
     openai = OpenAIService(
         models,
-        checking.options,
+        validation.options,
         max_tokens=settings.default_max_tokens,
         stream_multi_prompt=stream_multi_prompt,
     )
     jobs = JobHandler(
         models,
-        checking.options,
+        validation.options,
         validation=settings.enable_validation,
         chat_template=settings.apply_chat_template,
         interval_s=interval_s,
@@ -174,11 +178,11 @@ def build_services(
     return Services(jobs, openai, models)
 
 
-def _checked(check: Callable[[str, str], str], value: str | None, name: str) -> str | None:
+def _check_optional(check: Callable[[str, str], str], value: str | None, name: str) -> str | None:
     return None if value is None else check(value, name)
 
 
-_SETTINGS = {
+_SETTING_NAMES = {
     "json_schema": "VALIDATION_SCHEMA",
     "redact_pii": "REDACT_PII",
     "language": "VALIDATION_LANGUAGE",
@@ -188,7 +192,7 @@ _SETTINGS = {
 }
 
 
-def _schema(path: Path | None) -> dict[str, Any] | None:
+def _load_schema(path: Path | None) -> dict[str, Any] | None:
     if path is None:
         return None
     try:
@@ -205,17 +209,17 @@ def _schema(path: Path | None) -> dict[str, Any] | None:
     return schema
 
 
-def _kinds(written: str) -> bool | list[str]:
-    if written.lower() in {"on", "true", "1", "yes"}:
+def _parse_pii_kinds(setting: str) -> bool | list[str]:
+    if setting.lower() in {"on", "true", "1", "yes"}:
         return True
-    if written.lower() in {"", "off", "false", "0", "no"}:
+    if setting.lower() in {"", "off", "false", "0", "no"}:
         return False
-    if unknown := set(_listed(written)) - set(PII_KINDS):
+    if unknown := set(_split_list(setting)) - set(PII_KINDS):
         raise SettingError(
             f"REDACT_PII must be on, off or a list of {', '.join(PII_KINDS)}, got {min(unknown)!r}"
         )
-    return _listed(written)
+    return _split_list(setting)
 
 
-def _listed(written: str) -> list[str]:
-    return [each.strip() for each in written.split(",") if each.strip()]
+def _split_list(setting: str) -> list[str]:
+    return [each.strip() for each in setting.split(",") if each.strip()]

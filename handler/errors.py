@@ -1,4 +1,4 @@
-"""The one table from exceptions to what a client is told.
+"""Map exceptions to the errors that clients receive.
 
     HandlerError
     ├── InvalidRequest           a field is missing or wrong; `param` names it
@@ -6,12 +6,12 @@
     │   └── ModelNotFound        no such model
     ├── UnsupportedMediaType     the body is not labelled JSON
     ├── PayloadTooLarge          the body is larger than MAX_BODY_MB
-    ├── ResultTooLarge           the answer is larger than RunPod would take
-    └── ResultNotKept            the bucket that the answer was to go to did not take it
+    ├── ResultTooLarge           the answer is larger than RunPod's limit
+    └── ResultNotKept            the answer could not be written to its bucket
 
-Engine errors are the other tree, in `engine.errors`. A test walks both and fails when a class has
-no row here. Whatever is in neither is a bug of ours: it is logged with its traceback and told as an
-internal error without one.
+The engine's errors are a second tree, in `engine.errors`. A test walks both and fails if a class
+has no entry in `ERROR_MAPPING`. Every other exception is a bug of this project: it is logged with
+its traceback, and the client receives an internal error without one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UNAVAILABLE = "Completion service temporarily unavailable"
 
 
 class HandlerError(Exception):
-    """Base of what this side of the engine refuses; `message` is one sentence for the client."""
+    """Base of the errors outside the engine; `message` is one sentence for the client."""
 
     def __init__(
         self, message: str, param: str | None = None, details: Mapping[str, Any] | None = None
@@ -48,7 +48,7 @@ class InvalidRequest(HandlerError):
 
 
 class NotFound(HandlerError):
-    """What the request names does not exist."""
+    """The route, job or model that the request names does not exist."""
 
 
 class ModelNotFound(NotFound):
@@ -60,22 +60,22 @@ class UnsupportedMediaType(HandlerError):
 
 
 class PayloadTooLarge(HandlerError):
-    """The body is larger than this server takes."""
+    """The body is larger than MAX_BODY_MB."""
 
 
 class ResultTooLarge(HandlerError):
-    """The answer is larger than the platform would take; failing here says why."""
+    """The answer is larger than the platform's limit; the message names both sizes."""
 
 
 class ResultNotKept(HandlerError):
-    """The bucket that the answer was to go to did not take it; the sentence says why."""
+    """The answer could not be written to its bucket; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorMapping:
-    """How one kind of failure is told: HTTP status, OpenAI's error type, whether to try again.
+    """How one class of error is reported: HTTP status, OpenAI's error type, and whether to retry.
 
-    `name` is its code where codes are names (R53); the type's own name where there is no other.
+    `name` is the code in dialects whose codes are names (R53). None: the type without `_error`.
     """
 
     status: int
@@ -119,7 +119,7 @@ INTERNAL_ERROR = ErrorMapping(500, "internal_error")
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """One failure, ready to be told in any of the dialects."""
+    """One error, which can be encoded in each of the dialects."""
 
     message: str
     mapping: ErrorMapping
@@ -132,7 +132,7 @@ class ErrorInfo:
         return self.message
 
     def openai_error(self) -> dict[str, Any]:
-        """Return OpenAI's error object, its code the HTTP status (R53)."""
+        """Return OpenAI's error object, whose code is the HTTP status (R53)."""
         error: dict[str, Any] = {
             "message": self.message,
             "type": self.mapping.type,
@@ -144,7 +144,7 @@ class ErrorInfo:
         return {"error": error}
 
     def named_error(self) -> dict[str, Any]:
-        """Return the oracle's error object, its code a name (R53)."""
+        """Return the `oracle` dialect's error object, whose code is a name (R53)."""
         error: dict[str, Any] = {
             "code": self.mapping.name or self.mapping.type.removesuffix("_error"),
             "message": self.message,
@@ -153,25 +153,28 @@ class ErrorInfo:
             error["param"] = self.param
         details = dict(self.details)
         if self.mapping.status == 429:
-            # Its clients wait for as long as it says here (S1).
+            # Clients of the `oracle` dialect wait for this many seconds (S1).
             details.setdefault("retry_after", self.retry_after_s or 1)
         if details:
             error["details"] = details
         return {"error": error}
 
     def openai_job_error(self) -> str:
-        """Return OpenAI's error object as the one string of a job that came by `openai_route`."""
+        """Return OpenAI's error object as the error string of a job with `openai_route`."""
         return orjson.dumps(self.openai_error()).decode()
 
 
 def error_info(error: BaseException) -> ErrorInfo:
-    """Return how an exception is to be told; an unknown one is logged and stays anonymous."""
+    """Return an exception as an error for clients.
+
+    An exception that is not in `ERROR_MAPPING` is logged; the client receives no details of it.
+    """
     for cls in type(error).__mro__:
-        row = ERROR_MAPPING.get(cls)
-        if row is None:
+        mapping = ERROR_MAPPING.get(cls)
+        if mapping is None:
             continue
         if isinstance(error, HandlerError):
-            return ErrorInfo(error.message, row, error.param, details=error.details)
+            return ErrorInfo(error.message, mapping, error.param, details=error.details)
         if isinstance(error, engine.EngineError):
             details = error.details
             param = details.get("param")
@@ -180,7 +183,7 @@ def error_info(error: BaseException) -> ErrorInfo:
             retry_after = details.get("retry_after_s")
             return ErrorInfo(
                 error.message,
-                row,
+                mapping,
                 str(param) if param is not None else None,
                 retry_after if isinstance(retry_after, int) else None,
             )

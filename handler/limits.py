@@ -1,7 +1,8 @@
-"""RunPod's size limits, checked here because over there a result that is too large is just gone.
+"""Check RunPod's size limits before a result is posted, and split streams to fit them.
 
-The cloud answers the worker's post with 400 and the client then sees a job COMPLETED without an
-output (runpod-python#309). So it fails before it is posted, with a sentence that says what to do.
+RunPod's cloud answers the post of a result that is too large with status 400, and the client then
+sees a COMPLETED job without an output (runpod-python#309). So the job fails before that, with
+a message that has the remedy.
 """
 
 from __future__ import annotations
@@ -21,49 +22,49 @@ RUN_RESULT_BYTES = 10_000_000
 RUNSYNC_RESULT_BYTES = 20_000_000
 STREAM_CHUNK_BYTES = 1_000_000
 
-# Characters in one partial output. JSON may take 6 bytes for one (\u0000), and a partial holds its
-# text twice, the second time perhaps with quotes, comma and space around every character: 16 bytes
-# each, which with the envelope still fits a chunk.
+# Maximum characters of one partial output. JSON may need 6 bytes per character (\u0000), and a
+# partial output contains its text twice, the second time possibly with quotes, comma and space
+# around every character: 16 bytes each, which together with the envelope still fits a chunk.
 PARTIAL_CHARS = 60_000
 
-# An OpenAI stream's events are text inside JSON as well. Theirs hold a text once, so seven bytes a
-# character at worst; this is for the log-probabilities beside it, which may be far more.
+# Maximum bytes of log-probabilities in one event of an OpenAI stream. An event is text inside JSON
+# and contains its text once, so at most seven bytes per character; log-probabilities may be larger.
 EVENT_LOGPROB_BYTES = 400_000
-# Of whole events in one output: quotes and backslashes take two bytes there.
+# Maximum bytes of whole events in one chunk, where quotes and backslashes take two bytes.
 BLOCK_BYTES = 450_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadLimits:
-    """How many bytes of what are taken, and by whom; RunPod unless something else is said.
+    """The maximum sizes of results and chunks, and the name of the platform that sets them.
 
-    The local server has settings for them, so that those who try a worker there may try others.
+    The defaults are RunPod's. The local server has settings for them.
     """
 
-    run: int = RUN_RESULT_BYTES
-    runsync: int = RUNSYNC_RESULT_BYTES
-    chunk: int = STREAM_CHUNK_BYTES
-    taker: str = "RunPod"
+    run_bytes: int = RUN_RESULT_BYTES
+    runsync_bytes: int = RUNSYNC_RESULT_BYTES
+    chunk_bytes: int = STREAM_CHUNK_BYTES
+    platform: str = "RunPod"
 
     @property
     def partial_chars(self) -> int:
-        """How many characters one partial output may have."""
-        return min(PARTIAL_CHARS, max(1, PARTIAL_CHARS * self.chunk // STREAM_CHUNK_BYTES))
+        """The maximum number of characters of one partial output."""
+        return min(PARTIAL_CHARS, max(1, PARTIAL_CHARS * self.chunk_bytes // STREAM_CHUNK_BYTES))
 
-    def result(self, job_id: str) -> int:
-        """Return how many bytes of result are taken for a job."""
-        return self.runsync if job_id.startswith("sync-") else self.run
+    def max_result_bytes(self, job_id: str) -> int:
+        """Return the maximum size of a job's result."""
+        return self.runsync_bytes if job_id.startswith("sync-") else self.run_bytes
 
     def check_result(self, job_id: str, size: int) -> None:
-        """Refuse a result of `size` bytes that would be dropped.
+        """Refuse a result of `size` bytes that the platform would drop.
 
         Raises:
-            ResultTooLarge: with both sizes and the remedy.
+            ResultTooLarge: the message has both sizes and the remedy.
         """
-        limit = self.result(job_id)
+        limit = self.max_result_bytes(job_id)
         if size > limit:
             raise ResultTooLarge(
-                f"the result is {_mb(size)} MB and {self.taker} takes {limit / 1e6:g} MB "
+                f"the result is {_mb(size)} MB and {self.platform} takes {limit / 1e6:g} MB "
                 "for it: lower max_tokens, send stream=false, which returns the text twice instead "
                 "of thrice, or post the job with an s3Config"
             )
@@ -72,98 +73,98 @@ class PayloadLimits:
         """Refuse one partial output that is larger than a stream chunk may be.
 
         Raises:
-            ResultTooLarge: with both sizes and the remedy.
+            ResultTooLarge: the message has both sizes and the remedy.
         """
-        if size > self.chunk:
+        if size > self.chunk_bytes:
             raise ResultTooLarge(
-                f"one output is {_mb(size)} MB and {self.taker} takes "
-                f"{self.chunk / 1e6:g} MB in a stream: lower max_tokens, or run the worker with "
-                "STREAM_MODE=aggregate"
+                f"one output is {_mb(size)} MB and {self.platform} takes "
+                f"{self.chunk_bytes / 1e6:g} MB in a stream: lower max_tokens, or run the worker "
+                "with STREAM_MODE=aggregate"
             )
 
 
 def wire_body(value: Any) -> bytes:
-    """Return a value as the SDK encodes it. Raises ValueError on NaN."""
+    """Encode a value as the SDK does. Raises ValueError on NaN."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
 
 
 def wire_size(value: Any) -> int:
-    """Return the size in bytes of a value as the SDK posts it. Raises ValueError on NaN."""
+    """Return the size in bytes of a value as the SDK encodes it. Raises ValueError on NaN."""
     return len(wire_body(value))
 
 
 def _mb(size: int) -> str:
-    # Limits of tests may be small.
+    # The limits in tests are small.
     return f"{size / 1e6:.1f}" if size >= 100_000 else f"{size / 1e6:g}"
 
 
 def split_deltas(batch: list[Delta], max_chars: int = PARTIAL_CHARS) -> Iterable[list[Delta]]:
-    """Return a batch in parts of at most `max_chars` characters, cutting a longer delta.
+    """Split a batch into parts of at most `max_chars` characters, cutting a longer delta.
 
-    No part has more to tell of its tokens than an event may.
+    The log-probabilities of a part fit one event.
     """
-    room = max_chars
+    room_chars = max_chars
     for text, logprob in batch:
-        room -= len(text)
-        if room < 0 or logprob is not None:
+        room_chars -= len(text)
+        if room_chars < 0 or logprob is not None:
             return _cut(batch, max_chars)
     return (batch,) if batch else ()
 
 
 def _cut(batch: list[Delta], max_chars: int) -> Iterator[list[Delta]]:
     part: list[Delta] = []
-    room, room_to_tell = max_chars, EVENT_LOGPROB_BYTES
+    room_chars, room_bytes = max_chars, EVENT_LOGPROB_BYTES
     for delta in batch:
         while len(delta.text) > max_chars:
             if part:
                 yield part
-                part, room, room_to_tell = [], max_chars, EVENT_LOGPROB_BYTES
+                part, room_chars, room_bytes = [], max_chars, EVENT_LOGPROB_BYTES
             yield [Delta(delta.text[:max_chars])]
             delta = delta._replace(text=delta.text[max_chars:])
-        told = 0 if delta.logprob is None else max_logprob_bytes(delta.logprob)
-        if len(delta.text) > room or (part and told > room_to_tell):
+        size_bytes = 0 if delta.logprob is None else max_logprob_bytes(delta.logprob)
+        if len(delta.text) > room_chars or (part and size_bytes > room_bytes):
             yield part
-            part, room, room_to_tell = [], max_chars, EVENT_LOGPROB_BYTES
+            part, room_chars, room_bytes = [], max_chars, EVENT_LOGPROB_BYTES
         part.append(delta)
-        room -= len(delta.text)
-        room_to_tell -= told
+        room_chars -= len(delta.text)
+        room_bytes -= size_bytes
     if part:
         yield part
 
 
-def max_logprob_bytes(found: TokenLogprob) -> int:
-    """Return how many bytes a token with its alternatives takes at most, in either shape."""
-    return max_token_bytes(found.token) + sum(max_token_bytes(token) for token, _ in found.top)
+def max_logprob_bytes(logprob: TokenLogprob) -> int:
+    """Return the maximum JSON size of a token with its alternatives, in either OpenAI format."""
+    return max_token_bytes(logprob.token) + sum(max_token_bytes(token) for token, _ in logprob.top)
 
 
 def max_token_bytes(token: str) -> int:
-    """Return how many bytes one token takes at most: its text, its bytes as numbers, the rest."""
+    """Return the maximum JSON size of one token: its text, its bytes as numbers, and the keys."""
     return 23 * len(token) + 120
 
 
 def split_token_entries(tokens: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield what is told of tokens in lists that each fit an event; an empty one for none."""
+    """Yield token entries in lists that each fit one event; one empty list for no entries."""
     part: list[T] = []
-    room = EVENT_LOGPROB_BYTES
+    room_bytes = EVENT_LOGPROB_BYTES
     for token in tokens:
-        told = size(token)
-        if part and told > room:
+        size_bytes = size(token)
+        if part and size_bytes > room_bytes:
             yield part
-            part, room = [], EVENT_LOGPROB_BYTES
+            part, room_bytes = [], EVENT_LOGPROB_BYTES
         part.append(token)
-        room -= told
+        room_bytes -= size_bytes
     yield part
 
 
 def split_events(block: bytes) -> Sequence[bytes]:
-    """Return a block of whole events in blocks that each fit a chunk, an event never cut."""
+    """Split a block of whole events into blocks that each fit a chunk, without cutting an event."""
     if len(block) <= BLOCK_BYTES:
         return (block,) if block else ()
-    found = []
+    blocks = []
     while len(block) > BLOCK_BYTES:
         end = block.rfind(b"\n\n", 0, BLOCK_BYTES)
         if end < 0:
             end = block.find(b"\n\n")
-        found.append(block[: end + 2])
+        blocks.append(block[: end + 2])
         block = block[end + 2 :]
-    return [*found, block] if block else found
+    return [*blocks, block] if block else blocks

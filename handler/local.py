@@ -1,7 +1,7 @@
-"""One local job: `python -m handler` where there is no RunPod.
+"""Run one local job: `python -m handler` outside RunPod.
 
-It does without the SDK, whose import takes a second and which prints each result itself. The job,
-its id and the exit code are those of the SDK's own local test.
+The SDK is not used: its import takes a second, and it prints each result itself. The job, its id
+and the exit code are the same as in the SDK's own local test.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from handler.outbound_targets import is_loopback
 from handler.terminal import TerminalReport
 
 _TEST_INPUT = Path("test_input.json")
-_INTERRUPTED = 130
+_INTERRUPTED_EXIT_CODE = 130
 
 
 class BadTestInput(Exception):
-    """The test input holds no job; the message gives the reason."""
+    """The test input is not a job; the message gives the reason."""
 
 
 def is_local() -> bool:
-    """Return whether to run one job here, by the SDK's own rule: no one else sends any.
+    """Return whether to run one local job, by the SDK's own rule: no job source is configured.
 
-    The SDK's servers (`--rp_serve_api`, RUNPOD_REALTIME_PORT) take any number of jobs.
+    The SDK's servers (`--rp_serve_api`, RUNPOD_REALTIME_PORT) are job sources too.
     """
     if "--rp_serve_api" in sys.argv[1:]:
         return False
     if any(argument.startswith("--test_input") for argument in sys.argv[1:]):
         return True
-    remote = ("RUNPOD_WEBHOOK_GET_JOB", "RUNPOD_REALTIME_PORT")
-    return not any(os.environ.get(name) for name in remote)
+    job_sources = ("RUNPOD_WEBHOOK_GET_JOB", "RUNPOD_REALTIME_PORT")
+    return not any(os.environ.get(name) for name in job_sources)
 
 
 def has_local_platform() -> bool:
@@ -57,13 +57,13 @@ def has_local_platform() -> bool:
 def run_local(jobs: JobHandler, engine: AnyEngine, mode: str) -> int:
     """Run the job in `--test_input` or test_input.json, print its output, return the exit code.
 
-    On a terminal the answer's text, the verdict and the output are printed for people; a failed job
-    prints its error. Elsewhere stdout is the output as one line of JSON, or `{"error": …}`.
+    On a terminal this prints the answer's text, the verdict and the formatted output, or the error
+    of a failed job. Otherwise stdout gets the output as one line of JSON, or `{"error": …}`.
     """
     try:
         return asyncio.run(_run(jobs, engine, mode))
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return _INTERRUPTED_EXIT_CODE
 
 
 async def _run(jobs: JobHandler, engine: AnyEngine, mode: str) -> int:
@@ -88,32 +88,32 @@ async def _run(jobs: JobHandler, engine: AnyEngine, mode: str) -> int:
 async def _output(
     jobs: JobHandler, job: Mapping[str, Any], mode: str, report: TerminalReport | None
 ) -> Any:
-    """Return what the platform would keep of the job: its output, or a list in generator mode."""
+    """Return the output that the platform would store: the job's, or a list in generator mode."""
     if mode != "generator" and (report is None or "openai_route" in job["input"]):
         output = await jobs.run(job)
     else:
-        is_kept = True
+        is_in_result = True
 
-        def keep(kept: bool) -> None:
-            nonlocal is_kept
-            is_kept = kept
+        def include_in_result(is_included: bool) -> None:
+            nonlocal is_in_result
+            is_in_result = is_included
 
         outputs = []
-        async for each in jobs.stream(job, keep=keep):
+        async for each in jobs.stream(job, include_in_result=include_in_result):
             if report is not None:
                 report.add(each)
-            if is_kept:
+            if is_in_result:
                 outputs.append(each)
         failed = bool(outputs) and isinstance(outputs[-1], dict) and "error" in outputs[-1]
         output = outputs if mode == "generator" and not failed else outputs[-1]
     if isinstance(output, dict):
-        # Meant for the platform.
+        # This key is for the platform only.
         output.pop("refresh_worker", None)
     return output
 
 
 def read_job() -> dict[str, Any]:
-    """Return the job of `--test_input`, else of test_input.json. Raises BadTestInput."""
+    """Read the job from `--test_input`, or else from test_input.json. Raises BadTestInput."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--test_input")
     text: str | bytes | None = parser.parse_known_args()[0].test_input

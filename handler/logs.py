@@ -9,7 +9,7 @@ from typing import Literal
 import structlog
 from structlog.types import EventDict, WrappedLogger
 
-from handler.content_log import NAME as TEXTS
+from handler.content_log import NAME as CONTENT_LOGGER
 from handler.log_console import ConsoleFormatter, shows_colours
 from handler.log_json import FIELDS, JsonFormatter
 
@@ -42,7 +42,7 @@ def configure_logging(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    logging.getLogger(TEXTS).setLevel(logging.INFO if texts else logging.CRITICAL)
+    logging.getLogger(CONTENT_LOGGER).setLevel(logging.INFO if texts else logging.CRITICAL)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(max(root.level, logging.WARNING))
     structlog.configure(

@@ -113,7 +113,8 @@ def _content(raw: Any, role: str, path: str) -> str:
         text = part.get("text") if isinstance(part, Mapping) else None
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(text, str):
             raise InvalidRequest(
-                f'{path}[{index}] must be {{"type": "text", "text": …}}, got {describe_value(part)}',
+                f'{path}[{index}] must be {{"type": "text", "text": …}}, '
+                f"got {describe_value(part)}",
                 f"{path}[{index}]",
             )
         texts.append(_text(text, f"{path}[{index}]"))

@@ -1,4 +1,4 @@
-"""The models that are served, by name, each with the pipeline that leads to it."""
+"""Find the pipeline of the model that a request names."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from handler.sampling import describe_value
 
 
 class ModelRegistry:
-    """Finds the pipeline of the model that a request names; the first one is the default's.
+    """The served models by name; the first one is the default.
 
-    An alias and an adapter's name find the model they are for. `several` tells whether there is a
-    choice of models. Immutable, and shared by all doors.
+    A model is also found by its aliases and by the names of its adapters. `has_several` states
+    whether there is a choice of models. Immutable, and shared by all entry points.
 
     Raises:
-        ValueError: there is none, or two have the same name.
+        ValueError: there is no model, or two models have the same name.
     """
 
     def __init__(self, *pipelines: Pipeline) -> None:
@@ -36,30 +36,30 @@ class ModelRegistry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The models' names, the default's first, and those of their aliases and adapters."""
+        """The names of the models (the default first), of their aliases and of their adapters."""
         return tuple(self._by_name)
 
     @property
     def is_dead(self) -> bool:
-        """Whether none of them will answer any more."""
+        """Whether the engines of all models are dead."""
         return all(each.engine.state is EngineState.DEAD for each in self._by_name.values())
 
     def find(self, name: str | None, param: str = "model") -> Pipeline:
-        """Return a model's pipeline, the default's for None. Raises ModelNotFound, naming all."""
+        """Return the pipeline of a model, or of the default for None. Raises ModelNotFound."""
         if name is None:
             return self.default
-        if (found := self._by_name.get(name)) is None:
+        if (pipeline := self._by_name.get(name)) is None:
             raise model_not_found(name, self.names, param)
-        return found
+        return pipeline
 
     def find_for_body(self, body: Mapping[str, Any], path: str = "") -> Pipeline:
-        """Return the pipeline that a body is for, the only one where there is no choice.
+        """Return the pipeline of the model that a request body names.
 
-        `path` comes before the field's name in messages. Where there is one model, its name is
-        left to those who know whether it has to be given and right.
+        With one model the field `model` is not read here: the caller decides whether a missing or
+        different name is an error. `path` precedes the field's name in messages.
 
         Raises:
-            InvalidRequest: the name is none.
+            InvalidRequest: the name is not a string.
             ModelNotFound: there is no such model.
         """
         if not self.has_several:

@@ -1,4 +1,4 @@
-"""Work on a request that would hold up the event loop, done beside it."""
+"""Run work that would block the event loop in a thread."""
 
 from __future__ import annotations
 
@@ -13,43 +13,47 @@ from handler.json_size import exceeds, has_more_members
 
 T = TypeVar("T")
 
-# From here on looking at a text takes long enough for the event loop to notice.
-_LONG_CHARS = 10_000
-# Values that are read and checked on the event loop, at some 3 µs each.
-_MAX_MEMBERS = 2_000
-# Schemas and lists of terms are compiled, which takes longer for each character.
-_MAX_COMPILED_CHARS = 200
-_COMPILED = ("validation", "response_format", "tools")
+# Validating a longer text would block the event loop noticeably.
+_MAX_INLINE_CHARS = 10_000
+# Values that are checked on the event loop, at about 3 µs each.
+_MAX_INLINE_MEMBERS = 2_000
+# Schemas and lists of terms are compiled, which takes longer per character.
+_MAX_INLINE_COMPILED_CHARS = 200
+_COMPILED_FIELDS = ("validation", "response_format", "tools")
 
 
-async def run_in_thread(chars: int | None, look: Callable[[], T]) -> T:
-    """Look at text of that many characters, in a thread if they are many or it may take long."""
-    if chars is not None and chars < _LONG_CHARS:
-        return look()
-    return await asyncio.to_thread(look)
+async def run_in_thread(chars: int | None, work: Callable[[], T]) -> T:
+    """Return the result of `work` on a text of `chars` characters; a long text runs in a thread.
+
+    None as `chars` states that the work may take long for any text.
+    """
+    if chars is not None and chars < _MAX_INLINE_CHARS:
+        return work()
+    return await asyncio.to_thread(work)
 
 
 async def check_body(body: Any, check: Callable[[], T]) -> T:
-    """Return what `check` makes of a request's body, checked in a thread if the body is large.
+    """Return the result of `check`, which validates `body`; a large body is checked in a thread.
 
-    There is one such thread: several would take the interpreter's lock from the event loop one
-    after another. Raises what `check` raises.
+    There is only one such thread: several would compete with the event loop for the interpreter's
+    lock. Raises what `check` raises.
     """
     if not is_expensive_to_check(body):
         return check()
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_validator(), copy_context().run, check)
+    return await loop.run_in_executor(_validation_thread(), copy_context().run, check)
 
 
 def is_expensive_to_check(body: Any) -> bool:
-    """Return whether checking a body could hold up the event loop for more than some 5 ms."""
-    if has_more_members(body, _MAX_MEMBERS):
+    """Return whether checking a body could block the event loop for more than about 5 ms."""
+    if has_more_members(body, _MAX_INLINE_MEMBERS):
         return True
     return isinstance(body, Mapping) and any(
-        name in body and exceeds(body[name], _MAX_COMPILED_CHARS) for name in _COMPILED
+        name in body and exceeds(body[name], _MAX_INLINE_COMPILED_CHARS)
+        for name in _COMPILED_FIELDS
     )
 
 
 @cache
-def _validator() -> ThreadPoolExecutor:
+def _validation_thread() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix="validate")

@@ -1,4 +1,4 @@
-"""The pipeline every door leads to: generate, collect, validate."""
+"""Generate, collect and validate one answer: the pipeline of all entry points."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from validation import Issue, Validator, Verdict
 
 
 class Pipeline:
-    """Joins an engine and a validator; holds nothing between requests.
+    """Runs requests with one model's engine and a validator; keeps no state between requests.
 
-    Jobs, the emulator, batches and the OpenAI routes all enter here, so what is tested through one
-    of them is what runs in the others. `adapters` are the LoRAs of the model, by the names that
-    requests have for them; `aliases` are further names of the model itself, which requests may use
-    and answers do not have; `on_open` is called with each answer that has begun.
+    Jobs, the local server, batches and the OpenAI routes all use it, so tests through one of them
+    cover the others. `adapters` are the names of the model's LoRA adapters in requests. `aliases`
+    are further names of the model in requests; answers have `model_name`. `on_open` is called with
+    each generation that has started.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Pipeline:
         model_name: str,
         validator: Validator | None = None,
         adapters: Sequence[str] = (),
-        on_open: Callable[[ActiveGeneration], object] = lambda running: None,
+        on_open: Callable[[ActiveGeneration], object] = lambda generation: None,
         aliases: Sequence[str] = (),
     ) -> None:
         self.engine = engine
@@ -45,31 +45,31 @@ class Pipeline:
     async def open(
         self, request: TextRequest, slot: Slot | None = None, *, buffered: bool = False
     ) -> ActiveGeneration:
-        """Start a request, on a slot of its own or one it brings, and wait for its first text.
+        """Start a request, on `slot` or on the next free slot, and wait for its first text.
 
         With `buffered`, the engine may deliver the text in one piece when the answer is complete:
         the caller does not read it earlier.
 
         Raises:
-            EngineError: what kept it from starting.
-            InvalidRequest: it cannot be told whether the request is blocked.
+            EngineError: the request failed before its first text.
+            InvalidRequest: intents or terms are blocked, and the prompt is token ids, not text.
         """
         log_prompt(request)
-        name = request.generation.sampling.lora or self.model_name
-        if request.options.blockers and (refusal := await self._refuse(request)) is not None:
-            return ActiveGeneration(request, BlockedStream(), [], name, self._validator, refusal)
+        model = request.generation.sampling.lora or self.model_name
+        if request.options.blockers and (verdict := await self._check_blocked(request)) is not None:
+            return ActiveGeneration(request, BlockedStream(), [], model, self._validator, verdict)
         stream = await self.engine.generate(request.generation, slot, buffered=buffered)
         try:
-            first: list[Delta] = await anext(stream, [])
+            first_batch: list[Delta] = await anext(stream, [])
         except BaseException:
             stream.abort()
             raise
-        running = ActiveGeneration(request, stream, first, name, self._validator)
-        self._on_open(running)
-        return running
+        generation = ActiveGeneration(request, stream, first_batch, model, self._validator)
+        self._on_open(generation)
+        return generation
 
-    async def _refuse(self, request: TextRequest) -> Verdict | None:
-        """Return why a request is not to be answered; asked before anything is generated (R56)."""
+    async def _check_blocked(self, request: TextRequest) -> Verdict | None:
+        """Return the verdict of a blocked request, or None. Runs before the generation (R56)."""
         options, validator = request.options, self._validator
         if validator is None:
             return None
@@ -77,29 +77,34 @@ class Pipeline:
             raise InvalidRequest(
                 "prompt must be text where intents or terms are blocked, got token ids", "prompt"
             )
-        prompt, said = request.prompt_text, request.user_text
-        return await run_in_thread(len(said), lambda: validator.refuse(prompt, said, options))
+        prompt, user_text = request.prompt_text, request.user_text
+        return await run_in_thread(
+            len(user_text), lambda: validator.refuse(prompt, user_text, options)
+        )
 
     async def run(self, request: TextRequest, slot: Slot | None = None) -> CompletedAnswer:
-        """Return the whole answer to a request, the better one of two where a verdict asks for it.
+        """Return the answer to a request.
+
+        With `regenerate`, an answer whose verdict recommends it is generated once more; the answer
+        with fewer issues is returned.
 
         Raises:
-            EngineError: the request failed; a second try that fails is only a warning.
-            InvalidRequest: it cannot be told whether the request is blocked.
+            EngineError: the request failed. A failed regeneration is only a warning.
+            InvalidRequest: intents or terms are blocked, and the prompt is token ids, not text.
         """
-        started = time.monotonic()
-        answer = await self._whole(request, slot)
+        started_at = time.monotonic()
+        answer = await self._generate(request, slot)
         verdict = answer.verdict
         if verdict is None or not (verdict.retry and request.options.regenerate):
             return answer
-        left_s = request.generation.timeout_s
-        left_s = self.engine.request_timeout_s if left_s is None else left_s
-        left_s -= time.monotonic() - started
-        generation = _once_more(request.generation, left_s)
-        if generation is None:
+        remaining_s = request.generation.timeout_s
+        remaining_s = self.engine.request_timeout_s if remaining_s is None else remaining_s
+        remaining_s -= time.monotonic() - started_at
+        second_request = _regeneration_request(request.generation, remaining_s)
+        if second_request is None:
             return answer
         try:
-            second = await self._whole(replace(request, generation=generation))
+            second = await self._generate(replace(request, generation=second_request))
         except EngineError as error:
             warning = f"the answer was not generated again: {error.message}"
             return replace(answer, warnings=(*answer.warnings, warning))
@@ -107,20 +112,23 @@ class Pipeline:
             return replace(answer, discarded=second)
         return replace(second, discarded=answer)
 
-    async def _whole(self, request: TextRequest, slot: Slot | None = None) -> CompletedAnswer:
-        async with await self.open(request, slot, buffered=True) as running:
-            return await running.whole()
+    async def _generate(self, request: TextRequest, slot: Slot | None = None) -> CompletedAnswer:
+        async with await self.open(request, slot, buffered=True) as generation:
+            return await generation.collect_answer()
 
 
 def _issues(answer: CompletedAnswer) -> tuple[Issue, ...]:
     return answer.verdict.issues if answer.verdict is not None else ()
 
 
-def _once_more(request: GenerationRequest, timeout_s: float) -> GenerationRequest | None:
-    """Return the request for another answer; None where there is no time or no other answer."""
+def _regeneration_request(request: GenerationRequest, timeout_s: float) -> GenerationRequest | None:
+    """Return the request for a second answer.
+
+    None if no time remains, or if greedy sampling would generate the same answer again.
+    """
     sampling = request.sampling
-    greedy = sampling.temperature == 0 or sampling.top_p == 0 or sampling.top_k == 1
-    if greedy or timeout_s <= 0:
+    is_greedy = sampling.temperature == 0 or sampling.top_p == 0 or sampling.top_k == 1
+    if is_greedy or timeout_s <= 0:
         return None
     if sampling.seed is not None:
         sampling = replace(sampling, seed=(sampling.seed + 1) % 2**63)

@@ -1,4 +1,4 @@
-"""Deltas without what was redacted from the text that they make."""
+"""Apply the redactions of a text to the deltas that it consists of."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Sequence
 from validation import Removal
 
 
-def redacted(deltas: Sequence[str], removals: Sequence[Removal]) -> list[str]:
-    """Return deltas that join to the redacted text, cut where the given ones were.
+def redact_deltas(deltas: Sequence[str], removals: Sequence[Removal]) -> list[str]:
+    """Return deltas that join to the redacted text, with the same boundaries as `deltas`.
 
-    What stands for a removed span comes with the delta in which the span began; deltas that lie
-    within one are dropped. `removals` are in order and do not overlap, their spans count characters
-    of the deltas joined. Linear in both.
+    The replacement of a removed span is part of the delta in which the span starts. Deltas within a
+    span are dropped. `removals` are in order and do not overlap; their spans count characters of
+    the joined deltas. The run time is linear in both.
     """
-    kept: list[str] = []
+    redacted: list[str] = []
     pending = iter(removals)
     removal = next(pending, None)
     start = 0
     for delta in deltas:
         end = start + len(delta)
-        pieces, at = [], start
+        pieces, position = [], start
         while removal is not None and removal.start < end:
             if removal.start >= start:
-                pieces += [delta[at - start : removal.start - start], removal.replacement]
-            at = min(removal.end, end)
+                pieces += [delta[position - start : removal.start - start], removal.replacement]
+            position = min(removal.end, end)
             if removal.end > end:
                 break
             removal = next(pending, None)
-        pieces.append(delta[at - start :])
+        pieces.append(delta[position - start :])
         if text := "".join(pieces):
-            kept.append(text)
+            redacted.append(text)
         start = end
-    return kept
+    return redacted

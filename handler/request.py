@@ -1,4 +1,4 @@
-"""A job's input to a request for the pipeline."""
+"""Parse a job's input into a request for the pipeline."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _INPUT = "input."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRequest:
-    """One text to generate, whichever door it came in by.
+    """One text to generate, from any entry point.
 
-    `validation` asks for a verdict, `options` for more than the rules look at; `warnings` are
-    sentences for the client about what was ignored on the way here. `tells_logprobs` is false where
-    log-probabilities are asked of the engine only to rank the answer among others. `model` is the
-    one that a job names where there are several, None for the default.
+    `validation` states whether to validate the answer; `options` are checks beyond the rules.
+    `warnings` are sentences for the client about ignored input. `returns_logprobs` is false if the
+    log-probabilities only rank the answer among others. `model` is the model that a job names if
+    there are several; None for the default.
     """
 
     generation: GenerationRequest
@@ -33,12 +33,12 @@ class TextRequest:
     validation: bool = False
     options: Options = NO_OPTIONS
     warnings: tuple[str, ...] = ()
-    tells_logprobs: bool = True
+    returns_logprobs: bool = True
     model: str | None = None
 
     @property
     def prompt_text(self) -> str:
-        """The prompt as validation sees it: the last user turn of a chat."""
+        """The prompt that the answer is validated against: in a chat the last user turn."""
         prompt = self.generation.prompt
         if isinstance(prompt, Chat):
             turns = self._turns({"user"})
@@ -47,18 +47,18 @@ class TextRequest:
 
     @property
     def system_text(self) -> str:
-        """What the operator told the model, which its answers must not repeat."""
+        """The system prompt, which answers must not repeat."""
         return "\n".join(self._turns({"system", "developer"}))
 
     @property
     def user_text(self) -> str:
-        """All that the user said, in a chat in any of its turns."""
+        """All text from the user and from tools, in all turns of a chat."""
         if isinstance(self.generation.prompt, Chat):
             return "\n".join(self._turns({"user", "tool", "function"}))
         return self.prompt_text
 
-    def within(self, timeout_s: float) -> TextRequest:
-        """Return the same with a limit of its own for its generation."""
+    def with_timeout(self, timeout_s: float) -> TextRequest:
+        """Return the same request with another time limit for its generation."""
         return replace(self, generation=replace(self.generation, timeout_s=timeout_s))
 
     def _turns(self, roles: Set[str]) -> list[str]:
@@ -71,8 +71,8 @@ class TextRequest:
 class OpenAIRequest:
     """A job that carries an OpenAI call, as RunPod's OpenAI bridge sends it.
 
-    `timeout_s` is how long each of its generations may take, None for the engine's own limit.
-    `warnings` are sentences about the keys beside the call.
+    `timeout_s` is the maximum duration of each of its generations; None for the engine's own limit.
+    `warnings` are sentences about keys outside `openai_input`.
     """
 
     route: str
@@ -85,9 +85,12 @@ class OpenAIRequest:
         """Whether the call asks for a stream of events."""
         return self.body.get("stream") is True
 
-    def within(self, timeout_s: float) -> OpenAIRequest:
-        """Return the same with a limit of its own."""
+    def with_timeout(self, timeout_s: float) -> OpenAIRequest:
+        """Return the same request with another time limit."""
         return replace(self, timeout_s=timeout_s)
+
+
+JobRequest = TextRequest | OpenAIRequest
 
 
 def parse_job(
@@ -97,25 +100,28 @@ def parse_job(
     validation: bool = True,
     chat_template: TemplateMode = "auto",
     chooses_model: bool = False,
-) -> TextRequest | OpenAIRequest:
-    """Return the request that a job holds (R44).
+) -> JobRequest:
+    """Return the request in a job (R44).
 
-    `validation` is the default of `enable_validation`, `chat_template` that of
-    `apply_chat_template`. The job's `model` is read only if there are several.
+    `validation` is the default of `enable_validation`, and `chat_template` that of
+    `apply_chat_template`. The job's `model` is read only if `chooses_model` is set.
 
     Raises:
-        InvalidRequest: one sentence naming the field, its value and what is allowed.
+        InvalidRequest: one sentence that names the field, its value and what is allowed.
     """
-    given = job.get("input")
-    if not isinstance(given, Mapping):
+    job_input = job.get("input")
+    if not isinstance(job_input, Mapping):
         raise InvalidRequest(
-            f"input must be an object with prompt, messages or openai_route, got {describe_value(given)}",
+            "input must be an object with prompt, messages or openai_route, "
+            f"got {describe_value(job_input)}",
             "input",
         )
-    about_job = job_warnings(job)
-    if given.get("openai_route") is not None:
-        return replace(_openai(given), warnings=(*about_job, *CALL_KEYS.warnings(given)))
-    params = given.get("sampling_params")
+    warnings_about_job = job_warnings(job)
+    if job_input.get("openai_route") is not None:
+        return replace(
+            _parse_openai(job_input), warnings=(*warnings_about_job, *CALL_KEYS.warnings(job_input))
+        )
+    params = job_input.get("sampling_params")
     if params is None:
         params = {}
     if not isinstance(params, Mapping):
@@ -124,34 +130,34 @@ def parse_job(
             "input.sampling_params",
         )
     sampling, streaming, warnings = read_sampling(params, JOB_DEFAULTS, f"{_INPUT}sampling_params.")
-    if (adapter := _adapter(given)) is not None:
+    if (adapter := _parse_adapter(job_input)) is not None:
         sampling = replace(sampling, lora=adapter)
-    wanted, missing = options.read(given.get("validation"), f"{_INPUT}validation")
+    options_, option_warnings = options.read(job_input.get("validation"), f"{_INPUT}validation")
     job_id = str(job.get("id") or "local")
     return TextRequest(
         generation=GenerationRequest(
-            prompt=_prompt(given),
+            prompt=_parse_prompt(job_input),
             sampling=sampling,
             request_id=job_id,
             priority=Priority.JOB,
-            chat_template=_template_mode(given, chat_template),
+            chat_template=_template_mode(job_input, chat_template),
         ),
-        streaming=streaming or read_flag(given, "stream", default=False, path=_INPUT),
-        validation=read_flag(given, "enable_validation", default=validation, path=_INPUT),
-        options=wanted,
+        streaming=streaming or read_flag(job_input, "stream", default=False, path=_INPUT),
+        validation=read_flag(job_input, "enable_validation", default=validation, path=_INPUT),
+        options=options_,
         warnings=(
-            *about_job,
-            *INPUT_KEYS.warnings(given),
+            *warnings_about_job,
+            *INPUT_KEYS.warnings(job_input),
             *SAMPLING_KEYS.warnings(params),
             *warnings,
-            *missing,
+            *option_warnings,
         ),
-        model=_model(given) if chooses_model else None,
+        model=_parse_model(job_input) if chooses_model else None,
     )
 
 
-def _model(given: Mapping[str, Any]) -> str | None:
-    model = given.get("model")
+def _parse_model(job_input: Mapping[str, Any]) -> str | None:
+    model = job_input.get("model")
     if model is not None and not isinstance(model, str):
         raise InvalidRequest(
             f"input.model must be a string, got {describe_value(model)}", "input.model"
@@ -159,29 +165,31 @@ def _model(given: Mapping[str, Any]) -> str | None:
     return model
 
 
-def _prompt(given: Mapping[str, Any]) -> Prompt:
-    if given.get("messages") is not None:
-        if given.get("prompt") is not None:
+def _parse_prompt(job_input: Mapping[str, Any]) -> Prompt:
+    if job_input.get("messages") is not None:
+        if job_input.get("prompt") is not None:
             raise InvalidRequest("input must have prompt or messages, not both", "input")
-        return Chat(read_messages(given["messages"], _INPUT))
-    prompt = given.get("prompt")
+        return Chat(read_messages(job_input["messages"], _INPUT))
+    prompt = job_input.get("prompt")
     if not isinstance(prompt, str) or not prompt:
-        got = describe_value(prompt) if "prompt" in given else "none"
+        got = describe_value(prompt) if "prompt" in job_input else "none"
         raise InvalidRequest(f"input.prompt must be a non-empty string, got {got}", "input.prompt")
     check_text(prompt, "input.prompt")
     return prompt
 
 
-def _template_mode(given: Mapping[str, Any], default: TemplateMode) -> TemplateMode:
-    """Return whether the prompt becomes a user turn (R58); the engine knows the template."""
-    if given.get("apply_chat_template") is None:
+def _template_mode(job_input: Mapping[str, Any], default: TemplateMode) -> TemplateMode:
+    """Return whether the prompt becomes a user turn (R58); the engine decides for `auto`."""
+    if job_input.get("apply_chat_template") is None:
         return default
-    return "on" if read_flag(given, "apply_chat_template", default=False, path=_INPUT) else "off"
+    return (
+        "on" if read_flag(job_input, "apply_chat_template", default=False, path=_INPUT) else "off"
+    )
 
 
-def _adapter(given: Mapping[str, Any]) -> str | None:
-    """Return the adapter to generate with; whether there is one of that name, the engine knows."""
-    name = given.get("lora")
+def _parse_adapter(job_input: Mapping[str, Any]) -> str | None:
+    """Return the name of the LoRA adapter, or None; the engine checks whether it exists."""
+    name = job_input.get("lora")
     if name is None:
         return None
     if not isinstance(name, str) or not name:
@@ -192,9 +200,9 @@ def _adapter(given: Mapping[str, Any]) -> str | None:
     return name
 
 
-def read_flag(given: Mapping[str, Any], name: str, *, default: bool, path: str = "") -> bool:
-    """Return a field that is true, false or unset. Raises InvalidRequest."""
-    value = given.get(name)
+def read_flag(job_input: Mapping[str, Any], name: str, *, default: bool, path: str = "") -> bool:
+    """Return an optional boolean field, or `default` if it is unset. Raises InvalidRequest."""
+    value = job_input.get(name)
     if value is None:
         return default
     if not isinstance(value, bool):
@@ -204,8 +212,8 @@ def read_flag(given: Mapping[str, Any], name: str, *, default: bool, path: str =
     return value
 
 
-def _openai(given: Mapping[str, Any]) -> OpenAIRequest:
-    route, body = given["openai_route"], given.get("openai_input")
+def _parse_openai(job_input: Mapping[str, Any]) -> OpenAIRequest:
+    route, body = job_input["openai_route"], job_input.get("openai_input")
     if not isinstance(route, str):
         raise InvalidRequest(
             f"input.openai_route must be a string, got {describe_value(route)}",
@@ -222,7 +230,7 @@ def _openai(given: Mapping[str, Any]) -> OpenAIRequest:
 
 
 def asks_to_stream(job_input: Any) -> bool:
-    """Return whether a job's input asks to stream, in any of its forms; false for a bad input."""
+    """Return whether a job's input asks to stream, in any form; false for an invalid input."""
     if not isinstance(job_input, Mapping):
         return False
     if job_input.get("openai_route") is not None:

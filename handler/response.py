@@ -1,4 +1,4 @@
-"""A finished answer to the one JSON of a job."""
+"""Encode an answer as the JSON output of a job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from engine import Delta, Timings
 from handler.completed_answer import CompletedAnswer
 
-# A text may have one in every few characters.
+# The maximum number of removals in an output: a text may have one every few characters.
 MAX_REMOVALS = 100
 _TIMINGS_DIGITS = 3
 
@@ -17,9 +17,9 @@ _TIMINGS_DIGITS = 3
 def encode_answer(answer: CompletedAnswer) -> dict[str, Any]:
     """Return a job's output (R45-R47); plain JSON values, every number finite.
 
-    `deltas` is there only when streaming was asked for, and `tokens` mirrors it; otherwise `tokens`
-    holds the whole text. `validation` is there only when it was done, `blocked`, `redacted` and
-    `regenerated` only when that happened.
+    `deltas` is present only if the job asked to stream, and `tokens` is the same list; otherwise
+    `tokens` has the complete text. `validation` is present only if the answer was validated;
+    `blocked`, `redacted` and `regenerated` only if that happened.
     """
     finish = answer.finish
     choice: dict[str, Any] = {"index": 0, "text": answer.text}
@@ -53,15 +53,15 @@ def encode_answer(answer: CompletedAnswer) -> dict[str, Any]:
 
 
 def encode_verdict(answer: CompletedAnswer) -> dict[str, Any]:
-    """Return the keys that report validation, the same in every dialect; none without validation.
+    """Return the keys about validation, the same in every dialect; empty without validation.
 
-    Issues and notices both have `rule` and `message`. Spans count characters of the model's own
-    text, after redaction.
+    Issues and notices both have `rule` and `message`. Spans count characters of the model's raw
+    text after redaction.
     """
-    said: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if (verdict := answer.verdict) is not None:
         removals = verdict.removals
-        said["validation"] = {
+        fields["validation"] = {
             "valid": verdict.valid,
             "issues": [issue.message for issue in verdict.issues],
             "sanitized": answer.sanitized,
@@ -77,17 +77,17 @@ def encode_verdict(answer: CompletedAnswer) -> dict[str, Any]:
             },
         }
     if answer.blocked:
-        said["blocked"] = True
+        fields["blocked"] = True
     if answer.redacted:
-        said["redacted"] = dict(answer.redacted)
+        fields["redacted"] = dict(answer.redacted)
     if (discarded := answer.discarded) is not None:
         issues = discarded.verdict.issues if discarded.verdict is not None else ()
         usage = discarded.finish.usage
-        said["regenerated"] = {
+        fields["regenerated"] = {
             "discarded_issues": [issue.message for issue in issues],
             "discarded_usage": {"input": usage.prompt_tokens, "output": usage.completion_tokens},
         }
-    return said
+    return fields
 
 
 def encode_partial(batch: list[Delta]) -> dict[str, Any]:
@@ -97,5 +97,5 @@ def encode_partial(batch: list[Delta]) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float:
-    # The SDK would write NaN and Infinity as they are, which is no JSON.
+    # The SDK would encode NaN and Infinity literally, which is not valid JSON.
     return round(value, _TIMINGS_DIGITS) if math.isfinite(value) else 0.0

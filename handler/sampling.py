@@ -1,4 +1,4 @@
-"""Sampling parameters from the outside: ranges, the words for them, and what is ignored."""
+"""Parse sampling parameters: their ranges, error messages, defaults and warnings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from engine import SamplingParams
 from handler.errors import InvalidRequest
 from handler.json_size import exceeds
 from handler.parameter_names import IGNORED, asks_for_nothing
-from handler.parse_cache import ParseCache
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -25,11 +24,12 @@ MAX_INT32 = 2**32 - 1
 MAX_TOKEN_ID = 2**31 - 1
 MAX_DRAFTED = 64
 MAX_BIASED_TOKENS = 10_000
-# Of one prompt, and of all prompts of a request together.
+# The maximum of one prompt, and of all prompts of a request together.
 MAX_TOKEN_IDS = 1_000_000
-# Longer arrays are wrong for every parameter, and are refused without a look at what is in them.
-_MAX_LISTED = 1_000
-_MAX_SHOWN = 60
+# Longer arrays are invalid for every parameter. They are refused without reading their elements.
+_MAX_ARRAY_LENGTH = 1_000
+# In error messages.
+_MAX_VALUE_CHARS = 60
 
 _Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 _TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
@@ -37,10 +37,12 @@ _Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 def as_integer(value: Any) -> Any:
-    """Return 16.0 as 16, in an array as well; everything else unchanged (R66).
+    """Convert a float without a fraction, such as 16.0, to an integer (R66).
 
-    JSON has one kind of number, and some clients write every number with a decimal point. A float
-    of 2**53 or more does not tell which whole number was written.
+    Applies to the elements of an array as well; other values are returned unchanged.
+
+    JSON has one number type, and some clients write every number with a decimal point. A float of
+    2**53 or more does not determine which integer the client wrote.
     """
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
@@ -50,7 +52,7 @@ def as_integer(value: Any) -> Any:
 
 
 def read_token_ids(value: Any) -> tuple[int, ...] | None:
-    """Return an array of token ids; None if `value` is anything else, or too long."""
+    """Return an array of token ids as a tuple, None for any other value and for too many ids."""
     if not isinstance(value, list) or len(value) > MAX_TOKEN_IDS:
         return None
     ids = tuple(as_integer(value))
@@ -58,13 +60,13 @@ def read_token_ids(value: Any) -> tuple[int, ...] | None:
 
 
 def as_integer_parameter(value: Any) -> Any:
-    """Return a parameter as `as_whole` does; an array that is too long for any is left alone."""
-    is_long = isinstance(value, list) and len(value) > _MAX_LISTED
+    """Apply `as_integer`, except to an array that is too long for every parameter."""
+    is_long = isinstance(value, list) and len(value) > _MAX_ARRAY_LENGTH
     return value if is_long else as_integer(value)
 
 
 def check_token_count(prompts: Any, name: str) -> None:
-    """Refuse prompts with too many token ids in all, by their lengths alone.
+    """Refuse prompts with too many token ids in total, judging by array lengths alone.
 
     Raises:
         InvalidRequest: naming the field and the maximum.
@@ -81,20 +83,19 @@ def check_token_count(prompts: Any, name: str) -> None:
 
 
 class SamplingInput(BaseModel):
-    """The parameters that every dialect shares (R8-R12); null is unset.
+    """The parameters that all dialects share (R8-R12); null means unset.
 
     Strict: "0.5" and true are not numbers. Each description completes the sentence "… must be …"
     of the error that names the field.
     """
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
-    # Of every field: those that take any number take a whole one too.
-    _whole = field_validator("*", mode="before")(as_integer_parameter)
+    _convert_integers = field_validator("*", mode="before")(as_integer_parameter)
 
     max_tokens: int | None = Field(
         None, ge=1, le=MAX_INT32, description=f"a whole number from 1 to {MAX_INT32}"
     )
-    # Chat's newer name for max_tokens; where both are given it is the one that counts.
+    # Chat's newer name for max_tokens. If a request has both, this one applies.
     max_completion_tokens: int | None = Field(
         None, ge=1, le=MAX_INT32, description=f"a whole number from 1 to {MAX_INT32}"
     )
@@ -127,7 +128,7 @@ class SamplingInput(BaseModel):
         description=f"an object of up to {MAX_BIASED_TOKENS} token ids and numbers from -100 to "
         "100",
     )
-    # Of a draft model that guesses ahead (R17).
+    # For speculative decoding with a draft model (R17).
     num_assistant_tokens: int | None = Field(
         None, ge=1, le=MAX_DRAFTED, description=f"a whole number from 1 to {MAX_DRAFTED}"
     )
@@ -145,7 +146,7 @@ class SamplingInput(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """What a dialect assumes where a request says nothing."""
+    """The values of a dialect for parameters that a request does not set."""
 
     max_tokens: int | None = None
     temperature: float = 1.0
@@ -156,34 +157,25 @@ class SamplingDefaults:
 # R49.
 JOB_DEFAULTS = SamplingDefaults(max_tokens=150, temperature=0.7, top_p=0.9, top_k=50)
 
-_MATTERS = IGNORED | SamplingInput.model_fields.keys()
-_Sampling = tuple[SamplingParams, bool, tuple[str, ...]]
-_KNOWN: ParseCache[_Sampling] = ParseCache()
-
 
 def read_sampling(
     body: Mapping[str, Any], defaults: SamplingDefaults, path: str = ""
 ) -> tuple[SamplingParams, bool, tuple[str, ...]]:
-    """Return the parameters, whether to stream, and a warning for each one that is ignored.
+    """Return the parameters, whether to stream, and a warning for each ignored parameter.
 
     `path` is put before a field's name in messages, e.g. "input.sampling_params.".
 
     Raises:
         InvalidRequest: naming the field, the value and what is allowed.
     """
-
     check_bias_count(body, path)
-
-    def read() -> _Sampling:
-        given = validate_model(SamplingInput, body, path)
-        sampling, warnings = build_sampling(given, body, defaults, path)
-        return sampling, bool(given.stream), warnings
-
-    return _KNOWN.get(body, _MATTERS, read, (defaults, path))
+    fields = validate_model(SamplingInput, body, path)
+    sampling, warnings = build_sampling(fields, body, defaults, path)
+    return sampling, bool(fields.stream), warnings
 
 
 def check_bias_count(body: Mapping[str, Any], path: str = "") -> None:
-    """Refuse too many biased tokens before any of them is read. Raises InvalidRequest."""
+    """Refuse a `logit_bias` with too many tokens before parsing it. Raises InvalidRequest."""
     bias = body.get("logit_bias")
     if isinstance(bias, dict) and len(bias) > MAX_BIASED_TOKENS:
         raise InvalidRequest(
@@ -193,44 +185,46 @@ def check_bias_count(body: Mapping[str, Any], path: str = "") -> None:
 
 
 def build_sampling(
-    given: SamplingInput, body: Mapping[str, Any], defaults: SamplingDefaults, path: str = ""
+    fields: SamplingInput, body: Mapping[str, Any], defaults: SamplingDefaults, path: str = ""
 ) -> tuple[SamplingParams, tuple[str, ...]]:
-    """Return the parameters of a body that was read, and a warning for each one that is ignored.
+    """Build the engine's parameters from validated fields; also return a warning per ignored one.
 
     Raises:
-        InvalidRequest: `logit_bias` has a key that is no token id.
+        InvalidRequest: `logit_bias` has a key that is not a token id.
     """
-    stop = given.stop
+    stop = fields.stop
     sampling = SamplingParams(
-        max_tokens=_or(given.max_completion_tokens, _or(given.max_tokens, defaults.max_tokens)),
-        temperature=_or(given.temperature, defaults.temperature),
-        top_p=_or(given.top_p, defaults.top_p),
-        top_k=_or(given.top_k, defaults.top_k) or -1,
-        min_p=_or(given.min_p, 0.0),
-        repetition_penalty=_or(given.repetition_penalty, 1.0),
-        frequency_penalty=_or(given.frequency_penalty, 0.0),
-        presence_penalty=_or(given.presence_penalty, 0.0),
-        seed=given.seed,
+        max_tokens=_value_or(
+            fields.max_completion_tokens, _value_or(fields.max_tokens, defaults.max_tokens)
+        ),
+        temperature=_value_or(fields.temperature, defaults.temperature),
+        top_p=_value_or(fields.top_p, defaults.top_p),
+        top_k=_value_or(fields.top_k, defaults.top_k) or -1,
+        min_p=_value_or(fields.min_p, 0.0),
+        repetition_penalty=_value_or(fields.repetition_penalty, 1.0),
+        frequency_penalty=_value_or(fields.frequency_penalty, 0.0),
+        presence_penalty=_value_or(fields.presence_penalty, 0.0),
+        seed=fields.seed,
         stop=() if stop is None else (stop,) if isinstance(stop, str) else tuple(stop),
-        stop_token_ids=tuple(given.stop_token_ids or ()),
-        include_stop_str_in_output=bool(given.include_stop_str_in_output),
-        ignore_eos=bool(given.ignore_eos),
-        logit_bias=_bias(given.logit_bias, path) if given.logit_bias else {},
-        draft_tokens=given.num_assistant_tokens,
-        draft_threshold=given.assistant_confidence_threshold,
-        prompt_cache=given.prompt_cache,
+        stop_token_ids=tuple(fields.stop_token_ids or ()),
+        include_stop_str_in_output=bool(fields.include_stop_str_in_output),
+        ignore_eos=bool(fields.ignore_eos),
+        logit_bias=_parse_bias(fields.logit_bias, path) if fields.logit_bias else {},
+        draft_tokens=fields.num_assistant_tokens,
+        draft_threshold=fields.assistant_confidence_threshold,
+        prompt_cache=fields.prompt_cache,
     )
-    # Most bodies have none of them, and the look at each of these costs more than all of the above.
-    suspects = IGNORED & body.keys()
-    return sampling, _warnings(type(given), suspects, body, path) if suspects else ()
+    # Most bodies have no ignored parameter; building the warnings costs more than all of the above.
+    present = IGNORED & body.keys()
+    return sampling, _warnings(type(fields), present, body, path) if present else ()
 
 
-def _bias(given: Mapping[str, float], path: str) -> dict[int, float]:
+def _parse_bias(raw_bias: Mapping[str, float], path: str) -> dict[int, float]:
     bias: dict[int, float] = {}
-    for key, value in given.items():
+    for key, value in raw_bias.items():
         if not _is_token_id(key):
             raise InvalidRequest(
-                f"{path}logit_bias must be {_words(SamplingInput, 'logit_bias')}, "
+                f"{path}logit_bias must be {_allowed(SamplingInput, 'logit_bias')}, "
                 f"got the key {describe_value(key)}",
                 f"{path}logit_bias",
             )
@@ -239,10 +233,10 @@ def _bias(given: Mapping[str, float], path: str) -> dict[int, float]:
 
 
 def _warnings(
-    model: type[SamplingInput], suspects: Set[str], body: Mapping[str, Any], path: str
+    model: type[SamplingInput], present: Set[str], body: Mapping[str, Any], path: str
 ) -> tuple[str, ...]:
-    ignored = suspects - model.model_fields.keys()
-    # In the body's order, unless most of the body is something else.
+    ignored = present - model.model_fields.keys()
+    # In the body's order, unless the body is so large that iterating over it takes long.
     names = [key for key in body if key in ignored] if len(body) < 1_000 else sorted(ignored)
     return tuple(
         f"{path}{key} is not supported and was ignored"
@@ -252,10 +246,10 @@ def _warnings(
 
 
 def validate_model(model: type[M], body: Mapping[str, Any], path: str = "") -> M:
-    """Return `body` as a boundary model whose fields' descriptions say what is allowed.
+    """Validate `body` with a pydantic model whose field descriptions state what is allowed.
 
     Raises:
-        InvalidRequest: one sentence about the first field that is wrong.
+        InvalidRequest: one sentence about the first invalid field.
     """
     try:
         return model.model_validate(body)
@@ -264,34 +258,34 @@ def validate_model(model: type[M], body: Mapping[str, Any], path: str = "") -> M
         name = str(first["loc"][0])
         value = body.get(name)
         raise InvalidRequest(
-            f"{path}{name} must be {_words(model, name)}, got {describe_value(value)}",
+            f"{path}{name} must be {_allowed(model, name)}, got {describe_value(value)}",
             f"{path}{name}",
         ) from None
 
 
 def describe_value(value: Any) -> str:
-    """Return a value as short JSON, for error messages; always text that UTF-8 can carry."""
-    if isinstance(value, list | dict) and exceeds(value, _MAX_SHOWN):
-        return _counted(value)
-    # Of a long one only the beginning is shown.
-    start = value[: _MAX_SHOWN + 1] if isinstance(value, str) else value
+    """Return a value as short JSON for an error message; the text is always valid UTF-8."""
+    if isinstance(value, list | dict) and exceeds(value, _MAX_VALUE_CHARS):
+        return _describe_length(value)
+    # Only the beginning of a long string is needed.
+    prefix = value[: _MAX_VALUE_CHARS + 1] if isinstance(value, str) else value
     try:
-        text = orjson.dumps(start).decode()
+        text = orjson.dumps(prefix).decode()
     except (TypeError, ValueError):
-        text = _escaped(start)
+        text = _ascii_json(prefix)
     if isinstance(value, float) and text == "null":
         text = str(value)
-    if isinstance(value, list | dict) and len(text) > _MAX_SHOWN:
-        return _counted(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+    if isinstance(value, list | dict) and len(text) > _MAX_VALUE_CHARS:
+        return _describe_length(value)
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[: _MAX_VALUE_CHARS - 3]}..."
 
 
-def _counted(value: list[Any] | dict[str, Any]) -> str:
+def _describe_length(value: list[Any] | dict[str, Any]) -> str:
     return f"{'an array' if isinstance(value, list) else 'an object'} of {len(value)}"
 
 
-def _escaped(value: Any) -> str:
-    """Return what orjson refuses (half a surrogate pair, a huge number) as JSON in ASCII."""
+def _ascii_json(value: Any) -> str:
+    """Encode a value that orjson refuses (half a surrogate pair, a huge number) as ASCII JSON."""
     try:
         return json.dumps(value)
     except (TypeError, ValueError, RecursionError):
@@ -303,9 +297,9 @@ def _is_token_id(key: str) -> bool:
     return digits and int(key) <= MAX_TOKEN_ID
 
 
-def _words(model: type[BaseModel], name: str) -> str:
+def _allowed(model: type[BaseModel], name: str) -> str:
     return model.model_fields[name].description or "something else"
 
 
-def _or(value: T | None, default: T) -> T:
+def _value_or(value: T | None, default: T) -> T:
     return default if value is None else value

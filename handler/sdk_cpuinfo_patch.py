@@ -12,13 +12,13 @@ _CPUINFO = Path("/proc/cpuinfo")
 _NAME = re.compile(r"^model name\s*:\s*(.+?)\s*$", re.MULTILINE)
 
 
-def name() -> str:
+def processor_name() -> str:
     """Return the processor's name, its kind where Linux tells none, as on ARM."""
     found = _NAME.search(_CPUINFO.read_text()) if _CPUINFO.exists() else None
     return found.group(1) if found else platform.processor() or platform.machine()
 
 
-def tell_sdk() -> None:
+def patch_cpuinfo() -> None:
     """Spare the SDK, which has not been imported yet, its search for the name.
 
     It asks py-cpuinfo, which starts a process to examine the processor: more than a second of each
@@ -29,4 +29,4 @@ def tell_sdk() -> None:
     except ModuleNotFoundError:
         # An SDK that does without.
         return
-    cpuinfo.get_cpu_info = lambda: {"brand_raw": name()}
+    cpuinfo.get_cpu_info = lambda: {"brand_raw": processor_name()}

@@ -52,7 +52,7 @@ class ResultSettings(Settings):
         examples=["on"],
     )
 
-    def targets_of(self, *, is_local: bool) -> OutboundPolicy:
+    def outbound_policy_for(self, *, is_local: bool) -> OutboundPolicy:
         """Return where requests may go that jobs ask for; `is_local`: all of them are sent here."""
         if self.private_targets == "auto":
             return OutboundPolicy(allows_private=is_local)

@@ -106,16 +106,16 @@ def job_handler_of(pipeline_of: PipelineFactory) -> JobHandlerFactory:
     return build
 
 
-class Tries:
-    """Stands before an engine: keeps what it is asked, and tells the script which try it is."""
+class RecordingGenerate:
+    """Replaces `Engine.generate`: records each request and appends its number to the prompt."""
 
     def __init__(self, engine: Engine) -> None:
-        self.asked: list[GenerationRequest] = []
+        self.requests: list[GenerationRequest] = []
         self._generate = engine.generate
 
     async def __call__(
-        self, request: GenerationRequest, slot: Slot | None = None, *, whole: bool = False
+        self, request: GenerationRequest, slot: Slot | None = None, *, buffered: bool = False
     ) -> TokenStream:
-        self.asked.append(request)
-        told = replace(request, prompt=f"{request.prompt} try {len(self.asked)}")
-        return await self._generate(told, slot, whole=whole)
+        self.requests.append(request)
+        numbered = replace(request, prompt=f"{request.prompt} try {len(self.requests)}")
+        return await self._generate(numbered, slot, buffered=buffered)

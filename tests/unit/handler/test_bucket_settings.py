@@ -8,8 +8,8 @@ import pytest
 
 from handler.blobs import BlobStore
 from handler.bucket import Bucket
-from handler.composition import build_result_store
-from handler.results import ResultStore
+from handler.composition import build_result_uploader
+from handler.results import ResultUploader
 from handler.setting_error import SettingError
 from handler.worker_settings import WorkerSettings
 
@@ -32,21 +32,21 @@ def _none_of_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def built(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> ResultStore:
+def built(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> ResultUploader:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    return build_result_store(WorkerSettings())
+    return build_result_uploader(WorkerSettings())
 
 
-async def deliver(results: ResultStore, size: int) -> Any:
+async def deliver(results: ResultUploader, size: int) -> Any:
     """Return the bucket that a result of so many bytes would go to; None for none."""
 
     def look(bucket: Bucket) -> BlobStore:
         raise Opened(bucket)
 
-    results._look = look
+    results._open_bucket = look
     try:
-        return await results.delivery({"id": "j"}).whole(None, size)
+        return await results.plan_delivery({"id": "j"}).deliver(None, size)
     except Opened as opened:
         return opened.bucket
 

@@ -104,15 +104,15 @@ async def test_language(open_with: Open) -> None:
 
 
 async def test_model_of_the_language_is_there_before_the_first_answer() -> None:
-    language._load.cache_clear()
+    language._load_model.cache_clear()
     build_validation(Settings(validation_language="en"))
-    assert language._load.cache_info().currsize == 1
+    assert language._load_model.cache_info().currsize == 1
 
 
 async def test_no_model_is_loaded_where_no_language_is_asked_for() -> None:
-    language._load.cache_clear()
+    language._load_model.cache_clear()
     build_validation(Settings())
-    assert language._load.cache_info().currsize == 0
+    assert language._load_model.cache_info().currsize == 0
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from tests.unit.handler.conftest import Ended, JobHandlerFactory, PipelineFactor
 from tests.unit.handler.json_values import json_values
 from tests.usage import usage
 from validation import Options, Subject, Verdict
-from validation.v3 import V3
+from validation.rules_validator import RulesValidator
 
 HELLO = {"pieces": ["He", "llo", " wor", "ld"]}
 FAILING = {"pieces": ["He", {"error": "out of luck", "delay_ms": 20}]}
@@ -639,7 +639,7 @@ def test_no_input_raises_or_costs_a_slot() -> None:
             return Engine(EngineConfig(backend=BackendConfig("scripted"), slots=4, max_queue=0))
 
         engine = runner.run(build())
-        validator = V3.from_file(SMALL_RULES)
+        validator = RulesValidator.from_file(SMALL_RULES)
         options = OptionsReader(OptionsInput(redact_pii=True), validator.intents)
         jobs = JobHandler(Pipeline(engine, "scripted", validator), options, interval_s=0.0)
 

@@ -11,13 +11,14 @@ import pytest
 from handler import limits
 from handler.blobs.files import FileBlobs
 from handler.errors import ResultTooLarge
-from handler.job import JobHandler, JobResult
+from handler.job import JobHandler
+from handler.job_result import JobResult
 from handler.options import OptionsInput, OptionsReader
-from handler.results import ResultStore
+from handler.results import ResultUploader
 from tests.conftest import SMALL_RULES
 from tests.unit.handler.conftest import JobHandlerFactory, PipelineFactory, Quiet, RecordingGenerate
 from tests.unit.handler.test_regeneration import Counting
-from validation.v3 import V3
+from validation.rules_validator import RulesValidator
 
 SLOW = {"pieces": ["one ", {"text": "two ", "delay_ms": 30}, {"text": "three", "delay_ms": 30}]}
 CALL = {"openai_route": "/v1/completions", "openai_input": {"prompt": "hi", "stream": True}}
@@ -39,11 +40,11 @@ async def streamed(
     """Run a job; return its chunks and its output."""
     chunks: list[Any] = []
 
-    async def put(chunk: bytes) -> None:
+    async def send_chunk(chunk: bytes) -> None:
         chunks.append(orjson.loads(chunk))
 
     job = {"id": "j", "input": job_input, **fields}
-    return chunks, output_of(await jobs.result(job, put=put, as_list=as_list))
+    return chunks, output_of(await jobs.run_encoded(job, send_chunk=send_chunk, as_list=as_list))
 
 
 def output_of(result: JobResult) -> Any:
@@ -122,18 +123,18 @@ async def test_failure_after_some_chunks_fails_the_job(job_handler_of: JobHandle
     broken = {"pieces": ["one ", {"text": "two", "delay_ms": 30}, {"error": "out of memory"}]}
     chunks: list[bytes] = []
 
-    async def put(chunk: bytes) -> None:
+    async def send_chunk(chunk: bytes) -> None:
         chunks.append(chunk)
 
     jobs = job_handler_of(broken, interval_s=0.0)
-    result = await jobs.result({"id": "j", "input": prompt()}, put=put)
+    result = await jobs.run_encoded({"id": "j", "input": prompt()}, send_chunk=send_chunk)
     assert (result.output, result.error) == (None, "out of memory")
     assert [text_of(orjson.loads(chunk)) for chunk in chunks] == ["one ", "two"]
 
 
 async def test_blocked_request_streams_its_whole_json_alone(pipeline_of: PipelineFactory) -> None:
     # R56
-    validator = V3.from_file(SMALL_RULES)
+    validator = RulesValidator.from_file(SMALL_RULES)
     options = OptionsReader(OptionsInput(blocked_terms=["attack plan"]), validator.intents)
     jobs = JobHandler(pipeline_of(SLOW, validator=validator), options, interval_s=0.0)
     chunks, output = await streamed(jobs, prompt(prompt="an attack plan"))
@@ -172,7 +173,9 @@ async def test_answer_that_may_be_generated_again_is_streamed_when_it_is_chosen(
 
 def sized(pipeline_of: PipelineFactory, chunk_bytes: int, *pieces: Any) -> JobHandler:
     """Return a job handler whose chunks may have so many bytes."""
-    results = ResultStore(sizes=limits.PayloadLimits(chunk=chunk_bytes, taker="this server"))
+    results = ResultUploader(
+        limits=limits.PayloadLimits(chunk_bytes=chunk_bytes, platform="this server")
+    )
     return JobHandler(pipeline_of({"pieces": [*pieces]}), interval_s=0.0, results=results)
 
 
@@ -221,13 +224,15 @@ async def test_chunk_that_cannot_be_kept_ends_the_stream_and_not_the_job(
 ) -> None:
     chunks: list[bytes] = []
 
-    async def put(chunk: bytes) -> None:
+    async def send_chunk(chunk: bytes) -> None:
         if chunks:
             raise ResultTooLarge("the store is full")
         chunks.append(chunk)
 
     jobs = job_handler_of(SLOW, interval_s=0.0)
-    output = output_of(await jobs.result({"id": "j", "input": prompt()}, put=put))
+    output = output_of(
+        await jobs.run_encoded({"id": "j", "input": prompt()}, send_chunk=send_chunk)
+    )
     assert text_of(output) == "one two three"
     assert output["warnings"] == ["the rest of the answer was not streamed: the store is full"]
     assert len(chunks) == 1
@@ -237,10 +242,12 @@ async def test_chunk_that_cannot_be_kept_ends_the_stream_and_not_the_job(
 async def test_openai_call_whose_events_cannot_be_kept_fails(
     job_handler_of: JobHandlerFactory,
 ) -> None:
-    async def put(chunk: bytes) -> None:
+    async def send_chunk(chunk: bytes) -> None:
         raise ResultTooLarge("the store is full")
 
-    result = await job_handler_of(SLOW).result({"id": "j", "input": CALL}, put=put)
+    result = await job_handler_of(SLOW).run_encoded(
+        {"id": "j", "input": CALL}, send_chunk=send_chunk
+    )
     assert result.output is None
     assert orjson.loads(result.error or "")["error"]["message"] == "the store is full"
 
@@ -248,7 +255,7 @@ async def test_openai_call_whose_events_cannot_be_kept_fails(
 async def test_result_in_a_bucket_is_streamed_before_the_pointer_to_it(
     pipeline_of: PipelineFactory, tmp_path: Path
 ) -> None:
-    results = ResultStore(look=lambda bucket: FileBlobs(tmp_path / bucket.name))
+    results = ResultUploader(open_bucket=lambda bucket: FileBlobs(tmp_path / bucket.name))
     jobs = JobHandler(pipeline_of(SLOW), interval_s=0.0, results=results)
     chunks, output = await streamed(jobs, prompt(), s3Config=S3_CONFIG)
     *partial, whole, pointer = chunks

@@ -13,7 +13,7 @@ from handler import limits
 from handler.errors import ResultTooLarge
 from handler.job import JobHandler
 from handler.pipeline import Pipeline
-from handler.results import ResultStore
+from handler.results import ResultUploader
 from tests.conftest import EngineFactory, ScriptFactory
 
 JOBS: list[Any] = [
@@ -32,7 +32,7 @@ FAIL = {"when": "fail", "pieces": ["so", {"error": "no more"}]}
 
 
 def handler(
-    engine_factory: EngineFactory, script: Path, results: ResultStore | None = None
+    engine_factory: EngineFactory, script: Path, results: ResultUploader | None = None
 ) -> JobHandler:
     config = BackendConfig("scripted", {"model_path": str(script)})
     engine = engine_factory(config, isolation="thread")
@@ -59,7 +59,7 @@ async def test_whole_output_is_that_of_the_sdk(
     # One piece: how several are cut into events depends on the moment.
     jobs = handler(engine_factory, script(FAIL, {"pieces": ["yes sir ü"]}))
     job = {"id": "j", "input": given}
-    output, result = await jobs.run(job), await jobs.result(job)
+    output, result = await jobs.run(job), await jobs.run_encoded(job)
     if isinstance(output, dict) and isinstance(output.get("error"), str):
         assert (result.output, result.error) == (None, output["error"])
     else:
@@ -76,10 +76,10 @@ async def test_streamed_outputs_are_those_of_the_sdk(
     outputs = [each async for each in jobs.stream(job)]
     chunks: list[bytes] = []
 
-    async def put(chunk: bytes) -> None:
+    async def send_chunk(chunk: bytes) -> None:
         chunks.append(chunk)
 
-    result = await jobs.result(job, put=put, as_list=True)
+    result = await jobs.run_encoded(job, send_chunk=send_chunk, as_list=True)
     if isinstance(outputs[-1], dict) and isinstance(outputs[-1].get("error"), str):
         assert (result.output, result.error) == (None, outputs.pop()["error"])
     else:
@@ -90,17 +90,19 @@ async def test_streamed_outputs_are_those_of_the_sdk(
 async def test_result_that_is_too_large_is_an_error(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
-    sizes = limits.PayloadLimits(run=900)
-    jobs = handler(engine_factory, script({"pieces": ["x" * 1_000]}), ResultStore(sizes=sizes))
+    sizes = limits.PayloadLimits(run_bytes=900)
+    jobs = handler(engine_factory, script({"pieces": ["x" * 1_000]}), ResultUploader(limits=sizes))
     job = {"id": "j", "input": {"prompt": "x"}}
 
-    async def put(chunk: bytes) -> None:
+    async def send_chunk(chunk: bytes) -> None:
         raise AssertionError
 
-    assert "lower max_tokens" in ((await jobs.result(job)).error or "")
-    assert "lower max_tokens" in ((await jobs.result(job, put=put, as_list=True)).error or "")
+    assert "lower max_tokens" in ((await jobs.run_encoded(job)).error or "")
+    assert "lower max_tokens" in (
+        (await jobs.run_encoded(job, send_chunk=send_chunk, as_list=True)).error or ""
+    )
     # Of a /runsync, more is taken.
-    assert (await jobs.result(job | {"id": "sync-j"})).error is None
+    assert (await jobs.run_encoded(job | {"id": "sync-j"})).error is None
 
 
 async def test_what_put_raises_ends_the_job_and_its_run(
@@ -109,10 +111,10 @@ async def test_what_put_raises_ends_the_job_and_its_run(
     jobs = handler(engine_factory, script({"pieces": ["a"], "repeat": -1, "delay_ms": 5}))
     told: list[bytes] = []
 
-    async def put(chunk: bytes) -> None:
+    async def send_chunk(chunk: bytes) -> None:
         told.append(chunk)
         raise ResultTooLarge("no more room")
 
     job = {"id": "j", "input": {"prompt": "x", "stream": True}}
-    result = await jobs.result(job, put=put, as_list=True)
+    result = await jobs.run_encoded(job, send_chunk=send_chunk, as_list=True)
     assert (result.error, len(told)) == ("no more room", 1)

@@ -151,7 +151,9 @@ def test_chunk_limit() -> None:
 
 
 def test_sizes_of_a_server_are_its_own_and_said_to_be() -> None:
-    sizes = limits.PayloadLimits(run=2_000, runsync=3_000, chunk=500, taker="this server")
+    sizes = limits.PayloadLimits(
+        run_bytes=2_000, runsync_bytes=3_000, chunk_bytes=500, platform="this server"
+    )
     with pytest.raises(ResultTooLarge, match=r"is 0\.0025 MB and this server takes 0\.002 MB"):
         sizes.check_result("5f0c-u1", 2_500)
     sizes.check_result("sync-5f0c-u1", 2_500)

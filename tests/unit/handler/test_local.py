@@ -70,11 +70,11 @@ class FakeJobs:
         return self._output
 
     async def stream(
-        self, job: Mapping[str, Any], *, keep: Callable[[bool], None]
+        self, job: Mapping[str, Any], *, include_in_result: Callable[[bool], None]
     ) -> AsyncGenerator[Any, None]:
         self.jobs.append(job)
         for output, kept in self._outputs:
-            keep(kept)
+            include_in_result(kept)
             yield output
 
 

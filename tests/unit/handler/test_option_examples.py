@@ -8,7 +8,7 @@ from handler.options import OptionsInput, OptionsReader
 from tools.docs.validation import OptionRule, option_rules
 from validation import Subject
 from validation.rules import Example
-from validation.v3 import V3
+from validation.rules_validator import RulesValidator
 
 RULES = option_rules()
 EXAMPLES = [
@@ -16,7 +16,7 @@ EXAMPLES = [
     for name, rule in RULES.items()
     for number, example in enumerate(rule.examples)
 ]
-V = V3.from_file()
+V = RulesValidator.from_file()
 READER = OptionsReader(OptionsInput(), V.intents)
 
 

@@ -89,5 +89,5 @@ def test_worker_allows_private_targets_for_jobs_of_its_own_machine_alone(
     platform: str, allows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RUNPOD_WEBHOOK_GET_JOB", platform)
-    targets = WorkerSettings().targets_of(is_local=has_local_platform())
+    targets = WorkerSettings().outbound_policy_for(is_local=has_local_platform())
     assert targets.allows_private is allows

@@ -101,7 +101,7 @@ async def test_error_after_text_comes_after_the_text(pipeline_of: PipelineFactor
         with pytest.raises(BackendFailed, match="out of luck"):
             await anext(batches)
         with pytest.raises(RuntimeError):
-            await running.answer()
+            await running.build_answer()
     assert seen == ["one"]
 
 
@@ -112,7 +112,7 @@ async def test_leaving_stops_the_generation(pipeline_of: PipelineFactory) -> Non
     async with await pipeline.open(ask("endless")) as running:
         assert pipeline.engine.running == 1
         with pytest.raises(RuntimeError, match="not finished"):
-            await running.answer()
+            await running.build_answer()
     assert (await ended.once()).aborted
     assert pipeline.engine.running == 0
 
@@ -187,7 +187,7 @@ async def test_interval_coalesces_without_a_loss(pipeline_of: PipelineFactory) -
         async for batch in running.batches(interval_s):
             times.append(loop.time())
             batches.append([delta.text for delta in batch])
-        answer = await running.answer()
+        answer = await running.build_answer()
     assert [text for batch in batches for text in batch] == pieces
     assert answer.deltas == tuple(pieces)
     # The first at once, every later one no sooner than the interval allows, so that it is longer.

@@ -20,9 +20,9 @@ from handler.pipeline import Pipeline
 from handler.request import TextRequest
 from tests.conftest import SMALL_RULES
 from tests.unit.handler.conftest import Ended, PipelineFactory, Quiet
-from tests.unit.handler.openai.calls import tell_streamed, tell_whole
+from tests.unit.handler.openai.calls import complete, complete_streamed
 from validation import Subject, Validator
-from validation.v3 import V3
+from validation.rules_validator import RulesValidator
 
 # Cut where tokens of a model would cut, with a pause before some, so that they come one by one.
 PIECES: list[Any] = [
@@ -315,7 +315,7 @@ async def test_log_probabilities_of_what_is_harmless_are_told(
     streaming: bool, pipeline_of: PipelineFactory
 ) -> None:
     # R24: a stream that comes at its end tells of its tokens as a whole body does.
-    tell = tell_streamed if streaming else tell_whole
+    tell = complete_streamed if streaming else complete
     body = {"prompt": "hi", "logprobs": 1, "validation": {"redact_pii": True}}
     told = await tell(openai(pipeline_of({"pieces": ["All", " well"]})), ROUTES[0], body)
     assert told.choices[0].logprobs is not None
@@ -328,7 +328,7 @@ async def test_log_probabilities_that_are_left_out_are_warned_of(
     streaming: bool, pipeline_of: PipelineFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     # R16, R55
-    tell = tell_streamed if streaming else tell_whole
+    tell = complete_streamed if streaming else complete
     body = {"prompt": "hi", "logprobs": 1, "validation": {"redact_pii": True}}
     told = await tell(openai(pipeline_of({"pieces": PIECES})), ROUTES[0], body)
     assert (told.choices[0].text, told.choices[0].logprobs) == (TEXT, None)
@@ -343,7 +343,7 @@ async def test_log_probabilities_nobody_asked_for_are_not_warned_of(
 ) -> None:
     # R15: they are the candidates' rank.
     body = {"prompt": "hi", "best_of": 2, "validation": {"redact_pii": True}}
-    told = await tell_whole(openai(pipeline_of({"pieces": PIECES})), ROUTES[0], body)
+    told = await complete(openai(pipeline_of({"pieces": PIECES})), ROUTES[0], body)
     assert (told.choices[0].text, told.warnings) == (TEXT, [])
 
 
@@ -374,7 +374,7 @@ JOINED = [
 async def test_datum_that_the_sanitiser_would_put_together(
     jobs_of: JobsFactory, raw: str, text: str, counts: dict[str, int], stream: bool
 ) -> None:
-    jobs = jobs_of(raw, validator=V3.from_file(SMALL_RULES), redact_pii=True)
+    jobs = jobs_of(raw, validator=RulesValidator.from_file(SMALL_RULES), redact_pii=True)
     output = await jobs.run(job(stream=stream))
     assert output["choices"][0]["text"] == text
     assert output["redacted"] == counts
@@ -387,7 +387,7 @@ async def test_spans_of_what_was_sanitised_count_redacted_text(
     # R46: they are spans of the joined deltas.
     pipeline: Pipeline = pipeline_of(
         {"pieces": ["bob@example.com", " wrote.", "<|im_end|>"]},
-        validator=V3.from_file(SMALL_RULES),
+        validator=RulesValidator.from_file(SMALL_RULES),
     )
     answer = await pipeline.run(ask())
     assert answer.text == "[email] wrote."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from handler.redaction import redacted
+from handler.redaction import redact_deltas
 from validation import Removal
 from validation.options.pii import PiiRedactor
 
@@ -44,16 +44,16 @@ def removal(start: int, end: int, replacement: str = "[x]") -> Removal:
 )
 def test_what_is_kept(deltas: list[str], removals: list[Removal], kept: list[str]) -> None:
     # R46
-    assert redacted(deltas, removals) == kept
+    assert redact_deltas(deltas, removals) == kept
 
 
 def test_characters_are_counted_and_not_bytes() -> None:
     text = "Grüße 😀 an bob@example.com, ja 😀"
     cleaned, removals = PiiRedactor().redact(text)
-    assert "".join(redacted(list(text), removals)) == cleaned == "Grüße 😀 an [email], ja 😀"
+    assert "".join(redact_deltas(list(text), removals)) == cleaned == "Grüße 😀 an [email], ja 😀"
 
 
 def test_given_deltas_stay_as_they_are() -> None:
     deltas = ["one t", "wo"]
-    redacted(deltas, [removal(4, 7)])
+    redact_deltas(deltas, [removal(4, 7)])
     assert deltas == ["one t", "wo"]

@@ -19,9 +19,9 @@ from handler.request import TextRequest
 from tests.conftest import SMALL_RULES
 from tests.unit.handler.conftest import PipelineFactory
 from tests.usage import usage
-from validation.v3 import V3
+from validation.rules_validator import RulesValidator
 
-V = V3.from_file(SMALL_RULES)
+V = RulesValidator.from_file(SMALL_RULES)
 TERM = {"blocked_terms": ["attack plan"]}
 INTENT = {"blocked_intents": ["weather"]}
 BAD = "Draw up an Attack Plan!"

@@ -21,7 +21,7 @@ from handler.blobs.files import FileBlobs
 from handler.bucket import Bucket
 from handler.errors import InvalidRequest
 from handler.job import JobHandler
-from handler.results import LINK_EXPIRY_S, POINTER_BYTES, ResultStore, result_pointer
+from handler.results import LINK_EXPIRY_S, POINTER_BYTES, ResultUploader, result_pointer
 from tests.unit.handler.conftest import PipelineFactory
 
 SECRET = "Zm9v/s3cr3t"
@@ -64,7 +64,7 @@ class Handlers:
     async def whole(self, job: dict[str, Any], how: str = "sdk") -> Any:
         if how == "sdk":
             return await self.jobs.run(job)
-        result = await self.jobs.result(job)
+        result = await self.jobs.run_encoded(job)
         return orjson.loads(result.output) if result.output is not None else {"error": result.error}
 
     async def listed(self, job: dict[str, Any], how: str = "sdk") -> Any:
@@ -73,17 +73,17 @@ class Handlers:
         if how == "sdk":
             told: list[bool] = []
             kept: list[Any] = []
-            async for output in self.jobs.stream(job, keep=told.append):
+            async for output in self.jobs.stream(job, include_in_result=told.append):
                 self.streamed.append(output)
                 if told.pop():
                     kept.append(output)
                 assert not told
             return kept
 
-        async def put(chunk: bytes) -> None:
+        async def send_chunk(chunk: bytes) -> None:
             self.streamed.append(orjson.loads(chunk))
 
-        result = await self.jobs.result(job, put=put, as_list=True)
+        result = await self.jobs.run_encoded(job, send_chunk=send_chunk, as_list=True)
         if result.output is None:
             return [{"error": result.error}]
         return orjson.loads(result.output)
@@ -111,7 +111,7 @@ def job(prompt: str = "x", *, job_id: str = "abc-u1", **fields: Any) -> dict[str
 async def test_job_with_a_bucket_gets_a_pointer(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
-    run = Handlers(JobHandler(pipeline_of(TEXT), results=ResultStore(look=folders)))
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=ResultUploader(open_bucket=folders)))
     output = await run.whole(job(s3Config=GIVEN | {"objectPath": "a/b"}), how)
     (stored,) = folders.found().values()
     assert stored["choices"][0]["text"] == "one two"
@@ -136,7 +136,9 @@ async def test_job_with_a_bucket_gets_a_pointer(
 async def test_without_one_nothing_changes(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
-    run = Handlers(JobHandler(pipeline_of(TEXT), results=ResultStore(OURS, 10_000, look=folders)))
+    run = Handlers(
+        JobHandler(pipeline_of(TEXT), results=ResultUploader(OURS, 10_000, open_bucket=folders))
+    )
     assert (await run.whole(job(), how))["choices"][0]["text"] == "one two"
     assert (await run.whole(job(s3Config=None), how))["choices"][0]["text"] == "one two"
     listed = await run.listed(job(), how)
@@ -148,7 +150,9 @@ async def test_without_one_nothing_changes(
 async def test_large_result_goes_to_the_workers_own_bucket(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
-    run = Handlers(JobHandler(pipeline_of(LONG), results=ResultStore(OURS, 10_000, look=folders)))
+    run = Handlers(
+        JobHandler(pipeline_of(LONG), results=ResultUploader(OURS, 10_000, open_bucket=folders))
+    )
     output = await run.whole(job(), how)
     assert output["result"]["bucket"] == "ours"
     assert folders.found("ours")["abc-u1.json"]["choices"][0]["text"] == "x" * 6_000
@@ -160,8 +164,10 @@ async def test_large_result_goes_to_the_workers_own_bucket(
 async def test_what_the_platform_would_not_take_goes_there_unless_told_otherwise(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
-    sizes = limits.PayloadLimits(run=POINTER_BYTES + 15_000, runsync=POINTER_BYTES + 30_000)
-    results = ResultStore(OURS, look=folders, sizes=sizes)
+    sizes = limits.PayloadLimits(
+        run_bytes=POINTER_BYTES + 15_000, runsync_bytes=POINTER_BYTES + 30_000
+    )
+    results = ResultUploader(OURS, open_bucket=folders, limits=sizes)
     run = Handlers(JobHandler(pipeline_of(LONG), results=results))
     assert "result" in await run.whole(job(), how)
     assert "choices" in await run.whole(job(job_id="sync-abc-u1"), how)
@@ -172,14 +178,16 @@ async def test_bucket_without_a_name_is_the_months(
     pipeline_of: PipelineFactory, folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "strftime", {"%m-%y": "11-26"}.__getitem__)
-    run = Handlers(JobHandler(pipeline_of(TEXT), results=ResultStore(Bucket(), 0, look=folders)))
+    run = Handlers(
+        JobHandler(pipeline_of(TEXT), results=ResultUploader(Bucket(), 0, open_bucket=folders))
+    )
     assert (await run.whole(job()))["result"]["bucket"] == "11-26"
 
 
 async def test_openai_call_is_told_of_in_its_own_keys(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
-    run = Handlers(JobHandler(pipeline_of(TEXT), results=ResultStore(look=folders)))
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=ResultUploader(open_bucket=folders)))
     given: dict[str, Any] = {"openai_route": "/v1/completions", "openai_input": {"prompt": "p"}}
     output = await run.whole({"id": "j", "input": given, "s3Config": GIVEN}, how)
     stored = folders.found()["j.json"]
@@ -195,12 +203,12 @@ async def test_openai_call_is_told_of_in_its_own_keys(
 async def test_openai_client_is_pointed_only_to_what_it_could_not_get(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
-    results = ResultStore(OURS, 0, look=folders)
+    results = ResultUploader(OURS, 0, open_bucket=folders)
     run = Handlers(JobHandler(pipeline_of(LONG), results=results))
     given = {"openai_route": "/v1/completions", "openai_input": {"prompt": "p"}}
     call = {"id": "j", "input": given}
     assert (await run.whole(call, how))["choices"][0]["text"] == "x" * 6_000
-    results.sizes = limits.PayloadLimits(run=POINTER_BYTES + 1_000)
+    results.limits = limits.PayloadLimits(run_bytes=POINTER_BYTES + 1_000)
     assert "result" in await run.whole(call, how)
 
 
@@ -211,7 +219,9 @@ async def test_openai_client_is_pointed_only_to_what_it_could_not_get(
 async def test_outputs_are_streamed_and_their_list_goes_to_the_bucket(
     pipeline_of: PipelineFactory, folders: Folders, how: str, given: Any
 ) -> None:
-    run = Handlers(JobHandler(pipeline_of(TEXT), interval_s=0, results=ResultStore(look=folders)))
+    run = Handlers(
+        JobHandler(pipeline_of(TEXT), interval_s=0, results=ResultUploader(open_bucket=folders))
+    )
     (output,) = await run.listed({"id": "abc-u1", "input": given, "s3Config": GIVEN}, how)
     stored = folders.found()["abc-u1.json"]
     assert run.streamed == [*stored, output]
@@ -224,7 +234,7 @@ async def test_outputs_are_streamed_and_their_list_goes_to_the_bucket(
 async def test_list_that_becomes_too_large_is_kept_as_far_as_it_fits(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
-    results = ResultStore(OURS, 5_000, look=folders)
+    results = ResultUploader(OURS, 5_000, open_bucket=folders)
     slow = {"pieces": [{"text": "x" * 1_000, "delay_ms": 5}] * 3}
     run = Handlers(JobHandler(pipeline_of(slow), interval_s=0, results=results))
     listed = await run.listed(job(), how)
@@ -240,7 +250,9 @@ async def test_failure_is_kept_whatever_was_before_it(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
     broken = {"pieces": ["a", {"error": "no more"}]}
-    run = Handlers(JobHandler(pipeline_of(broken), interval_s=0, results=ResultStore(look=folders)))
+    run = Handlers(
+        JobHandler(pipeline_of(broken), interval_s=0, results=ResultUploader(open_bucket=folders))
+    )
     assert await run.listed(job(s3Config=GIVEN), how) == [{"error": "no more"}]
     assert folders.opened == []
 
@@ -252,7 +264,7 @@ async def test_first_result_of_a_job_stays_and_is_the_one_told_of(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
     """A worker that was thought lost and the one in its place: both have one."""
-    results = ResultStore(look=folders)
+    results = ResultUploader(open_bucket=folders)
     first = Handlers(JobHandler(pipeline_of(TEXT), results=results))
     second = Handlers(JobHandler(pipeline_of({"pieces": ["three"]}), results=results))
     told = await first.whole(job(s3Config=GIVEN), how)
@@ -266,7 +278,7 @@ async def test_what_is_there_already_and_is_no_result_is_not_pointed_to(
     pipeline_of: PipelineFactory, folders: Folders
 ) -> None:
     folders(Bucket(name="theirs")).write("abc-u1.json", b"something else")
-    run = Handlers(JobHandler(pipeline_of(TEXT), results=ResultStore(look=folders)))
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=ResultUploader(open_bucket=folders)))
     assert (await run.whole(job(s3Config=GIVEN)))["error"] == (
         "the result could not be put into the bucket: s3://theirs/abc-u1.json is there already, "
         "and is no result"
@@ -276,7 +288,7 @@ async def test_what_is_there_already_and_is_no_result_is_not_pointed_to(
 async def test_local_jobs_all_have_one_name_and_the_last_one_stays(
     pipeline_of: PipelineFactory, folders: Folders
 ) -> None:
-    results = ResultStore(look=folders)
+    results = ResultUploader(open_bucket=folders)
     for text in ("first", "second"):
         run = Handlers(JobHandler(pipeline_of({"pieces": [text]}), results=results))
         for job_id in ("local_test", ""):
@@ -292,7 +304,7 @@ async def test_local_jobs_all_have_one_name_and_the_last_one_stays(
 async def test_key_is_the_jobs_id_as_far_as_a_key_can_be(
     pipeline_of: PipelineFactory, folders: Folders, job_id: str, key: str
 ) -> None:
-    run = Handlers(JobHandler(pipeline_of(TEXT), results=ResultStore(look=folders)))
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=ResultUploader(open_bucket=folders)))
     output = await run.whole(job(job_id=job_id, s3Config=GIVEN))
     assert output["result"]["key"] == f"{key}.json"
 
@@ -300,7 +312,7 @@ async def test_key_is_the_jobs_id_as_far_as_a_key_can_be(
 async def test_buckets_are_opened_once_and_not_all_kept(
     pipeline_of: PipelineFactory, folders: Folders
 ) -> None:
-    run = Handlers(JobHandler(pipeline_of(TEXT), results=ResultStore(look=folders)))
+    run = Handlers(JobHandler(pipeline_of(TEXT), results=ResultUploader(open_bucket=folders)))
     for number in (0, 0, *range(12), 0, 11):
         given = GIVEN | {"bucketName": f"b{number}"}
         await run.whole(job(job_id=f"j{number}", s3Config=given))
@@ -344,7 +356,7 @@ async def test_bucket_that_takes_nothing_fails_the_job_in_one_sentence_without_k
     pipeline_of: PipelineFactory, tmp_path: Path, how: str, shape: str, kind: type[Exception]
 ) -> None:
     error = kind(f"s3://b/k: AKIDEXAMPLE signed with {SECRET} is wrong")
-    results = ResultStore(look=lambda bucket: Refusing(tmp_path, error))
+    results = ResultUploader(open_bucket=lambda bucket: Refusing(tmp_path, error))
     run = Handlers(JobHandler(pipeline_of(TEXT), results=results))
     output = await getattr(run, shape)(job(s3Config=GIVEN), how)
     assert (output if shape == "whole" else output[-1]) == {
@@ -361,7 +373,7 @@ async def test_server_that_knows_no_conditions_is_written_to_without(
     pipeline_of: PipelineFactory, tmp_path: Path
 ) -> None:
     error = BlobUnsupported("a header you provided implies functionality that is not implemented")
-    results = ResultStore(look=lambda bucket: Refusing(tmp_path, error, always=False))
+    results = ResultUploader(open_bucket=lambda bucket: Refusing(tmp_path, error, always=False))
     run = Handlers(JobHandler(pipeline_of(TEXT), results=results))
     output = await run.whole(job(s3Config=GIVEN))
     assert orjson.loads((tmp_path / output["result"]["key"]).read_bytes())["usage"]
@@ -392,7 +404,7 @@ async def test_upload_is_beside_the_loop_and_holds_no_slot(
     pipeline_of: PipelineFactory, hanging: Hanging, how: str
 ) -> None:
     pipeline = pipeline_of(TEXT, slots=1)
-    run = Handlers(JobHandler(pipeline, results=ResultStore(look=lambda bucket: hanging)))
+    run = Handlers(JobHandler(pipeline, results=ResultUploader(open_bucket=lambda bucket: hanging)))
     upload = asyncio.create_task(run.whole(job(s3Config=GIVEN), how))
     await asyncio.to_thread(hanging.called.wait, 10)
     # The only slot is free for the next one, and the loop for its words.
@@ -405,7 +417,7 @@ async def test_upload_is_beside_the_loop_and_holds_no_slot(
 async def test_upload_has_its_time(
     pipeline_of: PipelineFactory, hanging: Hanging, how: str
 ) -> None:
-    results = ResultStore(look=lambda bucket: hanging, limit_s=0.1)
+    results = ResultUploader(open_bucket=lambda bucket: hanging, upload_timeout_s=0.1)
     run = Handlers(JobHandler(pipeline_of(TEXT), results=results))
     output = await run.whole(job(s3Config=GIVEN), how)
     assert output["error"] == (
@@ -417,7 +429,7 @@ async def test_upload_has_its_time(
 async def test_cancelled_job_does_not_wait_for_its_upload(
     pipeline_of: PipelineFactory, hanging: Hanging
 ) -> None:
-    results = ResultStore(look=lambda bucket: hanging)
+    results = ResultUploader(open_bucket=lambda bucket: hanging)
     upload = asyncio.create_task(
         JobHandler(pipeline_of(TEXT), results=results).run(job(s3Config=GIVEN))
     )

@@ -32,7 +32,7 @@ def test_name(
     if told is not None:
         path.write_text(told)
     monkeypatch.setattr(sdk_cpuinfo_patch, "_CPUINFO", path)
-    assert sdk_cpuinfo_patch.name() == expected
+    assert sdk_cpuinfo_patch.processor_name() == expected
 
 
 def test_sdk_is_told_and_examines_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,13 +40,13 @@ def test_sdk_is_told_and_examines_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         raise AssertionError("it examined the processor")
 
     monkeypatch.setattr("cpuinfo.get_cpu_info", examine)
-    sdk_cpuinfo_patch.tell_sdk()
+    sdk_cpuinfo_patch.patch_cpuinfo()
     from runpod.serverless.utils import rp_debugger
 
     # Whatever another test of this process has imported before.
-    assert importlib.reload(rp_debugger).PROCESSOR == sdk_cpuinfo_patch.name()
+    assert importlib.reload(rp_debugger).PROCESSOR == sdk_cpuinfo_patch.processor_name()
 
 
 def test_sdk_that_asks_nobody_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cpuinfo", None)
-    sdk_cpuinfo_patch.tell_sdk()
+    sdk_cpuinfo_patch.patch_cpuinfo()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from handler.sdk_cpuinfo_patch import tell_sdk
+from handler.sdk_cpuinfo_patch import patch_cpuinfo
 from tests.unit.handler.conftest import JobHandlerFactory
 
 ROOT = Path(__file__).parents[3]
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture
 def worker() -> ModuleType:
     """Imported for these tests alone, since the SDK takes seconds."""
-    tell_sdk()
+    patch_cpuinfo()
     from handler import worker
 
     return worker
