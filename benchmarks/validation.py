@@ -20,7 +20,7 @@ from validation.options.blocked import Blocklist
 from validation.options.language import LanguageCheck
 from validation.options.pii import PiiRedactor
 from validation.options.schema import SchemaCheck
-from validation.v3 import V3
+from validation.rules_validator import RulesValidator
 
 NAME = "validation"
 PROMPT = (
@@ -81,7 +81,7 @@ class Everything:
         language = LanguageCheck("en")
         language.preload()
         schema = {"type": "object", "properties": {"city": {"type": "string"}}}
-        self.validator = V3.from_file()
+        self.validator = RulesValidator.from_file()
         self.redactor = PiiRedactor()
         self.asked = Asked(
             checks={"json_schema": SchemaCheck(schema), "language": language},
@@ -125,7 +125,7 @@ def run(options: Options) -> list[Table]:
     return [table]
 
 
-def _intent(table: Table, validator: V3, options: Options) -> None:
+def _intent(table: Table, validator: RulesValidator, options: Options) -> None:
     asks = options.size(200, 50)
     found = []
     for _ in range(options.pairs):

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 
-def numpy() -> Any:
+def import_numpy() -> Any:
     """Return numpy, on one thread where nobody has said otherwise or imported it before.
 
     Its linear algebra would wake a thread for each core for twenty rows, and on a busy machine wait

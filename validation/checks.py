@@ -9,23 +9,23 @@ from functools import cached_property
 
 from validation.findings import Issue, Removal, Subject
 from validation.intents import excerpt
-from validation.money import Money
-from validation.overlap import shared_passages
+from validation.money import MoneyFinder
+from validation.overlap import find_shared_passages
 from validation.phrases import Phrases
-from validation.repetition import longest_loop
+from validation.repetition import find_longest_loop
 from validation.rules import CheckRule, Intent, Rules
-from validation.words import has_words, words
+from validation.words import has_words, split_words
 
 # A sentence goes on behind a letter, its accent or a figure, and behind these; whatever else there
 # is may end it in one script or another, or stand behind its end.
-_GOES_ON = frozenset(",([{-\u2013\u2014/&+=$€£")
+_CONTINUING_CHARS = frozenset(",([{-\u2013\u2014/&+=$€£")
 
 # Words that begin with the same letters, as many as these, are taken for forms of one.
-_STEM = 5
+_STEM_CHARS = 5
 
 
 @dataclass(frozen=True, slots=False)
-class Case:
+class AnswerCase:
     """One answer under examination, sanitised, with what is known of its question."""
 
     subject: Subject
@@ -37,7 +37,7 @@ class Case:
     @cached_property
     def words(self) -> list[str]:
         """The answer's words."""
-        return words(self.text)
+        return split_words(self.text)
 
     @cached_property
     def asked(self) -> str:
@@ -50,8 +50,8 @@ class Case:
         return self.subject.finish_reason == "length"
 
 
-Found = dict[str, object] | None
-Check = Callable[["Checks", Case, CheckRule], Found]
+IssueFields = dict[str, object] | None
+Check = Callable[["Checks", AnswerCase, CheckRule], IssueFields]
 
 
 class Checks:
@@ -67,14 +67,14 @@ class Checks:
 
     def __init__(self, rules: Rules) -> None:
         for name, rule in rules.checks.items():
-            _verify(name, rule)
+            _verify_rule(name, rule)
         self._rules = rules.checks
-        self._money = Money(rules.currencies, rules.places)
+        self._money = MoneyFinder(rules.currencies, rules.places)
         self._phrases = {name: Phrases(rule.words) for name, rule in rules.checks.items()}
         self._unless = {name: Phrases(rule.unless) for name, rule in rules.checks.items()}
         self._topics = {name: Phrases(intent.topics) for name, intent in rules.intents.items()}
 
-    def findings(self, case: Case) -> tuple[Issue, ...]:
+    def findings(self, case: AnswerCase) -> tuple[Issue, ...]:
         """Return the findings of all checks, of either severity; for an empty answer only that."""
         found = []
         for name, rule in self._rules.items():
@@ -85,25 +85,25 @@ class Checks:
                     break
         return tuple(found)
 
-    def _empty(self, case: Case, rule: CheckRule) -> Found:
+    def _empty(self, case: AnswerCase, rule: CheckRule) -> IssueFields:
         # A thumb or an empty list may be all that there is to say.
         shown = (char for char in set(case.text) if unicodedata.category(char)[0] not in "ZCP")
         said = case.words or case.text.strip()[:1] in {"[", "{"} or any(shown)
         return None if said else {}
 
-    def _too_short(self, case: Case, rule: CheckRule) -> Found:
+    def _too_short(self, case: AnswerCase, rule: CheckRule) -> IssueFields:
         # Where a limit ended it the length says nothing.
         if case.cut or not self._judges("too_short", case.asked):
             return None
         least = case.intent.min_words
         return {"words": len(case.words), "least": least} if len(case.words) < least else None
 
-    def _too_long(self, case: Case, rule: CheckRule) -> Found:
+    def _too_long(self, case: AnswerCase, rule: CheckRule) -> IssueFields:
         most = case.intent.max_words
         return {"words": len(case.words), "most": most} if len(case.words) > most else None
 
-    def _repetition(self, case: Case, rule: CheckRule) -> Found:
-        loop = longest_loop(case.words)
+    def _repetition(self, case: AnswerCase, rule: CheckRule) -> IssueFields:
+        loop = find_longest_loop(case.words)
         if loop is None:
             return None
         limits = rule.limits
@@ -113,24 +113,24 @@ class Checks:
             return None
         return {"times": int(loop.times)}
 
-    def _cut_off(self, case: Case, rule: CheckRule) -> Found:
+    def _cut_off(self, case: AnswerCase, rule: CheckRule) -> IssueFields:
         last = case.text.rstrip()[-1:]
         if not case.cut or not last:
             return None
-        return {} if last in _GOES_ON or unicodedata.category(last)[0] in "LMN" else None
+        return {} if last in _CONTINUING_CHARS or unicodedata.category(last)[0] in "LMN" else None
 
-    def _off_intent(self, case: Case, rule: CheckRule) -> Found:
+    def _off_intent(self, case: AnswerCase, rule: CheckRule) -> IssueFields:
         topics = self._topics.get(case.intent_name)
         if topics is None or not topics or len(case.words) < rule.limits["words"]:
             return None
         if topics.search(case.text) or not self._judges("off_intent", case.text):
             return None
         # Whoever asks about beehives is answered with bees and not with "skills".
-        if _stems(words(case.asked)) & _stems(case.words):
+        if _stems(split_words(case.asked)) & _stems(case.words):
             return None
         return {"intent": case.intent_name.replace("_", " ")}
 
-    def _leaked_template(self, case: Case, rule: CheckRule) -> Found:
+    def _leaked_template(self, case: AnswerCase, rule: CheckRule) -> IssueFields:
         # At the ends a token is litter and is swept up; in between another turn has begun.
         raw = case.subject.text
         least = int(rule.limits["words"])
@@ -140,15 +140,15 @@ class Checks:
                 return {} if has_words(raw[removal.end :], least) else None
         return None
 
-    def _leaked_prompt(self, case: Case, rule: CheckRule) -> Found:
+    def _leaked_prompt(self, case: AnswerCase, rule: CheckRule) -> IssueFields:
         return self._shared("leaked_prompt", case.subject.prompt, case, rule)
 
-    def _leaked_system(self, case: Case, rule: CheckRule) -> Found:
+    def _leaked_system(self, case: AnswerCase, rule: CheckRule) -> IssueFields:
         return self._shared("leaked_system", case.subject.system, case, rule)
 
-    def _shared(self, name: str, source: str, case: Case, rule: CheckRule) -> Found:
+    def _shared(self, name: str, source: str, case: AnswerCase, rule: CheckRule) -> IssueFields:
         length = int(rule.limits["words"])
-        passages = shared_passages(words(source), case.words, length)
+        passages = find_shared_passages(split_words(source), case.words, length)
         # A source has facts in it too, and they are there to be told.
         if not passages or not self._judges(name, " | ".join(passages)):
             return None
@@ -159,13 +159,13 @@ class Checks:
         phrases = self._phrases[name]
         return not phrases or phrases.search(text)
 
-    def _salary_no_figure(self, case: Case, rule: CheckRule) -> Found:
+    def _salary_no_figure(self, case: AnswerCase, rule: CheckRule) -> IssueFields:
         if not self._asks_amount(case, "salary_no_figure"):
             return None
         money, text = self._money, case.text
         return None if money.has_number(text) or money.has_amount_in_words(text) else {}
 
-    def _salary_no_currency(self, case: Case, rule: CheckRule) -> Found:
+    def _salary_no_currency(self, case: AnswerCase, rule: CheckRule) -> IssueFields:
         if not self._asks_amount(case, "salary_no_currency"):
             return None
         money, text = self._money, case.text
@@ -174,7 +174,7 @@ class Checks:
         # Who asks in pounds need not be told that it is pounds.
         return None if money.currencies(text) or money.currencies(case.asked) else {}
 
-    def _salary_wrong_currency(self, case: Case, rule: CheckRule) -> Found:
+    def _salary_wrong_currency(self, case: AnswerCase, rule: CheckRule) -> IssueFields:
         if case.intent_name != "salary_intelligence":
             return None
         money = self._money
@@ -184,18 +184,18 @@ class Checks:
             return None
         return {"expected": " or ".join(sorted(expected)), "named": ", ".join(named)}
 
-    def _asks_amount(self, case: Case, name: str) -> bool:
+    def _asks_amount(self, case: AnswerCase, name: str) -> bool:
         if case.intent_name != "salary_intelligence" or case.cut:
             return False
         return self._phrases[name].search(case.asked)
 
 
 def _stems(spoken: Sequence[str]) -> set[str]:
-    return {word[:_STEM] for word in set(spoken) if len(word) >= _STEM}
+    return {word[:_STEM_CHARS] for word in set(spoken) if len(word) >= _STEM_CHARS}
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _CheckSpec:
     """How a check is made, the limits its rule has to give, and what its sentence may name."""
 
     look: Check
@@ -204,28 +204,30 @@ class _Kind:
 
 
 _CHECKS = {
-    "empty": _Kind(Checks._empty),
-    "too_short": _Kind(Checks._too_short, fields=("words", "least")),
-    "too_long": _Kind(Checks._too_long, fields=("words", "most")),
-    "repetition": _Kind(
+    "empty": _CheckSpec(Checks._empty),
+    "too_short": _CheckSpec(Checks._too_short, fields=("words", "least")),
+    "too_long": _CheckSpec(Checks._too_long, fields=("words", "most")),
+    "repetition": _CheckSpec(
         Checks._repetition, ("words", "times", "long_period", "long_times"), ("times",)
     ),
-    "cut_off": _Kind(Checks._cut_off),
-    "off_intent": _Kind(Checks._off_intent, ("words",), ("intent",)),
-    "leaked_template": _Kind(Checks._leaked_template, ("words",)),
-    "leaked_prompt": _Kind(Checks._leaked_prompt, ("words",), ("words",)),
-    "leaked_system": _Kind(Checks._leaked_system, ("words",), ("words",)),
-    "salary_no_figure": _Kind(Checks._salary_no_figure),
-    "salary_no_currency": _Kind(Checks._salary_no_currency),
-    "salary_wrong_currency": _Kind(Checks._salary_wrong_currency, fields=("expected", "named")),
+    "cut_off": _CheckSpec(Checks._cut_off),
+    "off_intent": _CheckSpec(Checks._off_intent, ("words",), ("intent",)),
+    "leaked_template": _CheckSpec(Checks._leaked_template, ("words",)),
+    "leaked_prompt": _CheckSpec(Checks._leaked_prompt, ("words",), ("words",)),
+    "leaked_system": _CheckSpec(Checks._leaked_system, ("words",), ("words",)),
+    "salary_no_figure": _CheckSpec(Checks._salary_no_figure),
+    "salary_no_currency": _CheckSpec(Checks._salary_no_currency),
+    "salary_wrong_currency": _CheckSpec(
+        Checks._salary_wrong_currency, fields=("expected", "named")
+    ),
 }
 
 
-def _verify(name: str, rule: CheckRule) -> None:
+def _verify_rule(name: str, rule: CheckRule) -> None:
     """Raise ValueError, beginning with the place in the file, for a rule that could not be used."""
     kind = _CHECKS.get(name)
     if kind is None:
-        raise ValueError(f"checks.{name}: there is no such check, there are: {known()}")
+        raise ValueError(f"checks.{name}: there is no such check, there are: {check_names()}")
     for limit in kind.limits:
         if limit not in rule.limits:
             raise ValueError(f"checks.{name}.limits: {limit} is missing")
@@ -238,6 +240,6 @@ def _verify(name: str, rule: CheckRule) -> None:
         ) from None
 
 
-def known() -> str:
+def check_names() -> str:
     """Return the ids of all checks there are."""
     return ", ".join(_CHECKS)

@@ -7,12 +7,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from validation.arrays import numpy
+from validation.arrays import import_numpy
 from validation.wordpiece import WordPiece
 
 WEIGHTS = Path(__file__).with_name("intents.npz")
 # So many pieces from either end are read.
-_EDGE = 32
+_EDGE_PIECES = 32
 
 
 class MissingNumpy(Exception):
@@ -32,14 +32,14 @@ class IntentClassifier:
     def __init__(self, path: Path = WEIGHTS) -> None:
         if find_spec("numpy") is None:
             raise MissingNumpy
-        np = numpy()
+        np = import_numpy()
         with np.load(path) as file:
             stored: dict[str, Any] = dict(file)
         self._np = np
-        vocabulary = _lines(stored.pop("vocabulary"))
+        vocabulary = _decode_lines(stored.pop("vocabulary"))
         self._pieces = WordPiece(vocabulary)
         self._begin, self._end = vocabulary.index("[CLS]"), vocabulary.index("[SEP]")
-        self._labels = _lines(stored.pop("labels"))
+        self._labels = _decode_lines(stored.pop("labels"))
         self._heads = int(stored.pop("heads"))
         # The table stays as it is stored: of its 20,000 rows a prompt needs twenty.
         self._table, self._table_scale = stored.pop("table"), stored.pop("table.scale")
@@ -54,8 +54,8 @@ class IntentClassifier:
     def log_odds(self, prompt: str) -> Mapping[str, float]:
         """Return ln(p/p₀) of each intent, p₀ being the likelihood of the last label, `general`."""
         ids = [self._begin, *self._pieces.encode(prompt), self._end]
-        if len(ids) > 2 * _EDGE:
-            ids = ids[:_EDGE] + ids[-_EDGE:]
+        if len(ids) > 2 * _EDGE_PIECES:
+            ids = ids[:_EDGE_PIECES] + ids[-_EDGE_PIECES:]
         logits = self._logits(ids)
         odds = (logits[:-1] - logits[-1]).tolist()
         return dict(zip(self._labels[:-1], odds, strict=True))
@@ -93,6 +93,6 @@ class IntentClassifier:
         return x / deviation * self._weights[f"{name}.gain"] + self._weights[f"{name}.bias"]
 
 
-def _lines(stored: Any) -> list[str]:
+def _decode_lines(stored: Any) -> list[str]:
     text: str = stored.tobytes().decode()
     return text.split("\n")

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from validation.rules import GENERAL, Cue, Rules
-from validation.words import words
+from validation.words import split_words
 
 # A wish is told at the beginning or at the end of a prompt; what is between is material.
 _EDGE_CHARS = 1_000
 # The shortest beginning that a star may stand behind.
-_LETTERS = 3
+_PREFIX_LETTERS = 3
 
 
 class Classifier(Protocol):
@@ -21,7 +21,7 @@ class Classifier(Protocol):
         """Return for each intent it knows how much likelier it is than `general`, as ln(p/p₀)."""
 
 
-class Intents:
+class IntentDetector:
     """Adds up what speaks for each intent and names the one with most, `general` if none has any.
 
     An intent starts below zero by the rules' threshold, so that one cue alone is not enough. Each
@@ -99,7 +99,7 @@ class _PhraseSet:
     """Finds which of many phrases are in a text: a tree of words, walked from every word on."""
 
     def __init__(self, phrases: Iterable[str]) -> None:
-        self._root = _Node()
+        self._root = _PhraseNode()
         for phrase in dict.fromkeys(phrases):
             self._root.add(phrase)
 
@@ -107,8 +107,8 @@ class _PhraseSet:
         """Return the phrases that are in the text."""
         found: set[str] = set()
         root = self._root
-        open_phrases: list[_Node] = []
-        for word in words(text):
+        open_phrases: list[_PhraseNode] = []
+        for word in split_words(text):
             reached = root.after(word)
             for node in open_phrases:
                 reached += node.after(word)
@@ -118,14 +118,14 @@ class _PhraseSet:
         return found
 
 
-class _Node:
+class _PhraseNode:
     """What may follow some words: whole words, and beginnings by their first letters."""
 
     __slots__ = ("_beginnings", "_whole", "ending", "goes_on")
 
     def __init__(self) -> None:
-        self._whole: dict[str, _Node] = {}
-        self._beginnings: dict[str, dict[str, _Node]] = {}
+        self._whole: dict[str, _PhraseNode] = {}
+        self._beginnings: dict[str, dict[str, _PhraseNode]] = {}
         self.ending: list[str] = []
         self.goes_on = False
 
@@ -133,25 +133,25 @@ class _Node:
         """Add a phrase, in words as a prompt has them: "R&D" is two."""
         node = self
         for part in phrase.split():
-            *before, last = words(part) or [""]
+            *before, last = split_words(part) or [""]
             for word in before:
                 node = node._child(node._whole, word)
             if part.endswith("*"):
-                beginnings = node._beginnings.setdefault(last[:_LETTERS], {})
+                beginnings = node._beginnings.setdefault(last[:_PREFIX_LETTERS], {})
                 node = node._child(beginnings, last)
             else:
                 node = node._child(node._whole, last)
         node.ending.append(phrase)
 
-    def after(self, word: str) -> list[_Node]:
+    def after(self, word: str) -> list[_PhraseNode]:
         """Return where a word leads."""
         whole = self._whole.get(word)
         nodes = [] if whole is None else [whole]
-        beginnings = self._beginnings.get(word[:_LETTERS])
+        beginnings = self._beginnings.get(word[:_PREFIX_LETTERS])
         if beginnings:
             nodes += [node for start, node in beginnings.items() if word.startswith(start)]
         return nodes
 
-    def _child(self, children: dict[str, _Node], word: str) -> _Node:
+    def _child(self, children: dict[str, _PhraseNode], word: str) -> _PhraseNode:
         self.goes_on = True
-        return children.setdefault(word, _Node())
+        return children.setdefault(word, _PhraseNode())

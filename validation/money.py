@@ -5,22 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from validation.linear import BEFORE, BEHIND, Linear
+from validation.linear_pattern import WORD_END, WORD_START, LinearPattern
 from validation.rules import Place
 
-_NUMBER = Linear(r"\p{Nd}")
-_IN_WORDS = Linear(
-    rf"{BEFORE}(?i:(?:hundred|thousand|million|lakh|crore)s?|(?:five|six|seven)[- ]figures?"
-    rf"|nothing|unpaid){BEHIND}"
+_NUMBER = LinearPattern(r"\p{Nd}")
+_IN_WORDS = LinearPattern(
+    rf"{WORD_START}(?i:(?:hundred|thousand|million|lakh|crore)s?|(?:five|six|seven)[- ]figures?"
+    rf"|nothing|unpaid){WORD_END}"
 )
 _MULTIPLIERS = {"k", "m", "hundred", "thousand", "million", "lakh", "crore"}
 # An answer about pay is much shorter, a prompt says at its beginning what it is about.
-_REACH = 100_000
+_MAX_CHARS = 100_000
 # A run of letters, a run of digits, or a sign: "C$50k" is C, $, 50 and k.
 _TOKEN = re.compile(r"[^\W\d_]+|\d+|[^\w\s]|_")
 
 
-class Money:
+class MoneyFinder:
     """Finds which currencies a text names and which ones the places in it use.
 
     `currencies` maps a code to the ways it is written; a sign that several share ("$") names all of
@@ -35,8 +35,8 @@ class Money:
             for name in (code, *written):
                 self._codes.setdefault(name, set()).add(code)
         self._places = {name: place.currencies for place in places for name in place.names}
-        self._currency = _Names(self._codes)
-        self._place = _Names(self._places)
+        self._currency = _NameFinder(self._codes)
+        self._place = _NameFinder(self._places)
 
     def has_number(self, text: str) -> bool:
         """Whether there is a number in the text, in digits."""
@@ -48,7 +48,7 @@ class Money:
 
     def currencies(self, text: str) -> frozenset[str]:
         """Return the codes of all currencies that the text may be naming."""
-        found = {name for name, _, _ in self._currency.spans(_tokens(text))}
+        found = {name for name, _, _ in self._currency.spans(_tokenize(text))}
         return frozenset().union(*(self._codes[name] for name in found))
 
     def amounts(self, text: str) -> list[str]:
@@ -56,24 +56,24 @@ class Money:
 
         Elsewhere a name may be no currency: "she won an award", "the pound sign", "CAD drawings".
         """
-        tokens = _tokens(text)
+        tokens = _tokenize(text)
         found = self._currency.spans(tokens)
-        return sorted({name for name, *at in found if _is_beside_figure(name, tokens, *at)})
+        return sorted({name for name, *at in found if _is_next_to_figure(name, tokens, *at)})
 
     def expected(self, text: str) -> frozenset[str]:
         """Return the codes of the currencies used in the places a text names."""
-        found = {name for name, _, _ in self._place.spans(_tokens(text))}
+        found = {name for name, _, _ in self._place.spans(_tokenize(text))}
         return frozenset().union(*(self._places[name] for name in found))
 
 
-class _Names:
+class _NameFinder:
     """Finds names in a text: one look-up for each of its tokens, however many names there are."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._by_first: dict[str, list[tuple[list[str], str]]] = {}
         # The longest first: nobody in New Mexico is paid in pesos.
         for name in sorted(names, key=len, reverse=True):
-            tokens = _tokens(name if name.isupper() else name.lower())
+            tokens = _tokenize(name if name.isupper() else name.lower())
             self._by_first.setdefault(tokens[0].lower(), []).append((tokens, name))
 
     def spans(self, tokens: Sequence[str]) -> Iterator[tuple[str, int, int]]:
@@ -91,11 +91,11 @@ class _Names:
                     break
 
 
-def _tokens(text: str) -> list[str]:
-    return _TOKEN.findall(text, 0, _REACH)
+def _tokenize(text: str) -> list[str]:
+    return _TOKEN.findall(text, 0, _MAX_CHARS)
 
 
-def _is_beside_figure(name: str, tokens: Sequence[str], start: int, end: int) -> bool:
+def _is_next_to_figure(name: str, tokens: Sequence[str], start: int, end: int) -> bool:
     if len(name) == 1 and name.isalpha():
         # N95 is a mask, R 4.3 a language.
         return False

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 
-def shared_passages(theirs: Sequence[str], ours: Sequence[str], length: int) -> list[str]:
+def find_shared_passages(theirs: Sequence[str], ours: Sequence[str], length: int) -> list[str]:
     """Return the passages of `ours`, of `length` words or more, that are in `theirs` as well.
 
     Linear in both. What is joined is only told to be in `theirs` piece by piece: two pieces of it
@@ -14,10 +14,10 @@ def shared_passages(theirs: Sequence[str], ours: Sequence[str], length: int) -> 
     """
     if not _may_share(theirs, ours, length):
         return []
-    grams = set(_grams(theirs, length))
+    grams = set(_hash_grams(theirs, length))
     passages = []
     start = end = 0
-    for at, gram in enumerate(_grams(ours, length)):
+    for at, gram in enumerate(_hash_grams(ours, length)):
         if gram not in grams:
             continue
         if at > end:
@@ -38,10 +38,10 @@ def _may_share(theirs: Sequence[str], ours: Sequence[str], length: int) -> bool:
     if len(short) < length:
         return False
     half = (length + 1) // 2
-    return not set(_grams(short, half)).isdisjoint(_grams(long, half, length - half + 1))
+    return not set(_hash_grams(short, half)).isdisjoint(_hash_grams(long, half, length - half + 1))
 
 
-def _grams(words: Sequence[str], length: int, step: int = 1) -> Iterable[int]:
+def _hash_grams(words: Sequence[str], length: int, step: int = 1) -> Iterable[int]:
     """Return what stands for all runs of so many words; tuples would fill the memory."""
     return map(
         hash, zip(*(islice(words, first, None, step) for first in range(length)), strict=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from validation.linear import BEFORE, BEHIND, SPACE, WORD, Linear, literal
+from validation.linear_pattern import SPACE, WORD, WORD_END, WORD_START, LinearPattern, literal
 
 # Some words of one sentence.
 _GAP = rf"(?:[^{SPACE}?!]+[{SPACE}]+){{0,8}}"
@@ -22,7 +22,11 @@ class Phrases:
 
     def __init__(self, phrases: Sequence[str]) -> None:
         self.phrases = tuple(phrases)
-        self._any = Linear(_any_of(phrase.lower() for phrase in phrases)) if phrases else None
+        self._any = (
+            LinearPattern(_build_expression(phrase.lower() for phrase in phrases))
+            if phrases
+            else None
+        )
 
     def __bool__(self) -> bool:
         return bool(self.phrases)
@@ -32,24 +36,24 @@ class Phrases:
         return self._any is not None and self._any.search(text.lower())
 
 
-def _any_of(phrases: Iterable[str]) -> str:
+def _build_expression(phrases: Iterable[str]) -> str:
     """Return one expression, with what surrounds phrases in it once and not once for each."""
     groups: dict[tuple[str, str], list[str]] = {}
     for phrase in phrases:
-        before = BEFORE if phrase[0].isalnum() else ""
+        before = WORD_START if phrase[0].isalnum() else ""
         # Behind a star the rest of the word may be anything, so that there is nothing to look at.
-        behind = BEHIND if phrase[-1].isalnum() else ""
-        groups.setdefault((before, behind), []).append(_body(phrase))
+        behind = WORD_END if phrase[-1].isalnum() else ""
+        groups.setdefault((before, behind), []).append(_translate_phrase(phrase))
     return "|".join(
         f"{before}(?:{'|'.join(bodies)}){behind}" for (before, behind), bodies in groups.items()
     )
 
 
-def _body(phrase: str) -> str:
+def _translate_phrase(phrase: str) -> str:
     *before, last = phrase.split()
-    parts = [_GAP if part == "…" else f"{_stars(part)}[{SPACE}]+" for part in before]
-    return "".join(parts) + (_GAP if last == "…" else _stars(last.rstrip("*")))
+    parts = [_GAP if part == "…" else f"{_translate_stars(part)}[{SPACE}]+" for part in before]
+    return "".join(parts) + (_GAP if last == "…" else _translate_stars(last.rstrip("*")))
 
 
-def _stars(part: str) -> str:
+def _translate_stars(part: str) -> str:
     return f"[{WORD}]*".join(map(literal, part.split("*")))

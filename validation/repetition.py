@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-_GRAM = 3
-_LONG_TOKEN = 40
+_GRAM_WORDS = 3
+_LONG_TOKEN_CHARS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Loop:
         return round(self.period * self.times)
 
 
-def longest_loop(tokens: Sequence[str]) -> Loop | None:
+def find_longest_loop(tokens: Sequence[str]) -> Loop | None:
     """Return the loop that covers most of a text's words, None when nothing is said over and over.
 
     One pass: where a stretch has period p, each of its trigrams last occurred p words ago, so a run
@@ -43,32 +43,32 @@ def longest_loop(tokens: Sequence[str]) -> Loop | None:
         if distance == period:
             run += 1
         else:
-            best = _longer(best, period, run, position)
+            best = _select_longer(best, period, run, position)
             period, run = distance, 1
-    best = _longer(best, period, run, position + 1)
+    best = _select_longer(best, period, run, position + 1)
     # Figures may well repeat themselves: a board of zeros is data.
     if best is not None and not _has_letters(tokens[best.start : best.start + best.period]):
         best = None
-    return best or _inside_a_word(tokens)
+    return best or _find_loop_in_word(tokens)
 
 
-def _longer(best: Loop | None, period: int, run: int, end: int) -> Loop | None:
+def _select_longer(best: Loop | None, period: int, run: int, end: int) -> Loop | None:
     """Return the longer one of a loop and of what a run of equal distances before `end` is."""
-    length = run + period + _GRAM - 1
+    length = run + period + _GRAM_WORDS - 1
     if not period or run < period or (best is not None and length <= best.length):
         return best
-    return Loop(period, length / period, end + _GRAM - 1 - length)
+    return Loop(period, length / period, end + _GRAM_WORDS - 1 - length)
 
 
-def _inside_a_word(tokens: Sequence[str]) -> Loop | None:
+def _find_loop_in_word(tokens: Sequence[str]) -> Loop | None:
     """Return a loop within one endless word ("hahaha…"), its period counted in characters."""
-    if max(map(len, tokens), default=0) < _LONG_TOKEN:
+    if max(map(len, tokens), default=0) < _LONG_TOKEN_CHARS:
         return None
     for position, token in enumerate(tokens):
         # A line of underscores is one to write on.
-        if len(token) < _LONG_TOKEN or not _has_letters(token):
+        if len(token) < _LONG_TOKEN_CHARS or not _has_letters(token):
             continue
-        period = token.find(token[: _LONG_TOKEN // 2], 1)
+        period = token.find(token[: _LONG_TOKEN_CHARS // 2], 1)
         if period > 0 and token[period:] == token[:-period]:
             return Loop(period, len(token) / period, position)
     return None

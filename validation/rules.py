@@ -150,19 +150,19 @@ def load_rules(path: Path = DEFAULT_RULES) -> Rules:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        line = _line(yaml.compose(text, Loader=_LOADER), first["loc"])
+        line = _find_line(yaml.compose(text, Loader=_LOADER), first["loc"])
         raise RulesError(
             f"{path}:{line}: {where or 'the file'}: {first['msg']}, got {first['input']!r:.60}"
         ) from None
 
 
-def placed(path: Path, message: str) -> str:
+def add_location(path: Path, message: str) -> str:
     """Return a message about a place in a rules file ("checks.empty: …") with file and line."""
     root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
-    return f"{path}:{_line(root, tuple(message.partition(':')[0].split('.')))}: {message}"
+    return f"{path}:{_find_line(root, tuple(message.partition(':')[0].split('.')))}: {message}"
 
 
-def _line(node: Any, path: tuple[int | str, ...]) -> int:
+def _find_line(node: Any, path: tuple[int | str, ...]) -> int:
     """Return the line of the deepest node on a path that exists."""
     for part in path:
         below = None

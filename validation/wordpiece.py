@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Sequence
 
 _WORDS = re.compile(r"[^\W_]+|[^\w\s]|_")
-_INSIDE = "##"
-_LONGEST = 40
+_CONTINUATION = "##"
+_MAX_WORD_CHARS = 40
 
 
 class WordPiece:
@@ -25,7 +25,7 @@ class WordPiece:
     def encode(self, text: str) -> list[int]:
         """Return the numbers of a text's pieces; linear in its length."""
         ids: list[int] = []
-        for word in _WORDS.findall(_plain(text)):
+        for word in _WORDS.findall(_normalize(text)):
             pieces = self._known.get(word)
             if pieces is None:
                 pieces = self._split(word)
@@ -37,7 +37,7 @@ class WordPiece:
     def _split(self, word: str) -> tuple[int, ...]:
         pieces: list[int] = []
         start, prefix = 0, ""
-        if len(word) > _LONGEST:
+        if len(word) > _MAX_WORD_CHARS:
             return (0,)
         while start < len(word):
             for end in range(len(word), start, -1):
@@ -47,11 +47,11 @@ class WordPiece:
             else:
                 return (0,)
             pieces.append(number)
-            start, prefix = end, _INSIDE
+            start, prefix = end, _CONTINUATION
         return tuple(pieces)
 
 
-def _plain(text: str) -> str:
+def _normalize(text: str) -> str:
     text = text.lower()
     if text.isascii():
         return text

@@ -100,9 +100,9 @@ def _serve() -> None:
     importlib.import_module("uvicorn.protocols.http.httptools_impl")
     importlib.import_module("uvicorn.lifespan.on")
     # Reading the rules takes as long as the rest of a start.
-    validator = importlib.import_module("validation.v3")
-    validator.V3.from_file = functools.cache(validator.V3.from_file)
-    validator.V3.from_file(validator.DEFAULT_RULES)
+    validator = importlib.import_module("validation.rules_validator")
+    validator.RulesValidator.from_file = functools.cache(validator.V3.from_file)
+    validator.RulesValidator.from_file(validator.DEFAULT_RULES)
     for line in sys.stdin:
         order = json.loads(line)
         pid = os.fork()

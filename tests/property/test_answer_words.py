@@ -7,10 +7,10 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from validation.overlap import shared_passages
+from validation.overlap import find_shared_passages
 from validation.phrases import Phrases
-from validation.repetition import longest_loop
-from validation.words import has_words, words
+from validation.repetition import find_longest_loop
+from validation.words import has_words, split_words
 
 ANY = st.text(st.characters(exclude_categories=()), max_size=60)
 ASCII = st.text(st.sampled_from("aB1_ .'+-#\n!"), max_size=60)
@@ -19,12 +19,12 @@ TOKENS = st.lists(st.sampled_from(["a", "b", "c"]), max_size=60)
 
 @given(ASCII)
 def test_words_are_the_same_beside_other_alphabets(text: str) -> None:
-    assert words(f"{text} é") == [*words(text), "é"]
+    assert split_words(f"{text} é") == [*split_words(text), "é"]
 
 
 @given(ANY | ASCII, st.integers(0, 20))
 def test_a_text_has_as_many_words_as_there_are(text: str, least: int) -> None:
-    assert has_words(text, least) == (len(words(text)) >= least)
+    assert has_words(text, least) == (len(split_words(text)) >= least)
 
 
 @given(TOKENS)
@@ -38,7 +38,7 @@ def test_the_longest_run_of_equal_distances(tokens: list[str]) -> None:
         period, run = distance, run + 1 if distance == period else 1
         if run >= period > 0:
             expected = max(expected, run + period + 2)
-    loop = longest_loop(tokens)
+    loop = find_longest_loop(tokens)
     assert (loop.length if loop else 0) == expected
     if loop:
         found = tokens[loop.start : loop.start + loop.length]
@@ -52,7 +52,7 @@ def test_all_passages_in_both_texts(theirs: list[str], ours: list[str], length: 
 
     shared = [run in runs(theirs) for run in runs(ours)]
     inside = [any(shared[max(0, at - length + 1) : at + 1]) for at in range(len(ours))]
-    assert " ".join(shared_passages(theirs, ours, length)) == " ".join(
+    assert " ".join(find_shared_passages(theirs, ours, length)) == " ".join(
         word for word, is_inside in zip(ours, inside, strict=True) if is_inside
     )
 

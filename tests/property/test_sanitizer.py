@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from validation.findings import Removal
 from validation.rules import load_rules
 from validation.sanitizer import Sanitizer
-from validation.sanitizer.edits import Edit, applied, chained
-from validation.sanitizer.text_view import Page
+from validation.sanitizer.edits import Edit, apply_edits, compose_edits
+from validation.sanitizer.text_view import TextView
 
 RULES = load_rules().sanitizer
 SANITIZER, ANOTHER = Sanitizer(RULES), Sanitizer(RULES)
@@ -108,9 +108,9 @@ def test_edits_in_a_chain_do_what_they_do_one_after_the_other(
     current = text
     for _ in range(3):
         edits = data.draw(edits_on(current))
-        done = chained(done, edits)
-        current = applied(current, edits)
-        assert applied(text, done) == current
+        done = compose_edits(done, edits)
+        current = apply_edits(current, edits)
+        assert apply_edits(text, done) == current
         assert all(left.end <= right.start for left, right in pairwise(done))
         assert all(edit.start < edit.end for edit in done)
 
@@ -118,6 +118,6 @@ def test_edits_in_a_chain_do_what_they_do_one_after_the_other(
 @given(text=st.text("a \n\t", max_size=80), at=st.integers(0, 80))
 def test_white_space_ends_and_begins_where_it_does(text: str, at: int) -> None:
     at = min(at, len(text))
-    page = Page(text)
+    page = TextView(text)
     assert page.skip_space(at) == len(text) - len(text[at:].lstrip())
     assert page.end_before(at) == len(text[:at].rstrip())

@@ -12,9 +12,9 @@ from validation import NO_OPTIONS, Options, Subject, Verdict
 from validation.options.blocked import Blocklist
 from validation.options.pii import PiiRedactor
 from validation.options.schema import SchemaCheck
-from validation.v3 import V3
+from validation.rules_validator import RulesValidator
 
-_V3 = V3.from_file()
+_V3 = RulesValidator.from_file()
 _SCHEMA = Options(checks={"json_schema": SchemaCheck({"type": "object"})})
 _PIECES = st.sampled_from(
     [

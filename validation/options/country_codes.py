@@ -86,7 +86,7 @@ _OTHER_LENGTHS = (6, 12)
 MAX_DIGITS = 15
 
 
-def has_country(digits: str) -> bool:
+def is_international_number(digits: str) -> bool:
     """Whether digits without plus or zeros before them are a number of some country."""
     if not 8 <= len(digits) <= MAX_DIGITS:
         return False

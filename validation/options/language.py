@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from threading import Lock
 from typing import Any
 
-from validation.arrays import numpy
+from validation.arrays import import_numpy
 from validation.findings import Issue
 from validation.options import MissingPart
 
@@ -18,8 +18,8 @@ from validation.options import MissingPart
 MAX_CHARS = 4_000
 MIN_LETTERS = 20
 # The language found must be this probable, and the one asked for less than that.
-SURE = 0.6
-RULED_OUT = 0.2
+MIN_PROBABILITY = 0.6
+MAX_EXPECTED_PROBABILITY = 0.2
 
 # Those of ISO 639-1 that the model knows.
 NAMES = {
@@ -139,9 +139,9 @@ NAMES = {
     "zu": "Zulu",
 }
 # The model has one label for both.
-_SAME = {"nb": "no"}
+_ALIASES = {"nb": "no"}
 # What people write in one of these, the model often takes for another one.
-_CLOSE = (
+_SIMILAR_LANGUAGES = (
     {"bs", "hr", "sr"},
     {"id", "ms"},
     {"no", "nn", "da"},
@@ -149,13 +149,13 @@ _CLOSE = (
     {"xh", "zu"},
 )
 # The model's label for what is no language.
-_NONE = "zxx"
+_NO_LANGUAGE = "zxx"
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 # It begins with the end of the line before, which `re` jumps to.
 _CLOSING = {mark: re.compile(rf"\n {{0,3}}({mark}{{3,}})[^\S\n]*(?=\n|\Z)") for mark in "`~"}
 _LINE = re.compile(r"[^\n]+")
-_NO_PROSE = re.compile(r"`[^`\n]*`|(?:https?|ftp)://\S+|www\.\S+")
+_CODE_OR_LINK = re.compile(r"`[^`\n]*`|(?:https?|ftp)://\S+|www\.\S+")
 
 
 class LanguageCheck:
@@ -170,43 +170,43 @@ class LanguageCheck:
     """
 
     def __init__(self, expected: str) -> None:
-        code = _SAME.get(expected.lower(), expected.lower())
+        code = _ALIASES.get(expected.lower(), expected.lower())
         if code not in NAMES:
             raise ValueError(
                 f"There is no language {expected!r:.40} to check for; use one of {len(NAMES)} "
                 "ISO 639-1 codes, such as en, de, fr, es, pt, zh or ja."
             )
         self.expected = code
-        self._fine = {code}.union(*(close for close in _CLOSE if code in close))
+        self._fine = {code}.union(*(close for close in _SIMILAR_LANGUAGES if code in close))
         if find_spec("py3langid") is None:
             raise MissingPart("Checking the language of answers", "py3langid")
 
     def preload(self) -> None:
         """Load the model now: it takes most of a second, which the first answer would wait for."""
-        _model()
+        _get_model()
 
     def issues(self, text: str) -> tuple[Issue, ...]:
         """Return the issue with an answer in another language."""
-        prose = prose_of(text)
+        prose = extract_prose(text)
         if sum(map(str.isalpha, prose)) < MIN_LETTERS:
             return ()
-        ranking: list[tuple[str, float]] = _model().rank(prose)
+        ranking: list[tuple[str, float]] = _get_model().rank(prose)
         found, probability = ranking[0]
-        if found == _NONE or probability < SURE:
+        if found == _NO_LANGUAGE or probability < MIN_PROBABILITY:
             return ()
-        if sum(share for code, share in ranking if code in self._fine) >= RULED_OUT:
+        if sum(share for code, share in ranking if code in self._fine) >= MAX_EXPECTED_PROBABILITY:
             return ()
         message = f"The answer is in {NAMES[found]}, and {NAMES[self.expected]} was asked for."
         return (Issue("language", message),)
 
 
-def prose_of(text: str) -> str:
+def extract_prose(text: str) -> str:
     """Return the beginning of a text without code and links."""
     pieces: list[str] = []
     left = MAX_CHARS
-    for line in _outside_of_fences(text):
+    for line in _lines_outside_fences(text):
         # A link or code that is cut here still begins like one.
-        prose = _NO_PROSE.sub(" ", line[: 2 * MAX_CHARS])[:left]
+        prose = _CODE_OR_LINK.sub(" ", line[: 2 * MAX_CHARS])[:left]
         pieces.append(prose)
         left -= len(prose)
         if left <= 0:
@@ -214,7 +214,7 @@ def prose_of(text: str) -> str:
     return "\n".join(pieces)
 
 
-def _outside_of_fences(text: str) -> Iterator[str]:
+def _lines_outside_fences(text: str) -> Iterator[str]:
     """Yield the lines outside of fenced blocks, for several blank ones only one."""
     at = 0
     while line := _LINE.search(text, at):
@@ -226,10 +226,10 @@ def _outside_of_fences(text: str) -> Iterator[str]:
             yield line.group()
             at = end + 1
         else:
-            at = _end_of_block(text, end, opening.group(1)) + 1
+            at = _find_block_end(text, end, opening.group(1)) + 1
 
 
-def _end_of_block(text: str, start: int, fence: str) -> int:
+def _find_block_end(text: str, start: int, fence: str) -> int:
     """Return where the line ends that closes a block, which may be the end of the text."""
     for closing in _CLOSING[fence[0]].finditer(text, start):
         if len(closing.group(1)) >= len(fence):
@@ -237,23 +237,23 @@ def _end_of_block(text: str, start: int, fence: str) -> int:
     return len(text)
 
 
-_loading = Lock()
+_load_lock = Lock()
 
 
-def _model() -> Any:
+def _get_model() -> Any:
     """Return the model, loaded once; it is only read afterwards, by as many threads as like."""
-    with _loading:
-        return _load()
+    with _load_lock:
+        return _load_model()
 
 
 @lru_cache(maxsize=1)
-def _load() -> Any:
+def _load_model() -> Any:
     # Imported first, so that it is on one thread.
-    numpy()
+    import_numpy()
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     model = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
     logging.getLogger("py3langid").setLevel(logging.WARNING)
     # Dialects and small languages would draw texts away from those that people ask for.
-    model.set_languages([*NAMES, _NONE])
+    model.set_languages([*NAMES, _NO_LANGUAGE])
     return model

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice, pairwise
 
-from validation.options.page import SEPARATORS, Page, Span, digits, joins
+from validation.options.pii_text import SEPARATORS, PiiText, Span, digit_run, is_word_character
 
 # How long the IBANs of a country are: SWIFT's registry (ISO 13616).
 _IBAN_LENGTHS = {
@@ -33,23 +33,23 @@ _TO_NUMBERS = str.maketrans({chr(55 + number): str(number) for number in range(1
 _NO_SEPARATORS = {ord(char): None for char in SEPARATORS}
 
 
-def ibans(page: Page) -> Iterator[Span]:
+def find_ibans(page: PiiText) -> Iterator[Span]:
     """Yield where there are IBANs, in one piece or in groups."""
     text, free = page.text, 0
     for head in _IBAN.finditer(text):
         start = head.start() - 2
         length = _IBAN_LENGTHS.get(text[start : start + 2].upper())
-        if length is None or start < free or (start and joins(text[start - 1])):
+        if length is None or start < free or (start and is_word_character(text[start - 1])):
             continue
         match = _IBAN_SHAPES[length].match(text, start)
         if match is None or text[match.end() : match.end() + 1].isalnum():
             continue
-        if is_iban(match.group()):
+        if has_iban_checksum(match.group()):
             free = match.end()
             yield start, free
 
 
-def is_iban(text: str) -> bool:
+def has_iban_checksum(text: str) -> bool:
     """Whether the check digits are right: with the first four characters put last and letters read
     as 10 to 35, the number leaves 1 when divided by 97 (ISO 7064, MOD 97-10).
     """
@@ -90,28 +90,37 @@ for _low, _high, _lengths in _NETWORKS:
     for _first in range(_low, _high + 1):
         _CARD_LENGTHS[str(_first)] = _CARD_LENGTHS.get(str(_first), frozenset()) | _lengths
 
-_CARD = re.compile(digits(SEPARATORS, most=1, least=13))
+_CARD = re.compile(digit_run(SEPARATORS, most=1, least=13))
 # How cards are printed.
-_PRINTED = ((4, 4, 4, 4, 3), (4, 4, 4, 4), (4, 6, 5), (4, 6, 4), (6, 13), (16,), (15,), (14,))
+_PRINTED_GROUPS = (
+    (4, 4, 4, 4, 3),
+    (4, 4, 4, 4),
+    (4, 6, 5),
+    (4, 6, 4),
+    (6, 13),
+    (16,),
+    (15,),
+    (14,),
+)
 _DIGITS = re.compile("[0-9]+")
 _YEAR_OR_EXPIRY = re.compile(r"(?:19|20)[0-9]{2}|(?:0[1-9]|1[0-2])[2-4][0-9]")
 _HEX_BEFORE = re.compile(r"\b([0-9A-Fa-f]{4,5})\s\Z")
 _HEX_AFTER = re.compile(r"\s([0-9A-Fa-f]{4,5})\b")
 
 
-def cards(page: Page) -> Iterator[Span]:
+def find_cards(page: PiiText) -> Iterator[Span]:
     """Yield where there are the numbers of payment cards."""
     text = page.text
     for match in _CARD.finditer(text):
         start, end = match.span()
-        if end - start <= 19 + 18 and is_card(text[start:end].translate(_NO_SEPARATORS)):
-            if _card_stands_alone(text, start, end) and not _in_table(text, start, end):
+        if end - start <= 19 + 18 and is_card_number(text[start:end].translate(_NO_SEPARATORS)):
+            if _has_card_boundaries(text, start, end) and not _is_in_table(text, start, end):
                 yield start, end
         else:
-            yield from _cards_among_numbers(text, start, end)
+            yield from _find_cards_among_numbers(text, start, end)
 
 
-def _cards_among_numbers(text: str, start: int, end: int) -> list[Span]:
+def _find_cards_among_numbers(text: str, start: int, end: int) -> list[Span]:
     """Return the cards of a run in which there are years, dates or short numbers beside them.
 
     Among other groups of four they are taken for a part of a table, as they then mostly are.
@@ -124,7 +133,7 @@ def _cards_among_numbers(text: str, start: int, end: int) -> list[Span]:
         groups += [match.span() for match in islice(pending, 5 - len(groups))]
         if not groups:
             return found
-        size = _card_size(text, groups)
+        size = _count_card_groups(text, groups)
         if size:
             found.append((groups[0][0], groups[size - 1][1]))
             others = 0
@@ -138,27 +147,27 @@ def _cards_among_numbers(text: str, start: int, end: int) -> list[Span]:
         del groups[:size]
 
 
-def _card_size(text: str, groups: list[Span]) -> int:
+def _count_card_groups(text: str, groups: list[Span]) -> int:
     """Return how many groups the card that they begin with has, 0 if there is none."""
     first = groups[0][0]
     if groups[0][1] - first < 4 or text[first : first + 4] not in _CARD_LENGTHS:
         return 0
     lengths = tuple([last - first for first, last in groups])
-    for size in _printed_sizes(lengths):
+    for size in _possible_group_counts(lengths):
         last = groups[size - 1][1]
-        if is_card(text[first:last].translate(_NO_SEPARATORS)):
-            alone = _card_stands_alone(text, first, last) and not _in_table(text, first, last)
+        if is_card_number(text[first:last].translate(_NO_SEPARATORS)):
+            alone = _has_card_boundaries(text, first, last) and not _is_in_table(text, first, last)
             return size if alone else 0
     return 0
 
 
 @lru_cache(maxsize=1_000)
-def _printed_sizes(lengths: tuple[int, ...]) -> tuple[int, ...]:
+def _possible_group_counts(lengths: tuple[int, ...]) -> tuple[int, ...]:
     """Return how many of the groups with these lengths make what may be a card."""
-    return tuple(len(shape) for shape in _PRINTED if lengths[: len(shape)] == shape)
+    return tuple(len(shape) for shape in _PRINTED_GROUPS if lengths[: len(shape)] == shape)
 
 
-def _in_table(text: str, start: int, end: int) -> bool:
+def _is_in_table(text: str, start: int, end: int) -> bool:
     """Whether groups of four count up, or stand beside hexadecimal ones."""
     if end - start != 19:
         return False
@@ -178,7 +187,7 @@ _DOUBLED = bytes.maketrans(b"0123456789", bytes([0, 2, 4, 6, 8, 1, 3, 5, 7, 9]))
 _PLAIN = bytes.maketrans(b"0123456789", bytes(range(10)))
 
 
-def is_card(digits: str) -> bool:
+def is_card_number(digits: str) -> bool:
     """Whether a network gives out such a number and its last digit is right: every second digit
     from the right doubled, 9 taken off what is above, all adds up to a multiple of ten (Luhn;
     ISO/IEC 7812-1, annex B).
@@ -190,13 +199,13 @@ def is_card(digits: str) -> bool:
     return total % 10 == 0
 
 
-def _card_stands_alone(text: str, start: int, end: int) -> bool:
+def _has_card_boundaries(text: str, start: int, end: int) -> bool:
     before = text[start - 1] if start else " "
     after = text[end] if end < len(text) else " "
     if before.isspace() and after.isspace():
         return True
-    if joins(before) or before in "$€£¥+/\\" or joins(after):
+    if is_word_character(before) or before in "$€£¥+/\\" or is_word_character(after):
         return False
-    if before in ".-" and start > 1 and joins(text[start - 2]):
+    if before in ".-" and start > 1 and is_word_character(text[start - 2]):
         return False
-    return not (after in ".-" and end + 1 < len(text) and joins(text[end + 1]))
+    return not (after in ".-" and end + 1 < len(text) and is_word_character(text[end + 1]))

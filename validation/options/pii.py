@@ -6,16 +6,23 @@ import re
 from collections.abc import Callable, Collection, Iterator
 
 from validation.findings import Removal
-from validation.options.page import SEPARATORS, Page, Span, compile_linear, digits, joins
-from validation.options.payment import cards, ibans
-from validation.options.phones import telephone_numbers
+from validation.options.payment import find_cards, find_ibans
+from validation.options.phones import find_phone_numbers
+from validation.options.pii_text import (
+    SEPARATORS,
+    PiiText,
+    Span,
+    compile_pattern,
+    digit_run,
+    is_word_character,
+)
 
 KINDS = ("card", "iban", "email", "phone", "key")
-_NAMES = {kind: (f"pii_{kind}", f"[{kind}]") for kind in KINDS}
+_RULES = {kind: (f"pii_{kind}", f"[{kind}]") for kind in KINDS}
 
 # What is taken out may free what is beside it. This often the rest is looked at again; real text
 # needs it twice, the second time to see that nothing is left.
-_ROUNDS = 8
+_MAX_ROUNDS = 8
 
 
 class PiiRedactor:
@@ -39,8 +46,8 @@ class PiiRedactor:
     def redact(self, text: str) -> tuple[str, tuple[Removal, ...]]:
         """Return a text without such data, and what stood where in it."""
         found: list[tuple[int, int, str]] = []
-        page = Page(text)
-        for _ in range(_ROUNDS):
+        page = PiiText(text)
+        for _ in range(_MAX_ROUNDS):
             before = len(found)
             for kind, find in _FINDERS.items():
                 if kind in self.kinds:
@@ -57,7 +64,7 @@ class PiiRedactor:
         removals: list[Removal] = []
         at = 0
         for start, end, kind in found:
-            rule, name = _NAMES[kind]
+            rule, name = _RULES[kind]
             pieces += (text[at:start], name)
             removals.append(Removal(rule, start, end, name))
             at = end
@@ -66,7 +73,7 @@ class PiiRedactor:
 
 
 # Keys and secrets: a known beginning, then at least as many characters as the real ones have.
-_KEY = compile_linear(
+_KEY = compile_pattern(
     r"\b(?:"
     + "|".join(
         (
@@ -110,7 +117,7 @@ _KEY = compile_linear(
 _SOLID = re.compile(r"[A-Za-z0-9]{16,}")
 
 
-def _keys(page: Page) -> Iterator[Span]:
+def _find_keys(page: PiiText) -> Iterator[Span]:
     for start, end in page.spans(_KEY):
         key = page.text[start:end]
         # "sk-your-key-goes-here-123" and "ghp_xxxxxxxx" are no keys.
@@ -122,17 +129,17 @@ def _keys(page: Page) -> Iterator[Span]:
             yield start, end
 
 
-def _alphabets() -> str:
+def _letter_ranges() -> str:
     """Return the letters that addresses are written in, as ranges for `re`, which has no scripts.
 
     Later alphabets than the Basic Multilingual Plane's are for scholars.
     """
     every = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x10000)]))
-    spans = Page(every).spans(compile_linear(r"[\p{Latin}\p{Greek}\p{Cyrillic}]+"))
+    spans = PiiText(every).spans(compile_pattern(r"[\p{Latin}\p{Greek}\p{Cyrillic}]+"))
     return "".join(f"{every[start]}-{every[end - 1]}" for start, end in spans)
 
 
-_LETTER = _alphabets()
+_LETTER = _letter_ranges()
 # An @ and what stands behind it: `re` jumps from one to the next.
 _AT_DOMAIN = re.compile(
     rf"@(?:[{_LETTER}0-9](?:[{_LETTER}0-9-]*[{_LETTER}0-9])?\.)+"
@@ -141,27 +148,27 @@ _AT_DOMAIN = re.compile(
 # What stands before it, from right to left; and what of that an address does not begin with.
 _ATOM = rf"[{_LETTER}0-9_%+'-]+"
 # Not a possessive group: Python before 3.11.5 matches those wrongly (CPython issue 106052).
-_BACKWARDS = re.compile(rf"{_ATOM}(?:\.{_ATOM})*")
-_NO_BEGINNING = "%'-."
+_REVERSED_LOCAL_PART = re.compile(rf"{_ATOM}(?:\.{_ATOM})*")
+_NOT_FIRST_CHARS = "%'-."
 # Names of systemd's units, of images for dense screens and of other files; those that are
 # countries as well only where they have no second level.
-_NO_TOP_LEVEL = frozenset(
+_NOT_TOP_LEVEL_DOMAINS = frozenset(
     "service socket timer target mount slice path scope device png jpg jpeg gif svg webp pdf txt "
     "json yaml toml html css js ts cpp tar gz".split()
 )
-_NO_DOMAIN = re.compile(r"[^.]+\.py|openssh\.com|libssh\.org", re.IGNORECASE)
-_SOME_NO_DOMAIN = frozenset({"py", "com", "org"})
+_NOT_DOMAIN = re.compile(r"[^.]+\.py|openssh\.com|libssh\.org", re.IGNORECASE)
+_AMBIGUOUS_TOP_LEVEL_DOMAINS = frozenset({"py", "com", "org"})
 
 
-def _emails(page: Page) -> Iterator[Span]:
+def _find_emails(page: PiiText) -> Iterator[Span]:
     """Yield addresses (RFC 5322 without quotes and comments; RFC 6531 for other alphabets)."""
     text, free = page.text, 0
     for match in _AT_DOMAIN.finditer(text):
         at, end = match.span()
         # No character is read twice, for there is no @ in what is read.
         low = max(free, text.rfind("@", 0, at) + 1)
-        local = _BACKWARDS.match(text[low:at][::-1])
-        start = at - len(text[at - local.end() : at].lstrip(_NO_BEGINNING)) if local else at
+        local = _REVERSED_LOCAL_PART.match(text[low:at][::-1])
+        start = at - len(text[at - local.end() : at].lstrip(_NOT_FIRST_CHARS)) if local else at
         if start == at:
             continue
         free = end
@@ -170,17 +177,17 @@ def _emails(page: Page) -> Iterator[Span]:
         if at - start > 64 or end - at > 254:
             continue
         top_level = match.group(1).lower()
-        if top_level in _NO_TOP_LEVEL:
+        if top_level in _NOT_TOP_LEVEL_DOMAINS:
             continue
         # The names of SSH's algorithms among them.
-        if top_level in _SOME_NO_DOMAIN and _NO_DOMAIN.fullmatch(text, at + 1, end):
+        if top_level in _AMBIGUOUS_TOP_LEVEL_DOMAINS and _NOT_DOMAIN.fullmatch(text, at + 1, end):
             continue
         behind = text[end : end + 1]
-        if behind == "@" or (behind and joins(behind)):
+        if behind == "@" or (behind and is_word_character(behind)):
             continue
         if behind in _BEFORE_PATH and _PATH.match(text, end):
             continue
-        if not _is_user(text, start):
+        if not _is_url_user(text, start):
             yield start, end
 
 
@@ -189,30 +196,30 @@ _PATH = re.compile(r":(?:[^\s:@/~]{0,80}/|~)|\(")
 _BEFORE_PATH = frozenset(":(")
 
 
-def _is_user(text: str, start: int) -> bool:
+def _is_url_user(text: str, start: int) -> bool:
     """Whether what begins here is the user or the password in a URL."""
     if not start or text[start - 1] not in "/:":
         return False
     return bool(_USER.search(text, max(0, start - 80), start))
 
 
-_PHONE = re.compile(digits(f"()./{SEPARATORS}", most=3, least=7))
+_PHONE = re.compile(digit_run(f"()./{SEPARATORS}", most=3, least=7))
 
 
-def _phones(page: Page) -> Iterator[Span]:
+def _find_phones(page: PiiText) -> Iterator[Span]:
     text = page.text
     for match in _PHONE.finditer(text):
         start, end = match.span()
         for sign in "(+(" if start and text[start - 1] in "(+" else "":
             start -= text[start - 1 : start] == sign
-        yield from telephone_numbers(text, start, end)
+        yield from find_phone_numbers(text, start, end)
 
 
 # In this order: what has the clearest shape first.
-_FINDERS: dict[str, Callable[[Page], Iterator[Span]]] = {
-    "key": _keys,
-    "email": _emails,
-    "iban": ibans,
-    "card": cards,
-    "phone": _phones,
+_FINDERS: dict[str, Callable[[PiiText], Iterator[Span]]] = {
+    "key": _find_keys,
+    "email": _find_emails,
+    "iban": find_ibans,
+    "card": find_cards,
+    "phone": _find_phones,
 }

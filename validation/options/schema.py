@@ -10,18 +10,18 @@ import orjson
 
 from validation.findings import Issue
 from validation.options import MissingPart
-from validation.options.branching import Branching
+from validation.options.schema_cost import SchemaCost
 
 MAX_ISSUES = 5
 # A compiled pattern may take up to 10 MB.
 MAX_PATTERNS = 32
 # Looks of the schema's parts at the answer's, at some 20 ns each; going through them again to say
 # what is wrong takes 5 µs each, and some 50 bytes for every copy of a value.
-MAX_LOOKS = 20_000_000
-MAX_EXPLAINED = 100_000
+MAX_COMPARISONS = 20_000_000
+MAX_EXPLAINED_COMPARISONS = 100_000
 MAX_COPIES = 2_000_000
 
-_SHOWN = 60
+_MAX_TEXT_CHARS = 60
 # White space as in JSON itself, not all that str.strip takes away.
 _FENCED = re.compile(r"\A```json[ \t\r]*\n(.*)\n[ \t]*```\Z", re.DOTALL | re.IGNORECASE)
 _JSON_SPACE = " \t\r\n"
@@ -44,7 +44,7 @@ class SchemaCheck:
         except ImportError:
             raise MissingPart("Checking answers against a JSON schema", "jsonschema-rs") from None
         if not isinstance(schema, Mapping):
-            raise ValueError(f"The JSON schema must be an object, not {_kind(schema)}.")
+            raise ValueError(f"The JSON schema must be an object, not {_describe_type(schema)}.")
         try:
             own = orjson.loads(orjson.dumps(dict(schema)))
         except (TypeError, orjson.JSONDecodeError) as error:
@@ -53,7 +53,7 @@ class SchemaCheck:
             patterns = _count_patterns(own)
             if patterns > MAX_PATTERNS:
                 raise ValueError(f"it has {patterns} patterns, and {MAX_PATTERNS} are allowed")
-            self._branching = Branching(own)
+            self._branching = SchemaCost(own)
         except ValueError as error:
             raise ValueError(f"The JSON schema cannot be used: {error}.") from None
         try:
@@ -67,7 +67,7 @@ class SchemaCheck:
                 mask="it",
             )
         except jsonschema_rs.ValidationError as error:
-            raise ValueError(_why_invalid(error)) from None
+            raise ValueError(_describe_invalid_schema(error)) from None
         except (ValueError, jsonschema_rs.ReferencingError) as error:
             raise ValueError(f"The JSON schema cannot be used: {error}.") from None
 
@@ -79,30 +79,30 @@ class SchemaCheck:
             value = orjson.loads(fenced.group(1) if fenced else body)
         except orjson.JSONDecodeError as error:
             return (Issue("schema_not_json", _not_json(body, error)),)
-        effort = self._branching.effort(value, MAX_LOOKS)
+        effort = self._branching.effort(value, MAX_COMPARISONS)
         if effort is None:
-            return (_mismatch("it is too large to be compared with it"),)
+            return (_mismatch_issue("it is too large to be compared with it"),)
         if self._validator.is_valid(value):
             return ()
-        if effort.looks > MAX_EXPLAINED or effort.copies > MAX_COPIES:
-            return (_mismatch("it is too large to say where"),)
+        if effort.looks > MAX_EXPLAINED_COMPARISONS or effort.copies > MAX_COPIES:
+            return (_mismatch_issue("it is too large to say where"),)
         found: dict[str, Issue] = {}
         for fault in self._validator.iter_errors(value):
-            issue = _mismatch(_what(fault), fault.instance_path)
+            issue = _mismatch_issue(_describe_error(fault), fault.instance_path)
             found.setdefault(issue.message, issue)
             if len(found) == MAX_ISSUES:
                 break
         return tuple(found.values())
 
 
-def _mismatch(what: str, path: Sequence[str | int] = ()) -> Issue:
-    where = f" at {_in_words(path)}" if path else ""
+def _mismatch_issue(what: str, path: Sequence[str | int] = ()) -> Issue:
+    where = f" at {_format_path(path)}" if path else ""
     return Issue("schema_mismatch", f"The answer does not match the JSON schema{where}: {what}.")
 
 
-def _in_words(path: Sequence[str | int]) -> str:
+def _format_path(path: Sequence[str | int]) -> str:
     """Return a path as people say it, with items counted from one."""
-    steps = [f"item {step + 1}" if isinstance(step, int) else _short(step) for step in path]
+    steps = [f"item {step + 1}" if isinstance(step, int) else _shorten(step) for step in path]
     if len(steps) > 8:
         steps = [*steps[:4], "…", *steps[-3:]]
     return ", ".join(steps)
@@ -114,23 +114,23 @@ def _not_json(body: str, error: orjson.JSONDecodeError) -> str:
     return f"The answer is not JSON: {error.msg} in line {error.lineno}, column {error.colno}."
 
 
-def _what(error: Any) -> str:
+def _describe_error(error: Any) -> str:
     keyword, value = error.kind.name, error.kind.value
     match keyword:
         case "type":
-            return f"it must be {_alternatives(value)}, not {_kind(error.instance)}"
+            return f"it must be {_format_types(value)}, not {_describe_type(error.instance)}"
         case "required":
-            return f"{_short(value)} is missing"
+            return f"{_shorten(value)} is missing"
         case "additionalProperties" | "unevaluatedProperties":
-            return f"{_several(value, 5, _short)} must not be there"
+            return f"{_format_list(value, 5, _shorten)} must not be there"
         case "enum":
-            return f"it must be one of {_several(value, 10, _json)}"
+            return f"it must be one of {_format_list(value, 10, _format_json)}"
         case "const":
-            return f"it must be {_json(value)}"
+            return f"it must be {_format_json(value)}"
         case "pattern":
-            return f"it does not match the pattern {_short(value)}"
+            return f"it does not match the pattern {_shorten(value)}"
         case "format":
-            return f"it is no valid {_short(value)}"
+            return f"it is no valid {_shorten(value)}"
         case "anyOf" | "oneOf" if "more than one" not in str(error.message):
             return "it fits none of the alternatives"
         case "oneOf":
@@ -144,10 +144,10 @@ def _what(error: Any) -> str:
         case "propertyNames":
             return "one of its names is not allowed"
         case _:
-            return _short(str(error.message).split("\n")[0], 160)
+            return _shorten(str(error.message).split("\n")[0], 160)
 
 
-_KINDS = {
+_TYPE_NAMES = {
     "array": "an array",
     "boolean": "true or false",
     "integer": "an integer",
@@ -158,11 +158,11 @@ _KINDS = {
 }
 
 
-def _alternatives(names: Sequence[str]) -> str:
-    return " or ".join(_KINDS.get(name, name) for name in names)
+def _format_types(names: Sequence[str]) -> str:
+    return " or ".join(_TYPE_NAMES.get(name, name) for name in names)
 
 
-def _kind(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     match value:
         case None:
             return "null"
@@ -178,12 +178,12 @@ def _kind(value: Any) -> str:
             return "an object"
 
 
-def _why_invalid(error: Any) -> str:
+def _describe_invalid_schema(error: Any) -> str:
     first = str(error.message).split("\n")[0]
     if error.kind.name == "referencing":
-        return f"The JSON schema cannot be used: {_short(first, 200)}."
+        return f"The JSON schema cannot be used: {_shorten(first, 200)}."
     path = ".".join(map(str, error.instance_path)) or "its root"
-    value = _json(error.instance)
+    value = _format_json(error.instance)
     if error.kind.name == "format" and error.kind.value == "regex":
         return (
             f"The JSON schema is invalid at {path:.200}: the pattern {value} must be a regular "
@@ -191,19 +191,19 @@ def _why_invalid(error: Any) -> str:
         )
     problem = f"{value} is not allowed there"
     if error.kind.name not in {"anyOf", "oneOf"}:
-        problem = _short(first, 200)
+        problem = _shorten(first, 200)
     return f"The JSON schema is invalid at {path:.200}: {problem}."
 
 
-def _several(values: Sequence[Any], most: int, shown: Callable[[Any], str]) -> str:
+def _format_list(values: Sequence[Any], most: int, shown: Callable[[Any], str]) -> str:
     return ", ".join(map(shown, values[:most])) + (", …" if len(values) > most else "")
 
 
-def _json(value: Any) -> str:
-    return _short(orjson.dumps(value).decode())
+def _format_json(value: Any) -> str:
+    return _shorten(orjson.dumps(value).decode())
 
 
-def _short(text: str, length: int = _SHOWN) -> str:
+def _shorten(text: str, length: int = _MAX_TEXT_CHARS) -> str:
     text = " ".join(text.split())
     return text if len(text) <= length else text[: length - 1] + "…"
 

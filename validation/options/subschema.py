@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_LISTS = ("allOf", "anyOf", "oneOf")
-_SINGLES = ("not", "if", "then", "else")
-_MAPS = ("dependentSchemas", "dependencies")
-_MEMBERS = ("additionalProperties", "unevaluatedProperties", "propertyNames")
-_ITEMS = ("items", "additionalItems", "unevaluatedItems", "contains")
+_LIST_KEYWORDS = ("allOf", "anyOf", "oneOf")
+_SCHEMA_KEYWORDS = ("not", "if", "then", "else")
+_MAP_KEYWORDS = ("dependentSchemas", "dependencies")
+_MEMBER_KEYWORDS = ("additionalProperties", "unevaluatedProperties", "propertyNames")
+_ITEM_KEYWORDS = ("items", "additionalItems", "unevaluatedItems", "contains")
 # To know what is left unevaluated, everything beside these keywords is gone through again.
-_UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
-_AGAIN = 3
+_UNEVALUATED_KEYWORDS = ("unevaluatedProperties", "unevaluatedItems")
+_UNEVALUATED_WEIGHT = 3
 
 
-class Node:
+class Subschema:
     """A subschema: what it applies to the same value, to members and to items of it."""
 
     __slots__ = (
@@ -32,7 +32,9 @@ class Node:
     )
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        self.weight = _AGAIN if any(name in schema for name in _UNEVALUATED) else 1
+        self.weight = (
+            _UNEVALUATED_WEIGHT if any(name in schema for name in _UNEVALUATED_KEYWORDS) else 1
+        )
         self.size = 1 + sum(
             len(value) if isinstance(value, list | dict) else 1 for value in schema.values()
         )
@@ -40,18 +42,18 @@ class Node:
         self.reads_names = len(_as_dict(schema.get("patternProperties")))
         self.compares = "uniqueItems" in schema
         self.here: list[Any] = [
-            *(part for name in _LISTS for part in _as_list(schema.get(name))),
-            *(schema[name] for name in _SINGLES if name in schema),
-            *(part for name in _MAPS for part in _as_dict(schema.get(name)).values()),
+            *(part for name in _LIST_KEYWORDS for part in _as_list(schema.get(name))),
+            *(schema[name] for name in _SCHEMA_KEYWORDS if name in schema),
+            *(part for name in _MAP_KEYWORDS for part in _as_dict(schema.get(name)).values()),
         ]
         self.members = _as_dict(schema.get("properties"))
         # Whether a pattern fits a name, or a name is left over, is not asked: all of them count.
         self.every_member: list[Any] = [
-            *(schema[name] for name in _MEMBERS if name in schema),
+            *(schema[name] for name in _MEMBER_KEYWORDS if name in schema),
             *_as_dict(schema.get("patternProperties")).values(),
         ]
         self.prefix = [*_as_list(schema.get("prefixItems")), *_as_list(schema.get("items"))]
-        self.every_item: list[Any] = [schema[name] for name in _ITEMS if name in schema]
+        self.every_item: list[Any] = [schema[name] for name in _ITEM_KEYWORDS if name in schema]
         if self.weight > 1 and "contains" in schema:
             self.every_item += [schema["contains"]] * (self.weight - 1)
 

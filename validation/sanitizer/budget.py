@@ -4,17 +4,17 @@ from __future__ import annotations
 
 # In places to look at, each of which costs as much as reading some hundred characters. A megabyte
 # of an answer has a few hundred; a text that has more than that is made to cost time.
-PLACES = 40_000
+MAX_POSITIONS = 40_000
 
 
-class TooMuchError(Exception):
+class BudgetExceeded(Exception):
     """A text has more places to look at than any answer."""
 
 
 class Budget:
     """What is left to spend on one text, over all passes."""
 
-    def __init__(self, places: int = PLACES) -> None:
+    def __init__(self, places: int = MAX_POSITIONS) -> None:
         self.left = places
 
     def spend(self, places: int = 1) -> None:
@@ -25,4 +25,4 @@ class Budget:
         """
         self.left -= places
         if self.left < 0:
-            raise TooMuchError
+            raise BudgetExceeded

@@ -9,22 +9,22 @@ from itertools import accumulate
 from validation.sanitizer.budget import Budget
 
 # What may stand before a fence in its line: it may be in a list or in a quotation, or in both.
-_BEFORE_FENCE = " \t>-*+.)0123456789"
+_FENCE_PREFIX_CHARS = " \t>-*+.)0123456789"
 # A model may put a fence behind a label, or behind the words that lead to it; then nothing but the
 # language may follow. The beginning of the line is looked for this far back.
-_WIDEST_PREFIX = 300
-_LONGEST_LANGUAGE = 20
+_MAX_PREFIX_CHARS = 300
+_MAX_LANGUAGE_CHARS = 20
 # The beginning of a line is looked for this far back: nobody's prose has longer lines, and whoever
 # asks for many places in one line must not walk through all of it every time.
-LONGEST_LINE = 2_000
+MAX_LINE_CHARS = 2_000
 # So many of them are found in the time that one place takes.
-_MARKS_A_PLACE = 4
-_RUNS_A_PLACE = 16
+_FENCES_PER_POSITION = 4
+_RUNS_PER_POSITION = 16
 _TICKS = re.compile("`+")
 _INDENTS = ("    ", "\t", " \t", "  \t", "   \t")
 
 
-class Code:
+class CodeSpans:
     """Fenced blocks, spans between backticks, and indented lines of one text.
 
     More than CommonMark is taken for code where that is simpler: whatever is indented by four
@@ -34,7 +34,7 @@ class Code:
     def __init__(self, text: str, budget: Budget) -> None:
         self._text = text
         self._budget = budget
-        self._fences = _fences(text, budget)
+        self._fences = _find_fences(text, budget)
         self._starts = [start for start, _ in self._fences]
         self._has_spans = "`" in text
         self._paragraph = (0, 0)
@@ -54,7 +54,7 @@ class Code:
         return self._indented(start)
 
     def _indented(self, at: int) -> tuple[int, int] | None:
-        low = max(0, at - LONGEST_LINE)
+        low = max(0, at - MAX_LINE_CHARS)
         line = self._text.rfind("\n", low, at) + 1
         if (line or low == 0) and self._text.startswith(_INDENTS, line):
             return line, at
@@ -72,7 +72,7 @@ class Code:
             blank = text.find("\n\n", max(start, first + 1), high)
             last = blank + 1 if blank >= 0 else max(high, start + 1)
             self._paragraph = (first, last)
-            self._spans = _spans(text, first, last, self._budget)
+            self._spans = _find_spans(text, first, last, self._budget)
             self._span_starts = [span[0] for span in self._spans]
         at = bisect_right(self._span_starts, max(start, end - 1)) - 1
         if at >= 0 and self._spans[at][1] > start:
@@ -80,7 +80,7 @@ class Code:
         return None
 
 
-def _run(text: str, at: int) -> int:
+def _run_length(text: str, at: int) -> int:
     """Return how often the character at `at` stands there in a row."""
     char, size, length = text[at], 8, 0
     while True:
@@ -92,7 +92,7 @@ def _run(text: str, at: int) -> int:
         size *= 2
 
 
-def _fences(text: str, budget: Budget) -> list[tuple[int, int]]:
+def _find_fences(text: str, budget: Budget) -> list[tuple[int, int]]:
     """Return the fenced blocks, from the beginning of the first line to the end of the last.
 
     A block that is never closed goes on to the end: answers are cut off.
@@ -114,16 +114,16 @@ def _fences(text: str, budget: Budget) -> list[tuple[int, int]]:
         if at >= size:
             break
         seen += 1
-        if seen % _MARKS_A_PLACE == 0:
+        if seen % _FENCES_PER_POSITION == 0:
             budget.spend()
-        run = _run(text, at)
+        run = _run_length(text, at)
         pos = at + run
-        low = max(0, at - _WIDEST_PREFIX)
+        low = max(0, at - _MAX_PREFIX_CHARS)
         line = text.rfind("\n", low, at) + 1
         if low and not line:
             continue
-        prefix = text[line:at].strip(_BEFORE_FENCE)
-        if prefix and (mark or not _is_late(text, prefix, at, pos)):
+        prefix = text[line:at].strip(_FENCE_PREFIX_CHARS)
+        if prefix and (mark or not _is_fence_after_text(text, prefix, at, pos)):
             continue
         if not mark:
             end = text.find("\n", pos)
@@ -144,15 +144,15 @@ def _fences(text: str, budget: Budget) -> list[tuple[int, int]]:
     return found
 
 
-def _is_late(text: str, prefix: str, at: int, end: int) -> bool:
+def _is_fence_after_text(text: str, prefix: str, at: int, end: int) -> bool:
     """Tell whether a fence with words before it in its line is one nevertheless."""
-    language, newline, _ = text[end : end + _LONGEST_LANGUAGE].partition("\n")
+    language, newline, _ = text[end : end + _MAX_LANGUAGE_CHARS].partition("\n")
     language = language.strip()
     is_word = not language or (language[0].isalpha() and " " not in language)
     return bool(newline) and is_word and text[at] not in prefix
 
 
-def _spans(text: str, start: int, end: int, budget: Budget) -> list[tuple[int, int]]:
+def _find_spans(text: str, start: int, end: int, budget: Budget) -> list[tuple[int, int]]:
     """Return the spans of code in one paragraph, backticks included.
 
     A run of backticks goes with the next one that is as long; one that has none is plain text.
@@ -162,15 +162,15 @@ def _spans(text: str, start: int, end: int, budget: Budget) -> list[tuple[int, i
             (match.start(), match.end() - match.start())
             for match in _TICKS.finditer(text, start, end)
         ]
-        budget.spend(len(runs) // _RUNS_A_PLACE)
-        return _pairs(runs)
+        budget.spend(len(runs) // _RUNS_PER_POSITION)
+        return _pair_runs(runs)
     pieces = text[start:end].split("`")
-    budget.spend(len(pieces) // _RUNS_A_PLACE)
+    budget.spend(len(pieces) // _RUNS_PER_POSITION)
     ticks = [before + at for at, before in enumerate(accumulate(map(len, pieces[:-1])), start)]
     return [(a, b + 1) for a, b in zip(ticks[::2], ticks[1::2], strict=False)]
 
 
-def _pairs(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _pair_runs(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     following: dict[int, int] = {}
     partner = [-1] * len(runs)
     for index in range(len(runs) - 1, -1, -1):

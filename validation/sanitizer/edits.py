@@ -17,7 +17,7 @@ class Edit(NamedTuple):
     rule: str
 
 
-def in_order(text: str, edits: Iterable[Edit]) -> list[Edit]:
+def select_edits(text: str, edits: Iterable[Edit]) -> list[Edit]:
     """Return the edits that change anything and do not overlap one further left.
 
     A later pass meets the others again.
@@ -32,7 +32,7 @@ def in_order(text: str, edits: Iterable[Edit]) -> list[Edit]:
     return chosen
 
 
-def applied(text: str, edits: Iterable[Edit]) -> str:
+def apply_edits(text: str, edits: Iterable[Edit]) -> str:
     """Return the text that edits, in order, make of a text."""
     pieces: list[str] = []
     done = 0
@@ -43,7 +43,7 @@ def applied(text: str, edits: Iterable[Edit]) -> str:
     return "".join(pieces)
 
 
-def chained(first: Sequence[Edit], second: Sequence[Edit]) -> list[Edit]:
+def compose_edits(first: Sequence[Edit], second: Sequence[Edit]) -> list[Edit]:
     """Return the edits that do at once what `first` and then `second` do.
 
     An edit of the second that takes out more than what the first left together becomes several, so
@@ -97,7 +97,7 @@ def chained(first: Sequence[Edit], second: Sequence[Edit]) -> list[Edit]:
     return result
 
 
-def as_removals(text: str, edits: Iterable[Edit]) -> tuple[Removal, ...]:
+def to_removals(text: str, edits: Iterable[Edit]) -> tuple[Removal, ...]:
     """Return edits as they are reported: neighbours by one rule as one, no idle ones."""
     joined: list[Edit] = []
     for edit in edits:

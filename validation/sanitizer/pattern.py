@@ -7,7 +7,7 @@ from typing import Any
 
 import re2
 
-from validation.sanitizer.text_view import Page
+from validation.sanitizer.text_view import TextView
 
 # The expression that matches nothing.
 NOTHING = r"[^\x00-\x{10FFFF}]"
@@ -36,7 +36,7 @@ class Pattern:
         """How many groups the expression has."""
         return int(self._compiled.groups)
 
-    def spans(self, page: Page, group: int = 0) -> Iterator[tuple[int, int]]:
+    def spans(self, page: TextView, group: int = 0) -> Iterator[tuple[int, int]]:
         """Yield where a page matches, in characters, from left to right.
 
         Raises:
@@ -58,11 +58,11 @@ class Pattern:
             bytes_ = end
             yield first, chars
 
-    def first(self, page: Page) -> tuple[int, int] | None:
+    def first(self, page: TextView) -> tuple[int, int] | None:
         """Return where a page matches first."""
         return next(self.spans(page), None)
 
-    def found(self, page: Page) -> bool:
+    def found(self, page: TextView) -> bool:
         """Tell whether a page matches anywhere."""
         return self._compiled.search(page.raw) is not None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from validation.rules import SanitizerRule
 from validation.sanitizer.edits import Edit
 from validation.sanitizer.pattern import Pattern
-from validation.sanitizer.text_view import Page
+from validation.sanitizer.text_view import TextView
 
 
 class Pipes:
@@ -18,7 +18,7 @@ class Pipes:
     def __init__(self, rule: SanitizerRule | None) -> None:
         self._patterns = [Pattern(pattern) for pattern in rule.patterns] if rule else []
 
-    def edits(self, page: Page) -> list[Edit]:
+    def edits(self, page: TextView) -> list[Edit]:
         """Return what to take out."""
         if "|" not in page.text:
             return []
@@ -28,11 +28,11 @@ class Pipes:
                 # Lines around it are looked at, which takes as long again as to find it.
                 page.budget.spend()
                 if not _has_piped_neighbour(page, start, end) and not page.code.around(start, end):
-                    found.append(_edit(page, start, end))
+                    found.append(_create_edit(page, start, end))
         return found
 
 
-def _has_piped_neighbour(page: Page, start: int, end: int) -> bool:
+def _has_piped_neighbour(page: TextView, start: int, end: int) -> bool:
     first = page.line_start(start)
     above = page.text[page.line_start(first - 1) : first] if first else ""
     last = page.line_end(end)
@@ -40,7 +40,7 @@ def _has_piped_neighbour(page: Page, start: int, end: int) -> bool:
     return "|" in above or "|" in below
 
 
-def _edit(page: Page, start: int, end: int) -> Edit:
+def _create_edit(page: TextView, start: int, end: int) -> Edit:
     text = page.text
     if start and text[start - 1] != "\n":
         return Edit(start, end, "", "stray_pipe")

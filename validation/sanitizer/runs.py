@@ -5,7 +5,7 @@ from __future__ import annotations
 from validation.rules import SanitizerRule
 from validation.sanitizer.edits import Edit
 from validation.sanitizer.pattern import Pattern
-from validation.sanitizer.text_view import Page
+from validation.sanitizer.text_view import TextView
 
 
 class Punctuation:
@@ -17,7 +17,7 @@ class Punctuation:
     def __init__(self, rule: SanitizerRule | None) -> None:
         self._patterns = [Pattern(pattern) for pattern in rule.patterns] if rule else []
 
-    def edits(self, page: Page) -> list[Edit]:
+    def edits(self, page: TextView) -> list[Edit]:
         """Return what to shorten."""
         found = []
         for pattern in self._patterns:
@@ -34,7 +34,7 @@ class BlankLines:
     def __init__(self, rule: SanitizerRule | None) -> None:
         self._patterns = [Pattern(pattern) for pattern in rule.patterns] if rule else []
 
-    def edits(self, page: Page) -> list[Edit]:
+    def edits(self, page: TextView) -> list[Edit]:
         """Return what to shorten."""
         found = []
         for pattern in self._patterns:

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 from validation.findings import Removal
 from validation.rules import SanitizerRule
-from validation.sanitizer.budget import Budget, TooMuchError
-from validation.sanitizer.edits import Edit, applied, as_removals, chained, in_order
+from validation.sanitizer.budget import Budget, BudgetExceeded
+from validation.sanitizer.edits import Edit, apply_edits, compose_edits, select_edits, to_removals
 from validation.sanitizer.markup import Markup
 from validation.sanitizer.pattern import Pattern
 from validation.sanitizer.pipes import Pipes
-from validation.sanitizer.prefix_rules import Opening
+from validation.sanitizer.prefix_rules import PrefixRules
 from validation.sanitizer.runs import BlankLines, Punctuation
-from validation.sanitizer.suffix_rules import Closing
-from validation.sanitizer.text_view import Page
-from validation.sanitizer.tokens import Tokens
+from validation.sanitizer.suffix_rules import SuffixRules
+from validation.sanitizer.text_view import TextView
+from validation.sanitizer.tokens import TokenRules
 
 RULE_IDS = (
     "template_token",
@@ -32,13 +32,13 @@ RULE_IDS = (
 
 # What one rule takes out may leave something for another: a token before a label before an echo.
 # No answer of a model needs half as many passes.
-_PASSES = 16
+_MAX_PASSES = 16
 # Tokens within tokens within tokens: from here on their neighbours are kept apart by a space, so
 # that they can make no further token. Every pass costs time, and the depth is up to the text.
-_APART_FROM = 8
+_SPACED_FROM_PASS = 8
 
 # Their patterns say with a group what goes; around it they say what has to be there.
-_GROUPED = {"stray_pipe", "punctuation_run"}
+_RULES_WITH_GROUP = {"stray_pipe", "punctuation_run"}
 
 
 class Sanitizer:
@@ -53,14 +53,14 @@ class Sanitizer:
         for name in rules:
             if name not in RULE_IDS:
                 raise ValueError(f"sanitizer.{name}: no such rule, there are {', '.join(RULE_IDS)}")
-            _check(name, rules[name])
+            _check_patterns(name, rules[name])
         given = rules.get
         boilerplate = given("boilerplate")
-        self._tokens = Tokens(given("template_token"), given("edge_token"))
-        self._opening = Opening(
+        self._tokens = TokenRules(given("template_token"), given("edge_token"))
+        self._opening = PrefixRules(
             given("role_label"), given("prompt_echo"), given("context_line"), boilerplate
         )
-        self._closing = Closing(boilerplate)
+        self._closing = SuffixRules(boilerplate)
         self._markup = Markup(given("html_markup"))
         self._pipes = Pipes(given("stray_pipe"))
         self._punctuation = Punctuation(given("punctuation_run"))
@@ -76,23 +76,23 @@ class Sanitizer:
         reach or has more to look at than any answer, is left as it was.
         """
         budget = Budget()
-        page = Page(text, budget)
+        page = TextView(text, budget)
         done: list[Edit] = []
         try:
-            for number in range(_PASSES):
-                edits = self._edits(page, prompt, system, number >= _APART_FROM)
+            for number in range(_MAX_PASSES):
+                edits = self._edits(page, prompt, system, number >= _SPACED_FROM_PASS)
                 if not edits:
-                    return page.text, as_removals(text, done)
+                    return page.text, to_removals(text, done)
                 budget.spend(len(done))
-                done = chained(done, edits) if done else edits
-                page = Page(applied(page.text, edits), budget)
-        except TooMuchError:
+                done = compose_edits(done, edits) if done else edits
+                page = TextView(apply_edits(page.text, edits), budget)
+        except BudgetExceeded:
             pass
         return text, ()
 
-    def _edits(self, page: Page, prompt: str, system: str, apart: bool) -> list[Edit]:
+    def _edits(self, page: TextView, prompt: str, system: str, apart: bool) -> list[Edit]:
         """Return what one pass changes: of two rules that overlap, the one further left."""
-        return in_order(
+        return select_edits(
             page.text,
             [
                 *self._tokens.edits(page, apart),
@@ -106,16 +106,16 @@ class Sanitizer:
         )
 
 
-def _check(name: str, rule: SanitizerRule) -> None:
+def _check_patterns(name: str, rule: SanitizerRule) -> None:
     """Compile every pattern of a rule alone, so that an error names the rule and the pattern."""
     for source in rule.patterns:
         try:
             pattern = Pattern(source)
         except ValueError as error:
             raise ValueError(f"sanitizer.{name}: {error}") from None
-        if pattern.found(Page("")):
+        if pattern.found(TextView("")):
             raise ValueError(f"sanitizer.{name}: {source!r} matches a text without characters")
-        if name in _GROUPED and pattern.groups != 1:
+        if name in _RULES_WITH_GROUP and pattern.groups != 1:
             raise ValueError(f"sanitizer.{name}: {source!r} needs one group, around what goes")
     if "" in rule.words:
         raise ValueError(f"sanitizer.{name}: a word without letters")

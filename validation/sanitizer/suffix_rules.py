@@ -5,16 +5,16 @@ from __future__ import annotations
 from validation.rules import SanitizerRule
 from validation.sanitizer.edits import Edit
 from validation.sanitizer.pattern import Pattern, any_of
-from validation.sanitizer.text_view import SENTENCE_ENDS, Page
+from validation.sanitizer.text_view import SENTENCE_ENDS, TextView
 
 # A closing sentence is shorter than that.
-_REACH = 400
+_MAX_SENTENCE_CHARS = 400
 _SENTENCE_ENDS = tuple(SENTENCE_ENDS + ":)\"'*`\u201d\u2019")
 # Whoever asked for a letter wants its last sentence too.
 _LETTER = r"(?mi)^[*\s]*(?:Subject:|(?:Dear|Hi|Hello|Hey)\b[^\n]{0,60},[ \t]*$)"
 
 
-class Closing:
+class SuffixRules:
     """Peels courtesies off the end, whole sentences at a time, as long as an answer is left."""
 
     def __init__(self, boilerplate: SanitizerRule | None) -> None:
@@ -26,7 +26,7 @@ class Closing:
         self._closer = Pattern(rf"{any_of(closers)}\z") if closers else None
         self._letter = Pattern(_LETTER)
 
-    def edits(self, page: Page) -> list[Edit]:
+    def edits(self, page: TextView) -> list[Edit]:
         """Return the one edit that takes off all of them."""
         if self._closer is None:
             return []
@@ -34,7 +34,7 @@ class Closing:
         reached = page.end
         while True:
             page.budget.spend()
-            low = max(0, reached - _REACH)
+            low = max(0, reached - _MAX_SENTENCE_CHARS)
             at = self._closer.tail(text[low:reached])
             if at < 0:
                 break

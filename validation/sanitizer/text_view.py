@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import cached_property
 
 from validation.sanitizer.budget import Budget
-from validation.sanitizer.code import LONGEST_LINE, Code
+from validation.sanitizer.code import MAX_LINE_CHARS, CodeSpans
 
 # Those that are in use here and in the Far East.
 SENTENCE_ENDS = ".!?\u2026\u3002\uff01\uff1f"
 
 
-class Page:
+class TextView:
     """A text between two passes."""
 
     def __init__(self, text: str, budget: Budget | None = None) -> None:
@@ -24,9 +24,9 @@ class Page:
         return self.text.encode("utf-8", "surrogatepass")
 
     @cached_property
-    def code(self) -> Code:
+    def code(self) -> CodeSpans:
         """Where the text is code: only found out if a rule finds anything at all."""
-        return Code(self.text, self.budget)
+        return CodeSpans(self.text, self.budget)
 
     @cached_property
     def end(self) -> int:
@@ -35,7 +35,7 @@ class Page:
 
     def line_start(self, at: int) -> int:
         """Return where the line begins that `at` is in, or a place in it that is far enough."""
-        low = max(0, at - LONGEST_LINE)
+        low = max(0, at - MAX_LINE_CHARS)
         return max(low, self.text.rfind("\n", low, at) + 1)
 
     def skip_space(self, at: int) -> int:
@@ -62,7 +62,7 @@ class Page:
 
     def line_end(self, at: int) -> int:
         """Return where the line ends that `at` is in, or a place in it that is far enough."""
-        high = min(len(self.text), at + LONGEST_LINE)
+        high = min(len(self.text), at + MAX_LINE_CHARS)
         found = self.text.find("\n", at, high)
         return found if found >= 0 else high
 

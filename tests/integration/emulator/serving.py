@@ -25,7 +25,7 @@ from emulator.server.server import build_uvicorn_config
 from emulator.settings import EmulatorSettings
 from engine import Engine
 from handler.engine_configs import build_engine
-from tests.unit.emulator.events import DEADLINE_S, Events
+from tests.unit.emulator.events import DEADLINE_S, EventRecorder
 from validation.rules_validator import RulesValidator
 
 _NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -40,7 +40,7 @@ class Server:
     uvicorn: uvicorn.Server
     app: Starlette
     components: Components
-    events: Events = field(default_factory=Events)
+    events: EventRecorder = field(default_factory=EventRecorder)
 
     @property
     def url(self) -> str:
@@ -118,7 +118,7 @@ _read_once = functools.cache(RulesValidator.from_file)
 @asynccontextmanager
 async def serving(settings: EmulatorSettings) -> AsyncIterator[Server]:
     """Serve the application with these settings on a free port."""
-    events = Events()
+    events = EventRecorder()
     # An engine, but of tests that serve several models.
     engine: Any = build_engine(settings)
     engine.subscribe(events)

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from validation.checks import Case, Checks, known
+from validation.checks import AnswerCase, Checks, check_names
 from validation.findings import Removal, Subject
 from validation.rules import CheckRule, Example, Intent, Place, Rules
 
@@ -38,7 +38,7 @@ def rules() -> Rules:
                 unless=UNLESS.get(name, []),
                 examples=EXAMPLES,
             )
-            for name in known().split(", ")
+            for name in check_names().split(", ")
         },
         currencies={"USD": ["$"], "GBP": ["£"]},
         places=[Place(names=["UK"], currencies=["GBP"])],
@@ -54,7 +54,7 @@ def issues(text: str, **given: Any) -> list[str]:
     removals: tuple[Removal, ...] = given.pop("removals", ())
     raw = given.pop("raw", text)
     subject = Subject(text=raw, **({"prompt": "say it"} | given))
-    case = Case(subject, text, INTENTS[intent], intent, removals)
+    case = AnswerCase(subject, text, INTENTS[intent], intent, removals)
     return [issue.rule for issue in CHECKS.findings(case)]
 
 
@@ -145,5 +145,5 @@ def test_a_rule_that_could_not_be_used_is_refused_when_it_is_loaded(
 
 @pytest.mark.parametrize("text", ["👍", "4", "{}", "[]", "巴黎", "∅"])
 def test_an_answer_need_not_have_words(text: str) -> None:
-    case = Case(Subject(prompt="?", text=text), text, INTENTS["general"], "general", ())
+    case = AnswerCase(Subject(prompt="?", text=text), text, INTENTS["general"], "general", ())
     assert CHECKS.findings(case) == ()

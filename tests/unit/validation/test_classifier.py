@@ -49,5 +49,5 @@ def test_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_numpy_is_not_loaded_before_it_is_needed() -> None:
-    program = "import sys, validation.v3; sys.exit('numpy' in sys.modules)"
+    program = "import sys, validation.rules_validator; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from validation.checks import Case, Checks, known
+from validation.checks import AnswerCase, Checks, check_names
 from validation.findings import Subject
 from validation.rules import CheckRule, Example, SanitizerRule, load_rules
 from validation.sanitizer import Sanitizer
@@ -50,13 +50,13 @@ def issues(example: Example, text: str) -> list[str]:
     intent = RULES.intents[example.intent]
     if example.max_words is not None:
         intent = intent.model_copy(update={"max_words": example.max_words})
-    case = Case(subject, cleaned, intent, example.intent, removals)
+    case = AnswerCase(subject, cleaned, intent, example.intent, removals)
     return [issue.rule for issue in CHECKS.findings(case)]
 
 
 def test_the_rules_file_has_everything_in_order() -> None:
     assert set(RULES.sanitizer) == set(RULE_IDS)
-    assert ", ".join(RULES.checks) == known()
+    assert ", ".join(RULES.checks) == check_names()
     assert set(RULES.intents) == {
         "career_guidance",
         "interview_skills",

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from validation.classifier import WEIGHTS
-from validation.intents import Intents
+from validation.intents import IntentDetector
 from validation.rules import Cue, Intent, Rules
-from validation.v3 import V3
+from validation.rules_validator import RulesValidator
 
 DATA = Path(__file__).parents[2] / "data" / "intents"
 INTENTS = (
@@ -32,8 +32,8 @@ def labelled(name: str) -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def v3() -> V3:
-    return V3.from_file()
+def v3() -> RulesValidator:
+    return RulesValidator.from_file()
 
 
 def test_the_labelled_set_is_large_enough() -> None:
@@ -48,7 +48,9 @@ def test_what_is_trained_on_was_set_aside_from_what_is_tested_on() -> None:
         assert not held & {prompt.casefold() for prompt, _ in labelled(name)}
 
 
-def test_accuracy_on_the_set_aside_third(v3: V3, capsys: pytest.CaptureFixture[str]) -> None:
+def test_accuracy_on_the_set_aside_third(
+    v3: RulesValidator, capsys: pytest.CaptureFixture[str]
+) -> None:
     # R48; the figures are the issue's: 92 % of all, 85 % of each intent.
     found = Counter((wanted, v3.intent(prompt)) for prompt, wanted in labelled("holdout.jsonl"))
     total = sum(found.values())
@@ -70,7 +72,7 @@ def test_accuracy_on_the_set_aside_third(v3: V3, capsys: pytest.CaptureFixture[s
     assert min(recalls.values()) >= 0.85
 
 
-def test_the_prompt_of_the_source(v3: V3) -> None:
+def test_the_prompt_of_the_source(v3: RulesValidator) -> None:
     # R44, R48: test_input.json is S2's request.
     job = json.loads((DATA.parents[2] / "test_input.json").read_text(encoding="utf-8"))
     assert v3.intent(job["input"]["prompt"]) == "career_guidance"
@@ -90,7 +92,7 @@ def test_the_prompt_of_the_source(v3: V3) -> None:
         "職業",
     ],
 )
-def test_traps_are_general(v3: V3, prompt: str) -> None:
+def test_traps_are_general(v3: RulesValidator, prompt: str) -> None:
     # The source read "range()" as a question about salaries.
     assert v3.intent(prompt) == "general"
 
@@ -104,14 +106,14 @@ def test_any_text_has_an_intent(prompt: str) -> None:
     assert _V3.intent(prompt) in INTENTS
 
 
-_V3 = V3.from_file()
+_V3 = RulesValidator.from_file()
 
 
 # -- cues ---------------------------------------------------------------------------------------
 
 
-def of_cues(*cues: Cue, general: tuple[Cue, ...] = (), threshold: float = 1.0) -> Intents:
-    return Intents(
+def of_cues(*cues: Cue, general: tuple[Cue, ...] = (), threshold: float = 1.0) -> IntentDetector:
+    return IntentDetector(
         Rules(
             intents={
                 "pay": Intent(about="-", cues=list(cues)),
@@ -185,7 +187,7 @@ def test_cues_and_classifier_add_up() -> None:
         sanitizer={},
         checks={},
     )
-    intents = Intents(rules, Odds())
+    intents = IntentDetector(rules, Odds())
     assert intents.scores("a fee, a tip and gold") == pytest.approx({"pay": 0.2, "mine": -0.1})
     assert intents.tell("a tip, a fee") == "pay"
     assert intents.tell("a tip") == "general"

@@ -1,9 +1,9 @@
 import pytest
 
-from validation.money import Money
+from validation.money import MoneyFinder
 from validation.rules import Place
 
-MONEY = Money(
+MONEY = MoneyFinder(
     {
         "USD": ["$", "dollars"],
         "CAD": ["$", "C$"],
@@ -65,7 +65,7 @@ def test_only_a_currency_beside_a_figure_is_an_amount(text: str, names: list[str
 
 
 def test_without_any_rules_nothing_is_found() -> None:
-    empty = Money({}, [])
+    empty = MoneyFinder({}, [])
     assert empty.currencies("$5") == empty.expected("London") == frozenset()
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from validation.overlap import shared_passages
+from validation.overlap import find_shared_passages
 
 
 @pytest.mark.parametrize(
@@ -16,4 +16,4 @@ from validation.overlap import shared_passages
     ],
 )
 def test_shared_passages(theirs: str, ours: str, passages: list[str]) -> None:
-    assert shared_passages(theirs.split(), ours.split(), 3) == passages
+    assert find_shared_passages(theirs.split(), ours.split(), 3) == passages

@@ -1,7 +1,7 @@
 import pytest
 
-from validation.repetition import longest_loop
-from validation.words import words
+from validation.repetition import find_longest_loop
+from validation.words import split_words
 
 CLAUSE = "the quick brown fox jumps over the lazy dog and runs away again"
 
@@ -18,7 +18,7 @@ CLAUSE = "the quick brown fox jumps over the lazy dog and runs away again"
     ],
 )
 def test_loop_is_found_at_any_period(text: str, period: int, times: float) -> None:
-    loop = longest_loop(words(text))
+    loop = find_longest_loop(split_words(text))
     assert loop is not None
     assert loop.period == period
     assert loop.times == pytest.approx(times)
@@ -39,12 +39,12 @@ def test_loop_is_found_at_any_period(text: str, period: int, times: float) -> No
     ],
 )
 def test_text_that_goes_on_is_no_loop(text: str) -> None:
-    loop = longest_loop(words(text))
+    loop = find_longest_loop(split_words(text))
     assert loop is None or loop.times < 3
 
 
 def test_words() -> None:
-    assert words("Don’t use C++ or node.js, full-time!") == [
+    assert split_words("Don’t use C++ or node.js, full-time!") == [
         "don't",
         "use",
         "c++",
@@ -52,4 +52,4 @@ def test_words() -> None:
         "node.js",
         "full-time",
     ]
-    assert words("你好 world") == ["你", "好", "world"]
+    assert split_words("你好 world") == ["你", "好", "world"]

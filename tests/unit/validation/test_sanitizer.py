@@ -9,7 +9,7 @@ import yaml
 from validation.findings import Removal
 from validation.rules import Example, SanitizerRule, load_rules
 from validation.sanitizer import Sanitizer
-from validation.sanitizer.edits import Edit, as_removals
+from validation.sanitizer.edits import Edit, to_removals
 from validation.sanitizer.sanitizer import RULE_IDS
 
 DATA = Path(__file__).parents[2] / "data" / "sanitizer"
@@ -158,8 +158,8 @@ def test_rules_that_cannot_be_used_are_refused(
 
 
 def test_what_changes_nothing_is_not_reported() -> None:
-    assert as_removals("ab", [Edit(0, 1, "a", "x"), Edit(1, 2, "", "y")]) == (Removal("y", 1, 2),)
-    assert as_removals("ab", [Edit(0, 1, "", "x"), Edit(1, 2, "", "x")]) == (Removal("x", 0, 2),)
+    assert to_removals("ab", [Edit(0, 1, "a", "x"), Edit(1, 2, "", "y")]) == (Removal("y", 1, 2),)
+    assert to_removals("ab", [Edit(0, 1, "", "x"), Edit(1, 2, "", "x")]) == (Removal("x", 0, 2),)
 
 
 def test_a_pattern_that_matches_between_characters_adds_none() -> None:

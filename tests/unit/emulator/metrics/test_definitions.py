@@ -16,7 +16,7 @@ from engine.hooks import EngineEvent, FirstToken, HostLost, RequestEnded, Reques
 from jobs import Job, JobStatus
 from tools.docs.metrics import page, specs
 from validation import Issue, Verdict
-from validation.v3 import V3
+from validation.rules_validator import RulesValidator
 
 ROOT = Path(__file__).resolve().parents[4]
 # Prometheus's base units, and what has none.
@@ -50,7 +50,7 @@ def finish(stop_reason: str | int | None = None) -> Finish:
     return Finish(reason=FinishReason.STOP, usage=Usage(7, 5, 2), stop_reason=stop_reason)
 
 
-def test_a_run_that_finished(metrics: Metrics) -> None:
+def test_finished_generation_is_counted(metrics: Metrics) -> None:
     metrics(RequestStarted("r", Priority.BATCH, 0.5))
     metrics(FirstToken("r", 0.25))
     metrics(ended(finish("END"), tokens=5, decode_s=1.0))
@@ -64,14 +64,14 @@ def test_a_run_that_finished(metrics: Metrics) -> None:
     assert told(metrics, "stop_hits_total") == {"string": 1, "token": 0}
 
 
-def test_intervals_between_tokens_are_one_fewer_than_tokens(metrics: Metrics) -> None:
+def test_intervals_are_one_fewer_than_tokens(metrics: Metrics) -> None:
     metrics(ended(finish(), tokens=5, decode_s=1.0))
     metrics(ended(finish(), tokens=1))
     metrics(ended(finish(), tokens=0))
     assert told(metrics, "inter_token_latency_seconds") == {"count": 4, "sum": 1.0}
 
 
-def test_a_stop_token_is_told_from_a_stop_string(metrics: Metrics) -> None:
+def test_stop_tokens_and_stop_strings_are_counted_separately(metrics: Metrics) -> None:
     metrics(ended(finish(0)))
     metrics(ended(finish()))
     assert told(metrics, "stop_hits_total") == {"string": 0, "token": 1}
@@ -89,7 +89,7 @@ def test_a_stop_token_is_told_from_a_stop_string(metrics: Metrics) -> None:
         (None, "other"),
     ],
 )
-def test_an_abort_has_its_reason(
+def test_aborts_are_counted_by_reason(
     metrics: Metrics, error: engine.EngineError | None, reason: str
 ) -> None:
     metrics(ended(error=error, aborted=True, tokens=3))
@@ -111,13 +111,15 @@ def test_an_abort_has_its_reason(
         (engine.EngineStalled("x"), "other"),
     ],
 )
-def test_a_failure_has_its_reason(metrics: Metrics, error: engine.EngineError, reason: str) -> None:
+def test_failures_are_counted_by_reason(
+    metrics: Metrics, error: engine.EngineError, reason: str
+) -> None:
     metrics(ended(error=error))
     assert {name for name, count in told(metrics, "failures_total").items() if count} == {reason}
     assert told(metrics, "generations_total")["batch"]["failed"] == 1
 
 
-def test_what_is_no_number_is_passed_over(metrics: Metrics) -> None:
+def test_other_engine_events_are_ignored(metrics: Metrics) -> None:
     before = metrics_as_json(metrics.families)
     metrics(HostLost("gone", dead=False))
     assert metrics_as_json(metrics.families) == before
@@ -127,7 +129,7 @@ def job(**changes: Any) -> Job:
     return Job(id="j", endpoint="e", input=b"", created_at=1, queued_at=1, **changes)
 
 
-def test_a_job_that_ended(metrics: Metrics) -> None:
+def test_ended_job_is_counted_with_its_times(metrics: Metrics) -> None:
     metrics.job_ended(job(status=JobStatus.COMPLETED, started_at=1.5, ended_at=3.5))
     # Taken back before a worker had it.
     metrics.job_ended(job(status=JobStatus.CANCELLED, ended_at=2))
@@ -143,7 +145,7 @@ def test_a_job_that_ended(metrics: Metrics) -> None:
     assert told(metrics, "job_execution_seconds") == {"count": 2, "sum": 2.0}
 
 
-def test_verdicts_by_rule_of_the_rules_there_are(metrics: Metrics) -> None:
+def test_verdicts_are_counted_by_rule(metrics: Metrics) -> None:
     issues = tuple(Issue(rule, "said") for rule in ("too_short", "too_short", "made up by someone"))
     metrics.count_verdict(Verdict(text="", intent="general", issues=issues))
     metrics.count_verdict(Verdict(text="", intent="general"))
@@ -151,7 +153,7 @@ def test_verdicts_by_rule_of_the_rules_there_are(metrics: Metrics) -> None:
     assert told(metrics, "validation_verdicts_total") == {"true": 1, "false": 1}
 
 
-def test_verdict_counts_notices_apart_from_issues() -> None:
+def test_notices_are_counted_apart_from_issues() -> None:
     # R60
     metrics = Metrics(("too_short",), ("cut_off",))
     metrics.count_verdict(Verdict(text="", intent="general", notices=(Issue("cut_off", "said"),)))
@@ -160,7 +162,7 @@ def test_verdict_counts_notices_apart_from_issues() -> None:
     assert told(metrics, "validation_verdicts_total") == {"true": 1, "false": 0}
 
 
-def test_requests_by_operation_and_status(metrics: Metrics) -> None:
+def test_requests_are_counted_by_operation_and_status(metrics: Metrics) -> None:
     for path, status in (("/run", 200), ("/run", 418), ("/nobody/knows", 404)):
         metrics.count_request({"type": "http", "path": path}, status, 0.5)
     assert told(metrics, "http_requests_total") == {
@@ -170,13 +172,13 @@ def test_requests_by_operation_and_status(metrics: Metrics) -> None:
     assert told(metrics, "http_request_duration_seconds")["run"] == {"count": 2, "sum": 1.0}
 
 
-def test_lines_of_batches(metrics: Metrics) -> None:
+def test_batch_lines_are_counted_by_outcome(metrics: Metrics) -> None:
     for ok in (True, False, True):
         metrics.count_batch_line(ok)
     assert told(metrics, "batch_lines_total") == {"completed": 2, "failed": 1}
 
 
-def test_names_and_units_are_prometheus_own() -> None:
+def test_names_follow_the_conventions_of_prometheus() -> None:
     names = [spec.name for spec in specs()]
     assert len(names) == len(set(names))
     for spec in specs():
@@ -189,12 +191,12 @@ def test_names_and_units_are_prometheus_own() -> None:
         assert set(spec.labels).isdisjoint({"le", "job", "instance", "id", "quantile"})
 
 
-def test_every_rule_of_an_issue_is_known_beforehand() -> None:
-    known = set(V3.from_file().issue_rules)
+def test_every_rule_has_a_series_from_the_start() -> None:
+    known = set(RulesValidator.from_file().issue_rules)
     for path in (ROOT / "validation").rglob("*.py"):
         for rule in re.findall(r'Issue\("([a-z_]+)"', path.read_text()):
             assert rule in known, path
 
 
-def test_the_page_is_what_the_code_says() -> None:
+def test_documentation_page_matches_the_code() -> None:
     assert (ROOT / "docs" / "metrics.md").read_text() == page(), "run `make docs`"

@@ -43,12 +43,12 @@ DOES_NOT = [
 
 
 @pytest.mark.parametrize("text", FITS)
-def test_what_is_said_fits(text: str) -> None:
+def test_content_that_matches_has_no_issues(text: str) -> None:
     assert ContentCheck(SchemaCheck(NUMBER), Tools()).issues(text) == ()
 
 
 @pytest.mark.parametrize("text", DOES_NOT)
-def test_what_is_said_does_not_fit(text: str) -> None:
+def test_content_that_does_not_match_has_issues(text: str) -> None:
     assert ContentCheck(SchemaCheck(NUMBER), Tools()).issues(text)
 
 
@@ -67,21 +67,21 @@ def test_what_is_said_does_not_fit(text: str) -> None:
         ("I will not.", False),
     ],
 )
-def test_calls_fit_what_has_to_be_called(text: str, fits: bool) -> None:
+def test_matching_tool_calls_have_no_issues(text: str, fits: bool) -> None:
     # R39
     schema = TOOLS.schema
     assert schema is not None
     assert (ContentCheck(SchemaCheck(schema), TOOLS).issues(text) == ()) is fits
 
 
-def test_what_is_wrong_with_several_calls_is_told_once() -> None:
+def test_issue_of_several_calls_is_returned_once() -> None:
     schema = TOOLS.schema
     assert schema is not None
     judged = ContentCheck(SchemaCheck(schema), TOOLS)
     assert judged.issues(f"{ODD_CALL}\n{ODD_CALL}") == judged.issues(ODD_CALL)
 
 
-async def test_texts_that_nobody_takes_apart_are_judged_as_they_are(
+async def test_completions_are_checked_unparsed(
     pipeline_of: PipelineFactory,
 ) -> None:
     # A completion has no thoughts.
@@ -103,7 +103,7 @@ async def test_texts_that_nobody_takes_apart_are_judged_as_they_are(
         (["<think>Hm</think>", '{"a": 1}'], {"validation": {"json_schema": NUMBER}}),
     ],
 )
-async def test_answer_that_is_right_is_not_generated_again(
+async def test_correct_answer_is_not_regenerated(
     pieces: list[str], asked: dict[str, Any], pipeline_of: PipelineFactory
 ) -> None:
     # R39: on an engine that cannot be held to anything.
@@ -124,7 +124,7 @@ async def test_answer_that_is_right_is_not_generated_again(
 @pytest.mark.parametrize(
     "asked", [{}, {"chat_template_kwargs": {"enable_thinking": True}}], ids=["always", "asked"]
 )
-async def test_answer_that_is_held_to_a_schema_comes_after_its_thoughts(
+async def test_constrained_answer_follows_the_reasoning(
     asked: dict[str, Any], pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("handler.openai.service.starts_in_reasoning", lambda prompt: True)
@@ -140,7 +140,7 @@ async def test_answer_that_is_held_to_a_schema_comes_after_its_thoughts(
 
 
 @pytest.mark.parametrize("text", ['{"a": [1, 2]}', '{"a": [2, 2]}'])
-async def test_schema_that_nothing_can_be_held_to_is_compared(
+async def test_schema_without_a_grammar_is_checked_afterwards(
     text: str, pipeline_of: PipelineFactory
 ) -> None:
     # R39, R16: an engine that holds to others.

@@ -21,7 +21,7 @@ def of(schema: Any) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": named}}
 
 
-def test_formats() -> None:
+def test_read_response_format_returns_the_schema() -> None:
     assert read_response_format({}) is None
     assert read_response_format({"response_format": {"type": "text"}}) is None
     assert read_response_format({"response_format": {"type": "json_object"}}) == {"type": "object"}
@@ -32,13 +32,13 @@ def test_formats() -> None:
     "given",
     ["json", {}, {"type": "xml"}, {"type": "json_schema"}, {"type": "json_schema", "schema": {}}],
 )
-def test_others_are_refused(given: Any) -> None:
+def test_other_formats_are_refused(given: Any) -> None:
     with pytest.raises(InvalidRequest, match="response_format") as raised:
         read_response_format({"response_format": given})
     assert raised.value.param == "response_format"
 
 
-def test_a_schema_without_end_is_refused() -> None:
+def test_endless_schema_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="at most"):
         read_response_format(of({"enum": ["x" * MAX_SCHEMA_BYTES]}))
     deep: dict[str, Any] = {}
@@ -49,7 +49,7 @@ def test_a_schema_without_end_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("said", "valid"), [('{"a": 1}', True), ('{"b": 1}', False)])
-async def test_without_a_grammar_the_answer_is_compared(
+async def test_answer_is_checked_without_a_grammar(
     said: str, valid: bool, pipeline_of: PipelineFactory
 ) -> None:
     service = OpenAIService(
@@ -63,7 +63,7 @@ async def test_without_a_grammar_the_answer_is_compared(
     assert whole["warnings"]
 
 
-async def test_with_a_grammar_the_engine_is_given_the_schema(pipeline_of: PipelineFactory) -> None:
+async def test_engine_with_a_grammar_gets_the_schema(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of({"pieces": ["{}"]}, capabilities={"json_schema": True}))
     codec = service.parse_call("/v1/completions", {"prompt": "hi", **of(SCHEMA)})
     whole = await service.complete(codec)

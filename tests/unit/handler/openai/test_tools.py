@@ -55,14 +55,14 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool
         ),
     ],
 )
-def test_bad_tools_are_refused(body: dict[str, Any], message: str, param: str) -> None:
+def test_invalid_tools_are_refused(body: dict[str, Any], message: str, param: str) -> None:
     with pytest.raises(InvalidRequest) as raised:
         read_tools(body)
     assert raised.value.message.startswith(message)
     assert raised.value.param == param
 
 
-def test_what_must_be_called_is_a_schema() -> None:
+def test_required_tool_is_a_schema() -> None:
     one = read_tools(BODY | {"tool_choice": {"type": "function", "function": {"name": "weather"}}})
     assert one.schema is not None
     assert one.schema["properties"] == {"name": {"const": "weather"}, "arguments": CITY}
@@ -82,7 +82,7 @@ async def chunks_of(service: OpenAIService, body: dict[str, Any]) -> list[dict[s
     return [json.loads(line) for line in lines[:-1]]
 
 
-async def test_a_call_whole_and_streamed(pipeline_of: PipelineFactory) -> None:
+async def test_call_is_equal_streamed_and_not_streamed(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of({"pieces": ["Let me see. ", *CALL], "delay_ms": 1}))
     whole = await service.complete(service.parse_call(ROUTE, BODY))
     ChatCompletion.model_validate(whole, strict=True)
@@ -99,7 +99,7 @@ async def test_a_call_whole_and_streamed(pipeline_of: PipelineFactory) -> None:
     assert [each["finish_reason"] for each in deltas if each["finish_reason"]] == ["tool_calls"]
 
 
-async def test_the_model_is_told_of_functions(pipeline_of: PipelineFactory) -> None:
+async def test_prompt_contains_the_functions(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of())
     said = (await service.complete(service.parse_call(ROUTE, BODY)))["choices"][0]["message"][
         "content"
@@ -110,7 +110,7 @@ async def test_the_model_is_told_of_functions(pipeline_of: PipelineFactory) -> N
 
 
 @pytest.mark.parametrize("piece", ['{"name": "time", "arguments": {}}', "I will not."])
-async def test_an_engine_that_cannot_be_held_to_a_call_is_looked_at(
+async def test_required_call_is_checked_without_a_grammar(
     piece: str, pipeline_of: PipelineFactory
 ) -> None:
     service = OpenAIService(
@@ -129,7 +129,7 @@ async def test_an_engine_that_cannot_be_held_to_a_call_is_looked_at(
     assert ("regenerated" in whole) is not called
 
 
-async def test_thoughts_are_a_part_of_their_own(pipeline_of: PipelineFactory) -> None:
+async def test_reasoning_is_a_separate_field(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of({"pieces": ["<think>", "Hm", ".</th", "ink>\n\nYes"]}))
     body = {"messages": BODY["messages"]}
     [choice] = (await service.complete(service.parse_call(ROUTE, body)))["choices"]
@@ -140,7 +140,7 @@ async def test_thoughts_are_a_part_of_their_own(pipeline_of: PipelineFactory) ->
     assert "".join(delta.get("content", "") for delta in deltas) == "Yes"
 
 
-async def test_white_space_alone_is_said(pipeline_of: PipelineFactory) -> None:
+async def test_white_space_only_answer_is_content(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of({"pieces": [" ", "\n"]}))
     deltas = [
         chunk["choices"][0]["delta"]

@@ -11,7 +11,7 @@ import pytest
 
 from validation.findings import Issue
 from validation.options import MissingPart, language
-from validation.options.language import MAX_CHARS, NAMES, LanguageCheck, prose_of
+from validation.options.language import MAX_CHARS, NAMES, LanguageCheck, extract_prose
 
 SENTENCES = {
     "ar": "يجب عليك أن تشرح تجربتك السابقة بوضوح وأن تطرح أسئلة جيدة في المقابلة.",
@@ -124,33 +124,33 @@ def test_an_unknown_language_is_refused_with_some_that_are_known(code: str) -> N
 
 
 def test_the_model_knows_all_of_them() -> None:
-    model = language._model()
+    model = language._get_model()
     assert set(model.labels) == {*NAMES, "zxx"}
 
 
 @pytest.mark.parametrize("text", ["a", "`", "`\n", "```\n", "a b ", "\u0300\u0316", "http://", "é"])
 def test_only_the_beginning_is_looked_at(text: str) -> None:
     check, whole = LanguageCheck("en"), text * (1_000_000 // len(text))
-    assert len(prose_of(whole)) <= 2 * MAX_CHARS
+    assert len(extract_prose(whole)) <= 2 * MAX_CHARS
     start = time.thread_time()
     check.issues(whole)
     assert time.thread_time() - start < 1
 
 
 def test_threads_share_one_model() -> None:
-    language._load.cache_clear()
+    language._load_model.cache_clear()
     found: list[tuple[object, tuple[Issue, ...]]] = []
 
     def run() -> None:
         check = LanguageCheck("en")
-        found.extend((language._model(), check.issues(SENTENCES["de"])) for _ in range(50))
+        found.extend((language._get_model(), check.issues(SENTENCES["de"])) for _ in range(50))
 
     threads = [threading.Thread(target=run) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert language._load.cache_info().misses == 1
+    assert language._load_model.cache_info().misses == 1
     assert len({id(model) for model, _ in found}) == 1
     assert [issues for _, issues in found] == [(GERMAN,)] * 200
 

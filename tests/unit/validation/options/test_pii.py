@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from validation.findings import Removal
-from validation.options.payment import is_card, is_iban
+from validation.options.payment import has_iban_checksum, is_card_number
 from validation.options.pii import KINDS, PiiRedactor
 
 # The networks' and payment providers' public test numbers.
@@ -602,10 +602,10 @@ def test_an_unknown_kind_is_named_with_those_there_are() -> None:
 @pytest.mark.parametrize("iban", IBANS)
 def test_one_changed_digit_is_no_iban(iban: str) -> None:
     # 97 is a prime above 10 and 36: every single error changes the remainder (ISO 7064).
-    assert is_iban(iban)
+    assert has_iban_checksum(iban)
     for at in range(4, len(iban)):
         if iban[at].isdigit():
-            assert not is_iban(iban[:at] + str((int(iban[at]) + 1) % 10) + iban[at + 1 :])
+            assert not has_iban_checksum(iban[:at] + str((int(iban[at]) + 1) % 10) + iban[at + 1 :])
 
 
 @pytest.mark.parametrize("card", [card for card in CARDS if card.isdigit()])
@@ -613,7 +613,7 @@ def test_one_changed_digit_is_no_card(card: str) -> None:
     for at in range(4, len(card)):
         for step in range(1, 10):
             digit = str((int(card[at]) + step) % 10)
-            assert not is_card(card[:at] + digit + card[at + 1 :])
+            assert not is_card_number(card[:at] + digit + card[at + 1 :])
 
 
 def _docstrings() -> list[str]:

@@ -9,14 +9,14 @@ from typing import Any
 import re2
 
 # Stands for what was taken out: like the brackets of a replacement, no part of any kind.
-_GONE = "["
+_MASK = "["
 # What may stand between the digits of a number, for the inside of brackets.
 SEPARATORS = " \u00a0\u2009\u202f\u2010\u2011\u2013-"
 
 Span = tuple[int, int]
 
 
-class Page:
+class PiiText:
     """A text and its bytes; RE2 matches bytes, and counting characters for each match is slow."""
 
     def __init__(self, text: str) -> None:
@@ -40,23 +40,23 @@ class Page:
             chars, bytes_ = first + len(self._raw[start:end].decode()), end
             yield first, chars
 
-    def without(self, spans: list[Span]) -> Page:
+    def without(self, spans: list[Span]) -> PiiText:
         """Return the page with something taken out, and all else where it was."""
         pieces: list[str] = []
         at = 0
         for start, end in spans:
-            pieces += (self.text[at:start], _GONE * (end - start))
+            pieces += (self.text[at:start], _MASK * (end - start))
             at = end
         pieces.append(self.text[at:])
-        return Page("".join(pieces))
+        return PiiText("".join(pieces))
 
 
-def compile_linear(pattern: str) -> Any:
+def compile_pattern(pattern: str) -> Any:
     """Return an RE2 expression for pages, which takes linear time on any of them."""
     return re2.compile(pattern.encode())
 
 
-def digits(separators: str, most: int, least: int) -> str:
+def digit_run(separators: str, most: int, least: int) -> str:
     """Return an expression of `re` for runs of at least so many digits, as long as they are.
 
     Between two of them there may be up to `most` of the separators. It takes linear time: only the
@@ -67,7 +67,7 @@ def digits(separators: str, most: int, least: int) -> str:
     return rf"[0-9]{first}(?:[{separators}]{{0,{most}}}+[0-9]){{{least - 1},}}+"
 
 
-def joins(char: str) -> bool:
+def is_word_character(char: str) -> bool:
     """Whether a character beside a number or a name makes one word with it.
 
     Scripts without capitals, which mostly do without spaces as well, do not.

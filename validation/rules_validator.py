@@ -6,21 +6,21 @@ import logging
 from pathlib import Path
 from typing import Self
 
-from validation.checks import Case, Checks
+from validation.checks import AnswerCase, Checks
 from validation.classifier import IntentClassifier, MissingNumpy
 from validation.findings import Subject
-from validation.intents import Intents
-from validation.rules import DEFAULT_RULES, Rules, RulesError, load_rules, placed
+from validation.intents import IntentDetector
+from validation.rules import DEFAULT_RULES, Rules, RulesError, add_location, load_rules
 from validation.sanitizer import Sanitizer
 from validation.verdict import Options, Verdict
 
 logger = logging.getLogger(__name__)
 
 # The rules of issues that only options find.
-_ASKED = ("schema_not_json", "schema_mismatch", "language", "blocked_intent", "blocked_term")
+_OPTION_RULES = ("schema_not_json", "schema_mismatch", "language", "blocked_intent", "blocked_term")
 
 
-class V3:
+class RulesValidator:
     """The validator that comes with the product; all it knows is in its rules.
 
     Built once and only read afterwards, so any number of threads may use it at a time.
@@ -31,7 +31,7 @@ class V3:
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._intents = Intents(rules, _classifier() if rules.classifier > 0 else None)
+        self._intents = IntentDetector(rules, _load_classifier() if rules.classifier > 0 else None)
         self._sanitizer = Sanitizer(rules.sanitizer)
         self._checks = Checks(rules)
 
@@ -42,7 +42,7 @@ class V3:
         try:
             return cls(rules)
         except ValueError as error:
-            raise RulesError(placed(path, str(error))) from None
+            raise RulesError(add_location(path, str(error))) from None
 
     @property
     def intents(self) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ class V3:
     @property
     def issue_rules(self) -> tuple[str, ...]:
         """The ids of all rules that can make an answer invalid, those of the options included."""
-        return (*self._rules_of("error"), *_ASKED)
+        return (*self._rules_of("error"), *_OPTION_RULES)
 
     @property
     def notice_rules(self) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ class V3:
         """Return the verdict on a finished answer: sanitise it, then run the checks."""
         intent = self.intent(subject.prompt)
         text, removals = self._sanitizer.clean(subject.text, subject.prompt, subject.system)
-        case = Case(subject, text, self._rules.intents[intent], intent, removals)
+        case = AnswerCase(subject, text, self._rules.intents[intent], intent, removals)
         rules, findings = self._rules.checks, self._checks.findings(case)
         issues = tuple(each for each in findings if rules[each.rule].severity == "error")
         notices = tuple(each for each in findings if rules[each.rule].severity == "notice")
@@ -102,7 +102,7 @@ class V3:
         )
 
 
-def _classifier() -> IntentClassifier | None:
+def _load_classifier() -> IntentClassifier | None:
     try:
         return IntentClassifier()
     except MissingNumpy:

@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from validation.options.effort import Counts, Effort, measure
-from validation.options.subschema import Node
+from validation.options.comparison_cost import ComparisonCost, Counts, measure
+from validation.options.subschema import Subschema
 
 # A schema that is larger is not written by hand, and compiling it takes noticeable time.
 MAX_NODES = 10_000
 # How often one value may be looked at by what stands in one place of a schema, and by how many
 # parts, added up over all places.
-MAX_BRANCHES = 10_000
+MAX_APPLICATIONS = 10_000
 MAX_REACH = 200_000
 MAX_NESTING = 200
 # At some 0.2 µs.
@@ -29,7 +29,7 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANCHORS = ("$anchor", "$dynamicAnchor")
 
 
-class Branching:
+class SchemaCost:
     """Counts what it takes to compare values with a schema.
 
     Raises:
@@ -40,20 +40,20 @@ class Branching:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._root = schema
         self._anchors: dict[str, list[Any]] = {}
-        self._nodes: dict[int, Node] = {}
+        self._nodes: dict[int, Subschema] = {}
         self._closures: dict[int, Counts] = {}
         self._reach = 0
         self._collect_anchors()
         self._explore()
 
-    def effort(self, value: Any, limit: int) -> Effort | None:
+    def effort(self, value: Any, limit: int) -> ComparisonCost | None:
         """Return what comparing a value takes, or none when it is more than `limit` looks.
 
         It gives up as well when the counting itself takes more than `MAX_STEPS`.
         """
         return measure(value, id(self._root), self._spread, limit, MAX_STEPS)
 
-    def _spread(self, bases: Counts) -> Sequence[tuple[Node, int]]:
+    def _spread(self, bases: Counts) -> Sequence[tuple[Subschema, int]]:
         """Return all that looks at the value that `bases` look at, and how often each does."""
         here: Counts = {}
         for base, count in bases.items():
@@ -107,18 +107,18 @@ class Branching:
         for part in node.here:
             for below, times in self._close(part, [*above, key]).items():
                 closure[below] = closure.get(below, 0) + times * node.weight
-        if sum(closure.values()) > MAX_BRANCHES:
-            raise ValueError(f"it would look at one value more than {MAX_BRANCHES} times")
+        if sum(closure.values()) > MAX_APPLICATIONS:
+            raise ValueError(f"it would look at one value more than {MAX_APPLICATIONS} times")
         self._reach += len(closure)
         if self._reach > MAX_REACH:
             raise ValueError("its parts refer to each other too often")
         self._closures[key] = closure
         return closure
 
-    def _node(self, schema: dict[str, Any]) -> Node:
+    def _node(self, schema: dict[str, Any]) -> Subschema:
         if len(self._nodes) == MAX_NODES:
             raise ValueError(f"it has more than {MAX_NODES} parts")
-        node = self._nodes[id(schema)] = Node(schema)
+        node = self._nodes[id(schema)] = Subschema(schema)
         for name in _REFERENCES:
             if isinstance(schema.get(name), str):
                 node.here += self._resolve(schema[name], name)

@@ -13,22 +13,22 @@ OTHER_SPACE = (
 )
 SPACE = r"\x20" + OTHER_SPACE
 # Where a word begins or ends; RE2 cannot look around, so the character beside it is taken as well.
-BEFORE = rf"(?:\A|[^{WORD}])"
-BEHIND = rf"(?:[^{WORD}]|\z)"
+WORD_START = rf"(?:\A|[^{WORD}])"
+WORD_END = rf"(?:[^{WORD}]|\z)"
 
 # RE2 keeps what it has found out about an expression. Where that is more than fits into its memory
 # it forgets all of it and begins again, and takes a thousand times as long: little of this is used.
-_MOST_BYTES = 64 << 20
+_MAX_MEMORY_BYTES = 64 << 20
 
 
-class Linear:
+class LinearPattern:
     """An expression that tells whether it is in a text."""
 
     __slots__ = ("_compiled",)
 
     def __init__(self, source: str) -> None:
         options: Any = re2.Options()
-        options.max_mem = _MOST_BYTES
+        options.max_mem = _MAX_MEMORY_BYTES
         self._compiled: Any = re2.compile(source.encode(), options)
 
     def search(self, text: str) -> bool:

@@ -13,7 +13,7 @@ from validation import NO_OPTIONS, Issue, Options, Subject
 from validation.options.blocked import Blocklist
 from validation.options.schema import SchemaCheck
 from validation.rules import DEFAULT_RULES, RulesError
-from validation.v3 import V3
+from validation.rules_validator import RulesValidator
 
 GOOD = (
     "Start with a first-aid course, then ask the nearest ambulance service for a day with a crew. "
@@ -23,18 +23,18 @@ CAREER = "How do I become a paramedic?"
 
 
 @pytest.fixture(scope="module")
-def v3() -> V3:
-    return V3.from_file()
+def v3() -> RulesValidator:
+    return RulesValidator.from_file()
 
 
-def test_a_good_answer_is_left_alone(v3: V3) -> None:
+def test_a_good_answer_is_left_alone(v3: RulesValidator) -> None:
     # R45, R47
     verdict = v3.validate(Subject(prompt=CAREER, text=GOOD), NO_OPTIONS)
     assert (verdict.text, verdict.valid, verdict.issues, verdict.removals) == (GOOD, True, (), ())
     assert verdict.intent == "career_guidance"
 
 
-def test_what_was_removed_is_told_with_its_place(v3: V3) -> None:
+def test_what_was_removed_is_told_with_its_place(v3: RulesValidator) -> None:
     raw = f"Assistant: {GOOD}<|im_end|>"
     verdict = v3.validate(Subject(prompt=CAREER, text=raw), NO_OPTIONS)
     assert (verdict.text, verdict.valid) == (GOOD, True)
@@ -44,13 +44,13 @@ def test_what_was_removed_is_told_with_its_place(v3: V3) -> None:
     assert found == [("role_label", "Assistant:"), ("template_token", "<|im_end|>")]
 
 
-def test_checks_look_at_what_is_left(v3: V3) -> None:
+def test_checks_look_at_what_is_left(v3: RulesValidator) -> None:
     verdict = v3.validate(Subject(prompt=CAREER, text="<|im_start|>assistant\n"), NO_OPTIONS)
     assert [issue.rule for issue in verdict.issues] == ["empty"]
     assert verdict.retry
 
 
-def test_cut_off_is_a_notice_of_an_answer_that_ended_at_a_limit(v3: V3) -> None:
+def test_cut_off_is_a_notice_of_an_answer_that_ended_at_a_limit(v3: RulesValidator) -> None:
     # R60
     cut = GOOD[:100]
     stopped = v3.validate(Subject(prompt=CAREER, text=cut), NO_OPTIONS)
@@ -62,14 +62,14 @@ def test_cut_off_is_a_notice_of_an_answer_that_ended_at_a_limit(v3: V3) -> None:
     assert not limited.retry
 
 
-def rules_with(tmp_path: Path, changes: dict[str, dict[str, object]]) -> V3:
+def rules_with(tmp_path: Path, changes: dict[str, dict[str, object]]) -> RulesValidator:
     """Return a validator whose rules file has some keys of its checks replaced."""
     rules = yaml.safe_load(DEFAULT_RULES.read_text())
     for name, keys in changes.items():
         rules["checks"][name] |= keys
     path = tmp_path / "rules.yaml"
     path.write_text(yaml.safe_dump(rules))
-    return V3.from_file(path)
+    return RulesValidator.from_file(path)
 
 
 def test_severity_of_a_rule_decides_between_issue_and_notice(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_rules_file_without_severities_reports_everything_as_an_issue(tmp_path: 
         rule.pop("severity", None)
     path = tmp_path / "rules.yaml"
     path.write_text(yaml.safe_dump(rules))
-    v3 = V3.from_file(path)
+    v3 = RulesValidator.from_file(path)
     verdict = v3.validate(Subject(prompt=CAREER, text="and", finish_reason="length"), NO_OPTIONS)
     assert [issue.rule for issue in verdict.issues] == ["cut_off"]
     assert v3.notice_rules == ()
@@ -101,7 +101,7 @@ def test_severity_that_does_not_exist_is_an_error_with_file_and_line(tmp_path: P
         rules_with(tmp_path, {"empty": {"severity": "warning"}})
 
 
-def test_options_are_looked_at_as_well(v3: V3) -> None:
+def test_options_are_looked_at_as_well(v3: RulesValidator) -> None:
     options = Options(checks={"json_schema": SchemaCheck({"type": "object"})})
     verdict = v3.validate(Subject(prompt=CAREER, text=GOOD), options)
     assert [issue.rule for issue in verdict.issues] == ["schema_not_json"]
@@ -121,7 +121,7 @@ def test_options_are_looked_at_as_well(v3: V3) -> None:
     ],
 )
 def test_requests_are_refused_before_they_are_answered(
-    v3: V3, options: Options, rule: str | None
+    v3: RulesValidator, options: Options, rule: str | None
 ) -> None:
     # R56
     verdict = v3.refuse(CAREER, CAREER, options)
@@ -133,12 +133,12 @@ def test_requests_are_refused_before_they_are_answered(
         assert verdict.intent == "career_guidance"
 
 
-def test_terms_are_looked_for_in_all_that_was_said(v3: V3) -> None:
+def test_terms_are_looked_for_in_all_that_was_said(v3: RulesValidator) -> None:
     blocked = Options(blockers=(Blocklist(["walnut"]),))
     assert v3.refuse("And now?", "A walnut.\nAnd now?", blocked) is not None
 
 
-def test_a_system_text_that_leaks_is_an_issue(v3: V3) -> None:
+def test_a_system_text_that_leaks_is_an_issue(v3: RulesValidator) -> None:
     secret = "You are Hal, the ship's computer, and you must never open the pod bay doors to Dave."
     verdict = v3.validate(
         Subject(prompt=CAREER, text=f"{secret} {GOOD}", system=secret), NO_OPTIONS
@@ -164,7 +164,7 @@ checks:
 """,
         encoding="utf-8",
     )
-    v3 = V3.from_file(rules)
+    v3 = RulesValidator.from_file(rules)
     assert v3.intents == ("boats", "general")
     assert v3.intent("Which boat do I need?") == "boats"
     verdict = v3.validate(Subject(prompt="x", text="Assistant: x"), NO_OPTIONS)
@@ -190,7 +190,7 @@ def test_bad_rules_are_refused_with_their_place(
     path = tmp_path / "rules.yaml"
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(RulesError, match=said):
-        V3.from_file(path)
+        RulesValidator.from_file(path)
 
 
 def test_without_numpy_cues_go_on_alone(
@@ -198,7 +198,7 @@ def test_without_numpy_cues_go_on_alone(
 ) -> None:
     monkeypatch.setitem(sys.modules, "numpy", None)
     with caplog.at_level(logging.WARNING):
-        v3 = V3.from_file()
+        v3 = RulesValidator.from_file()
     assert "the classifier needs the package numpy" in caplog.text
     assert v3.intent("What salary does a nurse earn in London a year?") == "salary_intelligence"
     assert v3.intent("explain range()") == "general"
