@@ -60,7 +60,7 @@ async def test_segfault_at_a_token(engine_of: EngineMaker) -> None:
 
 
 @only_processes
-async def test_killed_in_the_middle_of_four_streams(engine_of: EngineMaker) -> None:
+async def test_host_killed_during_four_streams_fails_all_of_them(engine_of: EngineMaker) -> None:
     events: list[EngineEvent] = []
     engine = engine_of(FOREVER, ECHO, slots=4, hooks=[events.append])
     streams = [await engine.generate(request("forever")) for _ in range(4)]
@@ -84,7 +84,9 @@ async def test_killed_in_the_middle_of_four_streams(engine_of: EngineMaker) -> N
 
 
 @only_processes
-async def test_killed_while_idle_is_back_before_anyone_asks(engine_of: EngineMaker) -> None:
+async def test_host_killed_while_idle_is_restarted_before_the_next_request(
+    engine_of: EngineMaker,
+) -> None:
     engine = engine_of(ECHO)
     await engine.ready()
     os.kill(child_pid(engine), signal.SIGKILL)
@@ -95,7 +97,7 @@ async def test_killed_while_idle_is_back_before_anyone_asks(engine_of: EngineMak
 
 
 @only_processes
-async def test_killed_before_it_is_told_what_to_load(
+async def test_host_killed_before_it_has_its_configuration_is_restarted(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engine_of(ECHO)
@@ -205,7 +207,7 @@ async def test_side_call_on_a_host_that_dies_fails(engine_of: EngineMaker) -> No
 
 
 @only_processes
-async def test_host_that_hangs_up_but_lives_is_killed(engine_of: EngineMaker) -> None:
+async def test_host_that_closes_its_socket_but_lives_is_killed(engine_of: EngineMaker) -> None:
     engine = engine_of(ECHO)
     await engine.ready()
     pid = child_pid(engine)
@@ -262,7 +264,7 @@ async def test_restart_that_raises_ends_the_engine_instead_of_leaving_requests_w
     assert "the engine cannot be restarted" in caplog.text
 
 
-async def test_restarts_of_a_model_that_loads_no_more_come_at_growing_intervals(
+async def test_restarts_of_a_model_that_cannot_be_loaded_any_more_have_growing_intervals(
     engine_factory: EngineFactory, script: ScriptFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = script(ECHO)
@@ -278,7 +280,7 @@ async def test_restarts_of_a_model_that_loads_no_more_come_at_growing_intervals(
 
 
 @only_processes
-async def test_engine_is_never_shown_as_loading_after_it_was_loaded(
+async def test_engine_is_never_in_state_loading_after_it_was_loaded(
     engine_of: EngineMaker,
 ) -> None:
     deaf = {"when": "deaf", "pieces": ["x"], "prefill_ms": 60_000, "deaf_prefill": True}
@@ -294,7 +296,7 @@ async def test_engine_is_never_shown_as_loading_after_it_was_loaded(
 
 
 @only_processes
-async def test_crash_loop_ends_in_a_clear_error_with_last_words(engine_of: EngineMaker) -> None:
+async def test_crash_loop_ends_with_an_error_with_the_last_output(engine_of: EngineMaker) -> None:
     # R54
     events: list[EngineEvent] = []
     engine = engine_of(load_signal="SIGSEGV", hooks=[events.append])
@@ -312,7 +314,7 @@ async def test_crash_loop_ends_in_a_clear_error_with_last_words(engine_of: Engin
 
 
 @only_processes
-async def test_last_words_are_reported_when_the_process_ends_before_they_are_read(
+async def test_last_output_is_reported_when_the_process_ends_before_it_is_read(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     collect = OutputTail._collect
@@ -393,7 +395,7 @@ async def test_interactive_requests_are_refused_when_a_restart_takes_long_and_jo
 
 
 @only_processes
-async def test_crash_after_a_clients_abort_counts_for_nobody(
+async def test_crash_after_an_abort_by_a_client_is_not_counted(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It does not stop at once, and the process dies before it has.
@@ -412,7 +414,7 @@ async def test_crash_after_a_clients_abort_counts_for_nobody(
 
 
 @only_processes
-async def test_answers_in_between_keep_crashes_from_adding_up(engine_of: EngineMaker) -> None:
+async def test_finished_requests_reset_the_crash_count(engine_of: EngineMaker) -> None:
     engine = engine_of(SEGFAULT, ECHO, slots=1)
     for number in range(7):
         with pytest.raises(EngineCrashed):
@@ -424,7 +426,7 @@ async def test_answers_in_between_keep_crashes_from_adding_up(engine_of: EngineM
 
 
 @only_processes
-async def test_vectors_in_between_keep_crashes_from_adding_up(engine_of: EngineMaker) -> None:
+async def test_embeddings_reset_the_crash_count(engine_of: EngineMaker) -> None:
     engine = engine_of(SEGFAULT, slots=1)
     for _ in range(6):
         with pytest.raises(EngineCrashed):
@@ -433,7 +435,7 @@ async def test_vectors_in_between_keep_crashes_from_adding_up(engine_of: EngineM
     assert (engine.restarts, engine.state) == (6, EngineState.READY)
 
 
-async def kill_once(engine: Engine) -> None:
+async def kill_host(engine: Engine) -> None:
     await engine.ready()
     before = engine.restarts
     os.kill(child_pid(engine), signal.SIGKILL)
@@ -441,18 +443,18 @@ async def kill_once(engine: Engine) -> None:
 
 
 @only_processes
-async def test_long_life_in_between_keeps_crashes_from_adding_up(
+async def test_long_uptime_resets_the_crash_count(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.hosts.restart_policy.STEADY_S", 0.0)
     engine = engine_of(ECHO)
     for _ in range(6):
-        await kill_once(engine)
+        await kill_host(engine)
     assert (await ask(engine, "fine"))[0] == "fine"
 
 
 @only_processes
-async def test_host_that_was_given_up_has_not_lived_long(
+async def test_killed_host_does_not_count_as_long_lived(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.hosts.restart_policy.STEADY_S", 0.0)
@@ -462,7 +464,7 @@ async def test_host_that_was_given_up_has_not_lived_long(
             await engine.generate(request())
 
 
-async def test_load_that_fails_after_a_crash_is_tried_again(
+async def test_load_that_fails_after_a_crash_is_retried(
     engine_factory: EngineFactory, script: ScriptFactory, fast_restarts: None
 ) -> None:
     # The memory of an NPU is not free at once when a process that had it is killed.
@@ -531,7 +533,7 @@ async def test_unknown_backend(engine_factory: EngineFactory, isolation: str) ->
 
 
 @only_processes
-async def test_interrupts_meant_for_the_group_do_not_reach_the_host(
+async def test_interrupt_of_the_process_group_does_not_end_the_host(
     engine_of: EngineMaker,
 ) -> None:
     engine = engine_of(FOREVER, slots=1)
@@ -545,7 +547,7 @@ async def test_interrupts_meant_for_the_group_do_not_reach_the_host(
 
 
 @only_processes
-async def test_packages_in_the_working_folder_are_not_the_engines(
+async def test_packages_in_the_working_folder_are_not_imported(
     engine_of: EngineMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("engine", "orjson"):

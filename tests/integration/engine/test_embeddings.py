@@ -11,16 +11,16 @@ from tests.integration.engine.conftest import EngineMaker
 JOB = Priority.JOB
 
 
-async def test_vectors_come_through_in_order(engine_of: EngineMaker) -> None:
+async def test_embeddings_are_returned_in_order(engine_of: EngineMaker) -> None:
     engine = engine_of()
-    one, two, again = await engine.embed(["a red cat", (5, 7), "a red cat"], JOB)
+    one, two, repeated = await engine.embed(["a red cat", (5, 7), "a red cat"], JOB)
     assert (one.tokens, two.tokens) == (3, 2)
-    assert one == again
+    assert one == repeated
     assert len(one.vector) == (await engine.ready()).embedding_size
     assert engine.running == 0
 
 
-async def test_refusals_come_through_and_free_the_slot(engine_of: EngineMaker) -> None:
+async def test_refused_embedding_frees_the_slot(engine_of: EngineMaker) -> None:
     # R54
     engine = engine_of(slots=1, context_length=3)
     with pytest.raises(PromptTooLong) as raised:
@@ -30,14 +30,14 @@ async def test_refusals_come_through_and_free_the_slot(engine_of: EngineMaker) -
     assert len(await engine.embed(["one"], JOB)) == 1
 
 
-async def test_engine_without_vectors_says_so(engine_of: EngineMaker) -> None:
+async def test_engine_without_embeddings_refuses_them(engine_of: EngineMaker) -> None:
     engine = engine_of(capabilities={"embeddings": False})
     with pytest.raises(UnsupportedParameter, match="the scripted engine has no embeddings"):
         await engine.embed(["one"], JOB)
     assert engine.running == 0
 
 
-async def test_engine_that_is_closed_has_none(engine_of: EngineMaker) -> None:
+async def test_closed_engine_has_no_embeddings(engine_of: EngineMaker) -> None:
     engine: Engine = engine_of()
     await engine.ready()
     await engine.close()
@@ -45,5 +45,5 @@ async def test_engine_that_is_closed_has_none(engine_of: EngineMaker) -> None:
         await engine.embed(["one"], JOB)
 
 
-async def test_gap_is_marked_by_the_backend(engine_of: EngineMaker) -> None:
+async def test_infill_prompt_is_made_by_the_backend(engine_of: EngineMaker) -> None:
     assert await engine_of().infill("before ", " after") == "before <gap> after"

@@ -40,7 +40,7 @@ SILENT = {"when": "silent", "pieces": ["never"], "prefill_ms": 60_000}
 ECHO: dict[str, Any] = {}
 
 
-async def test_answer_is_whole_and_counted(engine_of: EngineMaker) -> None:
+async def test_answer_is_complete_and_counted(engine_of: EngineMaker) -> None:
     # R4
     engine = engine_of(ECHO)
     text, finish = await ask(engine, "one two three")
@@ -51,7 +51,7 @@ async def test_answer_is_whole_and_counted(engine_of: EngineMaker) -> None:
     assert (engine.running, engine.waiting, engine.restarts) == (0, 0, 0)
 
 
-async def test_limits_and_stops_hold_through_the_host(engine_of: EngineMaker) -> None:
+async def test_limits_and_stops_work_through_the_host(engine_of: EngineMaker) -> None:
     # R8, R11
     engine = engine_of(ECHO)
     text, finish = await ask(engine, "one two three four", max_tokens=2)
@@ -63,7 +63,7 @@ async def test_limits_and_stops_hold_through_the_host(engine_of: EngineMaker) ->
     assert (text, finish.stop_reason) == ("one two", 3)
 
 
-async def test_split_characters_arrive_whole(engine_of: EngineMaker) -> None:
+async def test_split_characters_arrive_complete(engine_of: EngineMaker) -> None:
     # R27
     pieces = [{"hex": f"{byte:02x}"} for byte in "你😀e\u0301好".encode()]
     engine = engine_of({"pieces": pieces})
@@ -95,7 +95,7 @@ async def test_logprob_of_a_token_without_text_arrives_with_it(engine_of: Engine
     ]
 
 
-async def test_long_burst_arrives_whole_and_in_order(engine_of: EngineMaker) -> None:
+async def test_long_burst_arrives_complete_and_in_order(engine_of: EngineMaker) -> None:
     engine = engine_of(ECHO, context_length=200_000)
     prompt = " ".join(map(str, range(60_000)))
     text, finish = await ask(engine, prompt)
@@ -103,7 +103,7 @@ async def test_long_burst_arrives_whole_and_in_order(engine_of: EngineMaker) -> 
     assert finish.usage.completion_tokens == 60_000
 
 
-async def test_streams_side_by_side_do_not_mix(engine_of: EngineMaker) -> None:
+async def test_concurrent_streams_do_not_mix(engine_of: EngineMaker) -> None:
     # R31
     engine = engine_of(ECHO, slots=4)
     prompts = [" ".join([letter * 3] * 500) for letter in "abcd"]
@@ -137,7 +137,7 @@ async def test_abort_in_prefill_frees_the_slot(engine_of: EngineMaker) -> None:
         assert (await ask(engine, "next"))[0] == "next"
 
 
-async def test_abort_before_the_run_has_begun_is_heard(engine_of: EngineMaker) -> None:
+async def test_abort_before_the_run_has_begun_stops_it(engine_of: EngineMaker) -> None:
     # R31: a client may leave while its prompt is still on the way to the backend.
     engine = engine_of(SILENT, ECHO, slots=2)
     await engine.ready()
@@ -151,16 +151,16 @@ async def test_abort_before_the_run_has_begun_is_heard(engine_of: EngineMaker) -
 async def test_cancelled_consumer_frees_the_slot(engine_of: EngineMaker) -> None:
     # R31
     engine = engine_of(FOREVER, ECHO, slots=1)
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
     async def consume() -> None:
         async with await engine.generate(request("forever")) as stream:
             async for _ in stream:
-                begun.set()
+                started.set()
 
     task = asyncio.create_task(consume())
     async with asyncio.timeout(20):
-        await begun.wait()
+        await started.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -200,7 +200,7 @@ async def test_cancelled_while_loading_leaks_no_slot(engine_of: EngineMaker) -> 
     assert engine.running == 0
 
 
-async def test_urgent_requests_go_first(engine_of: EngineMaker) -> None:
+async def test_interactive_requests_are_served_first(engine_of: EngineMaker) -> None:
     engine = engine_of(FOREVER, ECHO, slots=1)
     order: list[str] = []
 
@@ -238,7 +238,7 @@ async def test_full_queue_refuses_and_the_rest_is_served(engine_of: EngineMaker)
     assert [text for text, _ in await asyncio.gather(*waiting)] == ["patience"] * 2
 
 
-async def test_requests_that_come_before_the_model_is_loaded_wait_for_it(
+async def test_requests_wait_until_the_model_is_loaded(
     engine_of: EngineMaker,
 ) -> None:
     engine = engine_of(ECHO, slots=4, load_ms=100)
@@ -250,7 +250,7 @@ async def test_requests_that_come_before_the_model_is_loaded_wait_for_it(
     assert engine.capabilities is not None
 
 
-async def test_backends_error_costs_its_own_request_only(engine_of: EngineMaker) -> None:
+async def test_error_of_the_backend_fails_only_its_request(engine_of: EngineMaker) -> None:
     # R30
     engine = engine_of({"when": "bad", "pieces": ["some ", {"error": "out of ink"}]}, ECHO)
     async with await engine.generate(request("bad")) as stream:
@@ -281,7 +281,7 @@ async def test_refused_parameter_gives_its_slot_back(engine_of: EngineMaker) -> 
     assert (await ask(engine, "next"))[0] == "next"
 
 
-async def test_ignored_parameters_are_told_with_the_stream(engine_of: EngineMaker) -> None:
+async def test_stream_has_warnings_about_ignored_parameters(engine_of: EngineMaker) -> None:
     # R16
     engine = engine_of(ECHO, capabilities={"seed": False})
     async with await engine.generate(request(seed=1)) as stream:
@@ -293,7 +293,7 @@ async def test_ignored_parameters_are_told_with_the_stream(engine_of: EngineMake
     [{"prompt": "half a pair: \ud83d"}, {"seed": 2**70}, {"stop": ("",)}],
     ids=["surrogate", "seed", "stop"],
 )
-async def test_what_cannot_be_sent_or_served_is_that_requests_error(
+async def test_value_that_cannot_be_sent_fails_only_its_request(
     engine_of: EngineMaker, bad: dict[str, Any]
 ) -> None:
     engine = engine_of({"when": "half", "pieces": [{"error": "it came through"}]}, ECHO, slots=1)
@@ -339,7 +339,7 @@ async def test_side_calls_do_not_wait_for_a_slot(engine_of: EngineMaker) -> None
             assert len(await engine.tokenize("a b")) == 2
 
 
-async def test_reader_that_stopped_reading_costs_nobody_else(
+async def test_slow_reader_does_not_affect_other_requests(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.stream, "MAX_PENDING_CHARS", 2000)
@@ -356,14 +356,14 @@ async def test_reader_that_stopped_reading_costs_nobody_else(
     assert (await ask(subject, "next"))[0] == "next"
 
 
-async def test_hook_that_raises_costs_no_request(engine_of: EngineMaker) -> None:
+async def test_exception_of_a_hook_fails_no_request(engine_of: EngineMaker) -> None:
     def broken(event: EngineEvent) -> None:
         raise RuntimeError("broken")
 
     assert (await ask(engine_of(ECHO, hooks=[broken]), "fine"))[0] == "fine"
 
 
-async def test_events_of_a_request_come_in_order_with_its_numbers(engine_of: EngineMaker) -> None:
+async def test_events_of_a_request_are_in_order_with_its_figures(engine_of: EngineMaker) -> None:
     events: list[EngineEvent] = []
     engine = engine_of({"pieces": ["a", "b"], "prefill_ms": 30}, slots=1, hooks=[events.append])
     await engine.ready()
@@ -403,7 +403,7 @@ async def test_events_of_a_request_come_in_order_with_its_numbers(engine_of: Eng
     assert started_2.queue_s >= 0.02
 
 
-async def test_close_ends_what_runs_and_what_waits(engine_of: EngineMaker) -> None:
+async def test_close_ends_running_and_waiting_requests(engine_of: EngineMaker) -> None:
     engine = engine_of(FOREVER, SILENT, slots=2)
     speaking = await engine.generate(request("forever"))
     silent = await engine.generate(request("silent"))
@@ -428,7 +428,7 @@ async def test_close_ends_what_runs_and_what_waits(engine_of: EngineMaker) -> No
         await engine.tokenize("x")
 
 
-async def test_close_without_ever_having_been_used(engine_of: EngineMaker) -> None:
+async def test_close_of_an_unused_engine(engine_of: EngineMaker) -> None:
     engine = engine_of(ECHO)
     async with asyncio.timeout(8):
         await engine.close()

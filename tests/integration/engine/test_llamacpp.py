@@ -60,7 +60,7 @@ async def exact(model_path: Path) -> AsyncIterator[Engine]:
         yield engine
 
 
-async def test_claims(engine: Engine) -> None:
+async def test_capabilities_are_reported(engine: Engine) -> None:
     capabilities = await engine.ready()
     assert (capabilities.backend, capabilities.model) == ("llamacpp", "smollm2")
     assert (capabilities.slots, capabilities.context_length) == (4, CONTEXT)
@@ -121,25 +121,25 @@ async def test_full_context_ends_by_length(exact: Engine) -> None:
 
 async def test_stop_in_the_middle(engine: Engine) -> None:
     # R11, R12
-    whole, _ = await ask(engine, PROMPT, temperature=0, max_tokens=16)
-    stop = whole[len(whole) // 2 : len(whole) // 2 + 3]
+    complete, _ = await ask(engine, PROMPT, temperature=0, max_tokens=16)
+    stop = complete[len(complete) // 2 : len(complete) // 2 + 3]
     text, finish = await ask(engine, PROMPT, temperature=0, max_tokens=16, stop=("~~~", stop))
-    assert text == whole[: whole.index(stop)]
+    assert text == complete[: complete.index(stop)]
     assert (finish.reason, finish.stop_reason) == (FinishReason.STOP, stop)
     assert 1 <= finish.usage.completion_tokens <= 16
     assert finish.usage.prompt_tokens == len(await engine.tokenize(PROMPT))
     text, _ = await ask(
         engine, PROMPT, temperature=0, max_tokens=16, stop=(stop,), include_stop_str_in_output=True
     )
-    assert text == whole[: whole.index(stop) + len(stop)]
+    assert text == complete[: complete.index(stop) + len(stop)]
 
 
 async def test_stop_token(engine: Engine) -> None:
-    whole, _ = await ask(engine, PROMPT, temperature=0, max_tokens=6)
-    tokens = await engine.tokenize(whole)
+    complete, _ = await ask(engine, PROMPT, temperature=0, max_tokens=6)
+    tokens = await engine.tokenize(complete)
     token = next(token for token in tokens[2:] if token not in tokens[:2])
     text, finish = await ask(engine, PROMPT, temperature=0, max_tokens=6, stop_token_ids=(token,))
-    assert whole.startswith(text)
+    assert complete.startswith(text)
     assert finish.stop_reason == token
     assert finish.usage.completion_tokens == tokens.index(token) + 1
 
@@ -151,11 +151,11 @@ async def test_end_of_sequence_ends_by_stop_and_is_no_text(engine: Engine) -> No
     assert (finish.reason, finish.stop_reason) == (FinishReason.STOP, None)
     tokens = finish.usage.completion_tokens
     # Also where it is the last token that was allowed.
-    text, again = await ask(
+    text, repeated = await ask(
         engine, "Hi", temperature=0, grammar='root ::= "yes"', max_tokens=tokens
     )
-    assert (text, again.reason) == ("yes", FinishReason.STOP)
-    assert again.usage.completion_tokens == tokens
+    assert (text, repeated.reason) == ("yes", FinishReason.STOP)
+    assert repeated.usage.completion_tokens == tokens
     text, cut = await ask(
         engine, "Hi", temperature=0, grammar='root ::= "yes"', max_tokens=tokens - 2
     )
@@ -184,7 +184,7 @@ async def test_logprobs(engine: Engine, count: int) -> None:
             assert each.top[0] == (each.token, each.logprob)
 
 
-async def test_logprobs_hold_no_entry_for_the_end_of_the_answer(engine: Engine) -> None:
+async def test_logprobs_have_no_entry_for_the_end_token(engine: Engine) -> None:
     # R13
     async with await engine.generate(
         request("Hi", temperature=0, logprobs=1, grammar='root ::= "yes"')
@@ -194,7 +194,7 @@ async def test_logprobs_hold_no_entry_for_the_end_of_the_answer(engine: Engine) 
     assert all(delta.logprob.token for delta in deltas if delta.logprob)
 
 
-async def test_logprobs_only_when_asked_for(engine: Engine) -> None:
+async def test_logprobs_only_on_request(engine: Engine) -> None:
     async with await engine.generate(request(PROMPT, max_tokens=3)) as stream:
         assert all(delta.logprob is None for delta in await read(stream))
 
@@ -204,8 +204,8 @@ async def test_logit_bias_bans_and_forces(engine: Engine) -> None:
     (token,) = await engine.tokenize(usual)
     banned, _ = await ask(engine, PROMPT, temperature=0, max_tokens=1, logit_bias={token: -100})
     assert banned != usual
-    (wanted,) = await engine.tokenize("7")
-    forced, _ = await ask(engine, PROMPT, temperature=0, max_tokens=3, logit_bias={wanted: 100})
+    (expected,) = await engine.tokenize("7")
+    forced, _ = await ask(engine, PROMPT, temperature=0, max_tokens=3, logit_bias={expected: 100})
     assert forced == "777"
 
 
@@ -234,14 +234,14 @@ async def test_json_comes_on_one_line(engine: Engine) -> None:
         assert text == json.dumps(json.loads(text))
 
 
-async def test_schema_that_cannot_be_held_to_is_refused(engine: Engine) -> None:
+async def test_schema_that_cannot_be_enforced_is_refused(engine: Engine) -> None:
     # R16: llama.cpp itself would answer as if there were none.
     for schema in ({"type": "name"}, {"not": {"type": "null"}}, {"uniqueItems": True}):
         with pytest.raises(RequestRejected, match="json_schema: answers cannot be held to it"):
             await ask(engine, PROMPT, json_schema=schema, max_tokens=3)
 
 
-async def test_thoughts_that_were_opened_are_free(engine: Engine) -> None:
+async def test_reasoning_opened_by_the_template_is_unconstrained(engine: Engine) -> None:
     prompt = "Think first. <think>\n"
     free, _ = await ask(engine, prompt, temperature=0, max_tokens=12)
     assert (await ask(engine, prompt, temperature=0, max_tokens=12, json_schema=SCHEMA))[0] == free
@@ -252,14 +252,14 @@ async def test_thoughts_that_were_opened_are_free(engine: Engine) -> None:
     assert json.loads(text)["colour"] in ("red", "blue")
 
 
-async def test_bad_grammar_is_refused_and_the_engine_serves_on(engine: Engine) -> None:
+async def test_invalid_grammar_is_refused_and_the_engine_still_works(engine: Engine) -> None:
     with pytest.raises(RequestRejected, match="grammar"):
         await ask(engine, PROMPT, grammar="this is none")
     assert (await ask(engine, PROMPT, max_tokens=1))[0]
 
 
 @pytest.mark.parametrize("prompt", [(1, -5), (10**9,)])
-async def test_token_that_is_none_of_the_models_is_refused(
+async def test_token_id_outside_the_vocabulary_is_refused(
     engine: Engine, prompt: tuple[int, ...]
 ) -> None:
     message = rf"^prompt: {prompt[-1]} is no token id of \S+, whose ids are 0 to \d+$"
@@ -335,7 +335,7 @@ async def test_megabyte_of_prompt_is_refused(engine: Engine) -> None:
     assert (await ask(engine, PROMPT, max_tokens=1))[0]
 
 
-async def test_abort_in_a_long_prefill_is_heard_soon(engine: Engine) -> None:
+async def test_abort_in_a_long_prefill_stops_it_soon(engine: Engine) -> None:
     # R31
     loop = asyncio.get_running_loop()
     async with await engine.generate(request("word " * 3000, max_tokens=5)) as stream:
@@ -359,7 +359,7 @@ async def test_abort_while_decoding_frees_the_slot(engine: Engine) -> None:
     assert engine.running == 0
 
 
-async def test_four_at_once_keep_apart(engine: Engine) -> None:
+async def test_four_concurrent_answers_do_not_mix(engine: Engine) -> None:
     # R31
     async def count(letter: str) -> str:
         grammar = f'root ::= "{letter}"+'
@@ -410,7 +410,7 @@ async def test_stop_of_emoji_is_found(engine: Engine) -> None:
     assert finish.usage.completion_tokens >= 8
 
 
-async def test_deterministic_takes_nothing_from_the_cache(exact: Engine) -> None:
+async def test_deterministic_mode_does_not_use_the_cache(exact: Engine) -> None:
     capabilities = await exact.ready()
     assert capabilities.slots == 1
     for _ in range(3):
@@ -418,16 +418,16 @@ async def test_deterministic_takes_nothing_from_the_cache(exact: Engine) -> None
         assert finish.usage.cached_tokens == 0
 
 
-async def test_deterministic_is_the_same_whatever_ran_before_and_beside(exact: Engine) -> None:
+async def test_deterministic_answer_does_not_depend_on_other_runs(exact: Engine) -> None:
     # R10, R24
     async def text() -> str:
         return (await ask(exact, PROMPT, temperature=1, seed=11, max_tokens=10))[0]
 
-    alone = await text()
+    single = await text()
     crowd = [ask(exact, PROMPT + word, seed=1, max_tokens=4) for word in (" the", " a", " in")]
-    beside, *_ = await asyncio.gather(text(), *crowd)
-    assert beside == alone
-    assert await text() == alone
+    concurrent, *_ = await asyncio.gather(text(), *crowd)
+    assert concurrent == single
+    assert await text() == single
 
 
 async def test_empty_prompt_and_nul_bytes_do_no_harm(engine: Engine) -> None:

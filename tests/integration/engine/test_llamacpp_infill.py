@@ -36,7 +36,7 @@ def marked(model_path: Path, tmp_path: Path) -> Path:
     return path
 
 
-async def test_model_with_marks_is_asked_with_them(
+async def test_infill_prompt_has_the_models_marks(
     engine_factory: EngineFactory, marked: Path
 ) -> None:
     engine = engine_factory(llamacpp(marked))
@@ -54,7 +54,9 @@ async def test_model_with_marks_is_asked_with_them(
     assert finish.usage.prompt_tokens > 300
 
 
-async def test_model_without_marks_says_so(engine_factory: EngineFactory, model_path: Path) -> None:
+async def test_infill_is_refused_for_a_model_without_marks(
+    engine_factory: EngineFactory, model_path: Path
+) -> None:
     # R16
     engine = engine_factory(llamacpp(model_path))
     assert not (await engine.ready()).infill

@@ -72,7 +72,7 @@ async def test_killed_host_is_loaded_again(engine_factory: EngineFactory, model_
     assert engine.restarts == 1
 
 
-async def test_close_right_after_the_load_ends_by_itself(
+async def test_close_right_after_the_load_exits_with_code_0(
     engine_factory: EngineFactory, model_path: Path, scale: int
 ) -> None:
     async def load_and_close() -> int | None:
@@ -89,7 +89,7 @@ async def test_close_right_after_the_load_ends_by_itself(
         assert codes == [0] * 8
 
 
-async def test_interrupts_meant_for_the_group_do_not_reach_the_host(
+async def test_interrupt_of_the_process_group_does_not_end_the_host(
     engine_factory: EngineFactory, model_path: Path
 ) -> None:
     # Some builds of llama.cpp's server install handlers of their own, which end the process.
@@ -165,7 +165,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_signals_are_pythons_again_after_a_load_in_this_very_process(model_path: Path) -> None:
+def test_signal_handlers_are_restored_after_a_load_in_this_process(model_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, str(model_path)],
         capture_output=True,

@@ -22,9 +22,9 @@ def engine(engine_factory: EngineFactory, model_path: Path) -> Engine:
     )
 
 
-async def turn(engine: Engine, turns: list[Message], asked: str) -> Usage:
+async def turn(engine: Engine, turns: list[Message], question: str) -> Usage:
     """Ask a chat's next question, and keep the answer."""
-    turns.append(Message("user", asked))
+    turns.append(Message("user", question))
     text, finish = await ask(engine, Chat(tuple(turns)), temperature=0, max_tokens=4)
     turns.append(Message("assistant", text))
     return finish.usage
@@ -40,14 +40,14 @@ async def test_ten_turns_of_two_chats_with_one_system_prompt(engine: Engine) -> 
             usage = await turn(engine, turns, f"And what of the {name} of town {number}?")
             computed[name].append(usage.prompt_tokens - usage.cached_tokens)
             assert usage.prompt_tokens > 20 * number
-    for found in computed.values():
-        assert found[-1] <= 1.5 * found[1]
-        # Each turn brings what was asked, what was answered, and the template's marks.
-        assert max(found[1:]) <= 1.5 * min(found[1:])
+    for counts in computed.values():
+        assert counts[-1] <= 1.5 * counts[1]
+        # Each turn adds a question, an answer and the template's marks.
+        assert max(counts[1:]) <= 1.5 * min(counts[1:])
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-async def test_engine_says_whether_it_reads_on(
+async def test_capability_prefix_reuse_is_reported(
     engine_factory: EngineFactory, model_path: Path, *, deterministic: bool
 ) -> None:
     options = {"model_path": str(model_path), "model_name": "tiny", "threads": 1}

@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import ScriptFactory
 from tests.waiting import PATIENCE, wait_until_blocking
 
-GONE_S = 10.0 * PATIENCE
+EXIT_TIMEOUT_S = 10.0 * PATIENCE
 ROOT = Path(__file__).resolve().parents[3]
 
 PROGRAM = """
@@ -69,7 +69,7 @@ class Program:
             assert selector.select(30 * PATIENCE), "the program said nothing"
         return self.process.stdout.readline().decode().strip()
 
-    def child_is_gone(self) -> bool:
+    def child_has_exited(self) -> bool:
         try:
             # A process that has ended but was not waited for has no command line.
             return not Path(f"/proc/{self.child}/cmdline").read_bytes()
@@ -97,21 +97,21 @@ def start(script: ScriptFactory) -> Iterator[Callable[[str], Program]]:
 def test_parent_killed(start: Callable[[str], Program], what: str) -> None:
     program = start(what)
     os.kill(program.process.pid, signal.SIGKILL)
-    wait_until_blocking(program.child_is_gone, GONE_S)
+    wait_until_blocking(program.child_has_exited, EXIT_TIMEOUT_S)
 
 
 def test_parent_killed_while_the_child_is_stopped(start: Callable[[str], Program]) -> None:
     program = start("waits")
     os.kill(program.child, signal.SIGSTOP)
     os.kill(program.process.pid, signal.SIGKILL)
-    wait_until_blocking(program.child_is_gone, GONE_S)
+    wait_until_blocking(program.child_has_exited, EXIT_TIMEOUT_S)
 
 
 @pytest.mark.parametrize("what", ["returns", "raises"])
 def test_parent_that_ends_without_closing(start: Callable[[str], Program], what: str) -> None:
     program = start(what)
     assert program.process.wait(20) == (1 if what == "raises" else 0)
-    wait_until_blocking(program.child_is_gone, GONE_S)
+    wait_until_blocking(program.child_has_exited, EXIT_TIMEOUT_S)
 
 
 def test_interrupt_of_the_whole_group_lets_the_parent_finish(
@@ -123,4 +123,4 @@ def test_interrupt_of_the_whole_group_lets_the_parent_finish(
     assert program.line() == "last answer"
     assert program.line() == "closed 0"
     assert program.process.wait(20) == 0
-    wait_until_blocking(program.child_is_gone, GONE_S)
+    wait_until_blocking(program.child_has_exited, EXIT_TIMEOUT_S)

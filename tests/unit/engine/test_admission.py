@@ -12,13 +12,13 @@ from engine.errors import EngineClosed, QueueFull
 from engine.request import Priority
 
 
-async def turns(count: int = 5) -> None:
+async def run_loop(count: int = 5) -> None:
     """Let the loop run everything that is ready."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-def enter(
+def start_request(
     admission: Admission, order: list[str], name: str, priority: Priority
 ) -> asyncio.Task[None]:
     async def wait() -> None:
@@ -37,7 +37,7 @@ async def test_free_slots_are_taken_at_once() -> None:
     assert (admission.running, admission.waiting) == (2, 0)
 
 
-async def test_order_is_by_priority_and_first_come_within_one() -> None:
+async def test_slots_are_granted_by_priority_and_then_by_arrival() -> None:
     admission, order = Admission(slots=1, max_queue=10), list[str]()
     await admission.acquire(Priority.JOB)
     for name, priority in [
@@ -48,25 +48,25 @@ async def test_order_is_by_priority_and_first_come_within_one() -> None:
         ("chat 2", Priority.INTERACTIVE),
         ("batch 2", Priority.BATCH),
     ]:
-        enter(admission, order, name, priority)
-    await turns()
+        start_request(admission, order, name, priority)
+    await run_loop()
     assert admission.waiting == 6
     for _ in range(6):
         admission.release()
-        await turns()
+        await run_loop()
     assert order == ["chat 1", "chat 2", "job 1", "job 2", "batch 1", "batch 2"]
     assert (admission.running, admission.waiting) == (1, 0)
 
 
-async def test_newcomer_does_not_overtake_one_who_was_granted_but_has_not_run_yet() -> None:
+async def test_new_request_does_not_overtake_a_granted_one_that_has_not_run_yet() -> None:
     admission, order = Admission(slots=1, max_queue=10), list[str]()
     await admission.acquire(Priority.JOB)
-    enter(admission, order, "first", Priority.BATCH)
-    await turns()
+    start_request(admission, order, "first", Priority.BATCH)
+    await run_loop()
     admission.release()
     assert not admission.has_free_slot()
-    enter(admission, order, "second", Priority.INTERACTIVE)
-    await turns()
+    start_request(admission, order, "second", Priority.INTERACTIVE)
+    await run_loop()
     assert order == ["first"]
 
 
@@ -74,106 +74,106 @@ async def test_queue_is_bounded() -> None:
     # R54
     admission = Admission(slots=1, max_queue=1)
     await admission.acquire(Priority.JOB)
-    waiter = enter(admission, [], "waits", Priority.INTERACTIVE)
-    await turns()
+    waiter = start_request(admission, [], "waits", Priority.INTERACTIVE)
+    await run_loop()
     with pytest.raises(QueueFull, match="1 requests are waiting") as caught:
         await admission.acquire(Priority.INTERACTIVE)
     assert caught.value.details["retry_after_s"] == 1
     waiter.cancel()
-    await turns()
+    await run_loop()
     assert admission.waiting == 0
-    enter(admission, [], "fits again", Priority.INTERACTIVE)
-    await turns()
+    start_request(admission, [], "fits again", Priority.INTERACTIVE)
+    await run_loop()
     assert admission.waiting == 1
 
 
-async def test_queue_of_the_interactive_never_refuses_a_job() -> None:
+async def test_full_interactive_queue_does_not_refuse_jobs() -> None:
     admission, order = Admission(slots=1, max_queue=1), list[str]()
     await admission.acquire(Priority.JOB)
-    enter(admission, order, "chat", Priority.INTERACTIVE)
-    enter(admission, order, "batch", Priority.BATCH)
-    enter(admission, order, "job", Priority.JOB)
-    await turns()
+    start_request(admission, order, "chat", Priority.INTERACTIVE)
+    start_request(admission, order, "batch", Priority.BATCH)
+    start_request(admission, order, "job", Priority.JOB)
+    await run_loop()
     assert admission.waiting == 3
     for _ in range(3):
         admission.release()
-        await turns()
+        await run_loop()
     assert order == ["chat", "job", "batch"]
 
 
-async def test_cancelled_waiter_leaves_the_line() -> None:
+async def test_cancelled_waiter_is_removed() -> None:
     admission, order = Admission(slots=1, max_queue=10), list[str]()
     await admission.acquire(Priority.JOB)
-    gone = enter(admission, order, "gone", Priority.INTERACTIVE)
-    enter(admission, order, "stays", Priority.JOB)
-    await turns()
-    gone.cancel()
-    await turns()
+    cancelled_waiter = start_request(admission, order, "gone", Priority.INTERACTIVE)
+    start_request(admission, order, "stays", Priority.JOB)
+    await run_loop()
+    cancelled_waiter.cancel()
+    await run_loop()
     assert admission.waiting == 1
     admission.release()
-    await turns()
+    await run_loop()
     assert order == ["stays"]
     assert (admission.running, admission.waiting) == (1, 0)
 
 
-async def test_cancel_in_the_turn_of_the_grant_gives_the_slot_back() -> None:
+async def test_cancellation_in_the_same_loop_iteration_as_the_grant_releases_the_slot() -> None:
     admission, order = Admission(slots=1, max_queue=10), list[str]()
     await admission.acquire(Priority.JOB)
-    granted = enter(admission, order, "granted", Priority.JOB)
-    enter(admission, order, "next", Priority.JOB)
-    await turns()
+    granted = start_request(admission, order, "granted", Priority.JOB)
+    start_request(admission, order, "next", Priority.JOB)
+    await run_loop()
     admission.release()
     granted.cancel()
-    await turns()
+    await run_loop()
     assert order == ["next"]
     assert (admission.running, admission.waiting) == (1, 0)
 
 
-async def test_one_who_comes_in_the_turn_of_a_cancel_and_a_release_is_not_forgotten() -> None:
+async def test_request_is_granted_when_it_arrives_with_a_cancellation_and_a_release() -> None:
     admission, order = Admission(slots=1, max_queue=10), list[str]()
     await admission.acquire(Priority.JOB)
-    gone = enter(admission, order, "gone", Priority.JOB)
-    await turns()
-    enter(admission, order, "comes", Priority.JOB)
-    gone.cancel()
+    cancelled_waiter = start_request(admission, order, "gone", Priority.JOB)
+    await run_loop()
+    start_request(admission, order, "comes", Priority.JOB)
+    cancelled_waiter.cancel()
     admission.release()
-    await turns()
+    await run_loop()
     assert order == ["comes"]
     assert (admission.running, admission.waiting) == (1, 0)
 
 
-async def test_more_slots_let_more_in() -> None:
+async def test_resize_to_more_slots_grants_them() -> None:
     admission, order = Admission(slots=1, max_queue=10), list[str]()
     await admission.acquire(Priority.JOB)
     for name in "abc":
-        enter(admission, order, name, Priority.JOB)
-    await turns()
+        start_request(admission, order, name, Priority.JOB)
+    await run_loop()
     admission.resize(3)
-    await turns()
+    await run_loop()
     assert order == ["a", "b"]
     assert admission.slots == 3
 
 
-async def test_fewer_slots_wait_until_enough_were_given_back() -> None:
+async def test_resize_to_fewer_slots_waits_for_releases() -> None:
     admission, order = Admission(slots=2, max_queue=10), list[str]()
     await admission.acquire(Priority.JOB)
     await admission.acquire(Priority.JOB)
-    enter(admission, order, "a", Priority.JOB)
-    await turns()
+    start_request(admission, order, "a", Priority.JOB)
+    await run_loop()
     admission.resize(1)
     admission.release()
-    await turns()
+    await run_loop()
     assert order == []
     admission.release()
-    await turns()
+    await run_loop()
     assert order == ["a"]
 
 
-async def test_everyone_in_line_gets_the_error_and_the_door_still_works() -> None:
+async def test_fail_waiting_raises_in_all_waiters_and_admission_still_works() -> None:
     admission = Admission(slots=1, max_queue=10)
     await admission.acquire(Priority.JOB)
-    tasks = [enter(admission, [], "x", Priority.JOB) for _ in range(3)]
-    await turns()
+    tasks = [start_request(admission, [], "x", Priority.JOB) for _ in range(3)]
+    await run_loop()
     admission.fail_waiting(EngineClosed("shutting down"))
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(result) for result in results] == [EngineClosed] * 3
@@ -183,16 +183,18 @@ async def test_everyone_in_line_gets_the_error_and_the_door_still_works() -> Non
 
 
 @pytest.mark.parametrize("cancelled_first", [True, False])
-async def test_cancel_in_the_turn_of_the_error_is_counted_once(cancelled_first: bool) -> None:
+async def test_cancellation_in_the_same_loop_iteration_as_the_error_is_counted_once(
+    cancelled_first: bool,
+) -> None:
     admission = Admission(slots=1, max_queue=10)
     await admission.acquire(Priority.JOB)
-    task = enter(admission, [], "x", Priority.JOB)
-    await turns()
+    task = start_request(admission, [], "x", Priority.JOB)
+    await run_loop()
     if cancelled_first:
         task.cancel()
     admission.fail_waiting(EngineClosed("shutting down"))
     task.cancel()
-    await turns()
+    await run_loop()
     assert task.cancelled()
     assert (admission.waiting, admission.running) == (0, 1)
     admission.release()
@@ -203,96 +205,96 @@ async def test_cancelled_waiters_leave_nothing_behind_while_the_slot_is_held() -
     admission = Admission(slots=1, max_queue=2)
     await admission.acquire(Priority.JOB)
     for _ in range(500):
-        task = enter(admission, [], "x", Priority.JOB)
-        await turns(2)
+        task = start_request(admission, [], "x", Priority.JOB)
+        await run_loop(2)
         task.cancel()
-        await turns(2)
+        await run_loop(2)
     assert admission.waiting == 0
     assert len(admission._waiters) < 50
 
 
-async def test_whoever_waits_past_the_deadline_is_told_and_leaves_the_line() -> None:
+async def test_waiter_gets_a_timeout_error_at_its_deadline_and_is_removed() -> None:
     admission, order = Admission(slots=1, max_queue=10), list[str]()
     await admission.acquire(Priority.JOB)
-    enter(admission, order, "patient", Priority.JOB)
+    start_request(admission, order, "patient", Priority.JOB)
     deadline = asyncio.get_running_loop().time() + 0.01
     with pytest.raises(TimeoutError):
         await admission.acquire(Priority.INTERACTIVE, deadline)
     assert admission.waiting == 1
     admission.release()
-    await turns()
+    await run_loop()
     assert order == ["patient"]
     admission.release()
     assert admission.running == 0
 
 
-async def test_whoever_leaves_in_the_turn_of_the_deadline_is_counted_once() -> None:
+async def test_cancellation_in_the_same_loop_iteration_as_the_deadline_is_counted_once() -> None:
     admission = Admission(slots=1, max_queue=10)
     await admission.acquire(Priority.JOB)
-    loop, said = asyncio.get_running_loop(), list[dict[str, Any]]()
-    loop.set_exception_handler(lambda loop, context: said.append(context))
+    loop, failures = asyncio.get_running_loop(), list[dict[str, Any]]()
+    loop.set_exception_handler(lambda loop, context: failures.append(context))
     deadline = loop.time() + 0.01
     task = asyncio.create_task(admission.acquire(Priority.JOB, deadline))
     # Of two timers of one moment the first is called first: this one.
     loop.call_at(deadline, task.cancel)
     with pytest.raises(asyncio.CancelledError):
         await task
-    await turns()
-    assert (said, admission.waiting, admission.running) == ([], 0, 1)
+    await run_loop()
+    assert (failures, admission.waiting, admission.running) == ([], 0, 1)
 
 
-async def test_a_slot_that_is_granted_before_the_deadline_stays() -> None:
+async def test_slot_granted_before_the_deadline_is_kept() -> None:
     admission = Admission(slots=1, max_queue=10)
     await admission.acquire(Priority.JOB)
     deadline = asyncio.get_running_loop().time() + 0.05
     waiting = asyncio.create_task(admission.acquire(Priority.JOB, deadline))
-    await turns()
+    await run_loop()
     admission.release()
     await waiting
     await asyncio.sleep(0.1)
     assert (admission.running, admission.waiting) == (1, 0)
 
 
-async def test_a_free_slot_needs_no_time() -> None:
+async def test_free_slot_is_granted_after_the_deadline() -> None:
     admission = Admission(slots=1, max_queue=10)
     await admission.acquire(Priority.JOB, asyncio.get_running_loop().time() - 1)
     assert admission.running == 1
 
 
-async def acquire_alone(admission: Admission, order: list[str]) -> None:
+async def acquire_exclusive(admission: Admission, order: list[str]) -> None:
     await admission.acquire(Priority.JOB, exclusive=True)
     order.append("alone")
 
 
-async def test_one_that_runs_alone_waits_for_the_others_and_keeps_out_later_ones() -> None:
+async def test_exclusive_request_waits_for_others_and_blocks_later_ones() -> None:
     admission, order = Admission(slots=4, max_queue=10), list[str]()
     await admission.acquire(Priority.JOB)
     await admission.acquire(Priority.INTERACTIVE)
-    waiting = asyncio.create_task(acquire_alone(admission, order))
-    await turns()
+    waiting = asyncio.create_task(acquire_exclusive(admission, order))
+    await run_loop()
     # They are more urgent and there are slots: but then the first one might wait for ever.
-    enter(admission, order, "chat", Priority.INTERACTIVE)
-    enter(admission, order, "job", Priority.JOB)
+    start_request(admission, order, "chat", Priority.INTERACTIVE)
+    start_request(admission, order, "job", Priority.JOB)
     admission.release()
-    await turns()
+    await run_loop()
     assert (order, admission.has_free_slot()) == ([], False)
     admission.release()
     await waiting
-    await turns()
+    await run_loop()
     assert (order, admission.running, admission.has_free_slot()) == (["alone"], 1, False)
     admission.release()
-    await turns()
+    await run_loop()
     assert order == ["alone", "chat", "job"]
     assert admission.has_free_slot()
 
 
-async def test_one_that_runs_alone_is_not_refused_with_interactive_requests() -> None:
+async def test_exclusive_request_is_not_refused_with_interactive_requests() -> None:
     admission, order = Admission(slots=2, max_queue=1), list[str]()
     await admission.acquire(Priority.JOB)
-    waiting = asyncio.create_task(acquire_alone(admission, order))
-    await turns()
-    chat = enter(admission, order, "chat", Priority.INTERACTIVE)
-    await turns()
+    waiting = asyncio.create_task(acquire_exclusive(admission, order))
+    await run_loop()
+    chat = start_request(admission, order, "chat", Priority.INTERACTIVE)
+    await run_loop()
     admission.fail_waiting(EngineClosed("restarting"), Priority.INTERACTIVE)
     with pytest.raises(EngineClosed):
         await chat
@@ -301,13 +303,13 @@ async def test_one_that_runs_alone_is_not_refused_with_interactive_requests() ->
     await waiting
 
 
-async def test_one_that_was_to_run_alone_lets_others_in_when_it_leaves() -> None:
+async def test_cancelled_exclusive_request_unblocks_others() -> None:
     admission, order = Admission(slots=2, max_queue=10), list[str]()
     await admission.acquire(Priority.JOB)
-    waiting = asyncio.create_task(acquire_alone(admission, order))
-    await turns()
-    enter(admission, order, "chat", Priority.INTERACTIVE)
-    await turns()
+    waiting = asyncio.create_task(acquire_exclusive(admission, order))
+    await run_loop()
+    start_request(admission, order, "chat", Priority.INTERACTIVE)
+    await run_loop()
     waiting.cancel()
-    await turns()
+    await run_loop()
     assert (order, admission.running, admission.waiting) == (["chat"], 2, 0)

@@ -46,7 +46,7 @@ WARNED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", WARNED)
-def test_what_is_ignored_is_said_once_by_name(name: str) -> None:
+def test_ignored_parameter_gets_one_warning_with_its_name(name: str) -> None:
     sampling = SamplingParams(**{name: WARNED[name]})
     (warning,) = UNABLE.check("hi", sampling)
     assert warning == f"{name} is not supported by the rkllm engine and was ignored"
@@ -60,14 +60,14 @@ def test_what_is_ignored_is_said_once_by_name(name: str) -> None:
         (SamplingParams(draft_threshold=0.0), "assistant_confidence_threshold"),
     ],
 )
-def test_drafting_is_said_by_the_names_it_has_outside(sampling: SamplingParams, name: str) -> None:
+def test_warnings_about_drafting_use_the_public_names(sampling: SamplingParams, name: str) -> None:
     # R17
     (warning,) = UNABLE.check("hi", sampling)
     assert warning == f"{name} is not supported by the rkllm engine and was ignored"
     assert ABLE.check("hi", sampling) == ()
 
 
-def test_everything_at_once_is_one_sentence_each() -> None:
+def test_several_ignored_parameters_get_one_warning_each() -> None:
     warnings = UNABLE.check("hi", SamplingParams(**WARNED))
     assert [warning.split()[0] for warning in warnings] == list(WARNED)
 
@@ -102,7 +102,7 @@ def test_constraints_are_refused_where_they_would_be_ignored(name: str, value: A
     assert ABLE.check("hi", sampling) == ()
 
 
-def test_answer_is_held_to_one_constraint() -> None:
+def test_grammar_and_schema_together_are_refused() -> None:
     both = SamplingParams(grammar='root ::= "a"', json_schema={})
     with pytest.raises(UnsupportedParameter, match=r"grammar: .* or to json_schema") as caught:
         ABLE.check("hi", both)

@@ -13,7 +13,7 @@ class Waker:
         self.calls += 1
 
 
-def test_first_item_wakes_and_those_behind_it_do_not() -> None:
+def test_only_the_first_pending_item_wakes_the_consumer() -> None:
     wake = Waker()
     channel: DeltaChannel[int] = DeltaChannel(wake)
     channel.put(1)
@@ -34,7 +34,7 @@ def test_item_after_a_drain_wakes_again() -> None:
     assert channel.drain() == [3]
 
 
-def test_drain_of_nothing_is_nothing_and_leaves_the_channel_armable() -> None:
+def test_drain_of_an_empty_channel_keeps_wake_ups_working() -> None:
     wake = Waker()
     channel: DeltaChannel[int] = DeltaChannel(wake)
     assert channel.drain() == []
@@ -42,7 +42,7 @@ def test_drain_of_nothing_is_nothing_and_leaves_the_channel_armable() -> None:
     assert wake.calls == 1
 
 
-def test_item_put_by_the_wake_up_itself_is_not_lost() -> None:
+def test_item_put_by_the_wake_up_is_not_lost() -> None:
     taken: list[int] = []
 
     def consume() -> None:
@@ -55,7 +55,7 @@ def test_item_put_by_the_wake_up_itself_is_not_lost() -> None:
     assert taken == [1, 2, 3]
 
 
-def test_item_put_while_the_others_are_taken_wakes_again() -> None:
+def test_item_put_during_a_drain_wakes_again() -> None:
     # Disarm first, take second: the other way round nobody would come for it.
     wake = Waker()
     channel: DeltaChannel[str] = DeltaChannel(wake)
@@ -71,7 +71,7 @@ def test_item_put_while_the_others_are_taken_wakes_again() -> None:
     assert wake.calls == 2
 
 
-def test_who_has_left_is_not_woken_and_nothing_is_lost() -> None:
+def test_detached_channel_does_not_wake_and_keeps_its_items() -> None:
     wake = Waker()
     channel: DeltaChannel[int] = DeltaChannel(wake)
     channel.put(1)

@@ -51,11 +51,11 @@ def test_prompt_becomes_a_user_turn_by_mode_and_model(
 
 @pytest.mark.parametrize("mode", ["auto", "on", "off"])
 @pytest.mark.parametrize("prompt", [(1, 2), Chat((Message("system", "x"),))])
-def test_token_ids_and_chats_stay_as_they_are(mode: TemplateMode, prompt: object) -> None:
+def test_token_ids_and_chats_are_unchanged(mode: TemplateMode, prompt: object) -> None:
     assert applied(mode, INSTRUCT, prompt) == (prompt,)
 
 
-def test_auto_leaves_a_rendered_prompt_alone_and_on_does_not() -> None:
+def test_auto_keeps_a_rendered_prompt_and_on_does_not() -> None:
     rendered = CHATML.replace("a<", "hi<")
     assert applied("auto", INSTRUCT, rendered) == (rendered,)
     assert applied("on", INSTRUCT, rendered) == (Chat((Message("user", rendered),)),)
@@ -67,7 +67,7 @@ def test_on_uses_the_default_template_of_the_engine_with_a_warning() -> None:
     assert warning.startswith("apply_chat_template: tiny has no chat template of its own")
 
 
-def test_on_is_ignored_with_a_warning_when_nothing_can_render() -> None:
+def test_on_is_ignored_with_a_warning_without_any_template() -> None:
     ignored = "apply_chat_template was ignored: tiny has no chat template"
     assert applied("on", WITHOUT) == ("hi", ignored)
 

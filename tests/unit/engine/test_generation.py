@@ -19,7 +19,7 @@ class Run:
         self.deltas: list[Delta] = []
         self.generation = Generation(SamplingParams(**sampling), self.deltas.append)  # type: ignore[arg-type]
 
-    def say(self, *pieces: str | bytes, first_id: int = 1) -> list[bool]:
+    def feed(self, *pieces: str | bytes, first_id: int = 1) -> list[bool]:
         return [
             self.generation.on_piece(
                 piece.encode() if isinstance(piece, str) else piece, first_id + index, None
@@ -34,14 +34,14 @@ class Run:
 
 def test_every_piece_is_a_delta() -> None:
     run = Run()
-    assert run.say("a", "b", "c") == [False, False, False]
+    assert run.feed("a", "b", "c") == [False, False, False]
     assert run.texts == ["a", "b", "c"]
 
 
 def test_max_tokens_is_exact_and_ends_by_length() -> None:
     # R8
     run = Run(max_tokens=2)
-    assert run.say("a", "b", "c") == [False, True, True]
+    assert run.feed("a", "b", "c") == [False, True, True]
     assert run.texts == ["a", "b"]
     finish = run.generation.finish(ENDED)
     assert finish.reason is FinishReason.LENGTH
@@ -52,109 +52,109 @@ def test_max_tokens_is_exact_and_ends_by_length() -> None:
 def test_pieces_without_text_count_as_tokens() -> None:
     # R4, R8: the bytes of one character may be several tokens.
     run = Run(max_tokens=4)
-    assert run.say(*[bytes([byte]) for byte in "😀".encode()]) == [False, False, False, True]
+    assert run.feed(*[bytes([byte]) for byte in "😀".encode()]) == [False, False, False, True]
     assert run.texts == ["", "", "", "😀"]
 
 
 def test_limit_in_the_middle_of_a_character_drops_the_half() -> None:
     # R27
     run = Run(max_tokens=2)
-    run.say("a", "😀".encode()[:2])
+    run.feed("a", "😀".encode()[:2])
     run.generation.finish(ENDED)
     assert "".join(run.texts) == "a"
 
 
-def test_limit_releases_what_was_held_back() -> None:
+def test_limit_releases_held_back_text() -> None:
     # R26
     run = Run(max_tokens=2, stop=("END",))
-    run.say("x", "EN")
+    run.feed("x", "EN")
     assert "".join(run.texts) == "xEN"
 
 
 @pytest.mark.parametrize(
-    ("pieces", "shown"),
+    ("pieces", "text"),
     [(["one EN", "D two"], "one "), (["one END two"], "one "), (["END"], "")],
     ids=["across", "inside", "alone"],
 )
-def test_stop_string_ends_the_run_and_is_named(pieces: list[str], shown: str) -> None:
+def test_stop_string_ends_the_run_and_is_named(pieces: list[str], text: str) -> None:
     # R11
     run = Run(stop=("zzz", "END"))
-    assert run.say(*pieces)[-1] is True
+    assert run.feed(*pieces)[-1] is True
     finish = run.generation.finish(ENDED)
-    assert "".join(run.texts) == shown
+    assert "".join(run.texts) == text
     assert (finish.reason, finish.stop_reason) == (FinishReason.STOP, "END")
     assert finish.usage.completion_tokens == len(pieces)
 
 
-def test_stop_string_stays_on_request_but_nothing_behind_it() -> None:
+def test_stop_string_is_kept_on_request_without_the_text_after_it() -> None:
     # R12
     run = Run(stop=("END",), include_stop_str_in_output=True)
-    run.say("one EN", "D two")
+    run.feed("one EN", "D two")
     assert "".join(run.texts) == "one END"
 
 
-def test_stop_on_the_last_token_allowed_is_a_stop() -> None:
+def test_stop_string_in_the_last_allowed_token_ends_by_stop() -> None:
     run = Run(stop=("END",), max_tokens=2)
-    run.say("a", "END")
+    run.feed("a", "END")
     assert run.generation.finish(ENDED).reason is FinishReason.STOP
 
 
 def test_stop_token_ends_the_run_without_its_text() -> None:
     run = Run(stop_token_ids=(3,))
-    assert run.say("a", "b", "c", "d") == [False, False, True, True]
+    assert run.feed("a", "b", "c", "d") == [False, False, True, True]
     finish = run.generation.finish(ENDED)
     assert run.texts == ["a", "b"]
     assert (finish.reason, finish.stop_reason) == (FinishReason.STOP, 3)
     assert finish.usage.completion_tokens == 3
 
 
-def test_stop_token_releases_text_that_was_held_as_a_possible_stop_string() -> None:
+def test_stop_token_releases_held_back_text() -> None:
     # R26
     run = Run(stop=("END",), stop_token_ids=(2,))
-    run.say("one EN", "x")
+    run.feed("one EN", "x")
     assert "".join(run.texts) == "one EN"
 
 
-def test_end_of_the_backends_own_counts_as_the_backend_says() -> None:
+def test_end_by_the_backend_uses_the_backends_count() -> None:
     # R4: its count knows of an end-of-sequence token that brought no piece.
     run = Run()
-    run.say("a", "b")
+    run.feed("a", "b")
     finish = run.generation.finish(ENDED)
     assert finish.usage.completion_tokens == 99
     assert finish.timings.prefill_ms == 12.5
     assert finish.stop_reason is None
 
 
-def test_backend_that_does_not_count_has_its_pieces_counted() -> None:
+def test_pieces_are_counted_for_a_backend_without_a_count() -> None:
     run = Run()
-    run.say("a", "b")
+    run.feed("a", "b")
     assert run.generation.finish(RunResult(prompt_tokens=1)).usage.completion_tokens == 2
 
 
-def test_end_of_the_backends_own_keeps_its_reason_and_releases_held_text() -> None:
+def test_end_by_the_backend_keeps_its_reason_and_releases_held_back_text() -> None:
     # R26
     run = Run(stop=("END",))
-    run.say("one E")
+    run.feed("one E")
     finish = run.generation.finish(RunResult(reason=FinishReason.LENGTH))
     assert finish.reason is FinishReason.LENGTH
     assert run.texts == ["one ", "E"]
 
 
-def test_nothing_after_the_end_is_seen() -> None:
+def test_pieces_after_the_end_are_ignored() -> None:
     # R26, R31
     run = Run(max_tokens=1, stop=("END",))
-    run.say("a")
-    assert run.say("b", "END") == [True, True]
+    run.feed("a")
+    assert run.feed("b", "END") == [True, True]
     assert run.texts == ["a"]
     assert run.generation.stop_reason is None
 
 
-def test_nothing_after_cancel_is_seen_or_released() -> None:
+def test_pieces_after_a_cancel_are_ignored() -> None:
     # R31
     run = Run(stop=("END",))
-    run.say("a EN")
+    run.feed("a EN")
     run.generation.cancel()
-    assert run.say("D", "b") == [True, True]
+    assert run.feed("D", "b") == [True, True]
     run.generation.finish(ENDED)
     assert run.texts == ["a "]
 
@@ -168,18 +168,16 @@ def test_nothing_after_cancel_is_seen_or_released() -> None:
         ({"stop_token_ids": (1,)}, True),
     ],
 )
-def test_a_run_is_cancelled_only_before_an_end_of_its_own(
-    sampling: dict[str, object], own_end: bool
-) -> None:
+def test_is_cancelled_only_before_the_end(sampling: dict[str, object], own_end: bool) -> None:
     """An answer that has ended is told whole, whoever leaves a moment later."""
     run = Run(**sampling)
-    run.say("a")
+    run.feed("a")
     assert not run.generation.is_cancelled
     run.generation.cancel()
     assert run.generation.is_cancelled is not own_end
 
 
-def test_logprobs_pass_through_with_their_place_in_the_text() -> None:
+def test_logprobs_have_their_offset_in_the_text() -> None:
     # R13
     run = Run(logprobs=1, stop=("bcx",))
     top = (("a", -0.25), ("b", -1.5))

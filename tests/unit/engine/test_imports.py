@@ -11,7 +11,7 @@ HOSTED = ("engine.hosts.child", "engine.backends.rkllm.backend", "engine.backend
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_importing_brings_nothing_foreign(module: str) -> None:
+def test_importing_a_module_imports_no_foreign_library(module: str) -> None:
     loaded = loaded_with(module)
     assert "engine" in loaded
     assert loaded.isdisjoint(FOREIGN)
@@ -19,5 +19,5 @@ def test_importing_brings_nothing_foreign(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", HOSTED)
-def test_a_process_with_a_backend_begins_without_what_its_parent_needs(module: str) -> None:
+def test_host_process_does_not_import_the_parents_modules(module: str) -> None:
     assert loaded_with(module).isdisjoint({"asyncio", "ssl"})

@@ -22,7 +22,7 @@ from engine.errors import EngineClosed, EngineDead, ModelLoadFailed
 from engine.hooks import EngineEvent, HostLoaded
 from engine.timeouts import Timeouts
 from tests.conftest import ScriptFactory
-from tests.unit.engine.test_reserve import said
+from tests.unit.engine.test_reserve import generate_text
 from tests.waiting import wait_until
 
 DEADLINE_S = 20.0
@@ -58,7 +58,7 @@ async def pool_of(script: ScriptFactory) -> AsyncIterator[PoolMaker]:
         await pool.close()
 
 
-async def test_what_is_asked_of_it_is_asked_of_all(pool_of: PoolMaker) -> None:
+async def test_pool_forwards_calls_to_all_engines(pool_of: PoolMaker) -> None:
     pool = pool_of(a={"slots": 2}, b={"slots": 3})
     loaded: list[EngineEvent] = []
     pool.subscribe(lambda event: loaded.append(event) if isinstance(event, HostLoaded) else None)
@@ -70,11 +70,11 @@ async def test_what_is_asked_of_it_is_asked_of_all(pool_of: PoolMaker) -> None:
     assert engines_by_model(pool, "other") == pool.engines
 
 
-async def test_what_runs_is_counted_of_all(pool_of: PoolMaker) -> None:
+async def test_pool_sums_counts_of_all_engines(pool_of: PoolMaker) -> None:
     pool = pool_of(FOREVER, a={"slots": 1}, b={"slots": 1})
     first, second = [await engine.generate(FOR_EVER) for engine in pool.engines.values()]
     assert pool.running == 2
-    waiting = asyncio.create_task(said(pool.engines["a"], "next"))
+    waiting = asyncio.create_task(generate_text(pool.engines["a"], "next"))
     await wait_until(lambda: pool.waiting == 1)
     second.abort()
     await wait_until(lambda: pool.running == 1)
@@ -82,7 +82,7 @@ async def test_what_runs_is_counted_of_all(pool_of: PoolMaker) -> None:
     assert await waiting == "next"
 
 
-async def test_all_are_had_to_load_though_one_is_ready(pool_of: PoolMaker) -> None:
+async def test_ready_loads_all_engines_even_if_one_is_ready(pool_of: PoolMaker) -> None:
     pool = pool_of(a={}, b={})
     await pool.engines["a"].ready()
     assert pool.engines["b"].state is EngineState.LOADING
@@ -91,16 +91,16 @@ async def test_all_are_had_to_load_though_one_is_ready(pool_of: PoolMaker) -> No
     await wait_until(lambda: pool.engines["b"].state is EngineState.READY)
 
 
-async def test_a_model_that_does_not_load_stops_no_other(pool_of: PoolMaker) -> None:
+async def test_model_that_fails_to_load_does_not_affect_others(pool_of: PoolMaker) -> None:
     pool = pool_of(broken={"load_error": "no such chip"}, fine={"slots": 2})
     await pool.ready()
     with pytest.raises(ModelLoadFailed, match="no such chip"):
         await pool.engines["broken"].ready()
     assert (pool.state, pool.failure, pool.slots) == (EngineState.READY, None, 2)
-    assert await said(pool.engines["fine"], "hello") == "hello"
+    assert await generate_text(pool.engines["fine"], "hello") == "hello"
 
 
-async def test_it_is_dead_when_all_are(pool_of: PoolMaker) -> None:
+async def test_pool_is_dead_when_all_engines_are(pool_of: PoolMaker) -> None:
     pool = pool_of(a={"load_error": "first"}, b={"load_error": "second"})
     with pytest.raises(ModelLoadFailed, match="first"):
         await pool.ready()
@@ -109,7 +109,9 @@ async def test_it_is_dead_when_all_are(pool_of: PoolMaker) -> None:
         await pool.reserve(Priority.JOB)
 
 
-async def test_places_are_as_many_as_slots_and_go_by_priority(pool_of: PoolMaker) -> None:
+async def test_reservations_are_limited_to_slots_and_granted_by_priority(
+    pool_of: PoolMaker,
+) -> None:
     pool = pool_of(a={"slots": 1}, b={"slots": 1})
     for engine in pool.engines.values():
         await engine.ready()
@@ -130,14 +132,14 @@ async def test_places_are_as_many_as_slots_and_go_by_priority(pool_of: PoolMaker
     assert order == [Priority.JOB, Priority.BATCH]
 
 
-async def test_a_model_that_is_loaded_later_brings_its_places(pool_of: PoolMaker) -> None:
+async def test_model_loaded_later_adds_its_reservations(pool_of: PoolMaker) -> None:
     pool = pool_of(a={"slots": 1}, b={"slots": 3, "load_ms": 300})
     async with asyncio.timeout(DEADLINE_S):
         for _ in range(4):
             await pool.reserve(Priority.JOB)
 
 
-async def test_who_waits_for_a_place_is_told_when_the_last_model_dies(pool_of: PoolMaker) -> None:
+async def test_waiting_reservation_fails_when_the_last_model_dies(pool_of: PoolMaker) -> None:
     pool = pool_of(DEAF, a={"slots": 1})
     await pool.reserve(Priority.JOB)
     waiting = asyncio.create_task(pool.reserve(Priority.JOB))
@@ -148,18 +150,18 @@ async def test_who_waits_for_a_place_is_told_when_the_last_model_dies(pool_of: P
         await waiting
 
 
-async def test_a_place_is_no_slot(pool_of: PoolMaker) -> None:
+async def test_reservation_cannot_be_taken_as_a_slot(pool_of: PoolMaker) -> None:
     # Whoever has one waits for a slot of the model that it turns out to want.
     pool = pool_of(a={"slots": 1}, b={"slots": 1})
     place = await pool.reserve(Priority.JOB)
     async with asyncio.timeout(DEADLINE_S):
-        assert await said(pool.engines["a"], "one", place) == "one"
-        assert await said(pool.engines["b"], "two", place) == "two"
+        assert await generate_text(pool.engines["a"], "one", place) == "one"
+        assert await generate_text(pool.engines["b"], "two", place) == "two"
     place.release()
     await wait_until(lambda: pool.running == 0)
 
 
-async def test_closing_sends_away_who_waits(pool_of: PoolMaker) -> None:
+async def test_close_fails_waiting_reservations(pool_of: PoolMaker) -> None:
     pool = pool_of(a={"slots": 1})
     await pool.reserve(Priority.JOB)
     waiting = asyncio.create_task(pool.reserve(Priority.JOB))
@@ -169,6 +171,6 @@ async def test_closing_sends_away_who_waits(pool_of: PoolMaker) -> None:
         await waiting
 
 
-def test_a_pool_of_nothing_is_a_mistake() -> None:
+def test_empty_pool_is_refused() -> None:
     with pytest.raises(ValueError, match="needs a model"):
         EnginePool({})

@@ -52,17 +52,17 @@ def test_prompt_that_cannot_fit_is_refused_by_its_length(prompt: Prompt) -> None
 
 
 @pytest.mark.parametrize("prompt", [LONGEST, (1,) * CONTEXT, chat(LONGEST), "", ()])
-def test_prompt_that_may_fit_is_left_to_the_engine(prompt: Prompt) -> None:
+def test_prompt_that_may_fit_is_accepted(prompt: Prompt) -> None:
     check_size(prompt, CONTEXT)
 
 
-def test_error_names_an_input_that_is_no_prompt() -> None:
+def test_error_names_the_field_of_other_inputs() -> None:
     with pytest.raises(PromptTooLong, match=r"^input: 101 tokens") as refused:
         check_size((1,) * 101, CONTEXT, "input")
     assert refused.value.details["param"] == "input"
 
 
-def test_long_text_is_read_only_until_it_does_not_fit() -> None:
+def test_long_text_is_tokenized_only_until_it_does_not_fit() -> None:
     read: list[int] = []
 
     def tokenize(text: str) -> list[int]:

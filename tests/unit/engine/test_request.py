@@ -1,23 +1,23 @@
 from engine.request import Chat, GenerationRequest, Message, Priority, SamplingParams
 
 
-def test_defaults_are_those_of_the_interface() -> None:
+def test_sampling_defaults_are_the_public_ones() -> None:
     # R9: 1.0 is the default temperature, and nothing is penalised or cut.
     sampling = SamplingParams()
     assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 1.0, -1)
     assert (sampling.repetition_penalty, sampling.min_p, sampling.seed) == (1.0, 0.0, None)
 
 
-def test_greedy_is_not_the_default_in_disguise() -> None:
+def test_temperature_zero_differs_from_the_default() -> None:
     # R9
     assert SamplingParams.from_wire(SamplingParams(temperature=0.0).to_wire()).temperature == 0.0
 
 
-def test_each_request_has_an_id_of_its_own() -> None:
+def test_each_request_has_its_own_id() -> None:
     assert len({GenerationRequest(prompt="x").request_id for _ in range(100)}) == 100
 
 
-def test_interactive_goes_before_jobs_and_those_before_batches() -> None:
+def test_priorities_order_interactive_before_jobs_before_batches() -> None:
     assert sorted(Priority) == [Priority.INTERACTIVE, Priority.JOB, Priority.BATCH]
 
 

@@ -20,44 +20,44 @@ def scripted(script: Path) -> BackendConfig:
     return BackendConfig("scripted", {"model_path": str(script)})
 
 
-async def said(engine: Engine, prompt: str, slot: Slot | None = None) -> str:
+async def generate_text(engine: Engine, prompt: str, slot: Slot | None = None) -> str:
     request = GenerationRequest(prompt=prompt, request_id=prompt, priority=Priority.JOB)
     async with await engine.generate(request, slot) as stream:
         return "".join([delta.text async for batch in stream for delta in batch])
 
 
-async def free(engine: Engine) -> None:
+async def wait_until_free(engine: Engine) -> None:
     await wait_until(lambda: not engine.running)
 
 
-def test_slot_is_used_or_given_back_and_only_once() -> None:
-    given: list[int] = []
-    slot = Slot(lambda: given.append(1))
+def test_slot_is_taken_or_released_only_once() -> None:
+    is_taken: list[int] = []
+    slot = Slot(lambda: is_taken.append(1))
     slot.release()
     slot.release()
-    assert given == [1]
+    assert is_taken == [1]
     assert not slot.take()
-    taken = Slot(lambda: given.append(2))
+    taken = Slot(lambda: is_taken.append(2))
     assert taken.take()
     assert not taken.take()
     taken.release()
-    assert given == [1]
+    assert is_taken == [1]
 
 
-async def test_reserved_slot_is_what_the_request_runs_on(
+async def test_request_runs_on_the_reserved_slot(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     engine = engine_factory(scripted(script({"pieces": ["ok"]}, slots=1)), isolation="thread")
     slot = await engine.reserve(Priority.JOB)
     assert (engine.running, engine.waiting) == (1, 0)
-    assert await said(engine, "a", slot) == "ok"
-    await free(engine)
+    assert await generate_text(engine, "a", slot) == "ok"
+    await wait_until_free(engine)
     # Used up: a second request with it waits in line like everybody.
-    assert await said(engine, "b", slot) == "ok"
-    await free(engine)
+    assert await generate_text(engine, "b", slot) == "ok"
+    await wait_until_free(engine)
 
 
-async def test_reserving_waits_behind_what_is_interactive(
+async def test_reserve_waits_behind_interactive_requests(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     engine = engine_factory(scripted(script({"pieces": ["ok"]}, slots=1)), isolation="thread")
@@ -81,7 +81,7 @@ async def test_reserving_waits_behind_what_is_interactive(
     assert engine.running == 0
 
 
-async def test_cancelled_while_it_waits_for_the_model_or_a_slot(
+async def test_cancelled_reserve_leaks_no_slot(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     path = script({"pieces": ["ok"]}, slots=1, load_ms=100)
@@ -99,7 +99,7 @@ async def test_cancelled_while_it_waits_for_the_model_or_a_slot(
     assert (engine.running, engine.waiting) == (0, 0)
 
 
-async def test_no_slot_is_held_while_a_crashed_host_starts_again(
+async def test_reserve_holds_no_slot_during_a_restart(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     crash = {"when": "crash", "pieces": [{"signal": "SIGKILL"}]}
@@ -107,7 +107,7 @@ async def test_no_slot_is_held_while_a_crashed_host_starts_again(
     slot = await engine.reserve(Priority.JOB)
     waiting = asyncio.create_task(engine.reserve(Priority.JOB))
     with pytest.raises(Exception, match="SIGKILL"):
-        await said(engine, "crash", slot)
+        await generate_text(engine, "crash", slot)
     await wait_until(lambda: (engine.running, engine.waiting) == (0, 0))
     # Who came later and is more urgent goes first.
     request = GenerationRequest(prompt="x", request_id="x", priority=Priority.INTERACTIVE)
@@ -119,10 +119,10 @@ async def test_no_slot_is_held_while_a_crashed_host_starts_again(
             async for _ in stream:
                 pass
         (await waiting).release()
-    await free(engine)
+    await wait_until_free(engine)
 
 
-async def test_who_waits_hears_that_there_will_be_none(
+async def test_reserve_fails_when_the_engine_dies(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     broken = engine_factory(scripted(script({}, load_error="broken")), isolation="thread")

@@ -34,23 +34,23 @@ def texts() -> Iterator[str]:
 
 
 @cache
-def told() -> str:
+def read_messages() -> str:
     """All of them, read once: it takes a third of a second."""
     return "\n".join(texts())
 
 
 @pytest.mark.parametrize("message", MESSAGES)
-def test_a_message_is_one_that_this_project_gives(message: str) -> None:
+def test_documented_message_exists_in_the_code(message: str) -> None:
     # What follows a colon, and the library's name, may be put in from elsewhere.
     fragments = [each for each in re.split(" ?… ?|: |librkllmrt.so ", message) if each]
-    assert [each for each in fragments if each not in told()] == []
+    assert [each for each in fragments if each not in read_messages()] == []
 
 
-def test_there_are_messages() -> None:
+def test_page_documents_messages() -> None:
     assert len(MESSAGES) > 20
 
 
-def test_links_within_the_page_lead_somewhere() -> None:
+def test_links_within_the_page_have_targets() -> None:
     headings = re.findall(r"^#+ (.+)$", PAGE, re.M)
     there = {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}
     assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= there

@@ -73,7 +73,7 @@ class TinyBackend:
         self.closed_with = list(self.aborts)
 
 
-class Results:
+class RecordingSink:
     """A sink that can be waited on."""
 
     def __init__(self) -> None:
@@ -111,8 +111,8 @@ class Results:
 
 
 @contextmanager
-def running(body: Body) -> Iterator[tuple[Runner, Results, TinyBackend]]:
-    backend, results = TinyBackend(body), Results()
+def running(body: Body) -> Iterator[tuple[Runner, RecordingSink, TinyBackend]]:
+    backend, results = TinyBackend(body), RecordingSink()
     runner = Runner(backend, results)
     runner.load()
     yield runner, results, backend
@@ -125,7 +125,7 @@ def echo(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) ->
     return RunResult(prompt_tokens=1)
 
 
-def test_run_gives_its_deltas_and_its_finish() -> None:
+def test_run_sends_its_deltas_and_its_finish() -> None:
     with running(echo) as (runner, results, _):
         runner.start(5, "hello", SamplingParams())
         results.wait()
@@ -152,7 +152,7 @@ def test_chat_that_cannot_be_rendered_fails_its_request_only() -> None:
         assert results.texts == [(2, "next")]
 
 
-def test_exception_of_a_backend_is_that_requests_failure(caplog: pytest.LogCaptureFixture) -> None:
+def test_exception_of_a_backend_fails_only_its_request(caplog: pytest.LogCaptureFixture) -> None:
     def body(*_: object) -> RunResult:
         raise ZeroDivisionError("by nothing")
 
@@ -172,19 +172,19 @@ def test_bad_stop_string_fails_its_request_and_not_the_caller() -> None:
         assert "stop string" in results.errors[1].message
 
 
-def test_abort_ends_a_silent_run_and_hides_what_it_says_late() -> None:
+def test_abort_ends_a_silent_run_and_drops_its_late_output() -> None:
     # R31
-    begun = threading.Event()
+    started = threading.Event()
 
     def body(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunResult:
-        begun.set()
+        started.set()
         assert aborted.wait(10)
         assert on_piece(b"late", 1, None)
         return RunResult()
 
     with running(body) as (runner, results, _):
         runner.start(1, "x", SamplingParams())
-        assert begun.wait(10)
+        assert started.wait(10)
         runner.abort(1)
         results.wait()
         assert results.texts == []
@@ -193,31 +193,31 @@ def test_abort_ends_a_silent_run_and_hides_what_it_says_late() -> None:
 
 
 @pytest.mark.parametrize("error", [BackendFailed("without a word"), KeyError("a bug")])
-def test_a_run_that_fails_after_its_abort_is_told_as_aborted(error: Exception) -> None:
+def test_run_that_fails_after_its_abort_is_reported_as_aborted(error: Exception) -> None:
     """Its slot is wanted as much as that of one that ends well."""
-    begun = threading.Event()
+    started = threading.Event()
 
     def body(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunResult:
-        begun.set()
+        started.set()
         assert aborted.wait(10)
         raise error
 
     with running(body) as (runner, results, _):
         runner.start(1, "x", SamplingParams())
-        assert begun.wait(10)
+        assert started.wait(10)
         runner.abort(1)
         results.wait()
         assert results.cut == [1]
         assert type(results.errors[1]) is BackendFailed
 
 
-def test_abort_that_comes_while_the_prompt_is_rendered_is_heard_by_the_run() -> None:
+def test_abort_during_rendering_reaches_the_run() -> None:
     # R31: else a prefill of minutes would go on for nobody.
     rendering, rendered = threading.Event(), threading.Event()
-    heard: list[bool] = []
+    was_aborted: list[bool] = []
 
     def body(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunResult:
-        heard.append(aborted.is_set())
+        was_aborted.append(aborted.is_set())
         return RunResult()
 
     with running(body) as (runner, results, backend):
@@ -233,10 +233,10 @@ def test_abort_that_comes_while_the_prompt_is_rendered_is_heard_by_the_run() -> 
         runner.abort(1)
         rendered.set()
         results.wait()
-    assert heard == [True] or heard == []
+    assert was_aborted == [True] or was_aborted == []
 
 
-def test_abort_of_what_is_over_or_unknown_is_nothing() -> None:
+def test_abort_of_an_ended_or_unknown_run_is_ignored() -> None:
     with running(echo) as (runner, results, backend):
         runner.abort(1)
         runner.start(1, "x", SamplingParams())
@@ -262,7 +262,7 @@ def test_side_calls_do_not_wait_behind_runs() -> None:
         release.set()
 
 
-def test_side_calls_do_not_wait_behind_vectors() -> None:
+def test_side_calls_do_not_wait_behind_embeddings() -> None:
     with running(echo) as (runner, results, backend):
         runner.call("embed", "abc", results.answer)
         runner.call("tokenize", "ab", results.answer)
@@ -284,15 +284,15 @@ def test_side_call_that_raises_answers_with_an_error() -> None:
     assert type(rejected) is RequestRejected
 
 
-def test_close_ends_what_runs_first() -> None:
-    begun = threading.Event()
+def test_close_aborts_the_runs_first() -> None:
+    started = threading.Event()
 
     def body(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunResult:
-        begun.set()
+        started.set()
         assert aborted.wait(10)
         return RunResult()
 
     with running(body) as (runner, results, _):
         runner.start(1, "x", SamplingParams())
-        assert begun.wait(10)
+        assert started.wait(10)
     assert list(results.finishes) == [1]

@@ -63,7 +63,7 @@ TOO_COSTLY: list[tuple[dict[str, Any], str]] = [
         "can be combined in more than 2000 ways",
     ),
 ]
-_TWICE: dict[str, Any] = {
+_DOUBLING: dict[str, Any] = {
     f"d{level}": {"prefixItems": [{"$ref": f"#/$defs/d{level + 1}", "minItems": 1}] * 2}
     for level in range(40)
 }
@@ -71,7 +71,7 @@ _TWICE: dict[str, Any] = {
 COSTLY_TO_ESTIMATE: dict[str, dict[str, Any]] = {
     "reference to itself": {"anyOf": [{"$ref": "#", "maxItems": 1}]},
     "two references to itself": {"anyOf": [{"$ref": "#", "maxItems": 1}, {"$ref": "#", "type": 1}]},
-    "doubling": {"$defs": {**_TWICE, "d40": {}}, "$ref": "#/$defs/d0"},
+    "doubling": {"$defs": {**_DOUBLING, "d40": {}}, "$ref": "#/$defs/d0"},
     "many values in many ways": {"anyOf": [{"minItems": 1}] * 1_900, "enum": [1] * 15_000},
     "many parts in many ways": {"anyOf": [{"minItems": 1}] * 1_900, "allOf": [{"a": 1}] * 5_000},
     "long references": {
@@ -110,10 +110,10 @@ ACCEPTED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize(("schema", "why"), TOO_COSTLY, ids=[why for _, why in TOO_COSTLY])
 def test_costly_schema_is_refused_naming_the_field(schema: dict[str, Any], why: str) -> None:
-    found = find_cost_violation(schema)
-    assert found is not None
-    assert why in found
-    assert len(found) < 300
+    violation = find_cost_violation(schema)
+    assert violation is not None
+    assert why in violation
+    assert len(violation) < 300
 
 
 @pytest.mark.parametrize("schema", ACCEPTED, ids=lambda schema: str(schema)[:60])
@@ -122,7 +122,7 @@ def test_schema_within_the_limits_is_accepted(schema: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", COSTLY_TO_ESTIMATE)
-def test_estimate_gives_up_after_a_bounded_number_of_steps(name: str) -> None:
+def test_estimate_stops_after_a_limited_number_of_steps(name: str) -> None:
     began_s = time.thread_time()
     assert find_cost_violation(COSTLY_TO_ESTIMATE[name]) is not None
     assert time.thread_time() - began_s < 1
@@ -130,12 +130,12 @@ def test_estimate_gives_up_after_a_bounded_number_of_steps(name: str) -> None:
 
 def test_estimate_counts_a_definition_once_and_a_merged_one_each_time() -> None:
     definition = {"a": {"type": "array", "minItems": 1_000}}
-    once = {"$defs": definition, "prefixItems": [{"$ref": "#/$defs/a"}] * 9}
+    single = {"$defs": definition, "prefixItems": [{"$ref": "#/$defs/a"}] * 9}
     merged = {
         "$defs": definition,
         "prefixItems": [{"$ref": "#/$defs/a", "maxItems": 1_001}] * 9,
     }
-    assert estimate_symbols(once) < 2 * 6_000
+    assert estimate_symbols(single) < 2 * 6_000
     assert estimate_symbols(merged) > 9 * 6_000
 
 

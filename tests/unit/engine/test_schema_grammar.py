@@ -81,7 +81,7 @@ NOT_HELD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("schema", HELD, ids=str)
-def test_schema_is_a_grammar(schema: dict[str, Any]) -> None:
+def test_schema_becomes_a_grammar(schema: dict[str, Any]) -> None:
     assert find_schema_violation(schema) is None
     for thinking in (False, True):
         grammar = build_grammar(schema, thinking=thinking)
@@ -94,12 +94,14 @@ def test_schema_is_a_grammar(schema: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("schema", "why"), NOT_HELD, ids=[why for _, why in NOT_HELD])
-def test_what_cannot_be_held_to_is_told_in_a_sentence(schema: dict[str, Any], why: str) -> None:
-    told = find_schema_violation(schema)
-    assert told is not None
-    assert why in told
-    assert "\n" not in told
-    assert len(told) <= 300
+def test_schema_that_cannot_be_enforced_is_refused_with_a_reason(
+    schema: dict[str, Any], why: str
+) -> None:
+    violation = find_schema_violation(schema)
+    assert violation is not None
+    assert why in violation
+    assert "\n" not in violation
+    assert len(violation) <= 300
     with pytest.raises(RequestRejected, match="json_schema: answers cannot be held to it: ") as no:
         build_grammar(schema)
     assert no.value.details["param"] == "json_schema"
@@ -115,7 +117,7 @@ def test_what_cannot_be_held_to_is_told_in_a_sentence(schema: dict[str, Any], wh
     ],
     ids=["repetition", "nested repetition", "groups", "length"],
 )
-def test_check_grammar_refuses_what_grows_too_large(grammar: str, message: str) -> None:
+def test_check_grammar_refuses_grammars_that_grow_too_large(grammar: str, message: str) -> None:
     with pytest.raises(RequestRejected, match=message):
         check_grammar(grammar)
 

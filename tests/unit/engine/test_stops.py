@@ -5,7 +5,7 @@ import pytest
 from engine.stops import StopMatcher
 
 
-def shown(pieces: list[str], stops: list[str], *, include: bool = False) -> list[str]:
+def push_all(pieces: list[str], stops: list[str], *, include: bool = False) -> list[str]:
     """What each piece lets through, and at the end what was held back."""
     matcher = StopMatcher(stops, include_stop_str=include)
     out = []
@@ -16,37 +16,37 @@ def shown(pieces: list[str], stops: list[str], *, include: bool = False) -> list
     return [*out, matcher.flush()]
 
 
-def test_text_without_a_stop_goes_through_as_it_came() -> None:
-    assert shown(["good ", "bye ", "world"], ["END"]) == ["good ", "bye ", "world", ""]
+def test_text_without_a_stop_is_unchanged() -> None:
+    assert push_all(["good ", "bye ", "world"], ["END"]) == ["good ", "bye ", "world", ""]
 
 
 def test_stop_inside_one_piece() -> None:
-    assert shown(["one END two"], ["END"]) == ["one "]
+    assert push_all(["one END two"], ["END"]) == ["one "]
 
 
-def test_stop_across_pieces_never_shows_its_prefix() -> None:
-    assert shown(["one E", "N", "D two"], ["END"]) == ["one ", "", ""]
+def test_prefix_of_a_stop_across_pieces_is_held_back() -> None:
+    assert push_all(["one E", "N", "D two"], ["END"]) == ["one ", "", ""]
 
 
-def test_prefix_that_comes_to_nothing_is_released_at_once() -> None:
-    assert shown(["one E", "N", "X"], ["END"]) == ["one ", "", "ENX", ""]
+def test_prefix_that_cannot_match_is_released_at_once() -> None:
+    assert push_all(["one E", "N", "X"], ["END"]) == ["one ", "", "ENX", ""]
 
 
 def test_prefix_at_the_end_of_the_stream_is_released_by_flush() -> None:
-    assert shown(["one EN"], ["END"]) == ["one ", "EN"]
+    assert push_all(["one EN"], ["END"]) == ["one ", "EN"]
 
 
-def test_only_as_much_is_held_as_can_still_match() -> None:
-    assert shown(["aab", "a"], ["aabaac"]) == ["", "", "aaba"]
-    assert shown(["aab", "ab"], ["aabaac"]) == ["", "aabab", ""]
+def test_only_text_that_can_still_match_is_held_back() -> None:
+    assert push_all(["aab", "a"], ["aabaac"]) == ["", "", "aaba"]
+    assert push_all(["aab", "ab"], ["aabaac"]) == ["", "aabab", ""]
 
 
 def test_matched_stop_is_kept_on_request() -> None:
     # R12
-    assert shown(["one EN", "D two"], ["END"], include=True) == ["one ", "END"]
+    assert push_all(["one EN", "D two"], ["END"], include=True) == ["one ", "END"]
 
 
-def test_earliest_completing_match_wins_over_one_that_began_before() -> None:
+def test_match_that_completes_first_wins() -> None:
     matcher = StopMatcher(["abcd", "bc"])
     assert matcher.push("xabcd") == "xa"
     assert matcher.matched == "bc"
@@ -64,7 +64,7 @@ def test_match_by_falling_back_to_a_shorter_prefix() -> None:
     assert matcher.matched == "aaab"
 
 
-def test_flush_begins_anew() -> None:
+def test_flush_resets_the_matcher() -> None:
     matcher = StopMatcher(["END"])
     matcher.push("EN")
     assert matcher.flush() == "EN"

@@ -93,7 +93,7 @@ async def read(stream: TokenStream) -> list[list[str]]:
         return [[delta.text for delta in batch] async for batch in stream]
 
 
-async def test_batches_come_as_they_were_fed_and_then_the_result(harness: StreamHarness) -> None:
+async def test_stream_yields_the_fed_deltas_and_then_has_a_result(harness: StreamHarness) -> None:
     stream = harness.open()
     stream.feed(deltas("a", "b"))
     assert [delta.text for delta in await anext(stream)] == ["a", "b"]
@@ -120,7 +120,7 @@ async def test_consumer_that_waits_is_woken(harness: StreamHarness) -> None:
     assert await reader == [["a"], ["b"]]
 
 
-async def test_held_back_text_wakes_nobody_up_for_nothing(harness: StreamHarness) -> None:
+async def test_delta_without_text_is_not_yielded(harness: StreamHarness) -> None:
     stream = harness.open()
     stream.feed(deltas("", ""))
     stream.feed(deltas("a", "", "b"))
@@ -139,7 +139,7 @@ async def test_failure_is_raised_after_the_deltas_before_it(harness: StreamHarne
     assert stream.result is None
 
 
-async def test_abort_asks_the_host_once_and_hides_the_rest(harness: StreamHarness) -> None:
+async def test_abort_calls_the_host_once_and_drops_later_deltas(harness: StreamHarness) -> None:
     # R31
     stream = harness.open()
     stream.feed(deltas("unread"))
@@ -177,7 +177,7 @@ async def test_leaving_the_block_aborts(harness: StreamHarness) -> None:
     assert harness.aborted == [7]
 
 
-async def test_all_who_wait_for_the_end_are_told_and_one_may_give_up(
+async def test_wait_ended_returns_for_all_waiters_after_one_is_cancelled(
     harness: StreamHarness,
 ) -> None:
     stream = harness.open()
@@ -191,7 +191,7 @@ async def test_all_who_wait_for_the_end_are_told_and_one_may_give_up(
         await asyncio.gather(*waiting[1:])
 
 
-async def test_over_counts_once(harness: StreamHarness) -> None:
+async def test_only_the_first_end_counts(harness: StreamHarness) -> None:
     stream = harness.open()
     stream.end(FINISH, None)
     stream.end(None, BackendFailed("again"))
@@ -221,7 +221,7 @@ def small_stream(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_stream")
-async def test_reader_that_stopped_reading_costs_its_own_request(harness: StreamHarness) -> None:
+async def test_slow_reader_aborts_only_its_own_request(harness: StreamHarness) -> None:
     stream = harness.open()
     stream.feed(deltas("12345", "67890"))
     stream.feed(deltas("!"))
@@ -235,7 +235,7 @@ async def test_reader_that_stopped_reading_costs_its_own_request(harness: Stream
 
 
 @pytest.mark.usefixtures("small_stream")
-async def test_reader_that_keeps_up_may_read_any_amount(harness: StreamHarness) -> None:
+async def test_fast_reader_may_read_any_amount(harness: StreamHarness) -> None:
     stream = harness.open()
     for _ in range(10):
         stream.feed(deltas("1234567890"))
@@ -246,7 +246,7 @@ async def test_reader_that_keeps_up_may_read_any_amount(harness: StreamHarness) 
 
 @pytest.mark.usefixtures("small_stream")
 @pytest.mark.parametrize("threaded", [False, True])
-async def test_answer_that_lost_text_never_ends_well(
+async def test_answer_with_dropped_text_ends_with_an_error(
     harness: StreamHarness, threaded: bool
 ) -> None:
     # The end of the run may be known in the same turn as the text that was one too many.
@@ -259,7 +259,7 @@ async def test_answer_that_lost_text_never_ends_well(
     assert harness.overs == 1
 
 
-async def test_prefill_clock(harness: StreamHarness) -> None:
+async def test_prefill_timeout_aborts_the_run(harness: StreamHarness) -> None:
     stream = harness.open(prefill_timeout_s=0.02)
     with pytest.raises(EngineStalled, match=r"no first token came within 0\.02 s"):
         await read(stream)
@@ -267,7 +267,7 @@ async def test_prefill_clock(harness: StreamHarness) -> None:
     stream.end(None, None)
 
 
-async def test_stall_clock_runs_from_the_last_token(harness: StreamHarness) -> None:
+async def test_stall_timeout_counts_from_the_last_token(harness: StreamHarness) -> None:
     stream = harness.open(prefill_timeout_s=60, stall_timeout_s=0.05)
     stream.feed(deltas("a"))
     with pytest.raises(EngineStalled, match=r"no token came for 0\.05 s"):
@@ -275,7 +275,7 @@ async def test_stall_clock_runs_from_the_last_token(harness: StreamHarness) -> N
     stream.end(None, None)
 
 
-async def test_tokens_move_the_stall_clock(harness: StreamHarness) -> None:
+async def test_tokens_restart_the_stall_timeout(harness: StreamHarness) -> None:
     stream = harness.open(stall_timeout_s=0.2)
     for _ in range(8):
         # A token with no text is a token: text may be held back as a possible stop for long.
@@ -285,7 +285,7 @@ async def test_tokens_move_the_stall_clock(harness: StreamHarness) -> None:
     stream.end(FINISH, None)
 
 
-async def test_deadline_of_the_request_comes_before_the_other_clocks(
+async def test_deadline_of_the_request_precedes_the_other_timeouts(
     harness: StreamHarness,
 ) -> None:
     stream = harness.open(deadline_s=0.02, timeout_s=12, stall_timeout_s=60)
@@ -295,7 +295,7 @@ async def test_deadline_of_the_request_comes_before_the_other_clocks(
     stream.end(None, None)
 
 
-async def test_run_that_is_deaf_to_an_abort_is_reported_for_killing(harness: StreamHarness) -> None:
+async def test_run_that_ignores_an_abort_is_reported_as_stuck(harness: StreamHarness) -> None:
     stream = harness.open(abort_grace_s=0.02)
     stream.abort()
     async with asyncio.timeout(10):
@@ -307,7 +307,9 @@ async def test_run_that_is_deaf_to_an_abort_is_reported_for_killing(harness: Str
     assert type(stream.error) is GenerationCancelled
 
 
-async def test_prefill_that_cannot_be_interrupted_gets_its_own_time(harness: StreamHarness) -> None:
+async def test_prefill_that_cannot_be_interrupted_gets_its_full_time(
+    harness: StreamHarness,
+) -> None:
     # A cancelled long prompt must not cost a model reload.
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -319,7 +321,7 @@ async def test_prefill_that_cannot_be_interrupted_gets_its_own_time(harness: Str
     stream.end(None, None)
 
 
-async def test_nothing_ticks_after_the_end(harness: StreamHarness) -> None:
+async def test_no_timeout_expires_after_the_end(harness: StreamHarness) -> None:
     stream = harness.open(prefill_timeout_s=0.01, abort_grace_s=0.01)
     stream.end(FINISH, None)
     await asyncio.sleep(0.05)
@@ -345,19 +347,19 @@ async def test_timings_are_in_milliseconds_and_add_up(harness: StreamHarness) ->
     assert timings.tokens_per_second == pytest.approx(10_000 / timings.generate_ms, rel=0.01)
 
 
-async def test_end_brings_the_first_token_and_what_was_reused_over_the_wire(
+async def test_finish_from_the_host_has_first_token_time_and_reused_tokens(
     harness: StreamHarness,
 ) -> None:
     stream = harness.open(buffered=True)
     await asyncio.sleep(0.02)
     stream.feed(deltas("a"))
     timings = Timings(prefill_ms=3, first_token_ms=4)
-    said = Finish(reason=FinishReason.STOP, usage=Usage(9, 2, 5), timings=timings)
-    stream.end(Finish.from_wire(json.loads(json.dumps(said.to_wire()))), None)
+    finish = Finish(reason=FinishReason.STOP, usage=Usage(9, 2, 5), timings=timings)
+    stream.end(Finish.from_wire(json.loads(json.dumps(finish.to_wire()))), None)
     assert stream.result is not None
-    told = stream.result.timings
-    assert told.first_token_ms == pytest.approx(4)
-    assert (told.reused_tokens, told.prefilled_tokens) == (5, 4)
+    timings = stream.result.timings
+    assert timings.first_token_ms == pytest.approx(4)
+    assert (timings.reused_tokens, timings.prefilled_tokens) == (5, 4)
 
 
 async def test_answer_without_a_token_has_no_rate(harness: StreamHarness) -> None:
@@ -371,7 +373,7 @@ async def test_answer_without_a_token_has_no_rate(harness: StreamHarness) -> Non
 @pytest.mark.parametrize(
     ("end", "aborted"), [((FINISH, None), False), ((None, BackendFailed("x")), False)]
 )
-async def test_end_is_told_with_what_it_was(
+async def test_hook_gets_the_end_of_a_request(
     harness: StreamHarness, end: tuple[Any, Any], aborted: bool
 ) -> None:
     stream = harness.open()
@@ -389,7 +391,7 @@ async def test_end_is_told_with_what_it_was(
     assert 0 <= first.after_s <= ended.duration_s
 
 
-async def test_end_of_an_aborted_request_is_told_as_one(harness: StreamHarness) -> None:
+async def test_hook_gets_the_end_of_an_aborted_request(harness: StreamHarness) -> None:
     stream = harness.open()
     stream.abort()
     stream.end(FINISH, None)
@@ -401,9 +403,7 @@ async def test_end_of_an_aborted_request_is_told_as_one(harness: StreamHarness) 
 
 
 @pytest.mark.parametrize("threaded", [False, True])
-async def test_first_token_is_told_when_it_comes_and_once(
-    harness: StreamHarness, threaded: bool
-) -> None:
+async def test_hook_gets_the_first_token_once(harness: StreamHarness, threaded: bool) -> None:
     stream = harness.open(threaded=threaded)
     stream.feed(deltas("a"))
     await asyncio.sleep(0)
@@ -415,7 +415,7 @@ async def test_first_token_is_told_when_it_comes_and_once(
     assert harness.events == [first]
 
 
-async def test_first_token_of_what_nobody_reads_along_came_when_the_host_says(
+async def test_first_token_of_a_buffered_run_has_the_hosts_time(
     harness: StreamHarness,
 ) -> None:
     stream = harness.open(buffered=True)
@@ -431,7 +431,7 @@ async def test_first_token_of_what_nobody_reads_along_came_when_the_host_says(
     assert stream.result.timings.generate_ms > 40
 
 
-async def test_first_token_is_not_told_after_the_end(harness: StreamHarness) -> None:
+async def test_hook_gets_no_first_token_after_the_end(harness: StreamHarness) -> None:
     stream = harness.open(threaded=True)
     stream.feed(deltas("a"))
     # Before the loop has heard of the token, as when a host is given up.
@@ -440,13 +440,13 @@ async def test_first_token_is_not_told_after_the_end(harness: StreamHarness) -> 
     assert [type(event) for event in harness.events] == [FirstToken, RequestEnded]
 
 
-async def test_end_tells_how_much_came_and_in_what_time(harness: StreamHarness) -> None:
-    whole, cut, silent = harness.open(), harness.open(), harness.open()
-    for stream in (whole, cut):
+async def test_hook_gets_token_count_and_decode_time(harness: StreamHarness) -> None:
+    complete, cut, silent = harness.open(), harness.open(), harness.open()
+    for stream in (complete, cut):
         stream.feed(deltas("a", "b"))
         await asyncio.sleep(0.01)
         stream.feed(deltas("c"))
-    whole.end(FINISH, None)
+    complete.end(FINISH, None)
     cut.abort()
     cut.end(FINISH, None)
     silent.end(None, BackendFailed("broken"))
@@ -454,21 +454,21 @@ async def test_end_tells_how_much_came_and_in_what_time(harness: StreamHarness) 
     # The engine's count, where there is one: an aborted run's end overtakes what it had said.
     assert [end.tokens for end in ends] == [11, 11, 0]
     assert [end.decode_s >= 0.01 for end in ends] == [True, True, False]
-    assert {end.priority for end in ends} == {whole.request.priority}
+    assert {end.priority for end in ends} == {complete.request.priority}
 
 
 @pytest.mark.parametrize("threaded", [False, True])
 @pytest.mark.parametrize(
     "how", ["read", "unread", "failed", "failed, read", "aborted", "cut, read"]
 )
-async def test_nothing_is_left_for_the_collector(
+async def test_ended_stream_leaves_no_reference_cycle(
     harness: StreamHarness, threaded: bool, how: str
 ) -> None:
     # What is left is kept by a server that sets aside what it has looked at, and each job has one.
     gc.disable()
     try:
         stream = harness.open(threaded=threaded)
-        gone = weakref.ref(stream)
+        references = weakref.ref(stream)
         stream.feed(deltas("a"))
         if how == "aborted":
             stream.abort()
@@ -485,6 +485,6 @@ async def test_nothing_is_left_for_the_collector(
         del stream
         # What the producing thread asked of the loop.
         await asyncio.sleep(0)
-        assert gone() is None
+        assert references() is None
     finally:
         gc.enable()

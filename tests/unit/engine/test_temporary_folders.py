@@ -60,7 +60,7 @@ def test_scratch_folder_is_removed_when_it_is_closed(temporary: Path) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o777])
-def test_scratch_folder_is_private_whatever_the_umask(umask: int) -> None:
+def test_scratch_folder_is_private_with_any_umask(umask: int) -> None:
     before = os.umask(umask)
     try:
         with ScratchFolder() as folder:
@@ -86,9 +86,7 @@ def test_scratch_folder_of_a_killed_process_is_removed_by_the_next(temporary: Pa
         assert not folder.exists()
 
 
-def test_folders_that_are_not_scratch_folders_are_left_alone(
-    temporary: Path, tmp_path: Path
-) -> None:
+def test_other_folders_are_not_removed(temporary: Path, tmp_path: Path) -> None:
     documents = tmp_path / "documents"
     documents.mkdir()
     others = [

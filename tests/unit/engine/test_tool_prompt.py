@@ -20,9 +20,9 @@ CHAT = Chat(
 
 
 def test_functions_calls_and_results_are_in_the_text() -> None:
-    told = tools_as_text(CHAT)
-    assert told.tools == ()
-    system, question, called, result = told.messages
+    text = tools_as_text(CHAT)
+    assert text.tools == ()
+    system, question, called, result = text.messages
     assert system.role == "system"
     assert '"name": "time"' in system.content
     assert "<tool_call>" in system.content
@@ -39,7 +39,7 @@ def test_a_system_prompt_is_kept() -> None:
     assert second == Message("user", "hi")
 
 
-def test_a_template_that_drops_functions_is_noticed() -> None:
+def test_template_that_drops_functions_is_detected() -> None:
     assert names_all_tools(CHAT, 'tools: [{"name": "time"}]')
     assert not names_all_tools(CHAT, "user: What time is it?")
 
@@ -49,7 +49,7 @@ def test_a_chat_with_functions_crosses_the_wire() -> None:
     assert prompt_from_wire(wire) == CHAT
 
 
-def test_turns_for_templates_have_only_what_they_have() -> None:
+def test_turns_for_templates_omit_absent_fields() -> None:
     assert Message("user", "hi").to_template() == {"role": "user", "content": "hi"}
     assert CHAT.messages[1].to_template()["tool_calls"] == [CALL]
     assert CHAT.messages[2].to_template()["tool_call_id"] == "call_1"

@@ -13,7 +13,7 @@ from engine.worker_threads import WorkerThreads
 from tests.waiting import WAIT_S
 
 
-def test_one_thread_does_one_thing_after_the_other() -> None:
+def test_one_thread_runs_functions_in_order() -> None:
     done: list[int] = []
     threads = WorkerThreads(1, "one")
     for number in range(100):
@@ -22,12 +22,12 @@ def test_one_thread_does_one_thing_after_the_other() -> None:
     assert done == list(range(100))
 
 
-def test_no_threads_would_never_do_anything() -> None:
+def test_zero_threads_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one thread, got 0"):
         WorkerThreads(0, "none")
 
 
-def test_several_threads_work_side_by_side() -> None:
+def test_several_threads_run_concurrently() -> None:
     """Each waits for all others."""
     together = threading.Barrier(3)
     names: set[str] = set()
@@ -44,7 +44,7 @@ def test_several_threads_work_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("error", [IndexError, SystemExit])
-def test_what_raises_is_logged_and_costs_nobody_else_anything(
+def test_exception_is_logged_and_later_functions_run(
     error: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:
@@ -61,7 +61,7 @@ def test_what_raises_is_logged_and_costs_nobody_else_anything(
     assert record.exc_info[0] is error
 
 
-def test_the_end_waits_for_what_was_put_before() -> None:
+def test_close_waits_for_queued_functions() -> None:
     may, done = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -79,27 +79,27 @@ def test_the_end_waits_for_what_was_put_before() -> None:
     assert not closing.is_alive()
 
 
-def test_nothing_is_held_while_nothing_is_done() -> None:
+def test_idle_thread_holds_no_reference_to_the_last_function() -> None:
     """The prompt of the last request would wait in memory for the next one."""
 
     class Held:
-        def __init__(self, gone: threading.Event) -> None:
-            self.gone = gone
+        def __init__(self, is_collected: threading.Event) -> None:
+            self.is_collected = is_collected
 
         def __call__(self) -> None:
             """Do nothing."""
 
         def __del__(self) -> None:
-            self.gone.set()
+            self.is_collected.set()
 
-    gone = threading.Event()
+    is_collected = threading.Event()
     threads = WorkerThreads(1, "one")
-    threads.put(Held(gone))
-    assert gone.wait(WAIT_S)
+    threads.put(Held(is_collected))
+    assert is_collected.wait(WAIT_S)
     threads.close()
 
 
-def test_a_stuck_thread_does_not_keep_the_process_from_ending() -> None:
+def test_stuck_thread_does_not_keep_the_process_from_ending() -> None:
     code = (
         "import threading, engine.worker_threads as t; "
         "t.WorkerThreads(1, 'x').put(threading.Event().wait)"

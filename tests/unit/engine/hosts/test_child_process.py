@@ -10,7 +10,7 @@ import pytest
 from engine.hosts.child_process import describe_exit, start_process, thread_wait_env
 
 
-def test_threads_wait_as_somebody_said_or_else_for_a_moment() -> None:
+def test_thread_wait_env_keeps_known_variables() -> None:
     passive = {"OMP_WAIT_POLICY": "PASSIVE"}
     assert thread_wait_env({"PATH": "/bin"}) == passive | {"GOMP_SPINCOUNT": "300"}
     assert thread_wait_env({"GOMP_SPINCOUNT": "7"}) == passive
@@ -20,15 +20,15 @@ def test_threads_wait_as_somebody_said_or_else_for_a_moment() -> None:
 @pytest.mark.parametrize(
     ("said", "found"), [({}, "PASSIVE 300"), ({"GOMP_SPINCOUNT": "7"}, "PASSIVE 7")]
 )
-def test_engine_process_is_told_how_its_threads_wait(
+def test_start_process_sets_the_thread_wait_env(
     said: dict[str, str], found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.delenv(name, raising=False)
     for name, value in said.items():
         monkeypatch.setenv(name, value)
-    tells = "import os; print(os.environ['OMP_WAIT_POLICY'], os.environ['GOMP_SPINCOUNT'])"
-    (tmp_path / "telling.py").write_text(tells)
+    program = "import os; print(os.environ['OMP_WAIT_POLICY'], os.environ['GOMP_SPINCOUNT'])"
+    (tmp_path / "telling.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with start_process("telling", folder=str(tmp_path), stdout=subprocess.PIPE) as process:
         assert process.communicate(timeout=20)[0].decode().strip() == found
@@ -43,5 +43,5 @@ def test_engine_process_is_told_how_its_threads_wait(
         (-250, "was killed by signal 250"),
     ],
 )
-def test_how_it_ended(code: int, said: str) -> None:
+def test_describe_exit_names_code_or_signal(code: int, said: str) -> None:
     assert describe_exit(code) == said

@@ -1,4 +1,4 @@
-"""The host process's outgoing mail, against a real socket."""
+"""The frame sender of the host process, with a real socket."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FINISH = Finish(reason=FinishReason.STOP, usage=Usage(1, 2))
 
 
 class SenderHarness:
-    """An outbox and the reader of its socket."""
+    """A frame sender and the reader of its socket."""
 
     def __init__(self) -> None:
         self.ours, self.theirs = socket.socketpair()
@@ -37,38 +37,38 @@ class SenderHarness:
         while True:
             yield from self._decoder.feed(self.theirs.recv(size))
 
-    def say_whole(self, run_id: int, count: int) -> list[str]:
-        """Say so many tokens of an answer that nobody reads along, and its end; return them."""
-        said = [str(number) for number in range(count)]
+    def send_buffered(self, run_id: int, count: int) -> list[str]:
+        """Send this many tokens and the end of a buffered run; return the tokens."""
+        texts = [str(number) for number in range(count)]
         self.sender.buffer_run(run_id)
-        for text in said:
+        for text in texts:
             self.sender.on_delta(run_id, Delta(text))
         self.sender.on_finished(run_id, FINISH)
-        return said
+        return texts
 
     def parts(self) -> list[list[str]]:
         """Return the tokens of the only run, frame by frame, to its end."""
-        found: list[list[str]] = []
+        parts: list[list[str]] = []
         for frame in self.frames():
-            found.append([text for _, of_run, _ in frame.get("deltas", ()) for text in of_run])
+            parts.append([text for _, of_run, _ in frame.get("deltas", ()) for text in of_run])
             if "finished" in frame:
                 break
-        return found
+        return parts
 
     def close(self) -> None:
         self.theirs.close()
 
 
-class Played:
-    """The sender's part and the runs', played on one thread by a clock that nobody waits for.
+class SimulatedSender:
+    """The sender's part and the runs', simulation on one thread by a clock that nobody waits for.
 
     It stands for the module `time` and for the event that wakes the sender.
     """
 
     def __init__(self, harness: SenderHarness, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 1000.0
-        self._office = harness
-        self._told: list[tuple[float, int, str]] = []
+        self._harness = harness
+        self._scheduled: list[tuple[float, int, str]] = []
         self._frames: list[dict[str, Any]] = []
         self._came: dict[str, float] = {}
         self._awake = False
@@ -77,20 +77,22 @@ class Played:
         monkeypatch.setattr(harness.sender, "_channel", DeltaChannel(self.set))
         harness.theirs.setblocking(False)
 
-    def came(self) -> dict[str, float]:
-        """Return when each token that was said was here, by its text."""
+    def arrival_times(self) -> dict[str, float]:
+        """Return when each token arrived, by its text."""
         self.frames()
         return self._came
 
-    def says(self, run_id: int, gap_s: float, texts: list[str]) -> None:
-        """Have a run say so, from now on, a token every `gap_s`."""
-        self._told += [(self.now_s + at * gap_s, run_id, text) for at, text in enumerate(texts)]
-        self._told.sort(key=lambda told: told[0])
+    def schedule(self, run_id: int, gap_s: float, texts: list[str]) -> None:
+        """Schedule the tokens of a run from now on, one every `gap_s`."""
+        self._scheduled += [
+            (self.now_s + at * gap_s, run_id, text) for at, text in enumerate(texts)
+        ]
+        self._scheduled.sort(key=lambda told: told[0])
 
     def frames(self) -> list[dict[str, Any]]:
-        """Return what is sent until nothing more will be."""
-        sender = self._office.sender
-        while self._told or sender._channel.pending or sender._poll_s < threading.TIMEOUT_MAX:
+        """Run until everything is sent, and return the frames."""
+        sender = self._harness.sender
+        while self._scheduled or sender._channel.pending or sender._poll_s < threading.TIMEOUT_MAX:
             sender._wait()
             sender._send_all()
             self._read()
@@ -98,7 +100,7 @@ class Played:
 
     def _read(self) -> None:
         with suppress(BlockingIOError):
-            for frame in self._office.frames():
+            for frame in self._harness.frames():
                 self._frames.append(frame)
                 for _, texts, _ in frame["deltas"]:
                     self._came |= dict.fromkeys(texts, self.now_s)
@@ -114,12 +116,12 @@ class Played:
 
     def wait(self, timeout: float) -> bool:
         until_s = self.now_s + timeout
-        while self._told and not self._awake and self._told[0][0] <= until_s:
-            self.now_s, run_id, text = self._told.pop(0)
-            self._office.sender.on_delta(run_id, Delta(text))
+        while self._scheduled and not self._awake and self._scheduled[0][0] <= until_s:
+            self.now_s, run_id, text = self._scheduled.pop(0)
+            self._harness.sender.on_delta(run_id, Delta(text))
             self._read()
-        if timeout == threading.TIMEOUT_MAX and not self._told:
-            # There is nothing left to wait for.
+        if timeout == threading.TIMEOUT_MAX and not self._scheduled:
+            # Nothing is scheduled any more.
             return True
         if not self._awake:
             self.now_s = until_s
@@ -133,8 +135,8 @@ def old_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[SenderHarness]:
-    """An outbox without a sender: what arrives was sent by the thread that brought it."""
+def threadless(monkeypatch: pytest.MonkeyPatch) -> Iterator[SenderHarness]:
+    """A frame sender without a sender thread: all frames are sent by the runs' threads."""
     monkeypatch.setattr(FrameSender, "_send_forever", lambda sender: None)
     harness = SenderHarness()
     yield harness
@@ -147,8 +149,8 @@ def harness() -> Iterator[SenderHarness]:
     harness = SenderHarness()
     yield harness
     harness.close()
-    # The sender finds the socket gone and ends.
-    harness.sender.send_message({"to": "nobody"})
+    # The sender thread finds the socket closed and ends.
+    harness.sender.send_message({"to": "parent"})
     for thread in threading.enumerate():
         if thread.name == "frame-sender":
             thread.join(10)
@@ -198,8 +200,8 @@ def test_producers_wait_for_a_slow_reader_and_nothing_is_lost(
     quiet_s: float,
     pace_s: float,
 ) -> None:
-    # Below zero every token is sent by its own thread if that can be done without waiting, unless
-    # all but the first are left to another frame.
+    # Below zero every token is sent by its own thread if that needs no waiting, unless the minimum
+    # interval delays all but the first.
     monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", quiet_s)
     monkeypatch.setattr(engine.hosts.frame_sender, "MIN_SEND_INTERVAL_S", pace_s)
     monkeypatch.setattr(engine.hosts.frame_sender, "MAX_PENDING_DELTAS", 3)
@@ -230,7 +232,7 @@ def test_producers_wait_for_a_slow_reader_and_nothing_is_lost(
     assert texts == {run_id: [str(number) for number in range(count)] for run_id in (1, 2)}
 
 
-def test_reader_that_went_away_holds_no_producer_up(
+def test_closed_reader_does_not_block_producers(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "MAX_PENDING_DELTAS", 3)
@@ -247,11 +249,11 @@ def test_reader_that_went_away_holds_no_producer_up(
     assert not producer.is_alive()
 
 
-def test_room_that_is_made_at_the_last_moment_is_noticed(
+def test_room_made_just_before_the_wait_is_noticed(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "MAX_PENDING_DELTAS", 0)
-    # Otherwise the producer sends it itself, and there is no pile.
+    # Otherwise the producer sends it itself, and nothing is pending.
     monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", math.inf)
     sender = harness.sender
 
@@ -260,7 +262,7 @@ def test_room_that_is_made_at_the_last_moment_is_noticed(
     class Room(threading.Event):
         def clear(self) -> None:
             looked.set()
-            # The sender takes everything between the look at the pile and the decision to wait.
+            # The sender drains everything between the producer's two checks.
             for _ in harness.frames():
                 if not sender._channel.pending:
                     break
@@ -273,15 +275,15 @@ def test_room_that_is_made_at_the_last_moment_is_noticed(
         assert looked.wait(WAIT_S)
     producer.join(WAIT_S)
     assert not producer.is_alive()
-    # Other producers that wait are not left to the next frame.
+    # Other producers that wait are woken too.
     assert sender._has_room.is_set()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_sender_that_cannot_go_on_ends_the_process(
+def test_failed_sender_ends_the_process(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    # Otherwise the host would go on deaf and its requests would wait for the clocks.
+    # Otherwise the host would go on without output, and its requests would wait for timeouts.
     ended = threading.Event()
 
     def fake_exit(code: int) -> None:
@@ -294,19 +296,19 @@ def test_sender_that_cannot_go_on_ends_the_process(
     assert "TypeError" in capfd.readouterr().err
 
 
-def test_a_lone_token_is_sent_by_the_thread_that_brings_it(alone: SenderHarness) -> None:
-    alone.sender.on_delta(1, Delta("one"))
-    assert next(alone.frames()) == {"deltas": [[1, ["one"], None]]}
+def test_lone_token_is_sent_by_its_own_thread(threadless: SenderHarness) -> None:
+    threadless.sender.on_delta(1, Delta("one"))
+    assert next(threadless.frames()) == {"deltas": [[1, ["one"], None]]}
 
 
-def test_a_token_with_its_logprobs_is_left_to_the_sender(alone: SenderHarness) -> None:
-    """A model waits for what its thread writes."""
-    alone.theirs.setblocking(False)
-    alone.sender.on_delta(1, Delta("one", TokenLogprob("one", -0.5, ())))
+def test_token_with_logprobs_is_sent_by_the_sender_thread(threadless: SenderHarness) -> None:
+    """The model waits while its own thread encodes."""
+    threadless.theirs.setblocking(False)
+    threadless.sender.on_delta(1, Delta("one", TokenLogprob("one", -0.5, ())))
     with pytest.raises(BlockingIOError):
-        next(alone.frames())
-    assert len(alone.sender._channel.pending) == 1
-    assert alone.sender._wakeup.is_set()
+        next(threadless.frames())
+    assert len(threadless.sender._channel.pending) == 1
+    assert threadless.sender._wakeup.is_set()
 
 
 @pytest.mark.usefixtures("old_runs")
@@ -318,7 +320,7 @@ def test_tokens_of_a_fast_run_share_frames(
     monkeypatch.setattr(engine.hosts.frame_sender, "MAX_DELAY_S", 1000.0)
     frames = harness.frames()
     for text in ("first", "second"):
-        # The second wakes the sender, which has to know after how long to look by itself.
+        # The second one wakes the sender thread, which must learn its polling interval.
         harness.sender.on_delta(1, Delta(text))
         assert next(frames) == {"deltas": [[1, [text], None]]}
     for text in ("third", "fourth"):
@@ -333,113 +335,113 @@ def test_tokens_of_a_fast_run_share_frames(
 @pytest.mark.parametrize(
     ("gap_s", "shared"), [(0.006, 6), (0.0085, 4), (0.0125, 3), (0.021, 2), (0.034, 1)]
 )
-def test_a_run_sends_no_more_frames_than_anybody_sees(
-    alone: SenderHarness, monkeypatch: pytest.MonkeyPatch, gap_s: float, shared: int
+def test_run_sends_at_most_one_frame_per_min_send_interval(
+    threadless: SenderHarness, monkeypatch: pytest.MonkeyPatch, gap_s: float, shared: int
 ) -> None:
-    """At each rate the sender looks now and then, finds nothing overdue, and wakes for nothing."""
-    played = Played(alone, monkeypatch)
-    said = [str(number) for number in range(300)]
-    played.says(1, gap_s, said)
-    frames = [texts for frame in played.frames() for _, texts, _ in frame["deltas"]]
-    assert [*chain.from_iterable(frames)] == said
-    # A young run sends a few more.
-    assert len(frames) <= len(said) / shared + 16
+    """The sender thread also polls at times when nothing is due."""
+    simulation = SimulatedSender(threadless, monkeypatch)
+    texts = [str(number) for number in range(300)]
+    simulation.schedule(1, gap_s, texts)
+    frames = [run_texts for frame in simulation.frames() for _, run_texts, _ in frame["deltas"]]
+    assert [*chain.from_iterable(frames)] == texts
+    # A young run sends a few more frames.
+    assert len(frames) <= len(texts) / shared + 16
     [first, *_], late = frames, frames[len(frames) // 2 :]
     assert len(first) == 1
     assert sum(map(len, late)) / len(late) > shared - 1
-    # Nor does anybody see fewer of them than there can be: a token is not late without need.
+    # And not fewer frames than the interval allows: no token is delayed without need.
     assert max(map(len, frames)) <= shared
 
 
 @pytest.mark.parametrize("tokens_per_second", [50, 200, 400, 1_000])
 def test_young_run_sends_a_short_answer_in_many_frames(
-    alone: SenderHarness, monkeypatch: pytest.MonkeyPatch, tokens_per_second: int
+    threadless: SenderHarness, monkeypatch: pytest.MonkeyPatch, tokens_per_second: int
 ) -> None:  # R59
-    played = Played(alone, monkeypatch)
-    played.says(1, 1 / tokens_per_second, [str(number) for number in range(40)])
-    frames = [texts for frame in played.frames() for _, texts, _ in frame["deltas"]]
+    simulation = SimulatedSender(threadless, monkeypatch)
+    simulation.schedule(1, 1 / tokens_per_second, [str(number) for number in range(40)])
+    frames = [run_texts for frame in simulation.frames() for _, run_texts, _ in frame["deltas"]]
     assert len(frames) >= 12
-    # Over the whole answer, and not only at its beginning.
+    # In all of the answer, and not only at its beginning.
     assert max(map(len, frames)) <= 8
 
 
-def test_a_token_waits_for_others_a_moment_at_the_most(
-    alone: SenderHarness, monkeypatch: pytest.MonkeyPatch
+def test_token_waits_at_most_max_delay_for_others(
+    threadless: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of a draft model come several together, with a pause after them."""
-    played = Played(alone, monkeypatch)
-    said: dict[str, float] = {}
+    """A draft model produces several tokens together, followed by a pause."""
+    simulation = SimulatedSender(threadless, monkeypatch)
+    texts: dict[str, float] = {}
     for clump in range(10):
-        said |= {f"{clump}.{number}": played.now_s for number in range(4)}
-        played.says(1, 0.0, [f"{clump}.{number}" for number in range(4)])
-        played.now_s += 0.15
-    played.now_s = min(said.values())
-    came = played.came()
-    assert came.keys() == said.keys()
-    late = {text: round(came[text] - said[text], 6) for text in said}
+        texts |= {f"{clump}.{number}": simulation.now_s for number in range(4)}
+        simulation.schedule(1, 0.0, [f"{clump}.{number}" for number in range(4)])
+        simulation.now_s += 0.15
+    simulation.now_s = min(texts.values())
+    arrival_times = simulation.arrival_times()
+    assert arrival_times.keys() == texts.keys()
+    late = {text: round(arrival_times[text] - texts[text], 6) for text in texts}
     assert max(late.values()) <= 0.05
-    # The first of each goes at once.
+    # The first token of each group is sent at once.
     assert {late[f"{clump}.0"] for clump in range(10)} == {0.0}
 
 
-def test_an_answer_that_is_wanted_whole_comes_in_five_parts_a_second(
-    alone: SenderHarness, monkeypatch: pytest.MonkeyPatch
+def test_buffered_answer_is_sent_five_times_a_second(
+    threadless: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    played = Played(alone, monkeypatch)
-    alone.sender.buffer_run(1)
-    played.says(1, 0.02, [str(number) for number in range(200)])
-    assert len(played.frames()) <= 4 / 0.2 + 3
+    simulation = SimulatedSender(threadless, monkeypatch)
+    threadless.sender.buffer_run(1)
+    simulation.schedule(1, 0.02, [str(number) for number in range(200)])
+    assert len(simulation.frames()) <= 4 / 0.2 + 3
 
 
-def test_the_sender_sleeps_when_all_is_said(
-    alone: SenderHarness, monkeypatch: pytest.MonkeyPatch
+def test_sender_thread_sleeps_when_everything_is_sent(
+    threadless: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    played = Played(alone, monkeypatch)
-    alone.sender.buffer_run(2)
-    played.says(1, 0.008, ["one", "two", "three"])
-    played.says(2, 0.008, ["whole"] * 100)
-    played.frames()
-    # After all of it was sent, and soon.
-    assert alone.sender._poll_s == threading.TIMEOUT_MAX
-    assert played.now_s - 1000.8 < 1.0
+    simulation = SimulatedSender(threadless, monkeypatch)
+    threadless.sender.buffer_run(2)
+    simulation.schedule(1, 0.008, ["one", "two", "three"])
+    simulation.schedule(2, 0.008, ["buffered"] * 100)
+    simulation.frames()
+    # After everything was sent, and soon.
+    assert threadless.sender._poll_s == threading.TIMEOUT_MAX
+    assert simulation.now_s - 1000.8 < 1.0
 
 
 @pytest.mark.usefixtures("old_runs")
-def test_a_token_of_a_fast_run_waits_for_no_other_for_long(
+def test_token_of_a_fast_run_is_sent_without_a_next_one(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", -1.0)
     monkeypatch.setattr(engine.hosts.frame_sender, "MIN_SEND_INTERVAL_S", 1000.0)
-    # What answers that nobody reads along wait for does not decide.
+    # The delay of buffered runs does not apply.
     monkeypatch.setattr(engine.hosts.frame_sender, "BUFFERED_DELAY_S", 1000.0)
     frames = harness.frames()
     harness.sender.buffer_run(2)
-    harness.sender.on_delta(2, Delta("whole"))
-    assert next(frames) == {"deltas": [[2, ["whole"], None]]}
+    harness.sender.on_delta(2, Delta("buffered"))
+    assert next(frames) == {"deltas": [[2, ["buffered"], None]]}
     for text in ("first", "second", "third", "fourth"):
         harness.sender.on_delta(1, Delta(text))
         assert next(frames) == {"deltas": [[1, [text], None]]}
 
 
 @pytest.mark.usefixtures("old_runs")
-def test_a_fast_run_holds_no_other_up(
-    alone: SenderHarness, monkeypatch: pytest.MonkeyPatch
+def test_fast_run_does_not_delay_other_runs(
+    threadless: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", -1.0)
     monkeypatch.setattr(engine.hosts.frame_sender, "MIN_SEND_INTERVAL_S", 1000.0)
-    frames = alone.frames()
-    alone.sender.on_delta(1, Delta("fast"))
+    frames = threadless.frames()
+    threadless.sender.on_delta(1, Delta("fast"))
     assert next(frames) == {"deltas": [[1, ["fast"], None]]}
-    alone.sender.on_delta(1, Delta("faster"))
-    alone.sender.on_delta(2, Delta("slow"))
+    threadless.sender.on_delta(1, Delta("faster"))
+    threadless.sender.on_delta(2, Delta("slow"))
     assert next(frames) == {"deltas": [[1, ["faster"], None], [2, ["slow"], None]]}
 
 
-def test_a_run_that_has_ended_is_forgotten(
-    alone: SenderHarness, monkeypatch: pytest.MonkeyPatch
+def test_state_of_an_ended_run_is_removed(
+    threadless: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", -1.0)
-    sender = alone.sender
+    sender = threadless.sender
     sender.buffer_run(1)
     sender.on_aborted(1, FINISH)
     for run_id, end in enumerate((sender.on_finished, sender.on_aborted), start=2):
@@ -451,7 +453,7 @@ def test_a_run_that_has_ended_is_forgotten(
     assert not sender._buffered_runs
 
 
-def test_a_token_does_not_overtake_what_is_being_sent(
+def test_token_does_not_overtake_items_being_sent(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", -1.0)
@@ -468,10 +470,10 @@ def test_a_token_does_not_overtake_what_is_being_sent(
     assert texts == ["one", "two", "three"]
 
 
-def test_an_end_is_sent_with_all_before_it_by_the_thread_that_brings_it(
+def test_end_of_a_run_is_sent_by_its_own_thread_after_pending_items(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The sender is kept from doing it.
+    # Keep the sender thread from sending it.
     monkeypatch.setattr(harness.sender._wakeup, "set", lambda: None)
     harness.sender.buffer_run(1)
     for text in ("one", "two"):
@@ -483,19 +485,19 @@ def test_an_end_is_sent_with_all_before_it_by_the_thread_that_brings_it(
     }
 
 
-def test_what_nobody_reads_along_comes_in_few_frames(
+def test_buffered_run_is_sent_in_few_frames(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "BUFFERED_DELAY_S", 20.0)
-    said = harness.say_whole(1, 500)
+    texts = harness.send_buffered(1, 500)
     parts = harness.parts()
-    assert [*chain.from_iterable(parts)] == said
-    # The first token, which wakes the sender, what had come by then, and the rest.
+    assert [*chain.from_iterable(parts)] == texts
+    # The first token, which wakes the sender thread, the tokens until then, and the rest.
     assert len(parts) <= 3
 
 
-def test_what_nobody_reads_along_is_told_of_before_its_end(harness: SenderHarness) -> None:
-    # The clocks of the other side count from the last token.
+def test_buffered_run_is_sent_before_its_end(harness: SenderHarness) -> None:
+    # The parent's timeouts count from the last token.
     harness.sender.buffer_run(1)
     frames = harness.frames()
     for text in ("one", "two", "three"):
@@ -503,14 +505,14 @@ def test_what_nobody_reads_along_is_told_of_before_its_end(harness: SenderHarnes
         assert next(frames) == {"deltas": [[1, [text], None]]}
 
 
-def test_more_than_should_gather_is_sent_at_once(
-    alone: SenderHarness, monkeypatch: pytest.MonkeyPatch
+def test_too_many_delayed_deltas_are_sent_at_once(
+    threadless: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "MAX_DELAYED_DELTAS", 10)
-    sender = alone.sender
+    sender = threadless.sender
     sender.buffer_run(1)
     sender.on_delta(1, Delta("x"))
-    # From here on the sender knows when to look.
+    # From here on the sender thread knows its polling interval.
     sender._wakeup.clear()
     for _ in range(9):
         sender.on_delta(1, Delta("x"))
@@ -519,34 +521,34 @@ def test_more_than_should_gather_is_sent_at_once(
     assert sender._wakeup.is_set()
 
 
-def test_the_end_of_an_aborted_run_comes_before_what_others_said_before_it(
+def test_end_of_an_aborted_run_overtakes_pending_deltas(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A slot that was taken back does not wait behind the chatter of others.
+    # A slot that was taken back does not wait behind the output of other runs.
     monkeypatch.setattr(engine.hosts.frame_sender, "MAX_FRAME_DELTAS", 100)
     sender = harness.sender
     count = 7_000
     with sender._send_lock:
-        # Nobody can send meanwhile.
+        # No thread can send meanwhile.
         for number in range(count):
             sender.on_delta(number % 2, Delta(str(number)))
         sender.on_aborted(1, FINISH)
         sender.on_finished(0, FINISH)
     texts: list[str] = []
-    said_before = -1
+    texts_before = -1
     for frame in harness.frames():
         for run_id, of_run, _ in frame.get("deltas", ()):
             texts += of_run if run_id == 0 else []
         ended = [run_id for run_id, _ in frame.get("finished", ())]
         if 1 in ended:
-            said_before = len(texts)
+            texts_before = len(texts)
         if 0 in ended:
             break
-    assert 0 <= said_before <= 100
+    assert 0 <= texts_before <= 100
     assert texts == [str(number) for number in range(0, count, 2)]
 
 
-def test_a_frame_under_way_is_all_that_an_aborted_run_waits_for(
+def test_end_of_an_aborted_run_waits_only_for_the_current_frame(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "MAX_FRAME_DELTAS", 10)
@@ -556,50 +558,50 @@ def test_a_frame_under_way_is_all_that_an_aborted_run_waits_for(
         for number in range(5_000):
             sender.on_delta(0, Delta(str(number)))
         sender._wakeup.set()
-    # The sender has begun with them and is stuck for a reader.
+    # The sender thread has begun to send them, and waits for the reader.
     frames = harness.frames(64)
     texts = list(next(frames)["deltas"][0][1])
     sender.on_aborted(1, FINISH)
     sender.on_finished(0, FINISH)
-    said_before = -1
+    texts_before = -1
     for frame in frames:
         for _, of_run, _ in frame.get("deltas", ()):
             texts += of_run
         ended = [run_id for run_id, _ in frame.get("finished", ())]
         if 1 in ended:
-            said_before = len(texts)
+            texts_before = len(texts)
         if 0 in ended:
             break
-    # What the socket held, and no more.
-    assert 0 <= said_before < 2_500
+    # At most the bytes in the socket's buffer.
+    assert 0 <= texts_before < 2_500
     assert texts == [str(number) for number in range(5_000)]
 
 
-def test_an_aborted_run_that_finds_the_sender_busy_is_sent_by_it(harness: SenderHarness) -> None:
-    """Nothing else waits that would have it look again."""
+def test_end_of_an_aborted_run_is_sent_when_the_sender_is_busy(harness: SenderHarness) -> None:
+    """Nothing else is pending that would wake the sender thread."""
     with harness.sender._send_lock:
         harness.sender.on_aborted(1, FINISH)
     assert next(harness.frames()) == {"finished": [[1, FINISH.to_wire()]]}
 
 
-def test_what_one_end_has_gathered_is_still_sent_in_several_frames(
+def test_buffered_answer_is_sent_in_several_frames_at_its_end(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An end of an aborted run could come between them."""
+    """The end of an aborted run can be sent between them."""
     monkeypatch.setattr(engine.hosts.frame_sender, "MAX_FRAME_DELTAS", 10)
-    said = harness.say_whole(0, 95)
+    texts = harness.send_buffered(0, 95)
     parts = harness.parts()
-    assert [*chain.from_iterable(parts)] == said
+    assert [*chain.from_iterable(parts)] == texts
     assert max(map(len, parts)) <= 10
 
 
-def test_the_kernel_holds_little_of_what_nobody_has_read(harness: SenderHarness) -> None:
-    """Linux keeps twice of what it is told, for its own book-keeping."""
+def test_send_buffer_of_the_kernel_is_small(harness: SenderHarness) -> None:
+    """Linux doubles the value, for its own book-keeping."""
     held = harness.ours.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
     assert held == 2 * engine.hosts.frame_sender._SEND_BUFFER_BYTES
 
 
-def test_a_producer_without_room_is_woken_by_an_abort(
+def test_producer_without_room_is_woken_by_an_abort(
     harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "MAX_PENDING_DELTAS", 3)

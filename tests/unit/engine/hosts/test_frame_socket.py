@@ -55,7 +55,7 @@ async def test_messages_arrive_in_order() -> None:
     peer.theirs.close()
 
 
-async def test_large_writes_to_a_slow_reader_arrive_whole_while_the_loop_goes_on() -> None:
+async def test_large_writes_to_a_slow_reader_do_not_block_the_loop() -> None:
     peer = Peer()
     sent = ["x" * 700_000, {"tail": list(range(20_000))}, "😀" * 100_000, "end"]
     for message in sent:
@@ -85,7 +85,7 @@ async def test_peer_that_closes_is_reported_once() -> None:
     assert peer.closed_calls == 1
 
 
-async def test_peer_that_is_gone_when_we_write_is_reported_once() -> None:
+async def test_peer_that_has_closed_before_a_write_is_reported_once() -> None:
     peer = Peer()
     peer.theirs.close()
     peer.link.send("x" * 1000)
@@ -96,7 +96,7 @@ async def test_peer_that_is_gone_when_we_write_is_reported_once() -> None:
     assert peer.closed_calls == 1
 
 
-async def test_peer_that_speaks_nonsense_is_closed() -> None:
+async def test_peer_that_sends_invalid_frames_is_closed() -> None:
     peer = Peer()
     peer.theirs.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     async with asyncio.timeout(10):
@@ -105,7 +105,7 @@ async def test_peer_that_speaks_nonsense_is_closed() -> None:
     peer.theirs.close()
 
 
-async def test_closing_it_ourselves_calls_nobody_back() -> None:
+async def test_close_does_not_call_on_closed() -> None:
     peer = Peer()
     peer.link.close()
     peer.link.close()

@@ -13,7 +13,7 @@ def test_several_messages_in_one_read() -> None:
     assert list(FrameDecoder().feed(encode(1) + encode([2]) + encode("😀"))) == [1, [2], "😀"]
 
 
-def test_absurd_length_is_refused_at_once() -> None:
+def test_too_large_length_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="cannot be right"):
         list(FrameDecoder().feed(struct.pack(">I", MAX_FRAME_BYTES + 1)))
 
@@ -23,7 +23,7 @@ def test_bytes_that_are_no_json_are_refused() -> None:
         list(FrameDecoder().feed(struct.pack(">I", 3) + b"{{{"))
 
 
-def test_what_json_cannot_carry_is_refused() -> None:
+def test_value_without_json_form_is_refused() -> None:
     with pytest.raises(TypeError):
         encode({"prompt": "\ud800"})
 

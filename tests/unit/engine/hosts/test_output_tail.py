@@ -8,7 +8,7 @@ from engine.hosts.output_tail import OutputTail
 from tests.waiting import wait_until
 
 
-async def test_last_words_are_complete_when_the_pipe_is_closed() -> None:
+async def test_output_tail_is_complete_when_the_pipe_is_closed() -> None:
     tail = OutputTail()
     assert tail.is_complete
     assert (tail.joined(), tail.last_line(), tail.lines()) == ("none", "none", [])
@@ -24,7 +24,7 @@ async def test_last_words_are_complete_when_the_pipe_is_closed() -> None:
     assert (tail.joined(), tail.last_line()) == ("first | second | third", "third")
 
 
-async def test_last_words_leave_out_the_stack_trace_after_them() -> None:
+async def test_output_tail_omits_a_stack_trace_after_the_last_lines() -> None:
     tail = OutputTail()
     reading, writing = os.pipe()
     os.write(writing, b"what():  std::bad_alloc\nFatal Python error: Aborted\n  File x\n")

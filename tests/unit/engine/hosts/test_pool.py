@@ -17,8 +17,8 @@ from engine.stream import TokenStream
 from tests.waiting import WAIT_S, wait_until
 
 
-class Copy:
-    """A host that is loaded, lost and asked by hand."""
+class FakeHost:
+    """A host whose state the test sets, and which records its calls."""
 
     threaded = False
 
@@ -30,7 +30,7 @@ class Copy:
         self.downtime: Downtime | None = None
         self.restarts = 0
         self.runs: list[object] = []
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.answers = asyncio.Event()
         self._changed = asyncio.Event()
         self._callbacks: list[Callable[[], None]] = []
@@ -42,7 +42,7 @@ class Copy:
     def on_change(self, callback: Callable[[], None]) -> None:
         self._callbacks.append(callback)
 
-    def becomes(self, *, loaded: bool = False, failure: EngineError | None = None) -> None:
+    def change(self, *, loaded: bool = False, failure: EngineError | None = None) -> None:
         self.loaded, self.failure = loaded, failure
         if loaded:
             self.capabilities = Capabilities(
@@ -53,10 +53,10 @@ class Copy:
             callback()
 
     def abandon(self) -> None:
-        self.told.append("abandon")
+        self.calls.append("abandon")
 
     def spawn(self) -> None:
-        self.told.append("spawn")
+        self.calls.append("spawn")
 
     async def ready(self) -> Capabilities:
         while not self.loaded:
@@ -71,31 +71,31 @@ class Copy:
         self.runs.append(stream)
 
     def abort(self, run_id: int) -> None:
-        self.told.append(f"abort {run_id}")
+        self.calls.append(f"abort {run_id}")
 
     def kill_stuck_run(self, run_id: int, error: EngineError) -> None:
-        self.told.append(f"wedged {run_id}")
+        self.calls.append(f"kill_stuck_run {run_id}")
 
     async def call(self, op: SideCall, payload: Any) -> Any:
-        self.told.append(op)
+        self.calls.append(op)
         await self.answers.wait()
         return payload
 
     def detach(self) -> None:
-        self.told.append("detach")
+        self.calls.append("detach")
 
     async def close(self) -> None:
-        self.told.append("close")
-        self.becomes(failure=EngineClosed("closed"))
+        self.calls.append("close")
+        self.change(failure=EngineClosed("closed"))
 
 
 @pytest.fixture
-def copies() -> list[Copy]:
-    return [Copy(), Copy()]
+def copies() -> list[FakeHost]:
+    return [FakeHost(), FakeHost()]
 
 
 @pytest.fixture
-def pool(copies: list[Copy]) -> PoolHost:
+def pool(copies: list[FakeHost]) -> PoolHost:
     return PoolHost(copies)
 
 
@@ -103,20 +103,20 @@ def run(pool: PoolHost) -> None:
     pool.start_run(cast("TokenStream", object()))
 
 
-async def test_ready_as_soon_as_one_copy_is(pool: PoolHost, copies: list[Copy]) -> None:
+async def test_pool_is_ready_as_soon_as_one_copy_is(pool: PoolHost, copies: list[FakeHost]) -> None:
     waiting = asyncio.create_task(pool.ready())
     await asyncio.sleep(0)
     assert not waiting.done()
-    copies[1].becomes(loaded=True)
+    copies[1].change(loaded=True)
     assert (await waiting).slots == 1
-    copies[0].becomes(loaded=True)
+    copies[0].change(loaded=True)
     assert (await pool.ready()).slots == 2
     await pool.close()
 
 
-def test_each_run_goes_to_the_least_busy_copy(pool: PoolHost, copies: list[Copy]) -> None:
+def test_run_goes_to_the_copy_with_the_fewest_runs(pool: PoolHost, copies: list[FakeHost]) -> None:
     for copy in copies:
-        copy.becomes(loaded=True)
+        copy.change(loaded=True)
     run(pool)
     run(pool)
     assert [copy.running for copy in copies] == [1, 1]
@@ -126,84 +126,84 @@ def test_each_run_goes_to_the_least_busy_copy(pool: PoolHost, copies: list[Copy]
     assert pool.running == 2
 
 
-def test_a_copy_that_is_not_loaded_gets_none(pool: PoolHost, copies: list[Copy]) -> None:
-    copies[0].becomes(loaded=True)
+def test_copy_that_is_not_loaded_gets_no_runs(pool: PoolHost, copies: list[FakeHost]) -> None:
+    copies[0].change(loaded=True)
     run(pool)
     run(pool)
     assert [copy.running for copy in copies] == [2, 0]
 
 
-def test_slots_are_those_of_the_copies_that_are_loaded(pool: PoolHost, copies: list[Copy]) -> None:
-    told: list[int | None] = []
-    pool.on_change(lambda: told.append(pool.capabilities.slots if pool.capabilities else None))
-    copies[0].becomes(loaded=True)
-    copies[1].becomes(loaded=True)
-    copies[0].becomes()
-    copies[1].becomes()
-    assert told == [1, 2, 1, 1]
+def test_slots_are_the_sum_over_loaded_copies(pool: PoolHost, copies: list[FakeHost]) -> None:
+    slots: list[int | None] = []
+    pool.on_change(lambda: slots.append(pool.capabilities.slots if pool.capabilities else None))
+    copies[0].change(loaded=True)
+    copies[1].change(loaded=True)
+    copies[0].change()
+    copies[1].change()
+    assert slots == [1, 2, 1, 1]
     assert not pool.loaded
 
 
-def test_it_fails_with_the_last_copy(pool: PoolHost, copies: list[Copy]) -> None:
+def test_pool_fails_with_its_last_copy(pool: PoolHost, copies: list[FakeHost]) -> None:
     first, second = EngineDead("first"), EngineDead("second")
-    copies[0].becomes(failure=first)
+    copies[0].change(failure=first)
     assert pool.failure is None
-    copies[1].becomes(failure=second)
+    copies[1].change(failure=second)
     assert pool.failure is first
 
 
-async def test_who_waits_is_told_when_the_last_copy_fails(
-    pool: PoolHost, copies: list[Copy]
+async def test_ready_raises_when_the_last_copy_fails(
+    pool: PoolHost, copies: list[FakeHost]
 ) -> None:
     waiting = asyncio.create_task(pool.ready())
     await asyncio.sleep(0)
-    for copy, said in zip(copies, ("first", "second"), strict=True):
-        copy.becomes(failure=EngineDead(said))
+    for copy, message in zip(copies, ("first", "second"), strict=True):
+        copy.change(failure=EngineDead(message))
     with pytest.raises(EngineDead, match="first"):
         await asyncio.wait_for(waiting, WAIT_S)
     await pool.close()
 
 
-def test_abandon_kills_every_copy(pool: PoolHost, copies: list[Copy]) -> None:
+def test_abandon_kills_every_copy(pool: PoolHost, copies: list[FakeHost]) -> None:
     pool.abandon()
-    assert [copy.told for copy in copies] == [["abandon"], ["abandon"]]
+    assert [copy.calls for copy in copies] == [["abandon"], ["abandon"]]
 
 
-async def test_close_leaves_nobody_waiting_for_a_copy() -> None:
-    class Stuck(Copy):
+async def test_close_ends_waiting_ready_calls() -> None:
+    class Stuck(FakeHost):
         async def ready(self) -> Capabilities:
             return await asyncio.Future()
 
-    loaded = Copy()
+    loaded = FakeHost()
     pool = PoolHost([loaded, Stuck()])
-    loaded.becomes(loaded=True)
+    loaded.change(loaded=True)
     await pool.ready()
     await pool.close()
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_one_that_does_not_load_is_told_and_waited_for_no_more(
-    pool: PoolHost, copies: list[Copy], caplog: pytest.LogCaptureFixture
+async def test_copy_that_fails_to_load_is_logged_and_ignored(
+    pool: PoolHost, copies: list[FakeHost], caplog: pytest.LogCaptureFixture
 ) -> None:
     waiting = asyncio.create_task(pool.ready())
     await asyncio.sleep(0)
-    copies[0].becomes(failure=EngineDead("no memory"))
-    copies[1].becomes(loaded=True)
+    copies[0].change(failure=EngineDead("no memory"))
+    copies[1].change(loaded=True)
     await waiting
     await wait_until(lambda: "copy 0 of a model is not there: no memory" in caplog.text)
     await pool.close()
 
 
-async def test_a_vector_holds_its_copy_and_other_calls_do_not(
-    pool: PoolHost, copies: list[Copy]
+async def test_embedding_counts_as_load_and_other_calls_do_not(
+    pool: PoolHost, copies: list[FakeHost]
 ) -> None:
     for copy in copies:
-        copy.becomes(loaded=True)
+        copy.change(loaded=True)
     calls = [
         asyncio.create_task(pool.call("embed", 1)),
         asyncio.create_task(pool.call("render", 2)),
     ]
-    await wait_until(lambda: [copy.told for copy in copies] == [["embed"], ["render"]])
+    await wait_until(lambda: [copy.calls for copy in copies] == [["embed"], ["render"]])
     run(pool)
     assert [copy.running for copy in copies] == [0, 1]
     for copy in copies:
@@ -211,12 +211,12 @@ async def test_a_vector_holds_its_copy_and_other_calls_do_not(
     assert await asyncio.gather(*calls) == [1, 2]
     run(pool)
     assert [copy.running for copy in copies] == [1, 1]
-    # It holds it no more.
+    # The finished embedding does not count any more.
     run(pool)
     assert [copy.running for copy in copies] == [2, 1]
 
 
-async def test_all_are_begun_asked_and_closed(pool: PoolHost, copies: list[Copy]) -> None:
+async def test_pool_forwards_calls_to_all_copies(pool: PoolHost, copies: list[FakeHost]) -> None:
     pool.spawn()
     pool.abort(7)
     pool.kill_stuck_run(8, EngineDead("deaf"))
@@ -224,4 +224,4 @@ async def test_all_are_begun_asked_and_closed(pool: PoolHost, copies: list[Copy]
     assert pool.restarts == 2
     await pool.close()
     for copy in copies:
-        assert copy.told == ["spawn", "abort 7", "wedged 8", "close"]
+        assert copy.calls == ["spawn", "abort 7", "kill_stuck_run 8", "close"]

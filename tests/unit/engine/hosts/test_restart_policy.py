@@ -28,5 +28,5 @@ def test_pause_stays_at_its_limit_after_any_number_of_crashes() -> None:
     assert policy.pause_s == MAX_BACKOFF_S
 
 
-def test_a_crash_that_is_not_counted_is_followed_by_the_shortest_pause() -> None:
+def test_uncounted_crash_is_followed_by_the_shortest_pause() -> None:
     assert RestartPolicy().pause_s == FIRST_BACKOFF_S

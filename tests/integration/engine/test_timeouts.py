@@ -43,7 +43,7 @@ async def test_prefill_that_takes_too_long(engine_of: EngineMaker) -> None:
     assert engine.restarts == 0
 
 
-async def test_stall_is_noticed_in_its_own_time_and_not_in_prefills(engine_of: EngineMaker) -> None:
+async def test_stall_timeout_applies_after_the_first_token(engine_of: EngineMaker) -> None:
     engine = engine_of(STALLING, ECHO, slots=1, stall_timeout_s=0.2, prefill_timeout_s=100)
     async with await engine.generate(request("stalling")) as stream:
         assert await first_text(stream) == "one"
@@ -55,8 +55,8 @@ async def test_stall_is_noticed_in_its_own_time_and_not_in_prefills(engine_of: E
 
 
 @pytest.mark.parametrize("isolation", ["process"], indirect=True)
-async def test_tokens_that_wait_for_others_are_no_stall(engine_of: EngineMaker) -> None:
-    """Not even with the least that STALL_TIMEOUT_S may be."""
+async def test_delayed_tokens_are_no_stall(engine_of: EngineMaker) -> None:
+    """Also with the smallest STALL_TIMEOUT_S that is allowed."""
     steady = {"when": "steady", "pieces": ["on "], "repeat": 100, "delay_ms": 20}
     engine = engine_of(steady, slots=1, stall_timeout_s=0.5)
     async with await engine.generate(request("steady"), buffered=True) as stream:
@@ -82,7 +82,7 @@ async def test_request_that_waits_too_long(engine_of: EngineMaker) -> None:
     assert (await ask(engine, "next"))[0] == "next"
 
 
-async def test_engines_own_limit_holds_where_the_request_has_none(engine_of: EngineMaker) -> None:
+async def test_default_limit_applies_to_requests_without_one(engine_of: EngineMaker) -> None:
     engine = engine_of(FOREVER, slots=1, request_timeout_s=0.3)
     await engine.ready()
     with pytest.raises(GenerationTimeout, match=r"longer than 0\.3 s \(REQUEST_TIMEOUT_S\)"):
@@ -97,7 +97,7 @@ async def test_loading_counts_as_waiting(engine_of: EngineMaker) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["process"], indirect=True)
-async def test_neighbours_of_a_deaf_run_finish_before_the_process_is_killed(
+async def test_other_runs_finish_before_the_process_of_a_stuck_run_is_killed(
     engine_of: EngineMaker,
 ) -> None:
     steady = {"when": "steady", "pieces": ["on "], "repeat": 100, "delay_ms": 10}
@@ -123,7 +123,7 @@ async def test_neighbours_of_a_deaf_run_finish_before_the_process_is_killed(
 
 
 @pytest.mark.parametrize("isolation", ["process"], indirect=True)
-async def test_neighbours_of_a_deaf_side_call_finish_before_the_process_is_killed(
+async def test_other_runs_finish_before_the_process_of_a_stuck_side_call_is_killed(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steady = {"when": "steady", "pieces": ["on "], "repeat": 100, "delay_ms": 10}
@@ -138,7 +138,7 @@ async def test_neighbours_of_a_deaf_side_call_finish_before_the_process_is_kille
 
 
 @pytest.mark.parametrize("isolation", ["process", "thread"], indirect=True)
-async def test_engine_goes_on_if_a_deaf_run_stops_after_all(engine_of: EngineMaker) -> None:
+async def test_engine_resumes_if_a_stuck_run_stops_after_all(engine_of: EngineMaker) -> None:
     engine = engine_of(
         deaf(1.0),
         FOREVER,
@@ -161,7 +161,7 @@ async def test_engine_goes_on_if_a_deaf_run_stops_after_all(engine_of: EngineMak
 
 
 @pytest.mark.parametrize("isolation", ["process"], indirect=True)
-async def test_deaf_run_costs_the_host_process_but_not_the_engine(engine_of: EngineMaker) -> None:
+async def test_stuck_run_ends_the_host_process_but_not_the_engine(engine_of: EngineMaker) -> None:
     events: list[EngineEvent] = []
     engine = engine_of(
         deaf(60),
@@ -192,7 +192,7 @@ async def test_deaf_run_costs_the_host_process_but_not_the_engine(engine_of: Eng
 
 
 @pytest.mark.parametrize("isolation", ["process"], indirect=True)
-async def test_deaf_prefill_gets_its_own_time_before_it_costs_the_host(
+async def test_stuck_prefill_gets_its_full_time_before_the_host_is_killed(
     engine_of: EngineMaker,
 ) -> None:
     slow = {"when": "slow", "pieces": ["x"], "prefill_ms": 700, "deaf_prefill": True}
@@ -224,7 +224,7 @@ async def test_frozen_host_is_replaced(engine_of: EngineMaker) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["thread"], indirect=True)
-async def test_deaf_run_in_a_thread_is_the_end_and_says_so(engine_of: EngineMaker) -> None:
+async def test_stuck_run_in_a_thread_ends_the_engine_with_a_reason(engine_of: EngineMaker) -> None:
     events: list[EngineEvent] = []
     engine = engine_of(
         deaf(1.5),
@@ -258,7 +258,7 @@ async def test_deaf_run_in_a_thread_is_the_end_and_says_so(engine_of: EngineMake
     assert type(engine.failure) is EngineDead
 
 
-async def test_close_is_bounded_though_a_run_is_deaf(engine_of: EngineMaker) -> None:
+async def test_close_is_limited_in_time_with_a_stuck_run(engine_of: EngineMaker) -> None:
     engine = engine_of(deaf(1.5), abort_grace_s=0.2)
     stream = await engine.generate(request("deaf"))
     loop = asyncio.get_running_loop()
@@ -271,7 +271,7 @@ async def test_close_is_bounded_though_a_run_is_deaf(engine_of: EngineMaker) -> 
 
 
 @pytest.mark.parametrize("isolation", ["process"], indirect=True)
-async def test_load_that_takes_too_long_is_given_up_after_some_tries(
+async def test_engine_is_dead_after_five_loads_that_take_too_long(
     engine_of: EngineMaker,
 ) -> None:
     engine = engine_of(ECHO, load_ms=60_000, load_timeout_s=0.05, abort_grace_s=0.1)
@@ -281,7 +281,7 @@ async def test_load_that_takes_too_long_is_given_up_after_some_tries(
 
 
 @pytest.mark.parametrize("isolation", ["thread"], indirect=True)
-async def test_load_that_takes_too_long_in_a_thread_is_the_end(engine_of: EngineMaker) -> None:
+async def test_load_that_takes_too_long_in_a_thread_ends_the_engine(engine_of: EngineMaker) -> None:
     # R54: an engine that is not there, not a request that failed.
     engine = engine_of(ECHO, load_ms=500, load_timeout_s=0.05)
     with pytest.raises(EngineDead, match=r"LOAD_TIMEOUT_S"):
@@ -303,7 +303,7 @@ async def test_close_while_loading_leaves_nothing_behind(engine_of: EngineMaker)
         assert engine._host._runner is None  # type: ignore[attr-defined]
 
 
-def test_a_run_that_outlives_the_loop_troubles_nobody(
+def test_run_that_outlives_the_loop_raises_no_error(
     script: ScriptFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A thread cannot be killed: what it says in the end has nobody to hear it."""

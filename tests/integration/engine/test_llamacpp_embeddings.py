@@ -28,24 +28,24 @@ def engine(
     )
 
 
-async def test_vectors_and_answers_do_not_touch_each_other(engine: Engine) -> None:
+async def test_embeddings_and_answers_do_not_affect_each_other(engine: Engine) -> None:
     # R9, R31
-    alone, _ = await ask(engine, PROMPT, temperature=0, max_tokens=8)
+    single, _ = await ask(engine, PROMPT, temperature=0, max_tokens=8)
     texts = ["A red cat.", "So far away", "A red cat."]
-    (beside, _), found = await asyncio.gather(
+    (concurrent, _), embeddings = await asyncio.gather(
         ask(engine, PROMPT, temperature=0, max_tokens=8), engine.embed(texts, Priority.JOB)
     )
-    assert beside == alone
-    assert found[0] == found[2] != found[1]
-    assert {len(each.vector) for each in found} == {(await engine.ready()).embedding_size}
-    assert all(math.isclose(math.hypot(*each.vector), 1, abs_tol=1e-4) for each in found)
+    assert concurrent == single
+    assert embeddings[0] == embeddings[2] != embeddings[1]
+    assert {len(each.vector) for each in embeddings} == {(await engine.ready()).embedding_size}
+    assert all(math.isclose(math.hypot(*each.vector), 1, abs_tol=1e-4) for each in embeddings)
     # Nothing of an earlier text is in a later one that begins like it.
     [shorter] = await engine.embed(["A red"], Priority.JOB)
-    [again] = await engine.embed(["A red cat."], Priority.JOB)
-    assert shorter != again == found[0]
+    [repeated] = await engine.embed(["A red cat."], Priority.JOB)
+    assert shorter != repeated == embeddings[0]
 
 
-async def test_longest_text_and_one_that_is_too_long(engine: Engine) -> None:
+async def test_longest_text_is_embedded_and_a_longer_one_is_refused(engine: Engine) -> None:
     # R54
     tokens = tuple((await engine.tokenize(" one" * CONTEXT))[:CONTEXT])
     [longest] = await engine.embed([tokens], Priority.JOB)

@@ -34,7 +34,7 @@ def changed(model_path: Path, folder: Path, old: bytes, new: bytes) -> BackendCo
     [(ENDING, ENDING, False), (ENDING, OPENS, True), (BEGINNING, REFUSES, False)],
     ids=["usual", "opens", "refuses"],
 )
-async def test_a_template_that_opens_the_thoughts_is_noticed(
+async def test_template_that_opens_reasoning_is_detected(
     engine_factory: EngineFactory,
     model_path: Path,
     tmp_path: Path,
