@@ -1,6 +1,6 @@
-"""Take the picture of the console in docs/console.png: a chat with the default model, mid-stream.
+"""Take the console's screenshot for docs/console.png: a streaming chat with the default model.
 
-Starts a server on a free port, opens its console in Debian's chromium, and sends a chat.
+Start a server on a free port, open its console in Debian's chromium, and send a chat.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ ROOT = Path(__file__).resolve().parents[1]
 SIZE: ViewportSize = {"width": 1200, "height": 720}
 COLOURS = 256
 PROMPT = "How does photosynthesis work?"
-# Enough that the answer is still being generated on a fast machine when the picture is taken.
+# Long enough that the answer is still streaming on a fast machine when the screenshot is taken.
 MAX_TOKENS = 400
-# About half of what fits into the picture.
-SHOWN_CHARS = 450
-TRIES = 3
+# The screenshot is taken when the answer has this length, about half of the visible area.
+MIN_ANSWER_CHARS = 450
+MAX_ATTEMPTS = 3
 LOAD_TIMEOUT_S = 120
 ANSWER_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30
 
 
 class ScreenshotError(Exception):
-    """The picture cannot be taken; the message says why."""
+    """The screenshot cannot be taken; the message gives the reason."""
 
 
 def free_port() -> int:
@@ -48,11 +48,11 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def server() -> AsyncIterator[str]:
+async def run_server() -> AsyncIterator[str]:
     """Start a server with the default settings and model; yield its address."""
     port = free_port()
-    keep = {"PATH", "HOME", "LANG"}
-    environment = {name: value for name, value in os.environ.items() if name in keep}
+    kept_names = {"PATH", "HOME", "LANG"}
+    environment = {name: value for name, value in os.environ.items() if name in kept_names}
     with tempfile.TemporaryFile() as log:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "emulator", "--port", str(port), "--db", ":memory:"),
@@ -97,7 +97,7 @@ async def warm_up(page: Page, url: str) -> None:
     await page.request.post(f"{url}/v1/chat/completions", data=body)
 
 
-async def ask(page: Page) -> None:
+async def send_chat(page: Page) -> None:
     """Fill in the chat and send it."""
     await page.locator(".choice label", has_text="Chat").click()
     await page.get_by_label("Content", exact=True).fill(PROMPT)
@@ -110,39 +110,39 @@ async def ask(page: Page) -> None:
 
 
 async def take_mid_stream(page: Page) -> bytes:
-    """Send the chat and return a picture of the page while the answer is being generated.
+    """Send the chat and return a screenshot of the page while the answer is streaming.
 
     Raises:
-        ScreenshotError: each try was too late.
+        ScreenshotError: the answer had ended at each attempt.
     """
-    enough = re.compile(rf"[\s\S]{{{SHOWN_CHARS},}}")
+    long_enough = re.compile(rf"[\s\S]{{{MIN_ANSWER_CHARS},}}")
     badge = page.locator(".answer .badge").first
-    for _ in range(TRIES):
-        await ask(page)
+    for _ in range(MAX_ATTEMPTS):
+        await send_chat(page)
         text = page.locator(".stream-text:visible")
-        await expect(text).to_have_text(enough, timeout=ANSWER_TIMEOUT_S * 1000)
+        await expect(text).to_have_text(long_enough, timeout=ANSWER_TIMEOUT_S * 1000)
         picture = await page.screenshot()
         if await badge.inner_text() == "Generating":
             await page.keyboard.press("Escape")
             return picture
-    raise ScreenshotError(f"the answer ended before its picture was taken, {TRIES} times")
+    raise ScreenshotError(f"the answer ended before its picture was taken, {MAX_ATTEMPTS} times")
 
 
-def smaller(picture: bytes) -> bytes:
-    """Return the picture with a palette: a fraction of the bytes, with no visible difference."""
+def reduce_colours(picture: bytes) -> bytes:
+    """Convert the picture to a palette: a fraction of the bytes, without a visible difference."""
     image = Image.open(io.BytesIO(picture)).convert("RGB")
     reduced = image.quantize(COLOURS, dither=Image.Dither.NONE)
-    written = io.BytesIO()
-    reduced.save(written, format="PNG", optimize=True)
-    return written.getvalue()
+    buffer = io.BytesIO()
+    reduced.save(buffer, format="PNG", optimize=True)
+    return buffer.getvalue()
 
 
-async def take() -> bytes:
-    """Return the picture as a small PNG."""
+async def take_screenshot() -> bytes:
+    """Return the screenshot as a small PNG."""
     browser_path = shutil.which("chromium")
     if browser_path is None:
         raise ScreenshotError("the browser is missing: install Debian's package chromium")
-    async with server() as url, async_playwright() as playwright:
+    async with run_server() as url, async_playwright() as playwright:
         browser = await playwright.chromium.launch(
             executable_path=browser_path, args=["--no-sandbox", "--disable-dev-shm-usage"]
         )
@@ -150,19 +150,19 @@ async def take() -> bytes:
             page = await browser.new_page(viewport=SIZE, color_scheme="light")
             await open_console(page, url)
             await warm_up(page, url)
-            return smaller(await take_mid_stream(page))
+            return reduce_colours(await take_mid_stream(page))
         finally:
             await browser.close()
 
 
 def main() -> int:
-    """Take the picture; return the process's exit code."""
+    """Take the screenshot; return the exit code."""
     if len(sys.argv) != 2:
         print("usage: python tools/screenshot.py FILE.png", file=sys.stderr)
         return 2
     path = Path(sys.argv[1])
     try:
-        picture = asyncio.run(take())
+        picture = asyncio.run(take_screenshot())
     except (ScreenshotError, BrowserError, AssertionError, TimeoutError) as error:
         print(f"no screenshot: {error}", file=sys.stderr)
         return 1

@@ -1,7 +1,7 @@
-"""What mkdocs.yml's site has beside docs/: the files elsewhere that its pages link to, as pages.
+"""mkdocs hooks that add the files outside of docs/ to which pages link as pages of the site.
 
-So a link such as `../validation/rules.yaml` leads to the file on the site as it does in the
-repository, and the strict build finds those that lead nowhere.
+A link such as `../validation/rules.yaml` then works on the site as it does in the repository, and
+the strict build reports broken links.
 """
 
 from __future__ import annotations
@@ -21,51 +21,51 @@ _LANGUAGES = {".mjs": "javascript", ".sh": "bash", ".yml": "yaml"}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put all decisions into the navigation, in their order: each new one would be forgotten."""
+    """Add all decisions to the navigation in order, so that new ones need no change there."""
     docs = Path(config.docs_dir)
-    found = sorted(path.relative_to(docs).as_posix() for path in docs.glob("decisions/*.md"))
+    decisions = sorted(path.relative_to(docs).as_posix() for path in docs.glob("decisions/*.md"))
     for entry in config.nav or []:
         if "Decisions" in entry:
-            entry["Decisions"] = found
+            entry["Decisions"] = decisions
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page for each file outside of docs/ that a page links to, and that those link to."""
+    """Add a page for each file outside of docs/ that a page links to, directly or indirectly."""
     root = Path(config.docs_dir).parent
-    waiting = [(file.src_uri, file.content_string) for file in files.documentation_pages()]
-    while waiting:
-        uri, text = waiting.pop()
+    pending = [(file.src_uri, file.content_string) for file in files.documentation_pages()]
+    while pending:
+        uri, text = pending.pop()
         for path in _linked(_path(uri), text, root):
-            added = _uri(path)
-            if files.get_file_from_path(added) is None:
+            page_uri = _uri(path)
+            if files.get_file_from_path(page_uri) is None:
                 content = _as_page(path, (root / path).read_text(encoding="utf-8"))
                 page = File.generated(
-                    config, added, content=content, inclusion=InclusionLevel.NOT_IN_NAV
+                    config, page_uri, content=content, inclusion=InclusionLevel.NOT_IN_NAV
                 )
                 files.append(page)
                 if path.endswith(".md"):
-                    waiting.append((added, content))
+                    pending.append((page_uri, content))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links out of docs/ to the pages that stand for those files, and back."""
-    here = _path(page.file.src_uri)
+    """Redirect links to files outside of docs/ to their pages, and links from those pages back."""
+    page_path = _path(page.file.src_uri)
 
-    def led(match: re.Match[str]) -> str:
-        uri = _uri(posixpath.normpath(posixpath.join(posixpath.dirname(here), match[1])))
+    def redirect_link(match: re.Match[str]) -> str:
+        uri = _uri(posixpath.normpath(posixpath.join(posixpath.dirname(page_path), match[1])))
         if files.get_file_from_path(uri) is None:
             return match[0]
         return posixpath.relpath(uri, posixpath.dirname(page.file.src_uri))
 
-    return _LINK.sub(led, markdown)
+    return _LINK.sub(redirect_link, markdown)
 
 
-def _linked(here: str, text: str, root: Path) -> Iterator[str]:
-    """Find the files outside of docs/ that a page links to, by their paths in the repository."""
+def _linked(page_path: str, text: str, root: Path) -> Iterator[str]:
+    """Yield the repository paths of the files outside of docs/ that a page links to."""
     for target in _LINK.findall(text):
-        path = posixpath.normpath(posixpath.join(posixpath.dirname(here), target))
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(page_path), target))
         if not path.startswith(("../", "docs/")) and (root / path).is_file():
             yield path
 
@@ -77,14 +77,14 @@ def _path(uri: str) -> str:
 
 
 def _uri(path: str) -> str:
-    """Return the page that stands for a file of the repository."""
+    """Return the page URI of a file in the repository."""
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     return f"{FOLDER}/{path}" if path.endswith(".md") else f"{FOLDER}/{path}.md"
 
 
 def _as_page(path: str, text: str) -> str:
-    """Return a file as Markdown: what is none is shown as code."""
+    """Return a file's text as Markdown; other formats become a code block."""
     if path.endswith(".md"):
         return text
     suffix = posixpath.splitext(path)[1]

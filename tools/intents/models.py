@@ -1,4 +1,4 @@
-"""The two transformers: MiniLM as the teacher, and the small one that is made of it."""
+"""The two transformers: MiniLM as the teacher, and a small student distilled from it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# The order in which the classifier's scores come; `general`, against which it measures, is last.
+# The order of the classifier's scores; `general`, the baseline of the comparison, is last.
 LABELS = (
     "career_guidance",
     "interview_skills",
@@ -16,12 +16,12 @@ LABELS = (
     "salary_intelligence",
     "general",
 )
-# How long a text each of them reads.
+# The maximum length of a text, in pieces.
 TEACHER_PIECES, STUDENT_PIECES = 96, 64
 
 
 class Layer(nn.Module):
-    """One layer of a transformer as BERT has it: attention, then two linear maps, normed after."""
+    """One BERT layer: attention and two linear maps, each with a layer norm after it."""
 
     def __init__(
         self, width: int, heads: int, hidden: int, activation: Callable[..., Tensor]
@@ -48,7 +48,7 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Layers over embeddings, the mean of the last one, and a score for each label."""
+    """Embeddings, layers, mean pooling, and a linear head with a score for each label."""
 
     layers: nn.ModuleList
 
@@ -59,23 +59,23 @@ class Encoder(nn.Module):
         self.head = nn.Linear(width, len(LABELS))
         self.drop = nn.Dropout(0.1)
 
-    def embedded(self, ids: Tensor) -> Tensor:
+    def embed(self, ids: Tensor) -> Tensor:
         raise NotImplementedError
 
     def hidden(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return what the last layer has for each piece."""
-        x = self.drop(self.embedding(self.embedded(ids) + self.position[: ids.shape[1]]))
+        """Return the last layer's output for each piece."""
+        x = self.drop(self.embedding(self.embed(ids) + self.position[: ids.shape[1]]))
         for layer in self.layers:
             x = layer(x, mask[:, None, None, :])
         return x
 
-    def scored(self, hidden: Tensor, mask: Tensor) -> Tensor:
+    def score(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """Return a score for each label."""
         return self.head(self.drop(mean(hidden, mask)))
 
 
 def mean(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean over the pieces that are there."""
+    """Return the mean over the pieces that the mask selects."""
     weights = mask[..., None].float()
     return (hidden * weights).sum(1) / weights.sum(1)
 
@@ -89,41 +89,43 @@ class Teacher(Encoder):
             weights["embeddings.word_embeddings.weight"], freeze=False
         )
         self.layers = nn.ModuleList(Layer(384, 12, 1536, F.gelu) for _ in range(6))
-        # Every text is of the first type.
+        # Every text has token type 0, so its embedding is added to the position's.
         types = weights["embeddings.token_type_embeddings.weight"][0]
         self.position.data = weights["embeddings.position_embeddings.weight"] + types
         _copy(self.embedding, weights, "embeddings.LayerNorm")
         for number, layer in enumerate(self.layers):
-            at = f"encoder.layer.{number}"
+            prefix = f"encoder.layer.{number}"
             for part in ("weight", "bias"):
-                names = (f"{at}.attention.self.{name}.{part}" for name in ("query", "key", "value"))
+                names = (
+                    f"{prefix}.attention.self.{name}.{part}" for name in ("query", "key", "value")
+                )
                 getattr(layer.qkv, part).data = torch.cat([weights[name] for name in names])
-            _copy(layer.out, weights, f"{at}.attention.output.dense")
-            _copy(layer.attention, weights, f"{at}.attention.output.LayerNorm")
-            _copy(layer.up, weights, f"{at}.intermediate.dense")
-            _copy(layer.down, weights, f"{at}.output.dense")
-            _copy(layer.feedforward, weights, f"{at}.output.LayerNorm")
+            _copy(layer.out, weights, f"{prefix}.attention.output.dense")
+            _copy(layer.attention, weights, f"{prefix}.attention.output.LayerNorm")
+            _copy(layer.up, weights, f"{prefix}.intermediate.dense")
+            _copy(layer.down, weights, f"{prefix}.output.dense")
+            _copy(layer.feedforward, weights, f"{prefix}.output.LayerNorm")
 
-    def embedded(self, ids: Tensor) -> Tensor:
+    def embed(self, ids: Tensor) -> Tensor:
         return self.words(ids)
 
 
 class Student(Encoder):
-    """Two narrow layers; its words are the teacher's, mapped to fewer dimensions."""
+    """Two narrow layers over the teacher's word embeddings, projected to fewer dimensions."""
 
     def __init__(self, words: Tensor, width: int = 192, heads: int = 4, hidden: int = 512) -> None:
         super().__init__(width, STUDENT_PIECES)
         self.heads = heads
         self.register_buffer("words", words)
         self.map = nn.Linear(words.shape[1], width, bias=False)
-        # Principal components, so that close words begin close to each other.
+        # Initialised with the principal components, which keep similar words close to each other.
         _, _, components = torch.linalg.svd(words - words.mean(0), full_matrices=False)
         self.map.weight.data = components[:width] * 3
         self.layers = nn.ModuleList(Layer(width, heads, hidden, F.relu) for _ in range(2))
-        # For training alone: what the teacher's wider layers have.
+        # Only for training: projects the student's hidden states to the teacher's width.
         self.widened = nn.Linear(width, words.shape[1])
 
-    def embedded(self, ids: Tensor) -> Tensor:
+    def embed(self, ids: Tensor) -> Tensor:
         return self.map(self.words[ids])
 
 

@@ -1,4 +1,4 @@
-"""Texts as the models read them: numbers of pieces, in batches."""
+"""Tokenise texts into pieces and form padded batches."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ Ids = list[list[int]]
 
 
 class Pieces:
-    """Texts as numbers of pieces, cut in the middle to at most so many."""
+    """Encodes texts as ids of pieces; a text that is too long loses its middle."""
 
     def __init__(self, folder: Path) -> None:
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
 
-    def encode(self, texts: Sequence[str], most: int, *, marks: bool) -> Ids:
-        encoded = self.tokenizer.encode_batch(list(texts), add_special_tokens=marks)
-        return [_cut(each.ids, most) or [self.tokenizer.token_to_id("[UNK]")] for each in encoded]
+    def encode(self, texts: Sequence[str], max_length: int, *, special_tokens: bool) -> Ids:
+        encoded = self.tokenizer.encode_batch(list(texts), add_special_tokens=special_tokens)
+        unknown = [self.tokenizer.token_to_id("[UNK]")]
+        return [_cut(encoding.ids, max_length) or unknown for encoding in encoded]
 
 
-def _cut(ids: list[int], most: int) -> list[int]:
-    return ids if len(ids) <= most else ids[: most // 2] + ids[-most // 2 :]
+def _cut(ids: list[int], max_length: int) -> list[int]:
+    return ids if len(ids) <= max_length else ids[: max_length // 2] + ids[-max_length // 2 :]
 
 
 def batches(ids: Ids, size: int, *, shuffled: bool) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-    """Yield indices, ids and mask of texts of about the same length together."""
+    """Yield batches of texts of similar length: their indices, padded ids and mask."""
     order = list(range(len(ids)))
-    stretch = len(ids)
+    sort_window = len(ids)
     if shuffled:
         random.shuffle(order)
-        stretch = size * 32
+        sort_window = size * 32
     groups = []
-    for start in range(0, len(order), stretch):
-        part = sorted(order[start : start + stretch], key=lambda index: len(ids[index]))
-        groups += [part[at : at + size] for at in range(0, len(part), size)]
+    for start in range(0, len(order), sort_window):
+        window = sorted(order[start : start + sort_window], key=lambda index: len(ids[index]))
+        groups += [window[offset : offset + size] for offset in range(0, len(window), size)]
     if shuffled:
         random.shuffle(groups)
     for group in groups:

@@ -1,4 +1,4 @@
-"""Texts like the prompts, which nobody has labelled."""
+"""Generate unlabelled variants of the prompts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from collections.abc import Sequence
 
 
-def variants(prompts: Sequence[str], times: int) -> list[str]:
-    """Return texts like the prompts; what they are about is the teacher's to say."""
+def variants(prompts: Sequence[str], rounds: int) -> list[str]:
+    """Return `rounds` variants of each prompt, which the teacher labels."""
     words = [prompt.split() for prompt in prompts]
     sentences = [re.split(r"(?<=[.!?])\s+|\n+", prompt) for prompt in prompts]
     return [
         _noisy(_variant(number, prompts, words, sentences))
-        for _ in range(times)
+        for _ in range(rounds)
         for number in range(len(prompts))
     ]
 
@@ -21,17 +21,25 @@ def variants(prompts: Sequence[str], times: int) -> list[str]:
 def _variant(
     number: int, prompts: Sequence[str], words: list[list[str]], sentences: list[list[str]]
 ) -> str:
-    own, other = words[number], random.choice(words)
+    own_words, other_words = words[number], random.choice(words)
     match random.choices(range(6), (20, 25, 15, 15, 10, 15))[0]:
         case 0:
-            return " ".join(word for word in own if random.random() > 0.15) or prompts[number]
+            return " ".join(word for word in own_words if random.random() > 0.15) or prompts[number]
         case 1:
-            at, start = random.randrange(len(own)), random.randrange(len(other))
-            end, stop = at + random.randint(1, 4), start + random.randint(1, 4)
-            return " ".join(own[:at] + other[start:stop] + own[end:])
+            start, other_start = (
+                random.randrange(len(own_words)),
+                random.randrange(len(other_words)),
+            )
+            end, other_end = start + random.randint(1, 4), other_start + random.randint(1, 4)
+            return " ".join(
+                own_words[:start] + other_words[other_start:other_end] + own_words[end:]
+            )
         case 2:
-            kept, start = random.randint(1, len(own)), random.randrange(len(other))
-            return " ".join(own[:kept] + other[start:])
+            kept_count, other_start = (
+                random.randint(1, len(own_words)),
+                random.randrange(len(other_words)),
+            )
+            return " ".join(own_words[:kept_count] + other_words[other_start:])
         case 3:
             pair = [prompts[number], random.choice(random.choice(sentences))]
             random.shuffle(pair)
@@ -48,6 +56,6 @@ def _noisy(text: str) -> str:
     if random.random() < 0.2:
         text = text.rstrip("?.!")
     if random.random() < 0.1 and len(text) > 5:
-        at = random.randrange(len(text) - 1)
-        text = text[:at] + text[at + 1] + text[at] + text[at + 2 :]
+        start = random.randrange(len(text) - 1)
+        text = text[:start] + text[start + 1] + text[start] + text[start + 2 :]
     return text
