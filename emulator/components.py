@@ -147,7 +147,7 @@ class Workload:
     batches: BatchPlane
 
     async def drain(self, limit_s: float) -> None:
-        """Start no more work, wait up to `limit_s` for running work, and requeue unfinished jobs."""
+        """Start no more work, wait up to `limit_s` for running work, and requeue the rest."""
         await asyncio.gather(
             self.local_worker.drain(limit_s),
             self.autoscaler.drain(limit_s),

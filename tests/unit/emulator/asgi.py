@@ -1,4 +1,4 @@
-"""Calls of an ASGI application without a server, one message at a time."""
+"""Call an ASGI application without a server."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-Answer = Callable[[Scope, Receive, Send], Any]
+AsgiFunction = Callable[[Scope, Receive, Send], Any]
 
 
 @dataclass
-class Told:
-    """What came back."""
+class AsgiResponse:
+    """The response to one request; status 0 if there was none."""
 
     status: int
     headers: dict[str, str]
@@ -28,8 +28,8 @@ class Told:
         return error
 
 
-class Inner:
-    """An application behind the middleware under test: says ok, and counts."""
+class InnerApp:
+    """The application behind the middleware under test: answers 200 and records the paths."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -39,10 +39,10 @@ class Inner:
         self.raises: BaseException | None = None
         self.body: bytes = b"{}"
 
-    async def reached(self, count: int) -> None:
-        """Wait until so many calls have come."""
+    async def wait_for_calls(self, count: int) -> None:
+        """Wait until `count` requests have arrived."""
         async with asyncio.timeout(5):
-            while len(self.calls) < count:  # noqa: ASYNC110 - looked at in each turn
+            while len(self.calls) < count:  # noqa: ASYNC110 - checked in each turn of the loop
                 await asyncio.sleep(0)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,8 +61,8 @@ async def call(
     method: str = "GET",
     headers: Mapping[str, str] | None = None,
     scope: Mapping[str, Any] | None = None,
-) -> Told:
-    """Make one call; status 0 is no answer at all."""
+) -> AsgiResponse:
+    """Send one request to the application."""
     sent: list[MutableMapping[str, Any]] = []
     raw = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
 
@@ -72,7 +72,7 @@ async def call(
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message)
 
-    whole = {
+    request_scope = {
         "type": "http",
         "method": method,
         "path": path,
@@ -81,11 +81,11 @@ async def call(
         "headers": raw,
         **(scope or {}),
     }
-    await app(whole, receive, send)
+    await app(request_scope, receive, send)
     start: MutableMapping[str, Any] = sent[0] if sent else {"status": 0, "headers": []}
-    return Told(
+    return AsgiResponse(
         start["status"],
         {name.decode().lower(): value.decode() for name, value in start["headers"]},
         b"".join(message.get("body", b"") for message in sent),
-        whole,
+        request_scope,
     )

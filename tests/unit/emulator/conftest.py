@@ -1,4 +1,4 @@
-"""The ASGI ends of a connection, made by hand."""
+"""A fake connection with ASGI's receive and send functions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from starlette.requests import Request
 
 
-class Connection:
-    """A client's side: what it sent, what it was sent, and when it left.
+class FakeConnection:
+    """A client's side of a connection: the body it sends, what it receives, when it disconnects.
 
-    `send` waits while `reading` is not set, as uvicorn's does above its high-water mark, and says
-    so by `blocked`.
+    `send` blocks while `reading` is not set, as uvicorn's does above its high-water mark, and sets
+    `blocked`.
     """
 
     def __init__(self, body: tuple[bytes, ...] = (), *, leaves_in_body: bool = False) -> None:
@@ -55,12 +55,12 @@ class Connection:
 
 
 @pytest.fixture
-def connection() -> Callable[..., Connection]:
-    return Connection
+def connection() -> Callable[..., FakeConnection]:
+    return FakeConnection
 
 
 @pytest.fixture
 async def no_tasks_left() -> AsyncIterator[None]:
-    """Fails a test that leaves a task behind."""
+    """Fail a test that leaves a task behind."""
     yield
     assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -1,4 +1,4 @@
-"""What an engine tells its hooks, for tests to wait on."""
+"""Record the events of an engine, and wait for them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from engine.hooks import EngineEvent
 
 E = TypeVar("E")
 
-# Nothing that is waited for takes a second; a loaded machine may.
+# Every wait takes less than a second, but more on a loaded machine.
 DEADLINE_S = 20.0
 
 
-class Events:
-    """What the engine told its hook, to be waited for instead of slept for."""
+class EventRecorder:
+    """An engine hook that records events, so that tests wait for them instead of sleeping."""
 
     def __init__(self) -> None:
         self.seen: list[EngineEvent] = []
@@ -23,11 +23,11 @@ class Events:
 
     def __call__(self, event: EngineEvent) -> None:
         self.seen.append(event)
-        task = asyncio.get_running_loop().create_task(self._tell())
+        task = asyncio.get_running_loop().create_task(self._notify())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
 

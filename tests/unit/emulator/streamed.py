@@ -12,7 +12,7 @@ from jobs import Job, Limits, MemoryJobStore, NewJob
 from tests.unit.emulator.events import DEADLINE_S
 
 
-class Streamed:
+class StreamedJob:
     """A job on a worker that says what the test says."""
 
     def __init__(self, keep_alive_s: float = 3600, hold_s: float = 3600) -> None:

@@ -44,24 +44,24 @@ def answering(status: int) -> Iterator[int]:
         (["--host=::", "--db", "x", "--workers", "3", ""], {}, ("::1", 8000)),
     ],
 )
-def test_a_server_is_asked_where_it_listens(
+def test_find_address_uses_the_arguments_and_environment(
     arguments: list[str], environment: dict[str, str], found: tuple[str, int]
 ) -> None:
     assert find_address(arguments, environment) == found
 
 
-def test_a_server_that_says_200_is_well() -> None:
+def test_server_that_answers_200_is_healthy() -> None:
     with answering(200) as port:
         assert check_health("127.0.0.1", port) is None
 
 
-def test_one_that_says_503_is_not_and_its_words_are_told() -> None:
+def test_server_that_answers_503_is_unhealthy_with_its_body() -> None:
     with answering(503) as port:
         assert check_health("127.0.0.1", port) == '{"status": "as it is"}'
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
-def test_the_server_is_found_by_the_command_line_of_the_container(
+def test_server_is_found_by_the_command_line_of_the_container(
     status: int, code: int, tmp_path: Path
 ) -> None:
     with answering(status) as port:
@@ -69,15 +69,13 @@ def test_the_server_is_found_by_the_command_line_of_the_container(
         assert main(tmp_path / "cmdline") == code
 
 
-def test_a_server_that_is_not_there_is_not_well(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_server_is_unhealthy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = f"docker-init\0--\0python\0-u\0-m\0emulator\0--port={free_port()}\0"
     (tmp_path / "cmdline").write_bytes(command.encode())
     assert main(tmp_path / "cmdline") == 1
     assert "/health does not answer: " in capsys.readouterr().err
 
 
-def test_a_worker_is_well_while_it_lives(tmp_path: Path) -> None:
+def test_worker_is_healthy(tmp_path: Path) -> None:
     (tmp_path / "cmdline").write_bytes(b"python\0-u\0-m\0handler\0")
     assert main(tmp_path / "cmdline") == 0

@@ -10,14 +10,14 @@ import pytest
 
 from handler.errors import InvalidRequest
 from jobs import Job, JobStatus, NewJob
-from tests.unit.emulator.streamed import Streamed, comes, turns
+from tests.unit.emulator.streamed import StreamedJob, comes, turns
 
 Connect = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("no_tasks_left")
 
 
-async def test_events_come_as_they_are_said_and_end(connection: Connect) -> None:
-    at, peer = Streamed(), connection()
+async def test_events_are_sent_as_chunks_arrive(connection: Connect) -> None:
+    at, peer = StreamedJob(), connection()
     await at.begin()
     listening = at.listen(peer)
     await comes(peer, b": open\n\n")
@@ -47,7 +47,7 @@ async def test_events_come_as_they_are_said_and_end(connection: Connect) -> None
 async def test_end_without_chunks_has_a_message(
     connection: Connect, worker: str, message: str
 ) -> None:  # R59
-    at, peer = Streamed(), connection()
+    at, peer = StreamedJob(), connection()
     await at.begin(worker)
     await at.end()
     await at.listen(peer)
@@ -55,8 +55,8 @@ async def test_end_without_chunks_has_a_message(
     assert orjson.loads(data.removeprefix("data: "))["message"].startswith(message)
 
 
-async def test_end_of_a_cancelled_job_says_so(connection: Connect) -> None:
-    at, peer = Streamed(), connection()
+async def test_end_of_a_cancelled_job_has_its_status(connection: Connect) -> None:
+    at, peer = StreamedJob(), connection()
     await at.begin()
     await at.say("a")
     await at.store.cancel(at.job.id)
@@ -67,8 +67,8 @@ async def test_end_of_a_cancelled_job_says_so(connection: Connect) -> None:
 
 
 @pytest.mark.parametrize("between", range(6))
-async def test_end_is_behind_all_that_was_said(connection: Connect, between: int) -> None:
-    at, peer = Streamed(), connection()
+async def test_end_comes_after_all_chunks(connection: Connect, between: int) -> None:
+    at, peer = StreamedJob(), connection()
     await at.begin()
     listening = at.listen(peer)
     await comes(peer, b": open\n\n")
@@ -81,8 +81,8 @@ async def test_end_is_behind_all_that_was_said(connection: Connect, between: int
     assert marks == ["id: 1.1", "id: 1.2", "id: end"]
 
 
-async def test_events_go_on_behind_the_last_one_that_was_seen(connection: Connect) -> None:
-    at = Streamed()
+async def test_events_resume_after_the_last_event_id(connection: Connect) -> None:
+    at = StreamedJob()
     await at.begin()
     await at.say("a", "b", "c")
     await at.end()
@@ -100,8 +100,8 @@ async def test_events_go_on_behind_the_last_one_that_was_seen(connection: Connec
         assert "event: restart" not in lines
 
 
-async def test_who_saw_the_end_need_not_come_again(connection: Connect) -> None:
-    at, peer = Streamed(), connection()
+async def test_reconnect_after_the_end_is_204(connection: Connect) -> None:
+    at, peer = StreamedJob(), connection()
     await at.begin()
     await at.say("a")
     waiting = connection()
@@ -117,8 +117,8 @@ async def test_who_saw_the_end_need_not_come_again(connection: Connect) -> None:
 @pytest.mark.parametrize(
     "last", ["x", "1", "1.", ".1", "1.x", "-1.2", "1.2.3", "²", "1." + "9" * 5000, "ends"]
 )
-async def test_last_event_id_that_is_none_is_refused(connection: Connect, last: str) -> None:
-    at = Streamed()
+async def test_invalid_last_event_id_is_rejected(connection: Connect, last: str) -> None:
+    at = StreamedJob()
     await at.begin()
     with pytest.raises(InvalidRequest, match="Last-Event-ID must be the id of an event"):
         await at.stream.respond(
@@ -126,8 +126,8 @@ async def test_last_event_id_that_is_none_is_refused(connection: Connect, last: 
         )
 
 
-async def test_lost_attempt_is_told_by_a_restart(connection: Connect) -> None:
-    at, peer, late, again = Streamed(), connection(), connection(), connection()
+async def test_lost_attempt_sends_a_restart(connection: Connect) -> None:
+    at, peer, late, again = StreamedJob(), connection(), connection(), connection()
     await at.begin()
     listening = at.listen(peer)
     await at.say("a", "b")
@@ -146,8 +146,10 @@ async def test_lost_attempt_is_told_by_a_restart(connection: Connect) -> None:
     assert b"restart" not in late.body
 
 
-async def test_lost_attempt_is_told_even_when_the_next_says_nothing(connection: Connect) -> None:
-    at, peer = Streamed(), connection()
+async def test_lost_attempt_sends_a_restart_when_the_next_streams_nothing(
+    connection: Connect,
+) -> None:
+    at, peer = StreamedJob(), connection()
     await at.begin()
     listening = at.listen(peer)
     await at.say("a")
@@ -159,8 +161,8 @@ async def test_lost_attempt_is_told_even_when_the_next_says_nothing(connection: 
     assert b"event: restart\ndata: {}\n\nevent: end\n" in peer.body
 
 
-async def test_silence_is_filled_with_comments(connection: Connect) -> None:
-    at, peer = Streamed(keep_alive_s=0.01), connection()
+async def test_comments_are_sent_during_silence(connection: Connect) -> None:
+    at, peer = StreamedJob(keep_alive_s=0.01), connection()
     await at.begin()
     listening = at.listen(peer)
     await comes(peer, b": open\n\n: still here\n\n: still here\n\n")
@@ -168,8 +170,8 @@ async def test_silence_is_filled_with_comments(connection: Connect) -> None:
     await listening
 
 
-async def test_job_that_is_dropped_ends_the_events(connection: Connect) -> None:
-    at, peer = Streamed(), connection()
+async def test_deleted_job_ends_the_events(connection: Connect) -> None:
+    at, peer = StreamedJob(), connection()
     job = await at.store.enqueue(NewJob(endpoint="e", input=b"{}"))
     at.job = job
     listening = at.listen(peer)
@@ -183,8 +185,8 @@ async def test_job_that_is_dropped_ends_the_events(connection: Connect) -> None:
     assert dropped.body == b": open\n\nevent: gone\ndata: {}\n\n"
 
 
-async def test_listener_that_leaves_leaves_nothing(connection: Connect) -> None:
-    at, peer = Streamed(), connection()
+async def test_disconnected_listener_leaves_no_task(connection: Connect) -> None:
+    at, peer = StreamedJob(), connection()
     await at.begin()
     listening = at.listen(peer)
     await comes(peer, b": open\n\n")

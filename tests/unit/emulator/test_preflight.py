@@ -45,7 +45,7 @@ def close(sockets: list[socket.socket]) -> None:
         sock.close()
 
 
-def test_listening_socket_takes_connections_at_once() -> None:
+def test_listening_socket_accepts_connections_at_once() -> None:
     (sock,) = sockets = listening_sockets("127.0.0.1", 0)
     with socket.create_connection(sock.getsockname(), timeout=5):
         close(sockets)
@@ -57,7 +57,7 @@ def test_host_name_with_several_addresses_has_one_port_for_all() -> None:
     close(sockets)
 
 
-def test_port_in_use_is_refused_with_the_remedy() -> None:
+def test_port_in_use_is_rejected_with_the_remedy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SettingError) as refused:
@@ -69,14 +69,14 @@ def test_port_in_use_is_refused_with_the_remedy() -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
-def test_host_that_is_not_ours_is_refused_with_the_remedy(host: str) -> None:
+def test_foreign_host_is_rejected_with_the_remedy(host: str) -> None:
     with pytest.raises(SettingError) as refused:
         listening_sockets(host, 0)
     assert host in str(refused.value)
     assert "--host or HOST" in str(refused.value)
 
 
-def test_privileged_port_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_privileged_port_is_rejected_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def bind(self: socket.socket, address: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -89,13 +89,13 @@ def test_privileged_port_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPa
     )
 
 
-def test_files_that_nobody_uses_are_fine_and_nothing_is_created(tmp_path: Path) -> None:
+def test_unused_files_pass_and_nothing_is_created(tmp_path: Path) -> None:
     check_files(settings(tmp_path))
     check_files(settings(tmp_path, job_db=":memory:"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_database_of_a_running_server_is_refused_with_its_process(tmp_path: Path) -> None:
+def test_database_of_a_running_server_is_rejected_with_its_process(tmp_path: Path) -> None:
     path = tmp_path / "jobs.sqlite3"
     with locked(Path(f"{path}.lock"), str(os.getpid())):
         assert refusal(tmp_path) == (
@@ -105,7 +105,7 @@ def test_database_of_a_running_server_is_refused_with_its_process(tmp_path: Path
 
 
 @pytest.mark.parametrize("owner", ["", "no number", "ended", "zombie"])
-def test_database_of_a_server_in_another_container_is_refused_without_its_process(
+def test_database_of_another_container_is_rejected_without_its_process(
     owner: str, tmp_path: Path
 ) -> None:
     """The lock counts: a process id means nothing where the process cannot be seen."""
@@ -120,7 +120,7 @@ def test_database_of_a_server_in_another_container_is_refused_without_its_proces
     process.wait()
 
 
-def test_database_of_a_server_that_was_killed_a_moment_ago_is_waited_for_later(
+def test_database_of_a_just_killed_server_passes(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "jobs.sqlite3.lock").touch()
@@ -128,7 +128,7 @@ def test_database_of_a_server_that_was_killed_a_moment_ago_is_waited_for_later(
         check_files(settings(tmp_path))
 
 
-def test_database_in_use_by_another_of_its_names_is_refused(tmp_path: Path) -> None:
+def test_database_in_use_under_another_name_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     with locked(tmp_path / "elsewhere" / "jobs.sqlite3"):
         (tmp_path / "jobs.sqlite3").hardlink_to(tmp_path / "elsewhere" / "jobs.sqlite3")
@@ -136,7 +136,7 @@ def test_database_in_use_by_another_of_its_names_is_refused(tmp_path: Path) -> N
     assert "it is a hard link" in refusal(tmp_path)
 
 
-def test_files_of_another_user_that_are_open_to_others_are_refused(
+def test_open_files_of_another_user_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("emulator.preflight.os.geteuid", lambda: os.getuid() + 1)
@@ -152,19 +152,17 @@ def test_files_of_another_user_that_are_open_to_others_are_refused(
         check_files(settings(tmp_path, **changes))
 
 
-def test_database_that_is_a_folder_is_refused(tmp_path: Path) -> None:
+def test_database_that_is_a_folder_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "jobs.sqlite3").mkdir()
     assert "jobs.sqlite3 is a folder; choose another one with --db or JOB_DB" in refusal(tmp_path)
 
 
-def test_database_without_its_folder_is_refused(tmp_path: Path) -> None:
+def test_database_without_its_folder_is_rejected(tmp_path: Path) -> None:
     said = refusal(tmp_path, job_db=str(tmp_path / "no" / "jobs.sqlite3"))
     assert f"there is no folder {tmp_path / 'no'}; choose another one with --db or JOB_DB" in said
 
 
-def test_folders_that_are_not_writable_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_folders_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Root may write anywhere, so the answer of the system stands in for it.
     monkeypatch.setattr("emulator.preflight.os.access", lambda path, mode: False)
     assert f"the folder {tmp_path} is not writable" in refusal(tmp_path)
@@ -173,7 +171,7 @@ def test_folders_that_are_not_writable_are_refused(
     assert "cannot be written" in refusal(tmp_path, job_db=":memory:", batch_dir=tmp_path)
 
 
-def test_batch_folder_of_another_server_is_refused(tmp_path: Path) -> None:
+def test_batch_folder_of_another_server_is_rejected(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     folder.mkdir()
     with locked(folder / "lock"):
@@ -183,7 +181,7 @@ def test_batch_folder_of_another_server_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_batch_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+def test_batch_folder_that_is_a_file_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "b"
     file.touch()
     assert "is a file" in refusal(tmp_path, job_db=":memory:", batch_dir=file)

@@ -105,7 +105,7 @@ def test_origins_are_separated_by_commas(
     assert read_settings(EmulatorSettings).origins() == origins
 
 
-def test_nothing_fails_on_purpose_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_are_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not read_settings(EmulatorSettings).fault_rates()
     monkeypatch.setenv("FAULT_SEED", "7")
     assert not read_settings(EmulatorSettings).fault_rates()
@@ -115,13 +115,13 @@ def test_nothing_fails_on_purpose_unless_asked_for(monkeypatch: pytest.MonkeyPat
             assert read_settings(EmulatorSettings).fault_rates(), name
 
 
-def test_rate_limits_are_off_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rate_limits_are_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_settings(EmulatorSettings).runpod_rate_limits is False
     monkeypatch.setenv("RUNPOD_RATE_LIMITS", "on")
     assert read_settings(EmulatorSettings).runpod_rate_limits is True
 
 
-def test_batches_are_beside_the_jobs_or_go_with_the_server() -> None:
+def test_batch_folder_is_beside_the_database_or_in_memory() -> None:
     assert EmulatorSettings(job_db="a/b.sqlite3").batch_folder() == Path("a/b.sqlite3.batches")
     assert EmulatorSettings(job_db=":memory:").batch_folder() is None
     kept = EmulatorSettings(job_db=":memory:", batch_dir=Path("c"))

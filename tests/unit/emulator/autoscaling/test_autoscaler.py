@@ -59,8 +59,8 @@ class Process:
         return self.returncode or 0
 
 
-class World:
-    """A launcher whose clock a test moves on."""
+class AutoscalerScene:
+    """An autoscaler whose clock a test moves on."""
 
     def __init__(self, **scaling: Any) -> None:
         self.time = 1_000.0
@@ -68,7 +68,7 @@ class World:
         self.refuses = False
         self.store = MemoryJobStore(now=lambda: self.time, monotonic=lambda: self.time)
         self.fleet = Fleet(self.store, lease_s=30, grace_s=2)
-        self.launcher = Autoscaler(
+        self.autoscaler = Autoscaler(
             self.store,
             self.fleet,
             ENDPOINT,
@@ -78,7 +78,7 @@ class World:
             now=lambda: self.time,
             wall_clock=lambda: self.time,
         )
-        self.launcher._url = URL
+        self.autoscaler._url = URL
 
     async def _spawn(
         self, name: str, command: Sequence[str], environment: Mapping[str, str]
@@ -93,7 +93,7 @@ class World:
         end = self.time + seconds
         while self.time < end:
             self.time = min(end, self.time + 0.25)
-            await self.launcher.tick()
+            await self.autoscaler.tick()
 
     async def enqueue(self, count: int = 1) -> list[Job]:
         new = NewJob(endpoint=ENDPOINT, input=b"{}")
@@ -140,7 +140,7 @@ class World:
         (Demand(running=9), 0, 0, 99, 0),
     ],
 )
-def test_queue_delay(
+def test_delay_scaler_counts_missing_workers(
     demand: Demand, workers: int, starting: int, since_s: float, missing: int
 ) -> None:
     assert (
@@ -160,13 +160,15 @@ def test_queue_delay(
         (Demand(), 2, 0, 2),
     ],
 )
-def test_request_count(demand: Demand, workers: int, missing: int, spare: int) -> None:
+def test_count_scaler_counts_missing_and_spare_workers(
+    demand: Demand, workers: int, missing: int, spare: int
+) -> None:
     scaling = ScalingPolicy(max_workers=5, scaler="count")
     assert count_missing(scaling, demand, workers, 0) == missing
     assert count_spare(scaling, demand, workers) == spare
 
 
-def test_least_and_most() -> None:
+def test_minimum_and_maximum_of_workers() -> None:
     scaling = ScalingPolicy(min_workers=2, max_workers=3, scaler="count", request_count=1)
     assert [count_missing(scaling, Demand(queued=n), 0, 0) for n in range(5)] == [2, 2, 2, 3, 3]
     assert count_missing(scaling, Demand(), 3, 0) == 0
@@ -180,255 +182,255 @@ def test_least_and_most() -> None:
 # -- the life of a worker -------------------------------------------------------------------------
 
 
-async def test_from_none_to_one_and_back() -> None:
-    world = World()
-    await world.after(10)
-    assert world.processes == []
-    await world.enqueue()
-    await world.after(3.75)
-    assert world.processes == []
-    await world.after(0.25)
-    (process,) = world.processes
-    assert world.counts == (1, 0, 0)
+async def test_autoscaler_starts_a_worker_for_a_job_and_stops_it_when_idle() -> None:
+    scene = AutoscalerScene()
+    await scene.after(10)
+    assert scene.processes == []
+    await scene.enqueue()
+    await scene.after(3.75)
+    assert scene.processes == []
+    await scene.after(0.25)
+    (process,) = scene.processes
+    assert scene.counts == (1, 0, 0)
     # It takes its time to load, and no other is started for the same job.
-    await world.after(20)
-    assert world.processes == [process]
-    world.join()
-    jobs = await world.take(process.name)
-    await world.after(60)
-    assert world.counts == (0, 0, 1)
+    await scene.after(20)
+    assert scene.processes == [process]
+    scene.join()
+    jobs = await scene.take(process.name)
+    await scene.after(60)
+    assert scene.counts == (0, 0, 1)
     assert process.terminated == 0
-    await world.finish(jobs)
-    await world.after(4.75)
-    assert (process.terminated, world.counts) == (0, (0, 1, 0))
-    await world.after(0.25)
+    await scene.finish(jobs)
+    await scene.after(4.75)
+    assert (process.terminated, scene.counts) == (0, (0, 1, 0))
+    await scene.after(0.25)
     assert process.terminated == 1
     process.end()
-    await world.after(0.25)
-    assert world.counts == (0, 0, 0)
-    await world.after(60)
-    assert len(world.processes) == 1
+    await scene.after(0.25)
+    assert scene.counts == (0, 0, 0)
+    await scene.after(60)
+    assert len(scene.processes) == 1
 
 
-async def test_one_more_for_each_delay_up_to_the_most() -> None:
-    world = World(max_workers=3)
-    await world.enqueue(9)
-    await world.after(4)
-    assert len(world.processes) == 1
-    await world.after(4)
-    assert len(world.processes) == 2
-    await world.after(60)
-    assert len(world.processes) == 3
+async def test_delay_scaler_adds_workers_up_to_the_maximum() -> None:
+    scene = AutoscalerScene(max_workers=3)
+    await scene.enqueue(9)
+    await scene.after(4)
+    assert len(scene.processes) == 1
+    await scene.after(4)
+    assert len(scene.processes) == 2
+    await scene.after(60)
+    assert len(scene.processes) == 3
 
 
-async def test_those_idle_for_longest_go_first_and_the_least_stay() -> None:
-    world = World(min_workers=1, max_workers=3, queue_delay_s=0)
-    await world.enqueue(3)
-    await world.after(1)
-    world.join()
-    first, second, third = world.processes
-    jobs = {each.name: await world.take(each.name) for each in world.processes}
-    await world.after(1)
+async def test_workers_idle_for_longest_stop_first_down_to_the_minimum() -> None:
+    scene = AutoscalerScene(min_workers=1, max_workers=3, queue_delay_s=0)
+    await scene.enqueue(3)
+    await scene.after(1)
+    scene.join()
+    first, second, third = scene.processes
+    jobs = {each.name: await scene.take(each.name) for each in scene.processes}
+    await scene.after(1)
     for each in (second, third, first):
-        await world.finish(jobs[each.name])
-        await world.after(1)
-    world.time += 30
-    await world.launcher.tick()
+        await scene.finish(jobs[each.name])
+        await scene.after(1)
+    scene.time += 30
+    await scene.autoscaler.tick()
     assert [each.terminated for each in (first, second, third)] == [0, 1, 1]
 
 
-async def test_the_local_workers_jobs_need_no_other() -> None:
-    world = World(scaler="count", request_count=1)
-    await world.enqueue(2)
-    await world.take("local", 2)
-    await world.after(1)
-    assert world.processes == []
-    await world.enqueue(1)
-    await world.after(1)
-    assert len(world.processes) == 1
+async def test_jobs_of_the_local_worker_start_no_worker() -> None:
+    scene = AutoscalerScene(scaler="count", request_count=1)
+    await scene.enqueue(2)
+    await scene.take("local", 2)
+    await scene.after(1)
+    assert scene.processes == []
+    await scene.enqueue(1)
+    await scene.after(1)
+    assert len(scene.processes) == 1
 
 
-async def test_worker_that_crashes_is_started_again_after_longer_and_longer_pauses() -> None:
-    world = World(min_workers=1, max_workers=1)
+async def test_crashing_worker_is_restarted_with_a_growing_backoff() -> None:
+    scene = AutoscalerScene(min_workers=1, max_workers=1)
     starts = []
     for _ in range(9):
-        while not world.alive:
-            await world.after(0.25)
-        starts.append(world.time)
-        world.alive[0].end(1)
+        while not scene.alive:
+            await scene.after(0.25)
+        starts.append(scene.time)
+        scene.alive[0].end(1)
     pauses = [later - sooner for sooner, later in itertools.pairwise(starts)]
     assert pauses == [pytest.approx(each, abs=0.5) for each in (1, 2, 4, 8, 16, 32, 60, 60)]
     # One that has worked for a while had another fault.
-    while not world.alive:
-        await world.after(0.25)
-    world.join(world.alive[0])
-    await world.after(31)
-    world.alive[0].end(1)
-    await world.after(1.5)
-    assert world.alive
+    while not scene.alive:
+        await scene.after(0.25)
+    scene.join(scene.alive[0])
+    await scene.after(31)
+    scene.alive[0].end(1)
+    await scene.after(1.5)
+    assert scene.alive
 
 
 @pytest.mark.parametrize("reported", [None, "model_is_loaded: the file is broken"])
-async def test_worker_that_cannot_start_is_unhealthy_with_its_own_reason_or_its_last_line(
+async def test_worker_that_cannot_start_is_unhealthy_with_its_reason_or_last_line(
     reported: str | None,
 ) -> None:  # R69
-    world = World(min_workers=1, max_workers=1)
-    await world.after(0.25)
-    (first,) = world.processes
+    scene = AutoscalerScene(min_workers=1, max_workers=1)
+    await scene.after(0.25)
+    (first,) = scene.processes
     if reported is not None:
-        world.fleet.show_unhealthy(ENDPOINT, first.name, reported)
+        scene.fleet.show_unhealthy(ENDPOINT, first.name, reported)
     first.end(1)
-    await world.after(0.25)
-    assert world.fleet.unhealthy(ENDPOINT) == {first.name: reported or "its last words"}
+    await scene.after(0.25)
+    assert scene.fleet.unhealthy(ENDPOINT) == {first.name: reported or "its last words"}
 
 
-async def test_program_that_cannot_be_started_is_tried_again(
+async def test_command_that_cannot_be_started_is_retried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World(min_workers=1)
-    world.refuses = True
-    await world.after(5)
+    scene = AutoscalerScene(min_workers=1)
+    scene.refuses = True
+    await scene.after(5)
     assert "no such program" in caplog.text
     assert len(caplog.records) == 3
-    world.refuses = False
-    await world.after(10)
-    assert len(world.alive) == 1
+    scene.refuses = False
+    await scene.after(10)
+    assert len(scene.alive) == 1
 
 
-async def test_job_of_a_worker_that_ends_waits_again_at_once() -> None:
-    world = World(min_workers=1)
-    await world.enqueue()
-    await world.after(1)
-    world.join()
-    (job,) = await world.take(world.processes[0].name)
-    world.processes[0].end(1)
-    await world.after(0.25)
-    now = await world.store.get(job.id)
+async def test_job_of_an_exited_worker_is_requeued_at_once() -> None:
+    scene = AutoscalerScene(min_workers=1)
+    await scene.enqueue()
+    await scene.after(1)
+    scene.join()
+    (job,) = await scene.take(scene.processes[0].name)
+    scene.processes[0].end(1)
+    await scene.after(0.25)
+    now = await scene.store.get(job.id)
     assert now is not None
     assert (now.status, now.lost_attempts) == (JobStatus.IN_QUEUE, 1)
-    assert world.counts == (0, 0, 0)
+    assert scene.counts == (0, 0, 0)
 
 
-async def test_worker_that_asks_for_it_is_replaced() -> None:
-    world = World(idle_timeout_s=60)
-    await world.enqueue()
-    await world.after(5)
-    world.join()
-    (first,) = world.processes
-    await world.finish(await world.take(first.name))
-    world.fleet.worker(ENDPOINT, first.name).refresh = True
-    await world.after(0.5)
+async def test_worker_that_requests_a_refresh_is_replaced() -> None:
+    scene = AutoscalerScene(idle_timeout_s=60)
+    await scene.enqueue()
+    await scene.after(5)
+    scene.join()
+    (first,) = scene.processes
+    await scene.finish(await scene.take(first.name))
+    scene.fleet.worker(ENDPOINT, first.name).refresh = True
+    await scene.after(0.5)
     assert first.terminated == 1
-    assert len(world.processes) == 2
-    await world.after(5)
-    assert len(world.processes) == 2
+    assert len(scene.processes) == 2
+    await scene.after(5)
+    assert len(scene.processes) == 2
 
 
-async def test_worker_that_ends_is_killed_unless_it_has_a_job() -> None:
-    world = World()
-    await world.enqueue()
-    await world.after(4)
-    world.join()
-    (process,) = world.processes
-    await world.finish(await world.take(process.name))
-    await world.after(5.25)
+async def test_terminated_worker_is_killed_unless_it_has_a_job() -> None:
+    scene = AutoscalerScene()
+    await scene.enqueue()
+    await scene.after(4)
+    scene.join()
+    (process,) = scene.processes
+    await scene.finish(await scene.take(process.name))
+    await scene.after(5.25)
     assert process.terminated == 1
-    # It was told in the very moment in which it was given another.
-    await world.enqueue()
-    jobs = await world.take(process.name)
-    await world.after(60)
+    # It got another job at the same moment.
+    await scene.enqueue()
+    jobs = await scene.take(process.name)
+    await scene.after(60)
     assert process.killed == 0
-    await world.finish(jobs)
-    await world.after(0.5)
+    await scene.finish(jobs)
+    await scene.after(0.5)
     assert process.killed == 1
 
 
-async def test_worker_that_never_asks_for_a_job_is_killed() -> None:
-    world = World(min_workers=1, max_workers=1)
-    await world.after(400)
-    assert world.processes[0].killed == 0
-    await world.after(30)
-    assert world.processes[0].killed == 1
-    await world.after(30)
-    assert len(world.processes) == 2
+async def test_worker_that_never_requests_a_job_is_killed() -> None:
+    scene = AutoscalerScene(min_workers=1, max_workers=1)
+    await scene.after(400)
+    assert scene.processes[0].killed == 0
+    await scene.after(30)
+    assert scene.processes[0].killed == 1
+    await scene.after(30)
+    assert len(scene.processes) == 2
 
 
-async def test_drain_lets_jobs_finish_and_ends_the_idle_soon() -> None:
-    world = World(min_workers=2)
-    await world.enqueue()
-    await world.after(1)
-    world.join()
-    busy, idle = world.processes
-    jobs = await world.take(busy.name)
-    draining = asyncio.create_task(world.launcher.drain(20))
+async def test_drain_lets_jobs_finish_and_stops_idle_workers_soon() -> None:
+    scene = AutoscalerScene(min_workers=2)
+    await scene.enqueue()
+    await scene.after(1)
+    scene.join()
+    busy, idle = scene.processes
+    jobs = await scene.take(busy.name)
+    draining = asyncio.create_task(scene.autoscaler.drain(20))
     async with asyncio.timeout(10):
         await idle.wait()
     assert (idle.terminated, idle.killed) == (1, 1)
     assert (busy.terminated, busy.killed) == (1, 0)
-    await world.finish(jobs)
+    await scene.finish(jobs)
     async with asyncio.timeout(10):
         await draining
-    assert world.alive == []
+    assert scene.alive == []
 
 
-async def test_drain_kills_what_does_not_end_and_its_job_has_lost_nothing() -> None:
-    world = World(min_workers=1)
-    await world.enqueue()
-    await world.after(1)
-    world.join()
-    (job,) = await world.take(world.processes[0].name)
-    await world.launcher.drain(0.05)
-    assert world.processes[0].killed == 1
-    now = await world.store.get(job.id)
+async def test_drain_kills_late_workers_and_requeues_their_jobs_without_a_loss() -> None:
+    scene = AutoscalerScene(min_workers=1)
+    await scene.enqueue()
+    await scene.after(1)
+    scene.join()
+    (job,) = await scene.take(scene.processes[0].name)
+    await scene.autoscaler.drain(0.05)
+    assert scene.processes[0].killed == 1
+    now = await scene.store.get(job.id)
     assert now is not None
     assert (now.status, now.lost_attempts) == (JobStatus.IN_QUEUE, 0)
-    await world.launcher.drain(0)
+    await scene.autoscaler.drain(0)
 
 
-async def test_drain_that_is_cancelled_kills() -> None:
-    world = World(min_workers=1)
-    await world.enqueue()
-    await world.after(1)
-    await world.take(world.processes[0].name)
-    draining = asyncio.create_task(world.launcher.drain(20))
+async def test_drain_kills_workers_when_it_is_cancelled() -> None:
+    scene = AutoscalerScene(min_workers=1)
+    await scene.enqueue()
+    await scene.after(1)
+    await scene.take(scene.processes[0].name)
+    draining = asyncio.create_task(scene.autoscaler.drain(20))
     await asyncio.sleep(0.01)
     draining.cancel()
     await asyncio.gather(draining, return_exceptions=True)
-    assert world.processes[0].killed == 1
+    assert scene.processes[0].killed == 1
     async with asyncio.timeout(1):
-        await world.launcher.drain(0)
+        await scene.autoscaler.drain(0)
 
 
-async def test_looking_after_them_goes_on_after_an_error(
+async def test_autoscaler_continues_after_an_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(emulator.autoscaling.autoscaler, "_TICK_S", 0.001)
-    world = World(min_workers=1)
+    scene = AutoscalerScene(min_workers=1)
     fail = iter([RuntimeError("a bug")])
 
     async def stats(endpoint: str) -> Any:
         for error in fail:
             raise error
-        return await MemoryJobStore.stats(world.store, endpoint)
+        return await MemoryJobStore.stats(scene.store, endpoint)
 
-    monkeypatch.setattr(world.store, "stats", stats)
-    world.launcher.start(URL)
-    await wait_until(lambda: world.processes)
+    monkeypatch.setattr(scene.store, "stats", stats)
+    scene.autoscaler.start(URL)
+    await wait_until(lambda: scene.processes)
     assert "could not be updated" in caplog.text
-    await world.launcher.drain(0)
+    await scene.autoscaler.drain(0)
 
 
-async def test_none_are_wanted_none_are_looked_for() -> None:
-    world = World(max_workers=0)
-    world.launcher.start(URL)
-    assert world.launcher._task is None
-    await world.launcher.drain(0)
+async def test_autoscaler_does_nothing_without_workers() -> None:
+    scene = AutoscalerScene(max_workers=0)
+    scene.autoscaler.start(URL)
+    assert scene.autoscaler._task is None
+    await scene.autoscaler.drain(0)
 
 
-# -- what a worker is told ------------------------------------------------------------------------
+# -- the environment of a worker -----------------------------------------------------------------
 
 
-def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "MODEL_PATH": "m.gguf",
         "API_KEYS": "one,two",
@@ -470,7 +472,7 @@ async def test_workers_key_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -
     assert "w1: no answer from /ping/w1?gpu=local&worker_key=…&job_id=a" in caplog.messages
 
 
-def test_command() -> None:
+def test_parse_worker_command() -> None:
     own = [sys.executable, "-P", str(ROOT / "handler" / "__main__.py")]
     assert parse_worker_command("") == parse_worker_command(" ") == own
     assert parse_worker_command("python 'my handler.py' --x") == [
@@ -483,18 +485,18 @@ def test_command() -> None:
         parse_worker_command("python 'x")
 
 
-async def test_names_are_the_launchers_and_differ() -> None:
+async def test_worker_names_have_the_prefix_and_differ() -> None:
     names = []
-    for world in (World(min_workers=2), World(min_workers=2)):
-        await world.after(1)
-        names += [process.name for process in world.processes]
+    for scene in (AutoscalerScene(min_workers=2), AutoscalerScene(min_workers=2)):
+        await scene.after(1)
+        names += [process.name for process in scene.processes]
     assert len(set(names)) == 4
     assert all(is_managed(worker_key(ENDPOINT, name)) for name in names)
     assert not is_managed(worker_key(ENDPOINT, "local"))
     assert not is_managed(worker_key("launched-1", "pod"))
 
 
-# -- a real process under its supervisor -------------------------------------------------------------
+# -- a real process under its supervisor ----------------------------------------------------------
 
 
 PARENT = """
@@ -523,7 +525,7 @@ async def gone(*pids: int) -> None:
 
 
 @pytest.mark.parametrize(("how", "code"), [("terminate", 7), ("kill", 137), ("crash", 139)])
-async def test_whatever_ends_a_worker_ends_its_children(
+async def test_children_of_a_worker_end_with_it(
     how: str, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -550,7 +552,7 @@ async def test_whatever_ends_a_worker_ends_its_children(
     process.kill()
 
 
-async def test_program_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
+async def test_missing_command_exits_with_127(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     process = await spawn_supervised("w1", ["/no/such/program"], {})
     async with asyncio.timeout(20):

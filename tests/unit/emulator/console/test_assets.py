@@ -40,13 +40,13 @@ def test_no_module_reads_text_as_markup() -> None:
         assert not SINKS.search(file.read_text()), file.name
 
 
-def test_every_import_is_of_a_file_that_there_is() -> None:
+def test_every_import_names_an_existing_file() -> None:
     for file in MODULES:
         for name in re.findall(r'^import (?:.* from )?"([^"]+)";$', file.read_text(), re.M):
             assert f"/assets/{name.removeprefix('./')}" in ASSETS, file.name
 
 
-def test_page_has_nothing_inline_and_names_only_files_that_there_are() -> None:
+def test_page_has_no_inline_code_and_names_only_existing_files() -> None:
     html = ASSETS["/"].body.decode()
     assert "<style" not in html
     assert not re.search(r"<script(?![^>]* src=)", html)

@@ -15,13 +15,13 @@ def described(capabilities: Capabilities | None = None, **settings: Any) -> dict
     return describe_console(EmulatorSettings(engine="scripted", **settings), capabilities)
 
 
-def test_while_the_model_loads_there_are_forms_and_no_engine() -> None:
+def test_description_has_forms_but_no_engine_while_the_model_loads() -> None:
     found = described()
     assert found["forms"].keys() == {"job", "completion", "chat"}
     assert (found["engine"], found["warnings"]) == (None, [])
 
 
-def test_what_is_fixed_with_the_load_is_noted_beside_its_field() -> None:
+def test_parameter_fixed_at_load_has_a_note() -> None:
     capabilities = Capabilities(
         backend="rkllm", model="m", context_length=64, fixed_sampling={"temperature": 0.7}
     )
@@ -35,7 +35,7 @@ def test_what_is_fixed_with_the_load_is_noted_beside_its_field() -> None:
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_what_the_settings_say_is_said(on: bool) -> None:
+def test_description_has_the_settings(on: bool) -> None:
     found = described(enable_validation=on, local_worker=on, endpoint_id="mine", model_name="tiny")
     assert (found["validation"]["default"], found["local_worker"]) == (on, on)
     assert (found["endpoint"], found["model"]) == ("mine", "tiny")

@@ -66,7 +66,7 @@ async def scene() -> Scene:
     return scene
 
 
-async def test_only_what_is_new_is_told(scene: Scene) -> None:
+async def test_only_new_deltas_are_sent(scene: Scene) -> None:
     spoken = scene.speak("a", "b")
     (state, deltas) = await scene.next()
     assert (state[0], state[1]["status"]) == ("job", "IN_PROGRESS")
@@ -75,35 +75,35 @@ async def test_only_what_is_new_is_told(scene: Scene) -> None:
     assert await scene.next() == [("deltas", {"first": 2, "texts": ["c"]})]
 
 
-async def test_second_try_takes_back_the_first(scene: Scene) -> None:
+async def test_second_generation_sends_a_restart(scene: Scene) -> None:
     first = scene.speak("not", " JSON")
     await scene.next()
     second = scene.speak("[]")
-    told = await scene.next()
-    assert [name for name, _ in told if name != "job"] == ["restart", "deltas"]
-    assert told[-1][1] == {"first": 0, "texts": ["[]"]}
+    events = await scene.next()
+    assert [name for name, _ in events if name != "job"] == ["restart", "deltas"]
+    assert events[-1][1] == {"first": 0, "texts": ["[]"]}
     assert first is not second
 
 
-async def test_other_attempt_takes_back_what_was_said(scene: Scene) -> None:
+async def test_new_attempt_sends_a_restart(scene: Scene) -> None:
     spoken = scene.speak("half")
     await scene.next()
     await scene.store.nack(scene.job.id, scene.job.attempt)
     await scene.take()
-    told = await scene.next()
-    assert told[0] == ("restart", {})
-    assert told[1][1]["attempt"] == 2
+    events = await scene.next()
+    assert events[0] == ("restart", {})
+    assert events[1][1]["attempt"] == 2
     assert spoken.texts == ["half"]
 
 
-async def test_nothing_is_taken_back_where_nothing_was_said(scene: Scene) -> None:
+async def test_no_restart_is_sent_when_no_text_was_sent(scene: Scene) -> None:
     await scene.next()
     await scene.store.nack(scene.job.id, scene.job.attempt)
     await scene.take()
     assert [name for name, _ in await scene.next()] == ["job"]
 
 
-async def test_other_worker_s_attempt_takes_back_its_chunks(scene: Scene) -> None:
+async def test_new_attempt_of_another_worker_sends_a_restart(scene: Scene) -> None:
     await scene.next()
     await scene.store.append_chunks(scene.job.id, scene.job.attempt, [b'"half"'])
     assert await scene.next() == [("chunk", {"output": "half"})]
@@ -113,12 +113,12 @@ async def test_other_worker_s_attempt_takes_back_its_chunks(scene: Scene) -> Non
     assert [name for name, _ in await scene.next()] == ["restart", "job", "chunk"]
 
 
-async def test_job_that_is_kept_no_more_is_gone(scene: Scene) -> None:
+async def test_deleted_job_ends_with_gone(scene: Scene) -> None:
     events = JobEventStream(scene.store, scene.answers, "another").events()
     assert [event async for event in events] == [b"event: gone\ndata: {}\n\n"]
 
 
-async def test_reader_looks_less_often_where_nothing_happens(
+async def test_poll_interval_grows_while_nothing_is_new(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoken, waits, read = scene.speak("a"), list[float](), scene.store.read_chunks
@@ -141,7 +141,7 @@ async def test_reader_looks_less_often_where_nothing_happens(
     assert len(waits) == 12
 
 
-async def test_chunks_of_the_engine_that_is_heard_are_not_told_twice(scene: Scene) -> None:
+async def test_chunks_of_a_local_generation_are_not_sent_twice(scene: Scene) -> None:
     spoken = scene.speak("a")
     await scene.next()
     await scene.store.append_chunks(scene.job.id, scene.job.attempt, [b'{"again":"a"}'])
@@ -149,22 +149,22 @@ async def test_chunks_of_the_engine_that_is_heard_are_not_told_twice(scene: Scen
     assert await scene.next() == [("deltas", {"first": 1, "texts": ["b"]})]
 
 
-async def test_last_words_are_told_before_the_end(scene: Scene) -> None:
+async def test_last_deltas_are_sent_before_the_end(scene: Scene) -> None:
     spoken = scene.speak("a")
     await scene.next()
     spoken.texts.append("b")
     # Whoever ran it has let go of it before anybody looks again.
     del spoken
     await scene.store.ack(scene.job.id, scene.job.attempt, output=b'"all"')
-    told = await scene.next()
-    assert [name for name, _ in told] == ["job", "deltas"]
+    events = await scene.next()
+    assert [name for name, _ in events] == ["job", "deltas"]
     ((name, end),) = await scene.next()
     assert (name, end["output"], end["status"]) == ("end", "all", "COMPLETED")
     with pytest.raises(StopAsyncIteration):
         await scene.next()
 
 
-def test_only_the_newest_answers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracker_keeps_only_the_newest_generations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("emulator.console.generation_tracker._MAX_GENERATIONS", 2)
     times = iter((1.0, 2.0, 3.0))
     answers = GenerationTracker(lambda: next(times))
@@ -180,7 +180,7 @@ def test_only_the_newest_answers_are_remembered(monkeypatch: pytest.MonkeyPatch)
     assert answers.first_text_at("c") == 3.0
 
 
-def test_second_try_is_the_newest_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracker_moves_a_retried_request_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("emulator.console.generation_tracker._MAX_GENERATIONS", 2)
     times = iter((1.0, 2.0, 3.0, 4.0))
     answers = GenerationTracker(lambda: next(times))

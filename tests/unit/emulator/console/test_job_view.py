@@ -33,21 +33,21 @@ def job(given: Any = "x", **changes: Any) -> Job:
         ({"prompt": "x" * 30_000}, ""),
     ],
 )
-def test_preview_is_the_first_words_of_what_is_asked(given: Any, preview: str) -> None:
+def test_preview_is_the_beginning_of_the_prompt(given: Any, preview: str) -> None:
     assert summary_view(job(given), None)["preview"] == preview
 
 
 @pytest.mark.parametrize(
-    ("started", "first", "told"),
+    ("started", "first", "expected"),
     [(2.0, 2.5, 2500), (2.0, 2.0, 2000), (3.0, 2.5, None), (None, 2.5, None), (2.0, None, None)],
 )
-def test_first_text_of_an_earlier_attempt_is_not_this_one_s(
-    started: float | None, first: float | None, told: int | None
+def test_first_token_of_an_earlier_attempt_is_ignored(
+    started: float | None, first: float | None, expected: int | None
 ) -> None:
-    assert summary_view(job(started_at=started), first)["firstTokenAt"] == told
+    assert summary_view(job(started_at=started), first)["firstTokenAt"] == expected
 
 
-def test_moments_are_in_milliseconds() -> None:
+def test_times_are_in_milliseconds() -> None:
     shown = summary_view(job(started_at=2.0, ended_at=2.0625), None)
     assert [shown[f"{name}At"] for name in ("created", "queued", "started", "ended")] == [
         *(1000, 1000),
@@ -56,19 +56,19 @@ def test_moments_are_in_milliseconds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         ({}, "none"),
         ({"webhook": "http://127.0.0.1:9/"}, "due"),
         ({"webhook": "http://127.0.0.1:9/", "webhook_sent": True}, "done"),
     ],
 )
-def test_webhook_is_told_of_and_never_its_url(changes: dict[str, Any], told: str) -> None:
+def test_view_has_the_webhook_state_and_not_its_url(changes: dict[str, Any], expected: str) -> None:
     shown = summary_view(job(**changes), None)
-    assert shown["webhook"] == told
+    assert shown["webhook"] == expected
     assert "127.0.0.1" not in str(shown)
 
 
 @pytest.mark.parametrize(("worker", "name"), [(None, None), ("e/w1", "w1")])
-def test_worker_goes_by_its_own_name(worker: str | None, name: str | None) -> None:
+def test_view_has_the_worker_name(worker: str | None, name: str | None) -> None:
     assert summary_view(job(worker_id=worker), None)["workerId"] == name

@@ -19,35 +19,35 @@ def app() -> ASGIApp:
 
 
 @pytest.mark.parametrize("path", ["/", "/assets/main.js", "/assets/base.css", "/assets/icon.svg"])
-async def test_file_comes_without_a_key_and_under_a_strict_policy(app: ASGIApp, path: str) -> None:
-    told = await call(app, path)
-    assert (told.status, told.body) == (200, ASSETS[path].body)
+async def test_file_needs_no_key_and_has_a_strict_policy(app: ASGIApp, path: str) -> None:
+    response = await call(app, path)
+    assert (response.status, response.body) == (200, ASSETS[path].body)
     policy = dict(
         part.strip().partition(" ")[::2]
-        for part in told.headers["content-security-policy"].split(";")
+        for part in response.headers["content-security-policy"].split(";")
     )
     assert policy["default-src"] == "'self'"
     assert not {"script-src", "style-src", "connect-src", "img-src"} & policy.keys()
     assert (policy["frame-ancestors"], policy["base-uri"]) == ("'none'", "'none'")
     assert policy["require-trusted-types-for"] == "'script'"
     assert "unsafe" not in str(policy)
-    assert told.headers["x-content-type-options"] == "nosniff"
-    assert told.headers["referrer-policy"] == "no-referrer"
-    assert told.headers["content-type"] == ASSETS[path].content_type
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert response.headers["referrer-policy"] == "no-referrer"
+    assert response.headers["content-type"] == ASSETS[path].content_type
 
 
-async def test_file_that_is_known_is_not_sent_again(app: ASGIApp) -> None:
+async def test_known_file_is_answered_with_304(app: ASGIApp) -> None:
     first = await call(app, "/")
     assert first.headers["cache-control"] == "no-cache"
     for known in (first.headers["etag"], f'"other", W/{first.headers["etag"]}'):
-        told = await call(app, "/", headers={"if-none-match": known})
-        assert (told.status, told.body) == (304, b"")
-        assert told.headers["etag"] == first.headers["etag"]
-        assert "content-security-policy" in told.headers
+        response = await call(app, "/", headers={"if-none-match": known})
+        assert (response.status, response.body) == (304, b"")
+        assert response.headers["etag"] == first.headers["etag"]
+        assert "content-security-policy" in response.headers
     assert (await call(app, "/", headers={"if-none-match": '"other"'})).status == 200
 
 
-async def test_every_file_has_a_name_of_its_own_for_its_bytes() -> None:
+async def test_every_file_has_its_own_etag() -> None:
     assert len({asset.etag for asset in ASSETS.values()}) == len(ASSETS)
 
 
@@ -55,13 +55,13 @@ async def test_every_file_has_a_name_of_its_own_for_its_bytes() -> None:
     "path",
     ["/assets/", "/assets/../assets.py", "/assets/%2e%2e/assets.py", "/assets/main.py", "//"],
 )
-async def test_nothing_else_is_served_or_open(app: ASGIApp, path: str) -> None:
+async def test_other_paths_are_neither_served_nor_open(app: ASGIApp, path: str) -> None:
     assert path not in OPEN_PATHS
     assert (await call(app, path)).status == 401
     assert (await call(app, path, headers={"authorization": "a-key"})).status == 404
 
 
-def test_page_is_open_and_what_it_asks_for_is_not() -> None:
+def test_page_is_open_and_console_routes_are_not() -> None:
     assert classify({"path": "/"}).group is RouteGroup.PUBLIC
     assert classify({"path": "/assets/main.js"}).group is RouteGroup.PUBLIC
     for path in ("/console/jobs", "/console/jobs/1", "/console/description"):

@@ -17,7 +17,7 @@ FOLDER = Path(emulator.console.__file__).with_name("static")
 
 @pytest.fixture
 def modules(tmp_path: Path) -> Path:
-    """The modules, said to be some: a browser is told by the page."""
+    """The modules, marked as modules, which the page does in a browser."""
     shutil.copytree(FOLDER, tmp_path, dirs_exist_ok=True)
     (tmp_path / "package.json").write_text('{"type": "module"}')
     return tmp_path
@@ -50,7 +50,7 @@ def test_spans_and_sizes_are_rounded_once(modules: Path) -> None:
     assert said_by(modules, program) == [[*spans.values()], [*sizes.values()]]
 
 
-def test_an_address_leads_to_a_screen_that_there_is(modules: Path) -> None:
+def test_every_route_leads_to_an_existing_screen(modules: Path) -> None:
     places = {
         "": ["first", []],
         "#/second": ["second", []],
@@ -68,12 +68,12 @@ def test_an_address_leads_to_a_screen_that_there_is(modules: Path) -> None:
         const told = hashes.map((hash) => placeOf(hash, ["first", "second"]));
         console.log(JSON.stringify([told, hashes.filter(isWithin)]));
     """
-    told, within = said_by(modules, program)
-    assert [[each["name"], each["rest"]] for each in told] == [*places.values()]
+    screens, within = said_by(modules, program)
+    assert [[each["name"], each["rest"]] for each in screens] == [*places.values()]
     assert within == ["#screen"]
 
 
-def test_polling_goes_on_after_a_look_that_failed(modules: Path) -> None:
+def test_polling_continues_after_a_failed_request(modules: Path) -> None:
     program = """
         import { Polling } from "./polling.js";
         globalThis.document = { hidden: false };
@@ -128,7 +128,7 @@ def run_of(modules: Path, request: str, answer: str) -> Any:
     return said_by(modules, RUN.format(request=request, answer=answer))
 
 
-def test_a_job_that_is_stopped_while_it_is_sent_is_taken_back(modules: Path) -> None:
+def test_job_stopped_while_it_is_sent_is_cancelled(modules: Path) -> None:
     answer = """
         // It is under way: the server has it, and its sender has no answer.
         if (url.endsWith("/run")) { stop(); return SENT; }
@@ -141,7 +141,7 @@ def test_a_job_that_is_stopped_while_it_is_sent_is_taken_back(modules: Path) -> 
     ]
 
 
-def test_a_job_that_could_not_be_taken_back_is_heard_to_its_end(modules: Path) -> None:
+def test_job_whose_cancel_failed_is_followed_to_its_end(modules: Path) -> None:
     answer = """
         if (url.endsWith("/run")) { stop(); return SENT; }
         if (url.startsWith("/console")) return ended("COMPLETED");
@@ -154,12 +154,12 @@ def test_a_job_that_could_not_be_taken_back_is_heard_to_its_end(modules: Path) -
     assert troubles == ["The disk is full."]
 
 
-def test_a_job_of_which_nothing_is_heard_is_given_up_when_it_is_stopped_twice(
+def test_silent_job_is_abandoned_when_stopped_twice(
     modules: Path,
 ) -> None:
     assert run_of(modules, JOB, "stop(); stop();") == ["stopped", ["POST /v2/default/run"], []]
 
 
-def test_an_openai_call_that_is_stopped_has_its_connection_closed(modules: Path) -> None:
+def test_stopped_openai_request_closes_its_connection(modules: Path) -> None:
     chat = '{ kind: "chat", path: "/v1/chat/completions", body: {}, stream: true }'
     assert run_of(modules, chat, "stop();") == ["stopped", ["POST /v1/chat/completions"], []]

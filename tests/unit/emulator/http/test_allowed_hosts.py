@@ -47,5 +47,5 @@ def test_is_entry_accepts_names_and_addresses(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["http://a", "a:80", "a/b", "a.*", "a b", "[a"])
-def test_is_entry_refuses_what_is_no_name(text: str) -> None:
+def test_is_entry_rejects_invalid_names(text: str) -> None:
     assert not is_entry(text)

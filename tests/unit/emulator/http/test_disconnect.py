@@ -49,7 +49,7 @@ async def read_body(peer: Any) -> None:
         pass
 
 
-async def test_disconnected_waits_past_everything_else(connection: Connect) -> None:
+async def test_wait_disconnected_ignores_other_messages(connection: Connect) -> None:
     peer = connection((b"a", b"b"))
     task = asyncio.create_task(wait_disconnected(peer.receive))
     for _ in range(5):
@@ -59,7 +59,7 @@ async def test_disconnected_waits_past_everything_else(connection: Connect) -> N
     await task
 
 
-async def test_result_is_returned_and_not_disposed_of(connection: Connect) -> None:
+async def test_result_is_returned_and_not_disposed(connection: Connect) -> None:
     peer, work, disposed = connection(), Work(), list[str]()
     await read_body(peer)
     work.go.set()
@@ -67,14 +67,14 @@ async def test_result_is_returned_and_not_disposed_of(connection: Connect) -> No
     assert disposed == []
 
 
-async def test_error_of_the_work_is_raised(connection: Connect) -> None:
+async def test_exception_of_the_work_is_raised(connection: Connect) -> None:
     peer, work = connection(), Work(error=ValueError("no"))
     work.go.set()
     with pytest.raises(ValueError, match="no"):
         await while_connected(peer.receive, work())
 
 
-async def test_work_is_cancelled_when_the_client_leaves(connection: Connect) -> None:
+async def test_work_is_cancelled_when_the_client_disconnects(connection: Connect) -> None:
     peer, work, disposed = connection(), Work(), list[str]()
     task = asyncio.create_task(while_connected(peer.receive, work(), disposed.append))
     await work.started.wait()
@@ -85,14 +85,14 @@ async def test_work_is_cancelled_when_the_client_leaves(connection: Connect) -> 
     assert disposed == []
 
 
-async def test_client_that_had_left_before_is_noticed(connection: Connect) -> None:
+async def test_earlier_disconnect_is_detected(connection: Connect) -> None:
     peer, work = connection(), Work()
     peer.left.set()
     with pytest.raises(ClientDisconnected):
         await while_connected(peer.receive, work())
 
 
-async def test_work_that_ends_in_spite_of_the_cancelling_is_disposed_of(
+async def test_result_of_work_that_ignores_cancellation_is_disposed(
     connection: Connect,
 ) -> None:
     peer, disposed = connection(), list[str]()
@@ -114,7 +114,7 @@ async def test_work_that_ends_in_spite_of_the_cancelling_is_disposed_of(
     assert disposed == ["late"]
 
 
-async def test_cancelling_the_waiter_cancels_the_work(connection: Connect) -> None:
+async def test_cancelling_the_caller_cancels_the_work(connection: Connect) -> None:
     peer, work, disposed = connection(), Work(), list[str]()
     task = asyncio.create_task(while_connected(peer.receive, work(), disposed.append))
     await work.started.wait()
@@ -126,7 +126,7 @@ async def test_cancelling_the_waiter_cancels_the_work(connection: Connect) -> No
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_result_is_returned_or_disposed_of_whenever_the_waiter_is_cancelled(
+async def test_result_is_returned_or_disposed_whenever_the_caller_is_cancelled(
     connection: Connect, turns: int
 ) -> None:
     peer, work, disposed = connection(), Work(), list[str]()
@@ -142,7 +142,7 @@ async def test_result_is_returned_or_disposed_of_whenever_the_waiter_is_cancelle
 
 
 @pytest.mark.parametrize("turns", range(4))
-async def test_second_cancelling_changes_nothing(connection: Connect, turns: int) -> None:
+async def test_second_cancellation_changes_nothing(connection: Connect, turns: int) -> None:
     peer, work, disposed = connection(), Work(), list[str]()
     task = asyncio.create_task(while_connected(peer.receive, work(), disposed.append))
     await work.started.wait()
@@ -157,7 +157,7 @@ async def test_second_cancelling_changes_nothing(connection: Connect, turns: int
     assert returned + disposed == ["done"]
 
 
-async def test_hanging_up_cuts_the_connection_and_waits_for_that(connection: Connect) -> None:
+async def test_abort_connection_waits_for_the_disconnect(connection: Connect) -> None:
     peer, dropped = connection(), asyncio.Event()
     task = asyncio.create_task(
         abort_connection({"extensions": {ABORT_EXTENSION: {"abort": dropped.set}}}, peer.receive)
@@ -168,5 +168,5 @@ async def test_hanging_up_cuts_the_connection_and_waits_for_that(connection: Con
     assert await task
 
 
-async def test_server_that_cannot_hang_up(connection: Connect) -> None:
+async def test_abort_connection_returns_false_without_server_support(connection: Connect) -> None:
     assert not await abort_connection({}, connection().receive)

@@ -28,7 +28,7 @@ async def read(connect: Connect, body: bytes, max_bytes: int = 1000, **headers: 
         " application/json ;x=y",
     ],
 )
-async def test_json_by_any_of_its_names(connection: Connect, content_type: str) -> None:
+async def test_read_json_accepts_json_content_types(connection: Connect, content_type: str) -> None:
     assert await read(connection, b'{"a": [1, "\xc3\xa9"]}', content_type=content_type) == {
         "a": [1, "é"]
     }
@@ -48,7 +48,7 @@ async def test_read_json_accepts_a_body_without_a_content_type(connection: Conne
 
 
 @pytest.mark.parametrize("content_type", FOREIGN_LABELS)
-async def test_read_json_accepts_any_content_type_from_clients_that_are_no_browsers(
+async def test_read_json_accepts_any_content_type_from_other_clients(
     connection: Connect, content_type: str
 ) -> None:  # R70
     assert await read(connection, b'{"a": 1}', content_type=content_type) == {"a": 1}
@@ -63,7 +63,7 @@ async def test_read_json_accepts_any_content_type_from_clients_that_are_no_brows
         {"sec_fetch_mode": "cors"},
     ],
 )
-async def test_read_json_refuses_another_content_type_unread_when_a_browser_sends_it(
+async def test_read_json_rejects_other_content_types_of_browsers_unread(
     connection: Connect, browser: dict[str, str]
 ) -> None:  # R70
     for label in FOREIGN_LABELS:
@@ -77,12 +77,12 @@ async def test_read_json_refuses_another_content_type_unread_when_a_browser_send
     assert await read_json(labelled, 1000) == {}
 
 
-async def test_body_in_parts_is_put_together(connection: Connect) -> None:
+async def test_body_in_parts_is_joined(connection: Connect) -> None:
     parts = (b'{"a"', b":", b"", b'"\xf0\x9f', b'\x98\x80"}')
     assert await read_json(connection(parts).request(), 1000) == {"a": "😀"}
 
 
-async def test_body_of_exactly_the_limit_is_taken(connection: Connect) -> None:
+async def test_body_of_exactly_the_limit_is_accepted(connection: Connect) -> None:
     body = b'{"a":"' + b"x" * 92 + b'"}'
     assert len(body) == 100
     length = str(len(body))
@@ -91,14 +91,14 @@ async def test_body_of_exactly_the_limit_is_taken(connection: Connect) -> None:
         await read(connection, body, max_bytes=99)
 
 
-async def test_declared_size_above_the_limit_is_refused_unread(connection: Connect) -> None:
+async def test_declared_size_above_the_limit_is_rejected_unread(connection: Connect) -> None:
     peer = connection((b"{}",))
     with pytest.raises(PayloadTooLarge, match=r"larger than 0\.001 MB"):
         await read_json(peer.request(content_length="1001"), 1000)
     assert peer.received == 0
 
 
-async def test_undeclared_size_is_refused_once_it_is_too_much(connection: Connect) -> None:
+async def test_undeclared_size_is_rejected_above_the_limit(connection: Connect) -> None:
     peer = connection((b"x" * 400,) * 1000)
     with pytest.raises(PayloadTooLarge):
         await read_json(peer.request(), 1000)
@@ -106,9 +106,7 @@ async def test_undeclared_size_is_refused_once_it_is_too_much(connection: Connec
 
 
 @pytest.mark.parametrize("length", ["-1", "x", "", "1e3", "²", "٣٠٠٠", "9" * 5000])
-async def test_nonsense_in_content_length_is_left_to_the_count(
-    connection: Connect, length: str
-) -> None:
+async def test_invalid_content_length_is_ignored(connection: Connect, length: str) -> None:
     assert await read(connection, b"{}", content_length=length) == {}
 
 
@@ -138,14 +136,14 @@ async def test_malformed_json_is_an_invalid_request(connection: Connect, body: b
 
 
 @pytest.mark.parametrize("body", [b"[]", b'"text"', b"1", b"null", b"true", b'[{"a": 1}]'])
-async def test_json_that_is_no_object_is_an_invalid_request(
+async def test_json_other_than_an_object_is_an_invalid_request(
     connection: Connect, body: bytes
 ) -> None:
     with pytest.raises(InvalidRequest, match="must be a JSON object"):
         await read(connection, body)
 
 
-async def test_client_that_leaves_in_its_body_is_noticed(connection: Connect) -> None:
+async def test_disconnect_during_the_body_is_detected(connection: Connect) -> None:
     peer = connection((b'{"a":',), leaves_in_body=True)
     async with asyncio.timeout(5):
         with pytest.raises(ClientDisconnect):
@@ -153,8 +151,6 @@ async def test_client_that_leaves_in_its_body_is_noticed(connection: Connect) ->
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity"])
-async def test_pythons_numbers_that_json_has_not_are_named(
-    connection: Connect, number: bytes
-) -> None:
+async def test_nan_and_infinity_are_named_in_the_error(connection: Connect, number: bytes) -> None:
     with pytest.raises(InvalidRequest, match="; NaN and Infinity are no JSON"):
         await read(connection, b'{"a": %b}' % number)

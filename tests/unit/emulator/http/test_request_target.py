@@ -15,7 +15,7 @@ from emulator.middleware.draining import DrainGate
 from emulator.middleware.fault_injection import FaultInjectionMiddleware
 from emulator.middleware.request_id import RequestIdMiddleware
 from jobs import JobStore
-from tests.unit.emulator.asgi import Inner, call
+from tests.unit.emulator.asgi import InnerApp, call
 
 
 @pytest.mark.parametrize(
@@ -36,22 +36,22 @@ from tests.unit.emulator.asgi import Inner, call
         ("/", False),
     ],
 )
-def test_oracle_is_the_family_without_a_prefix(path: str, named: bool) -> None:
+def test_oracle_routes_are_those_without_a_prefix(path: str, named: bool) -> None:
     assert uses_named_errors({"path": path}) is named
 
 
-def test_oracles_routes_are_openais_plane() -> None:
+def test_oracle_routes_belong_to_the_openai_group() -> None:
     for path in ("/chat/completions", "/completions", "/embeddings", "/models", "/system/status"):
         assert classify({"path": path}).group is RouteGroup.OPENAI
 
 
-def gate(inner: Inner) -> ASGIApp:
+def gate(inner: InnerApp) -> ASGIApp:
     shutdown = ShutdownState()
     shutdown.start_draining()
     return DrainGate(inner, shutdown)
 
 
-def broken(inner: Inner) -> ASGIApp:
+def broken(inner: InnerApp) -> ASGIApp:
     inner.raises = RuntimeError("a bug")
     return RequestIdMiddleware(inner)
 
@@ -72,11 +72,11 @@ def faults(**rates: Any) -> Any:
         (faults(status_500=1.0), 500, "internal"),
     ],
 )
-async def test_oracle_is_refused_in_its_own_words(refusing: Any, status: int, name: str) -> None:
+async def test_oracle_routes_have_named_errors(refusing: Any, status: int, name: str) -> None:
     # R40, R53
     for path, code in (("/chat/completions", name), ("/v1/chat/completions", status)):
-        told = await call(refusing(Inner()), path, "POST")
-        assert (told.status, told.error["code"]) == (status, code)
-        if told.status == 429 and code == name:
+        response = await call(refusing(InnerApp()), path, "POST")
+        assert (response.status, response.error["code"]) == (status, code)
+        if response.status == 429 and code == name:
             # As long as S1's clients wait.
-            assert told.error["details"] == {"retry_after": 1}
+            assert response.error["details"] == {"retry_after": 1}

@@ -18,24 +18,24 @@ from handler.errors import ErrorInfo, ErrorMapping, InvalidRequest
 REQUEST = Request({"type": "http", "method": "PUT", "path": "/run", "headers": []})
 
 
-def told(response: Response) -> dict[str, Any]:
+def read_error(response: Response) -> dict[str, Any]:
     body = json.loads(bytes(response.body))
     assert set(body) == {"error"}
     error: dict[str, Any] = body["error"]
     return error
 
 
-def test_json_is_utf8_and_says_so() -> None:
+def test_json_is_utf8() -> None:
     response = JSON({"text": "é"}, 201)
     assert response.status_code == 201
     assert response.headers["content-type"] == "application/json"
     assert bytes(response.body) == '{"text":"é"}'.encode()
 
 
-async def test_error_names_its_parameter_and_its_code() -> None:
+async def test_error_has_its_parameter_and_code() -> None:
     response = await on_error(REQUEST, InvalidRequest("top_p must be less", "top_p"))
     assert response.status_code == 400
-    assert told(response) == {
+    assert read_error(response) == {
         "message": "top_p must be less",
         "type": "invalid_request_error",
         "param": "top_p",
@@ -48,38 +48,38 @@ async def test_engine_errors_have_their_statuses() -> None:
     full = await on_error(REQUEST, QueueFull("full", retry_after_s=7))
     assert (full.status_code, full.headers["retry-after"]) == (429, "7")
     long = await on_error(REQUEST, PromptTooLong("9 tokens do not fit 8"))
-    assert (long.status_code, told(long)["param"]) == (400, "prompt")
+    assert (long.status_code, read_error(long)["param"]) == (400, "prompt")
 
 
-async def test_dead_engine_is_told_in_the_agreed_words() -> None:  # R54
+async def test_dead_engine_has_the_specified_message() -> None:  # R54
     response = await on_error(REQUEST, EngineDead("it crashed 5 times"))
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
-    error = told(response)
+    error = read_error(response)
     assert error["message"] == "Completion service temporarily unavailable"
     assert (error["type"], error["code"]) == ("service_unavailable_error", 503)
     assert error["details"] == {"reason": "it crashed 5 times"}
 
 
 @pytest.mark.parametrize(("status", "has"), [(429, True), (503, True), (500, False), (504, False)])
-def test_retry_after_goes_with_429_and_503_only(status: int, has: bool) -> None:
+def test_retry_after_is_sent_with_429_and_503_only(status: int, has: bool) -> None:
     response = error_response(ErrorInfo("no", ErrorMapping(status, "some_error")))
     assert ("retry-after" in response.headers) is has
 
 
-async def test_unknown_exception_tells_a_client_nothing_and_the_log_all(
+async def test_unknown_exception_is_only_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.ERROR):
         response = await on_error(REQUEST, KeyError("secret"))
     assert response.status_code == 500
     assert b"secret" not in response.body
-    assert told(response)["type"] == "internal_error"
+    assert read_error(response)["type"] == "internal_error"
     assert "secret" in caplog.text
 
 
-async def test_unknown_path_and_method_have_the_same_shape() -> None:
+async def test_unknown_path_and_method_have_the_same_format() -> None:
     missing = await on_http_error(REQUEST, HTTPException(404))
-    assert told(missing) == {
+    assert read_error(missing) == {
         "message": "PUT /run: Not Found",
         "type": "not_found_error",
         "param": None,
@@ -87,8 +87,8 @@ async def test_unknown_path_and_method_have_the_same_shape() -> None:
     }
     wrong = await on_http_error(REQUEST, HTTPException(405, headers={"Allow": "POST"}))
     assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
-    assert told(wrong)["type"] == "invalid_request_error"
+    assert read_error(wrong)["type"] == "invalid_request_error"
 
 
-async def test_http_error_handler_given_anything_else_answers_it_too() -> None:
+async def test_http_error_handler_answers_other_exceptions() -> None:
     assert (await on_http_error(REQUEST, InvalidRequest("no"))).status_code == 400

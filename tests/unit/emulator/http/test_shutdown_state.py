@@ -13,7 +13,7 @@ from emulator.middleware.draining import DrainGate
 from emulator.runpod.draining_store import DrainingStore
 from emulator.server.graceful_shutdown import GracefulShutdown
 from jobs import JobStatus, MemoryJobStore, NewJob
-from tests.unit.emulator.asgi import Inner, call
+from tests.unit.emulator.asgi import InnerApp, call
 
 BEGINS = (
     "/run",
@@ -46,36 +46,38 @@ def shutdown() -> ShutdownState:
 
 
 @pytest.fixture
-def inner() -> Inner:
-    return Inner()
+def inner() -> InnerApp:
+    return InnerApp()
 
 
 @pytest.mark.parametrize("path", BEGINS)
-async def test_nothing_new_is_begun(inner: Inner, shutdown: ShutdownState, path: str) -> None:
+async def test_gate_rejects_new_work(inner: InnerApp, shutdown: ShutdownState, path: str) -> None:
     app = DrainGate(inner, shutdown)
     assert (await call(app, path, "POST")).status == 200
     shutdown.start_draining()
-    told = await call(app, path, "POST")
-    assert (told.status, told.error["code"]) == (503, 503)
-    assert int(told.headers["retry-after"]) >= 1
-    assert "shutting down" in told.error["details"]["reason"]
+    response = await call(app, path, "POST")
+    assert (response.status, response.error["code"]) == (503, 503)
+    assert int(response.headers["retry-after"]) >= 1
+    assert "shutting down" in response.error["details"]["reason"]
 
 
 @pytest.mark.parametrize("path", GOES_ON)
-async def test_all_else_goes_on(inner: Inner, shutdown: ShutdownState, path: str) -> None:
+async def test_other_requests_pass_the_gate(
+    inner: InnerApp, shutdown: ShutdownState, path: str
+) -> None:
     shutdown.start_draining()
     assert (await call(DrainGate(inner, shutdown), path, "POST")).status == 200
 
 
 @pytest.mark.parametrize("path", ["/v2/a/job-take/w", "/v2/a/job-take-batch/w"])
-async def test_workers_are_told_to_wait_in_the_way_they_heed(
-    inner: Inner, shutdown: ShutdownState, path: str
+async def test_gate_answers_job_requests_with_429(
+    inner: InnerApp, shutdown: ShutdownState, path: str
 ) -> None:
     shutdown.start_draining()
     assert (await call(DrainGate(inner, shutdown), path)).status == 429
 
 
-async def test_store_hands_out_nothing_more(shutdown: ShutdownState) -> None:
+async def test_draining_store_leases_no_jobs(shutdown: ShutdownState) -> None:
     store = MemoryJobStore()
     seen = DrainingStore(store, shutdown)
     polls = [asyncio.create_task(seen.receive("a", f"a/{n}", lease_s=9, wait_s=60)) for n in "12"]
@@ -89,7 +91,7 @@ async def test_store_hands_out_nothing_more(shutdown: ShutdownState) -> None:
     assert (found.status, found.attempt) == (JobStatus.IN_QUEUE, 0)
 
 
-async def test_job_is_handed_out_or_stays_whenever_the_end_begins(shutdown: ShutdownState) -> None:
+async def test_job_is_leased_or_stays_whenever_draining_starts(shutdown: ShutdownState) -> None:
     for turns in range(6):
         store, shutdown = MemoryJobStore(), ShutdownState()
         seen = DrainingStore(store, shutdown)
@@ -102,7 +104,7 @@ async def test_job_is_handed_out_or_stays_whenever_the_end_begins(shutdown: Shut
         assert len(await poll) == len(store.list_leased_jobs("a/1"))
 
 
-async def test_who_waits_for_a_job_that_waits_is_shown_it_at_once(shutdown: ShutdownState) -> None:
+async def test_wait_for_a_queued_job_returns_at_once(shutdown: ShutdownState) -> None:
     store = MemoryJobStore()
     seen = DrainingStore(store, shutdown)
     job = await store.enqueue(NewJob(endpoint="a", input=b"1"))
@@ -115,7 +117,7 @@ async def test_who_waits_for_a_job_that_waits_is_shown_it_at_once(shutdown: Shut
 
 
 @pytest.mark.parametrize("ends", [True, False])
-async def test_who_waits_for_a_job_that_runs_waits_on(shutdown: ShutdownState, ends: bool) -> None:
+async def test_wait_for_a_running_job_continues(shutdown: ShutdownState, ends: bool) -> None:
     store = MemoryJobStore()
     seen = DrainingStore(store, shutdown)
     job = await store.enqueue(NewJob(endpoint="a", input=b"1"))
@@ -134,7 +136,7 @@ async def test_who_waits_for_a_job_that_runs_waits_on(shutdown: ShutdownState, e
     assert found.status is (JobStatus.COMPLETED if ends else JobStatus.IN_PROGRESS)
 
 
-async def test_waiting_ends_as_usual_while_all_is_well(shutdown: ShutdownState) -> None:
+async def test_waits_end_normally_without_a_shutdown(shutdown: ShutdownState) -> None:
     store = MemoryJobStore()
     seen = DrainingStore(store, shutdown)
     job = await store.enqueue(NewJob(endpoint="a", input=b"1"))
@@ -147,7 +149,7 @@ async def test_waiting_ends_as_usual_while_all_is_well(shutdown: ShutdownState) 
     assert seen.has_ready_job("a")
 
 
-async def test_time_that_is_up_elsewhere_is_not_swallowed(shutdown: ShutdownState) -> None:
+async def test_foreign_timeout_is_raised(shutdown: ShutdownState) -> None:
     async def slow() -> None:
         raise TimeoutError("its own")
 
@@ -189,7 +191,7 @@ async def ended(ending: GracefulShutdown) -> float:
     return loop.time() - began
 
 
-async def test_idle_server_ends_at_once(shutdown: ShutdownState) -> None:
+async def test_idle_server_shuts_down_at_once(shutdown: ShutdownState) -> None:
     worker = Worker()
     worker.done.set()
     assert await ended(GracefulShutdown(shutdown, 60, no_job, worker.drain)) < 1
@@ -197,7 +199,9 @@ async def test_idle_server_ends_at_once(shutdown: ShutdownState) -> None:
 
 
 @pytest.mark.parametrize("what", ["local", "elsewhere", "engine"])
-async def test_what_runs_gets_its_time_and_no_more(shutdown: ShutdownState, what: str) -> None:
+async def test_running_work_is_waited_for_up_to_the_limit(
+    shutdown: ShutdownState, what: str
+) -> None:
     worker = Worker()
     if what != "local":
         worker.done.set()
@@ -207,19 +211,19 @@ async def test_what_runs_gets_its_time_and_no_more(shutdown: ShutdownState, what
     assert worker.asked == [0.2, 0]
 
 
-async def test_hurry_ends_it(shutdown: ShutdownState) -> None:
+async def test_force_ends_the_wait(shutdown: ShutdownState) -> None:
     ending = GracefulShutdown(shutdown, 60, some_job, Worker().drain)
     asyncio.get_running_loop().call_later(0.05, ending.force.set)
     assert await ended(ending) < 2
 
 
-async def test_engine_calls_are_counted(inner: Inner, shutdown: ShutdownState) -> None:
+async def test_gate_counts_openai_requests(inner: InnerApp, shutdown: ShutdownState) -> None:
     app = DrainGate(inner, shutdown)
     inner.gate.clear()
     tasks: list[asyncio.Task[Any]] = [
         asyncio.create_task(call(app, path, "POST")) for path in ("/v1/completions", "/runsync")
     ]
-    await inner.reached(2)
+    await inner.wait_for_calls(2)
     assert shutdown.active_requests == 1
     inner.gate.set()
     await asyncio.gather(*tasks)

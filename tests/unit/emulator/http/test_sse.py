@@ -58,7 +58,7 @@ async def respond(
     return task
 
 
-async def test_whole_stream(connection: Connect) -> None:
+async def test_complete_stream(connection: Connect) -> None:
     source, peer = Source(b"a", b"b"), connection()
     source.go.set()
     await (await respond(source, peer))
@@ -79,7 +79,7 @@ async def test_whole_stream(connection: Connect) -> None:
     assert source.closed
 
 
-async def test_each_block_is_sent_before_the_next_is_there(connection: Connect) -> None:
+async def test_each_block_is_sent_before_the_next_one_exists(connection: Connect) -> None:
     source, peer = Source(b"a"), connection()
     task = await respond(source, peer)
     await source.waiting.wait()
@@ -89,7 +89,7 @@ async def test_each_block_is_sent_before_the_next_is_there(connection: Connect) 
     await task
 
 
-async def test_client_that_leaves_while_the_model_thinks(connection: Connect) -> None:
+async def test_abort_is_called_when_the_client_leaves_between_events(connection: Connect) -> None:
     source, peer = Source(b"a"), connection()
     task = await respond(source, peer)
     await source.waiting.wait()
@@ -101,14 +101,16 @@ async def test_client_that_leaves_while_the_model_thinks(connection: Connect) ->
     assert peer.sent[-1]["more_body"]
 
 
-async def test_client_that_had_left_before_the_first_event(connection: Connect) -> None:
+async def test_abort_is_called_when_the_client_left_before_the_first_event(
+    connection: Connect,
+) -> None:
     source, peer = Source(), connection()
     peer.left.set()
     await (await respond(source, peer))
     assert source.aborts >= 1
 
 
-async def test_client_that_leaves_while_it_does_not_read(connection: Connect) -> None:
+async def test_abort_is_called_when_a_blocked_client_leaves(connection: Connect) -> None:
     source, peer = Source(b"a", b"b"), connection()
     peer.reading.clear()
     task = await respond(source, peer)
@@ -119,7 +121,7 @@ async def test_client_that_leaves_while_it_does_not_read(connection: Connect) ->
     assert peer.sent == []
 
 
-async def test_abort_comes_before_the_wait_for_the_tasks(connection: Connect) -> None:
+async def test_abort_is_called_before_the_tasks_end(connection: Connect) -> None:
     """A sender that is slow to leave must not keep the model running."""
     source, peer = Source(b"a"), connection()
     aborts_seen: list[int] = []
@@ -140,7 +142,7 @@ async def test_abort_comes_before_the_wait_for_the_tasks(connection: Connect) ->
     assert aborts_seen == [1]
 
 
-async def test_cancelled_while_the_model_thinks(connection: Connect) -> None:
+async def test_abort_is_called_when_cancelled_between_events(connection: Connect) -> None:
     source, peer = Source(b"a"), connection()
     task = await respond(source, peer)
     await source.waiting.wait()
@@ -151,7 +153,7 @@ async def test_cancelled_while_the_model_thinks(connection: Connect) -> None:
     assert source.closed
 
 
-async def test_cancelled_inside_send(connection: Connect) -> None:
+async def test_abort_is_called_when_cancelled_inside_send(connection: Connect) -> None:
     source, peer = Source(b"a"), connection()
     task = await respond(source, peer)
     await source.waiting.wait()
@@ -165,7 +167,7 @@ async def test_cancelled_inside_send(connection: Connect) -> None:
     assert source.closed
 
 
-async def test_cancelled_before_anything_was_sent(connection: Connect) -> None:
+async def test_abort_is_called_when_cancelled_before_the_start(connection: Connect) -> None:
     source, peer = Source(b"a"), connection()
     await peer.receive()
 
@@ -180,7 +182,7 @@ async def test_cancelled_before_anything_was_sent(connection: Connect) -> None:
     assert source.aborts >= 1
 
 
-async def test_error_of_the_source_is_raised_and_the_response_left_unfinished(
+async def test_exception_of_the_events_is_raised_and_leaves_the_response_unfinished(
     connection: Connect,
 ) -> None:
     source, peer = Source(b"a", error=ValueError("a bug")), connection()
@@ -192,7 +194,7 @@ async def test_error_of_the_source_is_raised_and_the_response_left_unfinished(
     assert peer.sent[-1] == {"type": "http.response.body", "body": b"a", "more_body": True}
 
 
-async def test_error_of_send_is_raised(connection: Connect) -> None:
+async def test_exception_of_send_is_raised(connection: Connect) -> None:
     source, peer = Source(b"a"), connection()
     await peer.receive()
 
@@ -205,7 +207,7 @@ async def test_error_of_send_is_raised(connection: Connect) -> None:
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_cancelled_at_any_turn(connection: Connect, turns: int) -> None:
+async def test_abort_is_called_when_cancelled_at_any_turn(connection: Connect, turns: int) -> None:
     source, peer = Source(b"a", b"b"), connection()
     task = await respond(source, peer)
     for _ in range(turns):
@@ -234,7 +236,7 @@ async def cancelled(source: Source, peer: Any, scope: dict[str, Any]) -> asyncio
     return task
 
 
-async def test_stream_that_the_servers_end_cuts_short_says_so(connection: Connect) -> None:
+async def test_shutdown_sends_the_closing_event(connection: Connect) -> None:
     source, peer = Source(b"a"), connection()
     await (await cancelled(source, peer, ending()))
     assert peer.body == b"a" + CLOSING_EVENT
@@ -243,14 +245,14 @@ async def test_stream_that_the_servers_end_cuts_short_says_so(connection: Connec
     assert source.closed
 
 
-async def test_other_cancelling_says_nothing(connection: Connect) -> None:
+async def test_other_cancellation_sends_no_closing_event(connection: Connect) -> None:
     source, peer = Source(b"a"), connection()
     with pytest.raises(asyncio.CancelledError):
         await (await cancelled(source, peer, ending(over=False)))
     assert peer.body == b"a"
 
 
-async def test_client_that_does_not_read_is_cut_off_at_the_servers_end(connection: Connect) -> None:
+async def test_blocked_client_is_cut_at_shutdown(connection: Connect) -> None:
     source, peer = Source(b"a", b"b"), connection()
     task = asyncio.create_task(
         source.response()(
@@ -268,7 +270,7 @@ async def test_client_that_does_not_read_is_cut_off_at_the_servers_end(connectio
     assert CLOSING_EVENT not in peer.body
 
 
-async def test_stream_that_has_not_begun_leaves_the_answer_to_others(connection: Connect) -> None:
+async def test_stream_that_has_not_started_sends_no_response(connection: Connect) -> None:
     source, peer = Source(b"a"), connection()
     peer.reading.clear()
     await peer.receive()
@@ -283,7 +285,7 @@ async def test_stream_that_has_not_begun_leaves_the_answer_to_others(connection:
 # -- silence ---------------------------------------------------------------------------------------
 
 
-async def test_silence_is_filled_with_comments(connection: Connect) -> None:  # R19
+async def test_comments_are_sent_during_silence(connection: Connect) -> None:  # R19
     source, peer = Source(b"a"), connection()
     task = await respond(source, peer, 0.01)
     await wait_until(lambda: peer.body == b"a" + 3 * KEEP_ALIVE)
@@ -293,14 +295,14 @@ async def test_silence_is_filled_with_comments(connection: Connect) -> None:  # 
     assert peer.body.endswith(b"last")
 
 
-async def test_stream_that_talks_has_no_comments(connection: Connect) -> None:
+async def test_busy_stream_has_no_comments(connection: Connect) -> None:
     source, peer = Source(*[b"a"] * 1000), connection()
     source.go.set()
     await (await respond(source, peer, 60))
     assert peer.body == b"a" * 1000 + b"last"
 
 
-async def test_client_that_does_not_read_gets_no_comments_in_between(connection: Connect) -> None:
+async def test_blocked_client_gets_no_comments(connection: Connect) -> None:
     source, peer = Source(b"a"), connection()
     task = await respond(source, peer, 0.01)
     await source.waiting.wait()
@@ -317,7 +319,9 @@ async def test_client_that_does_not_read_gets_no_comments_in_between(connection:
 
 
 @pytest.mark.parametrize("reads", [True, False])
-async def test_client_that_leaves_in_silence(connection: Connect, reads: bool) -> None:
+async def test_abort_is_called_when_the_client_leaves_during_silence(
+    connection: Connect, reads: bool
+) -> None:
     # The comment may be what waits to be sent.
     source, peer = Source(b"a"), connection()
     task = await respond(source, peer, 0.01)

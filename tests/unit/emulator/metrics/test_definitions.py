@@ -31,7 +31,7 @@ def metrics() -> Metrics:
     return Metrics(("too_short",))
 
 
-def told(metrics: Metrics, name: str) -> Any:
+def read_metric(metrics: Metrics, name: str) -> Any:
     return metrics_as_json(metrics.families)[PREFIX + name]
 
 
@@ -54,27 +54,27 @@ def test_finished_generation_is_counted(metrics: Metrics) -> None:
     metrics(RequestStarted("r", Priority.BATCH, 0.5))
     metrics(FirstToken("r", 0.25))
     metrics(ended(finish("END"), tokens=5, decode_s=1.0))
-    assert told(metrics, "slot_wait_seconds")["batch"] == {"count": 1, "sum": 0.5}
-    assert told(metrics, "time_to_first_token_seconds") == {"count": 1, "sum": 0.25}
-    assert told(metrics, "generation_duration_seconds") == {"count": 1, "sum": 2.0}
-    assert told(metrics, "generations_total")["batch"]["stop"] == 1
-    assert told(metrics, "prompt_tokens_total") == 7
-    assert told(metrics, "cached_prompt_tokens_total") == 2
-    assert told(metrics, "completion_tokens_total") == 5
-    assert told(metrics, "stop_hits_total") == {"string": 1, "token": 0}
+    assert read_metric(metrics, "slot_wait_seconds")["batch"] == {"count": 1, "sum": 0.5}
+    assert read_metric(metrics, "time_to_first_token_seconds") == {"count": 1, "sum": 0.25}
+    assert read_metric(metrics, "generation_duration_seconds") == {"count": 1, "sum": 2.0}
+    assert read_metric(metrics, "generations_total")["batch"]["stop"] == 1
+    assert read_metric(metrics, "prompt_tokens_total") == 7
+    assert read_metric(metrics, "cached_prompt_tokens_total") == 2
+    assert read_metric(metrics, "completion_tokens_total") == 5
+    assert read_metric(metrics, "stop_hits_total") == {"string": 1, "token": 0}
 
 
 def test_intervals_are_one_fewer_than_tokens(metrics: Metrics) -> None:
     metrics(ended(finish(), tokens=5, decode_s=1.0))
     metrics(ended(finish(), tokens=1))
     metrics(ended(finish(), tokens=0))
-    assert told(metrics, "inter_token_latency_seconds") == {"count": 4, "sum": 1.0}
+    assert read_metric(metrics, "inter_token_latency_seconds") == {"count": 4, "sum": 1.0}
 
 
 def test_stop_tokens_and_stop_strings_are_counted_separately(metrics: Metrics) -> None:
     metrics(ended(finish(0)))
     metrics(ended(finish()))
-    assert told(metrics, "stop_hits_total") == {"string": 0, "token": 1}
+    assert read_metric(metrics, "stop_hits_total") == {"string": 0, "token": 1}
 
 
 @pytest.mark.parametrize(
@@ -93,11 +93,13 @@ def test_aborts_are_counted_by_reason(
     metrics: Metrics, error: engine.EngineError | None, reason: str
 ) -> None:
     metrics(ended(error=error, aborted=True, tokens=3))
-    assert {name for name, count in told(metrics, "aborts_total").items() if count} == {reason}
-    assert told(metrics, "generations_total")["batch"]["aborted"] == 1
+    assert {name for name, count in read_metric(metrics, "aborts_total").items() if count} == {
+        reason
+    }
+    assert read_metric(metrics, "generations_total")["batch"]["aborted"] == 1
     # They were computed, whoever has read them.
-    assert told(metrics, "completion_tokens_total") == 3
-    assert sum(told(metrics, "failures_total").values()) == 0
+    assert read_metric(metrics, "completion_tokens_total") == 3
+    assert sum(read_metric(metrics, "failures_total").values()) == 0
 
 
 @pytest.mark.parametrize(
@@ -115,8 +117,10 @@ def test_failures_are_counted_by_reason(
     metrics: Metrics, error: engine.EngineError, reason: str
 ) -> None:
     metrics(ended(error=error))
-    assert {name for name, count in told(metrics, "failures_total").items() if count} == {reason}
-    assert told(metrics, "generations_total")["batch"]["failed"] == 1
+    assert {name for name, count in read_metric(metrics, "failures_total").items() if count} == {
+        reason
+    }
+    assert read_metric(metrics, "generations_total")["batch"]["failed"] == 1
 
 
 def test_other_engine_events_are_ignored(metrics: Metrics) -> None:
@@ -135,47 +139,47 @@ def test_ended_job_is_counted_with_its_times(metrics: Metrics) -> None:
     metrics.job_ended(job(status=JobStatus.CANCELLED, ended_at=2))
     # The clock was set back.
     metrics.job_ended(job(status=JobStatus.FAILED, started_at=0.5, ended_at=0.25))
-    assert told(metrics, "jobs_ended_total") == {
+    assert read_metric(metrics, "jobs_ended_total") == {
         "COMPLETED": 1,
         "FAILED": 1,
         "CANCELLED": 1,
         "TIMED_OUT": 0,
     }
-    assert told(metrics, "job_queue_delay_seconds") == {"count": 2, "sum": 0.5}
-    assert told(metrics, "job_execution_seconds") == {"count": 2, "sum": 2.0}
+    assert read_metric(metrics, "job_queue_delay_seconds") == {"count": 2, "sum": 0.5}
+    assert read_metric(metrics, "job_execution_seconds") == {"count": 2, "sum": 2.0}
 
 
 def test_verdicts_are_counted_by_rule(metrics: Metrics) -> None:
     issues = tuple(Issue(rule, "said") for rule in ("too_short", "too_short", "made up by someone"))
     metrics.count_verdict(Verdict(text="", intent="general", issues=issues))
     metrics.count_verdict(Verdict(text="", intent="general"))
-    assert told(metrics, "validation_issues_total") == {"too_short": 2, "other": 1}
-    assert told(metrics, "validation_verdicts_total") == {"true": 1, "false": 1}
+    assert read_metric(metrics, "validation_issues_total") == {"too_short": 2, "other": 1}
+    assert read_metric(metrics, "validation_verdicts_total") == {"true": 1, "false": 1}
 
 
 def test_notices_are_counted_apart_from_issues() -> None:
     # R60
     metrics = Metrics(("too_short",), ("cut_off",))
     metrics.count_verdict(Verdict(text="", intent="general", notices=(Issue("cut_off", "said"),)))
-    assert told(metrics, "validation_notices_total") == {"cut_off": 1, "other": 0}
-    assert told(metrics, "validation_issues_total") == {"too_short": 0, "other": 0}
-    assert told(metrics, "validation_verdicts_total") == {"true": 1, "false": 0}
+    assert read_metric(metrics, "validation_notices_total") == {"cut_off": 1, "other": 0}
+    assert read_metric(metrics, "validation_issues_total") == {"too_short": 0, "other": 0}
+    assert read_metric(metrics, "validation_verdicts_total") == {"true": 1, "false": 0}
 
 
 def test_requests_are_counted_by_operation_and_status(metrics: Metrics) -> None:
     for path, status in (("/run", 200), ("/run", 418), ("/nobody/knows", 404)):
         metrics.count_request({"type": "http", "path": path}, status, 0.5)
-    assert told(metrics, "http_requests_total") == {
+    assert read_metric(metrics, "http_requests_total") == {
         "run": {"200": 1, "other": 1},
         "other": {"404": 1},
     }
-    assert told(metrics, "http_request_duration_seconds")["run"] == {"count": 2, "sum": 1.0}
+    assert read_metric(metrics, "http_request_duration_seconds")["run"] == {"count": 2, "sum": 1.0}
 
 
 def test_batch_lines_are_counted_by_outcome(metrics: Metrics) -> None:
     for ok in (True, False, True):
         metrics.count_batch_line(ok)
-    assert told(metrics, "batch_lines_total") == {"completed": 2, "failed": 1}
+    assert read_metric(metrics, "batch_lines_total") == {"completed": 2, "failed": 1}
 
 
 def test_names_follow_the_conventions_of_prometheus() -> None:

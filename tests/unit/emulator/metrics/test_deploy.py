@@ -74,7 +74,7 @@ def panels() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
-def test_an_alert_names_what_there_is_and_says_what_to_do(
+def test_alerts_use_existing_metrics_and_say_what_to_do(
     alert: dict[str, Any], known: Known
 ) -> None:
     expression = read(alert["expr"])
@@ -94,7 +94,7 @@ def test_an_alert_names_what_there_is_and_says_what_to_do(
     assert len(said[1]) > 80
 
 
-def test_failures_are_a_share_of_what_clients_ask() -> None:
+def test_failure_rate_is_relative_to_client_requests() -> None:
     # Scrapes and workers' polls go on and are answered well: among them failures would be few.
     [alert] = [each for each in alerts() if each["alert"] == "WorkerRkllmErrors"]
     for selector in read(alert["expr"]).selectors:
@@ -108,7 +108,7 @@ def test_failures_are_a_share_of_what_clients_ask() -> None:
         assert left >= {"run", "runsync", "status", "chat", "completions", "batches"}
 
 
-def test_alerts_have_names_of_their_own_and_none_is_only_on_the_page() -> None:
+def test_alert_names_are_unique_and_match_the_page() -> None:
     names = [alert["alert"] for alert in alerts()]
     assert len(names) == len(set(names))
     page = (ROOT / "docs" / "metrics.md").read_text()
@@ -116,7 +116,7 @@ def test_alerts_have_names_of_their_own_and_none_is_only_on_the_page() -> None:
 
 
 @pytest.mark.parametrize("panel", panels(), ids=lambda panel: panel["title"])
-def test_a_panel_names_what_there_is(panel: dict[str, Any], known: Known) -> None:
+def test_panels_use_existing_metrics(panel: dict[str, Any], known: Known) -> None:
     assert panel["title"]
     assert panel["description"]
     assert panel["targets"]
@@ -126,19 +126,19 @@ def test_a_panel_names_what_there_is(panel: dict[str, Any], known: Known) -> Non
         # One server can be chosen, in every curve.
         for selector in expression.selectors:
             assert ("instance", "=~", "$instance") in selector.conditions
-        told = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+        labels_in_legend = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
         first = expression.selectors[0]
-        assert told <= expression.labels | ADDED | known.labels[first.name].keys()
+        assert labels_in_legend <= expression.labels | ADDED | known.labels[first.name].keys()
 
 
-def test_a_state_is_shown_by_its_name() -> None:
+def test_states_are_shown_by_name() -> None:
     # Of one series alone Grafana shows the value, which is 1 in any state.
     [panel] = [each for each in panels() if each["title"] == "Engine"]
     assert panel["options"]["textMode"] == "name"
     assert "{{state}}" in panel["targets"][0]["legendFormat"]
 
 
-def test_every_metric_but_a_few_is_on_the_dashboard() -> None:
+def test_most_metrics_are_on_the_dashboard() -> None:
     shown = {
         re.sub("_(bucket|sum|count)$", "", selector.name)
         for panel in panels()
@@ -151,7 +151,7 @@ def test_every_metric_but_a_few_is_on_the_dashboard() -> None:
     assert missing == {"info", "jobs_max"}
 
 
-def test_the_dashboard_is_one_that_grafana_takes() -> None:
+def test_dashboard_is_valid_for_grafana() -> None:
     board = json.loads(DASHBOARD.read_text())
     ids = [panel["id"] for panel in board["panels"]]
     assert len(ids) == len(set(ids))
@@ -170,7 +170,7 @@ def test_the_dashboard_is_one_that_grafana_takes() -> None:
         assert label == variable
 
 
-def test_the_scrape_configuration_of_the_page_is_for_the_alerts() -> None:
+def test_scrape_configuration_matches_the_alerts() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
     documents = [
         yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.+?)^```", page, re.M | re.S)
@@ -207,12 +207,12 @@ WRONG = (
 
 
 @pytest.mark.parametrize("expression", WRONG)
-def test_what_is_wrong_is_found(expression: str, known: Known) -> None:
+def test_checks_find_mistakes(expression: str, known: Known) -> None:
     with pytest.raises((AssertionError, KeyError, ValueError, IndexError)):
         known.check(read(expression))
 
 
-def test_an_expression_is_understood_whole() -> None:
+def test_expressions_are_parsed_completely() -> None:
     found = read(
         'histogram_quantile(0.9, sum by (le, a) (rate(x_bucket{b="c", d=~"e|f"}[5m]))) / on (g) y'
     )

@@ -27,7 +27,7 @@ def made() -> list[Family[Counter] | Family[Histogram] | PolledMetric]:
     return [counted, spread, PolledMetric(info, lambda: {(NASTY, ""): 1}), level]
 
 
-def test_the_library_reads_what_was_counted() -> None:
+def test_text_is_parsed_by_the_library() -> None:
     families = list(text_string_to_metric_families(PrometheusText(made()).render().decode()))
     found = {(s.name, *sorted(s.labels.items())): s.value for f in families for s in f.samples}
     assert {f.name: (f.type, f.documentation) for f in families if f.name in ("c", "g")} == {
@@ -43,12 +43,12 @@ def test_the_library_reads_what_was_counted() -> None:
     assert found["h_seconds_count", ("l", "x")] == 3
 
 
-def test_the_process_is_in_it() -> None:
+def test_text_has_the_metrics_of_the_process() -> None:
     families = list(text_string_to_metric_families(PrometheusText([]).render().decode()))
     assert {"process_resident_memory_bytes", "process_open_fds"} <= {each.name for each in families}
 
 
-def test_json_has_the_same_numbers() -> None:
+def test_json_has_the_same_numbers_as_the_text() -> None:
     assert metrics_as_json(made()) == {
         "c_total": {"x": 3},
         "h_seconds": {"x": {"count": 3, "sum": 5.55}},

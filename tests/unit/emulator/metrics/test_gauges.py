@@ -18,7 +18,7 @@ from jobs import MemoryJobStore, NewJob
 
 
 class Scene:
-    """A server's parts, each of which says what it is told to."""
+    """Fake parts of a server with given numbers."""
 
     def __init__(self) -> None:
         self.engine = SimpleNamespace(
@@ -53,7 +53,7 @@ def scene() -> Scene:
     return Scene()
 
 
-def test_the_engine_is_asked_what_it_does(scene: Scene) -> None:
+def test_engine_numbers_are_read(scene: Scene) -> None:
     found = scene.read()
     assert found["engine_state"] == {"loading": 0, "ready": 1, "restarting": 0, "dead": 0}
     assert (found["engine_slots"], found["slots_in_use"], found["requests_waiting"]) == (4, 3, 2)
@@ -65,7 +65,7 @@ def test_the_engine_is_asked_what_it_does(scene: Scene) -> None:
     assert states == {"loading": 0, "ready": 0, "restarting": 0, "dead": 1}
 
 
-async def test_the_queue_is_asked_for_the_own_endpoint_s_oldest_job(scene: Scene) -> None:
+async def test_oldest_job_is_of_the_own_endpoint(scene: Scene) -> None:
     assert scene.read()["oldest_job_wait_seconds"] == 0
     await scene.store.enqueue(NewJob(endpoint="other", input=b"1"))
     assert scene.read()["oldest_job_wait_seconds"] == 0
@@ -76,13 +76,13 @@ async def test_the_queue_is_asked_for_the_own_endpoint_s_oldest_job(scene: Scene
     assert (scene.read()["jobs"]["IN_QUEUE"], scene.read()["jobs_max"]) == (3, 77)
 
 
-async def test_a_clock_that_was_set_back_makes_no_negative_wait(scene: Scene) -> None:
+async def test_wait_is_not_negative_when_the_clock_is_set_back(scene: Scene) -> None:
     scene.ago_s = -600
     await scene.store.enqueue(NewJob(endpoint="mine", input=b"1"))
     assert scene.read()["oldest_job_wait_seconds"] == 0
 
 
-def test_the_disk_is_up_unless_it_says_otherwise(scene: Scene) -> None:
+def test_database_is_up_unless_it_has_trouble(scene: Scene) -> None:
     assert scene.read()["job_database_up"] == 1
     scene.journal.write_error = "no space left"
     assert scene.read()["job_database_up"] == 0
@@ -90,7 +90,7 @@ def test_the_disk_is_up_unless_it_says_otherwise(scene: Scene) -> None:
     assert scene.read()["job_database_up"] == 1
 
 
-def test_workers_and_batches_by_their_state(scene: Scene) -> None:
+def test_workers_and_batches_are_counted_by_state(scene: Scene) -> None:
     scene.workers = {"mine": {"idle": 1, "running": 2}, "other": {"idle": 5}}
     scene.batches = [
         SimpleNamespace(status=each)

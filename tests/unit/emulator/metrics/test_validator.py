@@ -1,4 +1,4 @@
-"""Which verdicts are counted, and that two are never told of at once."""
+"""Verdicts are counted, one at a time."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ SUBJECT = Subject(prompt="prompt", text="text")
 class Judge:
     """Refuses what begins with "bad", and finds nothing wrong with any answer."""
 
-    def refuse(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
+    def check_request(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
         return REFUSED if prompt.startswith("bad") else None
 
     def validate(self, subject: Subject, options: Options) -> Verdict:
         return PASSED
 
 
-def test_answers_and_refusals_are_counted_and_what_is_let_through_is_not() -> None:
-    told: list[Verdict] = []
-    counted = InstrumentedValidator(Judge(), told.append)
-    assert counted.refuse("good", "", Options()) is None
-    assert told == []
-    assert counted.refuse("bad", "", Options()) is REFUSED
+def test_validator_counts_verdicts_and_refusals_only() -> None:
+    verdicts: list[Verdict] = []
+    counted = InstrumentedValidator(Judge(), verdicts.append)
+    assert counted.check_request("good", "", Options()) is None
+    assert verdicts == []
+    assert counted.check_request("bad", "", Options()) is REFUSED
     assert counted.validate(SUBJECT, Options()) is PASSED
-    assert told == [REFUSED, PASSED]
+    assert verdicts == [REFUSED, PASSED]
 
 
-def test_verdicts_of_two_threads_are_told_one_after_the_other() -> None:
+def test_verdicts_of_two_threads_are_reported_one_at_a_time() -> None:
     telling, go_on = threading.Semaphore(0), threading.Event()
 
     def tell(verdict: Verdict) -> None:

@@ -9,58 +9,62 @@ import pytest
 import emulator.middleware.auth
 from emulator.http.open_paths import OPEN_PATHS
 from emulator.middleware.auth import ApiKeyMiddleware
-from tests.unit.emulator.asgi import Inner, call
+from tests.unit.emulator.asgi import InnerApp, call
 
 PATHS = ("/run", "/v2/ep/status/1", "/v1/models", "/v2/ep/job-take/w", "/v2/ep/health", "/nothing")
 
 
 @pytest.fixture
-def inner() -> Inner:
-    return Inner()
+def inner() -> InnerApp:
+    return InnerApp()
 
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     "value", ["Bearer one", "bearer one", "BEARER  two", "one", "two", " Bearer two "]
 )
-async def test_key_with_and_without_bearer(inner: Inner, path: str, value: str) -> None:
-    told = await call(
+async def test_key_is_accepted_with_and_without_bearer(
+    inner: InnerApp, path: str, value: str
+) -> None:
+    response = await call(
         ApiKeyMiddleware(inner, ("one", "two")), path, headers={"authorization": value}
     )
-    assert (told.status, inner.calls) == (200, [path])
+    assert (response.status, inner.calls) == (200, [path])
 
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     "value", [None, "", "Bearer", "Bearer ", "Bearer on", "Bearer onee", "Basic one", "three", "é"]
 )
-async def test_everybody_else_is_told_401(inner: Inner, path: str, value: str | None) -> None:
+async def test_request_without_a_valid_key_is_401(
+    inner: InnerApp, path: str, value: str | None
+) -> None:
     headers = {} if value is None else {"authorization": value}
-    told = await call(ApiKeyMiddleware(inner, ("one", "two")), path, headers=headers)
-    assert (told.status, inner.calls) == (401, [])
-    assert told.headers["www-authenticate"] == "Bearer"
-    assert told.headers["content-type"] == "application/json"
-    assert (told.error["type"], told.error["code"]) == ("authentication_error", 401)
-    assert value != "three" or value not in told.body.decode()
+    response = await call(ApiKeyMiddleware(inner, ("one", "two")), path, headers=headers)
+    assert (response.status, inner.calls) == (401, [])
+    assert response.headers["www-authenticate"] == "Bearer"
+    assert response.headers["content-type"] == "application/json"
+    assert (response.error["type"], response.error["code"]) == ("authentication_error", 401)
+    assert value != "three" or value not in response.body.decode()
 
 
 @pytest.mark.parametrize(
     "path", ["/health", "/docs", "/docs/swagger-ui-bundle.js", "/openapi.json"]
 )
-async def test_what_tells_of_nobodys_jobs_is_open(inner: Inner, path: str) -> None:
+async def test_paths_without_job_data_are_open(inner: InnerApp, path: str) -> None:
     assert (await call(ApiKeyMiddleware(inner, ("one",)), path)).status == 200
 
 
 @pytest.mark.parametrize("path", ["/health/", "/health/x", "//health", "/docsy", "/v2/health"])
-async def test_what_only_looks_like_it_is_not(inner: Inner, path: str) -> None:
+async def test_similar_paths_need_a_key(inner: InnerApp, path: str) -> None:
     assert (await call(ApiKeyMiddleware(inner, ("one",)), path)).status == 401
 
 
-async def test_browsers_may_ask_what_they_may_ask(inner: Inner) -> None:
+async def test_preflight_requests_need_no_key(inner: InnerApp) -> None:
     assert (await call(ApiKeyMiddleware(inner, ("one",)), "/run", "OPTIONS")).status == 200
 
 
-async def test_two_keys_at_once_are_none(inner: Inner) -> None:
+async def test_two_authorization_headers_are_rejected(inner: InnerApp) -> None:
     app = ApiKeyMiddleware(inner, ("one",))
     raw = [(b"authorization", b"Bearer one"), (b"authorization", b"Bearer two")]
     sent = await call(lambda s, r, send: app({**s, "headers": raw}, r, send), "/run")
@@ -80,7 +84,7 @@ async def test_two_keys_at_once_are_none(inner: Inner) -> None:
     ],
 )
 async def test_keys_accept_x_api_key_when_there_is_no_authorization(
-    inner: Inner, headers: dict[str, str], status: int
+    inner: InnerApp, headers: dict[str, str], status: int
 ) -> None:  # R67
     for path in ("/run", "/v1/models", "/completions", "/v2/ep/status/1", "/metrics"):
         assert (
@@ -89,21 +93,23 @@ async def test_keys_accept_x_api_key_when_there_is_no_authorization(
 
 
 async def test_keys_do_not_accept_x_api_key_on_the_worker_routes(
-    inner: Inner, monkeypatch: pytest.MonkeyPatch
+    inner: InnerApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R67
     monkeypatch.setattr(emulator.middleware.auth, "_WORKER_DELAY_S", 0)
     app = ApiKeyMiddleware(inner, ("one",))
     assert (await call(app, "/v2/ep/job-take/w", headers={"x-api-key": "one"})).status == 401
 
 
-async def test_keys_refuse_two_x_api_key_headers(inner: Inner) -> None:
+async def test_two_x_api_key_headers_are_rejected(inner: InnerApp) -> None:
     app = ApiKeyMiddleware(inner, ("one",))
     raw = [(b"x-api-key", b"one"), (b"x-api-key", b"one")]
     sent = await call(lambda s, r, send: app({**s, "headers": raw}, r, send), "/run")
     assert sent.status == 401
 
 
-async def test_every_key_is_compared_whole(inner: Inner, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_key_is_compared_completely(
+    inner: InnerApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compared: list[tuple[bytes, bytes]] = []
 
     def compare(left: bytes, right: bytes) -> bool:
@@ -119,7 +125,7 @@ async def test_every_key_is_compared_whole(inner: Inner, monkeypatch: pytest.Mon
         assert {len(each) for pair in compared for each in pair} == {32}
 
 
-async def test_a_path_that_is_opened_needs_none_and_opens_no_other(inner: Inner) -> None:
+async def test_open_path_needs_no_key_and_opens_no_other_path(inner: InnerApp) -> None:
     app = ApiKeyMiddleware(inner, ("one",), open_paths=OPEN_PATHS | {"/metrics"})
     assert (await call(app, "/metrics")).status == 200
     for path in ("/metrics/", "/metrics/x", "/v2/ep/metrics", "/run"):
@@ -139,17 +145,17 @@ async def test_a_path_that_is_opened_needs_none_and_opens_no_other(inner: Inner)
         ("/run", b"worker_key=own", 401),
     ],
 )
-async def test_key_of_its_own_workers_opens_what_workers_call(
-    inner: Inner, monkeypatch: pytest.MonkeyPatch, path: str, query: bytes, status: int
+async def test_worker_key_opens_only_worker_routes(
+    inner: InnerApp, monkeypatch: pytest.MonkeyPatch, path: str, query: bytes, status: int
 ) -> None:
     monkeypatch.setattr(emulator.middleware.auth, "_WORKER_DELAY_S", 0)
 
     async def asked(app: ApiKeyMiddleware) -> int:
         headers = {"authorization": "of-the-cloud"}
-        told = await call(
+        response = await call(
             lambda s, r, send: app({**s, "query_string": query}, r, send), path, headers=headers
         )
-        return told.status
+        return response.status
 
     app = ApiKeyMiddleware(inner, ("one",), worker_key="own")
     assert await asked(app) == status

@@ -13,23 +13,23 @@ from emulator.config import FaultRates
 from emulator.http.disconnect import ABORT_EXTENSION
 from emulator.middleware.fault_injection import FaultInjectionMiddleware
 from jobs import JobStore, MemoryJobStore, NewJob
-from tests.unit.emulator.asgi import Inner, call
+from tests.unit.emulator.asgi import InnerApp, call
 
 NO_STORE = cast("JobStore", None)
 
 
 @pytest.fixture
-def inner() -> Inner:
-    return Inner()
+def inner() -> InnerApp:
+    return InnerApp()
 
 
 async def statuses(rates: FaultRates, count: int = 200, path: str = "/run") -> list[int]:
-    app = FaultInjectionMiddleware(Inner(), rates, NO_STORE)
+    app = FaultInjectionMiddleware(InnerApp(), rates, NO_STORE)
     return [(await call(app, path, "POST")).status for _ in range(count)]
 
 
 @pytest.mark.parametrize(("name", "status"), [("status_429", 429), ("status_500", 500)])
-async def test_share_of_the_client_calls_fails(name: str, status: int) -> None:
+async def test_fraction_of_client_requests_fails(name: str, status: int) -> None:
     rates = FaultRates(**cast("dict[str, Any]", {name: 0.3, "seed": 1}))
     for path in ("/run", "/v1/completions", "/v2/a/status/1"):
         found = await statuses(rates, path=path)
@@ -37,16 +37,16 @@ async def test_share_of_the_client_calls_fails(name: str, status: int) -> None:
         assert 30 < found.count(status) < 90
 
 
-async def test_refused_call_is_told_why_and_not_made(inner: Inner) -> None:
-    told = await call(
+async def test_failed_request_has_the_reason_and_is_not_processed(inner: InnerApp) -> None:
+    response = await call(
         FaultInjectionMiddleware(inner, FaultRates(status_429=1), NO_STORE), "/run", "POST"
     )
-    assert "FAULT_429" in told.error["message"]
-    assert int(told.headers["retry-after"]) >= 1
+    assert "FAULT_429" in response.error["message"]
+    assert int(response.headers["retry-after"]) >= 1
     assert inner.calls == []
 
 
-async def test_seed_makes_it_the_same_each_time_and_each_kind_for_itself() -> None:
+async def test_seed_makes_each_kind_reproducible_independently() -> None:
     first = await statuses(FaultRates(status_429=0.5, seed=7))
     assert first == await statuses(FaultRates(status_429=0.5, seed=7))
     assert first != await statuses(FaultRates(status_429=0.5, seed=8))
@@ -54,17 +54,17 @@ async def test_seed_makes_it_the_same_each_time_and_each_kind_for_itself() -> No
     assert [each == 429 for each in both] == [each == 429 for each in first]
 
 
-async def test_without_a_seed_it_is_by_chance() -> None:
+async def test_faults_are_random_without_a_seed() -> None:
     assert await statuses(FaultRates(status_429=0.5)) != await statuses(FaultRates(status_429=0.5))
 
 
 @pytest.mark.parametrize("path", ["/health", "/docs", "/v2/a/job-take/w", "/v2/a/ping/w"])
-async def test_others_are_left_alone(inner: Inner, path: str) -> None:
+async def test_other_requests_do_not_fail(inner: InnerApp, path: str) -> None:
     rates = FaultRates(status_429=1, status_500=1, drop_post=1)
     assert (await call(FaultInjectionMiddleware(inner, rates, NO_STORE), path)).status == 200
 
 
-async def test_client_calls_are_delayed(inner: Inner) -> None:
+async def test_client_requests_are_delayed(inner: InnerApp) -> None:
     app = FaultInjectionMiddleware(inner, FaultRates(delay_ms=50), NO_STORE)
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -75,47 +75,49 @@ async def test_client_calls_are_delayed(inner: Inner) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v2/a/job-done/w/j", "/v2/a/job-stream/w/j"])
-async def test_post_is_dropped_unanswered_and_untaken(inner: Inner, path: str) -> None:
+async def test_post_is_dropped_unprocessed(inner: InnerApp, path: str) -> None:
     dropped: list[bool] = []
     app = FaultInjectionMiddleware(inner, FaultRates(drop_post=1), NO_STORE)
-    told = await call(
+    response = await call(
         app,
         path,
         "POST",
         scope={"extensions": {ABORT_EXTENSION: {"abort": lambda: dropped.append(True)}}},
     )
-    assert (told.status, dropped, inner.calls) == (0, [True], [])
+    assert (response.status, dropped, inner.calls) == (0, [True], [])
 
 
-async def test_server_that_cannot_drop_says_500(inner: Inner) -> None:
-    told = await call(
+async def test_dropped_post_is_500_without_server_support(inner: InnerApp) -> None:
+    response = await call(
         FaultInjectionMiddleware(inner, FaultRates(drop_post=1), NO_STORE), "/v2/a/job-done/w/j"
     )
-    assert told.status == 500
+    assert response.status == 500
 
 
 @pytest.mark.parametrize("batch", [False, True])
-async def test_lease_is_lost_as_soon_as_the_worker_has_the_job(inner: Inner, batch: bool) -> None:
+async def test_lease_is_lost_as_soon_as_the_worker_has_the_job(
+    inner: InnerApp, batch: bool
+) -> None:
     store = MemoryJobStore()
     job = await store.enqueue(NewJob(endpoint="a", input=b"{}"))
     (leased,) = await store.receive("a", "a/w", lease_s=60)
     answer = {"id": job.id, "input": {}}
     inner.body = orjson.dumps([answer] if batch else answer)
     path = "/v2/a/job-take-batch/w" if batch else "/v2/a/job-take/w"
-    told = await call(FaultInjectionMiddleware(inner, FaultRates(lose_lease=1), store), path)
-    assert (told.status, told.body) == (200, inner.body)
+    response = await call(FaultInjectionMiddleware(inner, FaultRates(lose_lease=1), store), path)
+    assert (response.status, response.body) == (200, inner.body)
     assert store.has_ready_job("a")
     assert not await store.ack(job.id, leased.attempt, output=b"1")
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b"null", b'{"error": {}}', b'{"id": 1}'])
-async def test_answer_without_a_job_loses_nothing(inner: Inner, body: bytes) -> None:
+async def test_response_without_a_job_loses_no_lease(inner: InnerApp, body: bytes) -> None:
     inner.body = body
     app = FaultInjectionMiddleware(inner, FaultRates(lose_lease=1), MemoryJobStore())
     assert (await call(app, "/v2/a/job-take/w")).body == body
 
 
-def test_it_is_said_loudly_at_the_start(inner: Inner, caplog: pytest.LogCaptureFixture) -> None:
+def test_start_logs_a_warning(inner: InnerApp, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         FaultInjectionMiddleware(inner, FaultRates(status_429=0.1), NO_STORE)
     assert "ON PURPOSE" in caplog.text

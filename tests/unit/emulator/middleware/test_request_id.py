@@ -19,7 +19,7 @@ from emulator.middleware.request_id import RequestIdMiddleware
 from engine.errors import EngineDead
 from handler.errors import InvalidRequest, NotFound
 from handler.log_json import fields_of
-from tests.unit.emulator.asgi import Inner, call
+from tests.unit.emulator.asgi import InnerApp, call
 
 MADE = re.compile("[0-9a-f]{32}")
 
@@ -47,30 +47,30 @@ def lines() -> Any:
 
 
 @pytest.fixture
-def inner() -> Inner:
-    return Inner()
+def inner() -> InnerApp:
+    return InnerApp()
 
 
-async def test_sane_name_is_taken(inner: Inner) -> None:
+async def test_valid_id_is_used(inner: InnerApp) -> None:
     for name in ("abc", "A-1_2.3:4/5+6=7@8", "x" * 128):
-        told = await call(RequestIdMiddleware(inner), "/run", headers={"X-Request-ID": name})
-        assert told.headers["x-request-id"] == name
+        response = await call(RequestIdMiddleware(inner), "/run", headers={"X-Request-ID": name})
+        assert response.headers["x-request-id"] == name
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "x" * 129, "a\nb", "a\x00", "é", '"', "a;b"])
-async def test_other_names_are_replaced(inner: Inner, name: str) -> None:
-    told = await call(RequestIdMiddleware(inner), "/run", headers={"X-Request-ID": name})
-    assert MADE.fullmatch(told.headers["x-request-id"])
+async def test_invalid_ids_are_replaced(inner: InnerApp, name: str) -> None:
+    response = await call(RequestIdMiddleware(inner), "/run", headers={"X-Request-ID": name})
+    assert MADE.fullmatch(response.headers["x-request-id"])
 
 
-async def test_made_names_differ(inner: Inner) -> None:
+async def test_generated_ids_differ(inner: InnerApp) -> None:
     names = {
         (await call(RequestIdMiddleware(inner), "/run")).headers["x-request-id"] for _ in range(20)
     }
     assert len(names) == 20
 
 
-async def test_everything_that_is_logged_meanwhile_has_the_name(inner: Inner, lines: Lines) -> None:
+async def test_log_lines_of_the_request_have_its_id(inner: InnerApp, lines: Lines) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         async def later() -> None:
             logging.getLogger("emulator.middleware.request_id").warning("inside")
@@ -83,7 +83,7 @@ async def test_everything_that_is_logged_meanwhile_has_the_name(inner: Inner, li
     assert structlog.contextvars.get_contextvars() == {}
 
 
-async def test_one_line_a_request(inner: Inner, lines: Lines) -> None:
+async def test_each_request_is_logged_once(inner: InnerApp, lines: Lines) -> None:
     await call(
         RequestIdMiddleware(inner),
         "/cancel/j-1",
@@ -111,14 +111,14 @@ async def test_one_line_a_request(inner: Inner, lines: Lines) -> None:
         *("/status/j-1", "/v2/e/stream/j-1", "/v2/e/job-stream/w/j-1", "/v2/e/job-done/w/j-1"),
     ],
 )
-async def test_what_is_asked_all_the_time_is_not_worth_a_line(
-    inner: Inner, lines: Lines, path: str
+async def test_frequent_requests_are_logged_at_debug(
+    inner: InnerApp, lines: Lines, path: str
 ) -> None:
     await call(RequestIdMiddleware(inner), path)
     assert [level for level, _, _ in lines.found] == ["DEBUG"]
 
 
-async def test_line_cannot_be_forged_or_endless(inner: Inner, lines: Lines) -> None:
+async def test_log_line_cannot_be_forged_or_endless(inner: InnerApp, lines: Lines) -> None:
     await call(
         RequestIdMiddleware(inner),
         "/a\nINFO b",
@@ -129,24 +129,24 @@ async def test_line_cannot_be_forged_or_endless(inner: Inner, lines: Lines) -> N
     assert len(message) < 300
 
 
-async def test_unexpected_error_is_500_without_what_it_says(
-    inner: Inner, lines: Lines, caplog: pytest.LogCaptureFixture
+async def test_unexpected_error_is_500_without_its_message(
+    inner: InnerApp, lines: Lines, caplog: pytest.LogCaptureFixture
 ) -> None:
     inner.raises = KeyError("secret")
-    told = await call(RequestIdMiddleware(inner), "/run", headers={"x-request-id": "abc"})
-    assert (told.status, told.headers["x-request-id"]) == (500, "abc")
-    assert (told.error["type"], told.error["request_id"]) == ("internal_error", "abc")
-    assert "secret" not in told.body.decode()
+    response = await call(RequestIdMiddleware(inner), "/run", headers={"x-request-id": "abc"})
+    assert (response.status, response.headers["x-request-id"]) == (500, "abc")
+    assert (response.error["type"], response.error["request_id"]) == ("internal_error", "abc")
+    assert "secret" not in response.body.decode()
     assert "secret" in caplog.text
     assert lines.found[-1][1] == "GET /run 500"
 
 
-async def test_known_error_keeps_its_status(inner: Inner) -> None:
+async def test_known_error_keeps_its_status(inner: InnerApp) -> None:
     inner.raises = NotFound("there is no such thing")
     assert (await call(RequestIdMiddleware(inner), "/x")).status == 404
 
 
-async def test_error_in_the_middle_of_an_answer_is_the_servers_to_see(inner: Inner) -> None:
+async def test_error_during_the_response_is_raised(inner: InnerApp) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         raise ValueError("half")
@@ -156,7 +156,7 @@ async def test_error_in_the_middle_of_an_answer_is_the_servers_to_see(inner: Inn
 
 
 @pytest.mark.parametrize("over", [True, False])
-async def test_cancelled_request_is_503_at_the_servers_end_alone(inner: Inner, over: bool) -> None:
+async def test_cancelled_request_is_503_only_at_shutdown(inner: InnerApp, over: bool) -> None:
     shutdown = ShutdownState()
     inner.gate.clear()
     task = asyncio.create_task(
@@ -170,12 +170,12 @@ async def test_cancelled_request_is_503_at_the_servers_end_alone(inner: Inner, o
         with pytest.raises(asyncio.CancelledError):
             await task
         return
-    told = await task
-    assert (told.status, told.error["code"]) == (503, 503)
-    assert int(told.headers["retry-after"]) >= 1
+    response = await task
+    assert (response.status, response.error["code"]) == (503, 503)
+    assert int(response.headers["retry-after"]) >= 1
 
 
-async def test_half_an_answer_at_the_servers_end_is_cut_and_no_failure(lines: Lines) -> None:
+async def test_blocked_response_is_cut_at_shutdown_without_an_error(lines: Lines) -> None:
     """Its client does not read it; uvicorn would log what is raised with its traceback."""
     shutdown, sending, dropped = ShutdownState(), asyncio.Event(), asyncio.Event()
 
@@ -194,9 +194,7 @@ async def test_half_an_answer_at_the_servers_end_is_cut_and_no_failure(lines: Li
     assert [message for _, message, _ in lines.found] == ["GET /status/j 200"]
 
 
-async def test_job_that_a_request_makes_is_in_its_line_and_in_no_other(
-    inner: Inner, lines: Lines
-) -> None:
+async def test_job_id_is_logged_only_for_its_request(inner: InnerApp, lines: Lines) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/run":
             bind_contextvars(job_id="j-1")
@@ -208,7 +206,7 @@ async def test_job_that_a_request_makes_is_in_its_line_and_in_no_other(
     assert [bound.get("job_id") for _, _, bound in lines.found] == ["j-1", None]
 
 
-async def test_client_that_left_unanswered_is_499(lines: Lines) -> None:
+async def test_disconnect_before_the_response_is_499(lines: Lines) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         pass
 
@@ -216,7 +214,7 @@ async def test_client_that_left_unanswered_is_499(lines: Lines) -> None:
     assert lines.found[0][2]["status"] == 499
 
 
-async def test_nothing_is_added_for_each_token(inner: Inner) -> None:
+async def test_streamed_messages_are_sent_unchanged(inner: InnerApp) -> None:
     """A stream sends once for each token: what stands in between must be no coroutine more."""
     seen: list[Callable[..., Any]] = []
 
@@ -228,16 +226,16 @@ async def test_nothing_is_added_for_each_token(inner: Inner) -> None:
     assert not asyncio.iscoroutinefunction(seen[0])
 
 
-async def test_end_of_a_request_is_told_with_its_status_and_time(inner: Inner) -> None:
-    told: list[tuple[str, int, float]] = []
+async def test_on_end_gets_the_status_and_duration(inner: InnerApp) -> None:
+    ended: list[tuple[str, int, float]] = []
     app = RequestIdMiddleware(
-        inner, lambda scope, status, s: told.append((scope["path"], status, s))
+        inner, lambda scope, status, s: ended.append((scope["path"], status, s))
     )
     await call(app, "/run")
     inner.raises = KeyError("x")
     await call(app, "/status/1")
-    assert [(path, status) for path, status, _ in told] == [("/run", 200), ("/status/1", 500)]
-    assert all(seconds >= 0 for _, _, seconds in told)
+    assert [(path, status) for path, status, _ in ended] == [("/run", 200), ("/status/1", 500)]
+    assert all(seconds >= 0 for _, _, seconds in ended)
 
 
 @pytest.mark.parametrize(
@@ -248,18 +246,18 @@ async def test_end_of_a_request_is_told_with_its_status_and_time(inner: Inner) -
         (EngineDead("the model is gone"), 503, "WARNING"),
     ],
 )
-async def test_refused_request_is_logged_with_the_sentence_its_client_got(
-    error: Exception, status: int, level: str, inner: Inner, lines: Lines
+async def test_rejected_request_is_logged_with_its_error_message(
+    error: Exception, status: int, level: str, inner: InnerApp, lines: Lines
 ) -> None:
     inner.raises = error
-    told = await call(RequestIdMiddleware(inner), "/status/j-1")
-    assert told.status == status
+    response = await call(RequestIdMiddleware(inner), "/status/j-1")
+    assert response.status == status
     ((found, message, fields),) = lines.found
     assert (found, message) == (level, f"GET /status/j-1 {status}")
     assert fields["error"] == str(error).replace('"my prompt"', "a string")
 
 
-async def test_body_of_an_answer_that_is_no_error_is_not_looked_at(lines: Lines) -> None:
+async def test_body_of_a_successful_response_is_not_read(lines: Lines) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b'{"error": "of a job"}'})
@@ -269,7 +267,7 @@ async def test_body_of_an_answer_that_is_no_error_is_not_looked_at(lines: Lines)
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"", b'{"error": ' + b'"x"' * 100_000])
-async def test_error_that_has_no_sentence_is_logged_without_one(body: bytes, lines: Lines) -> None:
+async def test_error_without_a_message_is_logged_without_one(body: bytes, lines: Lines) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 400, "headers": []})
         await send({"type": "http.response.body", "body": body})

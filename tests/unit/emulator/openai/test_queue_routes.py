@@ -110,7 +110,7 @@ def error_of(peer: Any) -> dict[str, Any]:
     return error
 
 
-async def test_call_is_the_job_that_runpod_would_make(peer: Connect) -> None:  # R44
+async def test_call_becomes_the_same_job_as_on_runpod(peer: Connect) -> None:  # R44
     at = Queue()
     for path in ("completions", "chat/completions", "embeddings", "any/thing else"):
         client = peer({"a": [1]})
@@ -122,7 +122,7 @@ async def test_call_is_the_job_that_runpod_would_make(peer: Connect) -> None:  #
         assert json.loads(client.body) == {"is": path}
 
 
-async def test_event_goes_out_when_it_comes_and_the_rest_later(peer: Connect) -> None:  # R29
+async def test_complete_events_are_sent_immediately(peer: Connect) -> None:  # R29
     at = Queue()
     client = peer(STREAM)
     asked = at.ask(client)
@@ -142,7 +142,7 @@ async def test_event_goes_out_when_it_comes_and_the_rest_later(peer: Connect) ->
     assert await at.status() is JobStatus.COMPLETED
 
 
-async def test_end_is_the_end_though_the_job_has_a_moment_left(peer: Connect) -> None:
+async def test_stream_ends_at_done_before_the_job_ends(peer: Connect) -> None:
     at = Queue()
     client = peer(STREAM)
     asked = at.ask(client)
@@ -154,7 +154,7 @@ async def test_end_is_the_end_though_the_job_has_a_moment_left(peer: Connect) ->
     assert await at.status() is JobStatus.IN_PROGRESS
 
 
-async def test_whole_output_of_a_worker_that_does_not_stream(peer: Connect) -> None:
+async def test_output_of_a_worker_that_does_not_stream(peer: Connect) -> None:
     at = Queue()
     client = peer(STREAM)
     asked = at.ask(client)
@@ -176,7 +176,7 @@ async def test_body_of_a_worker_that_only_yields(peer: Connect) -> None:
     assert json.loads(client.body) == {"a": 1}
 
 
-async def test_silence_is_filled_with_comments(peer: Connect) -> None:
+async def test_keep_alive_comments_are_sent(peer: Connect) -> None:
     at = Queue(keep_alive_s=0.01)
     client = peer(STREAM)
     asked = at.ask(client)
@@ -192,7 +192,7 @@ async def test_silence_is_filled_with_comments(peer: Connect) -> None:
 
 
 @pytest.mark.parametrize("body", [{"prompt": "x"}, STREAM])
-async def test_call_waits_for_a_worker_for_a_while(peer: Connect, body: dict[str, Any]) -> None:
+async def test_call_waits_for_a_worker_up_to_wait(peer: Connect, body: dict[str, Any]) -> None:
     at = Queue()
     client = peer(body)
     await over(at.ask(client, query=b"wait=1000"))
@@ -223,7 +223,7 @@ async def test_call_that_was_taken_has_the_time_of_its_policy(
     assert status_of(client) == 200
 
 
-async def test_job_that_is_lost_before_the_first_event_runs_again_unseen(peer: Connect) -> None:
+async def test_job_lost_before_the_first_event_is_retried(peer: Connect) -> None:
     at = Queue()
     client = peer(STREAM)
     asked = at.ask(client)
@@ -241,7 +241,7 @@ async def test_job_that_is_lost_before_the_first_event_runs_again_unseen(peer: C
 
 
 @pytest.mark.parametrize("taken_again", [False, True])
-async def test_job_that_is_lost_in_mid_stream_is_an_error_and_ends(
+async def test_job_lost_after_the_first_event_ends_the_stream_with_an_error(
     peer: Connect, taken_again: bool
 ) -> None:
     at = Queue()
@@ -264,7 +264,9 @@ async def test_job_that_is_lost_in_mid_stream_is_an_error_and_ends(
     assert await at.status() is JobStatus.CANCELLED
 
 
-async def test_failure_in_mid_stream_is_an_event_and_the_end(peer: Connect) -> None:  # R30
+async def test_failure_after_the_first_event_ends_the_stream_with_an_error(
+    peer: Connect,
+) -> None:  # R30
     at = Queue()
     client = peer(STREAM)
     asked = at.ask(client)
@@ -304,7 +306,7 @@ async def test_end_without_an_output_is_an_http_error(
 
 @pytest.mark.parametrize("body", [{"prompt": "x"}, STREAM])
 @pytest.mark.parametrize("when", ["waiting", "running"])
-async def test_client_that_leaves_takes_its_job_with_it(
+async def test_disconnect_cancels_the_job(
     peer: Connect, body: dict[str, Any], when: str
 ) -> None:  # R31
     at = Queue()
@@ -326,7 +328,7 @@ async def test_client_that_leaves_takes_its_job_with_it(
         assert await at.store.receive_stops("e/w", 0) == [at.job.id]
 
 
-async def test_client_that_reads_nothing_and_leaves_holds_nothing(peer: Connect) -> None:
+async def test_disconnect_of_a_blocked_client_cancels_the_job(peer: Connect) -> None:
     at = Queue()
     client = peer(STREAM)
     client.reading.clear()
@@ -342,7 +344,7 @@ async def test_client_that_reads_nothing_and_leaves_holds_nothing(peer: Connect)
 
 
 @pytest.mark.parametrize("body", [{"prompt": "x"}, STREAM])
-async def test_server_that_ends_says_so_to_who_waits(peer: Connect, body: dict[str, Any]) -> None:
+async def test_shutdown_fails_queued_calls(peer: Connect, body: dict[str, Any]) -> None:
     at = Queue()
     client = peer(body)
     asked = at.ask(client)
@@ -353,7 +355,7 @@ async def test_server_that_ends_says_so_to_who_waits(peer: Connect, body: dict[s
     assert error_of(client)["details"] == {"reason": "the server is shutting down"}
 
 
-async def test_server_that_ends_lets_what_runs_finish(peer: Connect) -> None:
+async def test_shutdown_lets_running_calls_finish(peer: Connect) -> None:
     at = Queue()
     streamed, whole, late = peer(STREAM), peer({"prompt": "x"}), peer(STREAM)
     asked = []
@@ -379,7 +381,7 @@ async def test_server_that_ends_lets_what_runs_finish(peer: Connect) -> None:
 MODELS = {"object": "list", "data": [{"id": "a"}, {"id": "b/c"}]}
 
 
-async def test_models_are_the_workers(peer: Connect) -> None:
+async def test_models_are_listed_by_the_worker(peer: Connect) -> None:
     at = Queue()
     for path, found in (("", MODELS), ("/b/c", {"id": "b/c"})):
         client = peer()
@@ -391,7 +393,7 @@ async def test_models_are_the_workers(peer: Connect) -> None:
         assert json.loads(client.body) == found
 
 
-async def test_model_that_the_worker_does_not_list_is_not_found(peer: Connect) -> None:  # R7
+async def test_unlisted_model_is_not_found(peer: Connect) -> None:  # R7
     at = Queue()
     client = peer()
     asked = at.ask(client, "/v2/e/openai/v1/models/c")

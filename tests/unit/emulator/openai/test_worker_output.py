@@ -43,7 +43,7 @@ def fed(*values: Any) -> bytes:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_text_may_be_cut_anywhere(end: str) -> None:
+def test_feed_accepts_text_split_anywhere(end: str) -> None:
     text = TEXT.replace("\n", end)
     for at in range(len(text) + 1):
         assert fed(text[:at], text[at:]) == WHOLE, at
@@ -70,11 +70,11 @@ def test_text_may_be_cut_anywhere(end: str) -> None:
         [event(FIRST).decode(), event(SECOND).decode()],  # the end is told where nobody told it
     ],
 )
-def test_any_wrapping_comes_out_the_same(values: list[Any]) -> None:
+def test_feed_accepts_any_nesting_of_lists(values: list[Any]) -> None:
     assert fed(*values) == WHOLE
 
 
-def test_data_over_several_lines_goes_out_on_one() -> None:
+def test_data_of_several_lines_is_joined_to_one() -> None:
     # worker-sglang's: JSON with line breaks, each line labelled as data.
     lines = json.dumps(SECOND, indent=4).split("\n")
     text = "".join(f"data: {line}\n" for line in lines) + "\n"
@@ -86,7 +86,7 @@ def test_data_over_several_lines_goes_out_on_one() -> None:
     assert fed("data: a\ndata: b\n\n") == b"data: a\ndata: b\n\n" + DONE
 
 
-def test_what_is_nested_too_deeply_to_be_written_goes_on_as_it_came() -> None:
+def test_data_nested_too_deeply_is_passed_unchanged() -> None:
     deep = f'{{"choices":\n{"[" * 300}{"]" * 300}}}'
     assert fed("data: " + deep.replace("\n", "\ndata: ") + "\n\ndata: [DONE]\n\n") == (
         b"data: " + deep.replace("\n", "\ndata: ").encode() + b"\n\n" + DONE
@@ -96,7 +96,7 @@ def test_what_is_nested_too_deeply_to_be_written_goes_on_as_it_came() -> None:
     assert caught.value.info.message.endswith("an error that is nested too deeply")
 
 
-def test_events_go_out_as_soon_as_they_are_whole() -> None:
+def test_events_are_returned_as_soon_as_they_are_complete() -> None:
     events = SSEReassembler()
     first = event(FIRST).decode()
     assert events.feed(first[:-1]) == b""
@@ -117,7 +117,7 @@ def test_events_go_out_as_soon_as_they_are_whole() -> None:
         ([5], "5"),
     ],
 )
-def test_what_is_no_chunk_is_refused(value: Any, got: str) -> None:
+def test_value_that_is_not_a_chunk_raises(value: Any, got: str) -> None:
     with pytest.raises(CallFailed) as failed:
         SSEReassembler().feed(value)
     assert failed.value.info.mapping.status == 502
@@ -126,7 +126,7 @@ def test_what_is_no_chunk_is_refused(value: Any, got: str) -> None:
 
 
 @pytest.mark.parametrize("values", [[], [None], [""], ["hello there"], ["a\n\nb\n\n"], [": x\n\n"]])
-def test_stream_without_an_event_is_no_answer(values: list[Any]) -> None:
+def test_stream_without_an_event_raises(values: list[Any]) -> None:
     events = SSEReassembler()
     assert b"".join([events.feed(value) for value in values]) == b""
     with pytest.raises(CallFailed, match="must be server-sent events") as failed:
@@ -141,12 +141,12 @@ BODY = {"object": "text_completion", "choices": []}
     "output",
     [BODY, [BODY], [[BODY]], json.dumps(BODY), [json.dumps(BODY)], list(json.dumps(BODY))],
 )
-def test_body_is_found_however_it_was_returned(output: Any) -> None:
+def test_read_body_accepts_every_form(output: Any) -> None:
     assert read_body(output) == BODY
 
 
 @pytest.mark.parametrize("output", [None, [], "", "hello", 5, [BODY, BODY], ["a", 1], TEXT, "[1]"])
-def test_what_is_no_body_is_a_bad_gateway(output: Any) -> None:
+def test_invalid_body_is_a_bad_gateway(output: Any) -> None:
     with pytest.raises(CallFailed, match="must be one JSON body") as failed:
         read_body(output)
     assert failed.value.info.mapping == ErrorMapping(502, "worker_error")
@@ -180,7 +180,7 @@ OURS = {"error": {"message": "no", "type": "invalid_request_error", "param": "pr
         ),
     ],
 )
-def test_error_that_was_returned_as_an_answer_is_one(output: Any, problem: ErrorInfo) -> None:
+def test_error_object_in_the_output_raises(output: Any, problem: ErrorInfo) -> None:
     for given in (output, [output], json.dumps(output)):
         with pytest.raises(CallFailed) as failed:
             read_body(given)
@@ -223,18 +223,18 @@ def failed_job(error: str | None, status: JobStatus = JobStatus.FAILED) -> Job:
         (None, ErrorInfo("the worker failed and said nothing", ErrorMapping(500, "worker_error"))),
     ],
 )
-def test_failed_job_is_told_as_openai_does(error: str | None, problem: ErrorInfo) -> None:
+def test_failed_job_becomes_an_openai_error(error: str | None, problem: ErrorInfo) -> None:
     assert describe_job_failure(failed_job(error)) == problem
 
 
-def test_unavailable_worker_is_told_as_our_own_routes_do() -> None:
+def test_unavailable_worker_error_equals_that_of_direct_routes() -> None:
     ours = ErrorInfo("the model is not there", ErrorMapping(503, "service_unavailable_error"))
     told = describe_job_failure(failed_job(ours.openai_job_error()))
     assert told == ours
     assert told.openai_error()["error"]["message"] == UNAVAILABLE
 
 
-def test_other_ends_have_a_status_of_their_own() -> None:
+def test_timeout_and_cancellation_have_their_own_status() -> None:
     late = describe_job_failure(failed_job(None, JobStatus.TIMED_OUT))
     assert (late.mapping.status, late.mapping.type) == (504, "timeout_error")
     assert late.message == "the call took the worker longer than 1.5 s"
@@ -242,7 +242,7 @@ def test_other_ends_have_a_status_of_their_own() -> None:
     assert (cancelled.mapping.status, cancelled.mapping.type) == (499, "cancelled_error")
 
 
-def test_pointer_to_a_result_in_a_bucket_is_none_and_says_where_it_is() -> None:
+def test_pointer_to_a_bucket_raises_with_its_url() -> None:
     place = {"url": "http://s3/b/k.json", "bucket": "b", "key": "k.json", "bytes": 1}
     pointer = {"result": place, "choices": [{"index": 0, "finish_reason": "stop"}]}
     told = ErrorInfo(

@@ -40,7 +40,7 @@ from jobs import (
 )
 from jobs.ports import NoJournal
 from tests.conftest import EngineFactory, ScriptFactory
-from tests.unit.emulator.events import DEADLINE_S, Events
+from tests.unit.emulator.events import DEADLINE_S, EventRecorder
 from tests.waiting import wait_until
 
 HANG = {"hang_s": 3600}
@@ -65,7 +65,7 @@ class Worker:
     def __init__(
         self,
         engine: Engine,
-        events: Events,
+        events: EventRecorder,
         mode: Literal["aggregate", "generator"] = "aggregate",
         limits: Limits | None = None,
     ) -> None:
@@ -128,7 +128,7 @@ async def working(
     **options: Any,
 ) -> AsyncIterator[Worker]:
     config = BackendConfig("scripted", {"model_path": str(script)})
-    events = Events()
+    events = EventRecorder()
     hooks: list[Hook] = [events, lambda event: found.on_event(event)]
     engine = engine_factory(
         config,

@@ -11,14 +11,14 @@ import pytest
 from emulator.http.disconnect import ClientDisconnected
 from handler.errors import NotFound
 from jobs import Job
-from tests.unit.emulator.streamed import Streamed, turns
+from tests.unit.emulator.streamed import StreamedJob, turns
 
 Connect = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("no_tasks_left")
 
 
 async def test_each_chunk_is_in_one_answer(connection: Connect) -> None:
-    at = Streamed()
+    at = StreamedJob()
     await at.begin()
     await at.say("a", {"b": 1})
     assert await at.answered(connection()) == ("IN_PROGRESS", ["a", {"b": 1}])
@@ -31,7 +31,7 @@ async def test_each_chunk_is_in_one_answer(connection: Connect) -> None:
 
 
 async def test_end_without_chunks_has_a_message(connection: Connect) -> None:  # R59
-    at = Streamed()
+    at = StreamedJob()
     await at.begin("e/local")
     await at.end()
     shown = await at.ask(connection())
@@ -40,7 +40,7 @@ async def test_end_without_chunks_has_a_message(connection: Connect) -> None:  #
 
 
 async def test_only_an_end_without_chunks_has_a_message(connection: Connect) -> None:
-    at = Streamed(hold_s=0.02)
+    at = StreamedJob(hold_s=0.02)
     await at.begin()
     assert "message" not in await at.ask(connection())
     await at.say("a", "b")
@@ -51,7 +51,7 @@ async def test_only_an_end_without_chunks_has_a_message(connection: Connect) -> 
 
 
 async def test_answer_is_held_until_there_is_something_to_say(connection: Connect) -> None:
-    at = Streamed()
+    at = StreamedJob()
     await at.begin()
     await at.say("a")
     await at.answered(connection())
@@ -69,7 +69,7 @@ async def test_answer_is_held_until_there_is_something_to_say(connection: Connec
 
 
 async def test_answer_is_held_no_longer_than_that(connection: Connect) -> None:
-    at = Streamed(hold_s=0.02)
+    at = StreamedJob(hold_s=0.02)
     await at.begin()
     assert await at.answered(connection()) == ("IN_PROGRESS", [])
     await at.say("a")
@@ -78,7 +78,7 @@ async def test_answer_is_held_no_longer_than_that(connection: Connect) -> None:
 
 
 async def test_who_leaves_while_it_waits_takes_nothing(connection: Connect) -> None:
-    at = Streamed()
+    at = StreamedJob()
     await at.begin()
     leaver = connection()
     asked = at.ask(leaver)
@@ -95,7 +95,7 @@ async def test_who_leaves_while_it_waits_takes_nothing(connection: Connect) -> N
 async def test_who_leaves_as_it_is_told_takes_it_or_leaves_it(
     connection: Connect, first: str, between: int
 ) -> None:
-    at = Streamed()
+    at = StreamedJob()
     await at.begin()
     leaver = connection()
     asked = at.ask(leaver)
@@ -123,7 +123,7 @@ async def test_who_leaves_as_it_is_told_takes_it_or_leaves_it(
 async def test_client_that_has_left_before_it_is_answered_takes_nothing(
     connection: Connect,
 ) -> None:
-    at = Streamed()
+    at = StreamedJob()
     await at.begin()
     await at.say("a")
     leaver = connection()
@@ -134,7 +134,7 @@ async def test_client_that_has_left_before_it_is_answered_takes_nothing(
 
 
 async def test_head_takes_nothing(connection: Connect) -> None:
-    at = Streamed()
+    at = StreamedJob()
     await at.begin()
     await at.say("a")
     request = connection().request()
@@ -146,7 +146,7 @@ async def test_head_takes_nothing(connection: Connect) -> None:
 @pytest.mark.parametrize("between", range(12))
 async def test_final_answer_has_all_that_is_left(connection: Connect, between: int) -> None:
     # As the npm client reads: it stops at the first final status.
-    at = Streamed()
+    at = StreamedJob()
     await at.begin()
 
     async def read() -> list[Any]:
@@ -167,7 +167,7 @@ async def test_final_answer_has_all_that_is_left(connection: Connect, between: i
 
 
 async def test_two_readers_share_what_there_is(connection: Connect) -> None:
-    at = Streamed()
+    at = StreamedJob()
     await at.begin()
     asked = [at.ask(connection()) for _ in range(2)]
     await turns()
@@ -179,7 +179,7 @@ async def test_two_readers_share_what_there_is(connection: Connect) -> None:
 async def test_chunks_of_a_new_attempt_come_after_those_of_the_lost_one(
     connection: Connect,
 ) -> None:
-    at = Streamed()
+    at = StreamedJob()
     await at.begin()
     await at.say("a", "b")
     assert await at.answered(connection()) == ("IN_PROGRESS", ["a", "b"])
@@ -192,7 +192,7 @@ async def test_chunks_of_a_new_attempt_come_after_those_of_the_lost_one(
 
 
 async def test_job_that_is_gone_is_not_found(connection: Connect) -> None:
-    at = Streamed()
+    at = StreamedJob()
     await at.begin()
     at.job = Job(id="gone", endpoint="e", input=b"", created_at=0)
     with pytest.raises(NotFound, match="there is no job gone"):

@@ -64,7 +64,7 @@ def test_chunked_body_accepts_extensions_and_drops_trailers(data: bytes) -> None
     ids=lambda value: repr(value)[:20],
 )
 @pytest.mark.parametrize("piece_bytes", [1, 1_000_000])
-def test_chunked_body_refuses_what_is_malformed_or_too_long(
+def test_chunked_body_rejects_malformed_and_long_input(
     data: bytes, words: str, piece_bytes: int
 ) -> None:
     with pytest.raises(ChunkedError, match=words):

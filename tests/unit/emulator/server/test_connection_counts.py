@@ -23,7 +23,7 @@ def test_counted_address_is_an_ipv4_address_or_an_ipv6_network(host: str, addres
     assert counted_address(host) == address
 
 
-def test_open_refuses_more_connections_of_one_address_than_allowed() -> None:
+def test_open_limits_the_connections_of_one_address() -> None:
     counts = ConnectionCounts(10, 2)
     assert [counts.open("192.0.2.1") for _ in range(3)] == [True, True, False]
     assert counts.open("192.0.2.2")

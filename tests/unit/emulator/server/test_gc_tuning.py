@@ -47,7 +47,7 @@ def _looked_at(found: object) -> bool:
     return any(each is found for each in gc.get_objects())
 
 
-async def test_what_outlives_a_full_look_is_set_aside(gc_tuned: GarbageCollectorTuning) -> None:
+async def test_survivors_of_a_full_collection_are_frozen(gc_tuned: GarbageCollectorTuning) -> None:
     gc_tuned.start()
     job = _Kept()
     assert _looked_at(job)
@@ -57,7 +57,7 @@ async def test_what_outlives_a_full_look_is_set_aside(gc_tuned: GarbageCollector
     assert not _looked_at(job)
 
 
-async def test_what_was_set_aside_is_freed_when_nobody_refers_to_it(
+async def test_frozen_objects_are_freed_without_references(
     gc_tuned: GarbageCollectorTuning,
 ) -> None:
     gc_tuned.start()
@@ -68,7 +68,7 @@ async def test_what_was_set_aside_is_freed_when_nobody_refers_to_it(
     assert seen() is None
 
 
-async def test_what_refers_to_itself_is_freed_when_there_is_twice_as_much(
+async def test_cycles_are_freed_when_the_frozen_objects_double(
     gc_tuned: GarbageCollectorTuning,
 ) -> None:
     gc_tuned.start()
@@ -82,7 +82,7 @@ async def test_what_refers_to_itself_is_freed_when_there_is_twice_as_much(
     assert not _looked_at(more)
 
 
-async def test_twice_as_much_counts_from_the_least_there_was(
+async def test_growth_counts_from_the_minimum(
     gc_tuned: GarbageCollectorTuning,
 ) -> None:
     gc_tuned.start()
@@ -98,7 +98,7 @@ async def test_twice_as_much_counts_from_the_least_there_was(
     assert gc_tuned._min_frozen < most - 90_000
 
 
-async def test_next_full_look_does_not_wait_for_a_quarter_of_all(
+async def test_next_full_collection_is_not_delayed(
     gc_tuned: GarbageCollectorTuning,
 ) -> None:
     gc_tuned.start()
@@ -106,7 +106,7 @@ async def test_next_full_look_does_not_wait_for_a_quarter_of_all(
     assert not _looked_at(kept[0])
 
 
-async def test_what_an_earlier_server_has_left_is_freed_by_the_next() -> None:
+async def test_next_server_frees_cycles_of_an_earlier_one() -> None:
     first = GarbageCollectorTuning()
     first.start()
     seen = _dropped_ring()
@@ -120,7 +120,7 @@ async def test_what_an_earlier_server_has_left_is_freed_by_the_next() -> None:
         second.close()
 
 
-async def test_it_is_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_check_runs_periodically(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gc_tuning, "_CHECK_INTERVAL_S", 0.0)
     looked = asyncio.Event()
     monkeypatch.setattr(GarbageCollectorTuning, "check", lambda self: looked.set())
@@ -133,7 +133,7 @@ async def test_it_is_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> 
         found.close()
 
 
-async def test_a_server_that_ends_leaves_the_collector_as_it_was() -> None:
+async def test_close_restores_the_collector() -> None:
     before = gc.get_threshold(), len(gc.callbacks)
     found = GarbageCollectorTuning()
     found.start()
@@ -142,7 +142,7 @@ async def test_a_server_that_ends_leaves_the_collector_as_it_was() -> None:
     assert (gc.get_threshold(), len(gc.callbacks)) == before
 
 
-def test_one_that_was_never_started_has_nothing_to_leave() -> None:
+def test_close_without_start_changes_nothing() -> None:
     before = gc.get_threshold(), len(gc.callbacks)
     GarbageCollectorTuning().close()
     assert (gc.get_threshold(), len(gc.callbacks)) == before

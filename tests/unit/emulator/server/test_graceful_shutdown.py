@@ -31,16 +31,16 @@ async def nothing(limit_s: float = 0) -> None:
         (RunningWork(3, 2, 1), "3 jobs, 2 requests and streams and 1 batch"),
     ],
 )
-def test_counts_are_a_phrase(under_way: RunningWork, phrase: str) -> None:
+def test_running_work_is_a_phrase(under_way: RunningWork, phrase: str) -> None:
     assert str(under_way) == phrase
 
 
-async def test_idle_server_says_that_nothing_runs(caplog: pytest.LogCaptureFixture) -> None:
+async def test_idle_server_logs_that_nothing_runs(caplog: pytest.LogCaptureFixture) -> None:
     await GracefulShutdown(ShutdownState(), 60, nothing, nothing).wait()
     assert caplog.messages == ["shutting down: nothing is running"]
 
 
-async def test_end_says_what_it_waits_for_and_when_that_is_done(
+async def test_shutdown_logs_the_running_work_and_its_end(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_PROGRESS_INTERVAL_S", 0.01)
@@ -71,7 +71,7 @@ async def test_end_says_what_it_waits_for_and_when_that_is_done(
 @pytest.mark.parametrize(
     ("limit_s", "why"), [(0.05, "0.05 s (DRAIN_S) over"), (60, "second signal")]
 )
-async def test_what_is_cut_off_is_said_with_the_reason(
+async def test_cut_work_is_logged_with_the_reason(
     limit_s: float, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def busy() -> None:

@@ -15,7 +15,7 @@ def memory_mb() -> float:
     return size
 
 
-def test_trim_gives_memory_between_kept_blocks_back() -> None:
+def test_trim_returns_memory_between_used_blocks() -> None:
     before = memory_mb()
     # Small enough for the C library's heap. The block at the end keeps that heap from shrinking.
     blocks = [b"%d" % number * 2_000 for number in range(30_000)]

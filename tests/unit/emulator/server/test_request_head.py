@@ -48,12 +48,12 @@ def test_split_target_returns_host_and_path(
         ("GET", b"/?a=%zz", "hexadecimal"),
     ],
 )
-def test_split_target_refuses_a_malformed_target(method: str, target: bytes, words: str) -> None:
+def test_split_target_rejects_a_malformed_target(method: str, target: bytes, words: str) -> None:
     with pytest.raises(BadRequest, match=words):
         split_target(method, target)
 
 
-def test_check_length_refuses_a_long_target() -> None:
+def test_check_length_rejects_a_long_target() -> None:
     check_length(b"/" * MAX_TARGET_BYTES)
     with pytest.raises(BadRequest, match="longer than") as raised:
         check_length(b"/" * (MAX_TARGET_BYTES + 1))
@@ -99,7 +99,7 @@ def test_check_headers_returns_the_host_and_the_length(
         ("1.1", [HOST, *[(b"a", b"b")] * MAX_HEADERS], "headers", 431),
     ],
 )
-def test_check_headers_refuses_what_is_ambiguous(
+def test_check_headers_rejects_ambiguous_requests(
     version: str, headers: Headers, words: str, status: int
 ) -> None:
     with pytest.raises(BadRequest, match=words) as raised:

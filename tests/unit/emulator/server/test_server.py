@@ -59,7 +59,7 @@ async def listening() -> AsyncIterator[Server]:
     await found.shutdown()
 
 
-async def test_kernel_asks_whether_who_is_connected_is_still_there(listening: Server) -> None:
+async def test_keep_alive_probes_are_enabled(listening: Server) -> None:
     """A worker's machine that loses its power says no goodbye, and its polls stay open."""
     address = listening.servers[0].sockets[0].getsockname()
     _, writer = await asyncio.open_connection(*address)
@@ -76,14 +76,14 @@ async def test_kernel_asks_whether_who_is_connected_is_still_there(listening: Se
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])  # noqa: S104 - which is the question
-async def test_workers_are_told_an_address_that_can_be_called(host: str) -> None:
+async def test_listening_url_can_be_called(host: str) -> None:
     found, urls = server(App(), host)
     await found.startup()
     assert urls[0].startswith("http://127.0.0.1:")
     await found.shutdown()
 
 
-async def test_database_that_cannot_be_used_is_told_in_a_sentence(
+async def test_unusable_database_is_reported_in_a_sentence(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     found, _ = server(App(StoreUnavailable("another server uses it")))
@@ -94,14 +94,16 @@ async def test_database_that_cannot_be_used_is_told_in_a_sentence(
     assert "Traceback" not in caplog.text
 
 
-async def test_what_nobody_expected_is_told_at_length(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unexpected_error_has_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
     found, _ = server(App(KeyError("a bug")))
     with caplog.at_level(logging.ERROR), pytest.raises(SystemExit):
         await found.startup()
     assert "Traceback" in caplog.text
 
 
-async def test_signal_is_heard_at_once(listening: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_signal_is_handled_at_once(
+    listening: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_TICK_S", 3600.0)
     running = asyncio.create_task(listening.main_loop())
     await wait_until(lambda: listening.server_state.default_headers)
@@ -110,7 +112,7 @@ async def test_signal_is_heard_at_once(listening: Server, monkeypatch: pytest.Mo
         await running
 
 
-async def test_signal_that_comes_before_it_waits_is_heard(
+async def test_signal_before_the_wait_is_handled(
     listening: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_TICK_S", 3600.0)
@@ -131,7 +133,7 @@ async def test_signal_that_comes_before_it_waits_is_heard(
     assert looks == 2
 
 
-async def test_second_signal_hurries(listening: Server) -> None:
+async def test_second_signal_forces_the_shutdown(listening: Server) -> None:
     listening.handle_exit(signal.SIGTERM, None)
     await asyncio.sleep(0)
     force = listening._graceful_shutdown.force
@@ -141,7 +143,7 @@ async def test_second_signal_hurries(listening: Server) -> None:
         await force.wait()
 
 
-async def test_date_goes_on(listening: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_date_header_is_updated(listening: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TICK_S", 0.01)
     running = asyncio.create_task(listening.main_loop())
     first = await wait_until(lambda: listening.server_state.default_headers)
@@ -151,7 +153,7 @@ async def test_date_goes_on(listening: Server, monkeypatch: pytest.MonkeyPatch) 
     await running
 
 
-async def test_collector_is_the_servers_while_it_listens() -> None:
+async def test_collector_is_tuned_while_the_server_listens() -> None:
     before = gc.get_threshold()
     found, _ = server(App())
     await found.startup()

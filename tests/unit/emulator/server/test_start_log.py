@@ -77,5 +77,5 @@ def test_block_has_addresses_model_engine_slots_and_context(
     assert "          slots           4\n" in text
 
 
-def test_version_is_the_projects() -> None:
+def test_version_is_that_of_the_project() -> None:
     assert version()[0].isdigit()

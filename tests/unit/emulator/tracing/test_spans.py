@@ -17,7 +17,7 @@ from engine.hooks import RequestEnded, RequestStarted
 from jobs import JobStatus, MemoryJobStore, NewJob
 
 
-class Kept:
+class RecordingSink:
     """Keeps spans in place of sending them."""
 
     def __init__(self) -> None:
@@ -35,13 +35,13 @@ class Kept:
 
 
 @pytest.fixture
-def kept() -> Kept:
-    return Kept()
+def sink() -> RecordingSink:
+    return RecordingSink()
 
 
 @pytest.fixture
-def traced(kept: Kept) -> OpenTelemetryTracing:
-    return OpenTelemetryTracing(kept, "tiny")
+def traced(sink: RecordingSink) -> OpenTelemetryTracing:
+    return OpenTelemetryTracing(sink, "tiny")
 
 
 def ended(name: str, *, queue_s: float = 0.0) -> tuple[RequestStarted, RequestEnded]:
@@ -59,22 +59,24 @@ def ended(name: str, *, queue_s: float = 0.0) -> tuple[RequestStarted, RequestEn
         (JobStatus.TIMED_OUT, True),
     ],
 )
-async def test_a_job_s_span_says_how_it_ended(
-    kept: Kept, traced: OpenTelemetryTracing, status: JobStatus, failed: bool
+async def test_job_span_has_the_final_status(
+    sink: RecordingSink, traced: OpenTelemetryTracing, status: JobStatus, failed: bool
 ) -> None:
     sent = await traced.wrap_store(MemoryJobStore()).enqueue(NewJob(endpoint="e", input=b"1"))
-    assert len(kept.spans) == 0
+    assert len(sink.spans) == 0
     traced.job_ended(replace(sent, status=status))
-    [span] = kept.spans
+    [span] = sink.spans
     assert span.attributes is not None
     assert span.attributes["worker_rkllm.job.status"] == status.value
     assert span.status.is_ok is not failed
 
 
-def test_a_run_s_span_says_what_it_was(kept: Kept, traced: OpenTelemetryTracing) -> None:
+def test_generation_span_has_its_attributes(
+    sink: RecordingSink, traced: OpenTelemetryTracing
+) -> None:
     for event in ended("r", queue_s=0.5):
         traced(event)
-    slot, run = kept.spans
+    slot, run = sink.spans
     assert slot.name == "slot"
     assert slot.start_time is not None
     assert slot.end_time is not None
@@ -90,22 +92,22 @@ def test_a_run_s_span_says_what_it_was(kept: Kept, traced: OpenTelemetryTracing)
     }
 
 
-def test_a_slot_that_was_free_was_not_waited_for(kept: Kept, traced: OpenTelemetryTracing) -> None:
+def test_free_slot_has_no_slot_span(sink: RecordingSink, traced: OpenTelemetryTracing) -> None:
     for event in ended("r", queue_s=0.0001):
         traced(event)
-    assert [span.name for span in kept.spans] == ["generation"]
+    assert [span.name for span in sink.spans] == ["generation"]
 
 
-def test_what_never_ends_is_not_kept_for_ever(
-    kept: Kept, traced: OpenTelemetryTracing, monkeypatch: pytest.MonkeyPatch
+def test_open_spans_are_limited(
+    sink: RecordingSink, traced: OpenTelemetryTracing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("emulator.tracing.spans._MAX_OPEN", 2)
     for name in ("a", "b", "c"):
         traced(ended(name)[0])
-    [span] = kept.spans
+    [span] = sink.spans
     assert span.attributes is not None
     assert span.attributes["worker_rkllm.generation.id"] == "a"
-    # Of one that is gone nothing more is told.
+    # The end of a span that was dropped is ignored.
     for name in ("a", "b", "c"):
         traced(ended(name)[1])
-    assert len(kept.spans) == 3
+    assert len(sink.spans) == 3
