@@ -94,7 +94,7 @@ class Everything:
         started = thread_time()
         redacted, _ = self.redactor.redact(text)
         self.validator.validate(Subject(prompt=PROMPT, text=redacted, system=SYSTEM), self.asked)
-        self.validator.refuse(PROMPT, text, self.asked)
+        self.validator.check_request(PROMPT, text, self.asked)
         return thread_time() - started
 
 
@@ -131,6 +131,6 @@ def _intent(table: Table, validator: RulesValidator, options: Options) -> None:
     for _ in range(options.pairs):
         started = thread_time()
         for _ in range(asks):
-            validator.intent(PROMPT)
+            validator.detect_intent(PROMPT)
         found.append((thread_time() - started) / asks * 1e3)
     table.alone("intent of a prompt of 18 words", "ms", found, at_most(1.0))

@@ -79,7 +79,7 @@ class Pipeline:
             )
         prompt, user_text = request.prompt_text, request.user_text
         return await run_in_thread(
-            len(user_text), lambda: validator.refuse(prompt, user_text, options)
+            len(user_text), lambda: validator.check_request(prompt, user_text, options)
         )
 
     async def run(self, request: TextRequest, slot: Slot | None = None) -> CompletedAnswer:

@@ -74,7 +74,7 @@ class Checks:
         self._unless = {name: Phrases(rule.unless) for name, rule in rules.checks.items()}
         self._topics = {name: Phrases(intent.topics) for name, intent in rules.intents.items()}
 
-    def findings(self, case: AnswerCase) -> tuple[Issue, ...]:
+    def find_issues(self, case: AnswerCase) -> tuple[Issue, ...]:
         """Return the findings of all checks, of either severity; for an empty answer only that."""
         found = []
         for name, rule in self._rules.items():

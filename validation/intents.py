@@ -44,7 +44,7 @@ class IntentDetector:
             for phrase in cue.any:
                 self._cues_with.setdefault(phrase, []).append(at)
 
-    def tell(self, prompt: str) -> str:
+    def detect(self, prompt: str) -> str:
         """Return the intent of a prompt."""
         scores = self.scores(prompt)
         best = max(scores, key=scores.__getitem__, default=GENERAL)

@@ -63,32 +63,32 @@ class RulesValidator:
         checks = self._rules.checks
         return tuple(name for name, rule in checks.items() if rule.severity == severity)
 
-    def intent(self, prompt: str) -> str:
+    def detect_intent(self, prompt: str) -> str:
         """Return what a prompt wants to know."""
-        return self._intents.tell(prompt)
+        return self._intents.detect(prompt)
 
-    def refuse(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
+    def check_request(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
         """Return the verdict on a request that is blocked, None for all others (R56)."""
         if not options.blockers:
             return None
-        intent = self.intent(prompt)
+        intent = self.detect_intent(prompt)
         for blocker in options.blockers:
-            issue = blocker.blocks(conversation, intent)
+            issue = blocker.find_block(conversation, intent)
             if issue is not None:
                 return Verdict(text="", intent=intent, issues=(issue,))
         return None
 
     def validate(self, subject: Subject, options: Options) -> Verdict:
         """Return the verdict on a finished answer: sanitise it, then run the checks."""
-        intent = self.intent(subject.prompt)
+        intent = self.detect_intent(subject.prompt)
         text, removals = self._sanitizer.clean(subject.text, subject.prompt, subject.system)
         case = AnswerCase(subject, text, self._rules.intents[intent], intent, removals)
-        rules, findings = self._rules.checks, self._checks.findings(case)
+        rules, findings = self._rules.checks, self._checks.find_issues(case)
         issues = tuple(each for each in findings if rules[each.rule].severity == "error")
         notices = tuple(each for each in findings if rules[each.rule].severity == "notice")
         retry = any(rules[issue.rule].retry for issue in issues)
         for check in options.checks.values():
-            if found := check.issues(text):
+            if found := check.find_issues(text):
                 issues += found
                 # The limit that cut this answer would cut another one too.
                 retry = retry or not case.cut

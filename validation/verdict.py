@@ -12,7 +12,7 @@ from validation.findings import Issue, Removal, Subject
 class AnswerCheck(Protocol):
     """One optional look at an answer: its schema, its language."""
 
-    def issues(self, text: str) -> tuple[Issue, ...]:
+    def find_issues(self, text: str) -> tuple[Issue, ...]:
         """Return what is wrong with the answer, in linear time."""
 
 
@@ -26,7 +26,7 @@ class Redactor(Protocol):
 class Blocker(Protocol):
     """Decides what is not answered at all."""
 
-    def blocks(self, text: str, intent: str) -> Issue | None:
+    def find_block(self, text: str, intent: str) -> Issue | None:
         """Return why a request of an intent, with this text, must not be answered, if so."""
 
 
@@ -71,7 +71,7 @@ class Verdict:
 class Validator(Protocol):
     """Judges requests before and answers after; any thread may call it, in time linear in text."""
 
-    def refuse(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
+    def check_request(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
         """Return the verdict on a request that must not be answered, None for all others.
 
         `prompt` is what its intent is told by, `conversation` all that the user has said.

@@ -19,9 +19,9 @@ class InstrumentedValidator:
         self._on_verdict = on_verdict
         self._lock = Lock()
 
-    def refuse(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
+    def check_request(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
         """Return the validator's refusal, and report it if there is one."""
-        verdict = self._validator.refuse(prompt, conversation, options)
+        verdict = self._validator.check_request(prompt, conversation, options)
         if verdict is not None:
             self._report(verdict)
         return verdict

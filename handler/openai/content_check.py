@@ -25,9 +25,9 @@ class ContentCheck:
         self._check = check
         self._tools = tools
 
-    def issues(self, text: str) -> tuple[Issue, ...]:
+    def find_issues(self, text: str) -> tuple[Issue, ...]:
         """Return the issues of the content, or of all tool calls if there are any."""
-        if not self._check.issues(text):
+        if not self._check.find_issues(text):
             return ()
         # A closing tag implies reasoning before it, whether the model or the template opened it.
         parser = ReplyParser(self._tools, starts_in_reasoning=THINK_CLOSE in text)
@@ -37,7 +37,9 @@ class ContentCheck:
         parts = [message["content"] or ""]
         if parser.calls:
             parts = [_encode_call(call["function"]) for call in parser.calls]
-        return tuple(dict.fromkeys(issue for part in parts for issue in self._check.issues(part)))
+        return tuple(
+            dict.fromkeys(issue for part in parts for issue in self._check.find_issues(part))
+        )
 
 
 def _encode_call(function: Mapping[str, str]) -> str:

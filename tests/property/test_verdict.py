@@ -82,7 +82,7 @@ def test_the_job_json_tells_the_truth(deltas: list[str], prompt: str, streaming:
 def test_what_is_refused_is_never_valid(text: str) -> None:
     # R56
     options = Options(blockers=(Blocklist(["salary"]),))
-    verdict = _V3.refuse(text, text, options)
+    verdict = _V3.check_request(text, text, options)
     if "salary" in text:
         assert verdict is not None
     if verdict is not None:

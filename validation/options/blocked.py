@@ -60,7 +60,7 @@ class Blocklist:
         self._intents = frozenset(intents)
         self._terms = [LinearPattern(_any_of(some)) for some in _split_terms(terms)]
 
-    def blocks(self, text: str, intent: str) -> Issue | None:
+    def find_block(self, text: str, intent: str) -> Issue | None:
         """Return why a text of an intent must not be answered, if so."""
         if intent in self._intents:
             return Issue("blocked_intent", "Requests of this kind are not answered here.")

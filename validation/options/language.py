@@ -185,7 +185,7 @@ class LanguageCheck:
         """Load the model now: it takes most of a second, which the first answer would wait for."""
         _get_model()
 
-    def issues(self, text: str) -> tuple[Issue, ...]:
+    def find_issues(self, text: str) -> tuple[Issue, ...]:
         """Return the issue with an answer in another language."""
         prose = extract_prose(text)
         if sum(map(str.isalpha, prose)) < MIN_LETTERS:

@@ -71,7 +71,7 @@ class SchemaCheck:
         except (ValueError, jsonschema_rs.ReferencingError) as error:
             raise ValueError(f"The JSON schema cannot be used: {error}.") from None
 
-    def issues(self, text: str) -> tuple[Issue, ...]:
+    def find_issues(self, text: str) -> tuple[Issue, ...]:
         """Return what is wrong with an answer, the first few things of it."""
         body = text.strip(_JSON_SPACE)
         fenced = _FENCED.match(body)

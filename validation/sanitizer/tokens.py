@@ -11,7 +11,7 @@ _QUOTES = {('"', '"'), ("'", "'"), ("“", "”"), ("\u2018", "\u2019"), ("«", 
 # How far back in its line the tag is looked for that `</s>` closes if it is no token.
 _TAG_SEARCH_CHARS = 400
 # A word on both sides of it that names what it is.
-_TOKEN_TERMS = (
+_TOPIC_WORDS = (
     r"(?i)\b(?:tokens?|tokeni[sz]ers?|templates?|ChatML|separators?|delimiters?|markers?)\b"
 )
 _CONTEXT_CHARS = 80
@@ -41,7 +41,7 @@ class TokenRules:
             rf"\pL[{SENTENCE_ENDS}]({weak})",
         )
         self._edges = [Pattern(source) for source in edges] if edge else []
-        self._about = Pattern(_TOKEN_TERMS)
+        self._about = Pattern(_TOPIC_WORDS)
 
     def edits(self, page: TextView, apart: bool) -> list[Edit]:
         """Return what to take out; `apart` leaves a space where words would be put together."""

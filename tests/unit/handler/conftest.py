@@ -43,9 +43,9 @@ class Quiet:
     def __init__(self) -> None:
         self.seen: list[Subject] = []
 
-    def refuse(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
+    def check_request(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
         for blocker in options.blockers:
-            if issue := blocker.blocks(conversation, "general"):
+            if issue := blocker.find_block(conversation, "general"):
                 return Verdict(text="", intent="general", issues=(issue,))
         return None
 

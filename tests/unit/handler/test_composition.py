@@ -86,7 +86,7 @@ async def test_rules_of_a_file(open_with: Open) -> None:
 
 
 async def test_rules_that_are_shipped_are_the_default() -> None:
-    assert build_validation(Settings()).validator.intent("hi") == "general"
+    assert build_validation(Settings()).validator.detect_intent("hi") == "general"
 
 
 async def test_schema_of_a_file(open_with: Open, tmp_path: Path) -> None:

@@ -50,10 +50,10 @@ class Looking(Quiet):
         super().__init__()
         self.look = look
 
-    def refuse(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
+    def check_request(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
         if options.blockers:
             self.look()
-        return super().refuse(prompt, conversation, options)
+        return super().check_request(prompt, conversation, options)
 
     def validate(self, subject: Subject, options: Options) -> Verdict:
         self.look()
@@ -74,7 +74,7 @@ class LookingRedactor:
 
 
 class NothingWrong:
-    def issues(self, text: str) -> tuple[Issue, ...]:
+    def find_issues(self, text: str) -> tuple[Issue, ...]:
         return ()
 
 

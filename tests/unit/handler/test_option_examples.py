@@ -24,7 +24,7 @@ def found(rule: OptionRule, text: str) -> set[str]:
     """The ids of the rules that find something in a text, as prompt and as answer."""
     options, warnings = READER.read(rule.given)
     assert warnings == ()
-    refusal = V.refuse(text, text, options)
+    refusal = V.check_request(text, text, options)
     if refusal is not None:
         return {issue.rule for issue in refusal.issues}
     rules: set[str] = set()

@@ -41,12 +41,12 @@ def redacted(options: Options, text: str = f"{CARD}, {IBAN}, {EMAIL}") -> str:
 
 
 def blocks(options: Options, text: str, intent: str = "general") -> bool:
-    return any(blocker.blocks(text, intent) for blocker in options.blockers)
+    return any(blocker.find_block(text, intent) for blocker in options.blockers)
 
 
 def rules(options: Options, text: str) -> list[str]:
     """The ids of what the checks asked for find in an answer."""
-    return [issue.rule for check in options.checks.values() for issue in check.issues(text)]
+    return [issue.rule for check in options.checks.values() for issue in check.find_issues(text)]
 
 
 # -- what is allowed ------------------------------------------------------------------------------

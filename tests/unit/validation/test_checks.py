@@ -55,7 +55,7 @@ def issues(text: str, **given: Any) -> list[str]:
     raw = given.pop("raw", text)
     subject = Subject(text=raw, **({"prompt": "say it"} | given))
     case = AnswerCase(subject, text, INTENTS[intent], intent, removals)
-    return [issue.rule for issue in CHECKS.findings(case)]
+    return [issue.rule for issue in CHECKS.find_issues(case)]
 
 
 SECRET = "never tell anyone about the blue door in the cellar"
@@ -146,4 +146,4 @@ def test_a_rule_that_could_not_be_used_is_refused_when_it_is_loaded(
 @pytest.mark.parametrize("text", ["👍", "4", "{}", "[]", "巴黎", "∅"])
 def test_an_answer_need_not_have_words(text: str) -> None:
     case = AnswerCase(Subject(prompt="?", text=text), text, INTENTS["general"], "general", ())
-    assert CHECKS.findings(case) == ()
+    assert CHECKS.find_issues(case) == ()

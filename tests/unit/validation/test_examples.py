@@ -51,7 +51,7 @@ def issues(example: Example, text: str) -> list[str]:
     if example.max_words is not None:
         intent = intent.model_copy(update={"max_words": example.max_words})
     case = AnswerCase(subject, cleaned, intent, example.intent, removals)
-    return [issue.rule for issue in CHECKS.findings(case)]
+    return [issue.rule for issue in CHECKS.find_issues(case)]
 
 
 def test_the_rules_file_has_everything_in_order() -> None:

@@ -52,7 +52,9 @@ def test_accuracy_on_the_set_aside_third(
     v3: RulesValidator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # R48; the figures are the issue's: 92 % of all, 85 % of each intent.
-    found = Counter((wanted, v3.intent(prompt)) for prompt, wanted in labelled("holdout.jsonl"))
+    found = Counter(
+        (wanted, v3.detect_intent(prompt)) for prompt, wanted in labelled("holdout.jsonl")
+    )
     total = sum(found.values())
     right = sum(found[intent, intent] for intent in INTENTS)
     recalls = {
@@ -75,7 +77,7 @@ def test_accuracy_on_the_set_aside_third(
 def test_the_prompt_of_the_source(v3: RulesValidator) -> None:
     # R44, R48: test_input.json is S2's request.
     job = json.loads((DATA.parents[2] / "test_input.json").read_text(encoding="utf-8"))
-    assert v3.intent(job["input"]["prompt"]) == "career_guidance"
+    assert v3.detect_intent(job["input"]["prompt"]) == "career_guidance"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_the_prompt_of_the_source(v3: RulesValidator) -> None:
 )
 def test_traps_are_general(v3: RulesValidator, prompt: str) -> None:
     # The source read "range()" as a question about salaries.
-    assert v3.intent(prompt) == "general"
+    assert v3.detect_intent(prompt) == "general"
 
 
 def test_the_classifier_is_small() -> None:
@@ -103,7 +105,7 @@ def test_the_classifier_is_small() -> None:
 
 @given(st.text(max_size=3000))
 def test_any_text_has_an_intent(prompt: str) -> None:
-    assert _V3.intent(prompt) in INTENTS
+    assert _V3.detect_intent(prompt) in INTENTS
 
 
 _V3 = RulesValidator.from_file()
@@ -128,13 +130,13 @@ def of_cues(*cues: Cue, general: tuple[Cue, ...] = (), threshold: float = 1.0) -
 
 def test_a_cue_alone_is_not_an_intent() -> None:
     intents = of_cues(Cue(any=["salar*"], weight=0.8), Cue(any=["nurse"], weight=0.5))
-    assert intents.tell("salary") == "general"
-    assert intents.tell("Salaries of a NURSE") == "pay"
+    assert intents.detect("salary") == "general"
+    assert intents.detect("Salaries of a NURSE") == "pay"
 
 
 def test_a_cue_counts_once() -> None:
     intents = of_cues(Cue(any=["pay", "paid"], weight=0.8))
-    assert intents.tell("pay, pay and paid") == "general"
+    assert intents.detect("pay, pay and paid") == "general"
 
 
 @pytest.mark.parametrize(
@@ -150,25 +152,25 @@ def test_a_cue_counts_once() -> None:
 )
 def test_phrases_are_whole_words(phrase: str, there: str, not_there: str) -> None:
     intents = of_cues(Cue(any=[phrase], weight=2))
-    assert intents.tell(there) == "pay"
-    assert intents.tell(not_there) == "general"
+    assert intents.detect(there) == "pay"
+    assert intents.detect(not_there) == "general"
 
 
 def test_context_must_be_there_too() -> None:
     intents = of_cues(Cue(any=["range"], near=["salary", "pay"], weight=2))
-    assert intents.tell("explain range()") == "general"
-    assert intents.tell("what range does it pay") == "pay"
+    assert intents.detect("explain range()") == "general"
+    assert intents.detect("what range does it pay") == "pay"
 
 
 def test_what_speaks_for_general_speaks_against_the_others() -> None:
     intents = of_cues(Cue(any=["raise"], weight=2), general=(Cue(any=["exception"], weight=1.5),))
-    assert intents.tell("how do I get a raise") == "pay"
-    assert intents.tell("raise an exception") == "general"
+    assert intents.detect("how do I get a raise") == "pay"
+    assert intents.detect("raise an exception") == "general"
 
 
 def test_negative_weights_take_away() -> None:
     intents = of_cues(Cue(any=["raise"], weight=2), Cue(any=["chickens"], weight=-1.5))
-    assert intents.tell("raise chickens") == "general"
+    assert intents.detect("raise chickens") == "general"
 
 
 class Odds:
@@ -189,14 +191,14 @@ def test_cues_and_classifier_add_up() -> None:
     )
     intents = IntentDetector(rules, Odds())
     assert intents.scores("a fee, a tip and gold") == pytest.approx({"pay": 0.2, "mine": -0.1})
-    assert intents.tell("a tip, a fee") == "pay"
-    assert intents.tell("a tip") == "general"
+    assert intents.detect("a tip, a fee") == "pay"
+    assert intents.detect("a tip") == "general"
     # An intent of the user's own, which the classifier does not know, has its cues alone.
-    assert intents.tell("gold") == "general"
+    assert intents.detect("gold") == "general"
 
 
 def test_both_ends_of_a_long_prompt_are_read() -> None:
     intents = of_cues(Cue(any=["salary"], weight=2))
-    assert intents.tell("salary " + "x " * 5000) == "pay"
-    assert intents.tell("x " * 5000 + "salary") == "pay"
-    assert intents.tell("x " * 5000 + "salary" + " x" * 5000) == "general"
+    assert intents.detect("salary " + "x " * 5000) == "pay"
+    assert intents.detect("x " * 5000 + "salary") == "pay"
+    assert intents.detect("x " * 5000 + "salary" + " x" * 5000) == "general"

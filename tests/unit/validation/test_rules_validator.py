@@ -124,7 +124,7 @@ def test_requests_are_refused_before_they_are_answered(
     v3: RulesValidator, options: Options, rule: str | None
 ) -> None:
     # R56
-    verdict = v3.refuse(CAREER, CAREER, options)
+    verdict = v3.check_request(CAREER, CAREER, options)
     if rule is None:
         assert verdict is None
     else:
@@ -135,7 +135,7 @@ def test_requests_are_refused_before_they_are_answered(
 
 def test_terms_are_looked_for_in_all_that_was_said(v3: RulesValidator) -> None:
     blocked = Options(blockers=(Blocklist(["walnut"]),))
-    assert v3.refuse("And now?", "A walnut.\nAnd now?", blocked) is not None
+    assert v3.check_request("And now?", "A walnut.\nAnd now?", blocked) is not None
 
 
 def test_a_system_text_that_leaks_is_an_issue(v3: RulesValidator) -> None:
@@ -166,7 +166,7 @@ checks:
     )
     v3 = RulesValidator.from_file(rules)
     assert v3.intents == ("boats", "general")
-    assert v3.intent("Which boat do I need?") == "boats"
+    assert v3.detect_intent("Which boat do I need?") == "boats"
     verdict = v3.validate(Subject(prompt="x", text="Assistant: x"), NO_OPTIONS)
     assert (verdict.text, verdict.valid) == ("Assistant: x", True)
     assert v3.validate(Subject(prompt="x", text=""), NO_OPTIONS).issues == (
@@ -200,5 +200,7 @@ def test_without_numpy_cues_go_on_alone(
     with caplog.at_level(logging.WARNING):
         v3 = RulesValidator.from_file()
     assert "the classifier needs the package numpy" in caplog.text
-    assert v3.intent("What salary does a nurse earn in London a year?") == "salary_intelligence"
-    assert v3.intent("explain range()") == "general"
+    assert (
+        v3.detect_intent("What salary does a nurse earn in London a year?") == "salary_intelligence"
+    )
+    assert v3.detect_intent("explain range()") == "general"

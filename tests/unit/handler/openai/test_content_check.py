@@ -44,12 +44,12 @@ DOES_NOT = [
 
 @pytest.mark.parametrize("text", FITS)
 def test_content_that_matches_has_no_issues(text: str) -> None:
-    assert ContentCheck(SchemaCheck(NUMBER), Tools()).issues(text) == ()
+    assert ContentCheck(SchemaCheck(NUMBER), Tools()).find_issues(text) == ()
 
 
 @pytest.mark.parametrize("text", DOES_NOT)
 def test_content_that_does_not_match_has_issues(text: str) -> None:
-    assert ContentCheck(SchemaCheck(NUMBER), Tools()).issues(text)
+    assert ContentCheck(SchemaCheck(NUMBER), Tools()).find_issues(text)
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,14 @@ def test_matching_tool_calls_have_no_issues(text: str, fits: bool) -> None:
     # R39
     schema = TOOLS.schema
     assert schema is not None
-    assert (ContentCheck(SchemaCheck(schema), TOOLS).issues(text) == ()) is fits
+    assert (ContentCheck(SchemaCheck(schema), TOOLS).find_issues(text) == ()) is fits
 
 
 def test_issue_of_several_calls_is_returned_once() -> None:
     schema = TOOLS.schema
     assert schema is not None
     judged = ContentCheck(SchemaCheck(schema), TOOLS)
-    assert judged.issues(f"{ODD_CALL}\n{ODD_CALL}") == judged.issues(ODD_CALL)
+    assert judged.find_issues(f"{ODD_CALL}\n{ODD_CALL}") == judged.find_issues(ODD_CALL)
 
 
 async def test_completions_are_checked_unparsed(

@@ -66,8 +66,8 @@ INTENT = Issue("blocked_intent", "Requests of this kind are not answered here.")
     ],
 )
 def test_a_term_is_found(term: str, text: str) -> None:
-    assert Blocklist([term]).blocks(text, "general") == TERM
-    assert Blocklist(["other", "more of it", term, "last"]).blocks(text, "general") == TERM
+    assert Blocklist([term]).find_block(text, "general") == TERM
+    assert Blocklist(["other", "more of it", term, "last"]).find_block(text, "general") == TERM
 
 
 @pytest.mark.parametrize(
@@ -101,30 +101,30 @@ def test_a_term_is_found(term: str, text: str) -> None:
     ],
 )
 def test_and_not_in_anything_else(term: str, text: str) -> None:
-    assert Blocklist([term]).blocks(text, "general") is None
+    assert Blocklist([term]).find_block(text, "general") is None
 
 
 def test_terms_that_overlap() -> None:
-    blocks = Blocklist(["a b a c", "b a b", "a a"]).blocks
+    blocks = Blocklist(["a b a c", "b a b", "a a"]).find_block
     for text in ("a b a b a c", "x a b a b", "b a a"):
         assert blocks(text, "general") == TERM
     assert blocks("a b a", "general") is None
-    assert Blocklist(["a b c d", "b c"]).blocks("a b c e", "general") == TERM
-    assert Blocklist(["a b c d", "b c"]).blocks("a b d", "general") is None
+    assert Blocklist(["a b c d", "b c"]).find_block("a b c e", "general") == TERM
+    assert Blocklist(["a b c d", "b c"]).find_block("a b d", "general") is None
 
 
 def test_intents() -> None:
     blocklist = Blocklist(["bomb"], {"salary_intelligence"})
-    assert blocklist.blocks("What do nurses earn?", "salary_intelligence") == INTENT
-    assert blocklist.blocks("What do nurses earn?", "general") is None
-    assert blocklist.blocks("bomb", "general") == TERM
-    assert Blocklist().blocks("bomb", "general") is None
-    assert Blocklist([], []).blocks("bomb", "salary_intelligence") is None
+    assert blocklist.find_block("What do nurses earn?", "salary_intelligence") == INTENT
+    assert blocklist.find_block("What do nurses earn?", "general") is None
+    assert blocklist.find_block("bomb", "general") == TERM
+    assert Blocklist().find_block("bomb", "general") is None
+    assert Blocklist([], []).find_block("bomb", "salary_intelligence") is None
 
 
 def test_the_message_does_not_repeat_the_term() -> None:
     for term in ("frobnicate", "salary"):
-        issue = Blocklist([term], ["salary"]).blocks(f"please {term}", "general")
+        issue = Blocklist([term], ["salary"]).find_block(f"please {term}", "general")
         assert issue is not None
         assert term not in issue.message
 
@@ -145,7 +145,7 @@ def test_a_term_between_blanks_is_always_found(term: list[str], around: list[str
     except ValueError:
         return
     text = "".join([*around, " ", *term, " ", *around])
-    assert blocklist.blocks(text, "general") == TERM
+    assert blocklist.find_block(text, "general") == TERM
 
 
 @given(st.text(st.characters(exclude_categories=())), st.text(st.characters(exclude_categories=())))
@@ -154,8 +154,8 @@ def test_any_text_and_any_term(term: str, text: str) -> None:
         blocklist = Blocklist([term])
     except ValueError:
         return
-    assert blocklist.blocks(text, "general") in (None, TERM)
-    assert blocklist.blocks(term, "general") == TERM
+    assert blocklist.find_block(text, "general") in (None, TERM)
+    assert blocklist.find_block(term, "general") == TERM
 
 
 DICE = random.Random(1)
@@ -187,5 +187,5 @@ def test_a_million_characters_and_a_thousand_terms_take_linear_time(piece: str) 
     blocklist = Blocklist(MANY_TERMS)
     text = (piece * (1_000_000 // len(piece) + 1))[:1_000_000]
     start = time.thread_time()
-    blocklist.blocks(text, "general")
+    blocklist.find_block(text, "general")
     assert time.thread_time() - start < 2.5

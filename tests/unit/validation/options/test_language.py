@@ -55,22 +55,22 @@ CODE = "def interview(questions):\n    return [question.answer for question in q
 
 @pytest.mark.parametrize("code", SENTENCES)
 def test_a_sentence_in_each_of_them(code: str) -> None:
-    assert LanguageCheck(code).issues(SENTENCES[code]) == ()
+    assert LanguageCheck(code).find_issues(SENTENCES[code]) == ()
     if code != "en":
-        [issue] = LanguageCheck("en").issues(SENTENCES[code])
+        [issue] = LanguageCheck("en").find_issues(SENTENCES[code])
         assert issue.rule == "language"
         assert issue.message.endswith(", and English was asked for.")
     for other in ("de", "ja", "ru"):
-        assert bool(LanguageCheck(other).issues(SENTENCES[code])) == (code != other)
+        assert bool(LanguageCheck(other).find_issues(SENTENCES[code])) == (code != other)
 
 
 def test_the_message_names_both() -> None:
-    assert LanguageCheck("en").issues(SENTENCES["de"]) == (GERMAN,)
+    assert LanguageCheck("en").find_issues(SENTENCES["de"]) == (GERMAN,)
 
 
 @pytest.mark.parametrize(("expected", "written"), [("nb", "no"), ("nn", "no"), ("bs", "hr")])
 def test_languages_that_are_hard_to_tell_apart_are_not(expected: str, written: str) -> None:
-    assert LanguageCheck(expected).issues(SENTENCES[written]) == ()
+    assert LanguageCheck(expected).find_issues(SENTENCES[written]) == ()
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_languages_that_are_hard_to_tell_apart_are_not(expected: str, written: s
     ],
 )
 def test_nothing_is_said(text: str) -> None:
-    assert LanguageCheck("en").issues(text) == ()
+    assert LanguageCheck("en").find_issues(text) == ()
 
 
 @pytest.mark.parametrize(
@@ -110,11 +110,11 @@ def test_nothing_is_said(text: str) -> None:
     ],
 )
 def test_prose_is_told_from_what_stands_beside_it(text: str) -> None:
-    assert LanguageCheck("en").issues(text) == (GERMAN,)
+    assert LanguageCheck("en").find_issues(text) == (GERMAN,)
 
 
 def test_codes_in_any_case() -> None:
-    assert LanguageCheck("EN").issues(SENTENCES["de"]) == (GERMAN,)
+    assert LanguageCheck("EN").find_issues(SENTENCES["de"]) == (GERMAN,)
 
 
 @pytest.mark.parametrize("code", ["", "xx", "english", "en-US", "zxx", "pcm"])
@@ -133,7 +133,7 @@ def test_only_the_beginning_is_looked_at(text: str) -> None:
     check, whole = LanguageCheck("en"), text * (1_000_000 // len(text))
     assert len(extract_prose(whole)) <= 2 * MAX_CHARS
     start = time.thread_time()
-    check.issues(whole)
+    check.find_issues(whole)
     assert time.thread_time() - start < 1
 
 
@@ -143,7 +143,7 @@ def test_threads_share_one_model() -> None:
 
     def run() -> None:
         check = LanguageCheck("en")
-        found.extend((language._get_model(), check.issues(SENTENCES["de"])) for _ in range(50))
+        found.extend((language._get_model(), check.find_issues(SENTENCES["de"])) for _ in range(50))
 
     threads = [threading.Thread(target=run) for _ in range(4)]
     for thread in threads:
@@ -160,7 +160,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setitem(sys.modules, "py3langid", None)
         with pytest.raises(MissingPart, match=r"worker-rkllm\[validation\]'` adds it"):
             LanguageCheck("en")
-    assert LanguageCheck("en").issues(SENTENCES["en"]) == ()
+    assert LanguageCheck("en").find_issues(SENTENCES["en"]) == ()
 
 
 def test_it_is_quiet_and_loads_nothing_before_it_is_asked_to() -> None:
@@ -172,7 +172,7 @@ lazy = {"jsonschema_rs", "py3langid", "numpy"}
 assert not lazy & set(sys.modules), lazy & set(sys.modules)
 import logging
 logging.basicConfig(level=0)
-LanguageCheck("de").issues("This is a sentence in English, and quite a long one.")
+LanguageCheck("de").find_issues("This is a sentence in English, and quite a long one.")
 """
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False

@@ -54,7 +54,7 @@ def chain(count: int) -> dict[str, Any]:
 
 
 def says(schema: dict[str, Any], text: str) -> list[tuple[str, str]]:
-    return [(issue.rule, issue.message) for issue in SchemaCheck(schema).issues(text)]
+    return [(issue.rule, issue.message) for issue in SchemaCheck(schema).find_issues(text)]
 
 
 def mismatch(what: str) -> list[tuple[str, str]]:
@@ -204,7 +204,7 @@ def test_changing_the_schema_afterwards_changes_nothing() -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
     check = SchemaCheck(schema)
     schema["properties"]["a"]["type"] = "string"
-    assert check.issues('{"a": 1}') == ()
+    assert check.find_issues('{"a": 1}') == ()
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_changing_the_schema_afterwards_changes_nothing() -> None:
     ],
 )
 def test_references_within_a_schema_are_followed(schema: dict[str, Any]) -> None:
-    assert SchemaCheck(schema).issues('{"a": {}, "b": {"a": {}}}') == ()
+    assert SchemaCheck(schema).find_issues('{"a": {}, "b": {"a": {}}}') == ()
 
 
 class Listener:
@@ -279,7 +279,7 @@ def test_nothing_is_ever_fetched(listener: Listener) -> None:
     ):
         with pytest.raises(ValueError, match="JSON schema"):
             SchemaCheck(schema)
-    assert SchemaCheck({"$id": url, "const": {"$ref": url}}).issues('"x"')
+    assert SchemaCheck({"$id": url, "const": {"$ref": url}}).find_issues('"x"')
     assert listener.calls == 0
     # Left to itself, it calls.
     jsonschema_rs.validator_for({"$ref": url})
@@ -351,7 +351,7 @@ MANY = json.dumps(list(range(100_000)))
 def test_no_schema_and_no_answer_takes_long(schema: dict[str, Any], text: str) -> None:
     start = time.thread_time()
     try:
-        issues = SchemaCheck(schema).issues(text)
+        issues = SchemaCheck(schema).find_issues(text)
     except ValueError as error:
         assert len(str(error)) < 500  # noqa: PT017
     else:
@@ -362,7 +362,7 @@ def test_no_schema_and_no_answer_takes_long(schema: dict[str, Any], text: str) -
 def test_ordinary_sizes_are_compared() -> None:
     people = [{"name": "Ada", "age": n, "tags": ["a", "b"]} for n in range(1_000)]
     schema = {"type": "array", "items": PERSON}
-    assert SchemaCheck(schema).issues(json.dumps(people)) == ()
+    assert SchemaCheck(schema).find_issues(json.dumps(people)) == ()
     people[700]["age"] = "old"
     assert says(schema, json.dumps(people)) == mismatch(
         " at item 701, age: it must be an integer, not a string"
@@ -389,7 +389,7 @@ def test_one_check_may_be_used_by_several_threads() -> None:
     check = SchemaCheck(PERSON)
     found: list[tuple[Issue, ...]] = []
     threads = [
-        threading.Thread(target=lambda: found.extend(check.issues("{}") for _ in range(100)))
+        threading.Thread(target=lambda: found.extend(check.find_issues("{}") for _ in range(100)))
         for _ in range(4)
     ]
     for thread in threads:
