@@ -68,8 +68,8 @@ async def test_in_mid_answer_that_is_not_streamed(serve: Serve, script: ScriptFa
         await wire.post(ROUTE, {"prompt": "leave"})
         await server.events.wait(RequestStarted)
         (stream,) = server.engine._streams
-        # The hook tells of the first token at the end only.
-        await server.becomes(lambda: stream._first_token is not None)
+        # The hook reports the first token only at the end.
+        await server.becomes(lambda: stream._first_token_at is not None)
     await assert_clean(server, 1)
 
 

@@ -222,7 +222,7 @@ async def test_time_of_a_job_is_its_policys_where_none_was_set_for_requests(
     path = script(late, {"pieces": ["a", HANG]}, slots=4)
     server = await serve(path, stream_mode=mode, min_execution_timeout_ms=100)
     # Its own 600 s are too long for a test.
-    server.engine._clocks = replace(server.engine._clocks, request_timeout_s=0.2)
+    server.engine._timeouts = replace(server.engine._timeouts, request_timeout_s=0.2)
     async with server.client() as client:
         assert (await ended(client, await run(client, "late")))["status"] == "COMPLETED"
         for stream in (False, True):
