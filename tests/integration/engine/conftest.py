@@ -16,13 +16,13 @@ EngineMaker = Callable[..., Engine]
 
 @pytest.fixture(params=["process", "thread"])
 def isolation(request: pytest.FixtureRequest) -> str:
-    """Runs a test once with each kind of host."""
+    """Run a test once with each kind of host."""
     return str(request.param)
 
 
 @pytest.fixture
 def fast_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restarts crashed hosts without the pause that spares a machine in trouble."""
+    """Restart crashed hosts without the usual pause."""
     monkeypatch.setattr("engine.hosts.restart_policy.FIRST_BACKOFF_S", 0.01)
 
 
@@ -30,7 +30,7 @@ def fast_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
 def engine_of(
     engine_factory: EngineFactory, script: ScriptFactory, isolation: str, fast_restarts: None
 ) -> EngineMaker:
-    """Builds an engine over a script of these answers; keywords are of either."""
+    """Return a function that builds an engine with these scripted answers."""
     of_script = {"slots", "context_length", "load_ms", "load_error", "load_signal", "capabilities"}
 
     def build(*answers: dict[str, Any], **options: Any) -> Engine:

@@ -1,4 +1,4 @@
-"""What the engine's integration tests say most often."""
+"""Helpers of the engine's integration tests."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ async def read(stream: TokenStream) -> list[Delta]:
 
 
 async def read_into(stream: TokenStream, texts: list[str]) -> None:
-    """Read to the end or to the failure, keeping what came before it."""
+    """Read to the end or to a failure, and keep the texts before it."""
     async with asyncio.timeout(60):
         async for batch in stream:
             texts += [delta.text for delta in batch]
 
 
 async def ask(engine: Engine, prompt: Prompt = "hello there", **options: Any) -> tuple[str, Finish]:
-    """One request from beginning to end."""
+    """Run one request to its end, and return its text and finish."""
     async with await engine.generate(request(prompt, **options)) as stream:
         deltas = await read(stream)
     assert stream.result is not None
@@ -50,7 +50,7 @@ async def ask(engine: Engine, prompt: Prompt = "hello there", **options: Any) ->
 
 
 async def first_text(stream: TokenStream) -> str:
-    """Wait until the stream has begun to speak."""
+    """Wait for the first text of a stream."""
     async with asyncio.timeout(20):
         return "".join(delta.text for delta in await anext(stream))
 

@@ -1,4 +1,4 @@
-"""A host process that dies costs what ran on it, with a clear sentence, and nothing else."""
+"""A host process that dies fails only its own requests, with a clear error."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ async def test_start_that_the_system_refuses_is_repeated_until_it_succeeds(
             os.kill(child_pid(engine), signal.SIGKILL)
             await wait_until(lambda: engine.state is EngineState.RESTARTING)
         waiting = asyncio.create_task(ask(engine, "next"))
-        # More often than a model that crashes while it is loaded for the first time.
+        # More often than a model may crash during its first load.
         await wait_until(lambda: engine.restarts > 5)
         assert engine.state is EngineState.RESTARTING
         assert words in (engine.trouble or "")
@@ -223,7 +223,7 @@ async def test_host_that_closes_its_socket_but_lives_is_killed(engine_of: Engine
 async def test_process_that_survives_sigkill_is_left_behind(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch, hangs_up: bool
 ) -> None:
-    # As one that is stuck in a driver of the NPU does.
+    # As a process that is stuck in a driver of the NPU.
     monkeypatch.setattr("engine.hosts.child_process._EXIT_GRACE_S", 0.0)
     monkeypatch.setattr("engine.hosts.child_process.KILL_TIMEOUT_S", 0.2)
     engine = engine_of(FOREVER, ECHO, slots=2)
@@ -326,7 +326,7 @@ async def test_last_output_is_reported_when_the_process_ends_before_it_is_read(
         collect(last_words, pipe)
 
     def is_complete(last_words: OutputTail) -> bool:
-        # Only asked when the process has ended.
+        # This is only called after the process has ended.
         has_ended.set()
         return bool(was_complete.__get__(last_words))
 
@@ -342,7 +342,7 @@ async def test_last_output_is_reported_when_the_process_ends_before_it_is_read(
 async def test_crashes_in_a_row_never_end_an_engine_that_can_be_loaded(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A client that sends such a request again and again must not end the engine for others.
+    # A client that repeats such a request must not end the engine for others.
     monkeypatch.setattr("engine.hosts.restart_policy.MAX_BACKOFF_S", 0.01)
     engine = engine_of(SEGFAULT, ECHO, slots=1)
     for _ in range(8):
@@ -381,7 +381,7 @@ async def test_interactive_requests_are_refused_when_a_restart_takes_long_and_jo
     os.kill(child_pid(engine), signal.SIGKILL)
     await wait_until(lambda: "restarting in" in (engine.trouble or ""))
     job = asyncio.create_task(ask(engine, "later"))
-    # Those that were waiting by then, and those that come later.
+    # Requests that were waiting by then, and later ones.
     for _ in range(2):
         with pytest.raises(EngineRestarting, match=r"the engine is restarting in .* SIGKILL") as no:
             await ask(engine, "now", priority=Priority.INTERACTIVE)
@@ -398,7 +398,7 @@ async def test_interactive_requests_are_refused_when_a_restart_takes_long_and_jo
 async def test_crash_after_an_abort_by_a_client_is_not_counted(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It does not stop at once, and the process dies before it has.
+    # It does not stop at once, and the process dies before that.
     slow = {"when": "slow", "pieces": ["x", {"hang_s": 60, "deaf": True}]}
     engine = engine_of(slow, FOREVER, ECHO, slots=2)
     async with await engine.generate(request("forever")) as neighbour:
@@ -491,7 +491,7 @@ async def load_error(engine: Engine) -> EngineError:
             await engine.ready()
     assert engine.state is EngineState.DEAD
     assert (engine.running, engine.restarts) == (0, 0)
-    # For good: another try would meet the same file.
+    # Permanently: a retry would read the same file.
     assert engine.failure is not None
     return caught.value
 
@@ -519,7 +519,7 @@ async def test_backend_that_refuses_to_load(engine_of: EngineMaker) -> None:
 
 
 async def test_backend_that_raises_while_loading(engine_of: EngineMaker) -> None:
-    # No bad luck: a number of slots that no pool of threads can have.
+    # A number of slots that no pool of threads can have.
     for _ in range(3):
         error = await load_error(engine_of(slots=0))
         assert "the engine did not load" in error.message

@@ -1,4 +1,4 @@
-"""Vectors and gaps through either host."""
+"""Embeddings and fill-in-the-middle with both kinds of host."""
 
 from __future__ import annotations
 

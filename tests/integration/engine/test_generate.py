@@ -1,4 +1,4 @@
-"""One engine, either host: answers, limits, order, and what becomes of an abort."""
+"""One engine with both kinds of host: answers, limits, order and aborts."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ async def test_cancelled_while_waiting_leaks_no_slot(engine_of: EngineMaker) -> 
             task.cancel()
         await asyncio.gather(*tasks[1:], return_exceptions=True)
         assert engine.waiting == 1
-        # One more is cancelled in the very turn in which it would be given the slot.
+        # The last one is cancelled in the same loop iteration in which it would get the slot.
         stream.abort()
         await stream.wait_ended()
         tasks[0].cancel()
@@ -304,7 +304,7 @@ async def test_value_that_cannot_be_sent_fails_only_its_request(
     except (RequestRejected, BackendFailed):
         pass
     else:
-        # Where nothing has to be sent, a backend without a use for the value may do without it.
+        # In a thread nothing has to be sent, and this backend does not use the value.
         assert engine._host.threaded
         assert "seed" in bad
     assert engine.running == 0

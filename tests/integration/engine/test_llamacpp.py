@@ -1,4 +1,4 @@
-"""The embedded default on the real model: mechanics, never facts."""
+"""llama.cpp with the real default model; no test depends on facts the model knows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def open_engine(config: EngineConfig) -> AsyncIterator[Engine]:
 
 @pytest_asyncio.fixture(loop_scope="session", scope="session")
 async def engine(model_path: Path) -> AsyncIterator[Engine]:
-    """Four slots in a process of its own, as in production."""
+    """An engine with four slots in its own process, as in production."""
     backend = llamacpp(model_path, slots=4, context_length=CONTEXT)
     async for engine in open_engine(EngineConfig(backend=backend)):
         yield engine
@@ -54,7 +54,7 @@ async def engine(model_path: Path) -> AsyncIterator[Engine]:
 
 @pytest_asyncio.fixture(loop_scope="session", scope="session")
 async def exact(model_path: Path) -> AsyncIterator[Engine]:
-    """The deterministic one, in a thread."""
+    """A deterministic engine in a thread."""
     backend = llamacpp(model_path, slots=4, context_length=512, deterministic=True)
     async for engine in open_engine(EngineConfig(backend=backend, isolation="thread")):
         yield engine
@@ -92,7 +92,7 @@ async def test_seeds_repeat_and_differ(engine: Engine) -> None:
     texts = [await text(seed) for seed in range(5)]
     assert len(set(texts)) >= 2
     assert await text(3) == texts[3]
-    # Without a seed it is a random one.
+    # Without a seed, a random one is used.
     assert len({await text(None) for _ in range(5)}) >= 2
 
 
@@ -150,7 +150,7 @@ async def test_end_of_sequence_ends_by_stop_and_is_no_text(engine: Engine) -> No
     assert text == "yes"
     assert (finish.reason, finish.stop_reason) == (FinishReason.STOP, None)
     tokens = finish.usage.completion_tokens
-    # Also where it is the last token that was allowed.
+    # Also if it is the last allowed token.
     text, repeated = await ask(
         engine, "Hi", temperature=0, grammar='root ::= "yes"', max_tokens=tokens
     )
@@ -180,7 +180,7 @@ async def test_logprobs(engine: Engine, count: int) -> None:
         values = [value for _, value in each.top]
         assert values == sorted(values, reverse=True)
         if count:
-            # Greedy: the likeliest is the one that was taken.
+            # Greedy: the likeliest token is the sampled one.
             assert each.top[0] == (each.token, each.logprob)
 
 
@@ -228,7 +228,7 @@ async def test_json_schema_binds(engine: Engine) -> None:
 
 
 async def test_json_comes_on_one_line(engine: Engine) -> None:
-    # White space that is left to a small model goes on for ever.
+    # A small model could emit optional white space without end.
     for seed in range(3):
         text, _ = await ask(engine, PROMPT, json_schema=SCHEMA, max_tokens=60, seed=seed)
         assert text == json.dumps(json.loads(text))
@@ -245,7 +245,7 @@ async def test_reasoning_opened_by_the_template_is_unconstrained(engine: Engine)
     prompt = "Think first. <think>\n"
     free, _ = await ask(engine, prompt, temperature=0, max_tokens=12)
     assert (await ask(engine, prompt, temperature=0, max_tokens=12, json_schema=SCHEMA))[0] == free
-    # What the model would say there is said instead, to its end.
+    # The reasoning is unconstrained until its closing mark.
     ended = f"{prompt}I see.</think>"
     text, finish = await ask(engine, ended, temperature=0, max_tokens=60, json_schema=SCHEMA)
     assert finish.reason is FinishReason.STOP
@@ -339,7 +339,7 @@ async def test_abort_in_a_long_prefill_stops_it_soon(engine: Engine) -> None:
     # R31
     loop = asyncio.get_running_loop()
     async with await engine.generate(request("word " * 3000, max_tokens=5)) as stream:
-        # So far into it that llama.cpp is busy with the prompt.
+        # By then llama.cpp is processing the prompt.
         await asyncio.sleep(0.3)
         assert engine.running == 1
         left = loop.time()
@@ -378,7 +378,7 @@ async def test_equal_prompt_is_taken_from_the_cache(engine: Engine) -> None:
     assert first.usage.prompt_tokens == second.usage.prompt_tokens
     assert second.usage.cached_tokens > second.usage.prompt_tokens // 2
     assert first.timings.prefill_ms > second.timings.prefill_ms
-    # The counts also hold where it is us who end the run.
+    # The counts are also right if the engine ends the run.
     _, stopped = await ask(engine, prompt, temperature=0, max_tokens=8, stop=(" ",))
     assert stopped.usage.prompt_tokens == first.usage.prompt_tokens
     assert stopped.usage.cached_tokens > stopped.usage.prompt_tokens // 2

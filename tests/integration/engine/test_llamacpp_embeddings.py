@@ -1,4 +1,4 @@
-"""Vectors of the real model, beside its generations."""
+"""Embeddings of the real model, concurrently with generations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_embeddings_and_answers_do_not_affect_each_other(engine: Engine) -
     assert embeddings[0] == embeddings[2] != embeddings[1]
     assert {len(each.vector) for each in embeddings} == {(await engine.ready()).embedding_size}
     assert all(math.isclose(math.hypot(*each.vector), 1, abs_tol=1e-4) for each in embeddings)
-    # Nothing of an earlier text is in a later one that begins like it.
+    # An earlier text with the same beginning does not affect a later embedding.
     [shorter] = await engine.embed(["A red"], Priority.JOB)
     [repeated] = await engine.embed(["A red cat."], Priority.JOB)
     assert shorter != repeated == embeddings[0]

@@ -1,4 +1,4 @@
-"""Gaps, by a model that has marks for them: the default one, three of its tokens renamed."""
+"""Fill-in-the-middle with a model that has marks for it: the default one with renamed tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.errors import UnsupportedParameter
 from tests.conftest import EngineFactory
 from tests.integration.engine.support import ask
 
-# Of the same length each, so that nothing else in the file moves.
+# Each has the same length, so that nothing else in the file moves.
 MARKS: Mapping[bytes, bytes] = {
     b"<jupyter_text>": b"<|fim_prefix|>",
     b"<jupyter_code>": b"<|fim_suffix|>",

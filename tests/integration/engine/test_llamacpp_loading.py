@@ -1,4 +1,4 @@
-"""A model file that is no good, and what loading does to the process it happens in."""
+"""Invalid model files, and the effects of loading on the process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def llamacpp(path: Path) -> BackendConfig:
 
 @pytest.fixture
 def damaged(request: pytest.FixtureRequest, tmp_path: Path, model_path: Path) -> Path:
-    """The model, cut short; or something else in its place."""
+    """The truncated model, or another file in its place."""
     path = tmp_path / "damaged.gguf"
     size = model_path.stat().st_size
     match request.param:
@@ -84,7 +84,7 @@ async def test_close_right_after_the_load_exits_with_code_0(
         return code
 
     for _ in range(scale):
-        # Several at a time, so that the library's threads come late to where they belong.
+        # Several at a time, so that the library's threads are delayed.
         codes = await asyncio.gather(*(load_and_close() for _ in range(8)))
         assert codes == [0] * 8
 

@@ -1,4 +1,4 @@
-"""Thoughts that a GGUF's own template opens: the default model, its template changed in place."""
+"""Reasoning that a GGUF's own template opens, with a changed template of the default model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from engine import BackendConfig, Chat, Message
 from tests.conftest import EngineFactory
 
-# Parts of its template, and what is put in their place.
+# Parts of its template, and their replacements.
 BEGINNING = (
     b"{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
     b"<|im_end|>\n' }}"
@@ -23,7 +23,7 @@ def changed(model_path: Path, folder: Path, old: bytes, new: bytes) -> BackendCo
     model = model_path.read_bytes()
     assert model.count(old) == 1
     path = folder / "model.gguf"
-    # Of the same length, so that nothing else in the file moves.
+    # Each has the same length, so that nothing else in the file moves.
     path.write_bytes(model.replace(old, new.ljust(len(old))))
     options = {"model_path": str(path), "model_name": "tiny", "threads": 1, "slots": 1}
     return BackendConfig("llamacpp", options | {"context_length": 256})

@@ -1,4 +1,4 @@
-"""A chat's next turn is computed from where the last one ended, whoever else talks meanwhile."""
+"""The next turn of a chat reuses the cache of the last one, also with other chats in between."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def turn(engine: Engine, turns: list[Message], question: str) -> Usage:
 
 @pytest.mark.timeout(180)
 async def test_ten_turns_of_two_chats_with_one_system_prompt(engine: Engine) -> None:
-    # The first token of the tenth turn takes no more than 1.5 times what that of the second does.
+    # The first token of the tenth turn takes at most 1.5 times as long as that of the second.
     chats = {name: [SYSTEM] for name in ("north", "south")}
     computed: dict[str, list[int]] = {name: [] for name in chats}
     for number in range(1, TURNS + 1):

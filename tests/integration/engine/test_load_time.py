@@ -1,4 +1,4 @@
-"""`load_ms` and `queue_ms`: what a request waited for, told apart."""
+"""`load_ms` and `queue_ms` distinguish waiting for the model from waiting for a slot."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from engine.hosts import memory_limit
     "code",
     [
         "bytearray(400 * 2**20)",
-        # As Rust does it: a line of its own, and `abort`.
+        # As Rust does: one line, and `abort`.
         "import os; os.write(2, b'memory allocation of 9 bytes failed'); os.abort()",
     ],
 )

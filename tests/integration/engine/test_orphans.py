@@ -1,4 +1,4 @@
-"""A host process never outlives whoever started it."""
+"""A host process never outlives its parent."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 class Program:
-    """A little program with an engine, in a process group of its own."""
+    """A small program with an engine, in its own process group."""
 
     def __init__(self, script: Path, what: str) -> None:
         self.process = subprocess.Popen(
@@ -55,7 +55,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd=ROOT,
-            # Whoever is killed leaves its scratch folder behind.
+            # A killed process leaves its scratch folder behind.
             env={**os.environ, "TMPDIR": str(script.parent)},
             bufsize=0,
             start_new_session=True,
@@ -71,7 +71,7 @@ class Program:
 
     def child_has_exited(self) -> bool:
         try:
-            # A process that has ended but was not waited for has no command line.
+            # A zombie process has no command line.
             return not Path(f"/proc/{self.child}/cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             return True

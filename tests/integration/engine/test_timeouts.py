@@ -1,4 +1,4 @@
-"""Every wait has an end, its error says which, and the engine serves on."""
+"""Every wait has a limit, which its error names, and the engine still works afterwards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ECHO: dict[str, Any] = {}
 
 
 def deaf(seconds: float) -> dict[str, Any]:
-    # Before the first token, so that no piece can be the one whose answer is that it is enough.
+    # Before the first token, so that no piece can end the run.
     return {"when": "deaf", "pieces": ["x"], "prefill_ms": seconds * 1000, "deaf_prefill": True}
 
 
@@ -113,7 +113,7 @@ async def test_other_runs_finish_before_the_process_of_a_stuck_run_is_killed(
         await wait_until(lambda: "did not stop" in (engine.trouble or ""))
         assert engine.trouble is not None
         assert engine.trouble.startswith("restarting when the other requests have ended, in ")
-        # No new run is taken, though there is a slot.
+        # No new run is taken although a slot is free.
         newcomer = asyncio.create_task(ask(engine, "next"))
         assert len(await read(neighbour)) >= 1
         assert neighbour.result is not None
@@ -250,7 +250,7 @@ async def test_stuck_run_in_a_thread_ends_the_engine_with_a_reason(engine_of: En
     assert type(engine.failure) is EngineDead
     assert engine.running == 0
     assert [event.dead for event in events if isinstance(event, HostLost)] == [True]
-    # The runs that do listen have been told to stop: nobody would hear them.
+    # The runs that still react were aborted, because they have no reader any more.
     runner = engine._host._runner  # type: ignore[attr-defined]
     await wait_until(lambda: not runner._generations, within_s=5)
     async with asyncio.timeout(3):
@@ -298,7 +298,7 @@ async def test_close_while_loading_leaves_nothing_behind(engine_of: EngineMaker)
         results = await asyncio.gather(loading, return_exceptions=True)
     assert isinstance(results[0], Exception)
     if engine._host.threaded:
-        # The load cannot be stopped, so what it brought must have been unloaded again.
+        # The load cannot be stopped, so the model must have been unloaded again.
         assert engine._host._loading.done()  # type: ignore[attr-defined]
         assert engine._host._runner is None  # type: ignore[attr-defined]
 
@@ -306,7 +306,7 @@ async def test_close_while_loading_leaves_nothing_behind(engine_of: EngineMaker)
 def test_run_that_outlives_the_loop_raises_no_error(
     script: ScriptFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A thread cannot be killed: what it says in the end has nobody to hear it."""
+    """A thread cannot be killed, and its late output has no reader."""
     backend = BackendConfig("scripted", {"model_path": str(script(deaf(0.5)))})
     clocks = Timeouts(abort_grace_s=0.05, prefill_timeout_s=0.05)
     engine = Engine(EngineConfig(backend=backend, isolation="thread", timeouts=clocks))

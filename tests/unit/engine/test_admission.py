@@ -1,4 +1,4 @@
-"""The one door: order, bound, and no slot lost whatever is cancelled when."""
+"""Admission: order, limits, and no lost slot after cancellations at any moment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.request import Priority
 
 
 async def run_loop(count: int = 5) -> None:
-    """Let the loop run everything that is ready."""
+    """Run everything on the event loop that is ready."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -235,7 +235,7 @@ async def test_cancellation_in_the_same_loop_iteration_as_the_deadline_is_counte
     loop.set_exception_handler(lambda loop, context: failures.append(context))
     deadline = loop.time() + 0.01
     task = asyncio.create_task(admission.acquire(Priority.JOB, deadline))
-    # Of two timers of one moment the first is called first: this one.
+    # Of two timers with the same time, the earlier one is called first: this one.
     loop.call_at(deadline, task.cancel)
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -272,7 +272,7 @@ async def test_exclusive_request_waits_for_others_and_blocks_later_ones() -> Non
     await admission.acquire(Priority.INTERACTIVE)
     waiting = asyncio.create_task(acquire_exclusive(admission, order))
     await run_loop()
-    # They are more urgent and there are slots: but then the first one might wait for ever.
+    # They have a higher priority and slots are free, but could starve the exclusive request.
     start_request(admission, order, "chat", Priority.INTERACTIVE)
     start_request(admission, order, "job", Priority.JOB)
     admission.release()

@@ -1,4 +1,4 @@
-"""R16: what an engine cannot honour is warned about or refused, in one place."""
+"""R16: unsupported parameters give a warning or are refused, in one place."""
 
 from __future__ import annotations
 

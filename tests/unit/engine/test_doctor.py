@@ -1,4 +1,4 @@
-"""What the doctor finds of a scripted backend, in this process."""
+"""The doctor's findings about a scripted backend, in this process."""
 
 from __future__ import annotations
 

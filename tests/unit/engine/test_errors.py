@@ -1,4 +1,4 @@
-"""Every error is the same error on the other side of the process boundary."""
+"""Errors are rebuilt unchanged after a transfer between processes."""
 
 import orjson
 import pytest

@@ -1,4 +1,4 @@
-"""A file's fingerprint: of both its ends, however short it is."""
+"""The fingerprint of a file, from both of its ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run from pieces to deltas: limits, stops, counting, and what comes too late."""
+"""One run from pieces to deltas: limits, stops, counting, and late pieces."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_pieces_after_a_cancel_are_ignored() -> None:
     ],
 )
 def test_is_cancelled_only_before_the_end(sampling: dict[str, object], own_end: bool) -> None:
-    """An answer that has ended is told whole, whoever leaves a moment later."""
+    """A finished answer is reported as finished, even if its client leaves a moment later."""
     run = Run(**sampling)
     run.feed("a")
     assert not run.generation.is_cancelled
@@ -187,7 +187,7 @@ def test_logprobs_have_their_offset_in_the_text() -> None:
         ("a", TokenLogprob("?", -0.25, top, b"a", 0)),
         ("", TokenLogprob("?", -0.25, top, b"\xc3", 1)),
         ("é", TokenLogprob("?", -0.25, top, b"\xa9", 1)),
-        # Held back as the beginning of the stop string, and yet in its place.
+        # Held back as a possible stop string, and still with the right offset.
         ("", TokenLogprob("?", -0.25, top, b"b", 2)),
         ("bcd", TokenLogprob("?", -0.25, top, b"cd", 3)),
     ]

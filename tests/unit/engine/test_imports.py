@@ -1,4 +1,4 @@
-"""The engine imports without any backend's library, and without what only others need."""
+"""The engine can be imported without any backend's library, and imports no unneeded modules."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.modules import loaded_with
 
 FOREIGN = ("xllamacpp", "runpod", "pydantic", "pydantic_settings", "structlog", "starlette")
 MODULES = ("engine", "engine.hosts.child", "engine.backends.llamacpp", "engine.backends.scripted")
-# What runs beside a native library, in a process that somebody waits for.
+# Modules of the host process, whose start a request may wait for.
 HOSTED = ("engine.hosts.child", "engine.backends.rkllm.backend", "engine.backends.rkllm.detect")
 
 

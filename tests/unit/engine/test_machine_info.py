@@ -1,4 +1,4 @@
-"""What a report says of the machine."""
+"""The properties of the machine in a report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print(machine.resident_mb() - before)
 
 
 def test_resident_mb_includes_allocated_memory() -> None:
-    # In a process where nobody else lets go of any meanwhile.
+    # In its own process, where no other code frees memory meanwhile.
     result = subprocess.run([sys.executable, "-c", HOLDS], capture_output=True, check=True)
     assert 50_000_000 / 2**20 * 0.9 < float(result.stdout) < 100
 

@@ -1,4 +1,4 @@
-"""Several engines as one, for those who start, count and close them."""
+"""Several engines with the interface of one."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ async def test_waiting_reservation_fails_when_the_last_model_dies(pool_of: PoolM
 
 
 async def test_reservation_cannot_be_taken_as_a_slot(pool_of: PoolMaker) -> None:
-    # Whoever has one waits for a slot of the model that it turns out to want.
+    # The job with the reservation then waits for a slot of its model.
     pool = pool_of(a={"slots": 1}, b={"slots": 1})
     place = await pool.reserve(Priority.JOB)
     async with asyncio.timeout(DEADLINE_S):

@@ -47,7 +47,7 @@ def test_prompt_that_cannot_fit_is_refused_by_its_length(prompt: Prompt) -> None
     prompt_tokens = refused.value.details["prompt_tokens"]
     assert isinstance(prompt_tokens, int)
     assert prompt_tokens >= CONTEXT
-    # Without a known context nothing can be said.
+    # Without a known context length, no prompt is refused.
     check_size(prompt, 0)
 
 

@@ -1,4 +1,4 @@
-"""Slots that are held before it is known what runs on them."""
+"""Slots that are reserved before their request is known."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_request_runs_on_the_reserved_slot(
     assert (engine.running, engine.waiting) == (1, 0)
     assert await generate_text(engine, "a", slot) == "ok"
     await wait_until_free(engine)
-    # Used up: a second request with it waits in line like everybody.
+    # The slot is used: a second request with it waits like any other.
     assert await generate_text(engine, "b", slot) == "ok"
     await wait_until_free(engine)
 
@@ -109,7 +109,7 @@ async def test_reserve_holds_no_slot_during_a_restart(
     with pytest.raises(Exception, match="SIGKILL"):
         await generate_text(engine, "crash", slot)
     await wait_until(lambda: (engine.running, engine.waiting) == (0, 0))
-    # Who came later and is more urgent goes first.
+    # A later request with a higher priority goes first.
     request = GenerationRequest(prompt="x", request_id="x", priority=Priority.INTERACTIVE)
     chat = asyncio.create_task(engine.generate(request))
     async with asyncio.timeout(DEADLINE_S):

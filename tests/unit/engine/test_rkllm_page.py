@@ -1,4 +1,4 @@
-"""docs/rkllm.md against the code that it is about."""
+"""The messages in docs/rkllm.md exist in the code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MESSAGES = [
 
 
 def texts() -> Iterator[str]:
-    """Yield each text in the code of engine and handler, … for what is filled in."""
+    """Yield each string in the code of engine and handler, with … for placeholders."""
     for path in [*(ROOT / "engine").rglob("*.py"), *(ROOT / "handler").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
@@ -35,13 +35,13 @@ def texts() -> Iterator[str]:
 
 @cache
 def read_messages() -> str:
-    """All of them, read once: it takes a third of a second."""
+    """Return all strings; cached, because reading them takes a third of a second."""
     return "\n".join(texts())
 
 
 @pytest.mark.parametrize("message", MESSAGES)
 def test_documented_message_exists_in_the_code(message: str) -> None:
-    # What follows a colon, and the library's name, may be put in from elsewhere.
+    # The text after a colon, and the library's name, may be inserted by other code.
     fragments = [each for each in re.split(" ?… ?|: |librkllmrt.so ", message) if each]
     assert [each for each in fragments if each not in read_messages()] == []
 

@@ -20,7 +20,7 @@ Body = Callable[[RenderedPrompt, OnPiece, threading.Event], RunResult]
 
 
 class TinyBackend:
-    """Runs a function; knows a run from its start to its end, like a real one."""
+    """Runs a function, and accepts aborts during a run, like a real backend."""
 
     def __init__(self, body: Body, slots: int = 2) -> None:
         self.body = body
@@ -188,13 +188,13 @@ def test_abort_ends_a_silent_run_and_drops_its_late_output() -> None:
         runner.abort(1)
         results.wait()
         assert results.texts == []
-        # Told as such, for its end may come before what others have said.
+        # Reported as aborted, because its end may overtake the output of other runs.
         assert results.cut == [1]
 
 
 @pytest.mark.parametrize("error", [BackendFailed("without a word"), KeyError("a bug")])
 def test_run_that_fails_after_its_abort_is_reported_as_aborted(error: Exception) -> None:
-    """Its slot is wanted as much as that of one that ends well."""
+    """Its slot must be released as soon as that of a successful run."""
     started = threading.Event()
 
     def body(prompt: RenderedPrompt, on_piece: OnPiece, aborted: threading.Event) -> RunResult:

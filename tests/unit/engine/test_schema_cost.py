@@ -63,7 +63,7 @@ TOO_COSTLY: list[tuple[dict[str, Any], str]] = [
         "can be combined in more than 2000 ways",
     ),
 ]
-_DOUBLING: dict[str, Any] = {
+_DOUBLING_DEFS: dict[str, Any] = {
     f"d{level}": {"prefixItems": [{"$ref": f"#/$defs/d{level + 1}", "minItems": 1}] * 2}
     for level in range(40)
 }
@@ -71,7 +71,7 @@ _DOUBLING: dict[str, Any] = {
 COSTLY_TO_ESTIMATE: dict[str, dict[str, Any]] = {
     "reference to itself": {"anyOf": [{"$ref": "#", "maxItems": 1}]},
     "two references to itself": {"anyOf": [{"$ref": "#", "maxItems": 1}, {"$ref": "#", "type": 1}]},
-    "doubling": {"$defs": {**_DOUBLING, "d40": {}}, "$ref": "#/$defs/d0"},
+    "doubling": {"$defs": {**_DOUBLING_DEFS, "d40": {}}, "$ref": "#/$defs/d0"},
     "many values in many ways": {"anyOf": [{"minItems": 1}] * 1_900, "enum": [1] * 15_000},
     "many parts in many ways": {"anyOf": [{"minItems": 1}] * 1_900, "allOf": [{"a": 1}] * 5_000},
     "long references": {
@@ -97,10 +97,10 @@ ACCEPTED: list[dict[str, Any]] = [
     {"anyOf": [{"type": "array", "items": {"const": number}} for number in range(250)]},
     {"anyOf": [{"type": "string", "pattern": f"^{number}"} for number in range(900)]},
     {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "null"}], "$defs": {"a": {"maxItems": 900}}},
-    # A name of a property, a default and a value are no counts.
+    # Names of properties, defaults and values are no counts.
     {"properties": {"maxItems": {"type": "integer", "default": {"maxItems": _BILLION}}}},
     {"enum": [{"maxItems": _BILLION}]},
-    # A tree: the reference back to the root is written once.
+    # A tree: the reference back to the root becomes one rule.
     {"properties": {"children": {"items": {"$ref": "#"}, "maxItems": 500}}},
     {"$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"},
     {"minItems": "many", "maxItems": None, "allOf": 3, "anyOf": {}, "$ref": 5, "required": "x"},

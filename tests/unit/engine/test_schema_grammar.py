@@ -1,4 +1,4 @@
-"""Schemas as grammars: what cannot be held to is told, and makes none."""
+"""Schemas as grammars; schemas that cannot be enforced are refused with a reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from engine.schema_grammar import (
 
 
 def chain(length: int) -> dict[str, Any]:
-    """Each of these is an array of the next; followed by calls, it is the end of a stack."""
+    """Each definition is an array of the next; recursion would overflow the stack."""
     links: dict[str, Any] = {
         f"a/{number}": {"items": {"$ref": f"#/$defs/a~1{number + 1}"}} for number in range(length)
     }
@@ -26,12 +26,12 @@ def chain(length: int) -> dict[str, Any]:
 
 
 def deep_in(name: str, ref: str) -> dict[str, Any]:
-    """Twice what one may have, where its reference is followed."""
+    """Twice the allowed depth, if references are followed."""
     return {"$defs": {name: nested(250)}, "$ref": ref}
 
 
 def listed(length: int) -> dict[str, Any]:
-    """A chain of which each link stands in a list."""
+    """A chain of references, each of them in a list."""
     links = {
         f"a{number}": {"anyOf": [{"$ref": f"#/$defs/a{number + 1}"}]} for number in range(length)
     }
@@ -56,7 +56,7 @@ HELD: list[dict[str, Any]] = [
     nested(100),
     {"prefixItems": [{"type": "null"}, {"$ref": "#/prefixItems/0"}, {"$ref": "#"}]},
     {"oneOf": [{"const": 1}, {"type": "integer", "maximum": 5}]},
-    # Not ours to be told by a request.
+    # Requests must not set options of the library.
     {"x-guidance": {"whitespace_flexible": True}},
 ]
 NOT_HELD: list[tuple[dict[str, Any], str]] = [
@@ -88,7 +88,7 @@ def test_schema_becomes_a_grammar(schema: dict[str, Any]) -> None:
         assert LLMatcher.validate_grammar(grammar) == ""
         assert grammar.startswith("%llguidance {}\nstart: ")
         assert ("thoughts" in grammar) is thinking
-        # On one line, whatever a request says.
+        # On one line, even if the request asks for another format.
         assert '"whitespace_flexible": false' in grammar
         assert '"whitespace_flexible": true' not in grammar
 

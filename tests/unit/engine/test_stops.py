@@ -1,4 +1,4 @@
-"""R11, R26: where an answer ends, and what may be shown before it is known."""
+"""R11, R26: where an answer ends, and which text may be sent before that is known."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from engine.stops import StopMatcher
 
 
 def push_all(pieces: list[str], stops: list[str], *, include: bool = False) -> list[str]:
-    """What each piece lets through, and at the end what was held back."""
+    """Return the text released by each piece, and at the end the held-back text."""
     matcher = StopMatcher(stops, include_stop_str=include)
     out = []
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""A stream fed by hand: what its consumer sees, what it asks of its host, and its clocks."""
+"""A stream without a host: its deltas, its calls of the host, and its timeouts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FINISH = Finish(
 
 @dataclass
 class StreamHarness:
-    """The host's side of one stream, and all it was asked."""
+    """Acts as the host of one stream, and records the stream's calls."""
 
     aborted: list[int] = field(default_factory=list)
     killed: list[EngineError] = field(default_factory=list)
@@ -225,7 +225,7 @@ async def test_slow_reader_aborts_only_its_own_request(harness: StreamHarness) -
     stream = harness.open()
     stream.feed(deltas("12345", "67890"))
     stream.feed(deltas("!"))
-    # The abort comes in the loop's next turn, for a thread may have fed.
+    # The abort comes in the loop's next iteration, because a thread may have fed the text.
     await asyncio.sleep(0)
     with pytest.raises(ConsumerTooSlow, match="more than 10 characters"):
         await read(stream)
@@ -249,7 +249,7 @@ async def test_fast_reader_may_read_any_amount(harness: StreamHarness) -> None:
 async def test_answer_with_dropped_text_ends_with_an_error(
     harness: StreamHarness, threaded: bool
 ) -> None:
-    # The end of the run may be known in the same turn as the text that was one too many.
+    # The run may end in the same loop iteration as the text that exceeds the limit.
     stream = harness.open(threaded=threaded)
     stream.feed(deltas("12345678901"))
     stream.end(FINISH, None)
@@ -278,7 +278,7 @@ async def test_stall_timeout_counts_from_the_last_token(harness: StreamHarness) 
 async def test_tokens_restart_the_stall_timeout(harness: StreamHarness) -> None:
     stream = harness.open(stall_timeout_s=0.2)
     for _ in range(8):
-        # A token with no text is a token: text may be held back as a possible stop for long.
+        # A token without text counts: text may be held back as a possible stop string for long.
         stream.feed(deltas(""))
         await asyncio.sleep(0.05)
     assert harness.aborted == []
@@ -343,7 +343,7 @@ async def test_timings_are_in_milliseconds_and_add_up(harness: StreamHarness) ->
     total = timings.queue_ms + timings.first_token_ms + timings.generate_ms
     assert timings.total_ms == pytest.approx(total, abs=0.01)
     assert (timings.reused_tokens, timings.prefilled_tokens) == (3, 1)
-    # Eleven tokens, the first of which prefill has paid for.
+    # Eleven tokens, the first of which belongs to prefill.
     assert timings.tokens_per_second == pytest.approx(10_000 / timings.generate_ms, rel=0.01)
 
 
@@ -434,7 +434,7 @@ async def test_first_token_of_a_buffered_run_has_the_hosts_time(
 async def test_hook_gets_no_first_token_after_the_end(harness: StreamHarness) -> None:
     stream = harness.open(threaded=True)
     stream.feed(deltas("a"))
-    # Before the loop has heard of the token, as when a host is given up.
+    # Before the loop has processed the token, as when a host is given up.
     stream.end(None, EngineStalled("gone"))
     await asyncio.sleep(0)
     assert [type(event) for event in harness.events] == [FirstToken, RequestEnded]
@@ -451,7 +451,7 @@ async def test_hook_gets_token_count_and_decode_time(harness: StreamHarness) -> 
     cut.end(FINISH, None)
     silent.end(None, BackendFailed("broken"))
     ends = [event for event in harness.events if isinstance(event, RequestEnded)]
-    # The engine's count, where there is one: an aborted run's end overtakes what it had said.
+    # The engine's count, if there is one: the end of an aborted run overtakes its deltas.
     assert [end.tokens for end in ends] == [11, 11, 0]
     assert [end.decode_s >= 0.01 for end in ends] == [True, True, False]
     assert {end.priority for end in ends} == {complete.request.priority}
@@ -464,7 +464,7 @@ async def test_hook_gets_token_count_and_decode_time(harness: StreamHarness) -> 
 async def test_ended_stream_leaves_no_reference_cycle(
     harness: StreamHarness, threaded: bool, how: str
 ) -> None:
-    # What is left is kept by a server that sets aside what it has looked at, and each job has one.
+    # A reference cycle would stay in a server that freezes its objects, one for each job.
     gc.disable()
     try:
         stream = harness.open(threaded=threaded)
@@ -479,11 +479,11 @@ async def test_ended_stream_leaves_no_reference_cycle(
         if how == "read":
             assert await read(stream) == [["a"]]
         elif how.endswith(", read"):
-            # Not `pytest.raises`, which keeps what it has caught.
+            # Not `pytest.raises`, which keeps the exception.
             with suppress(BackendFailed):
                 await read(stream)
         del stream
-        # What the producing thread asked of the loop.
+        # Run the callbacks that the producing thread has scheduled.
         await asyncio.sleep(0)
         assert references() is None
     finally:

@@ -1,4 +1,4 @@
-"""Temporary folders, and what is removed of those whose process was killed."""
+"""Temporary folders, and the removal of the folders of killed processes."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_other_folders_are_not_removed(temporary: Path, tmp_path: Path) -> None:
     others = [
         temporary / name
         for name in (
-            # As earlier versions named them; their process may live in another container.
+            # Names of earlier versions; their processes may be alive in another container.
             "worker-rkllm-999999-abcdefgh",
             "worker-rkllm-tmp-of-somebody",
             "worker-rkllm-tmp-0123456g",

@@ -1,4 +1,4 @@
-"""Functions as plain text, for templates without a place for them (R39)."""
+"""Functions as plain text, for chat templates without tools (R39)."""
 
 from __future__ import annotations
 

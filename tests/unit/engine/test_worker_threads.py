@@ -1,4 +1,4 @@
-"""Threads that do what is put before them."""
+"""Threads that run queued functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_zero_threads_are_refused() -> None:
 
 
 def test_several_threads_run_concurrently() -> None:
-    """Each waits for all others."""
+    """Wait until all threads have arrived."""
     together = threading.Barrier(3)
     names: set[str] = set()
 
@@ -80,7 +80,7 @@ def test_close_waits_for_queued_functions() -> None:
 
 
 def test_idle_thread_holds_no_reference_to_the_last_function() -> None:
-    """The prompt of the last request would wait in memory for the next one."""
+    """Otherwise the prompt of the last request would stay in memory until the next one."""
 
     class Held:
         def __init__(self, is_collected: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""The loop's end of a socket, against a real socket."""
+"""The event loop's end of a real socket."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.hosts.frames import FrameDecoder, encode
 
 
 class Peer:
-    """A link and, at the other end of its socket, an asyncio stream."""
+    """A frame socket, and the other end of its connection."""
 
     def __init__(self) -> None:
         self.messages: list[Any] = []
@@ -32,7 +32,7 @@ class Peer:
         self.closed.set()
 
     def read_slowly(self, count: int) -> list[Any]:
-        """Read in small bites until `count` messages have come; blocks."""
+        """Read a few bytes at a time until `count` messages have arrived; blocks."""
         self.theirs.settimeout(20)
         decoder, messages = FrameDecoder(), list[Any]()
         while len(messages) < count:
@@ -61,7 +61,7 @@ async def test_large_writes_to_a_slow_reader_do_not_block_the_loop() -> None:
     for message in sent:
         peer.link.send(message)
     assert await asyncio.to_thread(peer.read_slowly, len(sent)) == sent
-    # Nothing is left to write, so the loop must not be told of a writable socket for ever.
+    # Everything is written, so the loop must not watch for a writable socket any more.
     for _ in range(100):
         if not peer.link._unsent:
             break

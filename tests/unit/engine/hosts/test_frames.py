@@ -30,6 +30,6 @@ def test_value_without_json_form_is_refused() -> None:
 
 def test_message_whose_reader_raised_is_not_delivered_again() -> None:
     decoder = FrameDecoder()
-    # What a reader that raises leaves behind: an iteration that never went on.
+    # A reader that raises leaves an iteration that is never continued.
     assert next(iter(decoder.feed(encode(1) + encode(2)))) == 1
     assert list(decoder.feed(encode(3))) == [2, 3]

@@ -1,4 +1,4 @@
-"""The limit on an engine process's memory: its default, and what is said when it is reached."""
+"""The memory limit of an engine process: its default, and the note when it is reached."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_default_is_a_share_of_the_machine_less_the_models_of_other_processes(
 ) -> None:
     monkeypatch.setattr(memory_limit, "available_bytes", lambda: 10_000 * 2**20)
     assert memory_limit.default_limit_mb() == 8_000
-    # A large model beside a small one of 500 MB, and the small one beside it.
+    # A large model next to one of 500 MB, and the other way round.
     assert memory_limit.default_limit_mb(2, 500 * 2**20) == 7_500
     assert memory_limit.default_limit_mb(2, 6_000 * 2**20) == 4_000
     monkeypatch.setattr(memory_limit, "available_bytes", lambda: None)
@@ -66,17 +66,17 @@ def test_note_does_not_name_the_setting_when_the_memory_may_be_a_devices(line: s
 @pytest.mark.parametrize(
     ("exit_code", "last_lines"),
     [
-        # Each of these deaths has other causes, whatever was printed before.
+        # Each of these exits has other causes, whatever was printed before.
         (SEGFAULT, ["E RKNN: out of memory"]),
         (SEGFAULT, ["memory allocation of 128 bytes failed"]),
         (-signal.SIGBUS, BAD_ALLOC),
         (KILLED, ["MemoryError"]),
         (0, ["MemoryError"]),
         (None, ["MemoryError"]),
-        # Not the last words: the process went on without that memory.
+        # Not the last line: the process continued without that memory.
         (ABORTED, ["failed to mlock: Cannot allocate memory", "GGML_ASSERT(n > 0) failed"]),
         (ABORTED, [*BAD_ALLOC, "one", "two", "GGML_ASSERT(n > 0) failed"]),
-        # A limit on the number of processes has the same words.
+        # A limit on the number of processes gives the same message.
         (ABORTED, ["  what():  Resource temporarily unavailable"]),
         (ABORTED, ["Segmentation fault"]),
         (ABORTED, []),

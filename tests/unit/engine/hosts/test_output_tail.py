@@ -1,4 +1,4 @@
-"""The last lines that a process printed."""
+"""The last lines that a process has printed."""
 
 from __future__ import annotations
 

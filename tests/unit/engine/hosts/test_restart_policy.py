@@ -1,4 +1,4 @@
-"""The pause before a host that has died gets a successor."""
+"""The pause before a crashed host is restarted."""
 
 from __future__ import annotations
 
