@@ -1,4 +1,4 @@
-"""Models on the Hugging Face Hub: references to them, local caches and downloads."""
+"""Find models of the Hugging Face Hub in local caches, and download them."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ from handler.terminal_text import escape_controls
 
 logger = logging.getLogger(__name__)
 
-# Where RunPod Serverless puts the models that an endpoint's "cached models" name.
+# The folder of the "cached models" of a RunPod Serverless endpoint.
 RUNPOD_CACHE = Path("/runpod-volume/huggingface-cache/hub")
 
-# Files that are smaller, as those of tokenizers, have no progress lines.
-_MIN_SHOWN_BYTES = 5_000_000
+# Downloads of smaller files, such as tokenizers, print no progress.
+_MIN_PROGRESS_BYTES = 5_000_000
 
 PREFIX = "hf:"
 FORM = "hf:org/repo[@revision][/file]"
 _REFERENCE = re.compile(
     r"hf:(?P<repo>[\w.-]+/[\w.-]+)"
-    # A pull request's revision is the only kind with slashes in it.
+    # Only the revisions of pull requests contain slashes.
     r"(?:@(?P<revision>refs/(?:pr|convert)/[\w.-]+|[^/@\s]+))?"
     r"(?:/(?P<file>[^@]+))?"
 )
 
 
 class HubError(Exception):
-    """The Hub could not provide what a reference names; the message says why."""
+    """The Hub could not provide a model or file; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubReference:
-    """A repository on the Hub at a revision, and a file or folder in it; "" is the whole."""
+    """A repository on the Hub at a revision, and a file or folder in it.
+
+    An empty `file` means the whole repository.
+    """
 
     repo: str
     revision: str
@@ -46,7 +49,7 @@ class HubReference:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return what `hf:org/repo[@revision][/file]` names. Raises ValueError."""
+        """Parse `hf:org/repo[@revision][/file]`. Raises ValueError."""
         match = _REFERENCE.fullmatch(text)
         # The parts become paths below the cache's folder.
         if match is None or ".." in re.split("[/@:]", text):
@@ -63,11 +66,11 @@ class HubReference:
 
 
 class Hub:
-    """Looks for repositories in local caches and downloads their files into the first one.
+    """Searches local caches for repositories and downloads files into the first cache.
 
-    `caches` are folders of the Hub's own layout; unset they are the library's cache (HF_HUB_CACHE
-    or HF_HOME decide where that is), then RunPod's. Nothing is imported from the library before
-    it is needed: most configurations name no model on the Hub.
+    `caches` are folders in the Hub library's layout. The default is the library's cache (set by
+    HF_HUB_CACHE or HF_HOME), then RunPod's. The library is imported on first use, because most
+    configurations name no model on the Hub.
     """
 
     def __init__(self, caches: Sequence[Path] | None = None) -> None:
@@ -109,8 +112,8 @@ class Hub:
     def download(self, reference: HubReference, files: Sequence[str]) -> Path:
         """Download files in order and return the snapshot's folder. Raises HubError.
 
-        The library resumes what an interrupted download left, and has other processes that want
-        the same file wait for this one. Progress goes to stderr.
+        The library resumes an interrupted download, and other processes that need the same file
+        wait for this one. Progress goes to stderr.
         """
         library = _library()
         path = Path()
@@ -136,7 +139,7 @@ class Hub:
         return [cache / name for cache in self.caches]
 
     def _failure(self, reference: HubReference, error: Exception) -> HubError:
-        """Return an error with one sentence for any that the library or its HTTP client raises."""
+        """Return an error of the library or its HTTP client as a HubError with one sentence."""
         from huggingface_hub import errors
 
         repo = reference.repo
@@ -153,7 +156,7 @@ class Hub:
         elif isinstance(error, OSError) and error.strerror:
             reason = f"{error.strerror} ({error.filename or self.caches[0]})"
         else:
-            # The cause: the library words a lost connection as advice of several lines.
+            # The cause, because the library's own message for a lost connection has several lines.
             cause = error.__cause__ or error
             detail = (str(cause).strip().splitlines() or [""])[0]
             endpoint = _library().constants.ENDPOINT
@@ -179,7 +182,7 @@ def _library() -> Any:
 
 
 def _progress_bar() -> Any:
-    """Return the library's progress bar with an escaped label: a repository names its files."""
+    """Return the library's progress bar with an escaped label, because file names are untrusted."""
     base: Any = import_module("huggingface_hub.utils").tqdm
 
     class ProgressBar(base):  # type: ignore[misc]
@@ -195,14 +198,14 @@ def _progress_lines(file: str) -> Any:
 
     class ProgressLines(base):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            self._shown_quarters = 0
+            self._reported_quarters = 0
             super().__init__(*args, **kwargs | {"disable": False, "file": io.StringIO()})
 
         def display(self, *_: Any, **__: Any) -> None:
-            large = self.total is not None and self.total >= _MIN_SHOWN_BYTES
-            quarters = int(4 * self.n // self.total) if large else 0
-            if quarters > self._shown_quarters:
-                self._shown_quarters = quarters
+            is_large = self.total is not None and self.total >= _MIN_PROGRESS_BYTES
+            quarters = int(4 * self.n // self.total) if is_large else 0
+            if quarters > self._reported_quarters:
+                self._reported_quarters = quarters
                 size = f"{self.total / 1e6:,.0f} MB"
                 sys.stderr.write(f"{escape_controls(file)}: {25 * quarters} % of {size}\n")
 

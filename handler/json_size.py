@@ -1,4 +1,4 @@
-"""How large a value of a request is, found out without looking at more of it than needed."""
+"""Compare the size of a JSON value with a limit, reading no more of it than needed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 def exceeds(value: Any, limit: int) -> bool:
     """Return whether a JSON value has more than `limit` characters, numbers and members together.
 
-    Stops as soon as it does: 0.1 µs for each value within the limit, whatever lies beyond it.
+    Stops at the limit, so the cost is at most 0.1 µs per value within it.
     """
     size, pending = 0, [value]
     while pending:
@@ -28,7 +28,7 @@ def exceeds(value: Any, limit: int) -> bool:
             pending += each
             pending += each.values()
         else:
-            # True, null and numbers, which JSON cannot make long: orjson takes 64 bits.
+            # Booleans, null and numbers count as 1: orjson parses no integer of more than 64 bits.
             size += 1
         if size > limit:
             return True
@@ -36,7 +36,7 @@ def exceeds(value: Any, limit: int) -> bool:
 
 
 def has_more_members(value: Any, limit: int) -> bool:
-    """Return whether a JSON value has more than `limit` members, those of its members included."""
+    """Return whether a JSON value has more than `limit` members, nested ones included."""
     count, pending = 0, [value]
     while pending:
         each = pending.pop()

@@ -1,4 +1,4 @@
-"""Chat messages from the outside, flattened to what a chat template takes (R34)."""
+"""Parse chat messages into the flat form that chat templates need (R34)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine import Message
 from handler.errors import InvalidRequest
 from handler.sampling import describe_value
 
-# OpenAI's newer and older names for the same turn; templates know the ones on the right.
+# OpenAI's newer and older roles, mapped to the roles that chat templates support.
 _ROLES = {
     "developer": "system",
     "system": "system",
@@ -66,13 +66,13 @@ def _message(raw: Any, path: str) -> Message:
 
 
 def _calls(raw: Any, path: str) -> tuple[Mapping[str, Any], ...]:
-    """Return the functions that an assistant's turn called, with what a template needs of them."""
+    """Return the function calls of an assistant's turn, with the fields that templates need."""
     if raw is None:
         return ()
     if not isinstance(raw, list):
         raise InvalidRequest(f"{path} must be an array, got {describe_value(raw)}", path)
     _check_count(raw, MAX_CALLS, path, "calls")
-    found = []
+    calls = []
     for index, call in enumerate(raw):
         function = call.get("function") if isinstance(call, Mapping) else None
         name = function.get("name") if isinstance(function, Mapping) else None
@@ -83,25 +83,25 @@ def _calls(raw: Any, path: str) -> tuple[Mapping[str, Any], ...]:
                 f"got {describe_value(call)}",
                 path,
             )
-        given_id = call.get("id")
-        call_id = given_id if isinstance(given_id, str) else ""
+        raw_id = call.get("id")
+        call_id = raw_id if isinstance(raw_id, str) else ""
         for text in (name, arguments, call_id):
             check_text(text, f"{path}[{index}]")
-        found.append(
+        calls.append(
             {
                 "id": call_id,
                 "type": "function",
                 "function": {"name": name, "arguments": arguments},
             }
         )
-    return tuple(found)
+    return tuple(calls)
 
 
 def _content(raw: Any, role: str, path: str) -> str:
     if isinstance(raw, str):
-        return _text(raw, path)
+        return _check_content(raw, path)
     if raw is None and role == "assistant":
-        # A turn that only called tools has no text.
+        # A turn that only calls tools has no text.
         return ""
     if not isinstance(raw, list):
         raise InvalidRequest(
@@ -117,22 +117,22 @@ def _content(raw: Any, role: str, path: str) -> str:
                 f"got {describe_value(part)}",
                 f"{path}[{index}]",
             )
-        texts.append(_text(text, f"{path}[{index}]"))
+        texts.append(_check_content(text, f"{path}[{index}]"))
     return "".join(texts)
 
 
-def _check_count(raw: list[Any], most: int, path: str, what: str) -> None:
-    if len(raw) > most:
-        raise InvalidRequest(f"{path} must have at most {most} {what}, got {len(raw)}", path)
+def _check_count(raw: list[Any], maximum: int, path: str, noun: str) -> None:
+    if len(raw) > maximum:
+        raise InvalidRequest(f"{path} must have at most {maximum} {noun}, got {len(raw)}", path)
 
 
-def _text(text: str, path: str) -> str:
+def _check_content(text: str, path: str) -> str:
     check_text(text, path)
     return text
 
 
 def check_text(text: str, path: str) -> None:
-    """Refuse text that is no Unicode: a lone surrogate cannot be written as UTF-8.
+    """Refuse text that is not valid Unicode: a lone surrogate cannot be encoded as UTF-8.
 
     Raises:
         InvalidRequest: naming the field.

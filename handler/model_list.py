@@ -1,4 +1,4 @@
-"""MODELS: several models, or several copies of one, as an operator writes them."""
+"""Parse MODELS: the list of several models, or of several copies of one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-# The NPU's address space has domains of 4 GB, and a model begins in one of its own.
+# The NPU's address space is divided into domains of 4 GB; each model starts in its own domain.
 MAX_DOMAIN = 63
 _ENDINGS = (".gguf", ".rkllm", ".json")
 _PART_NUMBER = re.compile(r"-\d{5}-of-\d{5}$")
 
 
 class ModelEntry(BaseModel):
-    """One model of the list; what is None is as the settings for one model say."""
+    """One model of the list; for a field that is None, the settings for one model apply."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,12 +41,12 @@ class ModelEntry(BaseModel):
 
     @property
     def served_names(self) -> Sequence[str]:
-        """All of the model's names in requests; answers have the first."""
+        """All names of the model in requests; answers have the first."""
         return (model_name_from_path(self.path),) if self.name is None else split_names(self.name)
 
     @property
     def size_bytes(self) -> int:
-        """The size of the model file; 0 if there is none, which its engine reports."""
+        """The size of the model file; 0 if it is missing, which the engine reports."""
         try:
             return self.path.stat().st_size
         except OSError:
@@ -54,43 +54,50 @@ class ModelEntry(BaseModel):
 
 
 def model_name_from_path(path: Path) -> str:
-    """Return the name that a model has by its file, without the number of a split GGUF's part."""
+    """Return a model's default name: the file name without ending and split-GGUF part number."""
     return _PART_NUMBER.sub("", path.stem)
 
 
-def split_names(written: str) -> Sequence[str]:
-    """Return a model's names from a comma-separated list. Raises ValueError: there is none."""
-    names = tuple(dict.fromkeys(name.strip() for name in written.split(",") if name.strip()))
+def split_names(setting: str) -> Sequence[str]:
+    """Return a model's names from a comma-separated list. Raises ValueError if it is empty."""
+    names = tuple(dict.fromkeys(name.strip() for name in setting.split(",") if name.strip()))
     if not names:
         raise ValueError("must be a name, or several separated by commas")
     return names
 
 
-def read_models(written: str) -> list[object]:
-    """Return the entries of a JSON list, as yet unread. Raises ValueError."""
+def read_models(setting: str) -> list[object]:
+    """Return the entries of a JSON list, not yet validated. Raises ValueError."""
     try:
-        found = orjson.loads(written)
+        entries = orjson.loads(setting)
     except orjson.JSONDecodeError as error:
         raise ValueError(f"must be a JSON list: {error}") from None
-    if not isinstance(found, list) or not found:
+    if not isinstance(entries, list) or not entries:
         raise ValueError('must be a JSON list of one or more like {"path": "/models/a.rkllm"}')
-    return found
+    return entries
 
 
-def check_models(models: Sequence[ModelEntry], alone: Sequence[str], *, in_threads: bool) -> None:
-    """Look at a list beside the other settings; `alone` are those that are for one model.
+def check_models(
+    models: Sequence[ModelEntry], single_model_settings: Sequence[str], *, in_threads: bool
+) -> None:
+    """Check a list together with the other settings.
+
+    `single_model_settings` are the names of settings that are set and only allow one model.
+    `in_threads` states that ENGINE_ISOLATION is thread.
 
     Raises:
-        ValueError: they do not go together, or two models have one name.
+        ValueError: the settings contradict each other, or two models have the same name.
     """
-    if alone:
-        raise ValueError(f"MODELS and {alone[0]} cannot both be set")
-    # The name of what a folder or a repository contains is not known before it is looked up.
-    known = [each for each in models if each.name is not None or each.path.suffix in _ENDINGS]
-    names = [name for each in known for name in each.served_names]
-    if doubled := [name for name in names if names.count(name) > 1]:
+    if single_model_settings:
+        raise ValueError(f"MODELS and {single_model_settings[0]} cannot both be set")
+    # The name of a model in a folder or repository is unknown until the folder has been read.
+    named_models = [
+        each for each in models if each.name is not None or each.path.suffix in _ENDINGS
+    ]
+    names = [name for each in named_models for name in each.served_names]
+    if duplicates := [name for name in names if names.count(name) > 1]:
         raise ValueError(
-            f"MODELS has two models named {doubled[0]}: give one another name, or set its copies"
+            f"MODELS has two models named {duplicates[0]}: give one another name, or set its copies"
         )
     if in_threads and sum(each.copies for each in models) > 1:
         raise ValueError("MODELS must be one model with one copy where ENGINE_ISOLATION is thread")
@@ -99,27 +106,28 @@ def check_models(models: Sequence[ModelEntry], alone: Sequence[str], *, in_threa
 def assign_domains(models: Sequence[ModelEntry], first: int) -> Mapping[str, Sequence[int]]:
     """Return the `base_domain_id` of each copy of each model, by the model's name.
 
-    They count up from `first` in the list's order; a model that names its own begins there. Each
-    is taken once, whatever a model's size: of larger ones the user must leave some out.
+    The domains are numbered from `first` in the list's order; a model with its own
+    `base_domain_id` starts there. Each copy gets one domain, whatever the model's size: for models
+    above 4 GB the user must leave domains free.
 
     Raises:
-        ValueError: there are not enough, or two copies would have the same one.
+        ValueError: there are too few domains, or two copies would have the same one.
     """
-    taken: dict[int, str] = {}
-    found: dict[str, range] = {}
+    owners: dict[int, str] = {}
+    assigned: dict[str, range] = {}
     for entry in models:
         start = first if entry.base_domain_id is None else entry.base_domain_id
-        mine = found[entry.served_name] = range(start, start + entry.copies)
-        if mine[-1] > MAX_DOMAIN:
+        copies = assigned[entry.served_name] = range(start, start + entry.copies)
+        if copies[-1] > MAX_DOMAIN:
             raise ValueError(
                 f"MODELS: the copies of {entry.served_name} would have base_domain_id {start} to "
-                f"{mine[-1]}, and {MAX_DOMAIN} is the last"
+                f"{copies[-1]}, and {MAX_DOMAIN} is the last"
             )
-        for domain in mine:
-            if (other := taken.setdefault(domain, entry.served_name)) != entry.served_name:
+        for domain in copies:
+            if (other := owners.setdefault(domain, entry.served_name)) != entry.served_name:
                 raise ValueError(
                     f"MODELS: {other} and {entry.served_name} would both have base_domain_id "
                     f"{domain}"
                 )
-        first = mine.stop
-    return found
+        first = copies.stop
+    return assigned

@@ -1,4 +1,4 @@
-"""Settings with the models that they name looked up, and downloaded where they say so."""
+"""Find the models that settings name, and download those on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -19,55 +19,59 @@ S = TypeVar("S", bound=Settings)
 
 
 def resolve_models(settings: S, hub: Hub | None = None) -> S:
-    """Return settings whose paths are those of model files and tokenizer folders.
+    """Return the settings with the paths of model files and tokenizer folders.
 
-    Every entry point that loads a model calls this once, before anything else is built: it may
-    take as long as a download does.
+    Every entry point that loads a model calls this once, before building anything else, because a
+    download may take long.
 
     Raises:
-        SettingError: a setting names no model, two models have one name, or the default model is
-            missing.
+        SettingError: a setting names no model, two models have the same name, or the default model
+            is missing.
     """
     hub = hub or Hub()
     try:
-        resolved = _resolve_several(settings, hub) if settings.models else _resolve(settings, hub)
+        resolved = (
+            _resolve_models_list(settings, hub)
+            if settings.models
+            else _resolve_single_model(settings, hub)
+        )
         return _resolve_tokenizer(resolved, hub)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; the next start resumes the download\n")
         raise SystemExit(130) from None
 
 
-def _resolve(settings: S, hub: Hub) -> S:
+def _resolve_single_model(settings: S, hub: Hub) -> S:
     changes = {}
     if (model := settings.model_path) is not None:
         engine = settings.engine
-        changes["model_path"] = _checked("MODEL_PATH", lambda: find_model(model, engine, hub))
+        changes["model_path"] = _find("MODEL_PATH", lambda: find_model(model, engine, hub))
     elif settings.backend == "llamacpp" and (reason := explain_missing_model()) is not None:
         raise SettingError(reason)
     resolved = settings.model_copy(update=changes)
     # The other engines ignore a draft model.
     if (draft := settings.draft_model_path) is not None and resolved.backend == "llamacpp":
-        path = _checked("DRAFT_MODEL_PATH", lambda: find_model(draft, "llamacpp", hub))
+        path = _find("DRAFT_MODEL_PATH", lambda: find_model(draft, "llamacpp", hub))
         resolved = resolved.model_copy(update={"draft_model_path": path})
     names = resolved.served_models
-    if doubled := [name for name in names if names.count(name) > 1]:
-        raise SettingError(f"RKLLM_LORA: {doubled[0]} is a name of the model itself already")
+    if duplicates := [name for name in names if names.count(name) > 1]:
+        raise SettingError(f"RKLLM_LORA: {duplicates[0]} is a name of the model itself already")
     return resolved
 
 
-def _resolve_several(settings: S, hub: Hub) -> S:
+def _resolve_models_list(settings: S, hub: Hub) -> S:
     models = []
     for number, entry in enumerate(settings.models):
         name = f"MODELS[{number}]"
         find = partial(find_model, entry.path, settings.engine, hub)
-        changes = {"path": _checked(f"{name}.path", find)}
+        changes = {"path": _find(f"{name}.path", find)}
         if entry.tokenizer is not None:
             find = partial(find_tokenizer, entry.tokenizer, hub)
-            changes["tokenizer"] = _checked(f"{name}.tokenizer", find)
+            changes["tokenizer"] = _find(f"{name}.tokenizer", find)
         models.append(entry.model_copy(update=changes))
     resolved = settings.model_copy(update={"models": tuple(models)})
     try:
-        # Names and engines are known only now.
+        # The names and engines are only known after the files have been found.
         check_models(resolved.models, (), in_threads=False)
         resolved.npu_domains()
     except ValueError as error:
@@ -84,11 +88,11 @@ def _resolve_tokenizer(settings: S, hub: Hub) -> S:
     # The other engines ignore it.
     if folder is None or not is_for_npu:
         return settings
-    path = _checked("RKLLM_TOKENIZER", lambda: find_tokenizer(folder, hub))
+    path = _find("RKLLM_TOKENIZER", lambda: find_tokenizer(folder, hub))
     return settings.model_copy(update={"rkllm_tokenizer": path})
 
 
-def _checked(setting: str, find: Callable[[], Path]) -> Path:
+def _find(setting: str, find: Callable[[], Path]) -> Path:
     try:
         return find()
     except ModelSourceError as error:

@@ -1,4 +1,4 @@
-"""The model file that a setting names: a file, a folder or a repository on the Hugging Face Hub."""
+"""Find the model file that a setting names: a file, a folder or a Hugging Face repository."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from handler.hub import PREFIX, Hub, HubError, HubReference
 
 logger = logging.getLogger(__name__)
 
-# The endings that each value of ENGINE looks for in a folder or repository.
+# The file endings of models in a folder or repository, by the value of ENGINE.
 ENDINGS: Mapping[str, Sequence[str]] = {
     "auto": (".gguf", ".rkllm"),
     "llamacpp": (".gguf",),
@@ -20,7 +20,7 @@ ENDINGS: Mapping[str, Sequence[str]] = {
 }
 _KNOWN_ENDINGS = (".gguf", ".rkllm", ".json")
 
-# Files that the engine needs beside a .rkllm model. A .gguf model contains the same data.
+# Files that the engine needs in addition to a .rkllm model. A .gguf model contains the same data.
 _TOKENIZER_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
@@ -39,12 +39,12 @@ _TOKENIZER = "tokenizer.json"
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 # The quantisation that model cards recommend most often, for the example in an error.
-_USUAL_QUANTISATION = "q4_k_m"
+_RECOMMENDED_QUANTISATION = "q4_k_m"
 _MAX_LISTED = 20
 
 
 class ModelSourceError(Exception):
-    """A setting does not name exactly one model; the message says why, in one sentence."""
+    """A setting does not name exactly one model; the message is one sentence with the reason."""
 
 
 def find_model(source: Path, engine: str = "auto", hub: Hub | None = None) -> Path:
@@ -52,8 +52,8 @@ def find_model(source: Path, engine: str = "auto", hub: Hub | None = None) -> Pa
 
     A folder or repository must contain one model with an ending that `engine` loads; a split GGUF
     counts as one, and its first part is returned. A repository is taken from the local caches if
-    it is there, and otherwise downloaded. The path of a cached file is not resolved: tokenizer
-    files are beside the link, not beside the file that it points to.
+    it is there, and otherwise downloaded. The path of a cached file is not resolved: the
+    tokenizer files are in the folder of the link, not in the folder of its target.
 
     Raises:
         ModelSourceError: there is no model, or several of them.
@@ -69,18 +69,20 @@ def find_model(source: Path, engine: str = "auto", hub: Hub | None = None) -> Pa
         names = [path.name for path in source.iterdir() if path.is_file()]
         models = _models_in(names, ENDINGS[engine])
         if not models:
-            raise ModelSourceError(f"the folder {source} contains no {_listed(ENDINGS[engine])}")
-        return source / _complete(_only(models, str(source)), names, str(source))[0]
+            raise ModelSourceError(
+                f"the folder {source} contains no {_join_endings(ENDINGS[engine])}"
+            )
+        return source / _check_parts(_single_model(models, str(source)), names, str(source))[0]
     if not source.exists():
         raise ModelSourceError(f"there is no file or folder {source}")
     if engine == "auto" and source.suffix not in _KNOWN_ENDINGS:
         raise ModelSourceError(
-            f"{source} must end with {_listed(_KNOWN_ENDINGS)}, or ENGINE must say which engine"
+            f"{source} must end with {_join_endings(_KNOWN_ENDINGS)}, or ENGINE must say which engine"
             " loads it"
         )
     if _PART.fullmatch(source.name):
         names = [path.name for path in source.parent.iterdir() if path.is_file()]
-        return source.parent / _complete(_parts_of(source.name), names, str(source.parent))[0]
+        return source.parent / _check_parts(_parts_of(source.name), names, str(source.parent))[0]
     return source
 
 
@@ -120,43 +122,45 @@ def _find_in_hub(reference: HubReference, engine: str, hub: Hub) -> Path:
     names = hub.files(reference)
     files = _select(reference, names, engine)
     if not files:
-        what = reference.file or _listed(ENDINGS[engine])
+        missing = reference.file or _join_endings(ENDINGS[engine])
         available = _models_in(names, ENDINGS[engine])
-        alternatives = f", but {_enumerated(available)}" if available else ""
-        raise ModelSourceError(f"{reference.with_file('')} contains no {what}{alternatives}")
-    _complete(files, names, str(reference))
-    # The tokenizer first: where the model is in the cache, its companions are there as well.
-    return hub.download(reference, [*_companions(files[0], names), *files]) / files[0]
+        alternatives = f", but {_join_names(available)}" if available else ""
+        raise ModelSourceError(f"{reference.with_file('')} contains no {missing}{alternatives}")
+    _check_parts(files, names, str(reference))
+    # The tokenizer files first: if the model is in the cache, they are too.
+    return hub.download(reference, [*_tokenizer_files(files[0], names), *files]) / files[0]
 
 
 def _find_tokenizer_in_hub(reference: HubReference, hub: Hub) -> Path:
-    wanted = PurePosixPath(reference.file or ".")
-    folder = wanted.parent if wanted.name == _TOKENIZER else wanted
+    requested = PurePosixPath(reference.file or ".")
+    folder = requested.parent if requested.name == _TOKENIZER else requested
     for snapshot in hub.cached_snapshots(reference):
         if (snapshot / folder / _TOKENIZER).is_file():
             return snapshot / folder
     names = hub.files(reference)
     if str(folder / _TOKENIZER) not in names:
         raise ModelSourceError(f"{reference} contains no {_TOKENIZER}")
-    return hub.download(reference, _companions(str(folder / _TOKENIZER), names)) / folder
+    return hub.download(reference, _tokenizer_files(str(folder / _TOKENIZER), names)) / folder
 
 
 def _select(reference: HubReference, names: Sequence[str], engine: str) -> Sequence[str]:
-    """Return the files of the model that a reference means, none if it is not among `names`."""
+    """Return the files of a reference's model; an empty sequence if they are not in `names`."""
     models = _models_in(names, ENDINGS[engine])
-    if wanted := reference.file:
-        if _PART.fullmatch(wanted):
-            return models.get(_parts_of(wanted)[0], ())
-        if wanted in names:
-            if engine == "auto" and wanted not in models:
-                raise ModelSourceError(f"{reference} must end with {_listed(ENDINGS['auto'])}")
-            return (wanted,)
-        models = {name: parts for name, parts in models.items() if name.startswith(f"{wanted}/")}
-    return _only(models, str(reference)) if models else ()
+    if requested := reference.file:
+        if _PART.fullmatch(requested):
+            return models.get(_parts_of(requested)[0], ())
+        if requested in names:
+            if engine == "auto" and requested not in models:
+                raise ModelSourceError(
+                    f"{reference} must end with {_join_endings(ENDINGS['auto'])}"
+                )
+            return (requested,)
+        models = {name: parts for name, parts in models.items() if name.startswith(f"{requested}/")}
+    return _single_model(models, str(reference)) if models else ()
 
 
 def _models_in(names: Iterable[str], endings: Sequence[str]) -> dict[str, Sequence[str]]:
-    """Return the files of each model, by its first file."""
+    """Return the files of each model, keyed by its first file."""
     models: dict[str, Sequence[str]] = {}
     for name in sorted(names):
         path = PurePosixPath(name)
@@ -176,42 +180,42 @@ def _parts_of(name: str) -> Sequence[str]:
     return [f"{match['stem']}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
 
 
-def _only(models: Mapping[str, Sequence[str]], where: str) -> Sequence[str]:
-    """Return the files of the only model. Raises ModelSourceError."""
+def _single_model(models: Mapping[str, Sequence[str]], where: str) -> Sequence[str]:
+    """Return the files of the only model. Raises ModelSourceError if there are several."""
     if len(models) > 1:
-        usual = [name for name in models if _USUAL_QUANTISATION in name.lower()]
+        recommended = [name for name in models if _RECOMMENDED_QUANTISATION in name.lower()]
         root = where if PREFIX not in where else str(HubReference.parse(where).with_file(""))
         raise ModelSourceError(
             f"{where} contains {len(models)} models, name one of them, as in"
-            f" {root}/{(usual or [*models])[0]}: {_enumerated(models)}"
+            f" {root}/{(recommended or [*models])[0]}: {_join_names(models)}"
         )
     return next(iter(models.values()))
 
 
-def _complete(parts: Sequence[str], names: Sequence[str], where: str) -> Sequence[str]:
+def _check_parts(parts: Sequence[str], names: Sequence[str], where: str) -> Sequence[str]:
     if missing := [part for part in parts if part not in names]:
         raise ModelSourceError(f"{where} lacks {missing[0]}, a part of the split model")
     return parts
 
 
-def _companions(model: str, names: Iterable[str]) -> list[str]:
+def _tokenizer_files(model: str, names: Iterable[str]) -> list[str]:
     """Return the tokenizer files in a model's folder; a GGUF model needs none."""
     if model.endswith(".gguf"):
         return []
     folder = PurePosixPath(model).parent
-    wanted = {str(folder / name) for name in _TOKENIZER_FILES}
-    return sorted(name for name in names if name in wanted)
+    tokenizer_names = {str(folder / name) for name in _TOKENIZER_FILES}
+    return sorted(name for name in names if name in tokenizer_names)
 
 
 def _names_below(folder: Path) -> list[str]:
     return [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
 
 
-def _listed(endings: Sequence[str]) -> str:
+def _join_endings(endings: Sequence[str]) -> str:
     return " or ".join(endings)
 
 
-def _enumerated(names: Iterable[str]) -> str:
-    listed = [*names]
-    more = f" and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
-    return ", ".join(listed[:_MAX_LISTED]) + more
+def _join_names(names: Iterable[str]) -> str:
+    all_names = [*names]
+    more = f" and {len(all_names) - _MAX_LISTED} more" if len(all_names) > _MAX_LISTED else ""
+    return ", ".join(all_names[:_MAX_LISTED]) + more

@@ -1,4 +1,4 @@
-"""What an answer is to be checked for beyond the rules: a request's `validation`, and settings."""
+"""Read the checks beyond the rules: a request's `validation`, joined with the settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 P = TypeVar("P")
 
 MAX_SCHEMA_CHARS = 100_000
-# Of all patterns of one schema: compiling them holds the interpreter's lock.
+# The maximum for all patterns of one schema: compiling them holds the interpreter's lock.
 MAX_REPETITIONS = 2_000
 
 PiiKind = Literal["card", "iban", "email", "phone", "key"]
@@ -31,11 +31,11 @@ PII_KINDS: tuple[PiiKind, ...] = get_args(PiiKind)
 
 _Term = Annotated[str, Field(min_length=1, max_length=200)]
 _Terms = Annotated[list[_Term], Field(max_length=1000)]
-_KINDS_SAID = ", ".join(PII_KINDS)
+_PII_KINDS_TEXT = ", ".join(PII_KINDS)
 
 
 class OptionsInput(BaseModel):
-    """The fields of a request's `validation`; null is unset.
+    """The fields of a request's `validation`; null means unset.
 
     Strict; each description completes the sentence "… must be …" of the error naming the field.
     """
@@ -44,7 +44,7 @@ class OptionsInput(BaseModel):
 
     json_schema: dict[str, Any] | None = Field(None, description="a JSON Schema, as an object")
     redact_pii: bool | list[PiiKind] | None = Field(
-        None, description=f"true, false or an array of {_KINDS_SAID}"
+        None, description=f"true, false or an array of {_PII_KINDS_TEXT}"
     )
     language: str | None = Field(None, description="an ISO 639-1 code such as en")
     blocked_intents: _Terms | None = Field(None, description="an array of intents")
@@ -55,70 +55,84 @@ class OptionsInput(BaseModel):
 
 
 class OptionsReader:
-    """Reads what requests ask for and joins it with what the settings ask for.
+    """Reads the `validation` of requests and joins it with the settings.
 
-    A request may ask for another schema, another language and for more to be redacted or blocked;
-    it cannot lift what the settings redact or block. Compiled schemas are kept for the next request
-    with the same one. A package that is missing becomes a warning: the answer is still given.
+    A request may set another schema or language, and may add redactions and blocked terms or
+    intents. It cannot remove those of the settings. Compiled schemas are cached. A missing Python
+    package causes a warning; the request is still answered.
 
-    Owned by one event loop; `Options` it returns may be used by any thread.
+    Owned by one event loop; the returned `Options` may be used by any thread.
     """
 
     def __init__(self, settings: OptionsInput, intents: tuple[str, ...] = ()) -> None:
-        """Build what the settings ask for. Raises InvalidRequest naming the setting."""
+        """Build the options of the settings. Raises InvalidRequest naming the setting."""
         self._intents = intents
         self._settings = settings
         self.defaults, self.warnings = self._join(OptionsInput(), "")
 
-    def read(self, given: Any, path: str = "validation") -> tuple[Options, tuple[str, ...]]:
-        """Return the options for a request, and a warning for each that cannot be honoured.
+    def read(self, raw_options: Any, path: str = "validation") -> tuple[Options, tuple[str, ...]]:
+        """Return the options of a request, and a warning for each one that has no effect.
 
         Raises:
             InvalidRequest: naming the field, its value and what is allowed.
         """
-        if given is None:
+        if raw_options is None:
             return self.defaults, self.warnings
-        if not isinstance(given, Mapping):
-            raise InvalidRequest(f"{path} must be an object, got {describe_value(given)}", path)
-        options, warnings = self._join(_checked(given, path), f"{path}.")
-        return options, (*_keys(path).warnings(given), *warnings)
+        if not isinstance(raw_options, Mapping):
+            raise InvalidRequest(
+                f"{path} must be an object, got {describe_value(raw_options)}", path
+            )
+        options, warnings = self._join(_validate(raw_options, path), f"{path}.")
+        return options, (*_known_keys(path).warnings(raw_options), *warnings)
 
-    def _join(self, asked: OptionsInput, path: str) -> tuple[Options, tuple[str, ...]]:
+    def _join(self, requested: OptionsInput, path: str) -> tuple[Options, tuple[str, ...]]:
         base = self._settings
         warnings: list[str] = []
 
-        def made(name: str, value: T | None, build: Callable[[T], P]) -> P | None:
+        def build_option(name: str, value: T | None, build: Callable[[T], P]) -> P | None:
             if value is None:
                 return None
-            where = name if getattr(asked, name) is None else f"{path}{name}"
+            field = name if getattr(requested, name) is None else f"{path}{name}"
             try:
                 return build(value)
             except ValueError as error:
-                raise InvalidRequest(f"{where}: {error}", where) from None
+                raise InvalidRequest(f"{field}: {error}", field) from None
             except MissingPart as missing:
-                warnings.append(f"{where} was not looked at. {missing}")
+                warnings.append(f"{field} was not checked. {missing}")
                 return None
 
         checks: dict[str, AnswerCheck | None] = {
-            "json_schema": made(
-                "json_schema", _either(asked.json_schema, base.json_schema), _schema
+            "json_schema": build_option(
+                "json_schema", _either(requested.json_schema, base.json_schema), _build_schema_check
             ),
-            "language": made("language", _either(asked.language, base.language), LanguageCheck),
+            "language": build_option(
+                "language", _either(requested.language, base.language), LanguageCheck
+            ),
         }
         blockers = (
-            made("blocked_terms", _terms(base.blocked_terms, asked.blocked_terms), _of_terms),
-            made("blocked_intents", self._blocked_intents(asked, path), _of_intents),
+            build_option(
+                "blocked_terms",
+                _join_terms(base.blocked_terms, requested.blocked_terms),
+                _build_term_blocker,
+            ),
+            build_option(
+                "blocked_intents", self._blocked_intents(requested, path), _build_intent_blocker
+            ),
         )
         options = Options(
             checks={name: check for name, check in checks.items() if check is not None},
-            redactor=made("redact_pii", _kinds(base.redact_pii, asked.redact_pii), _redactor),
+            redactor=build_option(
+                "redact_pii",
+                _join_pii_kinds(base.redact_pii, requested.redact_pii),
+                _build_redactor,
+            ),
             blockers=tuple(blocker for blocker in blockers if blocker is not None),
-            regenerate=bool(_either(asked.regenerate, base.regenerate)),
+            regenerate=bool(_either(requested.regenerate, base.regenerate)),
         )
         return options, tuple(warnings)
 
-    def _blocked_intents(self, asked: OptionsInput, path: str) -> tuple[str, ...] | None:
-        intents = _terms(self._settings.blocked_intents, asked.blocked_intents)
+    def _blocked_intents(self, requested: OptionsInput, path: str) -> tuple[str, ...] | None:
+        intents = _join_terms(self._settings.blocked_intents, requested.blocked_intents)
         for intent in intents or ():
             if intent not in self._intents:
                 raise InvalidRequest(
@@ -129,44 +143,45 @@ class OptionsReader:
         return intents
 
 
-def _checked(given: Mapping[str, Any], path: str) -> OptionsInput:
+def _validate(raw_options: Mapping[str, Any], path: str) -> OptionsInput:
     fields = OptionsInput.model_fields
     try:
-        return OptionsInput.model_validate(dict(given))
+        return OptionsInput.model_validate(dict(raw_options))
     except ValidationError as error:
         name = str(error.errors(include_url=False)[0]["loc"][0])
         raise InvalidRequest(
-            f"{path}.{name} must be {fields[name].description}, got {describe_value(given[name])}",
+            f"{path}.{name} must be {fields[name].description}, "
+            f"got {describe_value(raw_options[name])}",
             f"{path}.{name}",
         ) from None
 
 
 @lru_cache(maxsize=2)
-def _keys(path: str) -> KnownKeys:
-    # Every unknown key is named: a check that was asked for and does not happen must be noticed.
-    return KnownKeys(f"{path}.", OptionsInput.model_fields, names_all=True)
+def _known_keys(path: str) -> KnownKeys:
+    # Every unknown key causes a warning: the client must notice that a requested check is not done.
+    return KnownKeys(f"{path}.", OptionsInput.model_fields, warns_about_all=True)
 
 
-def _either(asked: T | None, base: T | None) -> T | None:
-    return base if asked is None else asked
+def _either(requested: T | None, default: T | None) -> T | None:
+    return default if requested is None else requested
 
 
-def _terms(base: list[str] | None, asked: list[str] | None) -> tuple[str, ...] | None:
-    return (*(base or ()), *(asked or ())) or None
+def _join_terms(default: list[str] | None, requested: list[str] | None) -> tuple[str, ...] | None:
+    return (*(default or ()), *(requested or ())) or None
 
 
-def _kinds(*asked: bool | list[PiiKind] | None) -> frozenset[str] | None:
+def _join_pii_kinds(*settings: bool | list[PiiKind] | None) -> frozenset[str] | None:
     kinds: set[str] = set()
-    for each in asked:
+    for each in settings:
         kinds.update(each if isinstance(each, list) else PII_KINDS if each else ())
     return frozenset(kinds) or None
 
 
-# What these make is imported when it is asked for: few do, and it takes as long to compile as all
-# the rest of the pipeline.
+# The following functions import their modules on first use: few requests need them, and the imports
+# take as long as those of the rest of the pipeline.
 
 
-def _schema(schema: dict[str, Any]) -> AnswerCheck:
+def _build_schema_check(schema: dict[str, Any]) -> AnswerCheck:
     if exceeds(schema, MAX_SCHEMA_CHARS):
         raise ValueError(f"The JSON schema must have at most {MAX_SCHEMA_CHARS} characters.")
     if (count := sum(map(count_repetitions, _patterns(schema)))) > MAX_REPETITIONS:
@@ -202,23 +217,23 @@ def _compiled_schema(schema: bytes) -> AnswerCheck:
 
 
 @lru_cache(maxsize=32)
-def _redactor(kinds: frozenset[str]) -> Redactor:
+def _build_redactor(kinds: frozenset[str]) -> Redactor:
     from validation.options.pii import PiiRedactor
 
     return PiiRedactor(kinds)
 
 
-# A thousand long terms take half a second to read, and up to 400 MB once they were looked for.
+# A thousand long terms take half a second to compile, and up to 400 MB after the first search.
 @lru_cache(maxsize=1)
-def _of_terms(terms: tuple[str, ...]) -> Blocker:
-    return _blocklist(terms=terms)
+def _build_term_blocker(terms: tuple[str, ...]) -> Blocker:
+    return _build_blocklist(terms=terms)
 
 
-def _of_intents(intents: tuple[str, ...]) -> Blocker:
-    return _blocklist(intents=intents)
+def _build_intent_blocker(intents: tuple[str, ...]) -> Blocker:
+    return _build_blocklist(intents=intents)
 
 
-def _blocklist(**blocked: tuple[str, ...]) -> Blocker:
+def _build_blocklist(**blocked: tuple[str, ...]) -> Blocker:
     from validation.options.blocked import Blocklist
 
     return Blocklist(**blocked)

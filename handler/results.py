@@ -95,12 +95,12 @@ class ResultUploader:
             bucket = replace(bucket, name=time.strftime("%m-%y"))
         key = bucket.key(f"{_INVALID_KEY_CHARS.sub('_', job_id)[:200] or 'local'}.json")
         name = f"s3://{bucket.name}/{key}"
-        absent = job_id not in _LOCAL_JOB_IDS
+        only_if_absent = job_id not in _LOCAL_JOB_IDS
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._upload_timeout_s):
                 stored, url = await loop.run_in_executor(
-                    self._threads, self._upload, bucket, key, body, absent
+                    self._threads, self._upload, bucket, key, body, only_if_absent
                 )
             if stored is not None:
                 body, output = stored, _parse_stored(stored, name)
@@ -118,12 +118,12 @@ class ResultUploader:
         raise ResultNotKept(f"the result could not be put into the bucket: {reason}")
 
     def _upload(
-        self, bucket: Bucket, key: str, body: bytes, absent: bool
+        self, bucket: Bucket, key: str, body: bytes, only_if_absent: bool
     ) -> tuple[bytes | None, str]:
         """Write a blob; return the blob that existed already, or None, and the URL."""
         blobs = self._blobs(bucket)
         try:
-            written = blobs.write(key, body, absent=absent)
+            written = blobs.write(key, body, only_if_absent=only_if_absent)
         except BlobUnsupported:
             # The server has no conditional writes: a second attempt replaces the first result.
             written = blobs.write(key, body)

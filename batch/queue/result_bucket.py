@@ -61,7 +61,7 @@ class ResultBucket:
     def check(self) -> None:
         """Check that the bucket can be written and read, before any work is done."""
         with _queue_errors():
-            self._blobs.write(f"{self._prefix}{_PROBE_KEY}", b"", absent=True)
+            self._blobs.write(f"{self._prefix}{_PROBE_KEY}", b"", only_if_absent=True)
             for _ in self._blobs.read(f"{self._prefix}{_PROBE_KEY}"):
                 pass
 
@@ -94,12 +94,12 @@ class ResultBucket:
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Write an object unless the key exists; return whether it was written."""
         with _queue_errors():
-            return self._blobs.write(f"{self._prefix}{key}", body, absent=True)
+            return self._blobs.write(f"{self._prefix}{key}", body, only_if_absent=True)
 
     def upload_if_absent(self, key: str, chunks: Iterable[bytes]) -> bool:
         """Do the same as `put_if_absent` for an object that is too large for memory."""
         with _queue_errors():
-            return self._blobs.upload(f"{self._prefix}{key}", chunks, absent=True)
+            return self._blobs.upload(f"{self._prefix}{key}", chunks, only_if_absent=True)
 
     def list(self, key: str) -> Iterator[BlobInfo]:
         """Yield the objects whose keys start with `key`. The yielded keys include the prefix."""

@@ -1,4 +1,4 @@
-"""The port to wherever blobs are kept, and what can go wrong there."""
+"""The interface of blob stores, and their errors."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Protocol
 
 
 class BlobError(Exception):
-    """A blob cannot be read or written; the message names it and says why."""
+    """A blob cannot be read or written; the message names it and gives the reason."""
 
     retryable = False
 
 
 class BlobNotFound(BlobError):
-    """There is no such blob, or no such place."""
+    """The blob, or its folder or bucket, does not exist."""
 
 
 class BlobDenied(BlobError):
-    """Whoever asks may not: no credentials, wrong or expired ones, or no permission."""
+    """Access is denied: no credentials, wrong or expired ones, or no permission."""
 
 
 class BlobUnsupported(BlobError):
-    """The place does not know what was asked of it, such as to write only what is absent."""
+    """The store does not support the operation, such as a write only if the key is absent."""
 
 
 class BlobUnavailable(BlobError):
-    """The place does not answer, or says that it cannot now: another time it may."""
+    """The store does not respond, or refuses temporarily; a retry may succeed."""
 
     retryable = True
 
@@ -41,29 +41,30 @@ class BlobInfo:
 
 
 class BlobStore(Protocol):
-    """Blobs of one place by their keys, which are paths with slashes.
+    """A store of blobs by key; keys are paths with slashes.
 
-    A blob is there whole or not at all, for everybody at once. All calls block, and may be made
-    from several threads. Each raises BlobError.
+    A blob appears atomically: all readers see either no blob or a complete one. All methods block,
+    may be called from several threads, and raise BlobError.
     """
 
     def read(self, key: str) -> Iterator[bytes]:
         """Yield a blob's bytes in pieces. Raises BlobNotFound."""
 
-    def write(self, key: str, body: bytes, *, absent: bool = False) -> bool:
-        """Keep a blob; with `absent` only where there is none, of several writers just one.
+    def write(self, key: str, body: bytes, *, only_if_absent: bool = False) -> bool:
+        """Write a blob; return whether it was written.
 
-        Returns whether it was written.
+        With `only_if_absent` it is written only if the key has no blob; only one of several
+        concurrent writers succeeds.
         """
 
-    def upload(self, key: str, pieces: Iterable[bytes], *, absent: bool = False) -> bool:
-        """Do the same for one that is too large to be in memory."""
+    def upload(self, key: str, pieces: Iterable[bytes], *, only_if_absent: bool = False) -> bool:
+        """Write a blob that is too large for memory; otherwise as `write`."""
 
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
-        """Yield the blobs whose keys begin so, in the order of their keys."""
+        """Yield the blobs whose keys start with `prefix`, ordered by key."""
 
     def remove(self, key: str) -> None:
-        """Forget a blob, if it is there."""
+        """Delete a blob if it exists."""
 
     def link(self, key: str, expires_s: int) -> str:
-        """Return an address at which anybody can read a blob until it expires."""
+        """Return a URL that gives read access to a blob until it expires."""

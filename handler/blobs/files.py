@@ -1,4 +1,4 @@
-"""Blobs in a folder."""
+"""Store blobs as files in a folder."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 from handler.blobs.blob import BlobDenied, BlobError, BlobInfo, BlobNotFound, BlobUnavailable
 
 _READ_BYTES = 1 << 20
-# What is being written has a name that no key may have.
+# The prefix of temporary files; `list` ignores them.
 _UNFINISHED = ".unfinished-"
 
 
 class FileBlobs:
-    """Keeps each blob in a file of its own below one folder.
+    """Stores each blob as a file below one folder.
 
-    Written beside its place and then linked or renamed to it, synced before: whoever reads sees the
-    whole or nothing, also after a power cut. Holds nothing but the folder's name.
+    A blob is written to a temporary file in the same folder, synced to disk, and then linked or
+    renamed to its path. So a reader sees a complete blob or none, also after a power failure.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -27,17 +27,17 @@ class FileBlobs:
 
     def read(self, key: str) -> Iterator[bytes]:
         """Yield a blob's bytes in pieces. Raises BlobNotFound."""
-        with _told(self._place(key)) as path, path.open("rb") as file:
+        with _translate_errors(self._path(key)) as path, path.open("rb") as file:
             while piece := file.read(_READ_BYTES):
                 yield piece
 
-    def write(self, key: str, body: bytes, *, absent: bool = False) -> bool:
-        """Keep a blob; return whether it was written."""
-        return self.upload(key, (body,), absent=absent)
+    def write(self, key: str, body: bytes, *, only_if_absent: bool = False) -> bool:
+        """Write a blob; return whether it was written."""
+        return self.upload(key, (body,), only_if_absent=only_if_absent)
 
-    def upload(self, key: str, pieces: Iterable[bytes], *, absent: bool = False) -> bool:
-        """Keep a blob; return whether it was written."""
-        with _told(self._place(key)) as path:
+    def upload(self, key: str, pieces: Iterable[bytes], *, only_if_absent: bool = False) -> bool:
+        """Write a blob; return whether it was written."""
+        with _translate_errors(self._path(key)) as path:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = tempfile.NamedTemporaryFile(prefix=_UNFINISHED, dir=path.parent, delete=False)
             unfinished = Path(file.name)
@@ -46,67 +46,71 @@ class FileBlobs:
                     file.writelines(pieces)
                     file.flush()
                     os.fsync(file.fileno())
-                return _put(unfinished, path) if absent else _replace(unfinished, path)
+                return (
+                    _link_if_absent(unfinished, path)
+                    if only_if_absent
+                    else _replace(unfinished, path)
+                )
             finally:
                 unfinished.unlink(missing_ok=True)
 
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
-        """Yield the blobs whose keys begin so, in the order of their keys."""
-        found = []
+        """Yield the blobs whose keys start with `prefix`, ordered by key."""
+        blobs = []
         for path in self._folder.rglob("*"):
             key = path.relative_to(self._folder).as_posix()
             if key.startswith(prefix) and not path.name.startswith(_UNFINISHED) and path.is_file():
-                # It may have gone since.
+                # The file may have been deleted since it was listed.
                 with suppress(FileNotFoundError):
-                    known = path.stat()
-                    found.append(BlobInfo(key, known.st_size, known.st_mtime))
-        yield from sorted(found, key=lambda each: each.key)
+                    status = path.stat()
+                    blobs.append(BlobInfo(key, status.st_size, status.st_mtime))
+        yield from sorted(blobs, key=lambda each: each.key)
 
     def remove(self, key: str) -> None:
-        """Forget a blob, if it is there."""
-        with _told(self._place(key)) as path:
+        """Delete a blob if it exists."""
+        with _translate_errors(self._path(key)) as path:
             path.unlink(missing_ok=True)
 
     def link(self, key: str, expires_s: int) -> str:
-        """Return the file's address; a file does not expire."""
-        return self._place(key).absolute().as_uri()
+        """Return the file's URL, which does not expire."""
+        return self._path(key).absolute().as_uri()
 
-    def _place(self, key: str) -> Path:
+    def _path(self, key: str) -> Path:
         path = self._folder / key
-        inside = Path(os.path.normpath(path)).is_relative_to(os.path.normpath(self._folder))
-        if not key or key.startswith("/") or key.endswith("/") or not inside:
+        is_inside = Path(os.path.normpath(path)).is_relative_to(os.path.normpath(self._folder))
+        if not key or key.startswith("/") or key.endswith("/") or not is_inside:
             raise BlobError(f"{key!r} is not a key: it must be a path below the folder")
         return path
 
 
-def _put(unfinished: Path, path: Path) -> bool:
-    # A link fails where there is something already, whoever was first: a rename does not.
+def _link_if_absent(unfinished: Path, path: Path) -> bool:
+    # Unlike a rename, a link fails if the path exists already.
     try:
         path.hardlink_to(unfinished)
     except FileExistsError:
         return False
-    _sync(path.parent)
+    _sync_folder(path.parent)
     return True
 
 
 def _replace(unfinished: Path, path: Path) -> bool:
     unfinished.replace(path)
-    _sync(path.parent)
+    _sync_folder(path.parent)
     return True
 
 
-def _sync(folder: Path) -> None:
-    """Have a new name on disk as well."""
-    opened = os.open(folder, os.O_RDONLY)
+def _sync_folder(folder: Path) -> None:
+    """Write the folder's entries to disk, so that a new file name survives a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(opened)
+        os.fsync(descriptor)
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[Path]:
-    """Tell an operating system's error as one of a blob's."""
+def _translate_errors(path: Path) -> Iterator[Path]:
+    """Raise errors of the operating system as BlobError."""
     try:
         yield path
     except FileNotFoundError:

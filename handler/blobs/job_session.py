@@ -1,6 +1,7 @@
-"""Connections to the server of a job's bucket, which a client has chosen and which may be hostile.
+"""Restrict connections to the server of a job's bucket: the client chose it, and it may be hostile.
 
-boto3 trusts its server: it resolves the name by itself and reads answers of any length into memory.
+boto3 trusts its server: it resolves the host name itself and reads responses of any length into
+memory.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from urllib3.util.connection import create_connection
 
 from handler.outbound_targets import OutboundPolicy, TargetRefused
 
-# The longest result that RunPod takes is 20 MB, and everything else that a bucket answers is short.
-MAX_ANSWER_BYTES = 32_000_000
-MAX_ANSWER_S = 60.0
+# RunPod's maximum for a result is 20 MB; all other responses of a bucket are short.
+MAX_RESPONSE_BYTES = 32_000_000
+MAX_RESPONSE_S = 60.0
 
 
-class AnswerTooLong(BotoCoreError):  # type: ignore[misc]
-    """A server sent more than any answer has, or sent it for too long."""
+class ResponseTooLong(BotoCoreError):  # type: ignore[misc]
+    """A response is too large or takes too long."""
 
     fmt = "the server's answer {problem}"
 
@@ -44,9 +45,9 @@ class PrivateTarget(BotoCoreError):  # type: ignore[misc]
 
 
 def limit_client(client: Any, targets: OutboundPolicy) -> Any:
-    """Have a boto3 client connect to `targets` alone and bound what it reads; return it."""
+    """Restrict a boto3 client to `targets`, and limit what it reads; return the client."""
     config, url = client.meta.config, client.meta.endpoint_url
-    # boto3 has no option for it.
+    # boto3 has no option for the HTTP session.
     client._endpoint.http_session = JobSession(
         targets,
         timeout=(config.connect_timeout, config.read_timeout),
@@ -59,19 +60,19 @@ def limit_client(client: Any, targets: OutboundPolicy) -> Any:
 
 
 def _forbid_redirect(context: dict[str, Any], **_: Any) -> None:
-    """Mark a question for a bucket's region as redirected already.
+    """Mark the request for a bucket's region as already redirected.
 
-    botocore asks it when a server answers 301 or 307 without a region. Where the answer to that
-    question is again 301 or 307, it would ask again, in a recursion of 80 requests.
+    botocore sends that request when a server responds with 301 or 307 and no region. If the
+    response is 301 or 307 again, botocore would repeat it, in a recursion of 80 requests.
     """
     context.setdefault("s3_redirect", {})["redirected"] = True
 
 
 class JobSession(URLLib3Session):  # type: ignore[misc]
-    """Sends boto3's requests: to `targets` alone, without redirects, with bounds for each answer.
+    """Sends boto3's requests only to `targets`, without redirects, and limits each response.
 
-    Connects to the address that was checked. Where private addresses are refused it uses no proxy
-    of the environment, which would resolve the name once more.
+    Connects to the address that was checked. If private addresses are refused, it uses no proxy of
+    the environment, because a proxy would resolve the host name a second time.
     """
 
     def __init__(self, targets: OutboundPolicy, **options: Any) -> None:
@@ -79,7 +80,7 @@ class JobSession(URLLib3Session):  # type: ignore[misc]
             options["proxies"] = {}
             options["proxies_config"] = None
         super().__init__(**options)
-        pools = _UNCHECKED_POOLS if targets.allows_private else _public_pools(targets)
+        pools = _UNRESTRICTED_POOLS if targets.allows_private else _public_pools(targets)
         self._pool_classes_by_scheme = self._manager.pool_classes_by_scheme = pools
 
     def send(self, request: AWSPreparedRequest) -> AWSResponse:
@@ -88,44 +89,44 @@ class JobSession(URLLib3Session):  # type: ignore[misc]
         try:
             response = super().send(request)
         except HTTPClientError as error:
-            # The library wraps what it does not know, and would try again.
+            # botocore wraps unknown exceptions in this error and would retry.
             reason = error.kwargs.get("error")
             if isinstance(reason, TargetRefused):
                 raise PrivateTarget(reason=reason) from None
             raise
         finally:
             request.stream_output = is_streamed
-        response.raw = _BoundedBody(response.raw)
+        response.raw = _LimitedBody(response.raw)
         if not is_streamed:
             _ = response.content
         return response
 
 
-class _BoundedBody:
-    """A response's body that ends with an error where it is too long, in bytes or in time."""
+class _LimitedBody:
+    """A response body that raises ResponseTooLong beyond a size and a duration."""
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
-        self._left_bytes = MAX_ANSWER_BYTES
-        self._deadline_s = time.monotonic() + MAX_ANSWER_S
+        self._remaining_bytes = MAX_RESPONSE_BYTES
+        self._deadline_s = time.monotonic() + MAX_RESPONSE_S
 
     def read(self, amt: int | None = None) -> bytes:
-        most = self._left_bytes + 1
+        max_bytes = self._remaining_bytes + 1
         try:
-            data: bytes = self._raw.read(most if amt is None else min(amt, most))
+            data: bytes = self._raw.read(max_bytes if amt is None else min(amt, max_bytes))
         except HTTPError as error:
             raise ResponseStreamingError(error=type(error).__name__) from None
-        self._left_bytes -= len(data)
-        if self._left_bytes < 0:
-            self._refuse(f"is longer than {MAX_ANSWER_BYTES // 1_000_000} MB")
+        self._remaining_bytes -= len(data)
+        if self._remaining_bytes < 0:
+            self._fail(f"is longer than {MAX_RESPONSE_BYTES // 1_000_000} MB")
         if time.monotonic() > self._deadline_s:
-            self._refuse(f"took longer than {MAX_ANSWER_S:g} s")
+            self._fail(f"took longer than {MAX_RESPONSE_S:g} s")
         return data
 
-    def _refuse(self, problem: str) -> NoReturn:
-        # Its connection cannot be used again: there is more to come.
+    def _fail(self, problem: str) -> NoReturn:
+        # The connection cannot be reused, because the rest of the response is unread.
         self._raw.close()
-        raise AnswerTooLong(problem=problem)
+        raise ResponseTooLong(problem=problem)
 
     def stream(self, amt: int = 65_536, decode_content: bool | None = None) -> Iterator[bytes]:
         while data := self.read(amt):
@@ -139,7 +140,7 @@ class _BoundedBody:
 
 
 class _NoRedirects:
-    """Returns a redirect as it is.
+    """Returns redirects as responses.
 
     boto3 does not follow redirects either, but urllib3 prepares to: for a 303 it fails with a
     TypeError, because the headers of boto3 are bytes, and the connection stays open.
@@ -157,16 +158,16 @@ class _HTTPSPool(_NoRedirects, AWSHTTPSConnectionPool):  # type: ignore[misc]
     pass
 
 
-_UNCHECKED_POOLS: dict[str, type] = {"http": _HTTPPool, "https": _HTTPSPool}
+_UNRESTRICTED_POOLS: dict[str, type] = {"http": _HTTPPool, "https": _HTTPSPool}
 
 
 def _public_pools(targets: OutboundPolicy) -> dict[str, type]:
-    """Return urllib3's connection pools, with connections to public addresses alone."""
+    """Return urllib3 connection pools that connect to public addresses only."""
 
-    class Checked:
+    class PublicOnly:
         def _new_conn(self: Any) -> Any:
             reason: OSError | None = None
-            # The host stays the one of the URL, for TLS and the Host header.
+            # The connection's host name stays that of the URL, for TLS and the Host header.
             for address in targets.addresses(self._dns_host, self.port):
                 try:
                     return create_connection(
@@ -179,16 +180,16 @@ def _public_pools(targets: OutboundPolicy) -> dict[str, type]:
                     reason = error
             raise NewConnectionError(self, f"Failed to establish a new connection: {reason}")
 
-    class CheckedHTTPConnection(Checked, AWSHTTPConnection):  # type: ignore[misc]
+    class PublicHTTPConnection(PublicOnly, AWSHTTPConnection):  # type: ignore[misc]
         pass
 
-    class CheckedHTTPSConnection(Checked, AWSHTTPSConnection):  # type: ignore[misc]
+    class PublicHTTPSConnection(PublicOnly, AWSHTTPSConnection):  # type: ignore[misc]
         pass
 
-    class CheckedHTTPPool(_HTTPPool):
-        ConnectionCls = CheckedHTTPConnection
+    class PublicHTTPPool(_HTTPPool):
+        ConnectionCls = PublicHTTPConnection
 
-    class CheckedHTTPSPool(_HTTPSPool):
-        ConnectionCls = CheckedHTTPSConnection
+    class PublicHTTPSPool(_HTTPSPool):
+        ConnectionCls = PublicHTTPSConnection
 
-    return {"http": CheckedHTTPPool, "https": CheckedHTTPSPool}
+    return {"http": PublicHTTPPool, "https": PublicHTTPSPool}

@@ -48,7 +48,7 @@ DETOKENIZE_KEYS = KnownKeys("", LABELS | {"model", "tokens"}, notes=_NOTES)
 CALL_LINE_KEYS = KnownKeys(
     "",
     ("body", "custom_id", "method", "url"),
-    elsewhere=dict.fromkeys(
+    misplaced=dict.fromkeys(
         CompletionInput.model_fields.keys()
         | ChatInput.model_fields.keys()
         | set(CHAT_ONLY_PARAMETERS)

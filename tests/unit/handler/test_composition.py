@@ -241,11 +241,11 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SCHEMA_SAID = (
-    "json_schema was not looked at. Checking answers against a JSON schema needs the package "
+    "json_schema was not checked. Checking answers against a JSON schema needs the package "
     "jsonschema-rs, which is not installed: `pip install 'worker-rkllm[validation]'` adds it."
 )
 LANGUAGE_SAID = (
-    "language was not looked at. Checking the language of answers needs the package py3langid, "
+    "language was not checked. Checking the language of answers needs the package py3langid, "
     "which is not installed: `pip install 'worker-rkllm[validation]'` adds it."
 )
 

@@ -382,7 +382,7 @@ def missing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def test_missing_package_is_a_warning(missing: str) -> None:
     _, value, said = MISSING[missing]
     options, warnings = reader().read({missing: value, "redact_pii": True}, PATH)
-    assert warnings == (f"{PATH}.{missing} was not looked at. {said}",)
+    assert warnings == (f"{PATH}.{missing} was not checked. {said}",)
     assert options.checks == {}
     assert redacted(options, CARD) == "[card]"
 
@@ -390,7 +390,7 @@ def test_missing_package_is_a_warning(missing: str) -> None:
 def test_missing_package_of_a_setting_is_a_warning_of_every_request(missing: str) -> None:
     _, value, said = MISSING[missing]
     of_settings = reader(**{missing: value})
-    expected = (f"{missing} was not looked at. {said}",)
+    expected = (f"{missing} was not checked. {said}",)
     assert of_settings.warnings == expected
     assert of_settings.read(None, PATH) == (NO_OPTIONS, expected)
     # It was not this request that asked for it.
@@ -444,4 +444,4 @@ def test_job_is_told_of_what_could_not_be_looked_at(missing: str) -> None:
     _, value, said = MISSING[missing]
     request = parse_job({"input": {"prompt": "x", "validation": {missing: value}}})
     assert isinstance(request, TextRequest)
-    assert request.warnings == (f"{PATH}.{missing} was not looked at. {said}",)
+    assert request.warnings == (f"{PATH}.{missing} was not checked. {said}",)

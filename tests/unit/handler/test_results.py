@@ -344,8 +344,8 @@ class Refusing(FileBlobs):
         self.error = error
         self.always = always
 
-    def write(self, key: str, body: bytes, *, absent: bool = False) -> bool:
-        if self.always or absent:
+    def write(self, key: str, body: bytes, *, only_if_absent: bool = False) -> bool:
+        if self.always or only_if_absent:
             raise self.error
         return super().write(key, body)
 
@@ -387,10 +387,10 @@ class Hanging(FileBlobs):
         self.called = threading.Event()
         self.go = threading.Event()
 
-    def write(self, key: str, body: bytes, *, absent: bool = False) -> bool:
+    def write(self, key: str, body: bytes, *, only_if_absent: bool = False) -> bool:
         self.called.set()
         self.go.wait(30)
-        return super().write(key, body, absent=absent)
+        return super().write(key, body, only_if_absent=only_if_absent)
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ from handler.openai.completions import COMPLETIONS
 from handler.openai.parameters import ChatInput, CompletionInput
 from handler.parameter_names import IGNORED, NEUTRAL
 from handler.request import OpenAIRequest, TextRequest, parse_job
-from handler.unknown_keys import MAX_COMPARED, MAX_LOOKED_AT, KnownKeys
+from handler.unknown_keys import MAX_COMPARED_KEYS, MAX_READ_KEYS, KnownKeys
 from tools.docs.support_matrix import create_call
 
 KNOWN = KnownKeys(
     "box.",
     {"alpha_rate", "beta"},
-    elsewhere={"gamma": "other.", "delta": ""},
+    misplaced={"gamma": "other.", "delta": ""},
     notes={"omega": "is not supported and was ignored"},
 )
 
@@ -70,17 +70,17 @@ def test_warnings_are_bounded_in_number_and_time_when_there_are_thousands_of_key
     warnings = SAMPLING_KEYS.warnings(body)
     # Four comparisons of each key would take minutes.
     assert time.process_time() - began < 2
-    assert len(warnings) == MAX_COMPARED + 1
+    assert len(warnings) == MAX_COMPARED_KEYS + 1
     assert warnings[-1] == (
-        f"input.sampling_params has at least {MAX_LOOKED_AT} unknown keys, of which the first "
-        f"{MAX_COMPARED} were checked for misspelled names"
+        f"input.sampling_params has at least {MAX_READ_KEYS} unknown keys, of which the first "
+        f"{MAX_COMPARED_KEYS} were checked for misspelled names"
     )
 
 
 def test_warnings_count_the_unknown_keys_when_all_of_them_are_looked_at() -> None:
     body = {"top_p": 0.5} | {f"temperatur{index}": index for index in range(100)}
     assert SAMPLING_KEYS.warnings(body)[-1] == (
-        f"input.sampling_params has 100 unknown keys, of which the first {MAX_COMPARED} were "
+        f"input.sampling_params has 100 unknown keys, of which the first {MAX_COMPARED_KEYS} were "
         "checked for misspelled names"
     )
 

@@ -89,9 +89,9 @@ def test_what_is_removed_is_gone(blobs: BlobStore) -> None:
 
 
 def test_absent_writes_what_is_not_there_and_nothing_else(blobs: BlobStore) -> None:
-    assert blobs.write("a", b"first", absent=True)
-    assert not blobs.write("a", b"second", absent=True)
-    assert not blobs.upload("a", [b"third"], absent=True)
+    assert blobs.write("a", b"first", only_if_absent=True)
+    assert not blobs.write("a", b"second", only_if_absent=True)
+    assert not blobs.upload("a", [b"third"], only_if_absent=True)
     assert read(blobs, "a") == b"first"
 
 
@@ -108,7 +108,7 @@ def test_of_writers_at_the_same_time_one_is_first(
 
     def write(number: int) -> bool:
         together.wait()
-        return blobs.write("raced", b"%d" % number, absent=True)
+        return blobs.write("raced", b"%d" % number, only_if_absent=True)
 
     with ThreadPoolExecutor(8) as threads:
         won = [*threads.map(write, range(8))]
@@ -149,7 +149,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(blobs: BlobStore) -> None:
 
 def test_a_large_one_does_not_replace_what_is_there_either(blobs: BlobStore) -> None:
     blobs.write("a", b"first")
-    assert not blobs.upload("a", [b"x" * MB] * 17, absent=True)
+    assert not blobs.upload("a", [b"x" * MB] * 17, only_if_absent=True)
     assert read(blobs, "a") == b"first"
 
 
@@ -157,7 +157,7 @@ def test_nothing_unfinished_is_kept_of_an_upload(
     of_server: BlobStore, server: Seaweed, bucket: str
 ) -> None:
     of_server.write("a", b"first")
-    of_server.upload("a", [b"x" * MB] * 17, absent=True)
+    of_server.upload("a", [b"x" * MB] * 17, only_if_absent=True)
     assert not server.client().list_multipart_uploads(Bucket=bucket).get("Uploads")
 
 

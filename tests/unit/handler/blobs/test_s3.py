@@ -39,7 +39,7 @@ def conflict(answers: Stubber) -> None:
 
 
 def write(answers: Stubber) -> bool:
-    return S3Blobs("b", answers.client).write("k", b"x", absent=True)
+    return S3Blobs("b", answers.client).write("k", b"x", only_if_absent=True)
 
 
 def test_conflict_is_tried_again(answers: Stubber, pauses: list[float]) -> None:
