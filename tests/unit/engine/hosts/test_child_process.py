@@ -18,24 +18,24 @@ def test_thread_wait_env_keeps_known_variables() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "found"), [({}, "PASSIVE 300"), ({"GOMP_SPINCOUNT": "7"}, "PASSIVE 7")]
+    ("known", "expected"), [({}, "PASSIVE 300"), ({"GOMP_SPINCOUNT": "7"}, "PASSIVE 7")]
 )
 def test_start_process_sets_the_thread_wait_env(
-    said: dict[str, str], found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    known: dict[str, str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in said.items():
+    for name, value in known.items():
         monkeypatch.setenv(name, value)
     program = "import os; print(os.environ['OMP_WAIT_POLICY'], os.environ['GOMP_SPINCOUNT'])"
     (tmp_path / "telling.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with start_process("telling", folder=str(tmp_path), stdout=subprocess.PIPE) as process:
-        assert process.communicate(timeout=20)[0].decode().strip() == found
+        assert process.communicate(timeout=20)[0].decode().strip() == expected
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "description"),
     [
         (0, "exited with code 0"),
         (3, "exited with code 3"),
@@ -43,5 +43,5 @@ def test_start_process_sets_the_thread_wait_env(
         (-250, "was killed by signal 250"),
     ],
 )
-def test_describe_exit_names_code_or_signal(code: int, said: str) -> None:
-    assert describe_exit(code) == said
+def test_describe_exit_names_code_or_signal(code: int, description: str) -> None:
+    assert describe_exit(code) == description

@@ -87,7 +87,7 @@ class SimulatedSender:
         self._scheduled += [
             (self.now_s + at * gap_s, run_id, text) for at, text in enumerate(texts)
         ]
-        self._scheduled.sort(key=lambda told: told[0])
+        self._scheduled.sort(key=lambda item: item[0])
 
     def frames(self) -> list[dict[str, Any]]:
         """Run until everything is sent, and return the frames."""
