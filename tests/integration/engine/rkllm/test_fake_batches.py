@@ -38,7 +38,9 @@ def run_of(d: Driver, prompts: Sequence[str | Sequence[int]], **infer: Any) -> i
     return d.functions.run(d.handle, given, d.abi.infer_param(**infer), 1)
 
 
-def test_all_go_on_in_step_and_one_that_has_ended_has_a_negative_id(driver: DriverFactory) -> None:
+def test_batch_steps_together_and_an_ended_sequence_has_a_negative_id(
+    driver: DriverFactory,
+) -> None:
     d, seen = driver(COUNT), list[Seen]()
     batched(d, seen)
     assert run_of(d, [[7, 1], [8, 3], [9, 0]]) == 0
@@ -59,7 +61,7 @@ def test_prompts_may_be_texts(driver: DriverFactory) -> None:
     assert [text for text, _ in seen[0].places] == [b"one", b"two", b"three"]
 
 
-def test_an_error_is_everybodys(driver: DriverFactory) -> None:
+def test_error_ends_the_whole_batch(driver: DriverFactory) -> None:
     d = driver(f'answer when="7"\n  say "x" times=2\n  error null\n{COUNT}')
     seen: list[Seen] = []
     batched(d, seen)
@@ -68,7 +70,7 @@ def test_an_error_is_everybodys(driver: DriverFactory) -> None:
     assert seen[-1].state not in (NORMAL, FINISH)
 
 
-def test_every_place_has_a_cache_size(driver: DriverFactory) -> None:
+def test_cache_size_is_reported_for_every_sequence(driver: DriverFactory) -> None:
     d = driver(COUNT)
     batched(d, [])
     sizes = (ctypes.c_int * (PLACES + 1))(*[-7] * (PLACES + 1))
@@ -86,7 +88,7 @@ def test_logits_are_refused_and_hidden_states_are_not(driver: DriverFactory) -> 
     assert [each.state for each in seen] == [NORMAL, FINISH]
 
 
-def test_what_nobody_has_seen_of_a_batch_ends_the_process(process: ProcessFactory) -> None:
+def test_undocumented_batch_features_end_the_process(process: ProcessFactory) -> None:
     program = (
         "d.destroy(); d.param.extend_param.n_batch = 2; d.init(); "
         "given = (d.abi.input * 2)(d.input([1]), d.input([2])); "

@@ -43,12 +43,12 @@ def test_version_is_in_the_library(
 
 
 @pytest.mark.parametrize("version", ["1.2", "1.1"])
-def test_another_version_may_be_in_it(tmp_path: Path, version: str) -> None:
+def test_version_can_be_overridden(tmp_path: Path, version: str) -> None:
     library = build(version, tmp_path, VERSION="9.8.7")
     assert b"rkllm-runtime version: 9.8.7" in library.read_bytes()
 
 
-def test_two_builds_of_a_folder_are_one(tmp_path: Path) -> None:
+def test_second_build_in_a_folder_reuses_the_first(tmp_path: Path) -> None:
     first = build("1.1", tmp_path)
     written = first.stat().st_mtime_ns
     assert build("1.1", tmp_path) == first

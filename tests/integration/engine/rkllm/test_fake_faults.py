@@ -47,7 +47,7 @@ def test_abort_ends_the_run(driver: DriverFactory, how: str) -> None:
     assert (d.states[-1] == FINISH) == (how == "finish")
 
 
-def test_slow_abort_goes_on_meanwhile(driver: DriverFactory) -> None:
+def test_slow_abort_continues_meanwhile(driver: DriverFactory) -> None:
     d = driver('answer\n  say "a" us=5000 times=100000\n  abort ms=200\n')
     run = d.start()
     assert d.first.wait(20)
@@ -56,7 +56,7 @@ def test_slow_abort_goes_on_meanwhile(driver: DriverFactory) -> None:
     assert len(d.results) > before + 3
 
 
-def test_abort_takes_up_to_five_ms_by_itself(driver: DriverFactory) -> None:
+def test_abort_takes_up_to_five_ms_by_default(driver: DriverFactory) -> None:
     d = driver('answer\n  say "a"\n  hang\n')
     assert aborted(d, d.start()) < BOUND_MS
 
@@ -67,7 +67,7 @@ def test_ignored_abort(driver: DriverFactory) -> None:
     assert d.text == b"a" * 300
 
 
-def test_hang_hears_an_abort_but_says_nothing(driver: DriverFactory) -> None:
+def test_hang_generates_nothing_until_it_is_aborted(driver: DriverFactory) -> None:
     d = driver('answer\n  say "a"\n  hang\n  say "b"\n')
     run = d.start()
     assert d.first.wait(20)
@@ -89,7 +89,7 @@ def test_abort_in_prefill(driver: DriverFactory, prefill: str, least: float, mos
     assert d.results == []
 
 
-def test_abort_with_nothing_to_abort(driver: DriverFactory) -> None:
+def test_abort_without_a_run_does_nothing(driver: DriverFactory) -> None:
     d = driver('answer\n  say "a" times=3\n')
     assert d.abort() == -1
     assert d.asked() == b"aaa"
@@ -124,7 +124,7 @@ def test_late_callbacks_come_after_the_run(driver: DriverFactory) -> None:
     assert d.results[2].thread != d.results[0].thread
 
 
-def test_nothing_is_late_after_destroy(driver: DriverFactory) -> None:
+def test_no_late_callbacks_after_destroy(driver: DriverFactory) -> None:
     d = driver('answer\n  say "a"\n  late 1000 ms=100000\n')
     d.run()
     d.destroy()
@@ -157,7 +157,7 @@ def test_text_does_not_outlive_the_callback(driver: DriverFactory) -> None:
 # ---- crashes and loads that fail ----
 
 
-def test_crash_at_a_token_with_last_words(process: ProcessFactory) -> None:
+def test_crash_at_a_token_prints_the_last_words(process: ProcessFactory) -> None:
     died = process('answer\n  say "a" "b"\n  crash "E RKNN: out of memory"\n')
     assert died.signal is SIGSEGV
     assert "E RKNN: out of memory" in died.error
@@ -168,9 +168,7 @@ def test_crash_on_any_thread(process: ProcessFactory, thread: str) -> None:
     assert process(f"answer\n  thread {thread}\n  crash\n").signal is SIGSEGV
 
 
-def test_init_may_fail_crash_and_take_its_time(
-    driver: DriverFactory, process: ProcessFactory
-) -> None:
+def test_init_can_fail_crash_and_be_slow(driver: DriverFactory, process: ProcessFactory) -> None:
     begin = time.monotonic()
     d = driver("init ms=100 fails=-7")
     assert (d.status, d.handle.value) == (-7, None)
@@ -200,7 +198,7 @@ def test_bad_model_file(
     assert f"bad.rkllm: {why}" in died.error
 
 
-def test_context_that_the_model_does_not_have(process: ProcessFactory) -> None:
+def test_context_beyond_the_model_fails(process: ProcessFactory) -> None:
     died = process("context 4096\nanswer", "print(d.status)", max_context_len=8192)
     assert died.output.endswith("-1\n")
     assert "max_context[8192] must be less than the model's max_context_limit[4096]" in died.error
@@ -209,7 +207,7 @@ def test_context_that_the_model_does_not_have(process: ProcessFactory) -> None:
 SECOND = "print(d.status, d.status or d.destroy(), d.init())"
 
 
-def test_second_init_may_go_another_way(process: ProcessFactory) -> None:
+def test_second_init_can_have_another_outcome(process: ProcessFactory) -> None:
     assert process("chatter none\nsecond_init works", SECOND).output == "0 0 0\n"
     assert process("chatter none\nsecond_init fails", SECOND).output == "0 0 -1\n"
     assert process("chatter none\ninit fails times=1", SECOND).output == "-1 -1 0\n"
@@ -217,7 +215,7 @@ def test_second_init_may_go_another_way(process: ProcessFactory) -> None:
     assert process("chatter none\ninit fails\nsecond_init crashes", SECOND).signal is SIGSEGV
 
 
-def test_chatter_goes_where_it_is_sent(process: ProcessFactory) -> None:
+def test_chatter_goes_to_the_configured_stream(process: ProcessFactory) -> None:
     for where in ("stdout", "stderr", "none"):
         died = process(f"chatter {where}\nanswer", "")
         assert ("rkllm-runtime version" in died.output) == (where == "stdout")
@@ -271,7 +269,7 @@ def test_mistakes_end_the_process(process: ProcessFactory, program: str, why: st
 
 
 @pytest.mark.parametrize("wrong", ABIS.values(), ids=lambda abi: f"as{abi.name}")
-def test_the_other_abi_is_noticed(
+def test_wrong_abi_is_detected(
     forker: Forker,
     fake_library: Callable[[str], Path],
     model: Callable[[str], Path],

@@ -118,7 +118,7 @@ def test_token_ids_match_as_numbers(driver: DriverFactory) -> None:
     assert d.asked([1, 2]) == b"1 2"
 
 
-def test_repetition_and_the_number_asked_for(driver: DriverFactory) -> None:
+def test_repetition_uses_the_number_in_the_prompt(driver: DriverFactory) -> None:
     d = driver(r"""
         answer when="count"
           say "\{i} " times=asked
@@ -186,7 +186,9 @@ def test_threads_of_the_callbacks(driver: DriverFactory) -> None:
     assert rest == [here, other, here, other]
 
 
-def test_dice_fall_by_the_seed(driver: DriverFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_choices_depend_on_the_seed(
+    driver: DriverFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = threading.get_native_id()
 
     def fallen(seed: int) -> list[tuple[bool, bytes | None]]:
@@ -202,7 +204,7 @@ def test_dice_fall_by_the_seed(driver: DriverFactory, monkeypatch: pytest.Monkey
     assert {text for _, text in first} == {b"a", b"", None}
 
 
-def test_perf_is_right_unless_it_is_told_otherwise(driver: DriverFactory) -> None:
+def test_perf_is_correct_unless_the_script_changes_it(driver: DriverFactory) -> None:
     d = driver(r"""
         answer when="wrong"
           say "a"
@@ -231,7 +233,7 @@ def test_perf_is_right_unless_it_is_told_otherwise(driver: DriverFactory) -> Non
 SEEN = 'answer\n  say "\\{seen}"\n'
 
 
-def test_what_the_runtime_saw(driver: DriverFactory) -> None:
+def test_seen_placeholder_contains_the_run_input(driver: DriverFactory) -> None:
     d = driver(SEEN, top_k=7, temperature=0.25, max_new_tokens=9, max_context_len=64)
     seen = d.seen('a "quoted"\nprompt', role="user", thinking=True)
     assert seen["prompt"] == 'a "quoted"\nprompt'
@@ -261,7 +263,7 @@ def sampling(driver: Driver, **values: Any) -> dict[str, Any]:
     return {"sampling_params": ctypes.pointer(driver.abi.sampling(**{**defaults, **values}))}
 
 
-def test_sampling_per_run_where_there_is_any(driver: DriverFactory, abi: Abi) -> None:
+def test_sampling_per_run_where_supported(driver: DriverFactory, abi: Abi) -> None:
     d = driver(SEEN, top_k=7)
     if abi.sampling_per_run:
         own = sampling(d, top_k=1, top_p=0.5)
@@ -303,7 +305,7 @@ def size_of(d: Driver) -> int:
 
 
 @pytest.mark.parametrize(("cached", "beyond"), [("told", 0), ("less", -1), ("more", 1)])
-def test_cache_holds_what_the_script_says(
+def test_cache_content_follows_the_script(
     driver: DriverFactory, call_log: Path, cached: str, beyond: int
 ) -> None:
     d = driver(f'answer\n  spell "abc"\n  cache {cached}\n')
@@ -317,7 +319,7 @@ def test_cache_holds_what_the_script_says(
     assert contexts[1]["ids"] == ",".join(map(str, [*told, 9]))
 
 
-def test_every_byte_is_spelled_with_the_tokenizers_number(driver: DriverFactory) -> None:
+def test_every_byte_is_spelled_with_the_tokenizers_id(driver: DriverFactory) -> None:
     text = "".join(map(chr, range(1, 0x180)))
     d = driver(f"answer\n  spell {quoted(text)}\n")
     assert d.asked() == text.encode()
@@ -331,7 +333,7 @@ def test_failed_run_leaves_its_prompt(driver: DriverFactory) -> None:
     assert size_of(d) == 2
 
 
-def test_cache_may_stay_full_or_not_tell(driver: DriverFactory) -> None:
+def test_clear_and_cache_size_can_fail(driver: DriverFactory) -> None:
     for fault, status in (("clear fails", -1), ("clear lies", 0)):
         d = driver(f'{fault}\nanswer\n  say "a"\n')
         d.run([7, 8], keep_history=1)
@@ -351,7 +353,7 @@ def test_prompt_too_long(driver: DriverFactory, how: str) -> None:
     assert d.run("four", keep_history=1) == -1
 
 
-def test_answer_that_outgrows_the_context(driver: DriverFactory) -> None:
+def test_answer_beyond_the_context(driver: DriverFactory) -> None:
     d = driver('answer\n  say "a" times=10\n', max_context_len=4)
     assert d.asked() == b"a" * 10
     d = driver('window ends\nanswer\n  say "a" times=10\n', max_context_len=4)
@@ -402,7 +404,7 @@ def test_asynchronous_runs_return_at_once(driver: DriverFactory, abi: Abi, is_as
     assert {r.userdata for r in d.results} == {3}
 
 
-def test_paused_run_goes_on_with_the_next(driver: DriverFactory) -> None:
+def test_paused_run_is_resumed_by_the_next(driver: DriverFactory) -> None:
     d = driver('answer\n  say "a" "b" "c"\n')
     d.answer = CallbackAnswer.PAUSE
     assert d.asked() == b"a"
@@ -460,7 +462,7 @@ def test_cross_attention_is_set_and_reset(driver: DriverFactory) -> None:
 
 
 @pytest.mark.parametrize("abi", [ABI_13], ids=["abi1.3"])
-def test_own_tokenizer_and_embeddings(driver: DriverFactory) -> None:
+def test_callers_tokenizer_and_embeddings_are_used(driver: DriverFactory) -> None:
     given: list[Any] = []
 
     def tokenize(userdata: int | None, text: bytes, length: int, ids: Any, room: int) -> int:

@@ -101,7 +101,7 @@ async def test_answer_is_of_the_grammar(engine: Engine) -> None:
 
 
 @only_processes
-async def test_answers_of_clients_fit_what_they_ask_for(service: OpenAIService) -> None:
+async def test_clients_answers_match_their_schemas(service: OpenAIService) -> None:
     # R39: whole and streamed, without a look afterwards.
     whole = await service.complete(service.parse_call(ROUTE, chat(response_format=FORMAT, seed=1)))
     assert "warnings" not in whole
@@ -133,7 +133,7 @@ async def test_function_is_called_with_arguments_that_parse(service: OpenAIServi
 
 
 @only_threads
-async def test_what_can_only_follow_costs_no_run(engine: Engine, call_log: Path) -> None:
+async def test_forced_tokens_cost_no_run(engine: Engine, call_log: Path) -> None:
     text, finish = await ask(engine, json_schema=COLOUR, seed=1)
     fed = [int(call.values["tokens"]) for call in runs(call_log)]
     # The prompt, then what was said, each token once, but for what it ends with.
@@ -173,7 +173,7 @@ async def test_context_is_not_overrun(rkllm_of: RkllmMaker) -> None:
 
 
 @only_threads
-async def test_ends_that_are_ignored_do_not_come(engine: Engine) -> None:
+async def test_ignored_end_tokens_are_not_generated(engine: Engine) -> None:
     # R10
     _, finish = await ask(engine, grammar='root ::= "a"+', ignore_eos=True, max_tokens=20)
     assert (finish.reason, finish.usage.completion_tokens) == (FinishReason.LENGTH, 20)
@@ -184,7 +184,7 @@ async def test_ends_that_are_ignored_do_not_come(engine: Engine) -> None:
 
 
 @only_processes
-async def test_nothing_of_a_constraint_is_in_the_next_answer(
+async def test_constraint_does_not_affect_the_next_answer(
     engine: Engine, service: OpenAIService
 ) -> None:
     free, _ = await ask(engine, seed=4, max_tokens=30)
@@ -202,7 +202,7 @@ async def test_nothing_of_a_constraint_is_in_the_next_answer(
 
 
 @only_threads
-async def test_schema_that_cannot_be_held_to_is_compared(service: OpenAIService) -> None:
+async def test_unsupported_schema_is_validated_afterwards(service: OpenAIService) -> None:
     # R16, R39
     schema = {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True}
     wanted = {"type": "json_schema", "json_schema": {"schema": schema}}
@@ -215,9 +215,7 @@ THINKS = "{% for m in messages %}{{ m.content }}\n{% endfor %}<think>\n"
 
 
 @only_threads
-async def test_model_that_thinks_first_is_held_to_the_schema_from_there(
-    rkllm_of: RkllmMaker, files: Path
-) -> None:
+async def test_schema_applies_after_the_reasoning(rkllm_of: RkllmMaker, files: Path) -> None:
     write_tokenizer(files, THINKS)
     # A token of its own, as models that think have one.
     known: Any = Tokenizer.from_file(str(files / "tokenizer.json"))

@@ -61,7 +61,7 @@ async def embed(engine: Engine, *texts: RenderedPrompt) -> list[tuple[Sequence[f
     return [(each.vector, each.tokens) for each in found]
 
 
-async def leave_a_vector(engine: Engine, log: Path) -> None:
+async def abandon_an_embedding(engine: Engine, log: Path) -> None:
     """Ask for one and leave as soon as it runs: it keeps its slot, for it is still computed."""
     await engine.ready()
     left = asyncio.create_task(embed(engine, (1, 2, 3)))
@@ -78,7 +78,9 @@ def tokenizer(tmp_path: Path) -> Path:
 
 @only_threads
 @pytest.mark.usefixtures("tokenizer")
-async def test_vector_is_the_last_tokens(rkllm_of: RkllmMaker, call_log: Path, abi: Abi) -> None:
+async def test_embedding_is_that_of_the_last_token(
+    rkllm_of: RkllmMaker, call_log: Path, abi: Abi
+) -> None:
     engine = rkllm_of(COUNT)
     assert (await engine.ready()).embeddings
     (vector, tokens), (other, fewer) = await embed(engine, "four!", (7, 8, 9))
@@ -118,7 +120,7 @@ async def test_text_beyond_the_context_is_refused_before_the_run(
 
 
 @only_threads
-async def test_without_a_tokenizer_there_are_no_vectors(rkllm_of: RkllmMaker) -> None:
+async def test_embeddings_need_a_tokenizer(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(COUNT)
     assert not (await engine.ready()).embeddings
     with pytest.raises(UnsupportedParameter, match="the rkllm engine has no embeddings"):
@@ -127,12 +129,12 @@ async def test_without_a_tokenizer_there_are_no_vectors(rkllm_of: RkllmMaker) ->
 
 @only_processes
 @pytest.mark.usefixtures("tokenizer")
-async def test_vectors_and_generations_never_run_at_once(
+async def test_embeddings_and_generations_never_overlap(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
     # A second run on a handle ends the process; a vector that nobody waits for any more is one.
     engine = rkllm_of(f'answer when="1 2 3"\n  prefill_ms 300\n{COUNT}')
-    await leave_a_vector(engine, call_log)
+    await abandon_an_embedding(engine, call_log)
     assert (await ask(engine))[0] == "0 1 2 "
     texts = await asyncio.gather(*(ask(engine) for _ in range(4)), embed(engine, "a", "b"))
     assert [each[0] for each in texts[:4]] == ["0 1 2 "] * 4
@@ -143,11 +145,11 @@ async def test_vectors_and_generations_never_run_at_once(
 
 @only_threads
 @pytest.mark.usefixtures("tokenizer")
-async def test_aborted_run_that_waits_leaves_a_vector_alone(
+async def test_abort_of_a_waiting_run_does_not_affect_an_embedding(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
     engine = rkllm_of(f'answer when="1 2 3"\n  prefill_ms 300 hears\n{COUNT}')
-    await leave_a_vector(engine, call_log)
+    await abandon_an_embedding(engine, call_log)
     waits = asyncio.create_task(ask(engine))
     await wait_until(lambda: engine.waiting == 1)
     waits.cancel()
@@ -158,10 +160,12 @@ async def test_aborted_run_that_waits_leaves_a_vector_alone(
 
 
 @pytest.mark.usefixtures("tokenizer")
-async def test_slot_is_kept_until_the_vector_is_there(rkllm_of: RkllmMaker, call_log: Path) -> None:
+async def test_slot_is_held_until_the_embedding_is_done(
+    rkllm_of: RkllmMaker, call_log: Path
+) -> None:
     # Who came next would wait for it on a clock of its own.
     engine = rkllm_of(f'answer when="1 2 3"\n  prefill_ms 300 hears\n{COUNT}')
-    await leave_a_vector(engine, call_log)
+    await abandon_an_embedding(engine, call_log)
     assert (engine.running, ended(call_log)) == (1, [])
     await wait_until(lambda: engine.running == 0)
     assert [each["end"] for each in ended(call_log)] == ["finished"]
@@ -170,7 +174,7 @@ async def test_slot_is_kept_until_the_vector_is_there(rkllm_of: RkllmMaker, call
 @only_processes
 @pytest.mark.usefixtures("tokenizer")
 @pytest.mark.parametrize("n_batch", [1, 2])
-async def test_vector_that_never_comes_costs_itself(rkllm_of: RkllmMaker, n_batch: int) -> None:
+async def test_hanging_embedding_fails_alone(rkllm_of: RkllmMaker, n_batch: int) -> None:
     # R54
     script = f'answer when="1 2 3"\n  prefill_ms 600000\n{COUNT}'
     engine = rkllm_of(script, n_batch=n_batch, prefill_timeout_s=2.0)
@@ -184,12 +188,12 @@ async def test_vector_that_never_comes_costs_itself(rkllm_of: RkllmMaker, n_batc
 
 @only_processes
 @pytest.mark.usefixtures("tokenizer")
-async def test_vector_that_never_comes_and_nobody_waits_for(
+async def test_hanging_embedding_of_a_client_that_left(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
     script = f'answer when="1 2 3"\n  prefill_ms 600000\n{COUNT}'
     engine = rkllm_of(script, n_batch=2, prefill_timeout_s=2.0)
-    await leave_a_vector(engine, call_log)
+    await abandon_an_embedding(engine, call_log)
     await wait_until(lambda: engine.restarts == 1)
     assert (await ask(engine, (4, 5)))[0] == "0 1 2 "
     assert engine.running == 0
@@ -197,7 +201,7 @@ async def test_vector_that_never_comes_and_nobody_waits_for(
 
 @only_processes
 @pytest.mark.usefixtures("tokenizer")
-async def test_vector_behind_a_long_run_is_waited_for(rkllm_of: RkllmMaker) -> None:
+async def test_embedding_waits_for_a_long_run(rkllm_of: RkllmMaker) -> None:
     script = f'answer when="9 9"\n  say "on " us=20000 times=150\n{COUNT}'
     engine = rkllm_of(script, n_batch=2, prefill_timeout_s=1.5)
     async with await engine.generate(request((9, 9))) as stream:
@@ -210,7 +214,7 @@ async def test_vector_behind_a_long_run_is_waited_for(rkllm_of: RkllmMaker) -> N
 
 @only_threads
 @pytest.mark.usefixtures("tokenizer")
-async def test_vector_finds_nothing_of_a_chat_in_the_cache(
+async def test_embedding_does_not_use_the_cache_of_a_chat(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
     engine = rkllm_of(COUNT)
@@ -223,7 +227,7 @@ async def test_vector_finds_nothing_of_a_chat_in_the_cache(
 
 @only_threads
 @pytest.mark.usefixtures("tokenizer")
-async def test_failure_of_the_runtime_is_told(rkllm_of: RkllmMaker) -> None:
+async def test_runtime_failure_is_reported(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(f'answer when="1 2"\n  returns 3\n{COUNT}')
     with pytest.raises(BackendFailed, match="rkllm_run answered 3"):
         await embed(engine, (1, 2))
@@ -251,7 +255,7 @@ async def test_openai_call_is_counted_and_answered(rkllm_of: RkllmMaker) -> None
 
 @only_threads
 @pytest.mark.usefixtures("tokenizer")
-async def test_memory_is_given_back_where_the_runtime_takes_it(
+async def test_output_is_released_where_the_runtime_supports_it(
     rkllm_of: RkllmMaker, call_log: Path, abi: Abi
 ) -> None:
     await embed(rkllm_of(COUNT), "a")
@@ -262,7 +266,7 @@ async def test_memory_is_given_back_where_the_runtime_takes_it(
 
 @pytest.mark.usefixtures("tokenizer")
 @pytest.mark.parametrize("mode", ["generate", "logits"])
-def test_doctor_tries_a_vector_in_either_mode(
+def test_doctor_tests_an_embedding_in_both_modes(
     library: Path, model: Callable[[str], Path], mode: str
 ) -> None:
     options = {

@@ -55,7 +55,7 @@ def calls(log: Path, *names: str) -> list[Call]:
     return [call for call in read_log(log) if call.name in names]
 
 
-def assert_one_after_the_other(log: Path) -> None:
+def assert_runs_do_not_overlap(log: Path) -> None:
     """A run begins only when the one before has returned, on one thread."""
     runs = calls(log, "rkllm_run", "run_end")
     assert [call.name for call in runs] == ["rkllm_run", "run_end"] * (len(runs) // 2)
@@ -75,7 +75,7 @@ def tokenizer(tmp_path: Path) -> Path:
 # ---- answers ----
 
 
-async def test_claims(rkllm_of: RkllmMaker, abi: Abi) -> None:
+async def test_capabilities(rkllm_of: RkllmMaker, abi: Abi) -> None:
     capabilities = await rkllm_of(COUNT).ready()
     assert (capabilities.backend, capabilities.model) == ("rkllm", "fake")
     assert (capabilities.slots, capabilities.context_length) == (1, 4096)
@@ -115,9 +115,7 @@ async def test_token_ids_are_sent_as_they_are(rkllm_of: RkllmMaker) -> None:
 
 @only_processes
 @pytest.mark.parametrize("bad", [(), (-5,), (2**20,), (2**31,), (2**40,), (1, 2**32 + 1)])
-async def test_token_ids_that_cannot_be_are_refused(
-    rkllm_of: RkllmMaker, bad: tuple[int, ...]
-) -> None:
+async def test_impossible_token_ids_are_refused(rkllm_of: RkllmMaker, bad: tuple[int, ...]) -> None:
     # Handed on, they would be read from memory that is not the model's.
     engine = rkllm_of(COUNT)
     with pytest.raises(RequestRejected, match="prompt: "):
@@ -146,7 +144,7 @@ async def test_max_tokens_is_exact(
         assert not calls(call_log, "rkllm_abort")
     elif how == "slow":
         assert [end.values["end"] for end in ends] == ["aborted"] * 3
-    assert_one_after_the_other(call_log)
+    assert_runs_do_not_overlap(call_log)
 
 
 async def test_answer_that_ends_at_its_limit(rkllm_of: RkllmMaker) -> None:
@@ -193,7 +191,7 @@ async def test_stop_string_ends_at_the_right_character(
     assert (first.values["end"], second.values["end"]) == ("aborted", "aborted")
     # It went on for as long as an abort takes, and nobody was let in meanwhile.
     assert int(first.values["said"]) > 4
-    assert_one_after_the_other(call_log)
+    assert_runs_do_not_overlap(call_log)
 
 
 @only_threads
@@ -204,7 +202,7 @@ async def test_stop_token_ends_the_answer_before_its_text(rkllm_of: RkllmMaker) 
     assert finish.usage.completion_tokens == 2
 
 
-async def test_answer_is_whole_whatever_becomes_of_its_abort(rkllm_of: RkllmMaker) -> None:
+async def test_answer_is_complete_however_its_abort_ends(rkllm_of: RkllmMaker) -> None:
     # The text is there; that the runtime reports an abort as a failure takes nothing from it.
     engine = rkllm_of(
         r"""
@@ -239,7 +237,7 @@ async def test_every_byte_of_a_character_may_be_a_token(rkllm_of: RkllmMaker) ->
 
 
 @only_threads
-async def test_a_character_may_be_cut_anywhere(rkllm_of: RkllmMaker) -> None:
+async def test_character_may_be_split_anywhere(rkllm_of: RkllmMaker) -> None:
     # R27
     data = EMOJI.encode()
     cuts = range(1, len(data))
@@ -277,7 +275,7 @@ async def test_waiting_null_and_empty_texts_are_tokens_without_text(rkllm_of: Rk
 
 
 @only_threads
-async def test_wrong_statistics_change_no_count_of_ours(rkllm_of: RkllmMaker) -> None:
+async def test_wrong_statistics_do_not_change_our_counts(rkllm_of: RkllmMaker) -> None:
     # R4; one less is how a board counts.
     engine = rkllm_of(
         r"""
@@ -302,7 +300,7 @@ async def test_prefill_time_is_the_runtimes(rkllm_of: RkllmMaker) -> None:
     assert 40 <= finish.timings.prefill_ms <= finish.timings.first_token_ms + 1
 
 
-async def test_failures_of_one_request_are_told_and_forgotten(rkllm_of: RkllmMaker) -> None:
+async def test_failure_affects_only_its_own_request(rkllm_of: RkllmMaker) -> None:
     # R50
     engine = rkllm_of(
         r"""
@@ -350,7 +348,7 @@ async def test_single_turn_is_put_into_the_runtimes_template(rkllm_of: RkllmMake
 
 
 @only_threads
-async def test_several_turns_are_one_turn_that_drops_nothing(rkllm_of: RkllmMaker) -> None:
+async def test_several_turns_become_one_complete_turn(rkllm_of: RkllmMaker) -> None:
     # R38: with a warning.
     engine = rkllm_of(SEEN)
     several = chat(
@@ -371,7 +369,7 @@ async def test_several_turns_are_one_turn_that_drops_nothing(rkllm_of: RkllmMake
 
 
 @only_threads
-async def test_plain_prompt_is_said_to_be_put_into_a_template(rkllm_of: RkllmMaker) -> None:
+async def test_plain_prompt_in_a_template_causes_a_warning(rkllm_of: RkllmMaker) -> None:
     # R16
     engine = rkllm_of(SEEN)
     assert (await seen(engine, "Once upon"))["prompt"] == "Once upon"
@@ -390,7 +388,7 @@ async def test_thinking_is_switched_on_by_the_template_kwargs(rkllm_of: RkllmMak
     assert (await seen(engine, chat(turn)))["enable_thinking"] is False
 
 
-async def test_zero_character_would_cut_the_prompt_off(rkllm_of: RkllmMaker) -> None:
+async def test_zero_character_is_refused(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(SEEN)
     for prompt in ("a\0b", chat(("user", "a\0b")), chat(("user", "a"), ("user", "\0"))):
         with pytest.raises(RequestRejected, match="zero character"):
@@ -399,7 +397,7 @@ async def test_zero_character_would_cut_the_prompt_off(rkllm_of: RkllmMaker) -> 
 
 
 @only_threads
-async def test_there_is_nothing_to_render_or_tokenize_with(rkllm_of: RkllmMaker) -> None:
+async def test_render_and_tokenize_need_a_tokenizer(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(SEEN)
     with pytest.raises(UnsupportedParameter, match="RKLLM_TOKENIZER"):
         await engine.render(chat(("user", "hi")))
@@ -408,7 +406,7 @@ async def test_there_is_nothing_to_render_or_tokenize_with(rkllm_of: RkllmMaker)
 
 
 @pytest.mark.parametrize("how", ["error", "silent"])
-async def test_prompt_beyond_the_context_is_named_as_a_possible_reason(
+async def test_failure_names_the_context_as_a_possible_reason(
     rkllm_of: RkllmMaker, how: str
 ) -> None:
     # R54: without a tokenizer only the runtime can count, and it gives no reason.
@@ -419,7 +417,7 @@ async def test_prompt_beyond_the_context_is_named_as_a_possible_reason(
     assert engine.restarts == 0
 
 
-async def test_answer_ends_where_the_context_does(rkllm_of: RkllmMaker) -> None:
+async def test_answer_ends_at_the_end_of_the_context(rkllm_of: RkllmMaker) -> None:
     # R8: the runtime would shift its window and go on for ever.
     engine = rkllm_of('answer\n  say "\\{i} " us=200 times=100000\n', context_length=64)
     text, finish = await ask(engine, tuple(range(10)))
@@ -471,7 +469,7 @@ async def test_chat_is_rendered_by_the_models_template(rkllm_of: RkllmMaker) -> 
 
 @only_threads
 @pytest.mark.usefixtures("tokenizer")
-async def test_plain_prompt_begins_as_the_tokenizer_has_it(rkllm_of: RkllmMaker) -> None:
+async def test_plain_prompt_starts_with_the_tokenizers_special_tokens(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(SEEN)
     ids = [int(word) for word in (await seen(engine, "Once\0 upon"))["prompt"].split()]
     assert text_of(ids) == "<s>Once\0 upon"
@@ -611,7 +609,9 @@ async def test_sampling_of_a_run_is_its_own(rkllm_of: RkllmMaker) -> None:
 @only_processes
 @only_13
 @pytest.mark.parametrize("top_k", [-1, 10**6 + 1, 2**31, 2**32 - 1])
-async def test_all_tokens_are_a_number_the_runtime_has(rkllm_of: RkllmMaker, top_k: int) -> None:
+async def test_top_k_of_all_tokens_is_a_number_the_runtime_accepts(
+    rkllm_of: RkllmMaker, top_k: int
+) -> None:
     # R9: up to 32 bits are taken at the door.
     engine = rkllm_of(SEEN)
     assert (await seen(engine, top_k=top_k))["sampling"]["top_k"] == 1_000_000
@@ -682,12 +682,12 @@ async def test_reload_changes_the_sampling_between_runs(
     assert await warnings_of(engine, (1,), temperature=1.2, top_k=3) == ()
     names = [call.name for call in calls(call_log, "rkllm_init", "rkllm_destroy")]
     assert names == ["rkllm_init", *["rkllm_destroy", "rkllm_init"] * 3]
-    assert_one_after_the_other(call_log)
+    assert_runs_do_not_overlap(call_log)
 
 
 @only_threads
 @only_12
-async def test_requests_that_differ_in_nothing_the_runtime_has_reload_nothing(
+async def test_parameters_unknown_to_the_runtime_cause_no_reload(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
     engine = rkllm_of(SEEN, sampling="reload")
@@ -714,7 +714,7 @@ async def test_end_of_sequence_is_ignored_by_a_reload(rkllm_of: RkllmMaker, call
 
 @only_12
 @only_processes
-async def test_failed_reload_costs_its_requests_until_one_works(rkllm_of: RkllmMaker) -> None:
+async def test_failed_reload_fails_requests_until_one_succeeds(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(f"second_init fails\n{SEEN}", sampling="reload")
     await ask(engine, **DEFAULTS)
     for _ in range(2):
@@ -746,7 +746,7 @@ async def load_error(engine: Engine) -> EngineError:
 @only_threads
 @only_13
 @pytest.mark.parametrize("tokens", [100, 16_416, 4095])
-async def test_context_that_no_model_can_have(rkllm_of: RkllmMaker, tokens: int) -> None:
+async def test_unsupported_context_length_is_refused(rkllm_of: RkllmMaker, tokens: int) -> None:
     error = await load_error(rkllm_of(COUNT, context_length=tokens))
     assert error.message == (
         "CONTEXT_LENGTH must be a multiple of 32 and at most 16384 for the RKLLM runtime, "
@@ -754,14 +754,14 @@ async def test_context_that_no_model_can_have(rkllm_of: RkllmMaker, tokens: int)
     )
 
 
-async def test_context_that_this_model_does_not_have(rkllm_of: RkllmMaker) -> None:
+async def test_context_beyond_the_model_is_refused(rkllm_of: RkllmMaker) -> None:
     error = await load_error(rkllm_of(f"context 4096\n{COUNT}", context_length=8192))
     assert "rkllm_init failed with -1" in error.message
     assert "a context of 8192 tokens (CONTEXT_LENGTH)" in error.message
 
 
 @only_threads
-async def test_context_of_zero_is_the_usual_one(rkllm_of: RkllmMaker) -> None:
+async def test_context_of_zero_means_the_default(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(SEEN, context_length=0)
     assert (await engine.ready()).context_length == 4096
     assert (await seen(engine))["max_context_len"] == 4096
@@ -792,7 +792,7 @@ async def test_bad_model_is_named(
 
 @only_threads
 @only_13
-async def test_model_that_cannot_be_looked_at_says_why(
+async def test_unreadable_model_error_gives_the_reason(
     rkllm_of: RkllmMaker, tmp_path: Path
 ) -> None:
     # As in a folder that may not be entered, which for root there is not.
@@ -803,7 +803,9 @@ async def test_model_that_cannot_be_looked_at_says_why(
 
 @only_processes
 @only_13
-async def test_path_that_is_no_text_is_refused(rkllm_of: RkllmMaker, tmp_path: Path) -> None:
+async def test_path_with_invalid_characters_is_refused(
+    rkllm_of: RkllmMaker, tmp_path: Path
+) -> None:
     error = await load_error(rkllm_of(Path(os.fsdecode(bytes(tmp_path) + b"/\xff.rkllm"))))
     assert "cannot be passed on to its process, for it is not UTF-8" in error.message
 
@@ -816,7 +818,7 @@ async def test_no_model_at_all(rkllm_of: RkllmMaker) -> None:
 
 
 @only_processes
-async def test_init_that_fails_says_what_to_look_at(rkllm_of: RkllmMaker) -> None:
+async def test_failed_init_lists_possible_causes(rkllm_of: RkllmMaker) -> None:
     error = await load_error(rkllm_of("init fails=-7"))
     assert "rkllm_init failed with -7" in error.message
     for hint in ("converted for this chip", "memory", "CONTEXT_LENGTH", "NPU driver"):
@@ -824,7 +826,7 @@ async def test_init_that_fails_says_what_to_look_at(rkllm_of: RkllmMaker) -> Non
 
 
 @only_threads
-async def test_wrong_abi_is_refused_before_anything_is_called(
+async def test_wrong_abi_is_refused_before_any_call(
     rkllm_of: RkllmMaker, call_log: Path, abi: Abi
 ) -> None:
     # rknn-llm#509: called by the other's, it segfaults.

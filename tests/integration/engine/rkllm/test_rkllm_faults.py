@@ -62,7 +62,7 @@ FOREVER = 'answer\n  say "on " us=1000 times=10000000\n'
 BOUND_S = 15
 
 
-async def assert_next_is_fine(engine: Engine) -> None:
+async def assert_next_request_succeeds(engine: Engine) -> None:
     async with asyncio.timeout(BOUND_S):
         text, finish = await ask(engine, "next")
     assert text == NEXT_TEXT
@@ -74,7 +74,7 @@ def calls(log: Path, *names: str) -> list[Call]:
     return [call for call in read_log(log) if call.name in names]
 
 
-def assert_one_after_the_other(log: Path) -> None:
+def assert_runs_do_not_overlap(log: Path) -> None:
     names = [call.name for call in calls(log, "rkllm_run", "run_end")]
     assert names == ["rkllm_run", "run_end"] * (len(names) // 2)
 
@@ -97,7 +97,7 @@ async def test_segfault_at_a_token(rkllm_of: RkllmMaker, token: int) -> None:
             await read_into(stream, texts)
     assert "\n" not in caught.value.message
     assert "".join(f"{i} " for i in range(token)).startswith("".join(texts))
-    await assert_next_is_fine(engine)
+    await assert_next_request_succeeds(engine)
     assert engine.restarts == 1
     assert [event.dead for event in events if isinstance(event, HostLost)] == [False]
 
@@ -109,7 +109,7 @@ async def test_segfault_on_a_foreign_thread(rkllm_of: RkllmMaker, thread: str) -
     engine = rkllm_of(f'{NEXT}\nanswer\n  thread {thread}\n  say "a"\n  crash\n')
     with pytest.raises(EngineCrashed, match="SIGSEGV"):
         await ask(engine)
-    await assert_next_is_fine(engine)
+    await assert_next_request_succeeds(engine)
 
 
 @only_processes
@@ -159,7 +159,7 @@ async def test_host_killed_in_the_middle(rkllm_of: RkllmMaker) -> None:
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(EngineCrashed, match="was killed by SIGKILL while"):
             await read(stream)
-    await assert_next_is_fine(engine)
+    await assert_next_request_succeeds(engine)
     assert child_pid(engine) != pid
     assert is_gone(pid)
 
@@ -167,20 +167,20 @@ async def test_host_killed_in_the_middle(rkllm_of: RkllmMaker) -> None:
 # ---- silence and aborts ----
 
 
-async def test_hang_is_noticed_and_aborted(rkllm_of: RkllmMaker) -> None:
+async def test_hang_is_detected_and_aborted(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(f'{NEXT}\nanswer\n  say "a"\n  hang\n', stall_timeout_s=0.3)
     async with await engine.generate(request("go")) as stream:
         assert await first_text(stream) == "a"
         async with asyncio.timeout(BOUND_S):
             with pytest.raises(EngineStalled, match="STALL_TIMEOUT_S"):
                 await anext(stream)
-    await assert_next_is_fine(engine)
+    await assert_next_request_succeeds(engine)
     assert engine.restarts == 0
 
 
 @only_processes
 @only_13
-async def test_hang_that_hears_no_abort_costs_the_host(rkllm_of: RkllmMaker) -> None:
+async def test_hang_that_ignores_the_abort_kills_the_host(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(
         f'{NEXT}\nanswer\n  say "a"\n  hang\n  abort ignored\n',
         stall_timeout_s=0.3,
@@ -189,13 +189,13 @@ async def test_hang_that_hears_no_abort_costs_the_host(rkllm_of: RkllmMaker) -> 
     async with asyncio.timeout(BOUND_S):
         with pytest.raises(EngineStalled, match="STALL_TIMEOUT_S"):
             await ask(engine, "go")
-    await assert_next_is_fine(engine)
+    await assert_next_request_succeeds(engine)
     assert engine.restarts == 1
 
 
 @only_processes
 @only_12
-async def test_hang_in_prefill_costs_the_host(rkllm_of: RkllmMaker) -> None:
+async def test_hang_in_prefill_kills_the_host(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(
         f'{NEXT}\nanswer\n  prefill_ms 600000\n  say "a"\n',
         prefill_timeout_s=0.3,
@@ -204,15 +204,13 @@ async def test_hang_in_prefill_costs_the_host(rkllm_of: RkllmMaker) -> None:
     async with asyncio.timeout(BOUND_S):
         with pytest.raises(EngineStalled, match="PREFILL_TIMEOUT_S"):
             await ask(engine, "go")
-    await assert_next_is_fine(engine)
+    await assert_next_request_succeeds(engine)
     assert engine.restarts == 1
 
 
 @only_processes
 @only_13
-async def test_template_that_loops_for_ever_costs_the_host(
-    rkllm_of: RkllmMaker, tmp_path: Path
-) -> None:
+async def test_endless_template_kills_the_host(rkllm_of: RkllmMaker, tmp_path: Path) -> None:
     # The sandbox bounds a range, not what is done with many of them.
     loop = "{% for i in range(99999) %}"
     write_tokenizer(tmp_path, loop * 3 + "{% endfor %}" * 3)
@@ -222,13 +220,13 @@ async def test_template_that_loops_for_ever_costs_the_host(
     async with asyncio.timeout(BOUND_S):
         with pytest.raises(EngineStalled, match="PREFILL_TIMEOUT_S"):
             await ask(engine, Chat((Message("user", "hi"),)))
-    await assert_next_is_fine(engine)
+    await assert_next_request_succeeds(engine)
     assert engine.restarts == 1
 
 
 @only_threads
 @only_13
-async def test_ignored_abort_in_a_thread_is_the_end_and_says_so(rkllm_of: RkllmMaker) -> None:
+async def test_ignored_abort_in_thread_mode_stops_the_engine(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(
         'answer\n  say "on " us=1000 times=1200\n  abort ignored\n', abort_grace_s=0.2
     )
@@ -252,12 +250,14 @@ async def test_ignored_abort_of_a_client_that_left(rkllm_of: RkllmMaker) -> None
         pid = child_pid(engine)
     async with asyncio.timeout(BOUND_S):
         await stream.wait_ended()
-    await assert_next_is_fine(engine)
+    await assert_next_request_succeeds(engine)
     assert engine.restarts == 1
     assert is_gone(pid)
 
 
-async def test_ignored_abort_that_ends_in_time(rkllm_of: RkllmMaker, call_log: Path) -> None:
+async def test_ignored_abort_of_a_run_that_ends_in_time(
+    rkllm_of: RkllmMaker, call_log: Path
+) -> None:
     # A stop string is there, and the runtime goes on to its own end: nobody is let in before.
     engine = rkllm_of(
         f"""{NEXT}
@@ -268,28 +268,26 @@ async def test_ignored_abort_that_ends_in_time(rkllm_of: RkllmMaker, call_log: P
     )
     text, finish = await ask(engine, "go", stop=("stop",))
     assert (text, finish.usage.completion_tokens) == ("one ", 1)
-    await assert_next_is_fine(engine)
+    await assert_next_request_succeeds(engine)
     assert [call.values["said"] for call in calls(call_log, "run_end")] == ["200", "200"]
-    assert_one_after_the_other(call_log)
+    assert_runs_do_not_overlap(call_log)
     assert engine.restarts == 0
 
 
-async def test_slow_abort_lets_nobody_in_before_it_is_over(
-    rkllm_of: RkllmMaker, call_log: Path
-) -> None:
+async def test_slow_abort_delays_the_next_request(rkllm_of: RkllmMaker, call_log: Path) -> None:
     # R31
     engine = rkllm_of(NEXT + FOREVER + "  abort ms=300\n", abort_grace_s=10)
     async with await engine.generate(request("go")) as stream:
         await first_text(stream)
     assert engine.running == 1
-    await assert_next_is_fine(engine)
-    assert_one_after_the_other(call_log)
+    await assert_next_request_succeeds(engine)
+    assert_runs_do_not_overlap(call_log)
     aborted, begun = calls(call_log, "rkllm_abort")[0], calls(call_log, "rkllm_run")[1]
     assert begun.ns - aborted.ns >= 300_000_000
     assert engine.restarts == 0
 
 
-async def test_abort_before_the_run_has_begun(rkllm_of: RkllmMaker) -> None:
+async def test_abort_before_the_run_has_started(rkllm_of: RkllmMaker) -> None:
     # What comes before the runtime is ready for it must not be lost.
     engine = rkllm_of(NEXT + FOREVER, abort_grace_s=5)
     async with asyncio.timeout(3 * BOUND_S):
@@ -299,7 +297,7 @@ async def test_abort_before_the_run_has_begun(rkllm_of: RkllmMaker) -> None:
                     await asyncio.sleep(0)
             await stream.wait_ended()
             assert isinstance(stream.error, GenerationCancelled)
-    await assert_next_is_fine(engine)
+    await assert_next_request_succeeds(engine)
     assert engine.restarts == 0
 
 
@@ -318,23 +316,23 @@ async def test_cancelled_prefill_is_waited_out_without_a_reload(
             await anext(stream)
     assert not calls(call_log, "run_end")
     assert engine.running == 1
-    await assert_next_is_fine(engine)
+    await assert_next_request_succeeds(engine)
     begun, ended = calls(call_log, "rkllm_run", "run_end")[:2]
     assert ended.ns - begun.ns >= 900_000_000
     assert engine.restarts == 0
     assert len(calls(call_log, "rkllm_init")) == 1
-    assert_one_after_the_other(call_log)
+    assert_runs_do_not_overlap(call_log)
 
 
 @only_13
-async def test_prefill_that_takes_too_long_is_told_and_waited_out(rkllm_of: RkllmMaker) -> None:
+async def test_prefill_timeout_is_reported_and_the_prefill_waited_out(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(
         f'{NEXT}\nanswer\n  prefill_ms 700\n  say "a"\n', prefill_timeout_s=0.2, abort_grace_s=10
     )
     await engine.ready()
     with pytest.raises(EngineStalled, match="PREFILL_TIMEOUT_S"):
         await ask(engine, "go")
-    await assert_next_is_fine(engine)
+    await assert_next_request_succeeds(engine)
     assert engine.restarts == 0
 
 
@@ -345,7 +343,7 @@ async def test_cancelling_during_a_reload(rkllm_of: RkllmMaker, call_log: Path) 
         await wait_until(lambda: len(calls(call_log, "rkllm_init")) >= 1 and destroyed(call_log))
     async with asyncio.timeout(BOUND_S):
         await stream.wait_ended()
-    await assert_next_is_fine(engine)
+    await assert_next_request_succeeds(engine)
     assert engine.restarts == 0
     # The run that nobody waits for was never begun.
     assert len(calls(call_log, "rkllm_run")) == 1
@@ -367,7 +365,7 @@ async def test_error_state(rkllm_of: RkllmMaker) -> None:
             await read_into(stream, texts)
     assert "\n" not in caught.value.message
     assert "".join(texts) == "ab"
-    await assert_next_is_fine(engine)
+    await assert_next_request_succeeds(engine)
     assert engine.restarts == 0
 
 
@@ -375,27 +373,27 @@ async def test_no_finish_at_the_end(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(f'{NEXT}\nanswer\n  say "a" "b"\n  finish none\n')
     with pytest.raises(BackendFailed, match="without saying that it was done"):
         await ask(engine, "go")
-    await assert_next_is_fine(engine)
+    await assert_next_request_succeeds(engine)
     assert engine.restarts == 0
 
 
-async def test_no_finish_at_a_limit_that_the_library_was_told(rkllm_of: RkllmMaker) -> None:
+async def test_missing_finish_at_a_limit_known_to_the_library(rkllm_of: RkllmMaker) -> None:
     # All is there that was wanted, whatever is left out behind it.
     engine = rkllm_of(f'{NEXT}\nanswer\n  say "x" times=100\n  finish none\n')
     text, end = await ask(engine, "go", max_tokens=5)
     assert (text, end.reason, end.usage.completion_tokens) == ("xxxxx", FinishReason.LENGTH, 5)
-    await assert_next_is_fine(engine)
+    await assert_next_request_succeeds(engine)
     assert engine.restarts == 0
 
 
 @pytest.mark.parametrize("finish", ["finish", "no_finish"])
-async def test_finish_or_none_after_an_abort(rkllm_of: RkllmMaker, finish: str) -> None:
+async def test_optional_finish_after_an_abort(rkllm_of: RkllmMaker, finish: str) -> None:
     engine = rkllm_of(NEXT + FOREVER + f"  abort {finish}\n")
     text, end = await ask(engine, (1, 2, 3), stop=("on on",))
     assert (text, end.usage.prompt_tokens, end.usage.completion_tokens) == ("", 3, 2)
     async with await engine.generate(request("go")) as stream:
         await first_text(stream)
-    await assert_next_is_fine(engine)
+    await assert_next_request_succeeds(engine)
     assert engine.restarts == 0
 
 
@@ -418,7 +416,7 @@ async def test_callbacks_from_any_thread(rkllm_of: RkllmMaker, thread: str) -> N
     assert (await ask(engine, "forever", stop=("7",)))[0] == "0 1 2 3 4 5 6 "
     async with await engine.generate(request("forever")) as stream:
         await first_text(stream)
-    await assert_next_is_fine(engine)
+    await assert_next_request_succeeds(engine)
     assert engine.restarts == 0
 
 
@@ -439,7 +437,7 @@ SLOW_TEXT = "".join(f"{i} " for i in range(250))
 
 
 @pytest.mark.parametrize("before", ["whole", "failed", "forever"])
-async def test_late_callbacks_reach_nobody(
+async def test_late_callbacks_are_ignored(
     rkllm_of: RkllmMaker, call_log: Path, before: str
 ) -> None:
     # R31: after a return, an error and an abort, while the next answer is on its way.
@@ -527,7 +525,7 @@ def start(tmp_path: Path) -> Iterator[Starter]:
 
 
 @pytest.mark.parametrize("wedged", ["hang", 'say "b" us=1000 times=10000000'])
-async def test_parent_killed_while_the_runtime_is_deaf(
+async def test_parent_killed_while_the_runtime_ignores_aborts(
     start: Starter, library: Path, model: Callable[[str], Path], wedged: str
 ) -> None:
     script = f'answer\n  say "a"\n  {wedged}\n  abort ignored\n'
@@ -541,7 +539,7 @@ async def test_parent_killed_while_the_runtime_is_deaf(
 
 
 @pytest.mark.parametrize("isolation", ["process", "thread"])
-async def test_parent_killed_while_a_library_is_looked_at(
+async def test_parent_killed_while_a_library_is_inspected(
     start: Starter, model: Callable[[str], Path], tmp_path: Path, isolation: str
 ) -> None:
     library = build_odd(tmp_path / "hangs", "AT_13", "HANGS")

@@ -74,7 +74,7 @@ async def turn(
 # ---- chats ----
 
 
-async def test_ten_turns_read_only_what_is_new(
+async def test_each_of_ten_turns_computes_only_new_tokens(
     rkllm_of: RkllmMaker, whole: Callable[[list[Message]], str], call_log: Path
 ) -> None:
     engine = rkllm_of(SPEAKS)
@@ -92,7 +92,7 @@ async def test_ten_turns_read_only_what_is_new(
 
 
 @only_threads
-async def test_prompts_are_those_of_an_engine_that_reuses_nothing(
+async def test_contexts_equal_those_without_reuse(
     rkllm_of: RkllmMaker, folder: Path, call_log: Path
 ) -> None:
     for reuse in (True, False):
@@ -109,7 +109,7 @@ async def test_prompts_are_those_of_an_engine_that_reuses_nothing(
 
 
 @only_threads
-async def test_edited_history_is_read_whole(
+async def test_edited_history_is_computed_completely(
     rkllm_of: RkllmMaker, whole: Callable[[list[Message]], str], call_log: Path
 ) -> None:
     engine = rkllm_of(SPEAKS)
@@ -131,7 +131,7 @@ async def test_edited_history_is_read_whole(
 
 
 @only_threads
-async def test_interleaved_chats_see_nothing_of_each_other(
+async def test_interleaved_chats_are_isolated(
     rkllm_of: RkllmMaker, whole: Callable[[list[Message]], str], call_log: Path
 ) -> None:
     engine = rkllm_of(SPEAKS)
@@ -241,7 +241,7 @@ def test_random_turns_of_several_chats(
 
 @only_threads
 @pytest.mark.parametrize("cached", ["told", "less", "more"])
-async def test_cut_answer_is_gone_on_from_where_the_cache_is_known(
+async def test_cut_answer_is_reused_up_to_the_known_cache(
     rkllm_of: RkllmMaker,
     whole: Callable[[list[Message]], str],
     call_log: Path,
@@ -264,7 +264,7 @@ async def test_cut_answer_is_gone_on_from_where_the_cache_is_known(
 
 
 @only_threads
-async def test_end_token_in_the_cache_is_gone_on_from_where_it_was_told(
+async def test_end_token_in_the_cache_is_reused_if_it_was_reported(
     rkllm_of: RkllmMaker, whole: Callable[[list[Message]], str], call_log: Path
 ) -> None:
     engine = rkllm_of(f"{SPEAKS}  cache ended\n")
@@ -277,7 +277,7 @@ async def test_end_token_in_the_cache_is_gone_on_from_where_it_was_told(
 
 @only_13
 @only_threads
-async def test_answer_that_would_be_told_otherwise_is_read_again(
+async def test_answer_that_tokenises_differently_is_computed_again(
     rkllm_of: RkllmMaker, whole: Callable[[list[Message]], str], call_log: Path
 ) -> None:
     # The same text in other tokens: what the model has read is not what it would be given.
@@ -290,7 +290,7 @@ async def test_answer_that_would_be_told_otherwise_is_read_again(
 
 @only_13
 @only_threads
-async def test_characters_of_several_tokens_are_known_by_their_ids(
+async def test_multi_token_characters_are_matched_by_token_id(
     rkllm_of: RkllmMaker, folder: Path, call_log: Path
 ) -> None:
     first, second = tokenizer().encode("é", add_special_tokens=False).ids
@@ -303,7 +303,7 @@ async def test_characters_of_several_tokens_are_known_by_their_ids(
 
 @only_13
 @only_threads
-async def test_answer_that_fills_the_context_is_not_gone_on_from(
+async def test_answer_that_fills_the_context_is_not_reused(
     rkllm_of: RkllmMaker, folder: Path, call_log: Path
 ) -> None:
     engine = rkllm_of('answer\n  spell "abcdefghij" times=40\n', context_length=128)
@@ -314,7 +314,7 @@ async def test_answer_that_fills_the_context_is_not_gone_on_from(
 
 
 @only_threads
-async def test_nothing_is_gone_on_from_after_a_failure(
+async def test_nothing_is_reused_after_a_failure(
     rkllm_of: RkllmMaker, folder: Path, call_log: Path
 ) -> None:
     failures = {"aaa": 'error "no"', "bbb": "returns 3", "ccc": "finish none"}
@@ -331,7 +331,7 @@ async def test_nothing_is_gone_on_from_after_a_failure(
 
 @only_threads
 @only_12
-async def test_nothing_is_left_after_a_reload(
+async def test_nothing_is_reused_after_a_reload(
     rkllm_of: RkllmMaker, folder: Path, call_log: Path
 ) -> None:
     engine = rkllm_of(SPEAKS, sampling="reload")
@@ -343,7 +343,7 @@ async def test_nothing_is_left_after_a_reload(
 
 @only_processes
 @only_13
-async def test_nothing_is_left_after_a_crash(
+async def test_nothing_is_reused_after_a_crash(
     rkllm_of: RkllmMaker, folder: Path, call_log: Path
 ) -> None:
     engine = rkllm_of(f'answer when="{ids_of("zzz")}"\n  crash\n{SPEAKS}')
@@ -356,7 +356,7 @@ async def test_nothing_is_left_after_a_crash(
 
 
 @only_threads
-async def test_text_never_goes_on_from_tokens(rkllm_of: RkllmMaker, call_log: Path) -> None:
+async def test_text_prompt_never_reuses_tokens(rkllm_of: RkllmMaker, call_log: Path) -> None:
     # Without a tokenizer a prompt is tokens only where the client sends tokens.
     engine = rkllm_of(f'answer when="hi"\n  say "\\{{seen}}"\n{SPEAKS}')
     prompt = tuple(range(20))
@@ -374,7 +374,7 @@ async def test_text_never_goes_on_from_tokens(rkllm_of: RkllmMaker, call_log: Pa
 @only_13
 @only_threads
 @pytest.mark.parametrize("fault", ["clear lies", "cache_size fails"])
-async def test_cache_that_cannot_be_emptied_ends_all_reuse(
+async def test_cache_that_cannot_be_cleared_disables_reuse(
     rkllm_of: RkllmMaker,
     whole: Callable[[list[Message]], str],
     call_log: Path,
@@ -410,7 +410,7 @@ async def test_reuse_can_be_turned_off(rkllm_of: RkllmMaker, folder: Path, call_
 
 
 @only_threads
-async def test_adapters_never_go_on_from_each_others_cache(
+async def test_adapters_never_reuse_each_others_cache(
     rkllm_of: RkllmMaker, whole: Callable[[list[Message]], str], call_log: Path, tmp_path: Path
 ) -> None:
     # The stand-in ends the process that does.
@@ -427,7 +427,7 @@ async def test_adapters_never_go_on_from_each_others_cache(
 
 @only_threads
 @pytest.mark.parametrize("reuse", [True, False])
-async def test_vector_between_two_turns_changes_no_prompt(
+async def test_embedding_between_two_turns_changes_no_prompt(
     rkllm_of: RkllmMaker,
     whole: Callable[[list[Message]], str],
     call_log: Path,

@@ -92,7 +92,7 @@ async def agrees(engine: Engine, prompt: RenderedPrompt = "hi", **sampling: Any)
 
 
 @only_threads
-async def test_claims(rkllm_of: RkllmMaker) -> None:
+async def test_capabilities(rkllm_of: RkllmMaker) -> None:
     able = await logits_engine(rkllm_of).ready()
     assert (able.seed, able.min_p, able.logit_bias, able.penalties, able.ignore_eos) == (True,) * 5
     assert (able.max_logprobs, able.fixed_sampling, able.abort_in_prefill) == (20, {}, True)
@@ -100,7 +100,9 @@ async def test_claims(rkllm_of: RkllmMaker) -> None:
 
 
 @only_threads
-async def test_answer_is_the_models_step_by_step(rkllm_of: RkllmMaker, call_log: Path) -> None:
+async def test_answer_follows_the_models_logits_step_by_step(
+    rkllm_of: RkllmMaker, call_log: Path
+) -> None:
     engine = logits_engine(rkllm_of)
     prompt = "x" * (2 * PREFILL_CHUNK_TOKENS + 44)
     assert await agrees(engine, prompt, **GREEDY, max_tokens=30)
@@ -188,7 +190,7 @@ async def test_limits_and_stops_are_exact(rkllm_of: RkllmMaker, call_log: Path) 
 
 
 @only_processes
-async def test_nothing_of_one_answer_is_in_another(rkllm_of: RkllmMaker, call_log: Path) -> None:
+async def test_answers_do_not_share_a_context(rkllm_of: RkllmMaker, call_log: Path) -> None:
     engine = logits_engine(rkllm_of)
     sampling: dict[str, Any] = {**GREEDY, "max_tokens": 12}
     alone = {prompt: said(expected(prompt, **sampling)) for prompt in ("a", "ab", "b")}
@@ -208,7 +210,7 @@ async def test_nothing_of_one_answer_is_in_another(rkllm_of: RkllmMaker, call_lo
 
 
 @only_threads
-async def test_abort_is_heard_between_the_parts_of_a_prompt(
+async def test_abort_takes_effect_between_prompt_chunks(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
     engine = logits_engine(rkllm_of, f"vocabulary {SIZE}\nanswer\n  prefill_ms 100\n")
@@ -223,7 +225,7 @@ async def test_abort_is_heard_between_the_parts_of_a_prompt(
 
 
 @only_threads
-async def test_failures_cost_their_request(rkllm_of: RkllmMaker) -> None:
+async def test_failure_affects_only_its_request(rkllm_of: RkllmMaker) -> None:
     engine = logits_engine(
         rkllm_of,
         f'vocabulary {SIZE}\nanswer when="1 2"\n  returns 3\nanswer when="3 4"\n  prefill_ms 0\n'
@@ -247,7 +249,7 @@ async def test_adapter_is_used_in_every_step(rkllm_of: RkllmMaker, tmp_path: Pat
 
 
 @only_threads
-async def test_vectors_beside_answers(rkllm_of: RkllmMaker) -> None:
+async def test_embeddings_alongside_answers(rkllm_of: RkllmMaker) -> None:
     engine = logits_engine(rkllm_of)
     [vector] = await engine.embed(["hi"], Priority.INTERACTIVE)
     assert vector.tokens == 3
@@ -255,7 +257,7 @@ async def test_vectors_beside_answers(rkllm_of: RkllmMaker) -> None:
 
 
 @only_threads
-async def test_chat_needs_its_template(rkllm_of: RkllmMaker, tmp_path: Path) -> None:
+async def test_chat_needs_a_template(rkllm_of: RkllmMaker, tmp_path: Path) -> None:
     chat = Chat((Message("user", "hi"),))
     assert (await ask(logits_engine(rkllm_of), chat, **GREEDY, max_tokens=2))[1]
     write_tokenizer(tmp_path, None)
@@ -264,7 +266,7 @@ async def test_chat_needs_its_template(rkllm_of: RkllmMaker, tmp_path: Path) -> 
 
 
 @only_threads
-async def test_what_it_needs_is_named(
+async def test_missing_dependency_is_named_in_logits_mode(
     rkllm_of: RkllmMaker, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as without:
@@ -277,7 +279,7 @@ async def test_what_it_needs_is_named(
 
 
 @only_threads
-async def test_chat_is_read_whole_and_a_named_prompt_is_warned_of(
+async def test_chat_is_computed_completely_and_prompt_cache_causes_a_warning(
     rkllm_of: RkllmMaker, call_log: Path, tmp_path: Path
 ) -> None:
     # R16: what is kept from step to step is the answer's own.

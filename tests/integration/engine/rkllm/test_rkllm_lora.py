@@ -55,7 +55,7 @@ async def test_each_run_has_the_adapter_it_names(
 
 
 @only_threads
-async def test_adapter_of_a_run_that_was_left_is_not_the_next_ones(
+async def test_adapter_of_an_aborted_run_does_not_affect_the_next(
     rkllm_of: RkllmMaker, lora: str
 ) -> None:
     engine = rkllm_of(
@@ -69,7 +69,7 @@ async def test_adapter_of_a_run_that_was_left_is_not_the_next_ones(
 
 
 @only_threads
-async def test_unknown_adapter_is_refused_with_those_that_there_are(
+async def test_unknown_adapter_error_lists_the_known_ones(
     rkllm_of: RkllmMaker, lora: str, call_log: Path
 ) -> None:
     engine = rkllm_of(SEEN, lora=lora)

@@ -13,7 +13,7 @@ from tests.integration.engine.rkllm.many import CLOCKS, SCRIPT, backend, serve_m
 
 
 @pytest.mark.parametrize("cut_off", [0, 0.2])
-async def test_every_answer_is_whole_and_its_own(
+async def test_concurrent_answers_are_complete_and_separate(
     engine_factory: EngineFactory,
     model: Callable[[str], Path],
     library: Path,

@@ -95,7 +95,7 @@ async def test_requests_share_one_run(rkllm_of: RkllmMaker, call_log: Path) -> N
 
 
 @only_processes
-async def test_those_who_wait_for_a_run_share_the_next_one(
+async def test_requests_waiting_for_a_run_share_the_next_one(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
     engine = rkllm_of(
@@ -113,7 +113,7 @@ async def test_those_who_wait_for_a_run_share_the_next_one(
 
 
 @only_threads
-async def test_lone_request_goes_with_the_least_there_can_be(
+async def test_single_request_is_padded_with_minimal_prompts(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
     engine = rkllm_of(f'answer when="99 3"\n  say "\\{{i}} " times=3\n{ENDLESS}', n_batch=3)
@@ -126,9 +126,7 @@ async def test_lone_request_goes_with_the_least_there_can_be(
 
 
 @only_threads
-async def test_one_input_as_ever_where_it_is_not_asked_for(
-    rkllm_of: RkllmMaker, call_log: Path
-) -> None:
+async def test_runs_have_one_input_without_n_batch(rkllm_of: RkllmMaker, call_log: Path) -> None:
     engine = rkllm_of(COUNT)
     assert (await engine.ready()).slots == 1
     answers = await asyncio.gather(*(ask(engine, (number, 3)) for number in (5, 6)))
@@ -139,7 +137,9 @@ async def test_one_input_as_ever_where_it_is_not_asked_for(
 
 @only_threads
 @pytest.mark.usefixtures("full_batches")
-async def test_each_has_its_own_stop_string_and_limit(rkllm_of: RkllmMaker, call_log: Path) -> None:
+async def test_each_request_has_its_own_stop_string_and_limit(
+    rkllm_of: RkllmMaker, call_log: Path
+) -> None:
     engine = rkllm_of(COUNT, n_batch=3)
     stopped, cut, whole = await asyncio.gather(
         ask(engine, (5, 40), stop=("7/",)),
@@ -156,7 +156,7 @@ async def test_each_has_its_own_stop_string_and_limit(rkllm_of: RkllmMaker, call
 
 @only_threads
 @pytest.mark.usefixtures("full_batches")
-async def test_answer_ends_where_the_context_is_full(rkllm_of: RkllmMaker) -> None:
+async def test_answer_ends_at_a_full_context(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(ENDLESS, n_batch=2, context_length=32)
     prompts = ((1, 2, 3), (4, 5, 6, 7, 8))
     for prompt, (text, finish) in zip(
@@ -175,7 +175,9 @@ async def goes_on(stream: TokenStream, prompt: tuple[int, ...], got: str) -> Non
     assert said(prompt, len(got)).startswith(got)
 
 
-async def test_who_leaves_is_free_at_once_and_the_others_go_on(rkllm_of: RkllmMaker) -> None:
+async def test_aborted_request_returns_at_once_and_the_others_continue(
+    rkllm_of: RkllmMaker,
+) -> None:
     engine = rkllm_of(ENDLESS, n_batch=2)
     await engine.ready()
     async with await engine.generate(request((5, 1))) as staying:
@@ -189,7 +191,7 @@ async def test_who_leaves_is_free_at_once_and_the_others_go_on(rkllm_of: RkllmMa
 
 @pytest.mark.usefixtures("full_batches")
 @only_threads
-async def test_one_of_a_run_that_leaves_takes_nothing_from_the_others(
+async def test_aborted_request_does_not_affect_the_others(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
     engine = rkllm_of(ENDLESS, n_batch=2)
@@ -208,7 +210,7 @@ async def test_one_of_a_run_that_leaves_takes_nothing_from_the_others(
 
 @pytest.mark.usefixtures("full_batches")
 @only_threads
-async def test_run_that_nobody_is_left_of_is_aborted(rkllm_of: RkllmMaker, call_log: Path) -> None:
+async def test_run_without_active_requests_is_aborted(rkllm_of: RkllmMaker, call_log: Path) -> None:
     engine = rkllm_of(f'answer when="7 7"\n  say "\\{{i}} " times=3\n{ENDLESS}', n_batch=2)
     async with (
         await engine.generate(request((5, 1))) as one,
@@ -223,7 +225,7 @@ async def test_run_that_nobody_is_left_of_is_aborted(rkllm_of: RkllmMaker, call_
 
 @only_threads
 @pytest.mark.usefixtures("full_batches")
-async def test_different_sampling_shares_no_run_where_runs_have_their_own(
+async def test_different_sampling_shares_no_run_with_sampling_per_run(
     rkllm_of: RkllmMaker, abi: Abi, call_log: Path
 ) -> None:
     engine = rkllm_of('answer\n  say "\\{seen}"\n', n_batch=4)
@@ -238,7 +240,7 @@ async def test_different_sampling_shares_no_run_where_runs_have_their_own(
 
 @only_threads
 @pytest.mark.usefixtures("full_batches")
-async def test_members_agree_on_what_takes_a_reload(
+async def test_requests_of_a_run_share_load_time_parameters(
     rkllm_of: RkllmMaker, abi: Abi, call_log: Path
 ) -> None:
     engine = rkllm_of('answer\n  say "\\{seen}"\n', n_batch=4, sampling="reload")
@@ -272,7 +274,7 @@ async def test_adapters_share_no_run(rkllm_of: RkllmMaker, tmp_path: Path, call_
 
 @only_threads
 @pytest.mark.usefixtures("full_batches")
-async def test_failure_is_everybodys_who_has_not_ended(rkllm_of: RkllmMaker) -> None:
+async def test_failure_ends_all_active_requests(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(
         f'answer when="66 2"\n  say "\\{{i}}/\\{{prompt}} " times=asked\n'
         f'answer when="66"\n  say "x" times=20\n  error null\n{SLOW}',
@@ -291,7 +293,7 @@ async def test_failure_is_everybodys_who_has_not_ended(rkllm_of: RkllmMaker) -> 
 
 
 @only_processes
-async def test_crash_costs_its_batch_and_the_next_is_fine(rkllm_of: RkllmMaker) -> None:
+async def test_crash_affects_only_its_batch(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(
         f'answer when="66"\n  say "x" us=1000 times=300\n  crash "E RKNN: no more"\n{COUNT}',
         n_batch=2,
@@ -305,7 +307,7 @@ async def test_crash_costs_its_batch_and_the_next_is_fine(rkllm_of: RkllmMaker) 
 
 
 @only_processes
-async def test_runtime_that_is_deaf_to_an_abort_is_found_out(rkllm_of: RkllmMaker) -> None:
+async def test_runtime_that_ignores_an_abort_is_detected(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(
         f'answer when="66"\n  say "x"\n  hang\n  abort ignored\n{COUNT}',
         n_batch=2,
@@ -324,7 +326,7 @@ async def test_runtime_that_is_deaf_to_an_abort_is_found_out(rkllm_of: RkllmMake
 
 @only_threads
 @pytest.mark.usefixtures("full_batches")
-async def test_character_that_one_waits_for_costs_the_others_none(rkllm_of: RkllmMaker) -> None:
+async def test_incomplete_character_of_one_does_not_delay_the_others(rkllm_of: RkllmMaker) -> None:
     engine = rkllm_of(
         'answer when="5 1"\n  waiting "\\xe2" "\\xe2\\x82" times=20\n  say "\\xe2\\x82\\xac"\n'
         + COUNT,
@@ -336,7 +338,7 @@ async def test_character_that_one_waits_for_costs_the_others_none(rkllm_of: Rkll
 
 
 @only_threads
-async def test_vectors_take_turns_with_batches(rkllm_of: RkllmMaker, call_log: Path) -> None:
+async def test_embeddings_run_between_batches(rkllm_of: RkllmMaker, call_log: Path) -> None:
     engine = rkllm_of(SLOW, n_batch=3)
     await engine.ready()
 
@@ -363,7 +365,7 @@ async def test_prompt_cache_is_ignored_with_a_warning(rkllm_of: RkllmMaker) -> N
 
 
 @only_threads
-async def test_what_cannot_be_in_a_batch_is_refused_at_the_load(
+async def test_unsupported_batch_settings_are_refused_at_load(
     rkllm_of: RkllmMaker, tmp_path: Path
 ) -> None:
     for options, message in (
@@ -378,7 +380,7 @@ async def test_what_cannot_be_in_a_batch_is_refused_at_the_load(
 
 
 @only_threads
-async def test_messages_take_a_template(rkllm_of: RkllmMaker, tmp_path: Path) -> None:
+async def test_messages_need_a_template(rkllm_of: RkllmMaker, tmp_path: Path) -> None:
     write_tokenizer(tmp_path, template=None)
     engine = rkllm_of(COUNT, n_batch=2)
     service = OpenAIService(Pipeline(engine, "fake"))
@@ -411,7 +413,7 @@ async def test_arrays_of_prompts_are_packed(
 
 
 @pytest.mark.parametrize("template", [True, False], ids=["template", "none"])
-def test_doctor_tries_it_out_as_it_is_set(
+def test_doctor_uses_the_batch_settings(
     library: Path, model: Callable[[str], Path], tmp_path: Path, template: bool
 ) -> None:
     if not template:
@@ -489,7 +491,7 @@ async def serve(engine: Engine, one: Asked) -> None:
     assert (usage.prompt_tokens, usage.completion_tokens) == (len(one.prompt), tokens)
 
 
-async def test_many_at_a_time_each_get_what_is_theirs(rkllm_of: RkllmMaker, scale: int) -> None:
+async def test_concurrent_clients_get_their_own_answers(rkllm_of: RkllmMaker, scale: int) -> None:
     engine = rkllm_of(COUNT, n_batch=4)
     dice = random.Random(11)
     waiting = [Asked.by(dice, number) for number in range(200 * scale)][::-1]

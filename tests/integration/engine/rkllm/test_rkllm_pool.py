@@ -63,7 +63,7 @@ async def domain_of(engine: Engine) -> int:
     return domain
 
 
-async def test_copies_run_side_by_side_each_in_its_domain(pair: Engine, call_log: Path) -> None:
+async def test_copies_run_in_parallel_in_separate_domains(pair: Engine, call_log: Path) -> None:
     assert len({os.getpid(), *pids(call_log, "rkllm_init")}) == SLOTS + 1
     async with await pair.generate(request("on and on")) as stream:
         await first_text(stream)
@@ -96,9 +96,7 @@ async def test_admission_is_one_for_all_copies(pair: Engine) -> None:
     await wait_until(lambda: pair.running == 0)
 
 
-async def test_a_copy_that_is_killed_costs_its_own_request_alone(
-    pair: Engine, call_log: Path
-) -> None:
+async def test_killed_copy_fails_only_its_own_request(pair: Engine, call_log: Path) -> None:
     first = await pair.generate(request("on and on"))
     await first_text(first)
     [pid] = pids(call_log, "rkllm_run")
@@ -127,7 +125,7 @@ def pool_of(library: Path, **models: Path) -> EnginePool:
     )
 
 
-async def test_a_model_that_is_killed_is_started_again(
+async def test_killed_model_is_restarted(
     library: Path, model: Callable[[str], Path], call_log: Path, fast_restarts: None
 ) -> None:
     pool = pool_of(library, first=model(SCRIPT), second=model(SCRIPT))
@@ -141,7 +139,7 @@ async def test_a_model_that_is_killed_is_started_again(
         await pool.close()
 
 
-async def test_one_models_death_does_not_stop_the_other(
+async def test_death_of_one_model_does_not_stop_the_other(
     library: Path, model: Callable[[str], Path], fast_restarts: None
 ) -> None:
     fine, broken = model(SCRIPT), model("init fails=-7\nanswer\n  say null\n")
@@ -156,7 +154,7 @@ async def test_one_models_death_does_not_stop_the_other(
         await pool.close()
 
 
-async def test_each_copy_has_as_many_places_as_a_run(
+async def test_each_copy_has_n_batch_slots(
     engine_factory: EngineFactory,
     library: Path,
     model: Callable[[str], Path],

@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path / "caches")
 
 
-async def test_first_one_is_saved_and_the_others_begin_with_it(
+async def test_first_prompt_is_saved_and_later_ones_reuse_it(
     rkllm_of: RkllmMaker, folder: str, call_log: Path
 ) -> None:
     engine = rkllm_of(SPEAKS, prompt_caches=folder)
@@ -79,7 +79,7 @@ async def test_first_one_is_saved_and_the_others_begin_with_it(
 
 
 @only_threads
-async def test_one_at_a_time_and_none_where_none_is_named(
+async def test_one_cache_is_loaded_and_none_without_a_name(
     rkllm_of: RkllmMaker, folder: str, call_log: Path
 ) -> None:
     engine = rkllm_of(SPEAKS, prompt_caches=folder)
@@ -94,7 +94,7 @@ async def test_one_at_a_time_and_none_where_none_is_named(
 
 
 @only_threads
-async def test_chat_without_a_name_goes_on_and_one_with_a_name_does_not(
+async def test_only_chats_without_a_cache_name_reuse_the_kv_cache(
     rkllm_of: RkllmMaker, folder: str, call_log: Path
 ) -> None:
     engine = rkllm_of(SPEAKS, prompt_caches=folder)
@@ -142,7 +142,7 @@ async def test_damaged_file_is_named(rkllm_of: RkllmMaker, folder: str) -> None:
 
 @only_13
 @only_threads
-async def test_folder_that_takes_nothing_is_named(
+async def test_unwritable_folder_is_named(
     rkllm_of: RkllmMaker, folder: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "tokenizer.json"
@@ -154,7 +154,7 @@ async def test_folder_that_takes_nothing_is_named(
 
 @only_13
 @only_threads
-async def test_model_that_cannot_be_saved_is_read_whole(
+async def test_model_without_prompt_cache_support_computes_every_prompt(
     rkllm_of: RkllmMaker, folder: str, call_log: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = rkllm_of(f"prompt_cache not_saved\n{SPEAKS}", prompt_caches=folder)
@@ -165,7 +165,7 @@ async def test_model_that_cannot_be_saved_is_read_whole(
 
 
 @only_threads
-async def test_prompt_of_an_answer_that_was_cut_is_saved(rkllm_of: RkllmMaker, folder: str) -> None:
+async def test_prompt_of_a_cut_answer_is_saved(rkllm_of: RkllmMaker, folder: str) -> None:
     engine = rkllm_of('answer\n  spell "Answer" us=2000 times=50\n', prompt_caches=folder)
     cut: dict[str, Any] = {"max_tokens": 2, "prompt_cache": "bot"}
     await ask(engine, (1, 2, 3, 4), **cut)
@@ -174,7 +174,7 @@ async def test_prompt_of_an_answer_that_was_cut_is_saved(rkllm_of: RkllmMaker, f
 
 @only_13
 @only_threads
-async def test_text_is_begun_from_a_file_as_well(rkllm_of: RkllmMaker, tmp_path: Path) -> None:
+async def test_text_prompt_reuses_a_file(rkllm_of: RkllmMaker, tmp_path: Path) -> None:
     # Without a tokenizer only the runtime knows how much of it is the same.
     engine = rkllm_of('answer\n  say "\\{seen}"\n', prompt_caches=str(tmp_path / "caches"))
     texts = [(await ask(engine, "hi there", prompt_cache="bot"))[0] for _ in range(2)]
@@ -184,7 +184,7 @@ async def test_text_is_begun_from_a_file_as_well(rkllm_of: RkllmMaker, tmp_path:
 
 @only_13
 @only_threads
-async def test_name_without_a_folder_is_warned_of(rkllm_of: RkllmMaker, call_log: Path) -> None:
+async def test_name_without_a_folder_causes_a_warning(rkllm_of: RkllmMaker, call_log: Path) -> None:
     # R16
     engine = rkllm_of(SPEAKS)
     async with await engine.generate(request("hi", prompt_cache="bot")) as stream:
@@ -194,7 +194,7 @@ async def test_name_without_a_folder_is_warned_of(rkllm_of: RkllmMaker, call_log
 
 
 @only_threads
-async def test_adapter_has_prompts_of_its_own(
+async def test_adapter_has_its_own_prompt_caches(
     rkllm_of: RkllmMaker, folder: str, tmp_path: Path
 ) -> None:
     # The stand-in ends the process that begins with another adapter's.
@@ -208,7 +208,7 @@ async def test_adapter_has_prompts_of_its_own(
 
 
 @only_threads
-async def test_vector_does_not_begin_with_a_saved_prompt(
+async def test_embedding_does_not_use_a_prompt_cache(
     rkllm_of: RkllmMaker, folder: str, call_log: Path
 ) -> None:
     engine = rkllm_of(SPEAKS, prompt_caches=folder)

@@ -125,7 +125,7 @@ async def prompt_of(service: OpenAIService, body: dict[str, Any]) -> str:
     return str(given["prompt"])
 
 
-async def test_model_is_told_of_functions(rkllm_of: RkllmMaker, way: str) -> None:
+async def test_prompt_describes_the_functions(rkllm_of: RkllmMaker, way: str) -> None:
     service = service_of(rkllm_of('answer\n  say "\\{seen}"\n'))
     told = await prompt_of(service, BODY)
     assert '"weather"' in told
@@ -135,9 +135,7 @@ async def test_model_is_told_of_functions(rkllm_of: RkllmMaker, way: str) -> Non
     assert "weather" not in await prompt_of(service, BODY | {"tool_choice": "none"})
 
 
-async def test_one_turn_with_functions_is_said_to_be_no_template(
-    rkllm_of: RkllmMaker, way: str
-) -> None:
+async def test_one_turn_with_functions_causes_a_warning(rkllm_of: RkllmMaker, way: str) -> None:
     # R16
     service = service_of(rkllm_of(says("a")))
     warnings = (await whole(service, BODY)).get("warnings", [])
@@ -145,7 +143,7 @@ async def test_one_turn_with_functions_is_said_to_be_no_template(
 
 
 @pytest.mark.usefixtures("template")
-async def test_call_is_told_whole_and_streamed(rkllm_of: RkllmMaker) -> None:
+async def test_tool_call_is_returned_complete_and_streamed(rkllm_of: RkllmMaker) -> None:
     # R39: cut wherever the tokens cut it, here between any two characters.
     at_once, bit_by_bit = ["Let me see. ", CALL], ["Let me see. ", *CALL]
     service = service_of(rkllm_of(in_turn(at_once, at_once, bit_by_bit, bit_by_bit)))
@@ -165,7 +163,7 @@ async def test_call_is_told_whole_and_streamed(rkllm_of: RkllmMaker) -> None:
         assert [each["finish_reason"] for each in told][-1] == "tool_calls"
 
 
-async def test_result_of_a_call_goes_back_to_the_model(rkllm_of: RkllmMaker, way: str) -> None:
+async def test_tool_result_is_sent_to_the_model(rkllm_of: RkllmMaker, way: str) -> None:
     service = service_of(rkllm_of('answer\n  say "\\{seen}"\n'))
     called = {
         "id": "call_1",
@@ -183,7 +181,7 @@ async def test_result_of_a_call_goes_back_to_the_model(rkllm_of: RkllmMaker, way
 
 
 @pytest.mark.usefixtures("template")
-async def test_call_that_must_be_is_looked_at(rkllm_of: RkllmMaker) -> None:
+async def test_required_tool_call_is_validated(rkllm_of: RkllmMaker) -> None:
     # R39: it cannot be held to one, so the answer is compared, and a second one tried.
     body = BODY | {"tool_choice": "required"}
     refuses, calls = ["I will not."], ['{"name": "weather", "arguments": {}}']
@@ -196,7 +194,7 @@ async def test_call_that_must_be_is_looked_at(rkllm_of: RkllmMaker) -> None:
 
 
 @pytest.mark.usefixtures("template")
-async def test_thoughts_are_a_part_of_their_own(rkllm_of: RkllmMaker) -> None:
+async def test_reasoning_is_returned_separately(rkllm_of: RkllmMaker) -> None:
     # R39
     text = "<think>\nHm, <b>.\n</think>\n\nYes"
     service = service_of(rkllm_of(in_turn([text], [text], [*text], [*text])))
@@ -207,7 +205,7 @@ async def test_thoughts_are_a_part_of_their_own(rkllm_of: RkllmMaker) -> None:
         assert await streamed(service, body) == ("Hm, <b>.\n", "Yes")
 
 
-async def test_template_that_opens_the_thoughts_is_noticed(
+async def test_template_that_starts_in_reasoning_is_detected(
     rkllm_of: RkllmMaker, tmp_path: Path
 ) -> None:
     # As DeepSeek-R1's: the first mark is in the prompt, and only the second one is said.
@@ -221,7 +219,7 @@ async def test_template_that_opens_the_thoughts_is_noticed(
     assert await streamed(service, body) == ("Hm.", "Yes")
 
 
-async def test_thoughts_that_a_call_asks_for_are_noticed(
+async def test_reasoning_requested_by_a_call_is_detected(
     rkllm_of: RkllmMaker, tmp_path: Path
 ) -> None:
     write_tokenizer(tmp_path, MAY_OPEN)
@@ -233,7 +231,7 @@ async def test_thoughts_that_a_call_asks_for_are_noticed(
         assert (await message(service, asked))["content"] == "Hm.</think>Yes"
 
 
-async def test_template_that_refuses_one_turn_opens_nothing(
+async def test_template_that_refuses_one_turn_does_not_start_in_reasoning(
     rkllm_of: RkllmMaker, tmp_path: Path
 ) -> None:
     write_tokenizer(tmp_path, "{{ raise_exception('system first') }}")

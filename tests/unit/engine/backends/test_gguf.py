@@ -40,13 +40,13 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("gguf") / "tiny.gguf"
 
 
-def test_length_is_found_behind_strings_and_arrays(gguf: Path) -> None:
+def test_context_length_is_found_after_strings_and_arrays(gguf: Path) -> None:
     gguf.write_bytes(WHOLE)
     assert read_header(gguf) == GgufHeader(8192)
 
 
 @pytest.mark.parametrize("vocabulary", ["before", "between", "after"])
-def test_pooling_is_found_wherever_it_is(gguf: Path, vocabulary: str) -> None:
+def test_pooling_is_found_at_any_position(gguf: Path, vocabulary: str) -> None:
     parts = [CONTEXT, POOLING]
     parts.insert({"before": 0, "between": 1, "after": 2}[vocabulary], TOKENS)
     gguf.write_bytes(header(NAME, *parts))
@@ -54,7 +54,7 @@ def test_pooling_is_found_wherever_it_is(gguf: Path, vocabulary: str) -> None:
     assert read_header(gguf) == GgufHeader(8192, 0 if vocabulary == "between" else 3)
 
 
-def test_vocabulary_is_not_read_once_all_is_known(gguf: Path) -> None:
+def test_vocabulary_is_not_read(gguf: Path) -> None:
     gguf.write_bytes(header(NAME, CONTEXT, POOLING, TOKENS)[: -len(TOKENS) + 40])
     assert read_header(gguf) == GgufHeader(8192, 3)
 
@@ -64,13 +64,13 @@ def test_setting_is_named(tmp_path: Path) -> None:
         read_header(tmp_path / "gone", "DRAFT_MODEL_PATH")
 
 
-def test_default_where_it_is_not_said(gguf: Path) -> None:
+def test_missing_properties_have_defaults(gguf: Path) -> None:
     gguf.write_bytes(header(NAME))
     assert read_header(gguf) == GgufHeader(4096)
 
 
 @pytest.mark.parametrize("cut", range(len(WHOLE)))
-def test_cut_anywhere_names_the_file_and_the_setting(gguf: Path, cut: int) -> None:
+def test_truncated_file_error_names_the_file_and_the_setting(gguf: Path, cut: int) -> None:
     gguf.write_bytes(WHOLE[:cut])
     reason = "is not a GGUF file" if cut < 4 else "is damaged or cut short"
     with pytest.raises(ModelLoadFailed, match=rf"MODEL_PATH: .*tiny\.gguf {reason}"):
@@ -98,14 +98,14 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
     ],
     ids=["string", "array", "nested", "text", "pooling", "none", "deep", "pairs"],
 )
-def test_absurd_numbers_are_damage(gguf: Path, damaged: bytes) -> None:
+def test_absurd_numbers_are_reported_as_damage(gguf: Path, damaged: bytes) -> None:
     gguf.write_bytes(damaged)
     with pytest.raises(ModelLoadFailed, match="is damaged or cut short"):
         read_header(gguf)
 
 
 @given(flips=st.dictionaries(st.integers(4, len(WHOLE) - 1), st.integers(0, 255), min_size=1))
-def test_any_damage_is_a_length_or_a_clear_error(gguf: Path, flips: dict[int, int]) -> None:
+def test_any_damage_gives_a_length_or_a_clear_error(gguf: Path, flips: dict[int, int]) -> None:
     damaged = bytearray(WHOLE)
     for place, value in flips.items():
         damaged[place] = value

@@ -45,20 +45,20 @@ class Loaded:
         return self.backend.run(run_id, prompt, SamplingParams(**sampling), on_piece)
 
 
-def test_without_a_script_the_prompt_is_said_back_word_by_word() -> None:
+def test_without_a_script_the_prompt_is_repeated_word_by_word() -> None:
     loaded = Loaded(None)
     end = loaded.run("one two\n three ")
     assert loaded.pieces == [b"one", b" two", b"\n three", b" "]
     assert (end.prompt_tokens, end.completion_tokens, end.reason) == (4, 4, FinishReason.STOP)
 
 
-def test_token_ids_are_said_back_as_numbers() -> None:
+def test_token_ids_are_repeated_as_numbers() -> None:
     loaded = Loaded(None)
     loaded.run((5, 7))
     assert loaded.pieces == [b"5", b" 7"]
 
 
-def test_first_answer_that_matches_is_given(script: ScriptFactory) -> None:
+def test_first_matching_answer_is_used(script: ScriptFactory) -> None:
     path = script(
         {"when": "^weather", "pieces": ["rain"]},
         {"when": "e", "pieces": ["sun"]},
@@ -77,7 +77,7 @@ def test_pieces_may_be_text_or_parts_of_characters(script: ScriptFactory) -> Non
     assert loaded.pieces == [b"a", b"b", b"\xf0\x9f", b"\x98\x80"]
 
 
-def test_repeat_says_it_again_and_for_ever(script: ScriptFactory) -> None:
+def test_repeat_is_finite_or_endless(script: ScriptFactory) -> None:
     loaded = Loaded(script({"when": "twice", "pieces": ["a", "b"], "repeat": 2}, {"repeat": -1}))
     loaded.run("twice")
     assert b"".join(loaded.pieces) == b"abab"
@@ -86,7 +86,7 @@ def test_repeat_says_it_again_and_for_ever(script: ScriptFactory) -> None:
     assert (len(loaded.pieces), end.completion_tokens) == (1000, 1000)
 
 
-def test_reason_is_as_the_script_says(script: ScriptFactory) -> None:
+def test_reason_comes_from_the_script(script: ScriptFactory) -> None:
     loaded = Loaded(script({"pieces": ["a"], "reason": "content_filter"}))
     assert loaded.run().reason is FinishReason.CONTENT_FILTER
 
@@ -100,14 +100,14 @@ def test_context_bounds_prompt_and_answer_together(script: ScriptFactory) -> Non
     assert caught.value.details == {"prompt_tokens": 5, "context_length": 5}
 
 
-def test_error_fails_the_run_where_it_stands(script: ScriptFactory) -> None:
+def test_error_fails_the_run_at_its_position(script: ScriptFactory) -> None:
     loaded = Loaded(script({"pieces": ["a", {"error": "out of ink"}, "b"]}))
     with pytest.raises(BackendFailed, match="out of ink"):
         loaded.run()
     assert loaded.pieces == [b"a"]
 
 
-def test_logprobs_come_when_they_are_asked_for(script: ScriptFactory) -> None:
+def test_logprobs_are_reported_on_request(script: ScriptFactory) -> None:
     loaded = Loaded(script({"pieces": [{"text": "a", "logprob": -0.5}, "b"]}))
     loaded.run()
     loaded.run(logprobs=1)
@@ -130,7 +130,7 @@ def test_logprobs_come_when_they_are_asked_for(script: ScriptFactory) -> None:
     ids=["prefill", "piece", "answer", "hang"],
 )
 @pytest.mark.parametrize("when", ["before", "during"])
-def test_abort_ends_every_kind_of_silence(
+def test_abort_ends_every_kind_of_delay(
     script: ScriptFactory, answer: dict[str, Any], when: str
 ) -> None:
     loaded = Loaded(script(answer))
@@ -145,7 +145,7 @@ def test_abort_ends_every_kind_of_silence(
     assert loaded.pieces == []
 
 
-def test_deaf_silence_hears_no_abort(script: ScriptFactory) -> None:
+def test_deaf_delay_ignores_aborts(script: ScriptFactory) -> None:
     path = script(
         {"when": "prefill", "pieces": [], "prefill_ms": 200, "deaf_prefill": True},
         {"pieces": [{"hang_s": 0.2, "deaf": True}]},
@@ -160,14 +160,14 @@ def test_deaf_silence_hears_no_abort(script: ScriptFactory) -> None:
         thread.join(10)
 
 
-def test_abort_of_another_run_is_nothing(script: ScriptFactory) -> None:
+def test_abort_of_another_run_has_no_effect(script: ScriptFactory) -> None:
     loaded = Loaded(script({"pieces": ["a"], "prefill_ms": 20}))
     loaded.backend.abort(2)
     loaded.run(run_id=1)
     assert loaded.pieces == [b"a"]
 
 
-def test_claims_can_be_chosen(script: ScriptFactory) -> None:
+def test_script_overrides_capabilities(script: ScriptFactory) -> None:
     path = script(slots=2, context_length=99, capabilities={"seed": False, "grammar": True})
     capabilities = Loaded(path).capabilities
     assert (capabilities.slots, capabilities.context_length) == (2, 99)
@@ -215,12 +215,12 @@ def test_missing_script_is_named(tmp_path: Path) -> None:
         ScriptedBackend(str(tmp_path / "gone.json")).load()
 
 
-def test_load_error_is_the_scripts_own(script: ScriptFactory) -> None:
+def test_load_error_comes_from_the_script(script: ScriptFactory) -> None:
     with pytest.raises(ModelLoadFailed, match="no memory today"):
         ScriptedBackend(str(script(load_error="no memory today"))).load()
 
 
-def test_vectors_are_the_words_alone_and_of_length_one() -> None:
+def test_embeddings_depend_on_words_and_are_normalised() -> None:
     backend = Loaded(None).backend
     vectors = {text: backend.embed(text)[0] for text in ("a red cat", "a red dog", "so far away")}
     again, tokens = backend.embed("a  red cat")
@@ -234,7 +234,7 @@ def test_vectors_are_the_words_alone_and_of_length_one() -> None:
     assert backend.embed((5, 7)) == backend.embed("5 7")
 
 
-def test_vectors_of_long_texts_are_refused(script: ScriptFactory) -> None:
+def test_embedding_of_a_long_text_is_refused(script: ScriptFactory) -> None:
     # R54
     backend = Loaded(script(context_length=3)).backend
     assert backend.embed("one two")[1] == 2
@@ -242,5 +242,5 @@ def test_vectors_of_long_texts_are_refused(script: ScriptFactory) -> None:
         backend.embed("one two three")
 
 
-def test_gap_is_marked() -> None:
+def test_infill_marks_the_gap() -> None:
     assert Loaded(None).backend.infill(("before ", " after")) == "before <gap> after"

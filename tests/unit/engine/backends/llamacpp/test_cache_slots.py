@@ -29,20 +29,20 @@ def turns(name: str, count: int) -> str:
     return SYSTEM + "yes ".join(asked)
 
 
-def test_chat_goes_on_where_it_was() -> None:
+def test_chat_continues_in_its_slot() -> None:
     slots = CacheSlots(4)
     [first, *rest] = [used(slots, turns("a", turn), "yes ") for turn in range(1, 11)]
     assert rest == [first] * 9
 
 
-def test_chats_with_one_system_prompt_keep_apart() -> None:
+def test_chats_with_one_system_prompt_keep_their_slots() -> None:
     slots = CacheSlots(4)
     found = [[used(slots, turns(name, turn), "yes ") for name in "abcd"] for turn in range(1, 11)]
     assert len(set(found[0])) == 4
     assert found == [found[0]] * 10
 
 
-def test_new_chat_takes_what_was_used_the_longest_ago() -> None:
+def test_new_chat_takes_the_least_recently_used_slot() -> None:
     slots = CacheSlots(2)
     a, b = used(slots, turns("a", 3)), used(slots, turns("b", 3))
     assert used(slots, turns("c", 1)) == a
@@ -50,14 +50,14 @@ def test_new_chat_takes_what_was_used_the_longest_ago() -> None:
     assert used(slots, turns("c", 2)) == a
 
 
-def test_same_prompt_again_loses_its_answer_alone() -> None:
+def test_repeated_prompt_evicts_only_its_answer() -> None:
     slots = CacheSlots(3)
     prompt = turns("a", 1)
     first = used(slots, prompt, "a long answer " * 100)
     assert used(slots, prompt, "another") == first
 
 
-def test_long_beginning_in_common_is_worth_a_short_end() -> None:
+def test_long_common_prefix_outweighs_a_short_eviction() -> None:
     slots = CacheSlots(3)
     long = "Read this: " + "word " * 1000
     first = used(slots, long + "What is it?", "A lot.")
@@ -75,7 +75,7 @@ def test_token_ids_are_compared_with_token_ids() -> None:
     assert used(slots, "0 1 2 3") == text
 
 
-def test_run_that_failed_has_changed_nothing() -> None:
+def test_failed_run_changes_no_slot() -> None:
     slots = CacheSlots(2)
     first = used(slots, turns("a", 3))
     with slots.acquire("refused"):
@@ -83,7 +83,7 @@ def test_run_that_failed_has_changed_nothing() -> None:
     assert used(slots, turns("a", 4)) == first
 
 
-def test_those_at_a_time_have_each_their_own() -> None:
+def test_concurrent_prompts_have_separate_slots() -> None:
     slots = CacheSlots(3)
     with slots.acquire("x") as one, slots.acquire("x") as two, slots.acquire("x") as three:
         assert {one.number, two.number, three.number} == {0, 1, 2}
@@ -92,7 +92,7 @@ def test_those_at_a_time_have_each_their_own() -> None:
     assert used(slots, "x") in {0, 1, 2}
 
 
-def test_any_thread_may_take_one() -> None:
+def test_slots_are_thread_safe() -> None:
     slots = CacheSlots(4)
     held: set[int] = set()
     twice: list[int] = []
@@ -115,7 +115,7 @@ def test_any_thread_may_take_one() -> None:
 
 
 @given(st.text("ab"), st.text("ab"), st.text("ab"))
-def test_common_is_the_length_of_the_common_beginning(start: str, one: str, other: str) -> None:
+def test_common_prefix_length(start: str, one: str, other: str) -> None:
     first, second = start + one, start + other
     same = itertools.takewhile(bool, map(operator.eq, first, second))
     assert common_prefix_length(first, second) == len(list(same))

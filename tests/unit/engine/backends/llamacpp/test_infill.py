@@ -43,26 +43,26 @@ def frame(prompt: str | None, *, begins: bool = False) -> tuple[str, ...]:
         ("<S>omega<P>alpha<M>", "<S>two<P>one<M>"),
     ],
 )
-def test_order_is_the_models(prompt: str, expected: str) -> None:
+def test_template_has_the_models_order(prompt: str, expected: str) -> None:
     assert fill_infill_template(frame(prompt), "one", "two") == expected
 
 
-def test_texts_stand_in_their_places_whatever_they_are() -> None:
+def test_any_texts_are_filled_into_the_template() -> None:
     found = fill_infill_template(frame("<S>omega<P>alpha<M>"), "my omega", "an alpha")
     assert found == "<S>an alpha<P>my omega<M>"
 
 
-def test_mark_of_the_beginning_is_left_to_those_who_tokenise() -> None:
+def test_beginning_of_sequence_token_is_removed() -> None:
     assert (
         fill_infill_template(frame("<s><P>alpha<S>omega<M>", begins=True), "a", "b")
         == "<P>a<S>b<M>"
     )
 
 
-def test_model_without_marks_has_no_frame() -> None:
+def test_model_without_infill_markers_has_no_template() -> None:
     assert frame(None) == ()
 
 
-def test_prompt_without_both_texts_is_not_taken() -> None:
+def test_prompt_without_both_placeholders_is_refused() -> None:
     with pytest.raises(BackendFailed, match="<P>alpha<M>"):
         frame("<P>alpha<M>")

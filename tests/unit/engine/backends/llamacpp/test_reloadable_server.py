@@ -117,14 +117,14 @@ def wait_in_line(servers: ReloadableServer, count: int) -> None:
     wait_until_blocking(so_many)
 
 
-def test_those_who_ask_for_nothing_share_what_there_is(load: Loader) -> None:
+def test_requests_without_draft_settings_share_the_server(load: Loader) -> None:
     servers = ReloadableServer(PLAN, load)
     with using(servers) as one, using(servers, USUAL) as other, aside(servers) as third:
         assert one is other is third
     assert [each.draft for each in load.loaded] == [USUAL]
 
 
-def test_another_manner_is_loaded_once_and_stays(load: Loader) -> None:
+def test_other_draft_settings_are_loaded_once_and_stay(load: Loader) -> None:
     servers = ReloadableServer(PLAN, load)
     for draft in (FAR, FAR, None):
         with using(servers, draft) as server:
@@ -132,14 +132,14 @@ def test_another_manner_is_loaded_once_and_stays(load: Loader) -> None:
     assert [each.draft for each in load.loaded] == [USUAL, FAR]
 
 
-def test_time_of_a_load_is_told(load: Loader) -> None:
+def test_reload_time_is_returned(load: Loader) -> None:
     servers = ReloadableServer(PLAN, load)
     for draft, loads in ((USUAL, False), (FAR, True), (FAR, False)):
         with servers.use(draft, NEVER) as (_, reload_ms):
             assert (reload_ms > 0) is loads
 
 
-def test_load_waits_for_those_who_use_it_and_is_not_overtaken(load: Loader) -> None:
+def test_reload_waits_for_users_and_is_not_overtaken(load: Loader) -> None:
     servers = ReloadableServer(PLAN, load)
     first = User(servers)
     first.begins()
@@ -161,7 +161,7 @@ def test_load_waits_for_those_who_use_it_and_is_not_overtaken(load: Loader) -> N
     third.end()
 
 
-def test_two_manners_take_turns(load: Loader) -> None:
+def test_two_draft_settings_alternate(load: Loader) -> None:
     servers = ReloadableServer(PLAN, load)
     users = [User(servers, draft) for draft in (FAR, NEAR) * 5]
     for user in users:
@@ -172,7 +172,7 @@ def test_two_manners_take_turns(load: Loader) -> None:
     assert all(each.closed for each in load.loaded[:-1])
 
 
-def test_abort_ends_the_waiting(load: Loader) -> None:
+def test_abort_ends_the_wait(load: Loader) -> None:
     servers = ReloadableServer(PLAN, load)
     with using(servers) as server:
         waiting = User(servers, FAR)
@@ -185,7 +185,7 @@ def test_abort_ends_the_waiting(load: Loader) -> None:
     assert [each.draft for each in load.loaded] == [USUAL]
 
 
-def test_abort_need_not_wait_for_a_load(load: Loader) -> None:
+def test_abort_does_not_wait_for_a_reload(load: Loader) -> None:
     servers = ReloadableServer(PLAN, load)
     load.may_load.clear()
     loading = User(servers, FAR)
@@ -201,7 +201,7 @@ def test_abort_need_not_wait_for_a_load(load: Loader) -> None:
     loading.end()
 
 
-def test_what_cannot_be_loaded_leaves_what_was_there(load: Loader) -> None:
+def test_failed_reload_restores_the_previous_settings(load: Loader) -> None:
     servers = ReloadableServer(PLAN, load)
     load.failures.append(FAR)
     with pytest.raises(ModelLoadFailed), servers.use(FAR, NEVER):
@@ -210,7 +210,7 @@ def test_what_cannot_be_loaded_leaves_what_was_there(load: Loader) -> None:
         assert server.draft == USUAL
 
 
-def test_after_two_failures_the_next_one_tries_again(load: Loader) -> None:
+def test_next_request_retries_after_two_failures(load: Loader) -> None:
     servers = ReloadableServer(PLAN, load)
     load.failures += [FAR, USUAL]
     with pytest.raises(ModelLoadFailed), servers.use(FAR, NEVER):

@@ -10,12 +10,12 @@ from engine.backends.llamacpp.server import DraftConfig, ServerConfig
 PLAN = ServerConfig(path=Path("m"), name="m", context=4096, slots=4, threads=1)
 
 
-def test_batches_are_small_so_that_an_abort_is_heard() -> None:
+def test_batches_are_small_for_fast_aborts() -> None:
     # R31
     assert PLAN.batch == 64
 
 
-def test_guesses_of_all_slots_fit_one_batch() -> None:
+def test_drafted_tokens_of_all_slots_fit_one_batch() -> None:
     # R17: llama.cpp ends the process where they do not.
     drafted = replace(PLAN, draft_path=Path("d"))
     assert drafted.batch == 64
@@ -23,5 +23,5 @@ def test_guesses_of_all_slots_fit_one_batch() -> None:
     assert replace(PLAN, draft=DraftConfig(64, 0.0)).batch == 64
 
 
-def test_text_of_a_vector_is_one_batch() -> None:
+def test_embedding_text_fits_one_batch() -> None:
     assert replace(PLAN, embeddings=True, context=2049).batch == 2049

@@ -142,7 +142,7 @@ def as_ctypes(text: str, abi: Abi) -> Any:
     return ctypes.c_int if issubclass(known, IntEnum) else known
 
 
-def test_same_structs_and_fields_of_the_same_types(abi: Abi, header: Header) -> None:
+def test_structs_have_the_headers_fields_and_types(abi: Abi, header: Header) -> None:
     ours = {
         name: {member: type_ for member, _, type_ in members(struct)}
         for name, struct in classes(abi).items()
@@ -158,7 +158,7 @@ def test_same_structs_and_fields_of_the_same_types(abi: Abi, header: Header) -> 
                 assert ours[name][member] is as_ctypes(type_, abi), (name, member)
 
 
-def test_every_size_and_offset_is_the_compilers(abi: Abi, header: Header, tmp_path: Path) -> None:
+def test_sizes_and_offsets_match_the_compiler(abi: Abi, header: Header, tmp_path: Path) -> None:
     ours = {name: (-1, ctypes.sizeof(struct)) for name, struct in classes(abi).items()} | {
         f"{name}.{member}": (offset, ctypes.sizeof(type_))
         for name, struct in classes(abi).items()
@@ -256,7 +256,7 @@ def test_functions_have_the_headers_signatures(abi: Abi, header: Header) -> None
     assert dict(abi.functions) == theirs
 
 
-def test_the_two_differ_in_what_they_say_they_do() -> None:
+def test_abis_differ_as_documented() -> None:
     assert dict(ABIS) == {"1.2": ABI_12, "1.3": ABI_13}
     assert (ABI_12.callback_by_value, ABI_12.sampling_per_run) == (True, False)
     assert (ABI_13.callback_by_value, ABI_13.sampling_per_run) == (False, True)

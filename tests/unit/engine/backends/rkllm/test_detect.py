@@ -33,7 +33,7 @@ def refusal(path: Path, asked: str = "auto") -> str:
 
 
 @pytest.mark.parametrize(("abi", "version"), [(ABI_12, "1.2.3"), (ABI_13, "1.3.0")])
-def test_versions_that_are_known(fake_library: Builder, abi: Any, version: str) -> None:
+def test_known_versions_are_detected(fake_library: Builder, abi: Any, version: str) -> None:
     evidence = inspect_library(fake_library(abi.name))
     assert choose_abi(evidence) is abi
     assert evidence.missing == ()
@@ -47,7 +47,7 @@ def test_versions_that_are_known(fake_library: Builder, abi: Any, version: str) 
 
 
 @pytest.mark.parametrize("version", ["1.2.1", "1.2.2", "1.3.1", None])
-def test_other_versions_of_a_layout(tmp_path: Path, version: str | None) -> None:
+def test_other_versions_of_a_layout_are_detected(tmp_path: Path, version: str | None) -> None:
     # 1.3.1 is what the one board that was reported runs.
     abi = ABI_12 if version is not None and version.startswith("1.2") else ABI_13
     defines = [] if version is None else [f'VERSION="{version}"']
@@ -76,12 +76,12 @@ def test_older_versions_are_refused_by_their_symbols(
 
 
 @pytest.mark.parametrize("name", ["1.2", "1.3"])
-def test_right_one_was_asked_for(fake_library: Builder, name: str) -> None:
+def test_matching_abi_setting_is_used(fake_library: Builder, name: str) -> None:
     assert choose_abi(inspect_library(fake_library(name)), name).name == name
 
 
 @pytest.mark.parametrize(("name", "asked"), [("1.2", "1.3"), ("1.3", "1.2")])
-def test_wrong_one_was_asked_for(fake_library: Builder, name: str, asked: str) -> None:
+def test_wrong_abi_setting_is_refused(fake_library: Builder, name: str, asked: str) -> None:
     message = refusal(fake_library(name), asked)
     assert message.startswith(f"RKLLM_ABI is {asked}, and the library is {name}: ")
     assert f"default parameters fit {name}" in message
@@ -92,7 +92,7 @@ def test_wrong_one_was_asked_for(fake_library: Builder, name: str, asked: str) -
 
 
 @pytest.mark.parametrize(("name", "said"), [("1.2", "1.3.0"), ("1.3", "1.2.1")])
-def test_version_string_that_says_otherwise(tmp_path: Path, name: str, said: str) -> None:
+def test_contradicting_version_string_is_refused(tmp_path: Path, name: str, said: str) -> None:
     path = build_odd(tmp_path, f"AT_{name.replace('.', '')}", f'VERSION="{said}"')
     message = refusal(path)
     assert message.startswith(f"{path} contradicts itself: default parameters fit {name}; ")
@@ -102,17 +102,17 @@ def test_version_string_that_says_otherwise(tmp_path: Path, name: str, said: str
     assert refusal(path, said[:3]).startswith(f"RKLLM_ABI is {said[:3]}, and the library is {name}")
 
 
-def test_version_string_of_no_known_line_is_no_contradiction(tmp_path: Path) -> None:
+def test_unknown_version_string_is_no_contradiction(tmp_path: Path) -> None:
     assert choose_abi(inspect_library(build_odd(tmp_path, "AT_13", 'VERSION="2.0.0"'))) is ABI_13
 
 
 @pytest.mark.parametrize(("at", "abi"), [("AT_12", ABI_12), ("AT_13", ABI_13)])
-def test_mask_that_leaves_the_choice_to_the_runtime(tmp_path: Path, at: str, abi: Abi) -> None:
+def test_empty_cpu_mask_is_valid(tmp_path: Path, at: str, abi: Abi) -> None:
     # No board has told yet what the library's own default is.
     assert choose_abi(inspect_library(build_odd(tmp_path, at, "NO_MASK"))) is abi
 
 
-def test_neither_layout_fits(tmp_path: Path) -> None:
+def test_library_without_matching_layout_is_refused(tmp_path: Path) -> None:
     path = build_odd(tmp_path, "AT=100")
     message = refusal(path)
     assert message.startswith(
@@ -125,12 +125,12 @@ def test_neither_layout_fits(tmp_path: Path) -> None:
     assert choose_abi(inspect_library(path), "1.3") is ABI_13
 
 
-def test_nothing_but_nonsense_fits_neither(tmp_path: Path) -> None:
+def test_garbage_matches_no_layout(tmp_path: Path) -> None:
     evidence = inspect_library(build_odd(tmp_path))
     assert [bool(each) for each in evidence.objections.values()] == [True, True]
 
 
-def test_both_layouts_fit(tmp_path: Path) -> None:
+def test_library_matching_both_layouts_is_refused(tmp_path: Path) -> None:
     path = build_odd(tmp_path, "AT_12", "AT_13")
     message = refusal(path)
     assert "default parameters fit 1.2 and 1.3; no version string" in message
@@ -139,7 +139,7 @@ def test_both_layouts_fit(tmp_path: Path) -> None:
         assert choose_abi(inspect_library(path), asked).name == asked
 
 
-def test_choice_needs_no_library() -> None:
+def test_abi_is_chosen_without_loading_the_library() -> None:
     fits: dict[str, tuple[str, ...]] = {"1.2": ("top_p would be 5",), "1.3": ()}
     evidence = Evidence(path="lib", objections=fits, version="1.3.0")
     assert choose_abi(evidence) is ABI_13
@@ -152,12 +152,12 @@ def test_choice_needs_no_library() -> None:
 
 
 @pytest.mark.parametrize("what", ["PRINTS", "PRINTS_AT_END", "DIES_AT_END"])
-def test_library_that_prints_or_dies_at_the_end(tmp_path: Path, what: str) -> None:
+def test_library_that_prints_or_crashes_at_exit(tmp_path: Path, what: str) -> None:
     # It knows nothing of our report, and its own output comes out when it pleases.
     assert choose_abi(inspect_library(build_odd(tmp_path, "AT_13", what))) is ABI_13
 
 
-def test_library_that_kills_whoever_asks(tmp_path: Path) -> None:
+def test_library_that_crashes_is_refused(tmp_path: Path) -> None:
     path = build_odd(tmp_path, "AT_13", "DIES")
     message = refusal(path)
     assert message.startswith(
@@ -168,12 +168,12 @@ def test_library_that_kills_whoever_asks(tmp_path: Path) -> None:
     assert "nstall librkllmrt.so 1.2.3 or 1.3.0" in message
 
 
-def test_library_that_leaves(tmp_path: Path) -> None:
+def test_library_that_exits_is_refused(tmp_path: Path) -> None:
     message = refusal(build_odd(tmp_path, "AT_13", "LEAVES"))
     assert "a process that reads them exits with code 3: no output" in message
 
 
-def test_library_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_that_hangs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detect, "_TIMEOUT_S", 1.0)
     path = build_odd(tmp_path, "AT_13", "HANGS")
     started = time.monotonic()
@@ -182,7 +182,7 @@ def test_library_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert message == f"{path} did not give its default parameters within 1 s: {UPGRADE}"
 
 
-def test_library_of_somebody_else(tmp_path: Path) -> None:
+def test_unrelated_library_is_refused(tmp_path: Path) -> None:
     # librknnrt.so lies beside it on every board.
     source, path = tmp_path / "other.c", tmp_path / "librknnrt.so"
     source.write_text("int rknn_init(void);\nint rknn_init(void) { return 0; }\n")
@@ -197,7 +197,7 @@ def test_library_that_does_not_load(tmp_path: Path) -> None:
     assert refusal(path).startswith(f"RKLLM_LIB_PATH: {path} does not load: ")
 
 
-def test_packages_in_the_working_folder_are_not_ours(
+def test_packages_in_the_working_folder_are_not_imported(
     fake_library: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("engine", "json"):
@@ -207,7 +207,7 @@ def test_packages_in_the_working_folder_are_not_ours(
     assert choose_abi(inspect_library(fake_library("1.3"))) is ABI_13
 
 
-def test_nothing_is_called_but_the_question(
+def test_only_the_default_parameters_are_called(
     fake_library: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "calls.log"

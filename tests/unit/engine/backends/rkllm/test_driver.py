@@ -40,7 +40,7 @@ def test_board_with_a_driver(tmp_path: Path) -> None:
         ("sys/module/rknpu/version", "0.10.0\n", "0.10.0"),
     ],
 )
-def test_version_may_stand_in_three_places(
+def test_version_is_read_from_three_files(
     tmp_path: Path, name: str, content: str, version: str
 ) -> None:
     found = driver.read_driver(root_of(tmp_path, BOARD, {name: content}))
@@ -51,7 +51,7 @@ def test_version_may_stand_in_three_places(
     ("version", "old"),
     [("0.9.7", True), ("0.8.2", True), ("0.9.8", False), ("0.9.10", False), ("0.10.0", False)],
 )
-def test_old_driver_is_said_to_be_old(tmp_path: Path, version: str, old: bool) -> None:
+def test_old_driver_is_reported(tmp_path: Path, version: str, old: bool) -> None:
     root = root_of(tmp_path, BOARD, {"sys/module/rknpu/version": version})
     told = driver.describe_driver(root)
     assert told.startswith(f"the NPU driver is {version}")
@@ -63,7 +63,7 @@ def test_old_driver_is_said_to_be_old(tmp_path: Path, version: str, old: bool) -
 @pytest.mark.parametrize(
     "name", ["sys/module/rknpu/x", "dev/rknpu", "sys/bus/platform/drivers/RKNPU/x"]
 )
-def test_driver_whose_version_only_root_may_see(tmp_path: Path, name: str) -> None:
+def test_driver_with_unreadable_version(tmp_path: Path, name: str) -> None:
     root = root_of(tmp_path, BOARD, {name: ""})
     assert driver.read_driver(root) == Driver("Radxa ROCK 5B", None, True)
     driver.check_driver(root)
@@ -72,7 +72,7 @@ def test_driver_whose_version_only_root_may_see(tmp_path: Path, name: str) -> No
     )
 
 
-def test_version_that_is_none(tmp_path: Path) -> None:
+def test_invalid_driver_version(tmp_path: Path) -> None:
     root = root_of(tmp_path, {"sys/module/rknpu/version": "unknown\n"})
     assert driver.read_driver(root) == Driver(None, None, True)
 
@@ -105,7 +105,7 @@ def test_another_machine_is_not_refused(tmp_path: Path, compatible: str | None) 
     assert driver.describe_driver(tmp_path) == "no NPU driver was found on this machine"
 
 
-def test_names_that_are_no_text(tmp_path: Path) -> None:
+def test_board_name_with_invalid_characters(tmp_path: Path) -> None:
     root = root_of(tmp_path, BOARD, VERSION)
     (root / "proc/device-tree/model").write_bytes(b"\xff\xfeboard\0")
     assert driver.read_driver(root).board == "��board"

@@ -14,7 +14,7 @@ from engine.errors import BackendFailed
 ROWS = [[1.0, -2.0, 0.5], [0.0, 4.0, -0.25], [3.0, 3.0, 8.0], [-1.0, 0.125, 2.0]]
 
 
-def given_to(states: HiddenStates, rows: list[list[float]]) -> None:
+def copy_all(states: HiddenStates, rows: list[list[float]]) -> None:
     """One callback, whose memory is spoiled when it is over."""
     numbers = [number for row in rows for number in row]
     memory = (ctypes.c_float * len(numbers))(*numbers)
@@ -36,12 +36,12 @@ def expected(pooling: Pooling) -> list[float]:
 
 @pytest.mark.parametrize("cut", [0, 1, 3])
 @pytest.mark.parametrize("pooling", ["last", "mean", "cls"])
-def test_vector_is_pooled_and_of_length_one(pooling: Pooling, cut: int) -> None:
+def test_embedding_is_pooled_and_normalised(pooling: Pooling, cut: int) -> None:
     # However many callbacks a long text comes in.
     states = HiddenStates(pooling)
     for part in (ROWS[:cut], ROWS[cut:]):
         if part:
-            given_to(states, part)
+            copy_all(states, part)
     vector = states.embedding(len(ROWS))
     assert vector == pytest.approx(expected(pooling))
     assert math.hypot(*vector) == pytest.approx(1)
@@ -49,19 +49,19 @@ def test_vector_is_pooled_and_of_length_one(pooling: Pooling, cut: int) -> None:
 
 def test_last_row_alone_is_enough_for_its_own_pooling() -> None:
     states = HiddenStates("last")
-    given_to(states, ROWS[-1:])
+    copy_all(states, ROWS[-1:])
     assert states.embedding(4) == pytest.approx(expected("last"))
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_other_poolings_want_all_rows(pooling: Pooling) -> None:
+def test_other_poolings_need_all_rows(pooling: Pooling) -> None:
     states = HiddenStates(pooling)
-    given_to(states, ROWS[-1:])
+    copy_all(states, ROWS[-1:])
     with pytest.raises(BackendFailed, match="gave 1 rows of hidden states for 4 tokens"):
         states.embedding(4)
 
 
-def test_nothing_is_no_vector() -> None:
+def test_missing_rows_are_refused() -> None:
     states = HiddenStates("last")
     states.copy_result(RKLLMResult())
     with pytest.raises(BackendFailed, match="gave 0 rows of hidden states for 2 tokens"):
@@ -69,14 +69,14 @@ def test_nothing_is_no_vector() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_what_is_no_number_is_no_vector(bad: float) -> None:
+def test_invalid_numbers_are_refused(bad: float) -> None:
     states = HiddenStates("mean")
-    given_to(states, [[1.0, bad]])
+    copy_all(states, [[1.0, bad]])
     with pytest.raises(BackendFailed, match="that are no numbers"):
         states.embedding(1)
 
 
-def test_vector_of_zeros_stays_one() -> None:
+def test_zero_vector_is_kept() -> None:
     states = HiddenStates("cls")
-    given_to(states, [[0.0, 0.0]])
+    copy_all(states, [[0.0, 0.0]])
     assert states.embedding(1) == [0.0, 0.0]

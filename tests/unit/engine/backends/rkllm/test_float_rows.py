@@ -20,7 +20,7 @@ def pointer(*numbers: float) -> Any:
     ("first", "count", "found"),
     [(0, 3, [1, 2, 3, 4, 5, 6]), (2, 1, [5, 6]), (0, 1, [1, 2]), (1, 2, [3, 4, 5, 6])],
 )
-def test_those_that_are_asked_for_are_copied(first: int, count: int, found: list[float]) -> None:
+def test_copy_returns_the_requested_rows(first: int, count: int, found: list[float]) -> None:
     rows = FloatRows.from_pointer(pointer(1, 2, 3, 4, 5, 6), 3, 2)
     assert rows is not None
     assert (rows.count, rows.width) == (3, 2)
@@ -28,9 +28,9 @@ def test_those_that_are_asked_for_are_copied(first: int, count: int, found: list
 
 
 @pytest.mark.parametrize(("count", "width"), [(0, 2), (3, 0), (-1, 2), (3, -2)])
-def test_what_is_no_rows_is_none(count: int, width: int) -> None:
+def test_empty_rows_are_none(count: int, width: int) -> None:
     assert FloatRows.from_pointer(pointer(1, 2), count, width) is None
 
 
-def test_a_pointer_to_nothing_is_none() -> None:
+def test_null_pointer_is_none() -> None:
     assert FloatRows.from_pointer(ctypes.POINTER(ctypes.c_float)(), 1, 1) is None

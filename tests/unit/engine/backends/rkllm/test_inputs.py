@@ -18,12 +18,12 @@ from engine.request import Chat, Message
         ([("user", "a"), ("assistant", "b")], "User: a\n\nAssistant: b\n\nAssistant:"),
     ],
 )
-def test_conversation_as_one_turn(turns: list[tuple[str, str]], text: str) -> None:
+def test_conversation_is_joined_to_one_turn(turns: list[tuple[str, str]], text: str) -> None:
     # R38: nothing is dropped.
     assert join_turns(Chat(tuple(Message(*turn) for turn in turns))) == text
 
 
-def test_calls_and_results_are_told_without_functions() -> None:
+def test_tool_calls_and_results_are_joined_as_text() -> None:
     # R38: nothing is dropped.
     call = {"id": "1", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
     chat = Chat(

@@ -61,7 +61,7 @@ def refusal(path: Path | str | None) -> str:
 # ---- where ----
 
 
-def test_path_that_is_given_goes_first(
+def test_configured_path_has_priority(
     places: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     put(places / "lib")
@@ -72,7 +72,7 @@ def test_path_that_is_given_goes_first(
     assert library.find_library(str(other)) == other
 
 
-def test_folder_that_is_given(places: Path) -> None:
+def test_configured_folder_is_searched(places: Path) -> None:
     given = put(places / "given")
     assert library.find_library(str(given.parent)) == given
 
@@ -90,7 +90,7 @@ def test_order_of_the_search(places: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert library.find_library(None) == second
 
 
-def test_what_the_loader_remembers_may_be_gone(places: Path) -> None:
+def test_stale_loader_cache_entry_is_skipped(places: Path) -> None:
     loader_knows(places, places / "gone" / NAME, places / "librknnrt.so")
     lib = put(places / "lib")
     assert library.find_library(None) == lib
@@ -111,14 +111,14 @@ def test_path_below_the_working_folder(places: Path, monkeypatch: pytest.MonkeyP
     assert library.find_library(".") == given
 
 
-def test_none_anywhere_says_where_it_may_be_and_comes_from(places: Path) -> None:
+def test_missing_library_error_names_the_folders_and_the_source(places: Path) -> None:
     message = refusal(None)
     assert message.startswith("librkllmrt.so is not installed: set RKLLM_LIB_PATH, or put it into")
     assert str(places / "opt") in message
     assert "github.com/airockchip/rknn-llm" in message
 
 
-def test_usual_places_are_real_ones() -> None:
+def test_usual_folders_are_absolute() -> None:
     assert "/usr/lib" in library._USUAL_FOLDERS
     assert all(os.path.isabs(place) for place in library._USUAL_FOLDERS)
 
@@ -127,20 +127,18 @@ def test_usual_places_are_real_ones() -> None:
 UNREADABLE = "a" * 300
 
 
-def test_folder_that_cannot_be_looked_into_is_passed_over(
-    places: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_folder_is_skipped(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = put(places / "opt")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(places / UNREADABLE))
     assert library.find_library(None) == found
 
 
-def test_given_path_that_cannot_be_looked_at_says_why(places: Path) -> None:
+def test_unreadable_configured_path_error_gives_the_reason(places: Path) -> None:
     message = refusal(places / UNREADABLE)
     assert message.startswith(f"RKLLM_LIB_PATH: {places / UNREADABLE} cannot be read: File name")
 
 
-def test_given_path_that_is_not_there_is_not_searched_for(places: Path) -> None:
+def test_missing_configured_path_is_not_searched_for(places: Path) -> None:
     put(places / "lib")
     for given, missing in (("none.so", "none.so"), ("opt", f"opt/{NAME}")):
         (places / "opt").mkdir(exist_ok=True)
@@ -153,13 +151,13 @@ def test_given_path_that_is_not_there_is_not_searched_for(places: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", b"!<arch>\n" * 10, b"#!/bin/sh\n" * 9])
-def test_no_shared_library(places: Path, content: bytes) -> None:
+def test_file_that_is_no_shared_library_is_refused(places: Path, content: bytes) -> None:
     path = put(places / "lib", content)
     assert refusal(path) == f"RKLLM_LIB_PATH: {path} is not a shared library"
     assert refusal(None) == f"RKLLM_LIB_PATH: {path} is not a shared library"
 
 
-def test_pointer_of_git_lfs(places: Path) -> None:
+def test_git_lfs_pointer_is_recognised(places: Path) -> None:
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 7000000\n"
     message = refusal(put(places / "lib", pointer))
     assert message.endswith(": it is a Git LFS pointer, `git lfs pull` brings the library")
@@ -185,7 +183,7 @@ def test_wrong_architecture_names_both(
     assert "a folder for each architecture" in message
 
 
-def test_wrong_architecture_of_what_the_compiler_makes_is_none(
+def test_library_of_the_compiler_has_the_right_architecture(
     fake_library: Callable[[str], Path],
 ) -> None:
     assert library.find_library(str(fake_library("1.3"))) == fake_library("1.3")
@@ -215,7 +213,7 @@ def test_missing_dependency_is_named(tmp_path: Path) -> None:
     assert "a library that it needs is not installed (`ldd` names all of them)" in message
 
 
-def test_newer_system_is_named(tmp_path: Path) -> None:
+def test_too_old_system_is_named(tmp_path: Path) -> None:
     # A version of the C library that nobody has yet.
     (tmp_path / "map").write_text("GLIBC_9.99 { global: *; };\n")
     newer = tmp_path / "libnewer.c"
@@ -240,12 +238,12 @@ def test_newer_system_is_named(tmp_path: Path) -> None:
     assert message.endswith("; this system is older than the one it was built for")
 
 
-def test_cut_off_library(tmp_path: Path, fake_library: Callable[[str], Path]) -> None:
+def test_truncated_library_is_refused(tmp_path: Path, fake_library: Callable[[str], Path]) -> None:
     path = tmp_path / NAME
     path.write_bytes(fake_library("1.3").read_bytes()[:100])
     library.check_machine(path)
     load_error(path)
 
 
-def test_library_that_is_fine(fake_library: Callable[[str], Path]) -> None:
+def test_valid_library_is_loaded(fake_library: Callable[[str], Path]) -> None:
     assert library.load_library(fake_library("1.2")).rkllm_run

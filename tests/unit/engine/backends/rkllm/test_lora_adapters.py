@@ -20,17 +20,17 @@ def test_adapters_are_read_in_order() -> None:
 
 
 @pytest.mark.parametrize("bad", ["one", "=a.rkllm", "one=", "o\tne=a.rkllm", "one=a,two"])
-def test_what_is_no_adapter_is_named(bad: str) -> None:
+def test_invalid_adapter_is_named(bad: str) -> None:
     with pytest.raises(ValueError, match="an adapter is name=path or name=path:scale, not"):
         parse_adapters(bad)
 
 
-def test_names_are_their_own() -> None:
+def test_adapter_names_must_be_unique() -> None:
     with pytest.raises(ValueError, match="two adapters are named one"):
         parse_adapters("one=a,two=b,one=c")
 
 
-def test_scale_has_a_limit() -> None:
+def test_scale_is_limited() -> None:
     assert parse_adapters("one=a:100")[0].scale == 100
     with pytest.raises(ValueError, match=r"from 0 to 100, not 100\.5"):
         parse_adapters("one=a:100.5")

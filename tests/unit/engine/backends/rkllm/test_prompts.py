@@ -37,7 +37,7 @@ def rendered(tmp_path: Path) -> Callable[..., str]:
 # ---- where they are ----
 
 
-def test_files_are_beside_the_model_or_in_a_folder_of_its_name(tmp_path: Path) -> None:
+def test_tokenizer_folder_is_found_next_to_the_model(tmp_path: Path) -> None:
     model = tmp_path / "tiny.rkllm"
     assert find_tokenizer_folder(model, None) is None
     write_tokenizer(tmp_path)
@@ -47,7 +47,7 @@ def test_files_are_beside_the_model_or_in_a_folder_of_its_name(tmp_path: Path) -
     assert find_tokenizer_folder(model, None) == tmp_path / "tiny"
 
 
-def test_folder_that_was_given(tmp_path: Path) -> None:
+def test_configured_tokenizer_folder_is_used(tmp_path: Path) -> None:
     model = tmp_path / "tiny.rkllm"
     write_tokenizer(tmp_path)
     given = write_tokenizer(tmp_path / "given")
@@ -69,7 +69,7 @@ def test_special_tokens_are_one_token_each(tmp_path: Path) -> None:
     assert text_of(ids) == "<|im_start|>user\nHé 😀<|im_end|>"
 
 
-def test_beginning_of_a_prompt_is_not_doubled(tmp_path: Path) -> None:
+def test_beginning_of_sequence_token_is_not_doubled(tmp_path: Path) -> None:
     made = ChatTokenizer(write_tokenizer(tmp_path, "{{ bos_token }}" + CHATML))
     ids = made.encode(made.render(HI), special=False)
     assert ids.count(id_of("<s>")) == 1
@@ -86,7 +86,7 @@ def test_known_tokens(tmp_path: Path) -> None:
     ]
 
 
-def test_what_the_tokenizer_was_trained_with_cuts_nothing_off(tmp_path: Path) -> None:
+def test_training_settings_do_not_truncate(tmp_path: Path) -> None:
     trained = tokenizer()
     trained.enable_truncation(4)
     trained.enable_padding(length=50)
@@ -103,7 +103,7 @@ def test_template_from_the_config(rendered: Callable[..., str]) -> None:
     assert rendered(CHATML) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_template_from_its_own_file_goes_first(tmp_path: Path) -> None:
+def test_template_file_has_priority(tmp_path: Path) -> None:
     write_tokenizer(tmp_path, "from the config")
     (tmp_path / "chat_template.jinja").write_text("from the file: {{ messages[0].content }}")
     assert ChatTokenizer(tmp_path).render(HI) == "from the file: hi"
@@ -131,7 +131,7 @@ def test_no_template(tmp_path: Path, none: Any) -> None:
     assert not ChatTokenizer(write_tokenizer(tmp_path, none)).has_template
 
 
-def test_what_a_template_is_given(rendered: Callable[..., str]) -> None:
+def test_template_receives_messages_and_special_tokens(rendered: Callable[..., str]) -> None:
     given = Chat((Message("user", "<a> & 'b'", name="Ann"), Message("tool", "{}")))
     template = (
         "{{ bos_token }}{{ eos_token }}{{ unk_token }}|"
@@ -144,7 +144,7 @@ def test_what_a_template_is_given(rendered: Callable[..., str]) -> None:
     )
 
 
-def test_tools_and_documents_are_there_and_none(rendered: Callable[..., str]) -> None:
+def test_tools_and_documents_are_defined_as_none(rendered: Callable[..., str]) -> None:
     # As they are for the caller that templates are written for.
     assert rendered("{{ tools is not none }} {{ documents is defined }}") == "False True"
 
@@ -168,12 +168,12 @@ def test_template_kwargs(rendered: Callable[..., str], kwargs: Any, text: str) -
 
 
 @pytest.mark.parametrize("name", ["messages", "add_generation_prompt", "self"])
-def test_kwargs_that_are_not_the_requests(rendered: Callable[..., str], name: str) -> None:
+def test_template_kwargs_cannot_override_messages(rendered: Callable[..., str], name: str) -> None:
     with pytest.raises(RequestRejected, match="messages: "):
         rendered(CHATML, chat(("user", "hi"), **{name: []}))
 
 
-def test_what_templates_are_written_with(rendered: Callable[..., str]) -> None:
+def test_template_extensions_are_available(rendered: Callable[..., str]) -> None:
     # Whitespace around blocks, loop controls, JSON that is not for HTML, today's date.
     assert rendered("  {% if true %}\na\n  {% endif %}\nb") == "a\nb"
     loop = "{% for i in range(9) %}{% if i > 2 %}{% break %}{% endif %}{{ i }}{% endfor %}"
@@ -187,7 +187,7 @@ def test_what_templates_are_written_with(rendered: Callable[..., str]) -> None:
     assert rendered("a{% generation %}b{{ messages[0].role }}{% endgeneration %}c") == "abuserc"
 
 
-def test_template_refuses_in_its_own_words(rendered: Callable[..., str]) -> None:
+def test_template_error_contains_its_message(rendered: Callable[..., str]) -> None:
     with pytest.raises(RequestRejected, match=r"cannot take them: roles must alternate$"):
         rendered("{{ raise_exception('roles must alternate') }}")
 
@@ -206,7 +206,7 @@ def test_template_refuses_in_its_own_words(rendered: Callable[..., str]) -> None
         "{% set x = messages[0].update({'role': 'x'}) %}",
     ],
 )
-def test_template_cannot_reach_out(rendered: Callable[..., str], template: str) -> None:
+def test_template_is_sandboxed(rendered: Callable[..., str], template: str) -> None:
     with pytest.raises(RequestRejected):
         rendered(template)
 
@@ -224,9 +224,7 @@ def test_template_cannot_reach_out(rendered: Callable[..., str], template: str) 
         "{{ messages | sum }}",
     ],
 )
-def test_template_that_goes_wrong_costs_the_request(
-    rendered: Callable[..., str], template: str
-) -> None:
+def test_template_error_rejects_the_request(rendered: Callable[..., str], template: str) -> None:
     with pytest.raises(RequestRejected, match="messages: the model's chat template cannot take"):
         rendered(template)
 

@@ -179,7 +179,7 @@ def test_every_sampling_field_is_written(struct: Any) -> None:
 
 
 @pytest.mark.parametrize("greedy", [{"temperature": 0.0}, {"top_p": 0.0}])
-def test_greedy_is_one_token_to_choose_from(greedy: dict[str, Any]) -> None:
+def test_greedy_sampling_uses_top_k_1(greedy: dict[str, Any]) -> None:
     # R9: temperature 0 itself would be divided by.
     filled: Any = ABI_13.sampling() if ABI_13.sampling else None
     fill_sampling(filled, SamplingParams(**{"top_k": 40, "repetition_penalty": 1.5, **greedy}))
@@ -191,7 +191,7 @@ def test_greedy_is_one_token_to_choose_from(greedy: dict[str, Any]) -> None:
     ("asked", "given"),
     [(-1, 10**6), (0, 10**6), (1, 1), (50, 50), (10**6 + 1, 10**6), (2**32 - 1, 10**6)],
 )
-def test_top_k_is_never_less_than_one_nor_more_than_it_holds(asked: int, given: int) -> None:
+def test_top_k_is_within_the_fields_range(asked: int, given: int) -> None:
     filled: Any = ABI_13.sampling() if ABI_13.sampling else None
     fill_sampling(filled, SamplingParams(top_k=asked))
     assert filled.top_k == given
@@ -200,7 +200,7 @@ def test_top_k_is_never_less_than_one_nor_more_than_it_holds(asked: int, given: 
 # ---- init and destroy ----
 
 
-def test_what_a_model_is_initialised_with(library: Library, runtime: Runtime) -> None:
+def test_init_parameters(library: Library, runtime: Runtime) -> None:
     param = library.param
     assert (param.model_path, param.max_context_len) == (b"/models/tiny.rkllm", 64)
     assert (param.max_new_tokens, param.skip_special_token, param.is_async) == (-1, True, False)
@@ -253,7 +253,7 @@ def test_init_that_fails(library: Library, code: int, handle: int | None) -> Non
     assert library.calls == ["init"]
 
 
-def test_another_init_takes_the_place_of_the_first(library: Library, runtime: Runtime) -> None:
+def test_second_init_replaces_the_first(library: Library, runtime: Runtime) -> None:
     runtime.init(SETUP)
     library.code = -1
     with pytest.raises(ModelLoadFailed):
@@ -279,7 +279,7 @@ def test_handle_is_freed_once(library: Library, runtime: Runtime) -> None:
 # ---- what a run is given ----
 
 
-def test_text_goes_in_as_a_users_turn(library: Library, runtime: Runtime) -> None:
+def test_text_is_sent_as_a_user_turn(library: Library, runtime: Runtime) -> None:
     run_of(runtime, prompt=UserTurn("Grüße \ud800", enable_thinking=True))
     given = library.given
     assert (given.role, given.input_type, given.enable_thinking) == (b"user", 0, True)
@@ -291,7 +291,7 @@ def test_text_goes_in_as_a_users_turn(library: Library, runtime: Runtime) -> Non
     assert library.given.enable_thinking is False
 
 
-def test_tokens_go_in_as_they_are(library: Library, runtime: Runtime) -> None:
+def test_tokens_are_sent_unchanged(library: Library, runtime: Runtime) -> None:
     seen: list[list[int]] = []
 
     def script(number: int | None) -> int:
@@ -337,7 +337,7 @@ def test_ids_are_those_of_all_callbacks(library: Library, runtime: Runtime) -> N
     assert pieces == [b"a", b"", b""]
 
 
-def test_run_brings_its_sampling_where_it_may(library: Library, runtime: Runtime) -> None:
+def test_run_has_its_own_sampling_where_supported(library: Library, runtime: Runtime) -> None:
     seen: list[tuple[float, int]] = []
 
     def script(number: int | None) -> int:
@@ -351,7 +351,7 @@ def test_run_brings_its_sampling_where_it_may(library: Library, runtime: Runtime
     assert seen == ([(0.5, 9)] if library.abi is ABI_13 else [])
 
 
-def test_numbers_are_never_zero_and_never_come_again(library: Library, runtime: Runtime) -> None:
+def test_run_numbers_are_unique_and_not_zero(library: Library, runtime: Runtime) -> None:
     # NULL would stand for the userdata of init in 1.3.
     for _ in range(5):
         run_of(runtime)
@@ -394,7 +394,7 @@ def test_tokens_and_statistics(library: Library, runtime: Runtime) -> None:
     assert (run.prefill_tokens, run.generate_tokens, run.prefill_ms) == (3, 4, 2.5)
 
 
-def test_callbacks_go_on_whatever_they_bring(library: Library, runtime: Runtime) -> None:
+def test_callbacks_continue_with_any_content(library: Library, runtime: Runtime) -> None:
     # 1 would be a pause, which is no abort: the next run would go on with this one.
     answers: list[int] = []
 
@@ -411,9 +411,7 @@ def test_callbacks_go_on_whatever_they_bring(library: Library, runtime: Runtime)
 
 
 @pytest.mark.parametrize("state", [WAITING, FINISH, ERROR])
-def test_result_may_be_missing_where_there_is_none(
-    library: Library, runtime: Runtime, state: int
-) -> None:
+def test_result_pointer_may_be_null(library: Library, runtime: Runtime, state: int) -> None:
     def script(number: int | None) -> int:
         library.says_nothing(number, state)
         return 0
@@ -437,7 +435,7 @@ def test_error_and_status_are_kept(library: Library, runtime: Runtime) -> None:
     assert (run.failed, run.code, run.finished) == (True, -3, False)
 
 
-def test_late_callbacks_reach_nobody(library: Library, runtime: Runtime) -> None:
+def test_late_callbacks_are_ignored(library: Library, runtime: Runtime) -> None:
     # R31
     first, second = Pieces(), Pieces()
     run_of(runtime, first)
@@ -459,7 +457,7 @@ def test_late_callbacks_reach_nobody(library: Library, runtime: Runtime) -> None
     assert (run.tokens, run.finished, run.failed) == (1, False, False)
 
 
-def test_callbacks_after_the_end_are_nobodys_before_run_returns(
+def test_callbacks_after_finish_are_ignored_before_run_returns(
     library: Library, runtime: Runtime
 ) -> None:
     # On a busy machine it may return late: they are no part of the answer then either.
@@ -492,7 +490,7 @@ def test_callbacks_from_another_thread(library: Library, runtime: Runtime) -> No
 # ---- enough ----
 
 
-def test_enough_aborts_from_a_thread_of_its_own(library: Library, runtime: Runtime) -> None:
+def test_stop_aborts_on_a_separate_thread(library: Library, runtime: Runtime) -> None:
     # Nothing says that a callback may do it.
     def script(number: int | None) -> int:
         for _ in range(3):
@@ -511,9 +509,7 @@ def test_enough_aborts_from_a_thread_of_its_own(library: Library, runtime: Runti
     assert set(library.aborts) == {"rkllm-abort"}
 
 
-def test_abort_is_said_again_until_it_works_and_no_more_then(
-    library: Library, runtime: Runtime
-) -> None:
+def test_abort_is_repeated_until_it_works(library: Library, runtime: Runtime) -> None:
     # What comes before the run has got going is lost.
     def script(number: int | None) -> int:
         library.says(number, text=b"x")
@@ -550,7 +546,7 @@ def test_limit_of_the_library(library: Library, runtime: Runtime) -> None:
     assert bool(library.aborts) == (library.abi is ABI_12)
 
 
-def test_library_that_goes_beyond_its_limit_is_aborted(library: Library, runtime: Runtime) -> None:
+def test_library_that_exceeds_its_limit_is_aborted(library: Library, runtime: Runtime) -> None:
     def script(number: int | None) -> int:
         for _ in range(8):
             library.says(number, text=b"x")
@@ -585,7 +581,7 @@ def test_abort_of_a_silent_run(library: Library, runtime: Runtime) -> None:
     assert ended[0].stopped
 
 
-def test_abort_before_the_run_keeps_it_from_the_library(library: Library, runtime: Runtime) -> None:
+def test_aborted_run_is_not_started(library: Library, runtime: Runtime) -> None:
     aborted = threading.Event()
     aborted.set()
     run = run_of(runtime, aborted=aborted)
@@ -593,7 +589,7 @@ def test_abort_before_the_run_keeps_it_from_the_library(library: Library, runtim
     assert run_of(runtime).stopped is False
 
 
-def test_abort_with_nothing_to_abort(library: Library, runtime: Runtime) -> None:
+def test_abort_without_a_run_does_nothing(library: Library, runtime: Runtime) -> None:
     runtime.abort()
     run_of(runtime)
     runtime.abort()
@@ -614,7 +610,7 @@ class CrossedEvent(threading.Event):
         super().clear()
 
 
-def test_abort_in_the_moment_of_another_one_is_not_forgotten(library: Library) -> None:
+def test_concurrent_aborts_are_not_lost(library: Library) -> None:
     # The thread that aborts is busy with an older one, and about to go back to sleep.
     runtime = Runtime(cast("Functions", library), library.abi)
     runtime.init(SETUP)
@@ -630,7 +626,7 @@ def test_abort_in_the_moment_of_another_one_is_not_forgotten(library: Library) -
     runtime.close()
 
 
-def test_cache_tells_how_much_there_is(library: Library, runtime: Runtime) -> None:
+def test_cache_size_is_read(library: Library, runtime: Runtime) -> None:
     assert runtime.cache_size() == 12
     library.code = -1
     assert runtime.cache_size() is None
@@ -639,7 +635,7 @@ def test_cache_tells_how_much_there_is(library: Library, runtime: Runtime) -> No
     assert runtime.cache_size() is None
 
 
-def test_cache_is_empty_where_its_size_says_so(library: Library, runtime: Runtime) -> None:
+def test_clear_cache_checks_the_size(library: Library, runtime: Runtime) -> None:
     assert runtime.clear_cache()
     assert library.calls[-1] == "clear 0 None None"
     library.left = 1

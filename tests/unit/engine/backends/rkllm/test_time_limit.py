@@ -12,41 +12,41 @@ import pytest
 from engine.backends.rkllm.time_limit import TimeLimitExceededError, run_with_time_limit
 
 
-def for_ever() -> None:
+def endless() -> None:
     number = 0
     while True:
         number += 1
 
 
-def test_what_ends_in_time_is_returned() -> None:
+def test_result_within_the_limit_is_returned() -> None:
     before = sys.gettrace()
     assert run_with_time_limit(10, lambda: sum(range(10))) == 45
     assert sys.gettrace() is before
 
 
-def test_what_does_not_end_is_ended() -> None:
+def test_endless_code_is_ended() -> None:
     before = sys.gettrace()
     with pytest.raises(TimeLimitExceededError):
-        run_with_time_limit(0.05, for_ever)
+        run_with_time_limit(0.05, endless)
     assert sys.gettrace() is before
 
 
-def test_what_catches_whatever_comes_is_ended() -> None:
+def test_code_that_catches_exceptions_is_ended() -> None:
     def stubborn() -> None:
         while True:
             with suppress(Exception):
-                for_ever()
+                endless()
 
     with pytest.raises(TimeLimitExceededError):
         run_with_time_limit(0.05, stubborn)
 
 
-def test_on_any_thread() -> None:
+def test_limit_works_on_any_thread() -> None:
     ended = threading.Event()
 
     def work() -> None:
         with pytest.raises(TimeLimitExceededError):
-            run_with_time_limit(0.05, for_ever)
+            run_with_time_limit(0.05, endless)
         ended.set()
 
     thread = threading.Thread(target=work, daemon=True)
@@ -55,12 +55,12 @@ def test_on_any_thread() -> None:
     thread.join(20)
 
 
-def test_what_it_raises_is_raised() -> None:
+def test_exception_of_the_code_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         run_with_time_limit(10, lambda: 1 / 0)
 
 
-def test_whoever_looked_on_before_looks_on_again() -> None:
+def test_previous_trace_function_is_restored() -> None:
     def look(frame: FrameType, event: str, told: object) -> None: ...
 
     before = sys.gettrace()

@@ -150,7 +150,7 @@ def text(name: int, tokens: int) -> list[bytes]:
     return [b"%d/%d " % (i, name) for i in range(tokens)]
 
 
-def test_each_gets_what_is_its_own(crowd: Crowd) -> None:
+def test_each_request_gets_its_own_answer(crowd: Crowd) -> None:
     ends = {name: crowd.come(name, name) for name in (1, 5, 9)}
     for name, future in ends.items():
         end = future.result(BOUND_S)
@@ -159,7 +159,7 @@ def test_each_gets_what_is_its_own(crowd: Crowd) -> None:
         assert end.reason is FinishReason.STOP
 
 
-def test_oldest_leads_and_takes_those_along_that_may(crowd: Crowd, library: Library) -> None:
+def test_oldest_request_forms_a_batch_with_compatible_ones(crowd: Crowd, library: Library) -> None:
     library.held = True
     futures = [crowd.come(1, 2)]
     assert library.begun.acquire(timeout=BOUND_S)
@@ -173,7 +173,7 @@ def test_oldest_leads_and_takes_those_along_that_may(crowd: Crowd, library: Libr
     assert library.runs == [[1], [2, 4, 6], [3, 5], [7]]
 
 
-def test_what_is_no_generation_takes_its_turn(
+def test_exclusive_task_runs_in_order_of_age(
     crowd: Crowd, library: Library, batches: BatchScheduler, pool: ThreadPoolExecutor
 ) -> None:
     library.held = True
@@ -198,7 +198,7 @@ def test_what_is_no_generation_takes_its_turn(
     assert (library.runs, seen) == ([[1], [2], [3]], [2])
 
 
-def test_failure_of_what_is_done_alone_is_its_own(batches: BatchScheduler) -> None:
+def test_exclusive_task_raises_its_own_exception(batches: BatchScheduler) -> None:
     def work() -> None:
         raise BackendFailed("no vector")
 
@@ -207,7 +207,7 @@ def test_failure_of_what_is_done_alone_is_its_own(batches: BatchScheduler) -> No
     assert batches.run_exclusively(lambda: 3) == 3
 
 
-def test_who_leaves_before_the_run_is_not_in_it(crowd: Crowd, library: Library) -> None:
+def test_request_aborted_before_the_run_is_not_in_it(crowd: Crowd, library: Library) -> None:
     library.held = True
     first = crowd.come(1, 2)
     assert library.begun.acquire(timeout=BOUND_S)
@@ -221,7 +221,7 @@ def test_who_leaves_before_the_run_is_not_in_it(crowd: Crowd, library: Library) 
     assert library.runs == [[1], [3]]
 
 
-def test_who_has_left_is_left_out_however_slow_its_thread(
+def test_aborted_request_is_skipped_even_if_its_thread_is_slow(
     batches: BatchScheduler, library: Library
 ) -> None:
     gone = member(1, Answer())
@@ -231,7 +231,7 @@ def test_who_has_left_is_left_out_however_slow_its_thread(
     assert library.runs == [[2]]
 
 
-def test_who_leaves_is_free_while_the_run_goes_on(crowd: Crowd, library: Library) -> None:
+def test_aborted_request_returns_while_the_run_continues(crowd: Crowd, library: Library) -> None:
     library.held = True
     futures = {name: crowd.come(name, 40) for name in (1, 2, 3)}
     assert library.begun.acquire(timeout=BOUND_S)
@@ -244,7 +244,7 @@ def test_who_leaves_is_free_while_the_run_goes_on(crowd: Crowd, library: Library
     assert crowd.answers[2] == []
 
 
-def test_last_one_has_the_run_aborted_and_waits_for_its_end(crowd: Crowd, library: Library) -> None:
+def test_last_request_aborts_the_run_and_waits_for_its_end(crowd: Crowd, library: Library) -> None:
     library.held = True
     futures = {name: crowd.come(name, 40) for name in (1, 2)}
     assert library.begun.acquire(timeout=BOUND_S)
@@ -259,7 +259,7 @@ def test_last_one_has_the_run_aborted_and_waits_for_its_end(crowd: Crowd, librar
         future.result(BOUND_S)
 
 
-def test_limit_and_enough_end_a_member(crowd: Crowd) -> None:
+def test_limit_and_stop_end_a_request(crowd: Crowd) -> None:
     limited = crowd.come(1, 40, max_tokens=7)
     enough = crowd.come(2, 40, enough=3)
     assert limited.result(BOUND_S).completion_tokens == 7
@@ -267,12 +267,12 @@ def test_limit_and_enough_end_a_member(crowd: Crowd) -> None:
     assert (crowd.answers[1], crowd.answers[2]) == (text(1, 7), text(2, 3))
 
 
-def test_answer_is_no_longer_than_its_context(crowd: Crowd) -> None:
+def test_answer_fits_its_context(crowd: Crowd) -> None:
     end = crowd.come(1, 1000).result(BOUND_S)
     assert (end.completion_tokens, end.reason) == (CONTEXT - 2, FinishReason.LENGTH)
 
 
-def test_failure_is_told_to_all_of_the_batch_and_to_no_other(
+def test_failure_is_raised_for_all_requests_of_the_batch_only(
     crowd: Crowd, library: Library
 ) -> None:
     library.fails = BackendFailed("no luck")
@@ -293,7 +293,7 @@ def results_of(*places: tuple[bytes | None, int]) -> Any:
     return made
 
 
-def test_text_may_be_missing_and_a_character_be_waited_for() -> None:
+def test_text_may_be_missing_or_an_incomplete_character() -> None:
     one, other = Answer(), Answer()
     batch = Batch([member(1, one), member(2, other)], 2)
     batch.start()
@@ -306,7 +306,7 @@ def test_text_may_be_missing_and_a_character_be_waited_for() -> None:
     assert batch.finished
 
 
-def test_nothing_comes_after_a_member_has_left() -> None:
+def test_request_gets_no_tokens_after_it_has_left() -> None:
     one, other = Answer(), Answer()
     members = [member(1, one), member(2, other)]
     batch = Batch(members, 2)
@@ -320,7 +320,7 @@ def test_nothing_comes_after_a_member_has_left() -> None:
     assert (one, other) == ([b"a"], [b"b", b"d"])
 
 
-def test_prompt_of_a_member_that_has_left_is_not_read() -> None:
+def test_prompt_of_a_request_that_has_left_is_not_computed() -> None:
     members = [member(1, Answer()), member(2, Answer())]
     batch = Batch(members, 2)
     batch.leave(members[0])
@@ -328,7 +328,7 @@ def test_prompt_of_a_member_that_has_left_is_not_read() -> None:
 
 
 @pytest.mark.parametrize(("filler", "aborts"), [(7, True), (-1, False)])
-def test_run_is_aborted_where_only_places_without_a_member_go_on(filler: int, aborts: bool) -> None:
+def test_run_is_aborted_if_only_abandoned_sequences_continue(filler: int, aborts: bool) -> None:
     batch = Batch([member(1, Answer())], 2)
     batch.start()
     assert batch.on_result(results_of((None, -1), (b"x", filler)), NORMAL) is aborts
@@ -348,7 +348,7 @@ COMERS = st.lists(
 
 
 @given(COMERS)
-def test_whatever_comes_each_gets_its_own(
+def test_any_schedule_gives_each_request_its_answer(
     comers: list[tuple[int, int | None, int | None, str, int | None]],
 ) -> None:
     library = Library()

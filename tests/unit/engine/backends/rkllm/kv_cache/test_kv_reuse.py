@@ -55,7 +55,7 @@ def after(history: KvReuse, cache: Cache, ids: list[int], size: int, **fields: A
     cache.size = size
 
 
-def test_first_prompt_is_sent_whole_to_a_cleared_cache() -> None:
+def test_first_prompt_is_sent_completely_to_a_cleared_cache() -> None:
     cache = Cache()
     assert prepare(history_of(), cache, [1, 2]) == PromptPart([1, 2], keep_history=True)
     assert cache.cleared == 1
@@ -65,7 +65,7 @@ def test_first_prompt_is_sent_whole_to_a_cleared_cache() -> None:
     ("size", "reused"),
     [(None, 0), (0, 0), (2, 0), (3, 3), (4, 4), (5, 5), (6, 0), (7, 0)],
 )
-def test_size_of_the_cache_says_what_is_in_it(size: Any, reused: int) -> None:
+def test_reuse_depends_on_the_reported_cache_size(size: Any, reused: int) -> None:
     # [1, 2, 3] and the answer 4, 5: less than the prompt is as strange as more than was told.
     history, cache = history_of(), Cache()
     after(history, cache, [4, 5], size)
@@ -78,7 +78,7 @@ def test_size_of_the_cache_says_what_is_in_it(size: Any, reused: int) -> None:
     "prompt",
     [[1, 2, 3, 4, 5], [1, 2, 3], [1], [9], [1, 2, 3, 4, 6, 7], [9, 2, 3, 4, 5, 6]],
 )
-def test_prompt_that_does_not_go_on_is_sent_whole(prompt: list[int]) -> None:
+def test_prompt_that_does_not_continue_is_sent_completely(prompt: list[int]) -> None:
     history, cache = history_of(), Cache()
     after(history, cache, [4, 5], 5)
     assert prepare(history, cache, prompt) == PromptPart(prompt, keep_history=True)
@@ -89,7 +89,7 @@ def test_prompt_that_does_not_go_on_is_sent_whole(prompt: list[int]) -> None:
     "fields",
     [{"failed": True}, {"code": -1}, {"finished": False}, {"tokens": CONTEXT - 3}],
 )
-def test_nothing_is_known_after(fields: dict[str, Any]) -> None:
+def test_cache_content_is_unknown_after(fields: dict[str, Any]) -> None:
     history, cache = history_of(), Cache()
     after(history, cache, [4, 5], 5, **fields)
     assert prepare(history, cache, [1, 2, 3, 4, 5, 6]) == PromptPart(
@@ -97,7 +97,7 @@ def test_nothing_is_known_after(fields: dict[str, Any]) -> None:
     )
 
 
-def test_aborted_run_is_gone_on_from() -> None:
+def test_aborted_run_is_reused() -> None:
     history, cache = history_of(), Cache()
     after(history, cache, [4, 5], 5, finished=False, stopped=True)
     assert prepare(history, cache, [1, 2, 3, 4, 5, 6]) == PromptPart([6], 5, keep_history=True)
@@ -117,16 +117,14 @@ def test_aborted_run_is_gone_on_from() -> None:
         (6, {"end_id": 6, "stopped": True}, 0),
     ],
 )
-def test_token_that_ended_the_answer_is_gone_on_from_where_it_was_told(
-    size: int, fields: dict[str, Any], reused: int
-) -> None:
+def test_reported_end_token_is_reused(size: int, fields: dict[str, Any], reused: int) -> None:
     history, cache = history_of(), Cache()
     after(history, cache, [4, 5], size, **fields)
     prompt = [1, 2, 3, 4, 5, 6, 7, 8]
     assert prepare(history, cache, prompt) == PromptPart(prompt[reused:], reused, keep_history=True)
 
 
-def test_last_token_told_again_at_the_end_is_no_end_token() -> None:
+def test_repeated_last_token_is_not_an_end_token() -> None:
     history, cache = history_of(), Cache()
     after(history, cache, [4, 5], 6, end_id=5)
     assert prepare(history, cache, [1, 2, 3, 4, 5, 5, 7]) == PromptPart(
@@ -134,7 +132,7 @@ def test_last_token_told_again_at_the_end_is_no_end_token() -> None:
     )
 
 
-def test_what_is_known_is_known_once() -> None:
+def test_cache_content_is_used_once() -> None:
     # A run that raises tells nothing of its end.
     history, cache = history_of(), Cache()
     after(history, cache, [4], 4)
@@ -144,7 +142,7 @@ def test_what_is_known_is_known_once() -> None:
     )
 
 
-def test_text_is_run_without_history_and_finds_none() -> None:
+def test_text_prompt_runs_without_history() -> None:
     history, cache, text = history_of(), Cache(), UserTurn("hi")
     assert prepare(history, cache, text) == PromptPart(text)
     assert cache.cleared == 0
@@ -153,7 +151,7 @@ def test_text_is_run_without_history_and_finds_none() -> None:
     assert cache.cleared == 2
 
 
-def test_new_handle_holds_nothing() -> None:
+def test_reset_forgets_the_cache() -> None:
     history, cache = history_of(), Cache()
     after(history, cache, [4], 4)
     history.reset()
@@ -162,7 +160,7 @@ def test_new_handle_holds_nothing() -> None:
     )
 
 
-def test_cache_that_stays_full_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_cache_that_cannot_be_cleared_is_not_used_again(caplog: pytest.LogCaptureFixture) -> None:
     history, cache = history_of(), Cache(clears=False)
     assert prepare(history, cache, [1, 2]) is None
     assert "RKLLM_KV_REUSE" in caplog.text
@@ -171,7 +169,7 @@ def test_cache_that_stays_full_is_given_up(caplog: pytest.LogCaptureFixture) -> 
     assert prepare(history, cache, [1, 2, 3, 4]) == PromptPart([1, 2, 3, 4])
 
 
-def test_nothing_is_asked_where_nothing_is_kept() -> None:
+def test_runtime_is_not_queried_when_reuse_is_disabled() -> None:
     history, cache = history_of(enabled=False), Cache(clears=False)
     for prompt in ([1, 2], [1, 2, 3], UserTurn("hi")):
         assert prepare(history, cache, prompt) == PromptPart(prompt)
@@ -182,7 +180,7 @@ def test_nothing_is_asked_where_nothing_is_kept() -> None:
 @pytest.mark.parametrize(
     ("first", "then", "reused"), [("a", "a", 3), ("a", "b", 0), ("a", None, 0), (None, "a", 0)]
 )
-def test_what_one_adapter_computed_is_nothing_to_another(
+def test_adapters_do_not_reuse_each_others_cache(
     first: str | None, then: str | None, reused: int
 ) -> None:
     history, cache = history_of(), Cache()
@@ -194,7 +192,7 @@ def test_what_one_adapter_computed_is_nothing_to_another(
     assert cache.cleared == (1 if reused else 2)
 
 
-def test_vector_in_between_is_computed_alone_and_ends_what_is_known() -> None:
+def test_embedding_in_between_is_isolated_and_clears_the_cache() -> None:
     # Even if the cache is as long afterwards as it was before.
     history, cache = history_of(), Cache()
     after(history, cache, [4], 4)
@@ -207,7 +205,7 @@ def test_vector_in_between_is_computed_alone_and_ends_what_is_known() -> None:
     assert cache.cleared == 3
 
 
-def test_prompt_is_saved_once_something_was_said(tmp_path: Path) -> None:
+def test_prompt_cache_is_committed_after_the_first_token(tmp_path: Path) -> None:
     # Cut off before its first token, it may have been read in part.
     model = tmp_path / "model.rkllm"
     model.touch()

@@ -71,7 +71,7 @@ def load_or_prepare(
     ("tokens", "reused"),
     [([1, 2, 3, 4], 3), ([1, 2, 3], 2), ([1, 2], 1), ([1, 9, 3], 1), ([9], 0), ([], 0)],
 )
-def test_shared_beginning_is_reused(
+def test_common_prefix_is_reused(
     model: Path,
     handle: Handle,
     caplog: pytest.LogCaptureFixture,
@@ -88,7 +88,7 @@ def test_shared_beginning_is_reused(
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
-def test_caches_are_private_whatever_the_umask(model: Path, handle: Handle, umask: int) -> None:
+def test_caches_are_private_with_any_umask(model: Path, handle: Handle, umask: int) -> None:
     before = os.umask(umask)
     try:
         load_or_prepare(caches_of(model), handle, "bot", [1, 2, 3])
@@ -103,7 +103,7 @@ def test_caches_are_private_whatever_the_umask(model: Path, handle: Handle, umas
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_one_is_released_before_another(model: Path, handle: Handle) -> None:
+def test_cache_is_released_before_another_is_loaded(model: Path, handle: Handle) -> None:
     caches = caches_of(model)
     for name in ("a", "b", "a", "b"):
         load_or_prepare(caches, handle, name, [1, 2])
@@ -118,7 +118,7 @@ def test_one_is_released_before_another(model: Path, handle: Handle) -> None:
 
 
 @pytest.mark.parametrize("change", ["begin", "end", "size", "name", "abi"])
-def test_another_model_has_files_of_its_own(model: Path, handle: Handle, change: str) -> None:
+def test_each_model_has_its_own_files(model: Path, handle: Handle, change: str) -> None:
     load_or_prepare(caches_of(model), handle, "bot", [1, 2])
     data = model.read_bytes()
     if change == "begin":
@@ -135,7 +135,7 @@ def test_another_model_has_files_of_its_own(model: Path, handle: Handle, change:
 
 
 @pytest.mark.parametrize("change", ["file", "scale"])
-def test_adapters_have_files_of_their_own(model: Path, handle: Handle, change: str) -> None:
+def test_each_adapter_has_its_own_files(model: Path, handle: Handle, change: str) -> None:
     path = model.with_name("french.lora")
     path.write_text("weights")
     adapters = [LoraAdapter("french", path), LoraAdapter("legal", model)]
@@ -156,7 +156,7 @@ def test_adapters_have_files_of_their_own(model: Path, handle: Handle, change: s
 
 
 @pytest.mark.parametrize("half", ["no text", "{", "[1]", "{}", '{"tokens": 5}', None])
-def test_half_a_file_is_saved_again(model: Path, handle: Handle, half: str | None) -> None:
+def test_incomplete_cache_is_saved_again(model: Path, handle: Handle, half: str | None) -> None:
     caches = caches_of(model)
     for _ in range(2):
         load_or_prepare(caches, handle, "bot", [1, 2])
@@ -171,7 +171,7 @@ def test_half_a_file_is_saved_again(model: Path, handle: Handle, half: str | Non
     assert load_or_prepare(caches, handle, "bot", [1, 2]) == (1, False)
 
 
-def test_two_processes_may_save_the_same_at_once(
+def test_two_processes_can_save_the_same_cache_concurrently(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_pid = {pid: caches_of(model) for pid in (1, os.getppid())}
@@ -188,7 +188,7 @@ def test_two_processes_may_save_the_same_at_once(
         assert file.read_text() == f"half of {pid}"
 
 
-def test_there_is_a_bound(model: Path, handle: Handle) -> None:
+def test_number_of_caches_is_limited(model: Path, handle: Handle) -> None:
     caches = caches_of(model)
     for number in range(MAX_CACHES):
         load_or_prepare(caches, handle, f"bot{number}", [1, 2])
@@ -197,7 +197,7 @@ def test_there_is_a_bound(model: Path, handle: Handle) -> None:
     assert load_or_prepare(caches, handle, "bot0", [1, 2]) == (1, False)
 
 
-def test_one_that_does_not_load_is_asked_for_again(model: Path, handle: Handle) -> None:
+def test_cache_that_does_not_load_is_retried(model: Path, handle: Handle) -> None:
     caches = caches_of(model)
     load_or_prepare(caches, handle, "bot", [1, 2])
     handle.loads = False
@@ -207,14 +207,14 @@ def test_one_that_does_not_load_is_asked_for_again(model: Path, handle: Handle) 
     assert load_or_prepare(caches, handle, "bot", [1, 2]) == (1, False)
 
 
-def test_without_a_folder_they_are_off(model: Path) -> None:
+def test_caches_are_disabled_without_a_folder(model: Path) -> None:
     caches = PromptCaches(None, model)
     caches.find_folders("1.3")
     assert not caches.enabled
     assert caches.cache_path("bot", None) is None
 
 
-def test_cache_that_cannot_be_put_in_place_costs_no_answer(
+def test_failed_commit_does_not_fail_the_answer(
     model: Path, handle: Handle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write = Path.write_text
@@ -236,7 +236,7 @@ def test_cache_that_cannot_be_put_in_place_costs_no_answer(
     assert load_or_prepare(caches, handle, "bot", [1, 2, 4]) == (2, False)
 
 
-def test_what_dead_processes_left_unfinished_is_removed(model: Path, handle: Handle) -> None:
+def test_temporary_files_of_dead_processes_are_removed(model: Path, handle: Handle) -> None:
     caches = caches_of(model)
     path = caches.cache_path("old", None)
     assert path is not None

@@ -97,11 +97,11 @@ def in_pieces(folder: Path, bytes_of_others: Sequence[str] = ()) -> Speaker:
     return Speaker(folder)
 
 
-def test_answer_without_a_wish_is_held_to_nothing(speaker: Speaker) -> None:
+def test_request_without_grammar_has_no_constraint(speaker: Speaker) -> None:
     assert speaker.grammars.build_constraint(SamplingParams()) is None
 
 
-def test_schema_lets_come_what_fits_and_nothing_else(speaker: Speaker) -> None:
+def test_schema_allows_only_matching_tokens(speaker: Speaker) -> None:
     # R39
     held = speaker.held(json_schema=PERSON)
     assert speaker.allowed(held) == {"{"}
@@ -120,7 +120,7 @@ def test_schema_lets_come_what_fits_and_nothing_else(speaker: Speaker) -> None:
     assert held.is_complete
 
 
-def test_grammar_lets_come_what_fits_and_nothing_else(speaker: Speaker) -> None:
+def test_grammar_allows_only_matching_tokens(speaker: Speaker) -> None:
     held = speaker.held(grammar='root ::= "yes" | "no" digit+\ndigit ::= [0-9]')
     assert speaker.allowed(held) == {"y", "n"}
     speaker.say(held, "no")
@@ -130,7 +130,7 @@ def test_grammar_lets_come_what_fits_and_nothing_else(speaker: Speaker) -> None:
     assert not held.is_complete
 
 
-def test_end_that_is_to_be_ignored_does_not_come(speaker: Speaker) -> None:
+def test_ignored_end_token_is_not_allowed(speaker: Speaker) -> None:
     # R10
     held = speaker.held(grammar='root ::= "a"+', ignore_eos=True)
     speaker.say(held, "aa")
@@ -141,7 +141,7 @@ def test_end_that_is_to_be_ignored_does_not_come(speaker: Speaker) -> None:
     assert held.is_complete
 
 
-def test_every_token_that_ends_answers_may_end_this_one(tmp_path: Path) -> None:
+def test_every_end_token_may_end_the_answer(tmp_path: Path) -> None:
     write_tokenizer(tmp_path)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": id_of("<s>")}))
     speaker = Speaker(tmp_path)
@@ -150,7 +150,7 @@ def test_every_token_that_ends_answers_may_end_this_one(tmp_path: Path) -> None:
     assert speaker.allowed(held) == {"<s>", END}
 
 
-def test_what_can_only_follow_is_told(speaker: Speaker) -> None:
+def test_forced_tokens_are_returned(speaker: Speaker) -> None:
     held = speaker.held(json_schema=PERSON)
     followed = speaker.say(held, '{"name": "Al", "tags": ["red"]}', fast_forward=True)
     # With the bracket there is still a choice; after the first letter of a tag there is none.
@@ -158,12 +158,12 @@ def test_what_can_only_follow_is_told(speaker: Speaker) -> None:
     assert held.is_complete
 
 
-def test_nothing_that_follows_is_told_unasked(speaker: Speaker) -> None:
+def test_forced_tokens_are_not_returned_without_fast_forward(speaker: Speaker) -> None:
     text = '{"name": "Al", "tags": ["red"]}'
     assert set(speaker.say(speaker.held(json_schema=PERSON), text)) == {""}
 
 
-def test_words_with_their_spaces_are_held_too(pieces: Speaker) -> None:
+def test_constraint_handles_tokens_with_spaces(pieces: Speaker) -> None:
     schema = {"enum": ["red", "  red", "green"]}
     held = pieces.held(json_schema=schema)
     assert pieces.allowed(held) == {'"'}
@@ -171,7 +171,7 @@ def test_words_with_their_spaces_are_held_too(pieces: Speaker) -> None:
     assert {"r", "g", " "} <= pieces.allowed(held)
 
 
-def test_forced_words_are_the_text_whatever_begins_it(pieces: Speaker) -> None:
+def test_forced_tokens_equal_the_text(pieces: Speaker) -> None:
     # Alone a text of these would begin with a space.
     held = pieces.held(json_schema={"enum": ["red"]})
     [first] = held.allowed_tokens().nonzero()[0]
@@ -181,7 +181,7 @@ def test_forced_words_are_the_text_whatever_begins_it(pieces: Speaker) -> None:
     assert [pieces.text([token]) for token in forced] == ["red", '"']
 
 
-def test_text_that_the_tokenizer_never_writes_is_forced_by_its_bytes(tmp_path: Path) -> None:
+def test_text_outside_the_tokenizer_is_forced_as_bytes(tmp_path: Path) -> None:
     path = write_tokenizer(tmp_path) / "tokenizer.json"
     told = json.loads(path.read_text()) | {"normalizer": {"type": "Lowercase"}}
     path.write_text(json.dumps(told))
@@ -191,7 +191,7 @@ def test_text_that_the_tokenizer_never_writes_is_forced_by_its_bytes(tmp_path: P
     assert shouting.text(held.advance(int(first), fast_forward=True)) == 'no NO no"'
 
 
-def test_text_that_no_token_is_a_part_of_is_refused_where_it_begins(tmp_path: Path) -> None:
+def test_text_without_tokens_is_refused_where_it_starts(tmp_path: Path) -> None:
     dumb = in_pieces(tmp_path)
     held = dumb.held(json_schema={"const": "redREDred"})
     [first] = held.allowed_tokens().nonzero()[0]
@@ -200,7 +200,7 @@ def test_text_that_no_token_is_a_part_of_is_refused_where_it_begins(tmp_path: Pa
         held.advance(int(held.allowed_tokens().nonzero()[0][0]), fast_forward=True)
 
 
-def test_special_token_is_no_text(speaker: Speaker) -> None:
+def test_special_token_does_not_match_text(speaker: Speaker) -> None:
     # It is said as letters or not at all: a schema's words make no turn end.
     held = speaker.held(json_schema={"const": f"a{END}b"})
     text = []
@@ -233,7 +233,7 @@ REFUSED: list[tuple[Mapping[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("sampling", "message"), REFUSED)
-def test_what_cannot_be_held_to_is_refused(
+def test_unsupported_grammar_or_schema_is_refused(
     speaker: Speaker, sampling: Mapping[str, Any], message: str
 ) -> None:
     with pytest.raises(RequestRejected, match=message) as refusal:
@@ -241,7 +241,7 @@ def test_what_cannot_be_held_to_is_refused(
     assert refusal.value.details["param"] == next(iter(sampling))
 
 
-def test_schema_of_too_much_is_refused(speaker: Speaker) -> None:
+def test_schema_that_is_too_large_is_refused(speaker: Speaker) -> None:
     # Before it is made, which nothing could abort.
     fields: dict[str, Any] = {f"field {number}": {} for number in range(6000)}
     with pytest.raises(
@@ -252,7 +252,7 @@ def test_schema_of_too_much_is_refused(speaker: Speaker) -> None:
         speaker.held(json_schema={"type": "object", "properties": fields})
 
 
-def test_grammar_with_too_many_ways_at_a_time_ends_the_answer(speaker: Speaker) -> None:
+def test_grammar_with_too_many_alternatives_ends_the_answer(speaker: Speaker) -> None:
     ways = range(2100)
     rules = "".join(f'\nway{way} ::= "{way}]"' for way in ways)
     held = speaker.held(
@@ -269,7 +269,7 @@ def test_grammar_with_too_many_ways_at_a_time_ends_the_answer(speaker: Speaker) 
 
 @pytest.mark.parametrize("limit", ["step_lexer_fuel", "step_max_items", "max_lexer_states"])
 @pytest.mark.parametrize("forced", [False, True])
-def test_whatever_becomes_too_much_is_an_error_and_no_end(
+def test_exceeded_parser_limits_raise_an_error(
     speaker: Speaker, monkeypatch: pytest.MonkeyPatch, limit: str, *, forced: bool
 ) -> None:
     least: dict[str, Any] = {limit: 1}
@@ -283,7 +283,7 @@ def test_whatever_becomes_too_much_is_an_error_and_no_end(
         )
 
 
-def test_grammar_of_too_much_is_refused(speaker: Speaker) -> None:
+def test_grammar_that_is_too_large_is_refused(speaker: Speaker) -> None:
     text = "root ::= " + " ".join(f"r{number}" for number in range(MAX_SYMBOLS))
     text += "".join(f'\nr{n} ::= "a" | "b"' for n in range(MAX_SYMBOLS))
     message = f"^grammar: it must have at most {MAX_GRAMMAR_CHARS} characters, got {len(text)}$"
@@ -296,7 +296,7 @@ def test_grammar_of_too_much_is_refused(speaker: Speaker) -> None:
         speaker.held(grammar=text)
 
 
-def test_one_of_several_shapes_is_any_of_them(speaker: Speaker) -> None:
+def test_any_alternative_of_a_schema_is_allowed(speaker: Speaker) -> None:
     # As pydantic writes a union, whether or not a field tells its shapes apart.
     shapes = [
         {"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]}
@@ -308,7 +308,7 @@ def test_one_of_several_shapes_is_any_of_them(speaker: Speaker) -> None:
     speaker.say(speaker.held(json_schema={"oneOf": alike}), '{"b": null}')
 
 
-def test_thoughts_are_free_and_what_comes_after_them_is_not(speaker: Speaker) -> None:
+def test_schema_applies_only_after_the_reasoning(speaker: Speaker) -> None:
     constraint = speaker.grammars.build_constraint(
         SamplingParams(json_schema=PERSON), thinking=True
     )
@@ -321,7 +321,7 @@ def test_thoughts_are_free_and_what_comes_after_them_is_not(speaker: Speaker) ->
     assert constraint.is_complete
 
 
-def test_no_schema_opens_what_it_refers_to(speaker: Speaker, tmp_path: Path) -> None:
+def test_schema_references_are_not_fetched(speaker: Speaker, tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"const": 1}')
     with pytest.raises(RequestRejected, match="must be within the schema"):
         speaker.held(json_schema={"$ref": f"file://{tmp_path}/other.json"})

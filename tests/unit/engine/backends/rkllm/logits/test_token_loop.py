@@ -128,47 +128,47 @@ def run(
     return pieces
 
 
-def test_each_token_goes_in_once_and_nothing_is_kept() -> None:
+def test_each_token_is_computed_once_and_the_cache_is_cleared() -> None:
     fed = Fed([0, 5, 0], [5, 0, 0], [0, 0, 5])
     assert run(fed) == [b"b", b"a"]
     assert fed.asked == ["forget", [0, 1], [1], [0], "forget"]
 
 
-def test_token_that_nobody_wants_to_follow_is_not_computed() -> None:
+def test_last_token_is_not_computed() -> None:
     fed = Fed([0, 5, 0], [5, 0, 0])
     assert run(fed, enough=2) == [b"b", b"a"]
     assert fed.asked == ["forget", [0, 1], [1], "forget"]
 
 
-def test_abort_between_two_parts_of_a_prompt_ends_it() -> None:
+def test_abort_between_two_prompt_chunks_ends_the_run() -> None:
     fed, aborted = Fed([0, 5, 0]), threading.Event()
     fed.on_compute = aborted.set
     assert run(fed, prompt=[0] * (PREFILL_CHUNK_TOKENS + 1), aborted=aborted) == []
     assert fed.asked == ["forget", [0] * PREFILL_CHUNK_TOKENS, "forget"]
 
 
-def test_abort_between_two_tokens_ends_it() -> None:
+def test_abort_between_two_tokens_ends_the_run() -> None:
     fed, aborted = Fed([0, 5, 0]), threading.Event()
     fed.on_compute = aborted.set
     assert run(fed, aborted=aborted) == [b"b"]
     assert fed.asked == ["forget", [0, 1], "forget"]
 
 
-def test_step_that_was_stopped_ends_it_without_numbers() -> None:
+def test_stopped_step_ends_the_run_without_logits() -> None:
     fed = Fed()
     fed.stops = True
     assert run(fed, prompt=[0] * (PREFILL_CHUNK_TOKENS + 1)) == []
     assert fed.asked == ["forget", [0] * PREFILL_CHUNK_TOKENS, "forget"]
 
 
-def test_failure_is_forgotten_too() -> None:
+def test_cache_is_cleared_after_a_failure() -> None:
     fed = Fed([0, math.nan, 0])
     with pytest.raises(BackendFailed, match="logits that are no numbers"):
         run(fed)
     assert fed.asked[-1] == "forget"
 
 
-def test_runtime_that_does_not_forget_is_not_asked() -> None:
+def test_run_fails_if_the_cache_cannot_be_cleared() -> None:
     fed = Fed()
     fed.clears = False
     with pytest.raises(BackendFailed, match=r"did not forget the request before: .* not known"):
@@ -176,7 +176,7 @@ def test_runtime_that_does_not_forget_is_not_asked() -> None:
     assert fed.asked == ["forget"]
 
 
-def test_what_can_only_follow_is_read_in_one_go() -> None:
+def test_forced_tokens_are_computed_in_one_run() -> None:
     # Against the model's wish, which is the end.
     fed = Fed([0, 0, 5], [0, 0, 5])
     assert run(fed, held=Held([0, 1, 1], [1, 0])) == [b"a", b"b", b"b", b"b", b"a"]
@@ -184,7 +184,7 @@ def test_what_can_only_follow_is_read_in_one_go() -> None:
     assert fed.asked == ["forget", [0, 1], [0, 1, 1], "forget"]
 
 
-def test_long_words_are_read_in_parts() -> None:
+def test_long_forced_text_is_computed_in_chunks() -> None:
     fed = Fed([5, 0, 0], [0, 0, 0], [5, 0, 0])
     assert (
         len(run(fed, held=Held([0] * (PREFILL_CHUNK_TOKENS + 1), [0]))) == PREFILL_CHUNK_TOKENS + 2
@@ -192,7 +192,7 @@ def test_long_words_are_read_in_parts() -> None:
     assert fed.asked == ["forget", [0, 1], [0] * PREFILL_CHUNK_TOKENS, [0], "forget"]
 
 
-def test_answer_ends_in_the_middle_of_a_word_where_no_more_is_wanted() -> None:
+def test_answer_may_stop_within_forced_tokens() -> None:
     fed = Fed([5, 0, 0])
     assert run(fed, held=Held([0, 1, 1], [1]), enough=2) == [b"a", b"b"]
     assert fed.asked == ["forget", [0, 1], "forget"]
@@ -207,7 +207,7 @@ def test_answer_ends_in_the_middle_of_a_word_where_no_more_is_wanted() -> None:
         ([[0, 1]], 2, FinishReason.STOP),
     ],
 )
-def test_words_end_with_the_context(
+def test_forced_tokens_end_at_the_context(
     words: list[list[int]], said: int, reason: FinishReason
 ) -> None:
     ends: list[RunResult] = []
@@ -217,7 +217,7 @@ def test_words_end_with_the_context(
     assert [(end.reason, end.completion_tokens) for end in ends] == [(reason, said)]
 
 
-def test_penalties_count_the_tokens_that_could_only_follow() -> None:
+def test_penalties_count_forced_tokens() -> None:
     # Twice said, the first is less likely than the second.
     rows: tuple[list[float], ...] = ([5, 0, 0], [5, 4.5, 0])
     held = Held([1, 0, 0], [])
@@ -227,7 +227,7 @@ def test_penalties_count_the_tokens_that_could_only_follow() -> None:
     assert run(Fed(*rows), held=held, sampling=penalised) == [b"b", b"a", b"a", b"b"]
 
 
-def test_log_probabilities_cost_a_look_at_the_model_for_each_token() -> None:
+def test_log_probabilities_compute_each_token_separately() -> None:
     fed, held = Fed([5, 0, 0], [5, 0, 0], [5, 0, 0]), Held([0, 1, 1])
     told = SamplingParams(temperature=0, logprobs=0)
     assert run(fed, held=held, sampling=told) == [b"a", b"b", b"b"]
@@ -236,7 +236,7 @@ def test_log_probabilities_cost_a_look_at_the_model_for_each_token() -> None:
 
 
 @pytest.mark.parametrize("text", ["<think>", "<think>\n"])
-def test_prompt_that_ends_in_thoughts_is_told_of(text: str) -> None:
+def test_prompt_ending_in_reasoning_is_detected(text: str) -> None:
     held, prompt = Held(), [0] * 40
     letters = SimpleNamespace(size=3, end_tokens={2}, text=lambda token: "a")
     steps = TokenLoop(
@@ -259,12 +259,12 @@ def test_prompt_that_ends_in_thoughts_is_told_of(text: str) -> None:
     assert held.thinking
 
 
-def test_model_that_knows_none_of_what_must_come_fails() -> None:
+def test_run_fails_if_no_allowed_token_has_a_logit() -> None:
     with pytest.raises(BackendFailed, match="knows none of the tokens that have to come next"):
         run(Fed([0, -math.inf, 0]), held=Held([1]))
 
 
-def test_last_row_is_kept_and_cut_or_filled_to_the_vocabulary() -> None:
+def test_last_row_is_fitted_to_the_vocabulary() -> None:
     last = LastLogits()
     last.copy_result(result([[1, 2, 3], [4, 5, 6]]))
     assert last.logits(2, 3).tolist() == [4, 5, 6]
@@ -274,7 +274,7 @@ def test_last_row_is_kept_and_cut_or_filled_to_the_vocabulary() -> None:
 
 
 @pytest.mark.parametrize(("rows", "tokens", "fits"), [(1, 5, True), (5, 5, True), (2, 5, False)])
-def test_rows_are_of_all_tokens_or_the_last(rows: int, tokens: int, fits: bool) -> None:
+def test_number_of_rows_is_checked(rows: int, tokens: int, fits: bool) -> None:
     last = LastLogits()
     last.copy_result(RKLLMResult())
     for row in range(rows):

@@ -58,14 +58,14 @@ def test_bytes_of_a_byte_level_vocabulary_are_the_text(tmp_path: Path, text: str
     ],
     ids=["sequence", "metaspace"],
 )
-def test_bytes_of_marked_words_are_the_text_after_a_space(tmp_path: Path, decoder: Any) -> None:
+def test_bytes_of_a_sentencepiece_vocabulary_are_the_text(tmp_path: Path, decoder: Any) -> None:
     tokenizer, vocabulary = vocabulary_of(sentence_pieces(tmp_path, decoder))
     tokens = tokenizer.encode("good 漢 day<tool_call>", special=True)
     assert b"".join(map(vocabulary.piece, tokens)) == " good 漢 day<tool_call>".encode()
     assert vocabulary.piece(3) == b" Good"
 
 
-def test_special_tokens_have_no_bytes_and_a_name(tmp_path: Path) -> None:
+def test_special_tokens_have_text_but_no_bytes(tmp_path: Path) -> None:
     _, vocabulary = vocabulary_of(write_tokenizer(tmp_path))
     end = id_of("<|im_end|>")
     assert (vocabulary.piece(end), vocabulary.text(end)) == (b"", "<|im_end|>")
@@ -77,7 +77,7 @@ def test_special_tokens_have_no_bytes_and_a_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("configured", [258, [258, 259], None])
-def test_ends_are_those_of_both_files(tmp_path: Path, configured: Any) -> None:
+def test_end_tokens_come_from_both_files(tmp_path: Path, configured: Any) -> None:
     write_tokenizer(tmp_path)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": configured}))
     _, vocabulary = vocabulary_of(tmp_path)
@@ -85,7 +85,7 @@ def test_ends_are_those_of_both_files(tmp_path: Path, configured: Any) -> None:
     assert vocabulary.end_tokens == {id_of("</s>"), *more} - {None}
 
 
-def test_without_an_end_there_is_no_answer(tmp_path: Path) -> None:
+def test_vocabulary_without_end_token_is_refused(tmp_path: Path) -> None:
     write_tokenizer(tmp_path, eos_token=None)
     with pytest.raises(
         ModelLoadFailed, match="RKLLM_MODE: which token ends an answer is in neither"
@@ -96,6 +96,6 @@ def test_without_an_end_there_is_no_answer(tmp_path: Path) -> None:
         vocabulary_of(tmp_path)
 
 
-def test_vocabulary_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
+def test_unknown_decoder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadFailed, match=r"not known here \(WordPiece\)"):
         vocabulary_of(sentence_pieces(tmp_path, decoders.WordPiece()))
