@@ -1,4 +1,4 @@
-"""Text in, verdict out: what an answer is checked for. Knows nothing of engines or jobs."""
+"""Validation of answers: text in, verdict out, independent of engines and jobs."""
 
 from validation.findings import Issue, Removal, Subject
 from validation.verdict import NO_OPTIONS, Options, Validator, Verdict

@@ -1,4 +1,4 @@
-"""numpy, for arrays as small as those of one text."""
+"""Import of numpy on one thread, for the small arrays of one text."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 
 
 def import_numpy() -> Any:
-    """Return numpy, on one thread where nobody has said otherwise or imported it before.
+    """Return numpy, limited to one thread unless OPENBLAS_NUM_THREADS is set.
 
-    Its linear algebra would wake a thread for each core for twenty rows, and on a busy machine wait
-    for them thirty times as long as the work takes. It reads this when it is first imported.
+    By default OpenBLAS wakes a thread per core even for twenty rows, and on a busy machine waits
+    for them thirty times as long as the work takes. It reads the variable at the first import of
+    numpy, so this has no effect after another import.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: numpy is not installed.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import numpy as np

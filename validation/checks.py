@@ -1,4 +1,4 @@
-"""The checks that run on an answer, and the sentences that report what they find."""
+"""The checks of an answer, and the sentences that report their findings."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from validation.repetition import find_longest_loop
 from validation.rules import CheckRule, Intent, Rules
 from validation.words import has_words, split_words
 
-# A sentence goes on behind a letter, its accent or a figure, and behind these; whatever else there
-# is may end it in one script or another, or stand behind its end.
+# A text that ends with a letter, an accent, a digit or one of these characters ends within a
+# sentence. Any other character may end a sentence, or follow its end, in some script.
 _CONTINUING_CHARS = frozenset(",([{-\u2013\u2014/&+=$€£")
 
-# Words that begin with the same letters, as many as these, are taken for forms of one.
+# Words with the same first letters, this many, count as forms of one word.
 _STEM_CHARS = 5
 
 
 @dataclass(frozen=True, slots=False)
 class AnswerCase:
-    """One answer under examination, sanitised, with what is known of its question."""
+    """A sanitised answer with its prompt and intent."""
 
     subject: Subject
     text: str
@@ -36,17 +36,17 @@ class AnswerCase:
 
     @cached_property
     def words(self) -> list[str]:
-        """The answer's words."""
+        """The words of the answer."""
         return split_words(self.text)
 
     @cached_property
-    def asked(self) -> str:
-        """The parts of the prompt that say what is wanted."""
+    def prompt_excerpt(self) -> str:
+        """The beginning and the end of the prompt, which state the request."""
         return excerpt(self.subject.prompt)
 
     @property
-    def cut(self) -> bool:
-        """Whether the engine ended the answer at a limit."""
+    def is_truncated(self) -> bool:
+        """Whether generation ended at a limit."""
         return self.subject.finish_reason == "length"
 
 
@@ -57,12 +57,12 @@ Check = Callable[["Checks", AnswerCase, CheckRule], IssueFields]
 class Checks:
     """Runs the checks that the rules name, in their order.
 
-    Each check returns None or what its sentence is filled in with. Linear in the answer's length;
-    holds nothing between answers, so it may be used from any thread.
+    Each check returns None, or for an issue the values for the fields of its sentence. Linear in
+    the answer's length. There is no state between answers, so any thread may use it.
 
     Raises:
-        ValueError: a check that does not exist, or a rule that lacks what it needs; the message
-            begins with the place in the rules.
+        ValueError: a check that does not exist, or a rule without a required limit; the message
+            starts with the path in the rules.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -75,47 +75,49 @@ class Checks:
         self._topics = {name: Phrases(intent.topics) for name, intent in rules.intents.items()}
 
     def find_issues(self, case: AnswerCase) -> tuple[Issue, ...]:
-        """Return the findings of all checks, of either severity; for an empty answer only that."""
-        found = []
+        """Return the issues and notices of all checks; for an empty answer only that issue."""
+        issues = []
         for name, rule in self._rules.items():
-            filled = _CHECKS[name].look(self, case, rule)
-            if filled is not None and not self._unless[name].search(case.asked):
-                found.append(Issue(name, rule.issue.format(**filled)))
+            values = _CHECKS[name].run(self, case, rule)
+            if values is not None and not self._unless[name].search(case.prompt_excerpt):
+                issues.append(Issue(name, rule.issue.format(**values)))
                 if name == "empty":
                     break
-        return tuple(found)
+        return tuple(issues)
 
     def _empty(self, case: AnswerCase, rule: CheckRule) -> IssueFields:
-        # A thumb or an empty list may be all that there is to say.
-        shown = (char for char in set(case.text) if unicodedata.category(char)[0] not in "ZCP")
-        said = case.words or case.text.strip()[:1] in {"[", "{"} or any(shown)
-        return None if said else {}
+        # An emoji or an empty list can be a complete answer.
+        visible = (char for char in set(case.text) if unicodedata.category(char)[0] not in "ZCP")
+        has_content = case.words or case.text.strip()[:1] in {"[", "{"} or any(visible)
+        return None if has_content else {}
 
     def _too_short(self, case: AnswerCase, rule: CheckRule) -> IssueFields:
-        # Where a limit ended it the length says nothing.
-        if case.cut or not self._judges("too_short", case.asked):
+        # A truncated answer may be short because of the limit.
+        if case.is_truncated or not self._applies_to("too_short", case.prompt_excerpt):
             return None
-        least = case.intent.min_words
-        return {"words": len(case.words), "least": least} if len(case.words) < least else None
+        min_words = case.intent.min_words
+        count = len(case.words)
+        return {"words": count, "least": min_words} if count < min_words else None
 
     def _too_long(self, case: AnswerCase, rule: CheckRule) -> IssueFields:
-        most = case.intent.max_words
-        return {"words": len(case.words), "most": most} if len(case.words) > most else None
+        max_words = case.intent.max_words
+        count = len(case.words)
+        return {"words": count, "most": max_words} if count > max_words else None
 
     def _repetition(self, case: AnswerCase, rule: CheckRule) -> IssueFields:
         loop = find_longest_loop(case.words)
         if loop is None:
             return None
         limits = rule.limits
-        long = loop.period >= limits["long_period"]
-        least = limits["long_times"] if long else limits["times"]
-        if loop.times < least or loop.length < limits["words"]:
+        is_long = loop.period >= limits["long_period"]
+        min_times = limits["long_times"] if is_long else limits["times"]
+        if loop.times < min_times or loop.length < limits["words"]:
             return None
         return {"times": int(loop.times)}
 
     def _cut_off(self, case: AnswerCase, rule: CheckRule) -> IssueFields:
         last = case.text.rstrip()[-1:]
-        if not case.cut or not last:
+        if not case.is_truncated or not last:
             return None
         return {} if last in _CONTINUING_CHARS or unicodedata.category(last)[0] in "LMN" else None
 
@@ -123,39 +125,40 @@ class Checks:
         topics = self._topics.get(case.intent_name)
         if topics is None or not topics or len(case.words) < rule.limits["words"]:
             return None
-        if topics.search(case.text) or not self._judges("off_intent", case.text):
+        if topics.search(case.text) or not self._applies_to("off_intent", case.text):
             return None
-        # Whoever asks about beehives is answered with bees and not with "skills".
-        if _stems(split_words(case.asked)) & _stems(case.words):
+        # An answer that shares words with the prompt is on topic: a question about beehives is
+        # answered with "bees", not with "skills".
+        if _stems(split_words(case.prompt_excerpt)) & _stems(case.words):
             return None
         return {"intent": case.intent_name.replace("_", " ")}
 
     def _leaked_template(self, case: AnswerCase, rule: CheckRule) -> IssueFields:
-        # At the ends a token is litter and is swept up; in between another turn has begun.
+        # A removed token at either end is harmless. In the middle, another turn has started.
         raw = case.subject.text
-        least = int(rule.limits["words"])
+        min_words = int(rule.limits["words"])
         for removal in case.removals:
-            if removal.rule == "template_token" and has_words(raw[: removal.start], least):
-                # Behind any later one there is still less.
-                return {} if has_words(raw[removal.end :], least) else None
+            if removal.rule == "template_token" and has_words(raw[: removal.start], min_words):
+                # Less text follows each later token.
+                return {} if has_words(raw[removal.end :], min_words) else None
         return None
 
     def _leaked_prompt(self, case: AnswerCase, rule: CheckRule) -> IssueFields:
-        return self._shared("leaked_prompt", case.subject.prompt, case, rule)
+        return self._find_leak("leaked_prompt", case.subject.prompt, case, rule)
 
     def _leaked_system(self, case: AnswerCase, rule: CheckRule) -> IssueFields:
-        return self._shared("leaked_system", case.subject.system, case, rule)
+        return self._find_leak("leaked_system", case.subject.system, case, rule)
 
-    def _shared(self, name: str, source: str, case: AnswerCase, rule: CheckRule) -> IssueFields:
+    def _find_leak(self, name: str, source: str, case: AnswerCase, rule: CheckRule) -> IssueFields:
         length = int(rule.limits["words"])
         passages = find_shared_passages(split_words(source), case.words, length)
-        # A source has facts in it too, and they are there to be told.
-        if not passages or not self._judges(name, " | ".join(passages)):
+        # An answer may repeat facts of the prompt; the rule's words identify instructions.
+        if not passages or not self._applies_to(name, " | ".join(passages)):
             return None
         return {"words": length}
 
-    def _judges(self, name: str, text: str) -> bool:
-        """Whether a check is for a text: it has one of the rule's words, or there are none."""
+    def _applies_to(self, name: str, text: str) -> bool:
+        """Return whether the text has one of the check's phrases, or the check has none."""
         phrases = self._phrases[name]
         return not phrases or phrases.search(text)
 
@@ -171,34 +174,34 @@ class Checks:
         money, text = self._money, case.text
         if not money.has_number(text) or money.has_amount_in_words(text):
             return None
-        # Who asks in pounds need not be told that it is pounds.
-        return None if money.currencies(text) or money.currencies(case.asked) else {}
+        # If the prompt names a currency, the answer need not repeat it.
+        return None if money.currencies(text) or money.currencies(case.prompt_excerpt) else {}
 
     def _salary_wrong_currency(self, case: AnswerCase, rule: CheckRule) -> IssueFields:
         if case.intent_name != "salary_intelligence":
             return None
         money = self._money
-        expected, named = money.expected(case.asked), money.amounts(case.text)
-        fitting = expected | money.currencies(case.asked)
+        expected, named = money.expected(case.prompt_excerpt), money.amounts(case.text)
+        fitting = expected | money.currencies(case.prompt_excerpt)
         if not expected or not named or fitting & money.currencies(case.text):
             return None
         return {"expected": " or ".join(sorted(expected)), "named": ", ".join(named)}
 
     def _asks_amount(self, case: AnswerCase, name: str) -> bool:
-        if case.intent_name != "salary_intelligence" or case.cut:
+        if case.intent_name != "salary_intelligence" or case.is_truncated:
             return False
-        return self._phrases[name].search(case.asked)
+        return self._phrases[name].search(case.prompt_excerpt)
 
 
-def _stems(spoken: Sequence[str]) -> set[str]:
-    return {word[:_STEM_CHARS] for word in set(spoken) if len(word) >= _STEM_CHARS}
+def _stems(words: Sequence[str]) -> set[str]:
+    return {word[:_STEM_CHARS] for word in set(words) if len(word) >= _STEM_CHARS}
 
 
 @dataclass(frozen=True, slots=True)
 class _CheckSpec:
-    """How a check is made, the limits its rule has to give, and what its sentence may name."""
+    """A check's method, the limits that its rule must have, and the fields of its sentence."""
 
-    look: Check
+    run: Check
     limits: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
 
@@ -224,7 +227,7 @@ _CHECKS = {
 
 
 def _verify_rule(name: str, rule: CheckRule) -> None:
-    """Raise ValueError, beginning with the place in the file, for a rule that could not be used."""
+    """Raise ValueError, starting with the path in the file, if a rule is unusable."""
     kind = _CHECKS.get(name)
     if kind is None:
         raise ValueError(f"checks.{name}: there is no such check, there are: {check_names()}")
@@ -241,5 +244,5 @@ def _verify_rule(name: str, rule: CheckRule) -> None:
 
 
 def check_names() -> str:
-    """Return the ids of all checks there are."""
+    """Return the ids of all checks, for messages."""
     return ", ".join(_CHECKS)

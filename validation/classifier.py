@@ -1,4 +1,4 @@
-"""A small encoder that tells intents, trained on the project's own prompts (tools/intents)."""
+"""A small encoder that classifies intents, trained on the project's prompts (tools/intents)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from validation.arrays import import_numpy
 from validation.wordpiece import WordPiece
 
 WEIGHTS = Path(__file__).with_name("intents.npz")
-# So many pieces from either end are read.
+# The number of pieces that are read at the beginning and at the end of a prompt.
 _EDGE_PIECES = 32
 
 
 class MissingNumpy(Exception):
-    """numpy is not installed, without which the classifier cannot run."""
+    """numpy is not installed; the classifier needs it."""
 
 
 class IntentClassifier:
-    """A transformer of two narrow layers over pieces of words, run by numpy in well under 1 ms.
+    """A transformer with two narrow layers over word pieces; a prompt takes numpy less than 1 ms.
 
-    Weights are stored as bytes with one scale a row. Built once and only read afterwards, so any
-    number of threads may use it at a time.
+    Weights are stored as 8-bit integers with one scale per row. The object is read-only after
+    construction, so any number of threads may use it at the same time.
 
     Raises:
         MissingNumpy: numpy is not installed.
@@ -34,19 +34,19 @@ class IntentClassifier:
             raise MissingNumpy
         np = import_numpy()
         with np.load(path) as file:
-            stored: dict[str, Any] = dict(file)
+            arrays: dict[str, Any] = dict(file)
         self._np = np
-        vocabulary = _decode_lines(stored.pop("vocabulary"))
+        vocabulary = _decode_lines(arrays.pop("vocabulary"))
         self._pieces = WordPiece(vocabulary)
         self._begin, self._end = vocabulary.index("[CLS]"), vocabulary.index("[SEP]")
-        self._labels = _decode_lines(stored.pop("labels"))
-        self._heads = int(stored.pop("heads"))
-        # The table stays as it is stored: of its 20,000 rows a prompt needs twenty.
-        self._table, self._table_scale = stored.pop("table"), stored.pop("table.scale")
+        self._labels = _decode_lines(arrays.pop("labels"))
+        self._heads = int(arrays.pop("heads"))
+        # The embedding table stays quantised: a prompt needs about twenty of its 20,000 rows.
+        self._table, self._table_scale = arrays.pop("table"), arrays.pop("table.scale")
         self._weights = {
             name: np.ascontiguousarray(array, np.float32)
-            * stored.get(f"{name}.scale", np.float32(1))
-            for name, array in stored.items()
+            * arrays.get(f"{name}.scale", np.float32(1))
+            for name, array in arrays.items()
             if not name.endswith(".scale")
         }
         self._layers = sum(name.endswith(".qkv") for name in self._weights)
@@ -63,12 +63,12 @@ class IntentClassifier:
     def _logits(self, ids: list[int]) -> Any:
         np, weights = self._np, self._weights
         x = self._table[ids].astype(np.float32) * self._table_scale[ids]
-        x = self._normed(x + weights["position"][: len(ids)], "embedding")
+        x = self._normalize(x + weights["position"][: len(ids)], "embedding")
         for layer in range(self._layers):
-            x = self._normed(x + self._attention(x, f"{layer}"), f"{layer}.attention")
+            x = self._normalize(x + self._attention(x, f"{layer}"), f"{layer}.attention")
             hidden = np.maximum(x @ weights[f"{layer}.up"] + weights[f"{layer}.up.bias"], 0)
             hidden = hidden @ weights[f"{layer}.down"] + weights[f"{layer}.down.bias"]
-            x = self._normed(x + hidden, f"{layer}.feedforward")
+            x = self._normalize(x + hidden, f"{layer}.feedforward")
         return np.add.reduce(x, 0) / len(ids) @ weights["head"] + weights["head.bias"]
 
     def _attention(self, x: Any, layer: str) -> Any:
@@ -84,15 +84,15 @@ class IntentClassifier:
         mixed = (scores @ value).transpose(1, 0, 2).reshape(length, width)
         return mixed @ weights[f"{layer}.out"] + weights[f"{layer}.out.bias"]
 
-    def _normed(self, x: Any, name: str) -> Any:
-        """Return layer normalisation (Ba et al., 2016)."""
+    def _normalize(self, x: Any, name: str) -> Any:
+        """Apply layer normalisation (Ba et al., 2016)."""
         np, width = self._np, x.shape[-1]
-        # The methods mean and max take longer to get going than all of the work here.
+        # The overhead of `mean` and `max` is larger than the whole computation.
         x = x - np.add.reduce(x, -1, keepdims=True) / width
         deviation = np.sqrt(np.add.reduce(x * x, -1, keepdims=True) / width + 1e-5)
         return x / deviation * self._weights[f"{name}.gain"] + self._weights[f"{name}.bias"]
 
 
-def _decode_lines(stored: Any) -> list[str]:
-    text: str = stored.tobytes().decode()
+def _decode_lines(arrays: Any) -> list[str]:
+    text: str = arrays.tobytes().decode()
     return text.split("\n")

@@ -1,4 +1,4 @@
-"""What rules find in an answer: passages that were removed, issues and notices."""
+"""The data types of validation: removals, issues and the answer to validate."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 
 class Removal(NamedTuple):
-    """Something that was taken out: `raw[start:end]` of the model's text, in characters.
+    """A removed passage: `raw[start:end]` of the model's text, in characters.
 
-    `replacement` is what stands there now, mostly nothing. A tuple: there may be 100,000 of them.
+    `replacement` is the text in its place, usually empty. A named tuple, because an answer can have
+    100,000 removals.
     """
 
     rule: str
@@ -20,9 +21,9 @@ class Removal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One finding of a check: the stable id of its rule and a sentence for people.
+    """One finding of a check: the stable id of its rule and a sentence for users.
 
-    Whether it is an issue or a notice depends on which of the two lists of a `Verdict` it is in.
+    A `Verdict` has two lists of these: issues and notices.
     """
 
     rule: str
@@ -31,7 +32,7 @@ class Issue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """An answer and what it answers; `system` is the system text that must not leak."""
+    """An answer and its prompt; `system` is the system prompt, which must not leak."""
 
     prompt: str
     text: str

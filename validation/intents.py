@@ -1,4 +1,4 @@
-"""What a prompt wants to know: weighted cues from the rules, a classifier beside them."""
+"""Detection of a prompt's intent from weighted cues of the rules and a classifier."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Protocol
 from validation.rules import GENERAL, Cue, Rules
 from validation.words import split_words
 
-# A wish is told at the beginning or at the end of a prompt; what is between is material.
+# A request is stated at the beginning or the end of a prompt; text in between is material for it.
 _EDGE_CHARS = 1_000
-# The shortest beginning that a star may stand behind.
+# Phrases with a star are indexed by this many first letters, so a star needs at least as many.
 _PREFIX_LETTERS = 3
 
 
 class Classifier(Protocol):
-    """Tells intents by what it was trained on."""
+    """Estimates the probabilities of the intents that it was trained on."""
 
     def log_odds(self, prompt: str) -> Mapping[str, float]:
-        """Return for each intent it knows how much likelier it is than `general`, as ln(p/p₀)."""
+        """Return the log-odds ln(p/p₀) of each trained intent against `general`."""
 
 
 class IntentDetector:
-    """Adds up what speaks for each intent and names the one with most, `general` if none has any.
+    """Scores each intent and selects the highest score, or `general` if no score is above zero.
 
-    An intent starts below zero by the rules' threshold, so that one cue alone is not enough. Each
-    cue that is there adds its weight once, a classifier its log-odds, weighted as the rules say.
-    Constant time in a prompt's length: both its ends are looked at.
+    A score starts at the negative threshold of the rules, so that one cue alone is not enough. Each
+    matching cue adds its weight once; the classifier adds its log-odds times the rules' weight for
+    it. Only both ends of the prompt are read, so the time does not depend on its length.
     """
 
     def __init__(self, rules: Rules, classifier: Classifier | None = None) -> None:
@@ -38,11 +38,11 @@ class IntentDetector:
             (name, _CueFinder(cue)) for name, intent in rules.intents.items() for cue in intent.cues
         ]
         self._phrases = _PhraseSet(phrase for _, cue in self._cues for phrase in cue.phrases)
-        # Of some hundred cues a prompt has the phrases of a few: these alone are looked at.
-        self._cues_with: dict[str, list[int]] = {}
-        for at, (_, cue) in enumerate(self._cues):
+        # A prompt matches phrases of only a few of some hundred cues; only those are evaluated.
+        self._cues_by_phrase: dict[str, list[int]] = {}
+        for index, (_, cue) in enumerate(self._cues):
             for phrase in cue.any:
-                self._cues_with.setdefault(phrase, []).append(at)
+                self._cues_by_phrase.setdefault(phrase, []).append(index)
 
     def detect(self, prompt: str) -> str:
         """Return the intent of a prompt."""
@@ -51,36 +51,36 @@ class IntentDetector:
         return best if scores and scores[best] > 0 else GENERAL
 
     def scores(self, prompt: str) -> dict[str, float]:
-        """Return how much speaks for each intent but `general`, which stands at 0."""
+        """Return the scores of all intents except `general`, whose score is 0."""
         prompt = excerpt(prompt)
         scores = dict.fromkeys(self._names, -self._threshold)
         if self._classifier is not None:
             for name, odds in self._classifier.log_odds(prompt).items():
                 if name in scores:
                     scores[name] += self._weight * odds
-        found = self._phrases.found(prompt)
-        likely = {at for phrase in found for at in self._cues_with.get(phrase, ())}
+        matched = self._phrases.find(prompt)
+        candidates = {index for phrase in matched for index in self._cues_by_phrase.get(phrase, ())}
         against = 0.0
-        for at in sorted(likely):
-            name, cue = self._cues[at]
-            if cue.is_in(found):
+        for index in sorted(candidates):
+            name, cue = self._cues[index]
+            if cue.matches(matched):
                 if name == GENERAL:
                     against += cue.weight
                 else:
                     scores[name] += cue.weight
-        # Tenths do not add up exactly, and what only reaches the threshold must not be above it.
+        # Rounding corrects floating-point errors: a sum equal to the threshold must give 0.
         return {name: round(score - against, 6) for name, score in scores.items()}
 
 
 def excerpt(prompt: str) -> str:
-    """Return both ends of a prompt, all of a short one."""
+    """Return the beginning and the end of a prompt, or all of a short one."""
     if len(prompt) <= 2 * _EDGE_CHARS:
         return prompt
     return f"{prompt[:_EDGE_CHARS]}\n{prompt[-_EDGE_CHARS:]}"
 
 
 class _CueFinder:
-    """One cue, by the phrases that it needs."""
+    """Matches one cue against the phrases of a prompt."""
 
     def __init__(self, cue: Cue) -> None:
         self.weight = cue.weight
@@ -88,70 +88,70 @@ class _CueFinder:
         self.phrases = (*cue.any, *cue.near)
         self._near = frozenset(cue.near)
 
-    def is_in(self, found: set[str]) -> bool:
-        """Whether a prompt with these phrases in it has this cue."""
-        return not self.any.isdisjoint(found) and (
-            not self._near or not self._near.isdisjoint(found)
+    def matches(self, phrases: set[str]) -> bool:
+        """Return whether a prompt with these phrases matches the cue."""
+        return not self.any.isdisjoint(phrases) and (
+            not self._near or not self._near.isdisjoint(phrases)
         )
 
 
 class _PhraseSet:
-    """Finds which of many phrases are in a text: a tree of words, walked from every word on."""
+    """Finds which of many phrases are in a text, with a trie of words."""
 
     def __init__(self, phrases: Iterable[str]) -> None:
         self._root = _PhraseNode()
         for phrase in dict.fromkeys(phrases):
             self._root.add(phrase)
 
-    def found(self, text: str) -> set[str]:
+    def find(self, text: str) -> set[str]:
         """Return the phrases that are in the text."""
-        found: set[str] = set()
+        matched: set[str] = set()
         root = self._root
         open_phrases: list[_PhraseNode] = []
         for word in split_words(text):
-            reached = root.after(word)
+            next_nodes = root.next_nodes_of(word)
             for node in open_phrases:
-                reached += node.after(word)
-            for node in reached:
-                found.update(node.ending)
-            open_phrases = [node for node in reached if node.goes_on]
-        return found
+                next_nodes += node.next_nodes_of(word)
+            for node in next_nodes:
+                matched.update(node.complete_phrases)
+            open_phrases = [node for node in next_nodes if node.has_children]
+        return matched
 
 
 class _PhraseNode:
-    """What may follow some words: whole words, and beginnings by their first letters."""
+    """A node of the trie: its children by word, and by prefix for words with a star."""
 
-    __slots__ = ("_beginnings", "_whole", "ending", "goes_on")
+    __slots__ = ("_prefixes", "_words", "complete_phrases", "has_children")
 
     def __init__(self) -> None:
-        self._whole: dict[str, _PhraseNode] = {}
-        self._beginnings: dict[str, dict[str, _PhraseNode]] = {}
-        self.ending: list[str] = []
-        self.goes_on = False
+        self._words: dict[str, _PhraseNode] = {}
+        self._prefixes: dict[str, dict[str, _PhraseNode]] = {}
+        self.complete_phrases: list[str] = []
+        self.has_children = False
 
     def add(self, phrase: str) -> None:
-        """Add a phrase, in words as a prompt has them: "R&D" is two."""
+        """Add a phrase, split into words like a prompt: "R&D" is two words."""
         node = self
         for part in phrase.split():
             *before, last = split_words(part) or [""]
             for word in before:
-                node = node._child(node._whole, word)
+                node = node._child(node._words, word)
             if part.endswith("*"):
-                beginnings = node._beginnings.setdefault(last[:_PREFIX_LETTERS], {})
-                node = node._child(beginnings, last)
+                prefixes = node._prefixes.setdefault(last[:_PREFIX_LETTERS], {})
+                node = node._child(prefixes, last)
             else:
-                node = node._child(node._whole, last)
-        node.ending.append(phrase)
+                node = node._child(node._words, last)
+        node.complete_phrases.append(phrase)
 
-    def after(self, word: str) -> list[_PhraseNode]:
-        """Return where a word leads."""
-        whole = self._whole.get(word)
-        nodes = [] if whole is None else [whole]
-        beginnings = self._beginnings.get(word[:_PREFIX_LETTERS])
-        if beginnings:
-            nodes += [node for start, node in beginnings.items() if word.startswith(start)]
+    def next_nodes_of(self, word: str) -> list[_PhraseNode]:
+        """Return the child nodes that match a word."""
+        child = self._words.get(word)
+        nodes = [] if child is None else [child]
+        prefixes = self._prefixes.get(word[:_PREFIX_LETTERS])
+        if prefixes:
+            nodes += [node for start, node in prefixes.items() if word.startswith(start)]
         return nodes
 
     def _child(self, children: dict[str, _PhraseNode], word: str) -> _PhraseNode:
-        self.goes_on = True
+        self.has_children = True
         return children.setdefault(word, _PhraseNode())

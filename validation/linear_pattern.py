@@ -1,4 +1,4 @@
-"""RE2 expressions that are looked for in answers: linear time, and a millisecond for a megabyte."""
+"""RE2 expressions for answers, matched in linear time: about a millisecond per megabyte."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import Any
 
 import re2
 
-# Inside of brackets: what `\w` and `\s` mean to `re`, in all alphabets.
+# Character classes, for use within brackets, equal to `\w` and `\s` of `re`, in all alphabets.
 WORD = r"\pL\pN_"
 OTHER_SPACE = (
     r"\t-\r\x1c-\x1f\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
 )
 SPACE = r"\x20" + OTHER_SPACE
-# Where a word begins or ends; RE2 cannot look around, so the character beside it is taken as well.
+# The boundaries of a word. RE2 has no lookaround, so these also match the character next to it.
 WORD_START = rf"(?:\A|[^{WORD}])"
 WORD_END = rf"(?:[^{WORD}]|\z)"
 
-# RE2 keeps what it has found out about an expression. Where that is more than fits into its memory
-# it forgets all of it and begins again, and takes a thousand times as long: little of this is used.
+# Memory limit of RE2's cache of automaton states. If the states do not fit, RE2 discards all of
+# them and starts again, which takes a thousand times as long. Little of the limit is used.
 _MAX_MEMORY_BYTES = 64 << 20
 
 
 class LinearPattern:
-    """An expression that tells whether it is in a text."""
+    """A compiled expression."""
 
     __slots__ = ("_compiled",)
 
@@ -32,11 +32,11 @@ class LinearPattern:
         self._compiled: Any = re2.compile(source.encode(), options)
 
     def search(self, text: str) -> bool:
-        """Whether it is in a text."""
-        # Half of a surrogate pair becomes a question mark: neither is a part of any word.
+        """Return whether the expression matches anywhere in a text."""
+        # An unpaired surrogate becomes a question mark: neither is part of a word.
         return self._compiled.search(text.encode("utf-8", "replace")) is not None
 
 
 def literal(text: str) -> str:
-    """Return the expression that matches a text and nothing else."""
+    """Return an expression that matches exactly this text."""
     return str(re2.escape(text))

@@ -1,4 +1,4 @@
-"""Passages that two texts have in common."""
+"""Common passages of two texts."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 
-def find_shared_passages(theirs: Sequence[str], ours: Sequence[str], length: int) -> list[str]:
-    """Return the passages of `ours`, of `length` words or more, that are in `theirs` as well.
+def find_shared_passages(source: Sequence[str], answer: Sequence[str], length: int) -> list[str]:
+    """Return the passages of the answer, of `length` words or more, that are also in the source.
 
-    Linear in both. What is joined is only told to be in `theirs` piece by piece: two pieces of it
-    that follow each other in `ours` are one passage.
+    Linear in both texts. Passages of the source that follow each other in the answer are returned
+    as one, also if they do not follow each other in the source.
     """
-    if not _may_share(theirs, ours, length):
+    if not _may_share(source, answer, length):
         return []
-    grams = set(_hash_grams(theirs, length))
+    grams = set(_hash_grams(source, length))
     passages = []
     start = end = 0
-    for at, gram in enumerate(_hash_grams(ours, length)):
+    for at, gram in enumerate(_hash_grams(answer, length)):
         if gram not in grams:
             continue
         if at > end:
-            passages.append(ours[start:end])
+            passages.append(answer[start:end])
             start = at
         end = at + length
-    passages.append(ours[start:end])
+    passages.append(answer[start:end])
     return [" ".join(passage) for passage in passages if passage]
 
 
-def _may_share(theirs: Sequence[str], ours: Sequence[str], length: int) -> bool:
-    """Tell whether there may be a passage in both, without looking at most of the longer one.
+def _may_share(source: Sequence[str], answer: Sequence[str], length: int) -> bool:
+    """Return whether both texts may have a common passage, from a sample of the longer one.
 
-    Wherever a passage stands, it has half of itself in it that begins at a multiple of the other
-    half's length: such pieces of the longer text are looked for in the shorter one.
+    Each passage contains an n-gram of half its length that starts at a multiple of the other half's
+    length. So it is enough to search for the n-grams at these positions of the longer text.
     """
-    short, long = (theirs, ours) if len(theirs) < len(ours) else (ours, theirs)
+    short, long = (source, answer) if len(source) < len(answer) else (answer, source)
     if len(short) < length:
         return False
     half = (length + 1) // 2
@@ -42,7 +42,7 @@ def _may_share(theirs: Sequence[str], ours: Sequence[str], length: int) -> bool:
 
 
 def _hash_grams(words: Sequence[str], length: int, step: int = 1) -> Iterable[int]:
-    """Return what stands for all runs of so many words; tuples would fill the memory."""
+    """Return the hashes of all n-grams of `length` words, because tuples need more memory."""
     return map(
         hash, zip(*(islice(words, first, None, step) for first in range(length)), strict=False)
     )

@@ -1,4 +1,4 @@
-"""Words and phrases as literals: whole words, any case, with a star for a word's ending."""
+"""Search for literal phrases: whole words, ignoring case, with a star for any word ending."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 
 from validation.linear_pattern import SPACE, WORD, WORD_END, WORD_START, LinearPattern, literal
 
-# Some words of one sentence.
+# Up to eight words of one sentence.
 _GAP = rf"(?:[^{SPACE}?!]+[{SPACE}]+){{0,8}}"
 
 
 class Phrases:
     """Finds any of several phrases in a text, in linear time.
 
-    A phrase is literal but for three things: a star at a word's end stands for the rest of the word
-    ("negotiat*"), a space for any white space, and an ellipsis between words for up to eight others
-    ("how much do … earn").
+    A phrase is literal with three exceptions: a star at the end of a word matches the rest of the
+    word ("negotiat*"), a space matches any white space, and an ellipsis between words matches up to
+    eight words ("how much do … earn").
     """
 
     __slots__ = ("_any", "phrases")
@@ -32,20 +32,20 @@ class Phrases:
         return bool(self.phrases)
 
     def search(self, text: str) -> bool:
-        """Whether any of them is in the text."""
+        """Return whether any of the phrases is in the text."""
         return self._any is not None and self._any.search(text.lower())
 
 
 def _build_expression(phrases: Iterable[str]) -> str:
-    """Return one expression, with what surrounds phrases in it once and not once for each."""
+    """Return one expression for all phrases, in which phrases with equal boundaries share them."""
     groups: dict[tuple[str, str], list[str]] = {}
     for phrase in phrases:
         before = WORD_START if phrase[0].isalnum() else ""
-        # Behind a star the rest of the word may be anything, so that there is nothing to look at.
-        behind = WORD_END if phrase[-1].isalnum() else ""
-        groups.setdefault((before, behind), []).append(_translate_phrase(phrase))
+        # After a star there is no boundary, because the rest of the word may be anything.
+        after = WORD_END if phrase[-1].isalnum() else ""
+        groups.setdefault((before, after), []).append(_translate_phrase(phrase))
     return "|".join(
-        f"{before}(?:{'|'.join(bodies)}){behind}" for (before, behind), bodies in groups.items()
+        f"{before}(?:{'|'.join(bodies)}){after}" for (before, after), bodies in groups.items()
     )
 
 

@@ -1,4 +1,4 @@
-"""Loops: a model that says the same thing over and over, at any period."""
+"""Detection of loops, in which a model repeats the same words, with any period."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONG_TOKEN_CHARS = 40
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A stretch that repeats itself: `times` over with a period of `period` words."""
+    """A passage of `period` words that is repeated `times` times."""
 
     period: int
     times: float
@@ -20,18 +20,18 @@ class Loop:
 
     @property
     def length(self) -> int:
-        """How many words the stretch has."""
+        """The number of words of all repetitions."""
         return round(self.period * self.times)
 
 
 def find_longest_loop(tokens: Sequence[str]) -> Loop | None:
-    """Return the loop that covers most of a text's words, None when nothing is said over and over.
+    """Return the longest loop of a text, or None if there is none.
 
-    One pass: where a stretch has period p, each of its trigrams last occurred p words ago, so a run
-    of equal distances between a trigram and its last occurrence is a loop of that period, however
-    long the period is. A ratio of unique words would miss a loop of long period and blame a table.
+    In a loop of period p, each trigram last occurred p words ago. So a run of equal distances
+    between trigrams and their last occurrences is a loop of that period, for any period, and one
+    pass finds it. A ratio of unique words would miss loops of long periods and report tables.
     """
-    # Hashes stand for trigrams: to make and to keep a tuple for each takes twice as long.
+    # Hashes represent trigrams, because creating and storing tuples takes twice as long.
     last: dict[int, int] = {}
     last_of = last.get
     best: Loop | None = None
@@ -46,14 +46,14 @@ def find_longest_loop(tokens: Sequence[str]) -> Loop | None:
             best = _select_longer(best, period, run, position)
             period, run = distance, 1
     best = _select_longer(best, period, run, position + 1)
-    # Figures may well repeat themselves: a board of zeros is data.
+    # Repeated numbers are data, such as a table of zeros.
     if best is not None and not _has_letters(tokens[best.start : best.start + best.period]):
         best = None
     return best or _find_loop_in_word(tokens)
 
 
 def _select_longer(best: Loop | None, period: int, run: int, end: int) -> Loop | None:
-    """Return the longer one of a loop and of what a run of equal distances before `end` is."""
+    """Return the longer of `best` and the loop of a run of equal distances that ends at `end`."""
     length = run + period + _GRAM_WORDS - 1
     if not period or run < period or (best is not None and length <= best.length):
         return best
@@ -61,11 +61,11 @@ def _select_longer(best: Loop | None, period: int, run: int, end: int) -> Loop |
 
 
 def _find_loop_in_word(tokens: Sequence[str]) -> Loop | None:
-    """Return a loop within one endless word ("hahaha…"), its period counted in characters."""
+    """Return a loop within one long word ("hahaha…"), with its period in characters."""
     if max(map(len, tokens), default=0) < _LONG_TOKEN_CHARS:
         return None
     for position, token in enumerate(tokens):
-        # A line of underscores is one to write on.
+        # A line of underscores is a blank to fill in.
         if len(token) < _LONG_TOKEN_CHARS or not _has_letters(token):
             continue
         period = token.find(token[: _LONG_TOKEN_CHARS // 2], 1)

@@ -1,4 +1,4 @@
-"""The rules as data: one YAML file, checked when it is read, errors naming file and line."""
+"""The rules file: YAML that is validated when it is read, with errors that name file and line."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ DEFAULT_RULES = Path(__file__).with_name("rules.yaml")
 EXAMPLE_PROMPT = "Context: Paris is the capital of France.\nWhat is the capital of France?"
 
 _Word = Annotated[str, Field(pattern=r"\S")]
-# PyYAML's own parser takes seconds for what libyaml reads in a tenth of one.
+# libyaml reads the rules in a tenth of a second, PyYAML's own parser needs seconds.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _Words = Annotated[list[_Word], Field(min_length=1)]
 
 
 class RulesError(Exception):
-    """A rules file cannot be used; the message names the file, the line and what is wrong."""
+    """A rules file cannot be used; the message names the file, the line and the problem."""
 
 
 class _Model(BaseModel):
@@ -28,10 +28,10 @@ class _Model(BaseModel):
 
 
 class Example(_Model):
-    """What shows a rule at work: something it catches, something like it that it leaves alone.
+    """An example of a rule: an answer that it catches, and a similar one that it leaves unchanged.
 
-    Both answer the same prompt. What most examples do not care about has a default, and `max_words`
-    stands in for the intent's: what it bounds is too long to read.
+    Both answer the same prompt. `max_words` replaces the limit of the intent, because an answer
+    over the real limit would be too long for an example.
     """
 
     catches: str
@@ -44,10 +44,10 @@ class Example(_Model):
 
 
 class SanitizerRule(_Model):
-    """One kind of thing that is taken out of an answer.
+    """One kind of text to remove from answers.
 
-    `words` and `patterns` mean what the rule of that id makes of them: literal strings, or RE2
-    expressions, which match in linear time whatever they are given.
+    The rule with this id defines the meaning of `words`, which are literal strings, and `patterns`,
+    which are RE2 expressions and so match any text in linear time.
     """
 
     about: str
@@ -57,12 +57,12 @@ class SanitizerRule(_Model):
 
 
 class CheckRule(_Model):
-    """A check that runs on every answer; `issue` is the sentence that a finding is reported with.
+    """A check that runs on every answer; `issue` is the sentence of its findings.
 
     A finding of `severity` error makes the answer invalid; a notice is only reported. `limits` are
-    the numbers that the check with this id works with, `words` its phrases. The check finds nothing
-    when one of the phrases in `unless` is in the prompt. `retry` says that another answer to the
-    same prompt may well be better; notices never cause a retry.
+    the numbers that the check with this id uses, `words` its phrases. The check is skipped if one
+    of the phrases in `unless` is in the prompt. `retry` means that another answer is likely to be
+    better; notices never cause a retry.
     """
 
     about: str
@@ -76,9 +76,9 @@ class CheckRule(_Model):
 
 
 class Cue(_Model):
-    """Words that speak for an intent: `any` of them, and where given any of `near` as well.
+    """A cue for an intent: a prompt matches with a phrase of `any`, and of `near` if that is set.
 
-    A cue alone is not an intent: its `weight` adds up with the others', and may be negative.
+    The `weight` is added to the score of the intent. It may be negative.
     """
 
     any: _Words
@@ -87,9 +87,9 @@ class Cue(_Model):
 
 
 class Intent(_Model):
-    """What a prompt may want to know, told by cues; `words` bounds an answer's length in words.
+    """A subject of prompts, detected by cues, with the length limits of its answers in words.
 
-    `topics` are words of which an answer to it has at least one.
+    `topics` are words of which each answer has at least one.
     """
 
     about: str
@@ -100,19 +100,19 @@ class Intent(_Model):
 
 
 class Place(_Model):
-    """Where money is asked about: how it is named and which currencies fit."""
+    """A place with its names and the currencies that fit an answer about pay there."""
 
     names: _Words
     currencies: _Words
 
 
 class Rules(_Model):
-    """A whole rules file."""
+    """The content of a rules file."""
 
     intents: dict[str, Intent]
-    # Below it, no intent is told and the prompt is `general`.
+    # The intent is `general` if no score is above this.
     threshold: float = 1.0
-    # What the trained classifier's log-odds count for beside the cues; 0 is nothing.
+    # The weight of the classifier's log-odds in the score; 0 disables the classifier.
     classifier: float = Field(0.0, ge=0)
     sanitizer: dict[str, SanitizerRule]
     checks: dict[str, CheckRule]
@@ -131,7 +131,7 @@ def load_rules(path: Path = DEFAULT_RULES) -> Rules:
     """Return the rules in a file.
 
     Raises:
-        RulesError: it cannot be read, is no YAML, or has something in it that is not allowed.
+        RulesError: the file cannot be read, is not YAML, or has values that are not allowed.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -157,24 +157,24 @@ def load_rules(path: Path = DEFAULT_RULES) -> Rules:
 
 
 def add_location(path: Path, message: str) -> str:
-    """Return a message about a place in a rules file ("checks.empty: …") with file and line."""
+    """Return a message that starts with a path in a rules file, with its file and line added."""
     root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
     return f"{path}:{_find_line(root, tuple(message.partition(':')[0].split('.')))}: {message}"
 
 
 def _find_line(node: Any, path: tuple[int | str, ...]) -> int:
-    """Return the line of the deepest node on a path that exists."""
+    """Return the line of the deepest existing node on a path."""
     for part in path:
-        below = None
+        child = None
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 if key.value == str(part):
-                    below = value
-                    # The key's line tells more than that of a block which starts below it.
-                    below.start_mark = key.start_mark
+                    child = value
+                    # The line of the key is more useful than that of a block below it.
+                    child.start_mark = key.start_mark
         elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
-            below = node.value[part] if part < len(node.value) else None
-        if below is None:
+            child = node.value[part] if part < len(node.value) else None
+        if child is None:
             break
-        node = below
+        node = child
     return int(node.start_mark.line) + 1 if node is not None else 1

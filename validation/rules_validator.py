@@ -1,4 +1,4 @@
-"""V3: intent, sanitiser and checks, made one verdict."""
+"""The built-in validator: detects the intent, sanitises the answer and runs the checks."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from validation.verdict import Options, Verdict
 
 logger = logging.getLogger(__name__)
 
-# The rules of issues that only options find.
+# The ids of issues that only options find.
 _OPTION_RULES = ("schema_not_json", "schema_mismatch", "language", "blocked_intent", "blocked_term")
 
 
 class RulesValidator:
-    """The validator that comes with the product; all it knows is in its rules.
+    """The built-in validator, defined by a rules file.
 
-    Built once and only read afterwards, so any number of threads may use it at a time.
+    Read-only after construction, so any number of threads may use it at the same time.
 
     Raises:
-        ValueError: a rule that does not exist, or a pattern that is none.
+        ValueError: a rule that does not exist, or a pattern that is invalid.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -37,7 +37,7 @@ class RulesValidator:
 
     @classmethod
     def from_file(cls, path: Path = DEFAULT_RULES) -> Self:
-        """Return the validator with the rules of a file. Raises RulesError, which names it."""
+        """Return a validator with the rules of a file. Raises RulesError, which names the file."""
         rules = load_rules(path)
         try:
             return cls(rules)
@@ -46,7 +46,7 @@ class RulesValidator:
 
     @property
     def intents(self) -> tuple[str, ...]:
-        """The names of all intents there are."""
+        """The names of all intents."""
         return tuple(self._rules.intents)
 
     @property
@@ -64,11 +64,11 @@ class RulesValidator:
         return tuple(name for name, rule in checks.items() if rule.severity == severity)
 
     def detect_intent(self, prompt: str) -> str:
-        """Return what a prompt wants to know."""
+        """Return the intent of a prompt."""
         return self._intents.detect(prompt)
 
     def check_request(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
-        """Return the verdict on a request that is blocked, None for all others (R56)."""
+        """Return the verdict on a blocked request, or None for other requests (R56)."""
         if not options.blockers:
             return None
         intent = self.detect_intent(prompt)
@@ -88,10 +88,10 @@ class RulesValidator:
         notices = tuple(each for each in findings if rules[each.rule].severity == "notice")
         retry = any(rules[issue.rule].retry for issue in issues)
         for check in options.checks.values():
-            if found := check.find_issues(text):
-                issues += found
-                # The limit that cut this answer would cut another one too.
-                retry = retry or not case.cut
+            if check_issues := check.find_issues(text):
+                issues += check_issues
+                # Another answer would be truncated by the same limit.
+                retry = retry or not case.is_truncated
         return Verdict(
             text=text,
             intent=intent,

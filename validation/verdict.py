@@ -1,4 +1,4 @@
-"""The seam that the pipeline hands requests and finished answers through."""
+"""The interface between pipeline and validation."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from validation.findings import Issue, Removal, Subject
 
 
 class AnswerCheck(Protocol):
-    """One optional look at an answer: its schema, its language."""
+    """An optional check of answers, for example of the schema or the language."""
 
     def find_issues(self, text: str) -> tuple[Issue, ...]:
-        """Return what is wrong with the answer, in linear time."""
+        """Return the issues of an answer, in linear time."""
 
 
 class Redactor(Protocol):
-    """Takes out of a text what must not be in it."""
+    """Replaces personal data in texts."""
 
     def redact(self, text: str) -> tuple[str, tuple[Removal, ...]]:
-        """Return the text without it, and what stood where, in order."""
+        """Return the redacted text, and the removals in order."""
 
 
 class Blocker(Protocol):
-    """Decides what is not answered at all."""
+    """Decides which requests are not answered."""
 
     def find_block(self, text: str, intent: str) -> Issue | None:
-        """Return why a request of an intent, with this text, must not be answered, if so."""
+        """Return the reason not to answer a request with this text and intent, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What is looked at beyond the rules, as a request and the settings ask for it.
+    """The optional parts of validation that a request and the settings enable.
 
-    `regenerate` allows one more try where a verdict asks for it.
+    `regenerate` allows one more generation if the verdict has `retry`.
     """
 
     checks: Mapping[str, AnswerCheck] = field(default_factory=dict)
@@ -50,9 +50,9 @@ NO_OPTIONS = Options()
 class Verdict:
     """The result of validating one answer.
 
-    `text` is the answer after sanitising, `removals` what the sanitiser took out, with spans in the
-    model's own text. `issues` make the answer invalid, `notices` do not. An invalid answer is
-    reported, never withheld; `retry` says that another answer may well be better.
+    `text` is the sanitised answer, `removals` the removed passages, with spans in the model's
+    original text. `issues` make the answer invalid, `notices` do not. An invalid answer is reported
+    but never withheld; `retry` means that another answer is likely to be better.
     """
 
     text: str
@@ -64,18 +64,19 @@ class Verdict:
 
     @property
     def valid(self) -> bool:
-        """Whether there are no issues (R47); notices do not count (R60)."""
+        """Return whether there are no issues (R47); notices do not count (R60)."""
         return not self.issues
 
 
 class Validator(Protocol):
-    """Judges requests before and answers after; any thread may call it, in time linear in text."""
+    """Checks requests and answers, in linear time. Any thread may call it."""
 
     def check_request(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
-        """Return the verdict on a request that must not be answered, None for all others.
+        """Return the verdict on a request that must not be answered, or None for other requests.
 
-        `prompt` is what its intent is told by, `conversation` all that the user has said.
+        The intent is detected from `prompt`; blocked terms are searched in `conversation`, which
+        has all messages of the user.
         """
 
     def validate(self, subject: Subject, options: Options) -> Verdict:
-        """Return the verdict on a finished answer; never raises on any text."""
+        """Return the verdict on a finished answer. Never raises, for any text."""

@@ -1,4 +1,4 @@
-"""Text as pieces of words, each known by a number (WordPiece: Schuster and Nakajima, 2012)."""
+"""WordPiece tokenizer (Schuster and Nakajima, 2012)."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ _MAX_WORD_CHARS = 40
 
 
 class WordPiece:
-    """Splits text into pieces of a vocabulary, the longest first; without case and accents.
+    """Splits text into pieces of a vocabulary, longest match first, without case and accents.
 
-    A word that cannot be made of them is one unknown piece, number 0. What has been split once is
-    remembered, up to a bound; losing a race for that costs a second split and nothing else.
+    A word that has no such split is one unknown piece with the id 0. Splits are cached for 10,000
+    words. The cache needs no lock: a race only causes a second split.
     """
 
     def __init__(self, vocabulary: Sequence[str]) -> None:
-        self._ids = {piece: number for number, piece in enumerate(vocabulary)}
-        self._known: dict[str, tuple[int, ...]] = {}
+        self._ids = {piece: piece_id for piece_id, piece in enumerate(vocabulary)}
+        self._cache: dict[str, tuple[int, ...]] = {}
 
     def encode(self, text: str) -> list[int]:
-        """Return the numbers of a text's pieces; linear in its length."""
+        """Return the ids of the pieces of a text, in linear time."""
         ids: list[int] = []
         for word in _WORDS.findall(_normalize(text)):
-            pieces = self._known.get(word)
+            pieces = self._cache.get(word)
             if pieces is None:
                 pieces = self._split(word)
-                if len(self._known) < 10_000:
-                    self._known[word] = pieces
+                if len(self._cache) < 10_000:
+                    self._cache[word] = pieces
             ids += pieces
         return ids
 
@@ -41,12 +41,12 @@ class WordPiece:
             return (0,)
         while start < len(word):
             for end in range(len(word), start, -1):
-                number = self._ids.get(prefix + word[start:end])
-                if number is not None:
+                piece_id = self._ids.get(prefix + word[start:end])
+                if piece_id is not None:
                     break
             else:
                 return (0,)
-            pieces.append(number)
+            pieces.append(piece_id)
             start, prefix = end, _CONTINUATION
         return tuple(pieces)
 
