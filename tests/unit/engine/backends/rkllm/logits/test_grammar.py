@@ -34,7 +34,7 @@ PERSON: dict[str, Any] = {
 }
 
 
-class Speaker:
+class ConstraintTester:
     """A model that says what it is told to, where that is allowed."""
 
     def __init__(self, folder: Path) -> None:
@@ -42,7 +42,7 @@ class Speaker:
         self.vocabulary = Vocabulary(self.tokenizer, folder)
         self.grammars = GrammarCompiler(self.vocabulary, self.tokenizer)
 
-    def held(self, **sampling: Any) -> Constraint:
+    def constraint(self, **sampling: Any) -> Constraint:
         constraint = self.grammars.build_constraint(SamplingParams(**sampling))
         assert constraint is not None
         return constraint
@@ -55,7 +55,7 @@ class Speaker:
     def text(self, tokens: list[int]) -> str:
         return b"".join(map(self.vocabulary.piece, tokens)).decode()
 
-    def say(self, constraint: Constraint, text: str, *, fast_forward: bool = False) -> list[str]:
+    def feed(self, constraint: Constraint, text: str, *, fast_forward: bool = False) -> list[str]:
         """Say a text; return what followed from each token of it, which is no more said then."""
         tokens = self.tokenizer.encode(text, special=False)
         followed = []
@@ -70,19 +70,19 @@ class Speaker:
 
 
 @pytest.fixture(scope="module")
-def speaker(tmp_path_factory: pytest.TempPathFactory) -> Speaker:
+def tester(tmp_path_factory: pytest.TempPathFactory) -> ConstraintTester:
     """One token a byte."""
-    return Speaker(write_tokenizer(tmp_path_factory.mktemp("bytes")))
+    return ConstraintTester(write_tokenizer(tmp_path_factory.mktemp("bytes")))
 
 
 @pytest.fixture(scope="module")
-def pieces(tmp_path_factory: pytest.TempPathFactory) -> Speaker:
+def piece_tester(tmp_path_factory: pytest.TempPathFactory) -> ConstraintTester:
     """Words in SentencePiece's manner, which begins each text with a space."""
     bytes_of_others = [f"<0x{byte:02X}>" for byte in range(256)]
-    return in_pieces(tmp_path_factory.mktemp("pieces"), bytes_of_others)
+    return with_pieces(tmp_path_factory.mktemp("pieces"), bytes_of_others)
 
 
-def in_pieces(folder: Path, bytes_of_others: Sequence[str] = ()) -> Speaker:
+def with_pieces(folder: Path, bytes_of_others: Sequence[str] = ()) -> ConstraintTester:
     words = ["<unk>", END, "▁", "▁red", "re", "red", *'{}[]",:adegmnrst', *bytes_of_others]
     vocab = {word: number for number, word in enumerate(words)}
     merges = [("r", "e"), ("re", "d"), ("▁", "red")]
@@ -94,121 +94,123 @@ def in_pieces(folder: Path, bytes_of_others: Sequence[str] = ()) -> Speaker:
     made.add_special_tokens([END])
     made.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))
-    return Speaker(folder)
+    return ConstraintTester(folder)
 
 
-def test_request_without_grammar_has_no_constraint(speaker: Speaker) -> None:
-    assert speaker.grammars.build_constraint(SamplingParams()) is None
+def test_request_without_grammar_has_no_constraint(tester: ConstraintTester) -> None:
+    assert tester.grammars.build_constraint(SamplingParams()) is None
 
 
-def test_schema_allows_only_matching_tokens(speaker: Speaker) -> None:
+def test_schema_allows_only_matching_tokens(tester: ConstraintTester) -> None:
     # R39
-    held = speaker.held(json_schema=PERSON)
-    assert speaker.allowed(held) == {"{"}
-    speaker.say(held, '{"name": "')
-    assert {"a", '"', "\\", " "} <= speaker.allowed(held)
-    assert not {"\n", END, "<|im_end|>"} & speaker.allowed(held)
-    speaker.say(held, 'Zoë", "tags": [')
-    assert speaker.allowed(held) == {'"', "]"}
-    speaker.say(held, '"')
-    assert speaker.allowed(held) == {"r", "g"}
-    speaker.say(held, 'red"')
-    assert speaker.allowed(held) == {",", "]"}
-    assert not held.is_complete
-    speaker.say(held, "]}")
-    assert speaker.allowed(held) == {END}
-    assert held.is_complete
+    constraint = tester.constraint(json_schema=PERSON)
+    assert tester.allowed(constraint) == {"{"}
+    tester.feed(constraint, '{"name": "')
+    assert {"a", '"', "\\", " "} <= tester.allowed(constraint)
+    assert not {"\n", END, "<|im_end|>"} & tester.allowed(constraint)
+    tester.feed(constraint, 'Zoë", "tags": [')
+    assert tester.allowed(constraint) == {'"', "]"}
+    tester.feed(constraint, '"')
+    assert tester.allowed(constraint) == {"r", "g"}
+    tester.feed(constraint, 'red"')
+    assert tester.allowed(constraint) == {",", "]"}
+    assert not constraint.is_complete
+    tester.feed(constraint, "]}")
+    assert tester.allowed(constraint) == {END}
+    assert constraint.is_complete
 
 
-def test_grammar_allows_only_matching_tokens(speaker: Speaker) -> None:
-    held = speaker.held(grammar='root ::= "yes" | "no" digit+\ndigit ::= [0-9]')
-    assert speaker.allowed(held) == {"y", "n"}
-    speaker.say(held, "no")
-    assert speaker.allowed(held) == set("0123456789")
-    speaker.say(held, "4")
-    assert speaker.allowed(held) == {*"0123456789", END}
-    assert not held.is_complete
+def test_grammar_allows_only_matching_tokens(tester: ConstraintTester) -> None:
+    constraint = tester.constraint(grammar='root ::= "yes" | "no" digit+\ndigit ::= [0-9]')
+    assert tester.allowed(constraint) == {"y", "n"}
+    tester.feed(constraint, "no")
+    assert tester.allowed(constraint) == set("0123456789")
+    tester.feed(constraint, "4")
+    assert tester.allowed(constraint) == {*"0123456789", END}
+    assert not constraint.is_complete
 
 
-def test_ignored_end_token_is_not_allowed(speaker: Speaker) -> None:
+def test_ignored_end_token_is_not_allowed(tester: ConstraintTester) -> None:
     # R10
-    held = speaker.held(grammar='root ::= "a"+', ignore_eos=True)
-    speaker.say(held, "aa")
-    assert speaker.allowed(held) == {"a"}
-    held = speaker.held(grammar='root ::= "a"', ignore_eos=True)
-    speaker.say(held, "a")
-    assert speaker.allowed(held) == set()
-    assert held.is_complete
+    constraint = tester.constraint(grammar='root ::= "a"+', ignore_eos=True)
+    tester.feed(constraint, "aa")
+    assert tester.allowed(constraint) == {"a"}
+    constraint = tester.constraint(grammar='root ::= "a"', ignore_eos=True)
+    tester.feed(constraint, "a")
+    assert tester.allowed(constraint) == set()
+    assert constraint.is_complete
 
 
 def test_every_end_token_may_end_the_answer(tmp_path: Path) -> None:
     write_tokenizer(tmp_path)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": id_of("<s>")}))
-    speaker = Speaker(tmp_path)
-    held = speaker.held(grammar='root ::= "a"')
-    speaker.say(held, "a")
-    assert speaker.allowed(held) == {"<s>", END}
+    tester = ConstraintTester(tmp_path)
+    constraint = tester.constraint(grammar='root ::= "a"')
+    tester.feed(constraint, "a")
+    assert tester.allowed(constraint) == {"<s>", END}
 
 
-def test_forced_tokens_are_returned(speaker: Speaker) -> None:
-    held = speaker.held(json_schema=PERSON)
-    followed = speaker.say(held, '{"name": "Al", "tags": ["red"]}', fast_forward=True)
+def test_forced_tokens_are_returned(tester: ConstraintTester) -> None:
+    constraint = tester.constraint(json_schema=PERSON)
+    followed = tester.feed(constraint, '{"name": "Al", "tags": ["red"]}', fast_forward=True)
     # With the bracket there is still a choice; after the first letter of a tag there is none.
     assert followed == ['"name": "', "", "", ', "tags": [', "", 'ed"', "}"]
-    assert held.is_complete
+    assert constraint.is_complete
 
 
-def test_forced_tokens_are_not_returned_without_fast_forward(speaker: Speaker) -> None:
+def test_forced_tokens_are_not_returned_without_fast_forward(tester: ConstraintTester) -> None:
     text = '{"name": "Al", "tags": ["red"]}'
-    assert set(speaker.say(speaker.held(json_schema=PERSON), text)) == {""}
+    assert set(tester.feed(tester.constraint(json_schema=PERSON), text)) == {""}
 
 
-def test_constraint_handles_tokens_with_spaces(pieces: Speaker) -> None:
+def test_constraint_handles_tokens_with_spaces(piece_tester: ConstraintTester) -> None:
     schema = {"enum": ["red", "  red", "green"]}
-    held = pieces.held(json_schema=schema)
-    assert pieces.allowed(held) == {'"'}
-    held.advance(pieces.tokenizer.encode("\n" + '"', special=False)[-1], fast_forward=True)
-    assert {"r", "g", " "} <= pieces.allowed(held)
+    constraint = piece_tester.constraint(json_schema=schema)
+    assert piece_tester.allowed(constraint) == {'"'}
+    constraint.advance(
+        piece_tester.tokenizer.encode("\n" + '"', special=False)[-1], fast_forward=True
+    )
+    assert {"r", "g", " "} <= piece_tester.allowed(constraint)
 
 
-def test_forced_tokens_equal_the_text(pieces: Speaker) -> None:
+def test_forced_tokens_equal_the_text(piece_tester: ConstraintTester) -> None:
     # Alone a text of these would begin with a space.
-    held = pieces.held(json_schema={"enum": ["red"]})
-    [first] = held.allowed_tokens().nonzero()[0]
-    forced = held.advance(int(first), fast_forward=True)
-    assert pieces.text([int(first), *forced]) == '"red"'
+    constraint = piece_tester.constraint(json_schema={"enum": ["red"]})
+    [first] = constraint.allowed_tokens().nonzero()[0]
+    forced = constraint.advance(int(first), fast_forward=True)
+    assert piece_tester.text([int(first), *forced]) == '"red"'
     # As the model knows it: no letter after the other.
-    assert [pieces.text([token]) for token in forced] == ["red", '"']
+    assert [piece_tester.text([token]) for token in forced] == ["red", '"']
 
 
 def test_text_outside_the_tokenizer_is_forced_as_bytes(tmp_path: Path) -> None:
     path = write_tokenizer(tmp_path) / "tokenizer.json"
     told = json.loads(path.read_text()) | {"normalizer": {"type": "Lowercase"}}
     path.write_text(json.dumps(told))
-    shouting = Speaker(tmp_path)
-    held = shouting.held(json_schema={"const": "no NO no"})
-    [first] = held.allowed_tokens().nonzero()[0]
-    assert shouting.text(held.advance(int(first), fast_forward=True)) == 'no NO no"'
+    shouting = ConstraintTester(tmp_path)
+    constraint = shouting.constraint(json_schema={"const": "no NO no"})
+    [first] = constraint.allowed_tokens().nonzero()[0]
+    assert shouting.text(constraint.advance(int(first), fast_forward=True)) == 'no NO no"'
 
 
 def test_text_without_tokens_is_refused_where_it_starts(tmp_path: Path) -> None:
-    dumb = in_pieces(tmp_path)
-    held = dumb.held(json_schema={"const": "redREDred"})
-    [first] = held.allowed_tokens().nonzero()[0]
-    assert dumb.text(held.advance(int(first), fast_forward=True)) == "red"
+    dumb = with_pieces(tmp_path)
+    constraint = dumb.constraint(json_schema={"const": "redREDred"})
+    [first] = constraint.allowed_tokens().nonzero()[0]
+    assert dumb.text(constraint.advance(int(first), fast_forward=True)) == "red"
     with pytest.raises(RequestRejected, match="json_schema: it could not be followed any further"):
-        held.advance(int(held.allowed_tokens().nonzero()[0][0]), fast_forward=True)
+        constraint.advance(int(constraint.allowed_tokens().nonzero()[0][0]), fast_forward=True)
 
 
-def test_special_token_does_not_match_text(speaker: Speaker) -> None:
+def test_special_token_does_not_match_text(tester: ConstraintTester) -> None:
     # It is said as letters or not at all: a schema's words make no turn end.
-    held = speaker.held(json_schema={"const": f"a{END}b"})
+    constraint = tester.constraint(json_schema={"const": f"a{END}b"})
     text = []
-    while not held.is_complete:
-        [token] = held.allowed_tokens().nonzero()[0]
-        text += [int(token), *held.advance(int(token), fast_forward=True)]
+    while not constraint.is_complete:
+        [token] = constraint.allowed_tokens().nonzero()[0]
+        text += [int(token), *constraint.advance(int(token), fast_forward=True)]
     assert id_of(END) not in text
-    assert speaker.text(text) == f'"a{END}b"'
+    assert tester.text(text) == f'"a{END}b"'
 
 
 REFUSED: list[tuple[Mapping[str, Any], str]] = [
@@ -234,14 +236,14 @@ REFUSED: list[tuple[Mapping[str, Any], str]] = [
 
 @pytest.mark.parametrize(("sampling", "message"), REFUSED)
 def test_unsupported_grammar_or_schema_is_refused(
-    speaker: Speaker, sampling: Mapping[str, Any], message: str
+    tester: ConstraintTester, sampling: Mapping[str, Any], message: str
 ) -> None:
     with pytest.raises(RequestRejected, match=message) as refusal:
-        speaker.held(**sampling)
+        tester.constraint(**sampling)
     assert refusal.value.details["param"] == next(iter(sampling))
 
 
-def test_schema_that_is_too_large_is_refused(speaker: Speaker) -> None:
+def test_schema_that_is_too_large_is_refused(tester: ConstraintTester) -> None:
     # Before it is made, which nothing could abort.
     fields: dict[str, Any] = {f"field {number}": {} for number in range(6000)}
     with pytest.raises(
@@ -249,20 +251,20 @@ def test_schema_that_is_too_large_is_refused(speaker: Speaker) -> None:
         match="^json_schema: answers cannot be held to it: it would become a grammar of about "
         f"[0-9]+ symbols, and at most {MAX_ESTIMATED_SYMBOLS} are allowed$",
     ):
-        speaker.held(json_schema={"type": "object", "properties": fields})
+        tester.constraint(json_schema={"type": "object", "properties": fields})
 
 
-def test_grammar_with_too_many_alternatives_ends_the_answer(speaker: Speaker) -> None:
+def test_grammar_with_too_many_alternatives_ends_the_answer(tester: ConstraintTester) -> None:
     ways = range(2100)
     rules = "".join(f'\nway{way} ::= "{way}]"' for way in ways)
-    held = speaker.held(
+    constraint = tester.constraint(
         grammar='root ::= "[" (' + "|".join(f"way{way}" for way in ways) + f"){rules}"
     )
-    [bracket] = held.allowed_tokens().nonzero()[0]
+    [bracket] = constraint.allowed_tokens().nonzero()[0]
     with pytest.raises(
         RequestRejected, match="grammar: it could not be followed any further: "
     ) as told:
-        held.advance(int(bracket), fast_forward=False)
+        constraint.advance(int(bracket), fast_forward=False)
     # Logs have it too, and they have no texts.
     assert "[" not in str(told.value)
 
@@ -270,7 +272,7 @@ def test_grammar_with_too_many_alternatives_ends_the_answer(speaker: Speaker) ->
 @pytest.mark.parametrize("limit", ["step_lexer_fuel", "step_max_items", "max_lexer_states"])
 @pytest.mark.parametrize("forced", [False, True])
 def test_exceeded_parser_limits_raise_an_error(
-    speaker: Speaker, monkeypatch: pytest.MonkeyPatch, limit: str, *, forced: bool
+    tester: ConstraintTester, monkeypatch: pytest.MonkeyPatch, limit: str, *, forced: bool
 ) -> None:
     least: dict[str, Any] = {limit: 1}
     limits = partial(LLParserLimits, **least)
@@ -278,50 +280,48 @@ def test_exceeded_parser_limits_raise_an_error(
     with pytest.raises(
         RequestRejected, match="json_schema: it could not be followed any further: "
     ):
-        speaker.say(
-            speaker.held(json_schema=PERSON), '{"name": "Al", "tags": []}', fast_forward=forced
+        tester.feed(
+            tester.constraint(json_schema=PERSON), '{"name": "Al", "tags": []}', fast_forward=forced
         )
 
 
-def test_grammar_that_is_too_large_is_refused(speaker: Speaker) -> None:
+def test_grammar_that_is_too_large_is_refused(tester: ConstraintTester) -> None:
     text = "root ::= " + " ".join(f"r{number}" for number in range(MAX_SYMBOLS))
     text += "".join(f'\nr{n} ::= "a" | "b"' for n in range(MAX_SYMBOLS))
     message = f"^grammar: it must have at most {MAX_GRAMMAR_CHARS} characters, got {len(text)}$"
     with pytest.raises(RequestRejected, match=message):
-        speaker.held(grammar=text)
+        tester.constraint(grammar=text)
     # Short enough as a text.
     text = "root ::= " + "x* " * MAX_SYMBOLS + '\nx ::= "a"'
     assert len(text) < MAX_GRAMMAR_CHARS
     with pytest.raises(RequestRejected, match=r"grammar: it cannot be followed: .*grammar size"):
-        speaker.held(grammar=text)
+        tester.constraint(grammar=text)
 
 
-def test_any_alternative_of_a_schema_is_allowed(speaker: Speaker) -> None:
+def test_any_alternative_of_a_schema_is_allowed(tester: ConstraintTester) -> None:
     # As pydantic writes a union, whether or not a field tells its shapes apart.
     shapes = [
         {"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]}
         for kind in ("cat", "dog")
     ]
-    held = speaker.held(json_schema={"oneOf": shapes})
-    assert speaker.say(held, '{"kind": "dog"', fast_forward=True) == ['"kind": "', 'og"']
+    constraint = tester.constraint(json_schema={"oneOf": shapes})
+    assert tester.feed(constraint, '{"kind": "dog"', fast_forward=True) == ['"kind": "', 'og"']
     alike = [{"type": "object", "properties": {name: {"type": "null"}}} for name in ("a", "b")]
-    speaker.say(speaker.held(json_schema={"oneOf": alike}), '{"b": null}')
+    tester.feed(tester.constraint(json_schema={"oneOf": alike}), '{"b": null}')
 
 
-def test_schema_applies_only_after_the_reasoning(speaker: Speaker) -> None:
-    constraint = speaker.grammars.build_constraint(
-        SamplingParams(json_schema=PERSON), thinking=True
-    )
+def test_schema_applies_only_after_the_reasoning(tester: ConstraintTester) -> None:
+    constraint = tester.grammars.build_constraint(SamplingParams(json_schema=PERSON), thinking=True)
     assert constraint is not None
-    speaker.say(constraint, 'Is it {"a"}? </thin <th\n\n')
-    assert END not in speaker.allowed(constraint)
-    speaker.say(constraint, "</think>")
-    assert speaker.allowed(constraint) == {"{", " ", "\n", "\t", "\r", "\x0b", "\x0c", "�"}
-    speaker.say(constraint, '\n\n{"name": "A", "tags": []}')
+    tester.feed(constraint, 'Is it {"a"}? </thin <th\n\n')
+    assert END not in tester.allowed(constraint)
+    tester.feed(constraint, "</think>")
+    assert tester.allowed(constraint) == {"{", " ", "\n", "\t", "\r", "\x0b", "\x0c", "�"}
+    tester.feed(constraint, '\n\n{"name": "A", "tags": []}')
     assert constraint.is_complete
 
 
-def test_schema_references_are_not_fetched(speaker: Speaker, tmp_path: Path) -> None:
+def test_schema_references_are_not_fetched(tester: ConstraintTester, tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"const": 1}')
     with pytest.raises(RequestRejected, match="must be within the schema"):
-        speaker.held(json_schema={"$ref": f"file://{tmp_path}/other.json"})
+        tester.constraint(json_schema={"$ref": f"file://{tmp_path}/other.json"})

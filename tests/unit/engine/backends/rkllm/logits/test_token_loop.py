@@ -34,34 +34,34 @@ WORDS = cast(
 )
 
 
-class Held:
+class FakeGrammar:
     """A grammar of words: after the first of one come the others; an empty one is any token."""
 
     def __init__(self, *words: list[int]) -> None:
-        self._words = list(words)
-        self.asked: list[bool] = []
+        self._forced_texts = list(words)
+        self.calls: list[bool] = []
         self.thinking = False
 
-    def build_constraint(self, sampling: SamplingParams, *, thinking: bool) -> Held | None:
+    def build_constraint(self, sampling: SamplingParams, *, thinking: bool) -> FakeGrammar | None:
         self.thinking = thinking
-        return self if self._words else None
+        return self if self._forced_texts else None
 
     def allowed_tokens(self) -> Any:
         mask = np.zeros(3, np.bool_)
-        mask[self._words[0][:1] or [0, 1, 2]] = True
+        mask[self._forced_texts[0][:1] or [0, 1, 2]] = True
         return mask
 
     def advance(self, token: int, *, fast_forward: bool) -> list[int]:
-        self.asked.append(fast_forward)
-        word = self._words.pop(0)
-        assert not word or token == word[0]
-        if not fast_forward and word[1:]:
-            self._words.insert(0, word[1:])
-        return word[1:] if fast_forward else []
+        self.calls.append(fast_forward)
+        text = self._forced_texts.pop(0)
+        assert not text or token == text[0]
+        if not fast_forward and text[1:]:
+            self._forced_texts.insert(0, text[1:])
+        return text[1:] if fast_forward else []
 
     @property
     def is_complete(self) -> bool:
-        return not self._words
+        return not self._forced_texts
 
 
 def result(rows: list[list[float]]) -> RKLLMResult:
@@ -72,19 +72,19 @@ def result(rows: list[list[float]]) -> RKLLMResult:
     return RKLLMResult(logits=RKLLMResultLogits(pointer, len(rows[0]), len(rows)))
 
 
-class Fed:
+class FakeRuntime:
     """A runtime whose logits are the next of these rows; it says what was asked of it."""
 
     def __init__(self, *rows: list[float]) -> None:
         self._rows = list(rows)
-        self.clears = True
-        self.stops = False
+        self.clear_works = True
+        self.is_stopped = False
         self.on_compute: Callable[[], None] = lambda: None
-        self.asked: list[Any] = []
+        self.calls: list[Any] = []
 
     def clear_cache(self) -> bool:
-        self.asked.append("forget")
-        return self.clears
+        self.calls.append("forget")
+        return self.clear_works
 
     def compute(
         self,
@@ -96,106 +96,110 @@ class Fed:
         lora: Any,
     ) -> Any:
         assert keep_history
-        self.asked.append(tokens)
+        self.calls.append(tokens)
         self.on_compute()
-        if not self.stops:
+        if not self.is_stopped:
             take(result([self._rows.pop(0)]))
-        return SimpleNamespace(stopped=self.stops)
+        return SimpleNamespace(stopped=self.is_stopped)
 
 
 def run(
-    fed: Fed,
+    runtime: FakeRuntime,
     *,
-    enough: int = 0,
+    stop_after: int = 0,
     sampling: SamplingParams = GREEDY,
     prompt: Sequence[int] = (0, 1),
     aborted: threading.Event | None = None,
-    held: Held | None = None,
+    grammar: FakeGrammar | None = None,
     context_length: int = 1024,
-    ended: Callable[[RunResult], None] = lambda end: None,
+    on_result: Callable[[RunResult], None] = lambda end: None,
 ) -> list[bytes]:
     pieces: list[bytes] = []
 
     def on_piece(piece: bytes, token: int, logprob: object) -> bool:
         assert (logprob is None) is (sampling.logprobs is None)
         pieces.append(piece)
-        return len(pieces) == enough
+        return len(pieces) == stop_after
 
     steps = TokenLoop(
-        cast("Runtime", fed), WORDS, context_length, cast("GrammarCompiler", held or Held())
+        cast("Runtime", runtime),
+        WORDS,
+        context_length,
+        cast("GrammarCompiler", grammar or FakeGrammar()),
     )
-    ended(steps.run([*prompt], sampling, on_piece, aborted or threading.Event()))
+    on_result(steps.run([*prompt], sampling, on_piece, aborted or threading.Event()))
     return pieces
 
 
 def test_each_token_is_computed_once_and_the_cache_is_cleared() -> None:
-    fed = Fed([0, 5, 0], [5, 0, 0], [0, 0, 5])
-    assert run(fed) == [b"b", b"a"]
-    assert fed.asked == ["forget", [0, 1], [1], [0], "forget"]
+    runtime = FakeRuntime([0, 5, 0], [5, 0, 0], [0, 0, 5])
+    assert run(runtime) == [b"b", b"a"]
+    assert runtime.calls == ["forget", [0, 1], [1], [0], "forget"]
 
 
 def test_last_token_is_not_computed() -> None:
-    fed = Fed([0, 5, 0], [5, 0, 0])
-    assert run(fed, enough=2) == [b"b", b"a"]
-    assert fed.asked == ["forget", [0, 1], [1], "forget"]
+    runtime = FakeRuntime([0, 5, 0], [5, 0, 0])
+    assert run(runtime, stop_after=2) == [b"b", b"a"]
+    assert runtime.calls == ["forget", [0, 1], [1], "forget"]
 
 
 def test_abort_between_two_prompt_chunks_ends_the_run() -> None:
-    fed, aborted = Fed([0, 5, 0]), threading.Event()
-    fed.on_compute = aborted.set
-    assert run(fed, prompt=[0] * (PREFILL_CHUNK_TOKENS + 1), aborted=aborted) == []
-    assert fed.asked == ["forget", [0] * PREFILL_CHUNK_TOKENS, "forget"]
+    runtime, aborted = FakeRuntime([0, 5, 0]), threading.Event()
+    runtime.on_compute = aborted.set
+    assert run(runtime, prompt=[0] * (PREFILL_CHUNK_TOKENS + 1), aborted=aborted) == []
+    assert runtime.calls == ["forget", [0] * PREFILL_CHUNK_TOKENS, "forget"]
 
 
 def test_abort_between_two_tokens_ends_the_run() -> None:
-    fed, aborted = Fed([0, 5, 0]), threading.Event()
-    fed.on_compute = aborted.set
-    assert run(fed, aborted=aborted) == [b"b"]
-    assert fed.asked == ["forget", [0, 1], "forget"]
+    runtime, aborted = FakeRuntime([0, 5, 0]), threading.Event()
+    runtime.on_compute = aborted.set
+    assert run(runtime, aborted=aborted) == [b"b"]
+    assert runtime.calls == ["forget", [0, 1], "forget"]
 
 
 def test_stopped_step_ends_the_run_without_logits() -> None:
-    fed = Fed()
-    fed.stops = True
-    assert run(fed, prompt=[0] * (PREFILL_CHUNK_TOKENS + 1)) == []
-    assert fed.asked == ["forget", [0] * PREFILL_CHUNK_TOKENS, "forget"]
+    runtime = FakeRuntime()
+    runtime.is_stopped = True
+    assert run(runtime, prompt=[0] * (PREFILL_CHUNK_TOKENS + 1)) == []
+    assert runtime.calls == ["forget", [0] * PREFILL_CHUNK_TOKENS, "forget"]
 
 
 def test_cache_is_cleared_after_a_failure() -> None:
-    fed = Fed([0, math.nan, 0])
+    runtime = FakeRuntime([0, math.nan, 0])
     with pytest.raises(BackendFailed, match="logits that are no numbers"):
-        run(fed)
-    assert fed.asked[-1] == "forget"
+        run(runtime)
+    assert runtime.calls[-1] == "forget"
 
 
 def test_run_fails_if_the_cache_cannot_be_cleared() -> None:
-    fed = Fed()
-    fed.clears = False
+    runtime = FakeRuntime()
+    runtime.clear_works = False
     with pytest.raises(BackendFailed, match=r"did not forget the request before: .* not known"):
-        run(fed)
-    assert fed.asked == ["forget"]
+        run(runtime)
+    assert runtime.calls == ["forget"]
 
 
 def test_forced_tokens_are_computed_in_one_run() -> None:
     # Against the model's wish, which is the end.
-    fed = Fed([0, 0, 5], [0, 0, 5])
-    assert run(fed, held=Held([0, 1, 1], [1, 0])) == [b"a", b"b", b"b", b"b", b"a"]
+    runtime = FakeRuntime([0, 0, 5], [0, 0, 5])
+    assert run(runtime, grammar=FakeGrammar([0, 1, 1], [1, 0])) == [b"a", b"b", b"b", b"b", b"a"]
     # And of the last word nothing, for there is no choice after it.
-    assert fed.asked == ["forget", [0, 1], [0, 1, 1], "forget"]
+    assert runtime.calls == ["forget", [0, 1], [0, 1, 1], "forget"]
 
 
 def test_long_forced_text_is_computed_in_chunks() -> None:
-    fed = Fed([5, 0, 0], [0, 0, 0], [5, 0, 0])
+    runtime = FakeRuntime([5, 0, 0], [0, 0, 0], [5, 0, 0])
     assert (
-        len(run(fed, held=Held([0] * (PREFILL_CHUNK_TOKENS + 1), [0]))) == PREFILL_CHUNK_TOKENS + 2
+        len(run(runtime, grammar=FakeGrammar([0] * (PREFILL_CHUNK_TOKENS + 1), [0])))
+        == PREFILL_CHUNK_TOKENS + 2
     )
-    assert fed.asked == ["forget", [0, 1], [0] * PREFILL_CHUNK_TOKENS, [0], "forget"]
+    assert runtime.calls == ["forget", [0, 1], [0] * PREFILL_CHUNK_TOKENS, [0], "forget"]
 
 
 def test_answer_may_stop_within_forced_tokens() -> None:
-    fed = Fed([5, 0, 0])
-    assert run(fed, held=Held([0, 1, 1], [1]), enough=2) == [b"a", b"b"]
-    assert fed.asked == ["forget", [0, 1], "forget"]
+    runtime = FakeRuntime([5, 0, 0])
+    assert run(runtime, grammar=FakeGrammar([0, 1, 1], [1]), stop_after=2) == [b"a", b"b"]
+    assert runtime.calls == ["forget", [0, 1], "forget"]
 
 
 @pytest.mark.parametrize(
@@ -211,8 +215,8 @@ def test_forced_tokens_end_at_the_context(
     words: list[list[int]], said: int, reason: FinishReason
 ) -> None:
     ends: list[RunResult] = []
-    held = Held(*words)
-    pieces = run(Fed([5, 0, 0]), held=held, context_length=5, ended=ends.append)
+    grammar = FakeGrammar(*words)
+    pieces = run(FakeRuntime([5, 0, 0]), grammar=grammar, context_length=5, on_result=ends.append)
     assert len(pieces) == said
     assert [(end.reason, end.completion_tokens) for end in ends] == [(reason, said)]
 
@@ -220,48 +224,48 @@ def test_forced_tokens_end_at_the_context(
 def test_penalties_count_forced_tokens() -> None:
     # Twice said, the first is less likely than the second.
     rows: tuple[list[float], ...] = ([5, 0, 0], [5, 4.5, 0])
-    held = Held([1, 0, 0], [])
-    assert run(Fed(*rows), held=held) == [b"b", b"a", b"a", b"a"]
-    held = Held([1, 0, 0], [])
+    grammar = FakeGrammar([1, 0, 0], [])
+    assert run(FakeRuntime(*rows), grammar=grammar) == [b"b", b"a", b"a", b"a"]
+    grammar = FakeGrammar([1, 0, 0], [])
     penalised = SamplingParams(temperature=0, frequency_penalty=1)
-    assert run(Fed(*rows), held=held, sampling=penalised) == [b"b", b"a", b"a", b"b"]
+    assert run(FakeRuntime(*rows), grammar=grammar, sampling=penalised) == [b"b", b"a", b"a", b"b"]
 
 
 def test_log_probabilities_compute_each_token_separately() -> None:
-    fed, held = Fed([5, 0, 0], [5, 0, 0], [5, 0, 0]), Held([0, 1, 1])
+    runtime, grammar = FakeRuntime([5, 0, 0], [5, 0, 0], [5, 0, 0]), FakeGrammar([0, 1, 1])
     told = SamplingParams(temperature=0, logprobs=0)
-    assert run(fed, held=held, sampling=told) == [b"a", b"b", b"b"]
-    assert held.asked == [False] * 3
-    assert fed.asked == ["forget", [0, 1], [0], [1], "forget"]
+    assert run(runtime, grammar=grammar, sampling=told) == [b"a", b"b", b"b"]
+    assert grammar.calls == [False] * 3
+    assert runtime.calls == ["forget", [0, 1], [0], [1], "forget"]
 
 
 @pytest.mark.parametrize("text", ["<think>", "<think>\n"])
 def test_prompt_ending_in_reasoning_is_detected(text: str) -> None:
-    held, prompt = Held(), [0] * 40
+    grammar, prompt = FakeGrammar(), [0] * 40
     letters = SimpleNamespace(size=3, end_tokens={2}, text=lambda token: "a")
     steps = TokenLoop(
-        cast("Runtime", Fed([0, 0, 5])),
+        cast("Runtime", FakeRuntime([0, 0, 5])),
         cast("Vocabulary", letters),
         1024,
-        cast("GrammarCompiler", held),
+        cast("GrammarCompiler", grammar),
     )
     steps.run(prompt, GREEDY, lambda *_: False, threading.Event())
-    assert not held.thinking
+    assert not grammar.thinking
     # A token a letter, as the least there can be.
     letters.text = lambda token: text[token - 3] if token >= 3 else "a"
     steps = TokenLoop(
-        cast("Runtime", Fed([0, 0, 5])),
+        cast("Runtime", FakeRuntime([0, 0, 5])),
         cast("Vocabulary", letters),
         1024,
-        cast("GrammarCompiler", held),
+        cast("GrammarCompiler", grammar),
     )
     steps.run([*prompt, *range(3, 3 + len(text))], GREEDY, lambda *_: False, threading.Event())
-    assert held.thinking
+    assert grammar.thinking
 
 
 def test_run_fails_if_no_allowed_token_has_a_logit() -> None:
     with pytest.raises(BackendFailed, match="knows none of the tokens that have to come next"):
-        run(Fed([0, -math.inf, 0]), held=Held([1]))
+        run(FakeRuntime([0, -math.inf, 0]), grammar=FakeGrammar([1]))
 
 
 def test_last_row_is_fitted_to_the_vocabulary() -> None:
