@@ -1,6 +1,6 @@
-"""Command-line arguments: `--help`, and unknown ones with a suggestion, before anything is loaded.
+"""Parse the command line: print `--help`, and refuse unknown arguments with a suggestion.
 
-Only the standard library is imported here, so that `--help` answers at once.
+Only the standard library is imported here, so that `--help` responds immediately.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse, and exit with 2 if an argument is unknown."""
-        given = list(sys.argv[1:] if args is None else args)
+        arguments = list(sys.argv[1:] if args is None else args)
         if self._subparsers is None:
-            # First, since "a value is missing" would hide that an option is misspelled.
+            # First, because the error "a value is missing" would hide a misspelled option.
             known = self._option_string_actions
             if misspelled := [
                 each
-                for each in given
+                for each in arguments
                 if each[:2] == "--" and each != "--" and each.partition("=")[0] not in known
             ]:
-                self._refuse(misspelled)
-        found, unknown = super().parse_known_args(given, namespace)
+                self._exit_unrecognized(misspelled)
+        parsed, unknown = super().parse_known_args(arguments, namespace)
         if unknown:
-            self._refuse(unknown)
-        return found, unknown
+            self._exit_unrecognized(unknown)
+        return parsed, unknown
 
-    def _refuse(self, unknown: Sequence[str]) -> NoReturn:
+    def _exit_unrecognized(self, unknown: Sequence[str]) -> NoReturn:
         options = list(self._option_string_actions)
         name = unknown[0].partition("=")[0]
         similar = get_close_matches(name, options, n=1, cutoff=0.6)
@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
 def is_doctor(argv: Sequence[str] | None, prog: str) -> bool:
     """Check the worker's arguments and return whether the command is `doctor`.
 
-    The SDK reads its own options from sys.argv later, so they are checked here and kept there.
+    The SDK reads its own options from sys.argv later; they are checked here and stay in sys.argv.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if argv is not None:

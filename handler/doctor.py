@@ -1,4 +1,4 @@
-"""`python -m handler doctor`: has the engine examined, and prints a report to post."""
+"""Examine the engine in a separate process and print a report: `python -m handler doctor`."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from engine import BackendConfig, EngineConfig, Timeouts
 from engine.doctor import BEGINS
 from engine.hosts.child_process import describe_exit, start_process
 from engine.temporary_folders import ScratchFolder
-from handler.doctor_report import Examination, Finding, report
+from handler.doctor_report import Examination, Finding, format_report
 
-# How many of the lines that were printed are kept, at the beginning and at the end.
-_LINES = 20
-_KEPT_BYTES = 64 * 1024
+# How much of the process's output is kept, at its start and again at its end.
+_MAX_LINES = 20
+_MAX_BYTES = 64 * 1024
 
 
 def main(configs: Sequence[EngineConfig]) -> int:
     """Print a report of each copy of each model, examined one after the other.
 
-    Returns 0 if every step was done and 1 otherwise, which the reports say too.
+    Returns 0 if all steps succeeded and 1 otherwise.
     """
-    whole = True
+    succeeded = True
     for config in configs:
         for backend in (config.backend, *config.copies):
-            whole &= _examine_one(backend, config.timeouts)
-    return 0 if whole else 1
+            succeeded &= _examine_one(backend, config.timeouts)
+    return 0 if succeeded else 1
 
 
 def _examine_one(backend: BackendConfig, timeouts: Timeouts) -> bool:
@@ -54,42 +54,44 @@ def _examine_one(backend: BackendConfig, timeouts: Timeouts) -> bool:
         examination = examine(
             backend, timeouts, lambda step: progress.reset(task, description=step)
         )
-    # Only now, for what is written while it spins would go to stderr with it.
-    sys.stdout.write(report(backend, examination))
-    return examination.whole
+    # After the progress display has ended: it redirects stdout to stderr.
+    sys.stdout.write(format_report(backend, examination))
+    return examination.succeeded
 
 
 def examine(
     backend: BackendConfig, timeouts: Timeouts, on_step: Callable[[str], object]
 ) -> Examination:
-    """Return what a process of its own finds, or found before it crashed, hung or was interrupted.
+    """Return the findings of a separate process, also if it crashed, hung or was interrupted.
 
-    A step may take LOAD_TIMEOUT_S until the model is loaded, and then as long as a run may be
-    silent; `on_step` hears the name of each as it begins.
+    Until the model is loaded a step may take LOAD_TIMEOUT_S; after that, as long as a run may be
+    without output. `on_step` is called with the name of each step when it starts.
     """
     examination = Examination()
     with ScratchFolder() as scratch:
-        # A file and not a pipe: nobody needs to read along for the process not to be held up.
+        # A file, not a pipe: the process would block on a full pipe that is not read.
         with Path(scratch.path, "printed").open("w+b") as printed:
             process = _start(backend, scratch.name, printed)
             lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
             reader = threading.Thread(target=_read, args=(process, lines), name="findings")
             reader.start()
             try:
-                examination.ended = _listen(lines, timeouts, examination.findings, on_step)
-                examination.ended = examination.ended or _death(process.wait())
+                examination.ended = _collect_findings(
+                    lines, timeouts, examination.findings, on_step
+                )
+                examination.ended = examination.ended or _describe_exit(process.wait())
             except KeyboardInterrupt:
                 examination.ended = "it was interrupted"
             finally:
                 process.kill()
                 process.wait()
                 reader.join()
-            examination.printed = _ends(printed)
+            examination.printed = _first_and_last_lines(printed)
     return examination
 
 
 def _start(backend: BackendConfig, folder: str, printed: BinaryIO) -> subprocess.Popen[bytes]:
-    # As a host is started: what is examined is what will be used.
+    # Started like an engine process, so that the report applies to the worker.
     process = start_process(
         "engine.doctor",
         folder=folder,
@@ -99,43 +101,46 @@ def _start(backend: BackendConfig, folder: str, printed: BinaryIO) -> subprocess
     )
     assert process.stdin is not None  # noqa: S101 - opened as a pipe above
     with process.stdin as pipe:
-        asked = {"backend": backend.backend, "options": dict(backend.options)}
-        pipe.write(json.dumps(asked).encode())
+        request = {"backend": backend.backend, "options": dict(backend.options)}
+        pipe.write(json.dumps(request).encode())
     return process
 
 
-def _listen(
+def _collect_findings(
     lines: queue.SimpleQueue[bytes],
     timeouts: Timeouts,
     findings: list[Finding],
     on_step: Callable[[str], object],
 ) -> str:
-    """Collect findings until there are no more; return which clock ran out before that, or ""."""
+    """Collect findings until the process closes its output.
+
+    Returns "", or a sentence about the time limit that was exceeded.
+    """
     load = (timeouts.load_timeout_s, "LOAD_TIMEOUT_S")
     run = (
         timeouts.prefill_timeout_s + timeouts.stall_timeout_s,
         "PREFILL_TIMEOUT_S + STALL_TIMEOUT_S",
     )
-    limit_s, clock = load
-    began = time.monotonic()
+    limit_s, setting = load
+    started_at = time.monotonic()
     while True:
         try:
-            line = lines.get(timeout=_within(began + limit_s - time.monotonic()))
+            line = lines.get(timeout=_clamp_timeout(started_at + limit_s - time.monotonic()))
         except queue.Empty:
-            return f"it was not over after {limit_s:g} s ({clock}), and the process was killed"
+            return f"it was not over after {limit_s:g} s ({setting}), and the process was killed"
         if not line:
             return ""
         step, name, value = json.loads(line)
         findings.append((step, name, value))
         if name == BEGINS:
-            limit_s, clock = run if value else load
-            began = time.monotonic()
+            limit_s, setting = run if value else load
+            started_at = time.monotonic()
             on_step(step)
 
 
-def _within(left_s: float) -> float:
-    """Return what a wait takes as its limit: a clock may be set to more."""
-    return min(max(left_s, 0.0), threading.TIMEOUT_MAX)
+def _clamp_timeout(timeout_s: float) -> float:
+    """Return a timeout within the range of `queue.get`, which settings may exceed."""
+    return min(max(timeout_s, 0.0), threading.TIMEOUT_MAX)
 
 
 def _read(process: subprocess.Popen[bytes], lines: queue.SimpleQueue[bytes]) -> None:
@@ -146,26 +151,26 @@ def _read(process: subprocess.Popen[bytes], lines: queue.SimpleQueue[bytes]) -> 
     lines.put(b"")
 
 
-def _death(code: int) -> str:
-    # Nobody else kills like that, and `dmesg` knows.
+def _describe_exit(code: int) -> str:
+    # Usually the kernel's out-of-memory killer; `dmesg` has its log.
     hint = ", as the kernel does when memory runs out" if code == -signal.SIGKILL else ""
     return f"the process {describe_exit(code)}{hint}" if code else ""
 
 
-def _ends(file: BinaryIO) -> list[str]:
-    """Return the first and the last lines of what may be a very long file."""
+def _first_and_last_lines(file: BinaryIO) -> list[str]:
+    """Return the first and the last lines of a file, which may be very long."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
-    if size <= 2 * _KEPT_BYTES:
+    if size <= 2 * _MAX_BYTES:
         lines = _lines(file.read())
-        if len(lines) <= 2 * _LINES:
+        if len(lines) <= 2 * _MAX_LINES:
             return lines
         first, last = lines, lines
     else:
-        first = _lines(file.read(_KEPT_BYTES))
-        file.seek(-_KEPT_BYTES, os.SEEK_END)
+        first = _lines(file.read(_MAX_BYTES))
+        file.seek(-_MAX_BYTES, os.SEEK_END)
         last = _lines(file.read())
-    return [*first[:_LINES], "...", *last[-_LINES:]]
+    return [*first[:_MAX_LINES], "...", *last[-_MAX_LINES:]]
 
 
 def _lines(data: bytes) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the doctor found, as Markdown that a person can post."""
+"""Format the doctor's findings as a Markdown report."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ from engine import BackendConfig
 from engine.doctor import BEGINS, FAILED
 from handler.terminal_text import escape_controls
 
-# Step, name, value.
+# Step, name and value.
 Finding = tuple[str, str, Any]
 
-_NOT_SEEN = "not seen"
-# More than an allocator's own ups and downs.
-_GROWTH_MB = 4
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_OTHERS_HOMES = r"(?<![\w.-])(?:/(?:home|Users)/[\w.-]+|/root(?![\w.-]))"
+_NOT_MEASURED = "not seen"
+# Growth up to this size may come from the allocator.
+_MAX_GROWTH_MB = 4
+_ANSI_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_ANY_HOME = r"(?<![\w.-])(?:/(?:home|Users)/[\w.-]+|/root(?![\w.-]))"
 
 
 @dataclass(slots=True)
 class Examination:
-    """All that came of one: `ended` is what ended it before its time, `printed` lines of stderr."""
+    """The result of one examination.
+
+    `ended` is the reason if it ended early, otherwise "". `printed` are lines of stderr.
+    """
 
     findings: list[Finding] = field(default_factory=list)
     ended: str = ""
@@ -35,25 +38,25 @@ class Examination:
 
     @property
     def step(self) -> str:
-        """The step that was last begun."""
+        """The step that started last."""
         return self.findings[-1][0] if self.findings else "start"
 
     @property
     def failures(self) -> list[Finding]:
-        """The steps that failed, as the findings that say so."""
+        """The findings about failed steps."""
         return [finding for finding in self.findings if finding[1] == FAILED]
 
     @property
-    def whole(self) -> bool:
-        """Whether every step was done."""
+    def succeeded(self) -> bool:
+        """Whether all steps succeeded."""
         return not self.ended and not self.failures
 
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """What the RKLLM engine is built on, and the finding that shows whether it is so."""
+    """A runtime property that the RKLLM engine relies on, and the finding that verifies it."""
 
-    told: str
+    description: str
     step: str
     name: str
     holds: Callable[[Any], bool]
@@ -96,36 +99,36 @@ ASSUMPTIONS = (
         "Resident memory does not grow from run to run.",
         "afterwards",
         "growth over these runs, MB",
-        lambda value: value <= _GROWTH_MB,
+        lambda value: value <= _MAX_GROWTH_MB,
     ),
 )
-_ASSUMED = {(each.step, each.name): each for each in ASSUMPTIONS}
+_ASSUMPTION_BY_FINDING = {(each.step, each.name): each for each in ASSUMPTIONS}
 
 
-def report(backend: BackendConfig, examination: Examination) -> str:
-    """Return the whole page, home directories in it shown as ~."""
-    assumes = backend.backend == "rkllm"
+def format_report(backend: BackendConfig, examination: Examination) -> str:
+    """Return the report as Markdown, with home directories replaced by `~`."""
+    is_rkllm = backend.backend == "rkllm"
     parts = [
         "# What `python -m handler doctor` found",
         _section("settings", [("ENGINE", backend.backend), *backend.options.items()]),
     ]
     for step, findings in groupby(examination.findings, itemgetter(0)):
         lines = [
-            _line(name, value) + (_mark(step, name, value) if assumes else "")
+            _line(name, value) + (_mark(step, name, value) if is_rkllm else "")
             for _, name, value in findings
             if name != BEGINS
         ]
         if lines:
             parts.append(_titled(step, lines))
-    if assumes:
+    if is_rkllm:
         parts.append(_titled("what is assumed of RKLLM", _assumptions(examination.findings)))
-    words = _fenced(examination.printed)
+    printed = _fenced(examination.printed)
     if not examination.ended:
-        parts += [_titled("what was printed", [words])] if words else []
-        words = ""
+        parts += [_titled("what was printed", [printed])] if printed else []
+        printed = ""
     parts.append(_titled("what failed", _failures(examination)))
-    if words:
-        parts.append(f"What was printed, its last words at the end:\n\n{words}")
+    if printed:
+        parts.append(f"What was printed, its last words at the end:\n\n{printed}")
     return _without_homes("\n\n".join(parts) + "\n")
 
 
@@ -138,73 +141,75 @@ def _section(title: str, values: list[tuple[str, Any]]) -> str:
 
 
 def _line(name: str, value: Any) -> str:
-    return f"- {name}: {_shown(value)}"
+    return f"- {name}: {_format_value(value)}"
 
 
 def _mark(step: str, name: str, value: Any) -> str:
-    assumption = _ASSUMED.get((step, name))
+    assumption = _ASSUMPTION_BY_FINDING.get((step, name))
     if assumption is None or value is None or assumption.holds(value):
         return ""
     return " — **not as assumed**"
 
 
 def _assumptions(findings: list[Finding]) -> list[str]:
-    seen = {(step, name): value for step, name, value in findings}
+    values = {(step, name): value for step, name, value in findings}
     rows = ["| assumed | seen | verdict |", "|---|---|---|"]
     for each in ASSUMPTIONS:
-        value = seen.get((each.step, each.name))
+        value = values.get((each.step, each.name))
         verdict = "" if value is None else "so" if each.holds(value) else "**not so**"
-        rows.append(f"| {each.told} | {each.name}: {_shown(value)} | {verdict} |")
+        rows.append(f"| {each.description} | {each.name}: {_format_value(value)} | {verdict} |")
     return rows
 
 
 def _failures(examination: Examination) -> list[str]:
-    lines = [f"- {step}: {_shown(value)}" for step, _, value in examination.failures]
+    lines = [f"- {step}: {_format_value(value)}" for step, _, value in examination.failures]
     if examination.ended:
         lines.append(f"- {examination.step}: {examination.ended}")
     return lines or ["Nothing: every step was done."]
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
-        return _NOT_SEEN
+        return _NOT_MEASURED
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        value = ", ".join(f"{name} {_number(each)}" for name, each in value.items()) or "none"
-    return _code(value) if isinstance(value, str) else _number(value)
+        value = (
+            ", ".join(f"{name} {_format_number(each)}" for name, each in value.items()) or "none"
+        )
+    return _code(value) if isinstance(value, str) else _format_number(value)
 
 
-def _number(value: Any) -> str:
-    # C's floats have more digits than meaning.
+def _format_number(value: Any) -> str:
+    # Single-precision floats have about six significant digits.
     return f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
 
 
 def _code(text: str) -> str:
-    """Return text as code, so that nothing in it is Markdown, a mention or a reference."""
+    """Return text as Markdown code, so that it contains no markup, mention or reference."""
     text = _visible(text) or "nothing"
-    ticks = _ticks(text, least=1)
-    room = " " if text.startswith("`") or text.endswith("`") else ""
-    return f"{ticks}{room}{text}{room}{ticks}"
+    ticks = _backticks(text, min_count=1)
+    padding = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{ticks}{padding}{text}{padding}{ticks}"
 
 
 def _fenced(lines: list[str]) -> str:
-    shown = [_visible(line) for line in lines]
-    ticks = _ticks("\n".join(shown), least=3)
-    return "\n".join([f"{ticks}text", *shown, ticks]) if shown else ""
+    visible = [_visible(line) for line in lines]
+    ticks = _backticks("\n".join(visible), min_count=3)
+    return "\n".join([f"{ticks}text", *visible, ticks]) if visible else ""
 
 
-def _ticks(text: str, least: int) -> str:
+def _backticks(text: str, min_count: int) -> str:
     longest = max(map(len, re.findall("`+", text)), default=0)
-    return "`" * max(longest + 1, least)
+    return "`" * max(longest + 1, min_count)
 
 
 def _visible(text: str) -> str:
-    return escape_controls(_ANSI.sub("", text))
+    return escape_controls(_ANSI_SEQUENCE.sub("", text))
 
 
 def _without_homes(text: str) -> str:
-    return re.sub("|".join([*_own_homes(), _OTHERS_HOMES]), "~", text)
+    return re.sub("|".join([*_own_homes(), _ANY_HOME]), "~", text)
 
 
 def _own_homes() -> Iterator[str]:

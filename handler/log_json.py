@@ -1,4 +1,4 @@
-"""Log records as fields, and as one JSON object a line for programs that read the log."""
+"""Collect the fields of log records, and format records as one JSON object per line."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from structlog.tracebacks import ExceptionDictTransformer
 
 from handler.terminal_text import escape_json
 
-# The names in `extra` that are written. Other names are not, because libraries put requests and
+# The names in `extra` that are logged. Other names are not, because libraries put requests and
 # credentials there.
 _EXTRA = ("job_id", "batch_id", "generation_id", "prompt", "answer")
-# The name in `extra` of a mapping of further fields, which is the quick way to bring several.
+# The name in `extra` of a mapping with more fields; faster than separate names for several fields.
 FIELDS = "log_fields"
 
-# Without the frames' local variables, which may be keys and prompts.
+# Without the local variables of the frames, which may contain keys and prompts.
 _describe_exception = ExceptionDictTransformer(show_locals=False)
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     """Return the fields bound to the current task, updated with the record's own fields.
 
-    The record's own field wins, because a job may end in the task of another job's request.
+    The record's own field takes precedence, because a job may end in the task of another job's
+    request.
     """
     fields = get_contextvars()
     values = record.__dict__
@@ -42,14 +43,14 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 class JsonFormatter(logging.Formatter):
     """Writes `event`, `level`, `logger` and `timestamp`, the record's fields, and a traceback.
 
-    Built on the standard library's records alone: structlog's chain of processors took five times
-    as long, and each job writes several lines.
+    Uses only the standard library's records: structlog's processor chain took five times as long,
+    and each job writes several lines.
     """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as JSON; a value that JSON does not have is written as its `repr`.
 
-        The line has printable characters alone, because people read logs on terminals.
+        The line has only printable characters, because logs are read on terminals.
         """
         line: dict[str, Any] = {
             "timestamp": datetime.fromtimestamp(record.created, UTC),
@@ -65,5 +66,5 @@ class JsonFormatter(logging.Formatter):
         try:
             return escape_json(orjson.dumps(line, default=repr, option=orjson.OPT_UTC_Z).decode())
         except TypeError:
-            # Half a surrogate pair, which UTF-8 does not have, or a key that is no string.
+            # Half a surrogate pair, which UTF-8 cannot encode, or a key that is not a string.
             return escape_json(json.dumps(line, default=repr, skipkeys=True))

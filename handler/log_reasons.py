@@ -1,4 +1,4 @@
-"""Error messages as the log may have them: one bounded line without a client's texts."""
+"""Prepare error messages for the log: one line of limited length, without texts of clients."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import orjson
 
 _MAX_CHARS = 300
 _MAX_PARSED_BYTES = 64_000
-# The value that our messages quote: `… must be a number, got "a text"`. Strings, arrays and objects
-# may hold parts of a prompt; numbers, true, false and null cannot.
-_KINDS = {'"': "a string", "[": "an array", "{": "an object"}
-_QUOTED = re.compile(r'\bgot (?:"(?:[^"\\]|\\.)*(?:"|$)|\[.*|\{.*)', re.DOTALL)
+# By the first character of the value in messages such as `… must be a number, got "a text"`. Strings,
+# arrays and objects may contain parts of a prompt; numbers, true, false and null cannot.
+_TYPE_NAMES = {'"': "a string", "[": "an array", "{": "an object"}
+_QUOTED_VALUE = re.compile(r'\bgot (?:"(?:[^"\\]|\\.)*(?:"|$)|\[.*|\{.*)', re.DOTALL)
 
 
 def loggable(message: str) -> str:
-    """Return an error message for the log: values that a client sent as text are left out."""
-    message = _QUOTED.sub(_kind, message)
+    """Return an error message for the log, without values that a client sent as text."""
+    message = _QUOTED_VALUE.sub(_type_name, message)
     message = " ".join(message.split())
     return message if len(message) <= _MAX_CHARS else f"{message[: _MAX_CHARS - 1]}…"
 
@@ -39,7 +39,7 @@ def error_message(error: Any) -> str | None:
         return None
     if "error_message" in error:
         kind = str(error.get("error_type", ""))
-        # The SDK writes the type as Python shows it: <class 'ValueError'>.
+        # The SDK formats the type as in Python: <class 'ValueError'>.
         name = kind.removeprefix("<class '").removesuffix("'>")
         return f"{name}: {error['error_message']}" if name else str(error["error_message"])
     details = error.get("details")
@@ -50,5 +50,5 @@ def error_message(error: Any) -> str | None:
     return error_message(error["error"]) if "error" in error else None
 
 
-def _kind(match: re.Match[str]) -> str:
-    return f"got {_KINDS[match[0][4]]}"
+def _type_name(match: re.Match[str]) -> str:
+    return f"got {_TYPE_NAMES[match[0][4]]}"

@@ -1,4 +1,4 @@
-"""Log lines for people on a terminal and for machines elsewhere, always on stderr."""
+"""Configure logging to stderr: readable lines on a terminal, JSON otherwise."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from handler.content_log import NAME as CONTENT_LOGGER
 from handler.log_console import ConsoleFormatter, shows_colours
 from handler.log_json import FIELDS, JsonFormatter
 
-# Libraries that log what they send and receive: bodies, headers with keys in them, and URLs of
-# webhooks, which may be secrets as well. Uvicorn logs its own start and end, which ours repeat.
-_TALKATIVE = (
+# Libraries that log the data that they send and receive: bodies, headers with keys, and URLs of
+# webhooks, which may be secret too. Uvicorn logs its start and end, which this project logs itself.
+_QUIET_LOGGERS = (
     *("boto3", "botocore", "s3transfer", "urllib3", "requests"),
     *("httpx", "httpx2", "httpcore", "httpcore2", "hpack"),
     *("python_multipart", "multipart", "opentelemetry", "uvicorn"),
@@ -25,25 +25,24 @@ _TALKATIVE = (
 def configure_logging(
     level: str, style: Literal["auto", "json", "console"], *, texts: bool = False
 ) -> None:
-    """Send the records of this project's and others' loggers through one formatter, to stderr.
+    """Send the records of all loggers through one formatter to stderr.
 
-    Stdout carries results. The engine logs with the standard library alone, so the standard
-    library's root logger is the one that is configured. Prompts and answers are written only with
-    `texts`, whatever the level is.
+    Stdout is for results. The engine logs with the standard library only, so this configures the
+    standard library's root logger. Prompts and answers are logged only with `texts`, at any level.
     """
     is_terminal = sys.stderr.isatty()
-    console = style == "console" or (style == "auto" and is_terminal)
+    is_console = style == "console" or (style == "auto" and is_terminal)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         ConsoleFormatter(colours=shows_colours(is_terminal=is_terminal))
-        if console
+        if is_console
         else JsonFormatter()
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
     logging.getLogger(CONTENT_LOGGER).setLevel(logging.INFO if texts else logging.CRITICAL)
-    for name in _TALKATIVE:
+    for name in _QUIET_LOGGERS:
         logging.getLogger(name).setLevel(max(root.level, logging.WARNING))
     structlog.configure(
         processors=[_to_record],
@@ -56,7 +55,7 @@ def configure_logging(
 def _to_record(
     logger: WrappedLogger, method: str, event: EventDict
 ) -> tuple[tuple[object, ...], dict[str, object]]:
-    """Pass what structlog's loggers are called with to the standard library's, as fields."""
+    """Convert the arguments of a structlog call to those of a standard library logger."""
     text = event.pop("event", "")
-    told = {"exc_info": event.pop("exc_info", None)}
-    return ("%s", text), {**told, "extra": {FIELDS: event}}
+    exc_info = event.pop("exc_info", None)
+    return ("%s", text), {"exc_info": exc_info, "extra": {FIELDS: event}}

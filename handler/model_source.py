@@ -77,8 +77,8 @@ def find_model(source: Path, engine: str = "auto", hub: Hub | None = None) -> Pa
         raise ModelSourceError(f"there is no file or folder {source}")
     if engine == "auto" and source.suffix not in _KNOWN_ENDINGS:
         raise ModelSourceError(
-            f"{source} must end with {_join_endings(_KNOWN_ENDINGS)}, or ENGINE must say which engine"
-            " loads it"
+            f"{source} must end with {_join_endings(_KNOWN_ENDINGS)}, or ENGINE must say which"
+            " engine loads it"
         )
     if _PART.fullmatch(source.name):
         names = [path.name for path in source.parent.iterdir() if path.is_file()]

@@ -1,4 +1,4 @@
-"""Parameter names of other servers: the unsupported ones, harmless labels, and synonyms."""
+"""Parameter names of other servers: unsupported names, harmless labels, and synonyms."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-# Known from OpenAI's list, unsupported here.
-_OF_OPENAI = """
+# Parameters of OpenAI's API that are not supported here.
+_OPENAI_NAMES = """
     audio best_of echo function_call functions length_penalty logprobs modalities prediction
     reasoning_effort suffix top_logprobs verbosity web_search_options
 """
-# Known from vLLM's and SGLang's lists. The constraints are among them: grammar, regex, ebnf, …
-_OF_VLLM = """
+# Parameters of vLLM and SGLang, including the constraints: grammar, regex, ebnf, …
+_VLLM_NAMES = """
     add_generation_prompt add_special_tokens allowed_token_ids bad_words cache_salt chat_template
     continue_final_message custom_logit_processor custom_params detokenize diversity_penalty
     documents early_stopping ebnf guided_choice guided_decoding_backend guided_grammar guided_json
@@ -24,8 +24,8 @@ _OF_VLLM = """
     structural_tag structured_outputs thinking_token_budget truncate_prompt_tokens
     use_beam_search vllm_xargs
 """
-# Known from llama.cpp's server.
-_OF_LLAMACPP = """
+# Parameters of llama.cpp's server.
+_LLAMACPP_NAMES = """
     adaptive_decay adaptive_target chat_format dry_allowed_length dry_base dry_multiplier
     dry_penalty_last_n dry_sequence_breakers dynatemp_exponent dynatemp_range generation_prompt
     grammar grammar_lazy grammar_triggers id_slot image_data input_extra input_prefix input_suffix
@@ -36,10 +36,10 @@ _OF_LLAMACPP = """
     sse_ping_interval t_max_predict_ms t_max_prompt_ms tfs_z thinking_forced_open timings_per_token
     top_n_sigma typical_p xtc_probability xtc_threshold
 """
-# Names of parameters that are known and that no dialect honours (R16); a warning names them.
-IGNORED = frozenset(f"{_OF_OPENAI} {_OF_VLLM} {_OF_LLAMACPP}".split())
+# Known parameters that no dialect supports (R16); a request with one gets a warning.
+IGNORED = frozenset(f"{_OPENAI_NAMES} {_VLLM_NAMES} {_LLAMACPP_NAMES}".split())
 
-# A value that asks for nothing: clients such as llama.cpp's web page send all of their defaults.
+# Values without an effect: clients such as llama.cpp's web page send all of their defaults.
 NEUTRAL: Mapping[str, Any] = MappingProxyType(
     {
         "dry_multiplier": 0,
@@ -56,7 +56,7 @@ NEUTRAL: Mapping[str, Any] = MappingProxyType(
     }
 )
 
-# vLLM's default is true, so that false asks for something as well.
+# Their default in vLLM is true, so false has an effect.
 TRUE_BY_DEFAULT = frozenset(
     {
         "add_generation_prompt",
@@ -70,7 +70,7 @@ TRUE_BY_DEFAULT = frozenset(
     }
 )
 
-# Accepted without a warning: they name the caller or the call and do not change an answer.
+# Accepted without a warning: they identify the caller or the call and do not change the answer.
 LABELS = frozenset(
     {
         "cache_prompt",
@@ -108,8 +108,8 @@ SYNONYMS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def asks_for_nothing(name: str, value: Any) -> bool:
-    """Return whether a parameter that is not supported has a value that would change nothing."""
+def has_no_effect(name: str, value: Any) -> bool:
+    """Return whether an unsupported parameter has a value that would not change the answer."""
     if value is None or (value is False and name not in TRUE_BY_DEFAULT):
         return True
     return name in NEUTRAL and not isinstance(value, bool) and bool(value == NEUTRAL[name])

@@ -1,4 +1,4 @@
-"""The variables of RKLLM's backend: its library, its model's setting up, and what it keeps."""
+"""The environment variables of the RKLLM backend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.backends.rkllm.lora_adapters import parse_adapters
 
 
 class RkllmSettings(BaseSettings):
-    """What the backend for Rockchip's NPUs is built with; the others look at none of it."""
+    """Settings of the backend for Rockchip's NPUs; other backends ignore them."""
 
     model_config = SettingsConfigDict(env_ignore_empty=True, extra="ignore")
 
@@ -102,13 +102,13 @@ class RkllmSettings(BaseSettings):
     def _batches(self) -> Self:
         caches = self.rkllm_prompt_caches is not None
         if self.rkllm_n_batch > 1 and (
-            why := batch_conflict(self.rkllm_mode, prompt_caches=caches)
+            reason := batch_conflict(self.rkllm_mode, prompt_caches=caches)
         ):
-            raise ValueError(why)
+            raise ValueError(reason)
         return self
 
     def rkllm_options(self) -> dict[str, object]:
-        """Return the backend's options that are of these variables alone."""
+        """Return the backend's options that depend only on these settings."""
         paths = {
             "lib_path": self.rkllm_lib_path,
             "tokenizer": self.rkllm_tokenizer,

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from engine import SamplingParams
 from handler.errors import InvalidRequest
 from handler.json_size import exceeds
-from handler.parameter_names import IGNORED, asks_for_nothing
+from handler.parameter_names import IGNORED, has_no_effect
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -241,7 +241,7 @@ def _warnings(
     return tuple(
         f"{path}{key} is not supported and was ignored"
         for key in names
-        if not asks_for_nothing(key, body[key])
+        if not has_no_effect(key, body[key])
     )
 
 

@@ -1,4 +1,4 @@
-"""The processor's name, told to RunPod's SDK before it looks for it itself."""
+"""Replace a slow query of RunPod's SDK for the processor's name."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _NAME = re.compile(r"^model name\s*:\s*(.+?)\s*$", re.MULTILINE)
 
 
 def processor_name() -> str:
-    """Return the processor's name, its kind where Linux tells none, as on ARM."""
-    found = _NAME.search(_CPUINFO.read_text()) if _CPUINFO.exists() else None
-    return found.group(1) if found else platform.processor() or platform.machine()
+    """Return the processor's name, or its architecture if Linux has no name, as on ARM."""
+    match = _NAME.search(_CPUINFO.read_text()) if _CPUINFO.exists() else None
+    return match.group(1) if match else platform.processor() or platform.machine()
 
 
 def patch_cpuinfo() -> None:
-    """Spare the SDK, which has not been imported yet, its search for the name.
+    """Replace py-cpuinfo's function for the SDK. Call this before the SDK is imported.
 
-    It asks py-cpuinfo, which starts a process to examine the processor: more than a second of each
-    worker's start, for a line that only the SDK's debugger shows.
+    py-cpuinfo starts a process to examine the processor. That delays each worker's start by more
+    than a second, for a line that only the SDK's debugger prints.
     """
     try:
         cpuinfo: Any = import_module("cpuinfo")
     except ModuleNotFoundError:
-        # An SDK that does without.
+        # An SDK version that does not use py-cpuinfo.
         return
     cpuinfo.get_cpu_info = lambda: {"brand_raw": processor_name()}

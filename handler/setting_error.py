@@ -1,4 +1,4 @@
-"""The error of a setting that cannot be used, and how a process ends with it."""
+"""The error of an invalid setting, and the exit of a process with it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ NO_SDK = (
 
 
 class SettingError(Exception):
-    """A setting names something that cannot be used; the message begins with its name."""
+    """A setting has a value that cannot be used; the message starts with the setting's name."""
 
 
 def exit_on_setting_error(error: SettingError) -> NoReturn:
-    """Write the error to stderr and end the process with code 2, as `read_settings` does."""
+    """Write the error to stderr and exit with code 2, as `read_settings` does."""
     sys.stderr.write(f"{escape_lines(str(error))}\n")
     raise SystemExit(2)

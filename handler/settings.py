@@ -1,11 +1,11 @@
-"""The environment variables of a worker, read once in `main` and passed down as values."""
+"""The environment variables of all commands, read once in `main` and passed on as values."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import NoDecode
@@ -115,7 +115,8 @@ class Settings(RkllmSettings):
         description="Maximum time from getting a slot to the first token. Long prompts on a slow "
         "machine need more.",
     )
-    # Answers that are not streamed report progress five times a second, so 0.5 s is no stall.
+    # Answers that are not streamed report progress five times a second, so less than 0.5 s would
+    # count as a stall.
     stall_timeout_s: float = Field(
         60, ge=0.5, description="Maximum time between two tokens. The minimum is 0.5."
     )
@@ -239,10 +240,10 @@ class Settings(RkllmSettings):
     def _one_or_several(self) -> Self:
         if not self.models:
             return self
-        alone = ("model_path", "model_name", "draft_model_path", "rkllm_lora")
+        single_model_fields = ("model_path", "model_name", "draft_model_path", "rkllm_lora")
         check_models(
             self.models,
-            [name.upper() for name in alone if getattr(self, name)],
+            [name.upper() for name in single_model_fields if getattr(self, name)],
             in_threads=self.engine_isolation == "thread",
         )
         self.npu_domains()
@@ -261,7 +262,7 @@ class Settings(RkllmSettings):
 
     @property
     def served_models(self) -> tuple[str, ...]:
-        """All names that a request may use, the default's first, those of adapters last."""
+        """All names that a request may use: the default first, those of adapters last."""
         models = [each.served_name for each in self.models] or [self.served_model]
         aliases = self.aliases
         names = [name for model in models for name in (model, *aliases.get(model, ()))]
@@ -269,20 +270,20 @@ class Settings(RkllmSettings):
 
     @property
     def aliases(self) -> Mapping[str, Sequence[str]]:
-        """Further names of each model that has some, by the name that answers have."""
-        written = [each.name for each in self.models] or [self.model_name]
-        named = [split_names(each) for each in written if each is not None]
-        return {first: others for first, *others in named if others}
+        """The further names of each model that has some, by the name in answers."""
+        settings = [each.name for each in self.models] or [self.model_name]
+        names = [split_names(each) for each in settings if each is not None]
+        return {first: others for first, *others in names if others}
 
     @property
     def served_adapters(self) -> tuple[str, ...]:
-        """The names of the one model's adapters."""
+        """The names of the LoRA adapters."""
         adapters = parse_adapters(self.rkllm_lora) if self.backend == "rkllm" else ()
         return tuple(adapter.name for adapter in adapters)
 
     @property
     def backend(self) -> BackendName:
-        """Which backend `engine` comes down to."""
+        """The backend that `engine` and the model file select."""
         return self._backend_of(self.model_path)
 
     @property
@@ -319,7 +320,7 @@ class Settings(RkllmSettings):
         return default_limit_mb(processes, all_models_bytes - entry.size_bytes)
 
     def engine_config(self) -> EngineConfig:
-        """Return what the engine of one model is built from; `engine_configs` has all of a list."""
+        """Return the configuration of the engine for one model; see also `engine_configs`."""
         name = self.served_model
         slots = self.max_concurrency or DEFAULT_SLOTS
         options: dict[str, object] = {"model_name": name}
@@ -370,14 +371,10 @@ def read_settings(cls: type[S]) -> S:
     except ValidationError as error:
         for each in error.errors(include_url=False):
             if not each["loc"]:
-                # What is wrong with several of them together.
+                # An error about several settings together.
                 sys.stderr.write(each["msg"].removeprefix("Value error, ") + "\n")
                 continue
             name, *inner = each["loc"]
-            place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in inner)
-            sys.stderr.write(f"{str(name).upper()}{place}: {each['msg']}, got {each['input']!r}\n")
-        _leave()
-
-
-def _leave() -> NoReturn:
-    raise SystemExit(2)
+            path = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in inner)
+            sys.stderr.write(f"{str(name).upper()}{path}: {each['msg']}, got {each['input']!r}\n")
+        raise SystemExit(2) from None

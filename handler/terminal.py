@@ -1,4 +1,4 @@
-"""The report of a local job on a terminal: its text as it comes, the verdict, the output."""
+"""Print a local job on a terminal: its text as it is generated, the verdict, the output."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from handler.terminal_text import escape_json, replace_controls
 
 
 class TerminalReport:
-    """Prints one job for a person.
+    """Prints one job in readable form.
 
-    `add` takes the outputs that the job yields and prints new text at once; `end` prints the rest.
+    `add` prints the new text of each output that the job yields; `end` prints the rest.
     """
 
     def __init__(self, out: TextIO | None = None, errors: TextIO | None = None) -> None:
@@ -23,7 +23,7 @@ class TerminalReport:
         self._streamed = ""
 
     def add(self, output: Any) -> None:
-        """Print the text of a partial output; a final one waits for `end`."""
+        """Print the text of a partial output; `end` prints the final output."""
         if isinstance(output, str):
             # Events of a streamed OpenAI call.
             self._print(output)
@@ -31,7 +31,7 @@ class TerminalReport:
             self._print(output["choices"][0]["text"])
 
     def end(self, output: Any) -> None:
-        """Print text that `add` has not, the verdict in one line, and the output as JSON."""
+        """Print the remaining text, the verdict in one line, and the output as JSON."""
         final = output[-1] if isinstance(output, list) and output else output
         if isinstance(final, dict) and "error" in final:
             if self._streamed:
@@ -45,10 +45,10 @@ class TerminalReport:
                 self._print(text)
             elif text != self._streamed:
                 self._print("\n\nAfter sanitising:\n" + text)
-            self._out.write(f"\n\n{summary(final)}\n\n")
+            self._out.write(f"\n\n{summarize(final)}\n\n")
         elif self._streamed:
             self._out.write("\n\n")
-        self._out.write(layout(output) + "\n")
+        self._out.write(format_json(output) + "\n")
         self._out.flush()
 
     def _print(self, text: str) -> None:
@@ -57,10 +57,10 @@ class TerminalReport:
         self._out.flush()
 
 
-def summary(output: Mapping[str, Any]) -> str:
+def summarize(output: Mapping[str, Any]) -> str:
     """Return the verdict, the notices, the tokens and the time of a job's output in one line.
 
-    The time is that on the slot: without waiting for it and without loading the model.
+    The time excludes waiting for a slot and loading the model.
     """
     parts = []
     notices: list[str] = []
@@ -70,20 +70,22 @@ def summary(output: Mapping[str, Any]) -> str:
         parts += [f"intent {validation['intent']}"]
         notices = [each["message"] for each in validation["details"]["notices"]]
     timings = output["timings"]
-    spent_s = (timings["total_ms"] - timings["queue_ms"] - timings["load_ms"]) / 1000
+    duration_s = (timings["total_ms"] - timings["queue_ms"] - timings["load_ms"]) / 1000
     tokens = output["usage"]["output"]
-    parts += [f"{tokens} token{'' if tokens == 1 else 's'} in {spent_s:.1f} s"]
+    parts += [f"{tokens} token{'' if tokens == 1 else 's'} in {duration_s:.1f} s"]
     return replace_controls(" \u00b7 ".join([*parts, *(f"notice: {each}" for each in notices)]))
 
 
-def layout(value: Any, indent: str = "") -> str:
-    """Return JSON with structure on lines of its own and arrays of plain values on one line."""
+def format_json(value: Any, indent: str = "") -> str:
+    """Format JSON with one line per object key, and arrays of plain values on one line."""
     inner = indent + "  "
     if isinstance(value, dict) and value:
-        rows = [f"{inner}{_json(str(key))}: {layout(each, inner)}" for key, each in value.items()]
+        rows = [
+            f"{inner}{_json(str(key))}: {format_json(each, inner)}" for key, each in value.items()
+        ]
         return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
     if isinstance(value, list) and any(isinstance(each, dict | list) for each in value):
-        rows = [inner + layout(each, inner) for each in value]
+        rows = [inner + format_json(each, inner) for each in value]
         return "[\n" + ",\n".join(rows) + f"\n{indent}]"
     if isinstance(value, list):
         return "[" + ", ".join(map(_json, value)) + "]"

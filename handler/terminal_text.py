@@ -1,8 +1,8 @@
-"""Text from outside as a terminal or a log can show it: nothing in it controls the terminal.
+"""Make untrusted text safe for terminals and logs, so that it cannot control the terminal.
 
-A client, a worker, a model or a file name may contain escape sequences, 8-bit controls (C1) and
-marks that reorder text (bidi). Every text that is not the project's own passes through one of these
-functions on its way to a terminal or a log line.
+Text from clients, workers, models and file names may contain escape sequences, 8-bit controls (C1)
+and marks that reorder text (bidi). All such text passes through one of these functions before it is
+written to a terminal or a log line.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import re
 import unicodedata
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-# Needed to write Persian, Indic scripts and joined emoji; neither moves nor hides text.
+# Needed for Persian, Indic scripts and joined emoji; they neither move nor hide text.
 _JOINERS = "\u200c\u200d"
-# Everything but printable ASCII; the common line is not even searched.
+# All characters except printable ASCII. Lines of printable text are returned without a search.
 _NOT_ASCII = re.compile(r"[^ -~]")
 
 
@@ -25,7 +25,7 @@ def escape_controls(text: str) -> str:
 
 
 def escape_lines(text: str) -> str:
-    """Do the same for a message of several lines, whose line feeds and tabs are kept."""
+    """Return a message as `escape_controls` does, but keep its line feeds and tabs."""
     return "\n".join("\t".join(map(escape_controls, line.split("\t"))) for line in text.split("\n"))
 
 
@@ -39,8 +39,8 @@ def replace_controls(text: str) -> str:
 def escape_json(json_text: str) -> str:
     """Return the same JSON, with every character that is not printable written as `\\uNNNN`.
 
-    JSON has such characters only inside strings, so a reader gets the same values. JSON encoders
-    escape the controls below U+0020 alone.
+    JSON has such characters only inside strings, so the values stay the same. JSON encoders escape
+    only the controls below U+0020.
     """
     if json_text.isprintable():
         return json_text
@@ -52,11 +52,11 @@ def _escape(character: str) -> str:
 
 
 def _escape_in_json(character: str) -> str:
-    # A line feed between the values of indented JSON is its layout.
+    # A line feed between the values of indented JSON is layout.
     if character.isprintable() or character == "\n":
         return character
     units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+    return "".join(f"\\u{units[index : index + 2].hex()}" for index in range(0, len(units), 2))
 
 
 def _is_harmless(character: str) -> bool:

@@ -9,7 +9,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
-from handler.parameter_names import SYNONYMS, asks_for_nothing
+from handler.parameter_names import SYNONYMS, has_no_effect
 from handler.sampling import describe_value
 
 # Per object. Comparing a key with the known keys takes about a millisecond the first time.
@@ -98,7 +98,7 @@ class KnownKeys:
             place = f"in {at.rstrip('.')}" if at else "beside input"
             return f"{full} was ignored: put it {place}"
         if (note := self._notes.get(name)) is not None:
-            return None if asks_for_nothing(name, value) else f"{full} {note}"
+            return None if has_no_effect(name, value) else f"{full} {note}"
         is_comparable = MIN_CHARS <= len(name) <= MAX_CHARS
         if is_comparable and (suggestion := self._suggest(name)) is not None:
             return f"{full} is unknown and was ignored: did you mean {suggestion}?"

@@ -1,4 +1,4 @@
-"""The variables of those who run RunPod's jobs."""
+"""The environment variables of the commands that run RunPod jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from handler.settings import Settings
 
 
 class ResultSettings(Settings):
-    """Where those who run RunPod's jobs put results; the first three are RunPod's own names."""
+    """The bucket for large results; the first three variables have RunPod's own names."""
 
     bucket_endpoint_url: str | None = Field(
         None,
@@ -53,7 +53,10 @@ class ResultSettings(Settings):
     )
 
     def outbound_policy_for(self, *, is_local: bool) -> OutboundPolicy:
-        """Return where requests may go that jobs ask for; `is_local`: all of them are sent here."""
+        """Return the addresses that requests caused by jobs may go to.
+
+        `is_local` states that all jobs come from this machine.
+        """
         if self.private_targets == "auto":
             return OutboundPolicy(allows_private=is_local)
         return OutboundPolicy(allows_private=self.private_targets == "on")

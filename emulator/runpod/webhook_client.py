@@ -52,7 +52,7 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
         """
         options = list(socket_options or ())
         try:
-            addresses = await asyncio.to_thread(self._targets.addresses, host, port)
+            addresses = await asyncio.to_thread(self._targets.resolve, host, port)
         except (OSError, UnicodeError) as error:
             raise httpcore2.ConnectError(str(error)) from error
         # TLS and the Host header still name the host of the URL.

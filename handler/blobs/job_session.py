@@ -168,7 +168,7 @@ def _public_pools(targets: OutboundPolicy) -> dict[str, type]:
         def _new_conn(self: Any) -> Any:
             reason: OSError | None = None
             # The connection's host name stays that of the URL, for TLS and the Host header.
-            for address in targets.addresses(self._dns_host, self.port):
+            for address in targets.resolve(self._dns_host, self.port):
                 try:
                     return create_connection(
                         (address, self.port),

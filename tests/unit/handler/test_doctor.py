@@ -11,8 +11,8 @@ import pytest
 from engine import BackendConfig, EngineConfig
 from engine.doctor import BEGINS, FAILED
 from handler import doctor
-from handler.doctor import _death, _ends
-from handler.doctor_report import ASSUMPTIONS, Examination, Finding, report
+from handler.doctor import _describe_exit, _first_and_last_lines
+from handler.doctor_report import ASSUMPTIONS, Examination, Finding, format_report
 
 RKLLM = BackendConfig("rkllm", {"model_path": "/m/q.rkllm", "cpu_mask": 0, "tokenizer": None})
 MARK = "**not as assumed**"
@@ -44,7 +44,7 @@ def assumed(**changed: Any) -> list[Finding]:
 def page(
     findings: list[Finding] | None = None, *, backend: BackendConfig = RKLLM, **fields: Any
 ) -> str:
-    return report(backend, Examination(findings or [], **fields))
+    return format_report(backend, Examination(findings or [], **fields))
 
 
 def section(page: str, title: str) -> str:
@@ -162,9 +162,9 @@ def test_what_was_printed_is_there_without_a_failure() -> None:
 
 
 def test_whole_or_not() -> None:
-    assert Examination([("closing", BEGINS, True)]).whole
-    assert not Examination([("closing", FAILED, "x")]).whole
-    assert not Examination(ended="it was killed").whole
+    assert Examination([("closing", BEGINS, True)]).succeeded
+    assert not Examination([("closing", FAILED, "x")]).succeeded
+    assert not Examination(ended="it was killed").succeeded
 
 
 @pytest.mark.parametrize(
@@ -205,13 +205,13 @@ def test_a_home_behind_a_link_is_not_shown(tmp_path: Path, monkeypatch: pytest.M
     ],
 )
 def test_deaths(code: int, told: str) -> None:
-    assert _death(code) == told
+    assert _describe_exit(code) == told
 
 
 @pytest.mark.parametrize("width", [1, 100, 100_000])
 def test_of_much_that_was_printed_both_ends_are_kept(width: int) -> None:
     lines = [f"{number} {'x' * width}" for number in range(100)]
-    kept = _ends(BytesIO("\n\n".join(lines).encode()))
+    kept = _first_and_last_lines(BytesIO("\n\n".join(lines).encode()))
     assert len(kept) <= 41
     assert kept[0].startswith("0 x")
     assert "..." in kept
@@ -221,8 +221,8 @@ def test_of_much_that_was_printed_both_ends_are_kept(width: int) -> None:
 
 
 def test_of_little_all_is_kept() -> None:
-    assert _ends(BytesIO(b"one\n \ntwo")) == ["one", "two"]
-    assert _ends(BytesIO()) == []
+    assert _first_and_last_lines(BytesIO(b"one\n \ntwo")) == ["one", "two"]
+    assert _first_and_last_lines(BytesIO()) == []
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
-from handler.log_console import ConsoleFormatter, duration, shows_colours
+from handler.log_console import ConsoleFormatter, format_duration, shows_colours
 from handler.log_json import FIELDS
 
 ANSI = re.compile(r"\x1b\[\d+m")
@@ -152,4 +152,4 @@ def test_bound_fields_are_used_and_a_records_own_win() -> None:
     [(0, "0 ms"), (3, "3 ms"), (1.26, "1.3 ms"), (312.4, "312 ms"), (1204, "1.20 s")],
 )
 def test_duration_is_written_as_people_do(milliseconds: float, text: str) -> None:
-    assert duration(milliseconds) == text
+    assert format_duration(milliseconds) == text

@@ -53,8 +53,8 @@ def test_addresses_leave_out_private_ones(monkeypatch: pytest.MonkeyPatch) -> No
         return [(0, 0, 0, "", (each, port)) for each in ("10.0.0.1", "1.1.1.1", "fd00::1")]
 
     monkeypatch.setattr(socket, "getaddrinfo", lookup)
-    assert PUBLIC_ONLY.addresses("both.example", 80) == ["1.1.1.1"]
-    assert OutboundPolicy().addresses("both.example", 80) == ["10.0.0.1", "1.1.1.1", "fd00::1"]
+    assert PUBLIC_ONLY.resolve("both.example", 80) == ["1.1.1.1"]
+    assert OutboundPolicy().resolve("both.example", 80) == ["10.0.0.1", "1.1.1.1", "fd00::1"]
 
 
 def test_message_names_the_host_and_the_setting_but_no_address(
@@ -62,7 +62,7 @@ def test_message_names_the_host_and_the_setting_but_no_address(
 ) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", ("10.0.0.1", 1))])
     with pytest.raises(TargetRefused, match="PRIVATE_TARGETS") as refused:
-        PUBLIC_ONLY.addresses("internal.example", 80)
+        PUBLIC_ONLY.resolve("internal.example", 80)
     assert "internal.example" in str(refused.value)
     assert "10.0.0.1" not in str(refused.value)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from handler.terminal import TerminalReport, layout, summary
+from handler.terminal import TerminalReport, format_json, summarize
 
 TIMINGS = {"queue_ms": 100.0, "load_ms": 900.0, "total_ms": 2400.0}
 
@@ -81,7 +81,7 @@ def test_summary_of_an_invalid_answer_names_the_reasons_and_the_notices() -> Non
         "intent": "general",
         "details": {"notices": [{"rule": "cut_off", "message": "It was cut off."}]},
     }
-    line = summary(output("a", validation=validation, usage={"output": 1}))
+    line = summarize(output("a", validation=validation, usage={"output": 1}))
     assert line == (
         "not valid: It is short. It is odd. \u00b7 intent general \u00b7 1 token in 1.4 s \u00b7 "
         "notice: It was cut off."
@@ -91,22 +91,22 @@ def test_summary_of_an_invalid_answer_names_the_reasons_and_the_notices() -> Non
 def test_summary_without_validation_is_tokens_and_time() -> None:
     final = output("a")
     del final["validation"]
-    assert summary(final) == "87 tokens in 1.4 s"
+    assert summarize(final) == "87 tokens in 1.4 s"
 
 
 @pytest.mark.parametrize(
     "value", [{}, [], "a", None, {"a": [1, 2]}, [{"a": {"b": []}}, []], {"\u00fc": ["\x1b"]}]
 )
 def test_layout_is_json(value: Any) -> None:
-    assert json.loads(layout(value)) == value
+    assert json.loads(format_json(value)) == value
 
 
 def test_layout_keeps_plain_arrays_on_one_line() -> None:
-    assert layout({"a": {"b": ["x", 1]}}) == '{\n  "a": {\n    "b": ["x", 1]\n  }\n}'
+    assert format_json({"a": {"b": ["x", 1]}}) == '{\n  "a": {\n    "b": ["x", 1]\n  }\n}'
 
 
 def test_layout_escapes_controls_that_json_does_not() -> None:
     hostile = "a\x9b2J\x7f\u202eb"
-    shown = layout({"text": hostile})
+    shown = format_json({"text": hostile})
     assert shown == '{\n  "text": "a\\u009b2J\\u007f\\u202eb"\n}'
     assert json.loads(shown) == {"text": hostile}
